@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -86,6 +87,14 @@ SAMPLE: list[Any] = [HostUp, HostLost, TimerFired, FileParsed, Succeeded, SetPau
 SAMPLE += [pytest.param(kind, marks=pytest.mark.nightly) for kind in ALL if kind not in SAMPLE]
 
 
+def around_handlers(
+    monkeypatch: pytest.MonkeyPatch, around: Callable[[step.Handler, Input, Transaction], None]
+) -> None:
+    """Have a function process each input; it is given the handler."""
+    for kind, handle in list(step.HANDLERS.items()):
+        monkeypatch.setitem(step.HANDLERS, kind, partial(around, handle))
+
+
 class Poison:
     """Has turns fail with some kind of input for as long as a run is in memory.
 
@@ -100,12 +109,11 @@ class Poison:
         self.taken: list[Any] = []
         self._kind = kind
         self._spoil = spoil
-        self._take = step._take
-        monkeypatch.setattr(step, "_take", self._taking)
+        around_handlers(monkeypatch, self._taking)
 
-    def _taking(self, entry: Input, draft: Transaction) -> None:
+    def _taking(self, handle: step.Handler, entry: Input, draft: Transaction) -> None:
         run = None if self.run_no is None else draft.memory.runs.get(self.run_no)
-        self._take(entry, draft)
+        handle(entry, draft)
         said = entry.request if isinstance(entry, RequestReceived) else entry
         if not isinstance(said, self._kind) or self.run_no is None:
             return
@@ -252,13 +260,12 @@ async def test_a_request_about_the_run_that_it_fails_on_is_answered_with_the_err
 
 def owe_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each input owe an alert, so that its turn has something to commit."""
-    take = step._take
 
-    def taking(entry: Input, draft: Transaction) -> None:
-        take(entry, draft)
+    def taking(handle: step.Handler, entry: Input, draft: Transaction) -> None:
+        handle(entry, draft)
         draft.outbox.alert("test", "of no run", run_id="")
 
-    monkeypatch.setattr(step, "_take", taking)
+    around_handlers(monkeypatch, taking)
 
 
 async def refuse(batch: Batch) -> None:
@@ -291,19 +298,19 @@ STARTED = DagSpec(
 
 
 async def test_an_input_that_fails_on_a_trigger_for_ever_is_dropped(tmp_path, monkeypatch):
-    take, failed = step._take, []
+    failed = []
 
-    def taking(entry: Input, draft: Transaction) -> None:
+    def taking(handle: step.Handler, entry: Input, draft: Transaction) -> None:
         one = draft.memory.dag_triggers.of("started")
         if isinstance(entry, HostUp) and one is not None:
             failed.append(one)
             raise ValueError("about it")
-        take(entry, draft)
+        handle(entry, draft)
 
     async with node(tmp_path) as n:
         n.define(STARTED)
         await n.api.set_paused("started", paused=False)
-        monkeypatch.setattr(step, "_take", taking)
+        around_handlers(monkeypatch, taking)
 
         await report(n, HostUp("triggers"))
 

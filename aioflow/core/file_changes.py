@@ -1,27 +1,16 @@
-"""Changes of DAG files that the catalog reports: versions first, then the triggers they move."""
+"""A parsed DAG file: its DAGs and versions first, then the triggers that they move."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from aioflow.core.runs import versions
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import migration
-from aioflow.model.rows import PoolRow
-from aioflow.protocol.inputs import FileBroken, FileDeleted, FileParsed
+from aioflow.protocol.inputs import FileParsed
 
-__all__ = ("take",)
+__all__ = ("parsed",)
 
 
-def take(
-    entry: FileParsed | FileBroken | FileDeleted, tx: Transaction, pools: Mapping[str, PoolRow]
-) -> None:
-    """Apply the report of a parsed, broken or deleted file."""
-    match entry:
-        case FileParsed():
-            versions.file_parsed(entry, tx, pools)
-            migration.file_parsed(entry, tx)
-        case FileBroken():
-            versions.file_broken(entry, tx)
-        case FileDeleted():
-            versions.file_gone(entry, tx)
+def parsed(entry: FileParsed, tx: Transaction) -> None:
+    """Apply the report of a file that has a good version."""
+    versions.file_parsed(entry, tx, tx.slots.pools)
+    migration.file_parsed(entry, tx)

@@ -4,64 +4,35 @@ from __future__ import annotations
 
 from aioflow.core import crash_trials
 from aioflow.core.draining import recall_claims
-from aioflow.core.runs.restart import restarted
 from aioflow.core.state.child_roles import ASYNC, is_own, kind_of
 from aioflow.core.state.task_instance import TaskInstance
 from aioflow.core.tasks.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.tasks.tries import cut_short, fail_or_retry, interrupt, requeue, stop_of, unpark
 from aioflow.core.transaction import Transaction
-from aioflow.core.triggers import dag_triggers, event_runs, isolation, lifecycle
+from aioflow.core.triggers import dag_triggers, event_runs, lifecycle
 from aioflow.core.triggers.assignment import (
     REASSIGNED,
     hand_on,
-    hand_over,
     host_all,
     want_own_hosts,
 )
 from aioflow.model.states import Failure, TaskState
-from aioflow.protocol.inputs import (
-    AlertRaised,
-    AssignTriggers,
-    Drain,
-    HostLost,
-    HostUp,
-    LoopBlocked,
-    Restarted,
-)
+from aioflow.protocol.inputs import AlertRaised, Drain, HostLost, HostUp, WorkerUnresponsive
 
-__all__ = ("take",)
+__all__ = ("alert_raised", "drain", "host_lost", "host_up", "worker_unresponsive")
 
 
-def take(
-    entry: HostUp | HostLost | AssignTriggers | LoopBlocked | Restarted | Drain | AlertRaised,
-    tx: Transaction,
-) -> None:
-    """Process a report about a process or the node."""
-    match entry:
-        case Drain():
-            _drain(entry, tx)
-        case HostUp():
-            _host_up(entry.role, tx)
-        case HostLost():
-            _host_lost(entry, tx)
-        case AssignTriggers():
-            hand_over(entry, tx)
-        case LoopBlocked():
-            isolation.stalled(entry, tx)
-        case Restarted():
-            restarted(entry, tx)
-        case AlertRaised():
-            tx.outbox.alert(entry.reason, entry.message[:1_000], run_id="")
-
-
-def _host_up(role: str, tx: Transaction) -> None:
+def host_up(report: HostUp, tx: Transaction) -> None:
+    """Assign triggers to a host that is ready for commands."""
+    role = report.role
     tx.memory.hosts_up.add(role)
     if kind_of(role) != ASYNC:
         host_all(role, tx)
         dag_triggers.host_all(role, tx)
 
 
-def _host_lost(lost: HostLost, tx: Transaction) -> None:
+def host_lost(lost: HostLost, tx: Transaction) -> None:
+    """Interrupt what ran in a shared host that died, and assign its triggers again."""
     memory = tx.memory
     memory.hosts_up.discard(lost.role)
     if kind_of(lost.role) != ASYNC:
@@ -111,7 +82,7 @@ def _give_back(task: TaskInstance, tx: Transaction) -> None:
     requeue(task, tx)
 
 
-def _drain(drain: Drain, tx: Transaction) -> None:
+def drain(drain: Drain, tx: Transaction) -> None:
     """Start nothing more. After the grace period, interrupt the tasks that still run."""
     tx.slots.is_open = False
     recall_claims(tx)
@@ -123,3 +94,13 @@ def _drain(drain: Drain, tx: Transaction) -> None:
         if task.state is TaskState.RUNNING:
             lifecycle.stop(task, "shutdown", tx)
             interrupt(task, failure, INTERRUPTION_LIMIT_SHARED, tx)
+
+
+def worker_unresponsive(report: WorkerUnresponsive, tx: Transaction) -> None:
+    """Record whether a slot worker answers."""
+    tx.slots.note_silence(report)
+
+
+def alert_raised(alert: AlertRaised, tx: Transaction) -> None:
+    """Alert of a problem of the whole node."""
+    tx.outbox.alert(alert.reason, alert.message[:1_000], run_id="")

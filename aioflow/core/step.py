@@ -8,32 +8,32 @@ restores the runs it touched from their rows, and repeats the inputs one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from aioflow.core import crash_trials, file_changes, processes
 from aioflow.core.repair import execution
 from aioflow.core.repair.clear import has_to_wait
 from aioflow.core.requests import answer
-from aioflow.core.runs import backfills, create, next_runs, restart
+from aioflow.core.runs import backfills, create, next_runs, restart, versions
 from aioflow.core.runs.cancel import cancel_tasks, run_due
-from aioflow.core.runs.run import end, go_on
+from aioflow.core.runs.run import go_on
 from aioflow.core.scheduling import clock_steps
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.scheduling.workers import learn_duration
 from aioflow.core.state.dag_triggers import DagTrigger
 from aioflow.core.state.ids import IdBlock
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.task_instance import TaskInstance
+from aioflow.core.state.task_instance import TaskInstance, TriggerInstance
 from aioflow.core.tasks import child_runs, durable_calls, stream_consumer, stream_producer
-from aioflow.core.tasks.retry import INTERRUPTION_LIMIT_OWN
 from aioflow.core.tasks.tries import (
-    await_code,
     begin_try,
     drop_record,
-    fail_or_retry,
-    interrupt,
-    keep_try,
-    look_again,
-    requeue,
+    failed,
+    labelled,
+    not_ready,
+    recalled,
+    result_write_failed,
+    skipped,
     start,
     succeed,
     time_out_sensor,
@@ -49,12 +49,12 @@ from aioflow.core.triggers import (
     migration,
     pausing,
 )
-from aioflow.core.triggers.assignment import host_rest, want_host
+from aioflow.core.triggers.assignment import hand_over, host_rest, want_host
 from aioflow.errors import AioflowError
 from aioflow.model.batch import Batch
-from aioflow.model.states import CODE_MISSING, IMPORT_ERROR, RunState, TaskState
-from aioflow.model.timestamps import Moment
-from aioflow.protocol.effects import Effect, RestoreCode
+from aioflow.model.states import RunState, TaskState
+from aioflow.model.timestamps import Moment, Timestamp
+from aioflow.protocol.effects import Effect
 from aioflow.protocol.inputs import (
     AlertRaised,
     AssignTriggers,
@@ -71,7 +71,6 @@ from aioflow.protocol.inputs import (
     HostLost,
     HostUp,
     Input,
-    Internal,
     IsolateTriggerClass,
     LoopBlocked,
     MigrateTriggers,
@@ -111,7 +110,26 @@ from aioflow.protocol.reports import (
 )
 from aioflow.protocol.requests import ClearTasks, Mark
 
-__all__ = ("TURN_INPUTS", "TurnFailed", "decide", "runs_beyond")
+__all__ = ("HANDLERS", "TURN_INPUTS", "TurnFailed", "decide", "runs_beyond")
+
+Handler: TypeAlias = Callable[[Any, Transaction], None]
+"""Processes an input of one type within a transaction."""
+
+TryReport: TypeAlias = (
+    TaskStarted
+    | Ended
+    | ItemYielded
+    | CallAnswered
+    | StreamOpened
+    | NextEventRequested
+    | EventEmitted
+    | RunCalled
+    | NotSuspended
+    | RecordDropped
+    | Labelled
+    | ResultWriteFailed
+)
+TriggerReport: TypeAlias = TriggerFired | TriggerEnded | TriggerCapacityChanged
 
 TURN_INPUTS = 1_000
 """Maximum number of inputs of one turn."""
@@ -155,7 +173,7 @@ def decide(
     try:
         clock_steps.heed_step(tx)
         for entry in inputs:
-            _take(entry, tx)
+            HANDLERS[type(entry)](entry, tx)
             next_runs.settle(tx)
             _settle_ended(tx)
         assets.settle(tx)
@@ -215,297 +233,19 @@ def _let_go_on(tx: Transaction) -> bool:
     return bool(waiting)
 
 
-def _take(entry: Input, tx: Transaction) -> None:
-    match entry:
-        case (
-            TaskStarted()
-            | Succeeded()
-            | Failed()
-            | Skipped()
-            | SensorNotReady()
-            | Deferred()
-            | Awaiting()
-        ):
-            _take_report(entry, tx)
-        case EventsHandled():
-            _take_report(entry, tx)
-        case (
-            ItemYielded()
-            | CallAnswered()
-            | StreamOpened()
-            | NextEventRequested()
-            | EventEmitted()
-            | RunCalled()
-        ):
-            _take_call(entry, tx)
-        case NotSuspended() | RecordDropped() | Labelled() | ResultWriteFailed():
-            _take_call(entry, tx)
-        case TriggerFired() | TriggerEnded() | TriggerCapacityChanged():
-            _take_trigger_report(entry, tx)
-        case MigrateTriggers() | IsolateTriggerClass() | PauseTriggers() | CodeRestored():
-            _move_triggers(entry, tx)
-        case Recalled():
-            _take_recalled(entry, tx)
-        case FileParsed() | FileBroken() | FileDeleted():
-            file_changes.take(entry, tx, tx.slots.pools)
-        case (
-            HostUp()
-            | HostLost()
-            | AssignTriggers()
-            | LoopBlocked()
-            | Restarted()
-            | Drain()
-            | AlertRaised()
-        ):
-            processes.take(entry, tx)
-        case (
-            RequestReceived()
-            | TimerFired()
-            | OutboxDelivered()
-            | OutboxLoaded()
-            | ContinueRun()
-            | PreviousRunLoaded()
-            | ContinueBackfill()
-        ):
-            _take_word(entry, tx)
-        case CreateMissingRuns() | ClockStepped() | WorkerUnresponsive() | DamageFound():
-            _take_word(entry, tx)
+# ── requests, timers and work that continues ────────────────────────────────────────────
 
 
-def _take_word(entry: Internal, tx: Transaction) -> None:
-    """Handle an input that no child reported: a request, a timer, or a message of the engine."""
-    match entry:
-        case RequestReceived():
-            tx.effects.append(_answered(entry, tx))
-        case TimerFired():
-            _take_due(entry, tx)
-        case OutboxDelivered():
-            tx.outbox.write_off(entry.outbox_no)
-            tx.memory.callbacks_failed += entry.is_failed
-        case OutboxLoaded():
-            tx.outbox.take_read(entry)
-        case ContinueRun():
-            _take_continue(entry, tx)
-        case PreviousRunLoaded():
-            next_runs.looked_back(entry, tx)
-        case ContinueBackfill():
-            backfills.go_on(entry, tx)
-        case CreateMissingRuns():
-            create.make_slots(entry, tx)
-        case WorkerUnresponsive():
-            tx.slots.note_silence(entry)
-        case DamageFound(damage=damage):
-            restart.damage_found(damage, tx)
-        case ClockStepped():
-            pass  # every turn checks the clock
-
-
-def _answered(entry: RequestReceived, tx: Transaction) -> Effect:
-    """Return the response, or the request itself if rows must be loaded first."""
+def _request_received(entry: RequestReceived, tx: Transaction) -> None:
+    """Answer a request, or repeat it as an input if rows must be loaded first."""
     match entry.request:
         case ClearTasks() | Mark() as request if has_to_wait(request, tx.memory):
-            return entry
+            tx.effects.append(entry)
         case _:
-            return answer(entry, tx)
+            tx.effects.append(answer(entry, tx))
 
 
-def _take_continue(entry: ContinueRun, tx: Transaction) -> None:
-    """Continue a run's clear, cancel or rule evaluation. Starts that were put off need no call."""
-    run = tx.memory.runs.get(entry.run_no)
-    if run is None:
-        return
-    if run.clearing is not None:
-        execution.go_on(run, tx)
-    elif not run.state.is_live:
-        cancel_tasks(run, tx)
-    elif run.row.quarantine is None:
-        go_on(run, tx)
-
-
-# ── reports ─────────────────────────────────────────────────────────────────────────────
-
-
-def _take_report(report: TaskStarted | Ended, tx: Transaction) -> None:
-    task = tx.memory.active_tasks.get(report.task_no)
-    if task is None or task.start_no != report.start_no:
-        return  # late: the task was cancelled or started again
-    if tx.slots.begin(task):
-        if task.started_at is None:  # otherwise it resumes: the time of its try continues
-            started_at = report.at if isinstance(report, TaskStarted) else report.began_at
-            begin_try(task, tx, started_at)
-        tx.move(task, TaskState.RUNNING)
-    if task.state is not TaskState.RUNNING and not task.is_hosted:
-        if isinstance(report, Failed) and task.parked_start == report.start_no:
-            lifecycle.fail_parked(task, report, tx)
-        return
-    if not isinstance(report, TaskStarted):
-        _take_end(report, task, tx)
-
-
-def _take_end(report: Ended, task: TaskInstance, tx: Transaction) -> None:
-    if report.began_at is not None:
-        learn_duration(task, report.at - report.began_at)
-    match report:
-        case Succeeded():
-            succeed(task, report, tx)
-        case Failed():
-            _failed(task, report, tx)
-        case Skipped():
-            keep_try(task, TaskState.SKIPPED, None, tx)
-            end(task, TaskState.SKIPPED, tx, at=report.at)
-        case SensorNotReady():
-            look_again(task, tx, recheck_in_us=report.recheck_in_us)
-        case Deferred():
-            lifecycle.defer(task, report, tx)
-        case Awaiting():
-            lifecycle.await_triggers(task, report, tx)
-        case EventsHandled():
-            stream_consumer.handled(task, report, tx)
-
-
-def _take_call(
-    report: ItemYielded
-    | CallAnswered
-    | StreamOpened
-    | NextEventRequested
-    | EventEmitted
-    | RunCalled
-    | NotSuspended
-    | RecordDropped
-    | Labelled
-    | ResultWriteFailed,
-    tx: Transaction,
-) -> None:
-    task = tx.memory.active_tasks.get(report.task_no)
-    if task is None or task.start_no != report.start_no:
-        return  # late report
-    match report:
-        case ItemYielded():
-            stream_producer.take(task, report, tx)
-        case CallAnswered():
-            durable_calls.answered(task, report, tx)
-        case StreamOpened():
-            lifecycle.open_stream(task, report, tx)
-        case NextEventRequested():
-            lifecycle.next_event(task, report, tx)
-        case EventEmitted():
-            durable_calls.emit(task, report, tx)
-        case RunCalled():
-            child_runs.call(task, report, tx)
-        case NotSuspended():
-            durable_calls.not_parked(task, report, tx)
-        case RecordDropped():
-            drop_record(task, report, tx)
-        case Labelled() | ResultWriteFailed():
-            _take_note(task, report, tx)
-
-
-def _take_note(task: TaskInstance, report: Labelled | ResultWriteFailed, tx: Transaction) -> None:
-    match report:
-        case Labelled():
-            if not task.looks:  # a sensor that pokes again already has a label
-                tx.batch.labels.append((task.task_no, task.run.run_no, report.label))
-        case ResultWriteFailed():
-            tx.slots.note_kept_result(task, disk_is_full=report.disk_is_full)
-
-
-def _failed(task: TaskInstance, report: Failed, tx: Transaction) -> None:
-    if report.interrupted:
-        interrupt(task, report.failure, INTERRUPTION_LIMIT_OWN, tx)
-        return
-    if report.failure.reason == CODE_MISSING and report.began_at is None:
-        await_code(task, report.failure, tx)
-        return
-    is_import = report.failure.reason == IMPORT_ERROR and report.began_at is None
-    if is_import or report.failure.type == FileNotFoundError.__name__:
-        # A module of the version, or a file beside it, may be missing on disk.
-        tx.effects.append(RestoreCode((task.run.row.version,)))
-    sensor = task.spec.sensor
-    if sensor is not None and sensor.on_error == "skip":
-        keep_try(task, TaskState.SKIPPED, report.failure, tx)
-        task.failure = report.failure
-        end(task, TaskState.SKIPPED, tx, at=report.at)
-    else:
-        fail_or_retry(
-            task,
-            report.failure,
-            tx,
-            retryable=report.retryable,
-            retry_after_us=report.retry_after_us,
-        )
-
-
-def _take_recalled(report: Recalled, tx: Transaction) -> None:
-    for task_no, start_no in report.tries:
-        task = tx.memory.active_tasks.get(task_no)
-        if task is None or task.start_no != start_no or task.worker < 0:
-            continue
-        tx.slots.call_back(task)
-        tx.slots.unblock(task)
-        if task.state is TaskState.QUEUED:
-            tx.displace(task)
-            tx.slots.offer(task)
-        else:  # the first try in a process that died before it started
-            task.started_at = task.ends_at = None
-            requeue(task, tx)
-
-
-def _move_triggers(
-    entry: MigrateTriggers | IsolateTriggerClass | PauseTriggers | CodeRestored, tx: Transaction
-) -> None:
-    match entry:
-        case MigrateTriggers():
-            migration.rehost(entry, tx)
-        case IsolateTriggerClass():
-            isolation.move_class(entry, tx)
-        case CodeRestored():
-            _take_restored(entry, tx)
-        case PauseTriggers():
-            pausing.stop_waits(entry, tx)
-
-
-def _take_restored(entry: CodeRestored, tx: Transaction) -> None:
-    of_dag = tx.memory.dag_triggers.get(entry.trigger_no)
-    if of_dag is not None:
-        dag_triggers.code_restored(of_dag, tx)
-    else:
-        lifecycle.code_restored(entry, tx)
-
-
-def _take_trigger_report(
-    report: TriggerFired | TriggerEnded | TriggerCapacityChanged, tx: Transaction
-) -> None:
-    of_dag = tx.memory.dag_triggers.get(report.trigger_no)
-    if of_dag is not None:
-        _take_dag_trigger_report(of_dag, report, tx)
-        return
-    wait = tx.memory.waits.get(report.trigger_no)
-    if wait is None:
-        return  # late report
-    match report:
-        case TriggerFired():
-            lifecycle.fire(wait, report, tx)
-        case TriggerEnded():
-            lifecycle.trigger_ended(wait, report, tx)
-        case TriggerCapacityChanged():
-            migration.room_changed(report, wait)
-
-
-def _take_dag_trigger_report(
-    one: DagTrigger,
-    report: TriggerFired | TriggerEnded | TriggerCapacityChanged,
-    tx: Transaction,
-) -> None:
-    match report:
-        case TriggerFired():
-            event_runs.fire(one, report, tx)
-        case TriggerEnded():
-            dag_triggers.ended(one, report, tx)
-        case TriggerCapacityChanged():
-            migration.room_changed(report, one)
-
-
-def _take_due(due: TimerFired, tx: Transaction) -> None:
+def _timer_fired(due: TimerFired, tx: Transaction) -> None:
     task = tx.memory.active_tasks.get(due.task_no)
     if due.dag_id:
         create.slot_due(due.dag_id, due.at, tx)
@@ -523,3 +263,180 @@ def _take_due(due: TimerFired, tx: Transaction) -> None:
         lifecycle.time_out(task, due.at, tx)
     else:
         wake_due(task, due.at, tx)
+
+
+def _continue_run(entry: ContinueRun, tx: Transaction) -> None:
+    """Continue a run's clear, cancel or rule evaluation. Starts that were put off need no call."""
+    run = tx.memory.runs.get(entry.run_no)
+    if run is None:
+        return
+    if run.clearing is not None:
+        execution.go_on(run, tx)
+    elif not run.state.is_live:
+        cancel_tasks(run, tx)
+    elif run.row.quarantine is None:
+        go_on(run, tx)
+
+
+def _outbox_delivered(entry: OutboxDelivered, tx: Transaction) -> None:
+    tx.outbox.write_off(entry.outbox_no)
+    tx.memory.callbacks_failed += entry.is_failed
+
+
+def _outbox_loaded(entry: OutboxLoaded, tx: Transaction) -> None:
+    tx.outbox.take_read(entry)
+
+
+def _clock_stepped(_: ClockStepped, tx: Transaction) -> None:
+    """Do nothing: every turn checks the clock."""
+
+
+# ── reports ─────────────────────────────────────────────────────────────────────────────
+
+
+def _current_task(report: TryReport, tx: Transaction) -> TaskInstance | None:
+    """Return the task of a report; ``None`` if the report is late.
+
+    A report is late if its try has ended, was cancelled, or has been started again since.
+    """
+    task = tx.memory.active_tasks.get(report.task_no)
+    return None if task is None or task.start_no != report.start_no else task
+
+
+def _of_try(handle: Callable[[TaskInstance, Any, Transaction], object]) -> Handler:
+    """Return the handler of a report that a try sends while it runs. Late reports are dropped."""
+
+    def handler(report: TryReport, tx: Transaction) -> None:
+        task = _current_task(report, tx)
+        if task is not None:
+            handle(task, report, tx)
+
+    return handler
+
+
+def _of_end(handle: Callable[[TaskInstance, Any, Transaction], object]) -> Handler:
+    """Return the handler of a report that ends a try, or its part in a process."""
+
+    def handler(report: Ended, tx: Transaction) -> None:
+        task = _current_task(report, tx)
+        if task is None or not _has_started(task, report, report.began_at, tx):
+            return
+        if report.began_at is not None:
+            learn_duration(task, report.at - report.began_at)
+        handle(task, report, tx)
+
+    return handler
+
+
+def _task_started(report: TaskStarted, tx: Transaction) -> None:
+    task = _current_task(report, tx)
+    if task is not None:
+        _has_started(task, report, report.at, tx)
+
+
+def _has_started(
+    task: TaskInstance, report: TaskStarted | Ended, at: Timestamp | None, tx: Transaction
+) -> bool:
+    """Record that a try has started, if that is news. Return whether the task runs."""
+    if tx.slots.begin(task):
+        if task.started_at is None:  # otherwise it resumes: the time of its try continues
+            begin_try(task, tx, at)
+        tx.move(task, TaskState.RUNNING)
+    if task.state is TaskState.RUNNING or task.is_hosted:
+        return True
+    if isinstance(report, Failed) and task.parked_start == report.start_no:
+        lifecycle.fail_parked(task, report, tx)
+    return False
+
+
+def _recalled(report: Recalled, tx: Transaction) -> None:
+    for task_no, start_no in report.tries:
+        task = tx.memory.active_tasks.get(task_no)
+        if task is not None and task.start_no == start_no and task.worker >= 0:
+            recalled(task, tx)
+
+
+def _of_trigger(
+    of_task: Callable[[TriggerInstance, Any, Transaction], None],
+    of_dag: Callable[[DagTrigger, Any, Transaction], None],
+) -> Handler:
+    """Return the handler of a report about a trigger of a task or a DAG that still exists."""
+
+    def handler(report: TriggerReport, tx: Transaction) -> None:
+        one = tx.memory.dag_triggers.get(report.trigger_no)
+        if one is not None:
+            of_dag(one, report, tx)
+            return
+        wait = tx.memory.waits.get(report.trigger_no)
+        if wait is not None:
+            of_task(wait, report, tx)
+
+    return handler
+
+
+def _code_restored(entry: CodeRestored, tx: Transaction) -> None:
+    of_dag = tx.memory.dag_triggers.get(entry.trigger_no)
+    if of_dag is not None:
+        dag_triggers.code_restored(of_dag, tx)
+    else:
+        lifecycle.code_restored(entry, tx)
+
+
+# ── the table ───────────────────────────────────────────────────────────────────────────
+
+HANDLERS: dict[type[Input], Handler] = {
+    # a try starts, ends, or leaves its process
+    TaskStarted: _task_started,
+    Succeeded: _of_end(succeed),
+    Failed: _of_end(failed),
+    Skipped: _of_end(skipped),
+    SensorNotReady: _of_end(not_ready),
+    Deferred: _of_end(lifecycle.defer),
+    Awaiting: _of_end(lifecycle.await_triggers),
+    EventsHandled: _of_end(stream_consumer.handled),
+    Recalled: _recalled,
+    # a try reports while it runs
+    ItemYielded: _of_try(stream_producer.take),
+    CallAnswered: _of_try(durable_calls.answered),
+    StreamOpened: _of_try(lifecycle.open_stream),
+    NextEventRequested: _of_try(lifecycle.next_event),
+    EventEmitted: _of_try(durable_calls.emit),
+    RunCalled: _of_try(child_runs.call),
+    NotSuspended: _of_try(durable_calls.not_parked),
+    RecordDropped: _of_try(drop_record),
+    Labelled: _of_try(labelled),
+    ResultWriteFailed: _of_try(result_write_failed),
+    # triggers
+    TriggerFired: _of_trigger(lifecycle.fire, event_runs.fire),
+    TriggerEnded: _of_trigger(lifecycle.trigger_ended, dag_triggers.ended),
+    TriggerCapacityChanged: _of_trigger(migration.room_changed, migration.room_changed),
+    MigrateTriggers: migration.rehost,
+    IsolateTriggerClass: isolation.move_class,
+    PauseTriggers: pausing.stop_waits,
+    CodeRestored: _code_restored,
+    AssignTriggers: hand_over,
+    # DAG files
+    FileParsed: file_changes.parsed,
+    FileBroken: versions.file_broken,
+    FileDeleted: versions.file_gone,
+    # processes and the node
+    HostUp: processes.host_up,
+    HostLost: processes.host_lost,
+    LoopBlocked: isolation.stalled,
+    WorkerUnresponsive: processes.worker_unresponsive,
+    Restarted: restart.restarted,
+    Drain: processes.drain,
+    AlertRaised: processes.alert_raised,
+    DamageFound: restart.damage_found,
+    ClockStepped: _clock_stepped,
+    # requests, timers and work that continues
+    RequestReceived: _request_received,
+    TimerFired: _timer_fired,
+    ContinueRun: _continue_run,
+    PreviousRunLoaded: next_runs.looked_back,
+    ContinueBackfill: backfills.go_on,
+    CreateMissingRuns: create.make_slots,
+    OutboxDelivered: _outbox_delivered,
+    OutboxLoaded: _outbox_loaded,
+}
+"""The handler of each type of input."""

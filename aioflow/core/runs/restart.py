@@ -24,11 +24,11 @@ from aioflow.core.tasks import stream_consumer
 from aioflow.core.tasks.tries import cut_short
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import assignment, dag_triggers, event_runs, lifecycle
-from aioflow.model.damage import DAMAGED, Damage
+from aioflow.model.damage import DAMAGED
 from aioflow.model.rows import RunChange, RunRow, TriggerChange
 from aioflow.model.states import Failure, RunState, TaskState, TriggerState
 from aioflow.protocol.effects import WakeAt
-from aioflow.protocol.inputs import ContinueBackfill, Input, Restarted, TimerFired
+from aioflow.protocol.inputs import ContinueBackfill, DamageFound, Input, Restarted, TimerFired
 
 __all__ = ("damage_found", "give_up", "in_parts", "restarted", "set_aside", "stop_trigger", "tell")
 
@@ -75,8 +75,9 @@ def tell(row: RunRow, tx: Transaction) -> None:
     tx.outbox.alert_of(row, "quarantined", row.quarantine or "")
 
 
-def damage_found(damage: Damage, tx: Transaction) -> None:
+def damage_found(entry: DamageFound, tx: Transaction) -> None:
     """Alert about a damaged row, with its table, key, run and DAG."""
+    damage = entry.damage
     memory, run_no = tx.memory, damage.run_no
     row = None if run_no is None else memory.isolated.get(run_no)
     if row is None and run_no is not None and run_no in memory.runs:

@@ -11,6 +11,7 @@ from aioflow.core.scheduling.workers import Grant
 from aioflow.core.state.execution_timeout import time_limit
 from aioflow.core.state.task_instance import Run, TaskInstance
 from aioflow.core.tasks import retry, retry_budget
+from aioflow.core.tasks.retry import INTERRUPTION_LIMIT_OWN
 from aioflow.core.tasks.start_command import order
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import named_events
@@ -18,11 +19,19 @@ from aioflow.core.triggers.assignment import let_go
 from aioflow.model.dag import Body
 from aioflow.model.ids import StartNo
 from aioflow.model.rows import ResultRow, TryRow
-from aioflow.model.states import CODE_MISSING, Failure, TaskState, TriggerState
+from aioflow.model.states import CODE_MISSING, IMPORT_ERROR, Failure, TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.commands import ResumeCoroutine
 from aioflow.protocol.effects import RestoreCode, StartTry, StopTry
-from aioflow.protocol.reports import RecordDropped, Succeeded
+from aioflow.protocol.reports import (
+    Failed,
+    Labelled,
+    RecordDropped,
+    ResultWriteFailed,
+    SensorNotReady,
+    Skipped,
+    Succeeded,
+)
 
 __all__ = (
     "await_code",
@@ -31,12 +40,18 @@ __all__ = (
     "drop_record",
     "fail",
     "fail_or_retry",
+    "failed",
     "forget_calls",
     "forget_event",
     "interrupt",
     "keep_try",
+    "labelled",
     "look_again",
+    "not_ready",
+    "recalled",
     "requeue",
+    "result_write_failed",
+    "skipped",
     "start",
     "stop_of",
     "succeed",
@@ -403,3 +418,64 @@ def unpark(task: TaskInstance, tx: Transaction | None = None, reason: str = "") 
     if task.parked_start and tx is not None:
         tx.effects.append(stop_of(task, task.parked_start, reason))
     task.parked_start, task.answer = 0, (None, None)
+
+
+def failed(task: TaskInstance, report: Failed, tx: Transaction) -> None:
+    """Handle the failure of a try: interrupt, await code, skip a sensor, fail, or retry."""
+    if report.interrupted:
+        interrupt(task, report.failure, INTERRUPTION_LIMIT_OWN, tx)
+        return
+    if report.failure.reason == CODE_MISSING and report.began_at is None:
+        await_code(task, report.failure, tx)
+        return
+    is_import = report.failure.reason == IMPORT_ERROR and report.began_at is None
+    if is_import or report.failure.type == FileNotFoundError.__name__:
+        # A module of the version, or a file beside it, may be missing on disk.
+        tx.effects.append(RestoreCode((task.run.row.version,)))
+    sensor = task.spec.sensor
+    if sensor is not None and sensor.on_error == "skip":
+        keep_try(task, TaskState.SKIPPED, report.failure, tx)
+        task.failure = report.failure
+        end(task, TaskState.SKIPPED, tx, at=report.at)
+    else:
+        fail_or_retry(
+            task,
+            report.failure,
+            tx,
+            retryable=report.retryable,
+            retry_after_us=report.retry_after_us,
+        )
+
+
+def skipped(task: TaskInstance, report: Skipped, tx: Transaction) -> None:
+    """End a task whose try raised ``TaskSkipped``."""
+    keep_try(task, TaskState.SKIPPED, None, tx)
+    end(task, TaskState.SKIPPED, tx, at=report.at)
+
+
+def not_ready(task: TaskInstance, report: SensorNotReady, tx: Transaction) -> None:
+    """Reschedule a sensor that was not ready."""
+    look_again(task, tx, recheck_in_us=report.recheck_in_us)
+
+
+def recalled(task: TaskInstance, tx: Transaction) -> None:
+    """Queue a claimed try again that its worker has not started."""
+    tx.slots.call_back(task)
+    tx.slots.unblock(task)
+    if task.state is TaskState.QUEUED:
+        tx.displace(task)
+        tx.slots.offer(task)
+    else:  # the first try in a process that died before it started
+        task.started_at = task.ends_at = None
+        requeue(task, tx)
+
+
+def labelled(task: TaskInstance, report: Labelled, tx: Transaction) -> None:
+    """Store the label that a child of a mapped task has given itself."""
+    if not task.looks:  # a sensor that pokes again already has a label
+        tx.batch.labels.append((task.task_no, task.run.run_no, report.label))
+
+
+def result_write_failed(task: TaskInstance, report: ResultWriteFailed, tx: Transaction) -> None:
+    """Record that the worker of a task retries to write its result."""
+    tx.slots.note_kept_result(task, disk_is_full=report.disk_is_full)

@@ -87,7 +87,9 @@ def move_next(
         tx.effects.append(replace(entry, after=waits[most - 1].row.trigger_no))
 
 
-def room_changed(entry: TriggerCapacityChanged, one: TriggerInstance | DagTrigger) -> None:
+def room_changed(
+    one: TriggerInstance | DagTrigger, entry: TriggerCapacityChanged, _: Transaction
+) -> None:
     """Record whether a trigger waits for capacity of its triggerer."""
     if one.hosting == entry.hosting:
         one.has_room = entry.has_room

@@ -96,7 +96,7 @@ BUGS = (
         needs="a daemon that dies three times in a row while it has two triggers or more",
         edits=(
             Edit(
-                "aioflow.core.crash_trials",
+                "aioflow.core.state.crash_trials",
                 "may_host",
                 "has_begun and is_in and (span.count == 1 or number not in dict(trial.alone))",
                 "True",

@@ -30,7 +30,7 @@ BUGS = (
                 "aioflow.core.repair.execution",
                 "_mark",
                 "tx.put_off(run)",
-                "_finish(run, tx, slots)",
+                "_finish(run, tx)",
             ),
         ),
         seed=Seed(1, 5),

@@ -18,10 +18,10 @@ BUGS = (
             Edit(
                 "aioflow.core.step",
                 "decide",
-                "_take(entry, tx, slots)",
+                "HANDLERS[type(entry)](entry, tx)",
                 """
                 try:
-                    _take(entry, tx, slots)
+                    HANDLERS[type(entry)](entry, tx)
                 except Exception:
                     continue
                 """,
@@ -43,12 +43,12 @@ BUGS = (
                 "fire",
                 """
                 if wait.row.ordinal < 0 and (report.ends or not wait.row.next_method):
-                    _end_task(wait, task, report, tx, slots)
+                    _end_task(wait, task, report, tx)
                     return
                 """,
                 """
                 if wait.row.ordinal < 0 and (report.ends or not wait.row.next_method):
-                    _end_task(wait, task, report, tx, slots)
+                    _end_task(wait, task, report, tx)
                     return
                 wait.hosting += 1
                 """,
@@ -90,7 +90,7 @@ BUGS = (
         edits=(
             Edit(
                 "aioflow.core.step",
-                "_take_report",
+                "_current_task",
                 "task is None or task.start_no != report.start_no",
                 "task is None",
             ),

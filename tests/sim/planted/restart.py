@@ -35,11 +35,11 @@ BUGS = (
             Edit(
                 "aioflow.core.runs.restart",
                 "_resume_live",
-                "cut_short(task, failure, tx, slots)",
+                "cut_short(task, failure, tx)",
                 """
                 from aioflow.core.tasks.tries import requeue
 
-                requeue(task, tx, slots)
+                requeue(task, tx)
                 """,
             ),
         ),
@@ -55,7 +55,7 @@ BUGS = (
         needs="a task that kills the daemon again and again",
         edits=(
             Edit(
-                "aioflow.core.crash_trials",
+                "aioflow.core.state.crash_trials",
                 "on_trial",
                 "trial is None or not trial.groups",
                 "True",
@@ -112,11 +112,11 @@ BUGS = (
                 "_resume_live",
                 """
                 case TaskState.QUEUED:
-                    slots.offer(task)
+                    tx.slots.offer(task)
                 """,
                 """
                 case TaskState.QUEUED if task.start_no == 0:
-                    slots.offer(task)
+                    tx.slots.offer(task)
                 """,
             ),
         ),
@@ -135,7 +135,7 @@ BUGS = (
                 "resume",
                 """
                 if group.has_fresh and run.states[group.position] == TaskState.RUNNING:
-                    slots.offer(group)
+                    tx.slots.offer(group)
                 """,
             ),
         ),
@@ -314,7 +314,7 @@ BUGS = (
         promise="a pool is never exceeded",
         where="core",
         needs="a deferred task in such a pool, then a restart",
-        edits=(Edit("aioflow.core.runs.restart", "_go_on", "slots.keep_all(run)"),),
+        edits=(Edit("aioflow.core.runs.restart", "_go_on", "tx.slots.keep_all(run)"),),
         seen_by="tests/core/test_pools.py::test_what_waits_weighs_the_same_after_a_restart",
         seed=Seed(2, 1000),
     ),

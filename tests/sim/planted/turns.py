@@ -24,22 +24,22 @@ BUGS = (
             Edit(
                 "aioflow.core.runs.run",
                 "end",
-                "_step(run, follows, tx, slots)",
+                "_step(run, follows, tx)",
                 """
                 if state is TaskState.FAILED:
                     tx.put_off(run)
                 else:
-                    _step(run, follows, tx, slots)
+                    _step(run, follows, tx)
                 """,
             ),
             Edit(
                 "aioflow.core.step",
-                "_take_continue",
-                "go_on(run, tx, slots)",
+                "_continue_run",
+                "go_on(run, tx)",
                 """
                 from aioflow.core.runs.run import resume
 
-                resume(run, tx, slots)
+                resume(run, tx)
                 """,
             ),
         ),
@@ -61,25 +61,25 @@ BUGS = (
             Edit(
                 "aioflow.core.runs.run",
                 "end",
-                "_step(run, follows, tx, slots)",
+                "_step(run, follows, tx)",
                 """
                 tasks = run.spec.tasks
                 wide = [one for one in follows if one[1] < 0 and tasks[one[0]].mapped is not None]
                 if wide:
                     tx.put_off(run)
-                _step(run, [one for one in follows if one not in wide], tx, slots)
+                _step(run, [one for one in follows if one not in wide], tx)
                 """,
             ),
             Edit(
                 "aioflow.core.step",
-                "_take_continue",
-                "go_on(run, tx, slots)",
+                "_continue_run",
+                "go_on(run, tx)",
                 """
                 from aioflow.core.runs.run import step
 
                 tasks = run.spec.tasks
-                step(run, (p for p in run.graph.order if tasks[p].mapped), tx, slots)
-                go_on(run, tx, slots)
+                step(run, (p for p in run.graph.order if tasks[p].mapped), tx)
+                go_on(run, tx)
                 """,
             ),
         ),
@@ -111,8 +111,8 @@ BUGS = (
             Edit(
                 "aioflow.core.runs.cancel",
                 "_cut_short",
-                "create.run_ended(run, was=was, tx=tx, slots=slots)",
-                "create.run_ended(run, was=run.state, tx=tx, slots=slots)",
+                "create.run_ended(run, was=was, tx=tx)",
+                "create.run_ended(run, was=run.state, tx=tx)",
             ),
         ),
         seed=Seed(1, 6),
@@ -127,7 +127,7 @@ BUGS = (
             Edit(
                 "aioflow.core.runs.cancel",
                 "_cut_short",
-                "cancel_tasks(run, tx, slots, at)",
+                "cancel_tasks(run, tx, at)",
                 "tx.put_off(run)",
             ),
             Edit(
@@ -135,7 +135,7 @@ BUGS = (
                 "_go_on",
                 """
                 if not run.state.is_live and run.clearing is None:
-                    cancel_tasks(run, tx, slots)
+                    cancel_tasks(run, tx)
                 """,
             ),
         ),
@@ -182,8 +182,8 @@ BUGS = (
             Edit(
                 "aioflow.core.tasks.tries",
                 "time_out_sensor",
-                "fail(task, failure, tx, slots)",
-                "fail_or_retry(task, failure, tx, slots)",
+                "fail(task, failure, tx)",
+                "fail_or_retry(task, failure, tx)",
             ),
         ),
         seen_by="tests/core/test_step.py"
@@ -199,7 +199,7 @@ BUGS = (
         edits=(
             Edit(
                 "aioflow.core.step",
-                "_take_due",
+                "_timer_fired",
                 "task.deadline_at == due.at",
                 "task.deadline_at == due.at and task.state is not TaskState.RUNNING",
             ),
