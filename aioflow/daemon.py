@@ -21,25 +21,28 @@ from aioflow.catalog.parse import Parser
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import Clock, SystemClock
 from aioflow.core.scheduling.slots import Slots
+from aioflow.core.transaction import Transaction
 from aioflow.core.why import still_waits
 from aioflow.crypto import Vault
 from aioflow.db_wait import open_database
 from aioflow.engine.loop import Engine
 from aioflow.errors import HomeBusy, StoreUnavailable
+from aioflow.executors.effect_handlers import effect_handlers
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.host_pool import HostPool
 from aioflow.executors.slot import SlotExecutor
 from aioflow.maintenance.code_restore import CodeMissing
 from aioflow.maintenance.deletion import Deleting
+from aioflow.model.batch import Batch
 from aioflow.model.rows import NodeFacts, VersionRow
 from aioflow.notifications import OutboxWorker, Pace
 from aioflow.notifications.alert_settings import AlertSettings, targets_of
 from aioflow.processes import Children
+from aioflow.protocol.effects import DeliverOutbox, RestoreCode
 from aioflow.protocol.inputs import AlertRaised, ContinueRun, Drain
 from aioflow.protocol.outbox import Alert
 from aioflow.queries import QueryHandler
 from aioflow.redaction import Masks
-from aioflow.routing import Follower, Routes
 from aioflow.settings import Settings
 from aioflow.settings.home import check_writers, close_off, make_home
 from aioflow.stop_signals import StopSignals
@@ -185,9 +188,8 @@ async def _serve(node: _Node, ready: Callable[[Ready], None], signals: StopSigna
 class _Front(Protocol):
     """See ``front.Front``, which is imported once the event loop runs."""
 
-    @property
-    def api(self) -> Follower:
-        """Updated with each commit."""
+    def committed(self, batch: Batch, tx: Transaction) -> None:
+        """See ``api.Api.committed``."""
 
     async def inspect_plug_ins(self, parser: Parser) -> None:
         """See ``front.Front``."""
@@ -298,17 +300,18 @@ class _Node:
             dags_read=dags_read,
         )
 
-    def _routes(self, front: _Front) -> Routes:
-        return Routes(
-            self._slot,
-            self._hosts,
-            self._deliveries,
-            self._answers,
-            front.api,
-            on_commit=self._deleting.committed,
-            on_code_missing=self._code_missing.ask,
-            trace=None if self._traces is None else self._traces.committed,
+    def _connect(self, front: _Front) -> None:
+        """Register the handlers of effects and the subscribers of durable batches."""
+        dispatcher = self._engine.dispatcher
+        dispatcher.register(effect_handlers(self._slot, self._hosts))
+        dispatcher.register(
+            {DeliverOutbox: self._deliveries.put, RestoreCode: self._code_missing.ask}
         )
+        dispatcher.subscribe(front.committed)
+        dispatcher.subscribe(self._answers.committed)
+        dispatcher.subscribe(self._deleting.committed)
+        if self._traces is not None:
+            dispatcher.subscribe(self._traces.committed)
 
     async def start(self, services: TaskGroup) -> None:
         """Start every service, each after those it needs."""
@@ -324,7 +327,7 @@ class _Node:
             starting.start_soon(services.start, self._slot.run)
             starting.start_soon(services.start, self._hosts.run)
             front = self._front = await self._open_front(catalog.first_sweep_done.is_set)
-            self._engine.connect(self._routes(front))
+            self._connect(front)
             await services.start(self._engine.run)
             if not self._engine.memory.has_queued:
                 self._open_slots()

@@ -20,10 +20,12 @@ from aioflow.catalog.parse import Parser
 from aioflow.catalog.plugins import warn_of_broken
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import Clock
+from aioflow.core.transaction import Transaction
 from aioflow.crypto import Vault
 from aioflow.engine.loop import Engine
 from aioflow.executors.host_pool import HostPool
 from aioflow.maintenance.retention import Cleaning, RetentionDays
+from aioflow.model.batch import Batch
 from aioflow.model.ids import RunNo
 from aioflow.model.timestamps import Timestamp
 from aioflow.settings import Settings
@@ -91,6 +93,10 @@ class Front:
 
     async def _clean(self, dry_run: bool) -> CleanedView:
         return await (self._cleaning.preview() if dry_run else self._cleaning.clean())
+
+    def committed(self, batch: Batch, tx: Transaction) -> None:
+        """Apply a durable batch to what the API has in memory."""
+        self.api.committed(batch, tx)
 
     async def clean_up(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Delete expired data until cancelled; see ``Cleaning.run``."""

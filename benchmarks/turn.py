@@ -18,9 +18,9 @@ import random
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 
@@ -31,7 +31,7 @@ from aioflow.crypto import Vault
 from aioflow.engine.loop import Engine
 from aioflow.model.batch import Batch
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, TaskSpec
-from aioflow.protocol.effects import Effect, StartTry
+from aioflow.protocol.effects import Acknowledge, Again, Effect, StartTry, WakeAt, Warn
 from aioflow.protocol.inputs import FileParsed, HostUp, Input
 from aioflow.protocol.reports import Succeeded
 from aioflow.protocol.requests import CreateRun
@@ -70,10 +70,16 @@ class TimedEngine(Engine):
         await super()._commit(batch, tx)
         self.seconds["commit"] += time.perf_counter() - began
 
-    def _act(self, effects: list[Effect]) -> None:
-        began = time.perf_counter()
-        super()._act(effects)
-        self.seconds["act"] += time.perf_counter() - began
+    def time_effects(self) -> None:
+        """Time the dispatch of effects, too."""
+        dispatch = self.dispatcher.dispatch
+
+        def timed(effects: Iterable[Effect]) -> None:
+            began = time.perf_counter()
+            dispatch(effects)
+            self.seconds["act"] += time.perf_counter() - began
+
+        self.dispatcher.dispatch = timed  # type: ignore[method-assign]
 
 
 class Children:
@@ -83,21 +89,23 @@ class Children:
         self._engine = engine
         self._clock = clock
         self.batches: list[Batch] = []
+        others = (
+            set(get_args(Effect)) - set(get_args(Again)) - {WakeAt, Acknowledge, Warn, StartTry}
+        )
+        engine.dispatcher.register(
+            {**dict.fromkeys(others, self._ignore), StartTry: self._start_try}
+        )
+        engine.dispatcher.subscribe(self._committed)
 
-    def start_try(self, effect: StartTry) -> None:
-        """Report success at once."""
+    def _start_try(self, effect: StartTry) -> None:
         start, now = effect.start, self._clock.now()
         self._engine.report([Succeeded(start.task_no, start.start_no, now, now)])
 
-    def committed(self, batch: Batch, tx: Transaction) -> None:
-        """Record the batch."""
+    def _committed(self, batch: Batch, tx: Transaction) -> None:
         self.batches.append(batch)
 
-    def _nothing(self, effect: object) -> None:
-        """Ignore the effect: nothing is stopped, recalled, forgotten, hosted or delivered here."""
-
-    stop_try = recall = confirm = forget = host = end_hosting = take_events = deliver = _nothing
-    restore_code = start_host = _nothing
+    def _ignore(self, effect: object) -> None:
+        """Nothing is stopped, recalled, forgotten, hosted or delivered here."""
 
 
 async def turn_once(folder: Path, tasks: int) -> tuple[float, dict[str, float], list[Batch]]:
@@ -110,8 +118,8 @@ async def turn_once(folder: Path, tasks: int) -> tuple[float, dict[str, float], 
         slots = Slots(cpu_slots=2, async_slots=1000)
         engine = TimedEngine(store, slots, clock=clock, random=random.random)
         engine.seconds = defaultdict(float)
+        engine.time_effects()
         children = Children(engine, clock)
-        engine.connect(children)
         async with anyio.create_task_group() as services:
             await services.start(engine.run)
             file = FileParsed(file="dag.py", version="v1", dags=(spec,), sources={"dag.py": b""})

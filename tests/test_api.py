@@ -264,7 +264,7 @@ async def test_children_are_counted_and_paged_in_map_order_before_they_have_rows
         n.define(FAN)
         await n.api.trigger("fan", run_id="r")
         await n.succeed(width=width)
-        await n.outlets.next_start()
+        await n.effects.next_start()
         pages = [await n.api.show_run("r", offset=offset) for offset in (0, 1_000, 2_000, 3_000)]
 
     tasks = [task for page in pages for task in page.tasks]
@@ -288,7 +288,7 @@ async def test_of_a_live_run_no_row_is_read_to_count_its_tasks_and_of_an_ended_o
         await n.engine.wait_until_idle()
         ended = [(await n.api.show_run("r")).counts for _ in range(2)]
         await n.api.clear("r", ["each"], map_index=1)
-        n.outlets.starts.insert(0, await n.outlets.next_start())  # it is under way again
+        n.effects.starts.insert(0, await n.effects.next_start())  # it is under way again
         again = (await n.api.show_run("r")).counts
         assert reads.counts == 1
         await n.succeed()
@@ -306,15 +306,15 @@ async def test_a_small_list_that_is_expanded_over_is_read_from_its_file(tmp_path
     async with node(tmp_path) as n:
         n.define(FAN)
         await n.api.trigger("fan", run_id="r")
-        start = n.outlets.starts[0].start if n.outlets.starts else None
+        start = n.effects.starts[0].start if n.effects.starts else None
         while start is None:
-            effect = await n.outlets.next_start()
-            n.outlets.starts.insert(0, effect)
+            effect = await n.effects.next_start()
+            n.effects.starts.insert(0, effect)
             start = effect.start
         path = result_path(n.home / "results", start.task_no, start.start_no)
         write_list(path, [b"\x01", b"\xa1b"])
         await n.succeed(width=2)
-        await n.outlets.next_start()
+        await n.effects.next_start()
         run = await n.api.show_run("r", limit=1)
 
     assert run.tasks[0].result == [1, "b"]
@@ -325,13 +325,13 @@ async def test_a_child_is_shown_with_its_own_item_of_each_list(tmp_path):
         n.define(PAIRED)
         await n.api.trigger("paired", run_id="r")
         for items in ([b"\x01", b"\x02"], [b"\xa1a", b"\xda\x10\x00" + b"x" * 4096, b"\xa1c"]):
-            start = (await n.outlets.next_start()).start
+            start = (await n.effects.next_start()).start
             path = result_path(n.home / "results", start.task_no, start.start_no)
             write_list(path, items)
             now = SystemClock().now()
             told = Succeeded(start.task_no, start.start_no, now, now, None, 9, len(items))
             n.engine.report([told])
-        await n.outlets.next_start()
+        await n.effects.next_start()
         first, fifth = [await n.api.reads.one_task.show("r", "each", map_index=at) for at in (0, 4)]
 
     assert [(one.name, one.from_task, one.value) for one in first.inputs] == [
@@ -348,7 +348,7 @@ async def test_the_few_items_of_a_stream_are_shown_and_many_are_counted(tmp_path
         async with node(tmp_path / name) as n:
             n.define(STREAM)
             await n.api.trigger("stream", run_id="r")
-            start = (await n.outlets.next_start()).start
+            start = (await n.effects.next_start()).start
             n.engine.report([ItemYielded(start.task_no, start.start_no, k, item) for k in (0, 1)])
             n.engine.report([Succeeded(start.task_no, start.start_no, 1, 2)])
             for _ in range(3):
@@ -436,7 +436,7 @@ async def test_the_chain_of_a_fan_in_groups_its_children_by_cause_with_their_cou
         n.define(FAN)
         await n.api.trigger("fan", run_id="r")
         await n.succeed(width=50)
-        await n.outlets.next_start()
+        await n.effects.next_start()
         chain = await n.api.why("r", "total")
 
     assert [(c.map_index, c.count, c.state) for c in chain.causes] == [
@@ -450,7 +450,7 @@ async def test_the_chain_of_a_fan_in_over_a_stream_leads_to_what_may_bring_more(
     async with node(tmp_path) as n:
         n.define(STREAM)
         await n.api.trigger("stream", run_id="r")
-        start = (await n.outlets.next_start()).start
+        start = (await n.effects.next_start()).start
         n.engine.report([ItemYielded(start.task_no, start.start_no, 0, b"\x01")])
         await n.succeed()
         chain = await n.api.why("r", "total")
@@ -495,7 +495,7 @@ async def test_a_round_that_has_not_begun_is_refused_with_those_that_have(tmp_pa
         await n.succeed()
         await n.succeed()
         await n.succeed(again=True)
-        await n.outlets.next_start()
+        await n.effects.next_start()
         begun = await n.api.why("r", "improve", map_index=1)
         with pytest.raises(UnknownRound, match="has not begun round 7; its last one is 1"):
             await n.api.logs("r", "improve", map_index=7)
@@ -611,7 +611,7 @@ async def test_the_answer_of_a_clear_says_what_stays_upstream_failed(tmp_path):
             await n.fail()
         await n.engine.wait_until_idle()
         alone = await n.api.clear("r", ["each"], map_index=1)
-        n.outlets.starts.insert(0, await n.outlets.next_start())
+        n.effects.starts.insert(0, await n.effects.next_start())
         await n.succeed()
         await n.engine.wait_until_idle()
         of_all = await n.api.clear("r", ["each"], downstream=True)
@@ -622,7 +622,7 @@ async def test_the_answer_of_a_clear_says_what_stays_upstream_failed(tmp_path):
 
 async def test_the_log_of_a_task_sets_tries_apart_that_a_clear_lies_between(tmp_path):
     async def try_it(n: Any, text: bytes) -> None:
-        start = (await n.outlets.next_start()).start
+        start = (await n.effects.next_start()).start
         key = LogKey(
             run_no=start.run_no,
             position=start.position,

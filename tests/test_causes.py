@@ -32,10 +32,10 @@ async def days(n: Node, spec: DagSpec, *runs: str) -> None:
 
 async def hold_first_run(n: Node, count: int) -> None:
     """So many tasks have started; let those of all but the first run succeed."""
-    starts = [await n.outlets.next_start() for _ in range(count)]
+    starts = [await n.effects.next_start() for _ in range(count)]
     first = min(start.info.run_no for start in starts)
-    n.outlets.starts += [start for start in starts if start.info.run_no != first]
-    for _ in list(n.outlets.starts):
+    n.effects.starts += [start for start in starts if start.info.run_no != first]
+    for _ in list(n.effects.starts):
         await n.succeed()
     await n.engine.ask(CountTasks(run_ids=()))  # behind what was reported
 
@@ -157,7 +157,7 @@ async def test_of_a_fan_out_of_the_run_before_some_children_are_told(tmp_path):
         await n.succeed(width=9)
         await n.succeed(width=1)
         for _ in range(9):
-            await n.outlets.next_start()
+            await n.effects.next_start()
         chain = await n.api.why("tue", "each")
 
     assert [(c.run_id, c.map_index, c.depth, c.count) for c in chain.causes] == [
@@ -186,7 +186,7 @@ async def test_children_that_wait_for_a_pool_are_told_with_how_many_they_are(tmp
         await n.api.trigger("wide", run_id="r")
         await n.succeed(width=1_640)
         for _ in range(5):
-            await n.outlets.next_start()
+            await n.effects.next_start()
         for task in (None, "each", "total"):
             causes_of[task] = await n.api.why("r", task)
 
@@ -224,7 +224,7 @@ async def test_a_few_children_of_a_cause_are_named_each_and_many_causes_are_coun
         for number in range(12):
             await n.defer(f"mine:T{number}", {})
         for _ in range(6):
-            await n.outlets.next_start()
+            await n.effects.next_start()
         await n.engine.ask(CountTasks(run_ids=()))
         chain = await n.api.why("r", "total")
 
@@ -291,8 +291,8 @@ async def test_a_task_of_the_run_before_that_two_wait_for_is_told_once(tmp_path)
     )
     async with node(tmp_path, cpu_slots=4) as n:
         await days(n, spec, "mon", "tue")
-        starts = [await n.outlets.next_start() for _ in range(4)]
-        n.outlets.starts += [start for start in starts if start.start.position in {1, 2}]
+        starts = [await n.effects.next_start() for _ in range(4)]
+        n.effects.starts += [start for start in starts if start.start.position in {1, 2}]
         await n.succeed()
         await n.succeed()
         await n.engine.ask(CountTasks(run_ids=()))
@@ -334,8 +334,8 @@ async def fail_parts(n: Node, run_id: str, width: int, bad: dict[int, str]) -> N
     await n.api.trigger("fails", run_id=run_id)
     await n.succeed(width=width)
     for _ in range(width + 1):
-        start = await n.outlets.next_start()
-        n.outlets.starts.insert(0, start)
+        start = await n.effects.next_start()
+        n.effects.starts.insert(0, start)
         message = bad.get(start.start.map_index) if start.start.position == 1 else None
         await (n.succeed() if message is None else n.fail(message))
     await n.engine.wait_until_idle()
@@ -378,7 +378,7 @@ async def test_of_a_run_that_was_cut_short_what_was_is_named(tmp_path):
     async with node(tmp_path) as n:
         n.define(FAILS)
         await n.api.trigger("fails", run_id="r")
-        await n.outlets.next_start()
+        await n.effects.next_start()
         await n.api.cancel("r")
         await n.engine.wait_until_idle()
         chain = await n.api.why("r", "mail")

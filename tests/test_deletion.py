@@ -43,12 +43,12 @@ async def finished(n: Node, width: int = 3) -> str:
     """A run with a failed try, children and results, all in rows."""
     await n.load(*TASKS)
     run_id = await n.trigger()
-    start = (await n.outlets.next_start()).start
+    start = (await n.effects.next_start()).start
     failure = Failure(type="E", message="no", reason="raised")
     n.engine.report([Failed(start.task_no, start.start_no, 1, 2, failure)])
-    n.succeed(await n.outlets.next_start(), size=1, width=width)
+    n.succeed(await n.effects.next_start(), size=1, width=width)
     for _ in range(width):
-        n.succeed(await n.outlets.next_start(), body=b"\x01", size=1)
+        n.succeed(await n.effects.next_start(), body=b"\x01", size=1)
     assert await n.ended(run_id) is RunState.SUCCESS
     return run_id
 
@@ -66,13 +66,7 @@ async def deleted_by(n: Node, folder: Path) -> AsyncIterator[None]:
     clock = SystemClock()
     log = TaskLog(folder / "logs", clock)
     service = Deleting(n.engine, n.store, log, folder / "results", clock)
-    committed = n.outlets.committed
-
-    def tell(batch: Any, tx: Any) -> None:
-        committed(batch, tx)
-        service.committed(batch)
-
-    n.outlets.committed = tell  # type: ignore[method-assign]
+    n.engine.dispatcher.subscribe(service.committed)
     async with anyio.create_task_group() as services:
         services.start_soon(service.run)
         yield
@@ -109,7 +103,7 @@ async def test_nothing_is_left_of_a_run_that_is_deleted(store_url, tmp_path):
         other = await finished(n)
         request = ClearTasks(run_id=run_id, tasks=("work",), map_index=0, key="once")
         assert await n.engine.ask(request) == (1, RunState.QUEUED)
-        n.succeed(await n.outlets.next_start(), body=b"\x01", size=1)
+        n.succeed(await n.effects.next_start(), body=b"\x01", size=1)
         assert await n.ended(run_id) is RunState.SUCCESS
         run = await n.store.find_run(run_id)
         leave_files(tmp_path, run)
@@ -149,7 +143,7 @@ async def test_what_a_run_has_taken_is_free_when_all_of_it_has_gone(store_url, t
     async with node(store_url) as n:
         await n.load(TaskSpec(task_id="a"))
         run_id = await n.trigger(**fields)
-        n.succeed(await n.outlets.next_start())
+        n.succeed(await n.effects.next_start())
         assert await n.ended(run_id) is RunState.SUCCESS
         assert await n.engine.ask(CreateRun(dag_id="dag", **fields)) == (run_id, False)
 
@@ -170,12 +164,12 @@ async def test_a_restart_goes_on_where_it_was_cut_short(store_url, tmp_path, mon
     async with node(store_url) as n:
         run_id = await finished(n, width=9)
         run = await n.store.find_run(run_id)
-        before = len(n.outlets.batches)
+        before = len(n.effects.batches)
         await n.engine.ask(DeleteRun(run_id=run_id))
         async with deleted_by(n, tmp_path):
-            while len(n.outlets.batches) < before + 9:
+            while len(n.effects.batches) < before + 9:
                 await n.engine.next_turn()
-        erased = [sum(map(len, b.erased.values())) for b in n.outlets.batches[before:]]
+        erased = [sum(map(len, b.erased.values())) for b in n.effects.batches[before:]]
         assert max(erased) == 2
         assert await left_of(n, run.run_no)
 
@@ -244,7 +238,7 @@ async def test_a_run_stays_until_its_hosts_have_let_go_of_it(store_url, tmp_path
     async with node(store_url) as n:
         await n.load(TaskSpec(task_id="a"))
         run_id = await n.trigger()
-        start = (await n.outlets.next_start()).start
+        start = (await n.effects.next_start()).start
         place = (start.task_no, start.start_no, 1, 2)
         deferred = Deferred(*place, class_path="m:T", kwargs=b"\x80", next_method="go_on")
         n.engine.report([deferred])
@@ -285,9 +279,9 @@ async def test_a_run_stays_until_its_author_was_called_back_for_all_of_it(
         await n.load(TaskSpec(task_id="a", callbacks=called), callbacks=called)
         run_ids = [await n.trigger(), await n.trigger()]
         for _ in run_ids:
-            n.succeed(await n.outlets.next_start())
+            n.succeed(await n.effects.next_start())
         await n.engine.wait_until_idle()
-        owing = [e for e in n.outlets.others if isinstance(e, DeliverOutbox)]
+        owing = [e for e in n.effects.others if isinstance(e, DeliverOutbox)]
         assert len(owing) == 4
         run = await n.store.find_run(run_ids[0])
         async with deleted_by(n, tmp_path):

@@ -17,6 +17,7 @@ from aioflow.clock import SystemClock
 from aioflow.core.repair import execution
 from aioflow.core.scheduling.slots import Slots
 from aioflow.crypto import Vault
+from aioflow.engine.dispatch import EffectDispatcher
 from aioflow.engine.loop import Engine
 from aioflow.engine.timers import Timers
 from aioflow.errors import (
@@ -49,6 +50,7 @@ from aioflow.protocol.requests import (
 from aioflow.store import open_store
 from aioflow.store.replay import compare
 from tests.databases import on_both_databases
+from tests.effects import EXECUTED
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -56,10 +58,12 @@ END = 2**62
 """Behind every number of a task."""
 
 
-class Outlets:
-    """Remembers the effects; the test is the executor."""
+class EffectRecorder:
+    """Records the effects of an engine; the test is the executor."""
 
-    def __init__(self) -> None:
+    def __init__(self, dispatcher: EffectDispatcher) -> None:
+        dispatcher.register({**dict.fromkeys(EXECUTED, self._note), StartTry: self._start_try})
+        dispatcher.subscribe(self._committed)
         self.starts: list[StartTry] = []
         self.others: list[Any] = []
         self.arrived = anyio.Event()
@@ -68,14 +72,11 @@ class Outlets:
     def _note(self, effect: Any) -> None:
         self.others.append(effect)
 
-    stop_try = recall = confirm = forget = host = end_hosting = take_events = deliver = _note
-    restore_code = start_host = _note
-
-    def start_try(self, effect: StartTry) -> None:
+    def _start_try(self, effect: StartTry) -> None:
         self.starts.append(effect)
         self.arrived.set()
 
-    def committed(self, batch: Batch, tx: Any) -> None:
+    def _committed(self, batch: Batch, tx: Any) -> None:
         self.batches.append(batch)
 
     async def next_start(self) -> StartTry:
@@ -108,8 +109,8 @@ class Flaky:
 
 
 class Node:
-    def __init__(self, store: Flaky, engine: Engine, outlets: Outlets) -> None:
-        self.store, self.engine, self.outlets = store, engine, outlets
+    def __init__(self, store: Flaky, engine: Engine, effects: EffectRecorder) -> None:
+        self.store, self.engine, self.effects = store, engine, effects
 
     async def load(self, *tasks: TaskSpec, **fields: Any) -> None:
         spec = DagSpec(dag_id="dag", file="dag.py", tasks=tasks, **fields)
@@ -141,11 +142,10 @@ async def node(url: str) -> AsyncIterator[Node]:
         engine = Engine(
             flaky, Slots(cpu_slots=2, async_slots=10), clock=SystemClock(), random=lambda: 0.5
         )
-        outlets = Outlets()
-        engine.connect(outlets)
+        effects = EffectRecorder(engine.dispatcher)
         async with anyio.create_task_group() as services:
             await services.start(engine.run)
-            yield Node(flaky, engine, outlets)
+            yield Node(flaky, engine, effects)
             services.cancel_scope.cancel()
 
 
@@ -156,8 +156,8 @@ async def test_a_run_goes_from_request_to_success(store_url):
     async with node(store_url) as n:
         await n.load(A, B)
         run_id = await n.trigger()
-        n.succeed(await n.outlets.next_start())
-        n.succeed(await n.outlets.next_start())
+        n.succeed(await n.effects.next_start())
+        n.succeed(await n.effects.next_start())
 
         assert await n.ended(run_id) is RunState.SUCCESS
 
@@ -167,7 +167,7 @@ async def test_what_is_started_is_durable_already(store_url):
         await n.load(A)
         await n.trigger()
 
-        started = (await n.outlets.next_start()).start
+        started = (await n.effects.next_start()).start
 
         (row,) = await n.store.list_tasks_between(0, END)
         assert (row.state, row.start_no) == (TaskState.RUNNING, started.start_no)
@@ -213,15 +213,15 @@ async def test_a_database_that_is_away_loses_and_doubles_nothing(store_url, verd
     async with node(store_url) as n:
         await n.load(A, B)
         run_id = await n.trigger()
-        first = await n.outlets.next_start()
+        first = await n.effects.next_start()
         n.store.plan = [verdict, verdict, "ok"]
 
         n.succeed(first)
-        second = await n.outlets.next_start()
+        second = await n.effects.next_start()
         n.succeed(second)
 
         assert await n.ended(run_id) is RunState.SUCCESS
-        assert not n.outlets.starts
+        assert not n.effects.starts
 
 
 class StandingClock(SystemClock):
@@ -251,7 +251,7 @@ async def test_a_refused_batch_costs_only_its_culprit(store_url):
     async with node(store_url) as n:
         await n.load(A, B)
         good, bad = await n.trigger(run_id="good"), await n.trigger(run_id="bad")
-        starts = [await n.outlets.next_start() for _ in range(2)]
+        starts = [await n.effects.next_start() for _ in range(2)]
         runs = {effect.info.run_id: effect for effect in starts}
         poison = runs["bad"].start.task_no
         n.store.refuse = lambda batch: any(
@@ -265,7 +265,7 @@ async def test_a_refused_batch_costs_only_its_culprit(store_url):
                 for e in (runs["bad"], runs["good"])
             ]
         )
-        follower = await n.outlets.next_start()
+        follower = await n.effects.next_start()
 
         assert follower.info.run_id == good
         n.succeed(follower)
@@ -281,7 +281,7 @@ async def test_a_slot_whose_run_is_refused_is_told_and_tried_again(store_url):
         n.engine.memory.late_after_us = 1
         n.store.refuse = lambda batch: bool(batch.new_runs)
         await n.load(A, schedule=ScheduleSpec(every_us=50_000))
-        while not (told := [e for e in n.outlets.others if isinstance(e, DeliverOutbox)]):
+        while not (told := [e for e in n.effects.others if isinstance(e, DeliverOutbox)]):
             await n.engine.next_turn()
 
         alert = msgspec.msgpack.decode(told[0].body, type=Alert)
@@ -323,7 +323,7 @@ async def test_an_event_held_until_it_is_quiet_whose_run_is_refused_is_tried_aga
 
         n.store.refuse = lambda batch: False
         n.engine.report(armed[-1:])  # as when the minute is over
-        await n.outlets.next_start()
+        await n.effects.next_start()
         assert len(await n.store.list_runs()) == 1
 
 
@@ -332,7 +332,7 @@ async def test_work_in_flight_survives_a_turn_taken_back(store_url):
     async with node(store_url) as n:
         await n.load(A, TaskSpec(task_id="x"), TaskSpec(task_id="sum", parents=(0, 1)))
         run_id = await n.trigger()
-        a, x = [await n.outlets.next_start() for _ in range(2)]
+        a, x = [await n.effects.next_start() for _ in range(2)]
         refused = []
 
         def once(batch: Batch) -> bool:
@@ -345,7 +345,7 @@ async def test_work_in_flight_survives_a_turn_taken_back(store_url):
         n.store.refuse = once
         n.succeed(a)
         n.succeed(x)
-        last = await n.outlets.next_start()
+        last = await n.effects.next_start()
 
         assert refused
         assert last.start.position == 2
@@ -357,7 +357,7 @@ async def test_an_unstorable_result_fails_nobody_else(store_url):
     async with node(store_url) as n:
         await n.load(A)
         first, second = await n.trigger(run_id="one"), await n.trigger(run_id="two")
-        starts = {e.info.run_id: e for e in [await n.outlets.next_start() for _ in range(2)]}
+        starts = {e.info.run_id: e for e in [await n.effects.next_start() for _ in range(2)]}
         surrogate = Failure(type="E", message="\ud800", reason="raised")
         bad = starts["one"].start
 
@@ -380,16 +380,16 @@ async def test_a_restart_on_the_same_rows_goes_on(store_url):
     async with node(store_url) as n:
         await n.load(*tasks)
         run_id = await n.trigger()
-        n.succeed(await n.outlets.next_start(), size=1, width=3)
-        n.succeed(await n.outlets.next_start())
-        await n.outlets.next_start()
+        n.succeed(await n.effects.next_start(), size=1, width=3)
+        n.succeed(await n.effects.next_start())
+        await n.effects.next_start()
 
     async with node(store_url) as n:
         seen = set()
         while True:
             if not n.engine.memory.runs:
                 break
-            effect = await n.outlets.next_start()
+            effect = await n.effects.next_start()
             seen.add(effect.start.map_index)
             n.succeed(effect)
             if seen >= {1, 2}:
@@ -407,21 +407,21 @@ async def test_an_ended_run_is_cleared_and_the_journal_tells_the_same(store_url)
     async with node(store_url) as n:
         await n.load(*tasks)
         run_id = await n.trigger()
-        n.succeed(await n.outlets.next_start(), size=1, width=2)
+        n.succeed(await n.effects.next_start(), size=1, width=2)
         for _ in range(2):
-            n.succeed(await n.outlets.next_start(), body=b"\x01", size=1)
+            n.succeed(await n.effects.next_start(), body=b"\x01", size=1)
         assert await n.ended(run_id) is RunState.SUCCESS
 
     async with node(store_url) as n:  # of which it knows nothing any more
         request = ClearTasks(run_id=run_id, tasks=("work",), map_index=1)
         assert await n.engine.ask(request) == (1, RunState.QUEUED)
-        again = (await n.outlets.next_start()).start
+        again = (await n.effects.next_start()).start
         assert (again.map_index, again.start_no, again.try_number) == (1, after_clear(1) + 1, 1)
         await n.engine.ask(ClearTasks(run_id=run_id))  # what runs, too
 
     async with node(store_url) as n:
-        n.succeed(await n.outlets.next_start(), size=1, width=1)
-        n.succeed(await n.outlets.next_start())
+        n.succeed(await n.effects.next_start(), size=1, width=1)
+        n.succeed(await n.effects.next_start())
         assert await n.ended(run_id) is RunState.SUCCESS
         rows = await n.store.list_tasks_between(0, END)
         assert sorted((row.map_index, row.state.label) for row in rows) == [
@@ -438,14 +438,14 @@ async def test_a_clear_survives_that_the_database_refuses_it_once(store_url):
     async with node(store_url) as n:
         await n.load(A, B)
         run_id = await n.trigger()
-        n.succeed(await n.outlets.next_start())
-        n.succeed(await n.outlets.next_start())
+        n.succeed(await n.effects.next_start())
+        n.succeed(await n.effects.next_start())
         await n.ended(run_id)
         refusals = [True]
         n.store.refuse = lambda batch: bool(batch.task_changes and refusals and refusals.pop())
 
         assert await n.engine.ask(ClearTasks(run_id=run_id, tasks=("b",))) == (1, RunState.QUEUED)
-        n.succeed(await n.outlets.next_start())
+        n.succeed(await n.effects.next_start())
 
         assert await n.ended(run_id) is RunState.SUCCESS
 
@@ -454,7 +454,7 @@ async def test_marks_of_a_live_and_of_an_ended_run_are_told_by_the_journal(store
     async with node(store_url) as n:
         await n.load(A, B)
         run_id = await n.trigger()
-        first = await n.outlets.next_start()
+        first = await n.effects.next_start()
         request = Mark(run_id=run_id, state=TaskState.FAILED, tasks=("a",))
         assert await n.engine.ask(request) == (1, RunState.FAILED)
         n.succeed(first)  # late
@@ -463,7 +463,7 @@ async def test_marks_of_a_live_and_of_an_ended_run_are_told_by_the_journal(store
     async with node(store_url) as n:  # of which it knows nothing any more
         request = Mark(run_id=run_id, state=TaskState.SUCCESS, tasks=("a",))
         assert await n.engine.ask(request) == (1, RunState.RUNNING)
-        n.succeed(await n.outlets.next_start())
+        n.succeed(await n.effects.next_start())
         assert await n.ended(run_id) is RunState.SUCCESS
         whole = Mark(run_id=run_id, state=TaskState.FAILED)
         assert await n.engine.ask(whole) == (0, RunState.FAILED)
@@ -482,7 +482,7 @@ async def test_a_restart_goes_on_with_what_is_left_of_a_mark(store_url, monkeypa
         await n.load(work, TaskSpec(task_id="after", parents=(0,)))
         run_id = await n.trigger()
         for _ in range(1 if is_cut_short else 10):
-            n.succeed(await n.outlets.next_start())
+            n.succeed(await n.effects.next_start())
         if is_cut_short:
             await n.engine.ask(CancelRun(run_id=run_id))
         before = await n.ended(run_id)
@@ -505,27 +505,27 @@ async def test_an_owed_alert_is_delivered_again_until_it_is_reported_done(store_
     async with node(store_url) as n:
         await n.load(A)
         await n.trigger()
-        start = (await n.outlets.next_start()).start
+        start = (await n.effects.next_start()).start
         failure = Failure(type="FanOutCapped", message="too wide", reason="fanout_cap")
         n.engine.report([Failed(start.task_no, start.start_no, 1, 2, failure, retryable=False)])
         await n.engine.wait_until_idle()
 
     async with node(store_url) as n:
-        while not (owing := [e for e in n.outlets.others if type(e).__name__ == "DeliverOutbox"]):
+        while not (owing := [e for e in n.effects.others if type(e).__name__ == "DeliverOutbox"]):
             await n.engine.next_turn()
         (owed,) = owing
         n.engine.report([OutboxDelivered(owed.outbox_no)])
         await n.engine.ask(CreateRun(dag_id="dag"))
 
     async with node(store_url) as n:
-        assert not [e for e in n.outlets.others if type(e).__name__ == "DeliverOutbox"]
+        assert not [e for e in n.effects.others if type(e).__name__ == "DeliverOutbox"]
 
 
 async def test_a_sealed_wait_comes_back_with_its_kwargs(store_url):
     async with node(store_url) as n:
         await n.load(A)
         await n.trigger()
-        start = (await n.outlets.next_start()).start
+        start = (await n.effects.next_start()).start
         n.engine.report(
             [Deferred(start.task_no, start.start_no, 1, 2, "m:T", b"\x81\xa1a\x01", "next")]
         )
@@ -560,7 +560,7 @@ async def test_a_report_that_raises_holds_its_run_still_and_nobody_elses(store_u
     async with node(store_url) as n:
         await n.load(A, max_active_runs=1)
         bad, good = await n.trigger(run_id="bad"), await n.trigger(run_id="good")
-        start = (await n.outlets.next_start()).start
+        start = (await n.effects.next_start()).start
         unreadable: Any = "a time that is none"
 
         n.engine.report([Succeeded(start.task_no, start.start_no, 1, unreadable)])
@@ -569,7 +569,7 @@ async def test_a_report_that_raises_holds_its_run_still_and_nobody_elses(store_u
 
         assert (await n.store.find_run(good)).quarantine is None
         await n.engine.ask(CancelRun(run_id=bad))
-        n.succeed(await n.outlets.next_start())
+        n.succeed(await n.effects.next_start())
         assert await n.ended(good) is RunState.SUCCESS
 
 
@@ -580,14 +580,14 @@ async def test_a_place_that_a_refused_report_gave_free_is_taken_at_once(store_ur
         runs = [await n.trigger(run_id=f"run{number}") for number in range(9)]
         starts = []
         while len(starts) < len(n.engine.slots.workers):
-            starts.append(await n.outlets.next_start())
+            starts.append(await n.effects.next_start())
         poison = starts[0].start
         n.store.refuse = lambda batch: any(
             c.task_no == poison.task_no and c.state is TaskState.SUCCESS for c in batch.task_changes
         )
 
         n.succeed(starts[0])
-        follower = await n.outlets.next_start()
+        follower = await n.effects.next_start()
 
         assert follower.info.run_id in runs
         held = [run_id for run_id in runs if (await n.store.find_run(run_id)).quarantine]
@@ -606,11 +606,10 @@ async def restarted(url: str, change: Callable[[Flaky], None]) -> AsyncIterator[
         engine = Engine(
             flaky, Slots(cpu_slots=2, async_slots=10), clock=SystemClock(), random=lambda: 0.5
         )
-        outlets = Outlets()
-        engine.connect(outlets)
+        effects = EffectRecorder(engine.dispatcher)
         async with anyio.create_task_group() as services:
             await services.start(engine.run)
-            yield Node(flaky, engine, outlets)
+            yield Node(flaky, engine, effects)
             services.cancel_scope.cancel()
 
 
@@ -620,7 +619,7 @@ async def two_runs(url: str) -> dict[str, StartTry]:
         await n.load(A, B)
         await n.trigger(run_id="good")
         await n.trigger(run_id="bad")
-        starts = [await n.outlets.next_start() for _ in range(2)]
+        starts = [await n.effects.next_start() for _ in range(2)]
     return {start.info.run_id: start for start in starts}
 
 
@@ -631,7 +630,7 @@ async def test_a_restart_that_is_refused_for_one_run_goes_on_with_the_others(sto
         store.refuse = lambda batch: any(c.task_no == poison for c in batch.task_changes)
 
     async with restarted(store_url, refuse_the_bad_one) as n:
-        assert (await n.outlets.next_start()).info.run_id == "good"
+        assert (await n.effects.next_start()).info.run_id == "good"
         held = {run_id: await n.store.find_run(run_id) for run_id in ("good", "bad")}
 
     assert held["good"].quarantine is None
@@ -657,7 +656,7 @@ async def test_a_run_whose_rows_make_no_sense_keeps_no_other_from_going_on(store
         store.unfinished = unfinished  # type: ignore[attr-defined]
 
     async with restarted(store_url, damage_the_bad_one) as n:
-        assert (await n.outlets.next_start()).info.run_id == "good"
+        assert (await n.effects.next_start()).info.run_id == "good"
         held = await n.store.find_run("bad")
         assert {run.row.run_id for run in n.engine.memory.runs.values()} == {"good"}
 
@@ -672,7 +671,7 @@ async def test_what_was_read_of_an_ended_run_is_read_again_after_a_mark_of_it(
         await n.load(A, B)
         run_id = await n.trigger()
         for _ in range(2):
-            n.succeed(await n.outlets.next_start())
+            n.succeed(await n.effects.next_start())
         await n.ended(run_id)
         is_read, may_go_on = anyio.Event(), anyio.Event()
         store: Any = n.store
@@ -716,7 +715,7 @@ async def test_others_are_served_while_an_ended_run_is_read_for_a_clear(store_ur
     async with node(store_url) as n:
         await n.load(A)
         run_id = await n.trigger()
-        n.succeed(await n.outlets.next_start())
+        n.succeed(await n.effects.next_start())
         await n.ended(run_id)
         is_read = anyio.Event()
         store: Any = n.store
@@ -735,11 +734,11 @@ async def test_others_are_served_while_an_ended_run_is_read_for_a_clear(store_ur
 
             await n.engine.ask(CreateRun(dag_id="dag", run_id="another"))
 
-            n.succeed(await n.outlets.next_start())
+            n.succeed(await n.effects.next_start())
             assert await n.ended("another") is RunState.SUCCESS
             assert (await n.store.find_run(run_id)).state is RunState.SUCCESS
             is_read.set()
-        n.succeed(await n.outlets.next_start())
+        n.succeed(await n.effects.next_start())
         assert await n.ended(run_id) is RunState.SUCCESS
 
 

@@ -156,7 +156,7 @@ async def good_and_bad(home: Path, url: str | None = None) -> AsyncIterator[Node
         await n.api.set_paused("chain", paused=False)
         for run_id in ("good", "bad"):
             await n.api.trigger("chain", run_id=run_id)
-            await n.outlets.next_start()
+            await n.effects.next_start()
         yield n
 
 
@@ -175,7 +175,7 @@ async def bad_is_held_still_alone(n: Node, poison: Poison) -> None:
     assert poison.taken
     alerts = [
         msgspec.msgpack.decode(effect.body, type=Alert)
-        for effect in n.outlets.delivered
+        for effect in n.effects.delivered
         if effect.kind == ALERT
     ]
     assert "defect" not in {alert.reason for alert in alerts}
@@ -316,7 +316,7 @@ async def test_an_input_that_fails_on_a_trigger_for_ever_is_dropped(tmp_path, mo
 
         reasons = [
             msgspec.msgpack.decode(effect.body, type=Alert).reason
-            for effect in n.outlets.delivered
+            for effect in n.effects.delivered
             if effect.kind == ALERT
         ]
     assert len(failed) == 3  # in the turn, alone, and once that trigger is stopped

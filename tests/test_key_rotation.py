@@ -30,7 +30,7 @@ async def park(n: Node, count: int) -> None:
     n.engine.report([HostUp("triggers")])
     await n.engine.ask(CreateRun(dag_id="dag"))
     for _ in range(count):
-        start = (await n.outlets.next_start()).start
+        start = (await n.effects.next_start()).start
         n.engine.report([_deferred(start, n.engine.timers._clock.look().now)])
 
     async def parked() -> bool:

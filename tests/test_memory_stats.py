@@ -54,7 +54,7 @@ async def test_what_waits_for_a_slot_is_counted_by_pool_with_children_nobody_has
         await n.api.set_pool("tight", 2)
         await n.api.trigger("pooled")
         await n.succeed(width=2_500)
-        while len(n.outlets.starts) < 2:
+        while len(n.effects.starts) < 2:
             await n.engine.next_turn()
         await n.api.trigger("chain")
         await n.api.trigger("chain")
@@ -95,7 +95,7 @@ async def test_a_sensor_that_looks_waits_like_what_is_parked_and_is_among_the_ol
     async with node(tmp_path) as n:
         n.define(LOOKS)
         run = await n.api.trigger("looks")
-        await n.outlets.next_start()
+        await n.effects.next_start()
         shown = await n.api.reads.overview("ready")
         gathered = await n.api.metrics()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import anyio
 import msgspec
@@ -244,7 +245,8 @@ class World:
             old = self.tables.tasks[task_no]
             self.tables.tasks[task_no] = msgspec.structs.replace(old, state=now)
             batch.task_changes.append(TaskChange(task_no, old.state, 1, now, 1, 1, 0, *[None] * 6))
-        self.answers.on_commit(batch, self.tables.runs.get)
+        known = {no: SimpleNamespace(row=row) for no, row in self.tables.runs.items()}
+        self.answers.committed(batch, SimpleNamespace(runs=known))  # type: ignore[arg-type]
 
     def ask_run(
         self,

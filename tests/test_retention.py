@@ -79,7 +79,7 @@ def cleaner(n: Node, folder: Path, days: float = 100, kept: RetentionDays = KEPT
 
 async def ended(n: Node, **fields: Any) -> str:
     run_id = await n.trigger(**fields)
-    n.succeed(await n.outlets.next_start())
+    n.succeed(await n.effects.next_start())
     assert await n.ended(run_id) is RunState.SUCCESS
     return run_id
 
@@ -357,7 +357,7 @@ async def test_the_journal_goes_a_slice_at_a_time_and_stays_checkable(
         found = await service.clean()
 
         assert (found.journal, found.more) == (6, True)
-        erased = [batch.erased for batch in n.outlets.batches[-2:]]
+        erased = [batch.erased for batch in n.effects.batches[-2:]]
         assert [len(part["journal"]) for part in erased] == [3, 3]
         assert await compare(n.store) == []
     async with node(store_url) as n:  # a restart does not ask for what is gone
@@ -392,13 +392,13 @@ async def test_what_would_go_is_told_and_stays(store_url, tmp_path):
     async with node(store_url) as n:
         await two_ended(n)
         await n.engine.ask(EmitEvent(name="n", key=None, data=b"\xc0"))
-        batches = len(n.outlets.batches)
+        batches = len(n.effects.batches)
 
         found = await cleaner(n, tmp_path).preview()
 
         assert (found.runs, found.events, found.logs, found.more) == (1, 1, 0, False)
         assert found.journal == len(await n.store.read_journal())
-        assert len(n.outlets.batches) == batches
+        assert len(n.effects.batches) == batches
 
 
 async def test_it_cleans_up_once_an_hour(store_url, tmp_path):

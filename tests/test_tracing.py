@@ -59,7 +59,7 @@ class Tracer:
 async def traced(home):
     tracer = Tracer()
     async with node(home) as n:
-        n.outlets.committed = tracer.traces.committed  # type: ignore[method-assign]
+        n.engine.dispatcher.subscribe(tracer.traces.committed)
         async with running(tracer.traces):
             n.define(ONE)
             yield n, tracer

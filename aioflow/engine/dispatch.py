@@ -1,106 +1,61 @@
-"""Dispatch of the effects of a turn, once it is durable, to their receivers."""
+"""Dispatch of the effects of a turn, once it is durable, to their handlers."""
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias, get_args
 
 from aioflow.core.transaction import Transaction
 from aioflow.model.batch import Batch
-from aioflow.model.ids import RunNo
-from aioflow.protocol.commands import ForgetRun
-from aioflow.protocol.effects import (
-    AssignTrigger,
-    ConfirmCall,
-    ConfirmEvents,
-    DeliverOutbox,
-    RecallTries,
-    ReleaseTrigger,
-    RestoreCode,
-    StartHost,
-    StartTry,
-    StopTry,
-)
+from aioflow.protocol.effects import Effect
 
-__all__ = ("Dispatcher", "send")
+__all__ = ("EffectDispatcher", "EffectHandler", "Subscriber")
+
+EffectHandler: TypeAlias = Callable[[Any], None]
+"""Executes an effect of one type. It returns at once; the outcome arrives as an input."""
+
+Subscriber: TypeAlias = Callable[[Batch, Transaction], None]
+"""Processes a durable batch; the transaction is not settled yet."""
 
 
-class Dispatcher(Protocol):
-    """The receivers of effects. Each call returns at once; its outcome arrives as an input."""
+class EffectDispatcher:
+    """The handler of each type of effect, and the subscribers of durable batches."""
 
-    def start_try(self, effect: StartTry) -> None:
-        """Pass a try to the executor of its body."""
+    def __init__(self) -> None:
+        self._handlers: dict[type[Any], EffectHandler] = {}
+        self._subscribers: list[Subscriber] = []
 
-    def stop_try(self, effect: StopTry) -> None:
-        """Stop a try."""
+    def register(self, handlers: Mapping[type[Any], EffectHandler]) -> None:
+        """Set the handlers of types of effects.
 
-    def recall(self, effect: RecallTries) -> None:
-        """Recall claimed tries."""
+        Raises:
+            ValueError: If a type has a handler already.
+        """
+        for effect, handler in handlers.items():
+            if self._handlers.setdefault(effect, handler) is not handler:
+                raise ValueError(f"{effect.__name__} has a handler already")
 
-    def confirm(self, effect: ConfirmCall) -> None:
-        """Confirm to a coroutine that its durable call is recorded."""
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Call this with each durable batch, before its effects are dispatched."""
+        self._subscribers.append(subscriber)
 
-    def forget(self, run_no: RunNo) -> None:
-        """Drop the data of a run that has ended."""
+    def require_all(self) -> None:
+        """Check that each type of effect has a handler.
 
-    def start_host(self, effect: StartHost) -> None:
-        """Start the own host of a DAG."""
-
-    def host(self, effect: AssignTrigger) -> None:
-        """Assign a trigger to the triggerer."""
-
-    def end_hosting(self, effect: ReleaseTrigger) -> None:
-        """Release a trigger."""
-
-    def take_events(self, effect: ConfirmEvents) -> None:
-        """Confirm the events of a trigger, so that it continues."""
-
-    def restore_code(self, effect: RestoreCode) -> None:
-        """Restore code on disk, then report ``CodeRestored`` if requested."""
-
-    def deliver(self, effect: DeliverOutbox) -> None:
-        """Deliver an outbox row, then report ``OutboxDelivered``."""
+        Raises:
+            ValueError: If one has none.
+        """
+        missing = [kind.__name__ for kind in get_args(Effect) if kind not in self._handlers]
+        if missing:
+            raise ValueError(f"no handler is registered for {', '.join(missing)}")
 
     def committed(self, batch: Batch, tx: Transaction) -> None:
         """Notify the subscribers of a batch that is durable."""
+        for subscriber in self._subscribers:
+            subscriber(batch, tx)
 
-
-Sent: TypeAlias = (
-    AssignTrigger
-    | ReleaseTrigger
-    | ConfirmEvents
-    | DeliverOutbox
-    | StartTry
-    | StopTry
-    | RecallTries
-    | ConfirmCall
-    | ForgetRun
-    | RestoreCode
-    | StartHost
-)
-
-
-def send(effect: Sent, outlets: Dispatcher) -> None:
-    """Dispatch an effect to its receiver."""
-    match effect:
-        case AssignTrigger():  # usually the most frequent effects
-            outlets.host(effect)
-        case StartTry():
-            outlets.start_try(effect)
-        case StopTry():
-            outlets.stop_try(effect)
-        case RecallTries():
-            outlets.recall(effect)
-        case ConfirmCall():
-            outlets.confirm(effect)
-        case ForgetRun():
-            outlets.forget(effect.run_no)
-        case StartHost():
-            outlets.start_host(effect)
-        case ReleaseTrigger():
-            outlets.end_hosting(effect)
-        case ConfirmEvents():
-            outlets.take_events(effect)
-        case RestoreCode():
-            outlets.restore_code(effect)
-        case DeliverOutbox():
-            outlets.deliver(effect)
+    def dispatch(self, effects: Iterable[Effect]) -> None:
+        """Call the handler of each effect, in order."""
+        handlers = self._handlers
+        for effect in effects:
+            handlers[type(effect)](effect)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import anyio
 import anyio.lowlevel
@@ -26,7 +26,7 @@ from aioflow.core.state.ids import IdBlock
 from aioflow.core.state.memory import Memory
 from aioflow.core.step import TURN_INPUTS, TurnFailed, decide, runs_beyond
 from aioflow.core.transaction import Transaction
-from aioflow.engine.dispatch import Dispatcher, send
+from aioflow.engine.dispatch import EffectDispatcher
 from aioflow.engine.isolation import Isolating, undamaged
 from aioflow.engine.metrics import Measures
 from aioflow.engine.pending_requests import PendingRequests
@@ -40,9 +40,6 @@ from aioflow.model.states import TaskState
 from aioflow.protocol.effects import (
     Acknowledge,
     Again,
-    AssignTrigger,
-    Effect,
-    StartTry,
     WakeAt,
     Warn,
 )
@@ -75,6 +72,8 @@ class Engine(Isolating):
         store_away_since: When the database stopped answering, in monotonic microseconds; ``None``
             while it answers.
         store_error: The last error of the database while it did not answer.
+        dispatcher: Handlers of effects and subscribers of durable batches. Register those of the
+            node before ``run``.
         turned_at: When the last turn ended, in monotonic microseconds.
     """
 
@@ -106,7 +105,6 @@ class Engine(Isolating):
         self._store = store
         self._clock = clock
         self._chance = random
-        self._outlets: Dispatcher | None = None
         self._inbox: deque[Input] = deque()
         self._arrived = anyio.Event()
         self._numbers = IdBlock(0, 0)
@@ -115,10 +113,15 @@ class Engine(Isolating):
         self._recalling = Recalling(store)
         self._steady = SteadyClock(clock)
         self.timers = Timers(self._steady, self.report)
-
-    def connect(self, outlets: Dispatcher) -> None:
-        """Set the receivers of effects. Call once, before ``run``."""
-        self._outlets = outlets
+        self.dispatcher = EffectDispatcher()
+        self.dispatcher.register(
+            {
+                WakeAt: lambda effect: self.timers.arm(effect.due, at=effect.at),
+                Acknowledge: self._pending_requests.answer,
+                Warn: lambda effect: _log.warning(effect.message, **effect.facts),
+                **dict.fromkeys(get_args(Again), lambda effect: self.report([effect])),
+            }
+        )
 
     def report(self, inputs: Sequence[Input]) -> None:
         """Put inputs into the inbox. Never blocks."""
@@ -188,7 +191,9 @@ class Engine(Isolating):
         Raises:
             Fenced: If another node has taken over.
             StrangeDatabase: If the database is not the one that the engine wrote to.
+            ValueError: If an effect has no handler.
         """
+        self.dispatcher.require_all()
         try:
             claim = await self._recover()
             await self._turn_on(task_status, has_crashed=claim.after_crash)
@@ -259,7 +264,7 @@ class Engine(Isolating):
         if not batch.is_empty or tx.step:  # a restart needs the step
             await self._commit(batch, tx)
         tx.settle()
-        self._act(effects)
+        self.dispatcher.dispatch(effects)
 
     async def _lease_numbers(self, inputs: Sequence[Input] = ()) -> None:
         """Lease enough row numbers for everything that a full turn may create."""
@@ -292,7 +297,7 @@ class Engine(Isolating):
         memory.commit_no = batch.number
         memory.commit_us += _RECENT * (took_us - memory.commit_us)
         self.measures.committed(batch, took_us / 1e6)
-        self._out.committed(batch, tx)
+        self.dispatcher.committed(batch, tx)
 
     async def _patiently(
         self, call: Callable[[], Awaitable[Answer]], *, is_whole: bool = True
@@ -326,30 +331,6 @@ class Engine(Isolating):
         if now >= self._silent_until:
             self._silent_until = now + _SILENCE_US
             _log.warning("database away, trying again", error=str(exc), attempts=attempts)
-
-    @property
-    def _out(self) -> Dispatcher:
-        if self._outlets is None:
-            raise RuntimeError("the engine runs before it was connected")
-        return self._outlets
-
-    def _act(self, effects: list[Effect]) -> None:
-        out = self._out
-        for effect in effects:
-            match effect:
-                case AssignTrigger() | StartTry():  # usually the most frequent effects
-                    send(effect, out)
-                case WakeAt():
-                    self.timers.arm(effect.due, at=effect.at)
-                case Acknowledge():
-                    self._pending_requests.answer(effect)
-                case Warn():
-                    _log.warning(effect.message, **effect.facts)
-                case _:
-                    if isinstance(effect, Again):
-                        self.report([effect])
-                    else:
-                        send(effect, out)
 
     # ── recovery ────────────────────────────────────────────────────────────────────────
 
@@ -433,4 +414,4 @@ class Engine(Isolating):
         if not batch.is_empty:
             await self._commit(batch, tx)
             tx.settle()
-            self._act(tx.effects)
+            self.dispatcher.dispatch(tx.effects)

@@ -20,6 +20,14 @@ from aioflow.executors.host_load import HostLoad
 from aioflow.executors.triggerer import CAPACITY, Triggerer
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.trigger_description import Watched
+from aioflow.protocol.effects import (
+    AssignTrigger,
+    ConfirmCall,
+    ConfirmEvents,
+    ReleaseTrigger,
+    StartTry,
+    StopTry,
+)
 
 __all__ = ("IDLE_SECONDS", "HostPool")
 
@@ -107,13 +115,39 @@ class HostPool:
         """The present triggerers, by role."""
         return self._triggerers
 
-    def coroutines_of(self, role: str) -> AsyncExecutor | None:
-        """Return the executor of a role, or ``None`` if it has ended, which was reported."""
-        return self._coroutines.get(role)
+    # ── effects ─────────────────────────────────────────────────────────────────────────
+    # A host that has ended was reported as lost: an effect for it is dropped.
 
-    def triggerer_of(self, role: str) -> Triggerer | None:
-        """Return the triggerer of a role, or ``None`` if it has ended, which was reported."""
-        return self._triggerers.get(role)
+    def start_try(self, effect: StartTry) -> None:
+        """Start a coroutine in the host of its role."""
+        if (executor := self._coroutines.get(effect.role)) is not None:
+            executor.start(effect)
+
+    def stop_try(self, effect: StopTry) -> None:
+        """Stop a coroutine."""
+        if (executor := self._coroutines.get(effect.role)) is not None:
+            executor.stop(effect)
+
+    def confirm_call(self, effect: ConfirmCall) -> None:
+        """Confirm to a coroutine that its durable call is recorded."""
+        if (executor := self._coroutines.get(effect.role)) is not None:
+            executor.confirm(effect)
+
+    def assign_trigger(self, effect: AssignTrigger) -> None:
+        """Assign a trigger to the triggerer of its role."""
+        if (triggerer := self._triggerers.get(effect.role)) is not None:
+            triggerer.host(effect)
+
+    def release_trigger(self, effect: ReleaseTrigger) -> None:
+        """Release a trigger in its triggerer."""
+        if (triggerer := self._triggerers.get(effect.role)) is not None:
+            triggerer.end(effect)
+
+    def confirm_events(self, effect: ConfirmEvents) -> None:
+        """Confirm the events of a trigger, so that it continues."""
+        for triggerer in self._triggerers.values():
+            if triggerer.take_events(effect):
+                return
 
     def forget(self, run_no: RunNo) -> None:
         """Drop a run that has ended, in all hosts."""

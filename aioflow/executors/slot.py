@@ -55,11 +55,11 @@ class SlotExecutor:
             group.start_soon(self._processes.run)
             task_status.started()
 
-    def start(self, effect: StartTry) -> None:
+    def start_try(self, effect: StartTry) -> None:
         """Run a try in its worker, after those the worker already has."""
         self._workers[effect.worker].start(effect)
 
-    def stop(self, effect: StopTry) -> None:
+    def stop_try(self, effect: StopTry) -> None:
         """End a try at once. The tries claimed behind it are reported ``Recalled``."""
         self._workers[effect.worker].stop((effect.task_no, effect.start_no))
 

@@ -16,6 +16,7 @@ import anyio
 
 from aioflow._threads import in_thread
 from aioflow.clock import Clock
+from aioflow.core.transaction import Transaction
 from aioflow.engine.loop import Engine
 from aioflow.errors import AioflowError, StoreUnavailable
 from aioflow.model.batch import Batch
@@ -68,7 +69,7 @@ class Deleting:
         self._wanted = anyio.Event()
         self._wanted.set()  # an earlier process may have left some
 
-    def committed(self, batch: Batch) -> None:
+    def committed(self, batch: Batch, _: Transaction) -> None:
         """Handle a durable batch: start deleting if it marks runs as deleted."""
         if batch.new_deletions:
             self._wanted.set()

@@ -17,6 +17,7 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from aioflow.clock import Clock
+from aioflow.core.transaction import Transaction
 from aioflow.errors import BatchRefused, StoreUnavailable
 from aioflow.executors.executor_context import QuerySender, refuse
 from aioflow.model.batch import Batch
@@ -145,7 +146,7 @@ class QueryHandler:
         pending.is_cancelled = True
         self._close(pending)
 
-    def on_commit(self, batch: Batch, run: Callable[[RunNo], RunRow | None]) -> None:
+    def committed(self, batch: Batch, tx: Transaction) -> None:
         """Look up the queries again that a committed batch may answer.
 
         Called after each commit and before anything else is committed. Costs nothing while no query
@@ -153,10 +154,14 @@ class QueryHandler:
 
         Args:
             batch: The committed batch.
-            run: Finds a run the batch changed; ``None`` leads to no wrong reply, but a query that
-                names no run then waits for the next ending of its DAG.
+            tx: Its transaction, which knows the runs that the batch changed.
         """
-        self._endings.on_commit(batch, run)
+
+        def row(run_no: RunNo) -> RunRow | None:
+            run = tx.runs.get(run_no)
+            return None if run is None else run.row
+
+        self._endings.on_commit(batch, row)
         if self._subscribed:
             for name in dict.fromkeys(event.name for event in batch.named_events):
                 for pending in self._subscribed.get(name, ()):

@@ -16,6 +16,7 @@ from aioflow.author.notifiers import Notification
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.why import still_waits
 from aioflow.engine.loop import Engine
+from aioflow.executors.effect_handlers import effect_handlers
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.host_pool import HostPool
 from aioflow.executors.slot import SlotExecutor
@@ -23,10 +24,10 @@ from aioflow.model.batch import Batch
 from aioflow.model.rows import VersionRow
 from aioflow.notifications import OutboxWorker, Pace, Targets
 from aioflow.processes import Children
+from aioflow.protocol.effects import DeliverOutbox, RestoreCode
 from aioflow.protocol.outbox import Alert
 from aioflow.queries import QueryHandler
 from aioflow.redaction import Masks
-from aioflow.routing import Routes
 from aioflow.store import Store
 from aioflow.telemetry.task_log import TaskLog
 from aioflow.testing.fake_time import VirtualClock
@@ -94,16 +95,12 @@ class Node:
         self.api = Api(
             engine, store, self._tasklog, clock=clock, home=home, cycle=self._answers.cycle
         )
-        engine.connect(
-            Routes(
-                self._slot,
-                self._hosts,
-                self._deliveries,
-                self._answers,
-                self.api,
-                on_commit=on_commit,
-            )
-        )
+        dispatcher = engine.dispatcher
+        dispatcher.register(effect_handlers(self._slot, self._hosts))
+        dispatcher.register({DeliverOutbox: self._deliveries.put, RestoreCode: _ignore})
+        dispatcher.subscribe(self.api.committed)
+        dispatcher.subscribe(self._answers.committed)
+        dispatcher.subscribe(lambda batch, _: on_commit(batch))
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled; signal ``task_status`` when it accepts requests."""
@@ -115,6 +112,10 @@ class Node:
             await services.start(self._hosts.run)
             await services.start(self._deliveries.run)
             task_status.started()
+
+
+def _ignore(_: RestoreCode) -> None:
+    """Do nothing: all code is in this process."""
 
 
 async def _nothing_is_missing(_: VersionRow) -> None:

@@ -158,7 +158,7 @@ while len(set(os.listdir(os.environ["HOME"])) & {"1", "2"}) < 2:
 async def test_a_run_is_told_once_and_forgotten_when_it_has_ended(tmp_path):
     tell = "value = msgspec.msgpack.encode([type(o).__name__ for o in orders])"
     async with node(tmp_path) as n:
-        n.executor.start(start(1))
+        n.executor.start_try(start(1))
         n.executor.start(start(2, tell))
         assert await n.value(2) == ["RunInfo"]
         n.executor.forget(7)
@@ -303,7 +303,7 @@ async def test_another_version_gets_another_process(tmp_path):
 )
 async def test_a_death_fails_what_had_begun_and_gives_back_what_had_not(tmp_path, source, reason):
     async with node(tmp_path) as n:
-        n.executor.start(start(1))
+        n.executor.start_try(start(1))
         n.executor.start(start(2, source))
         n.executor.start(start(3))
         n.executor.start(start(4))
@@ -345,7 +345,7 @@ async def test_a_process_that_dies_before_it_says_a_word_is_not_tried_for_ever(t
     async with running(children, executor):
         while not n.of(Failed):
             seen = len(n.reports)
-            executor.start(start(1))
+            executor.start_try(start(1))
             await until(lambda: len(n.reports) > seen)  # noqa: B023 - awaited here
 
     [failed] = n.of(Failed)
@@ -355,7 +355,7 @@ async def test_a_process_that_dies_before_it_says_a_word_is_not_tried_for_ever(t
 
 async def test_without_processes_to_be_had_tries_wait(tmp_path, monkeypatch):
     async with node(tmp_path) as n:
-        n.executor.start(start(1))
+        n.executor.start_try(start(1))
         await n.ended(1)
         await until(lambda: n.unloaded())
         spawn, failures = n.children._spawn, []
@@ -610,7 +610,7 @@ async def test_stopping_what_has_not_begun_is_silent(tmp_path):
 
 async def test_stopping_what_waits_for_a_process_is_silent(tmp_path):
     async with node(tmp_path) as n:
-        n.executor.start(start(1))
+        n.executor.start_try(start(1))
         n.executor.stop(StopTry(Body.FUNCTION, 0, 1, 1, "cancelled"))
         n.executor.start(start(2))
         await n.ended(2)

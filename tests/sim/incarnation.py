@@ -18,6 +18,7 @@ from aioflow.clock import Clock
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, kind_of
 from aioflow.core.transaction import Transaction
+from aioflow.engine.dispatch import EffectHandler
 from aioflow.engine.loop import Engine
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.host_heartbeat import HEALTH_SECONDS, HostHeartbeat
@@ -26,7 +27,7 @@ from aioflow.maintenance.deletion import Deleting
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
 from aioflow.model.dag_triggers import ASSETS
-from aioflow.model.rows import RunRow
+from aioflow.protocol.commands import ForgetRun
 from aioflow.protocol.effects import (
     AssignTrigger,
     ConfirmCall,
@@ -111,7 +112,8 @@ class Incarnation:
             random=node.rng.random,
         )
         self.engine.timers = Lengths(self.engine._steady, self.engine.report, node.found)
-        self.engine.connect(self)
+        self.engine.dispatcher.register(self._handlers())
+        self.engine.dispatcher.subscribe(self.committed)
         self._answers = QueryHandler(store, node.clock)
         files = node.files
         self._deleting = Deleting(self.engine, store, files.log, files.results, node.clock)
@@ -191,6 +193,21 @@ class Incarnation:
 
     # ── effects ─────────────────────────────────────────────────────────────────────────
 
+    def _handlers(self) -> dict[type[Any], EffectHandler]:
+        return {
+            StartTry: self.start_try,
+            StopTry: self.stop_try,
+            RecallTries: self.recall,
+            ConfirmCall: self.confirm,
+            ForgetRun: self.forget,
+            StartHost: self.start_host,
+            AssignTrigger: self.host,
+            ReleaseTrigger: self.end_hosting,
+            ConfirmEvents: self.take_events,
+            RestoreCode: self.restore_code,
+            DeliverOutbox: self.deliver,
+        }
+
     def start_try(self, effect: StartTry) -> None:
         self._check(partial(self._starts_rightly, effect))
         self._node.files.print_something(effect.start.run_no)
@@ -216,7 +233,8 @@ class Incarnation:
     def recall(self, effect: RecallTries) -> None:
         self._workers[effect.worker].recall(effect.tries)
 
-    def forget(self, run_no: int) -> None:
+    def forget(self, effect: ForgetRun) -> None:
+        run_no = effect.run_no
         for host in self._async.values():
             host.forget(run_no)
         for triggerer in self.triggerers.values():
@@ -248,12 +266,8 @@ class Incarnation:
         node.after(delay, lambda: self.say(OutboxDelivered(effect.outbox_no)))
 
     def committed(self, batch: Batch, tx: Transaction) -> None:
-        def row(run_no: int) -> RunRow | None:
-            run = self.engine.memory.runs.get(run_no)
-            return None if run is None else run.row
-
-        self._answers.on_commit(batch, row)
-        self._deleting.committed(batch)
+        self._answers.committed(batch, tx)
+        self._deleting.committed(batch, tx)
         self._node.committed(batch)
         self._check(self._triggerers_know_their_hosts)
         self._check(self._only_what_is_given_up_is_killed)

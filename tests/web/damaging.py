@@ -181,10 +181,10 @@ async def _begin_some(n: Node) -> None:
         )
     await n.api.trigger("chain", run_id="healthy")
     await n.api.trigger("lasting", run_id="healthy-waits")
-    starts = [await n.outlets.next_start() for _ in range(7)]
+    starts = [await n.effects.next_start() for _ in range(7)]
     for effect in starts:
         n.engine.report(_reports(effect))
-    children = [await n.outlets.next_start() for _ in range(4)]
+    children = [await n.effects.next_start() for _ in range(4)]
     for effect in children:
         if effect.start.map_index == 0:
             at, now = (effect.start.task_no, effect.start.start_no), SystemClock().now()

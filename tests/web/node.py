@@ -20,10 +20,9 @@ from aioflow.api.schemas import CleanedView
 from aioflow.author.codec import encode
 from aioflow.clock import SystemClock
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.transaction import Transaction
 from aioflow.crypto import Vault
+from aioflow.engine.dispatch import EffectDispatcher
 from aioflow.engine.loop import Engine
-from aioflow.model.batch import Batch
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import Failure
 from aioflow.protocol.effects import AssignTrigger, DeliverOutbox, StartTry
@@ -32,6 +31,7 @@ from aioflow.protocol.reports import Deferred, Failed, Succeeded
 from aioflow.store import Store, open_store, sqlite_file
 from aioflow.store.lock import FileLock
 from aioflow.telemetry.task_log import TaskLog
+from tests.effects import EXECUTED
 
 ONCE = RetryPolicy(tries=1)
 QUICK = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
@@ -71,11 +71,18 @@ STREAM = DagSpec(
 )
 
 
-class Outlets:
-    """Keeps what is to be started until the test has it."""
+class EffectRecorder:
+    """Records the effects of an engine; the test is the executor."""
 
-    def __init__(self) -> None:
-        self.api: Api | None = None
+    def __init__(self, dispatcher: EffectDispatcher) -> None:
+        dispatcher.register(
+            {
+                **dict.fromkeys(EXECUTED, self._ignore),
+                StartTry: self._start_try,
+                AssignTrigger: self._assign_trigger,
+                DeliverOutbox: self._deliver,
+            }
+        )
         self.starts: list[StartTry] = []
         self.delivered: list[DeliverOutbox] = []
         self.hosted: list[AssignTrigger] = []
@@ -84,20 +91,13 @@ class Outlets:
     def _ignore(self, *effect: object) -> None:
         """Nothing is hosted here."""
 
-    def committed(self, batch: Batch, tx: Transaction) -> None:
-        if self.api is not None:
-            self.api.committed(batch, tx)
-
-    recall = forget = stop_try = end_hosting = _ignore
-    confirm = take_events = restore_code = start_host = _ignore
-
-    def deliver(self, effect: DeliverOutbox) -> None:
+    def _deliver(self, effect: DeliverOutbox) -> None:
         self.delivered.append(effect)
 
-    def host(self, effect: AssignTrigger) -> None:
+    def _assign_trigger(self, effect: AssignTrigger) -> None:
         self.hosted.append(effect)
 
-    def start_try(self, effect: StartTry) -> None:
+    def _start_try(self, effect: StartTry) -> None:
         self.starts.append(effect)
         self._arrived.set()
 
@@ -112,7 +112,7 @@ class Node(NamedTuple):
     engine: Engine
     store: Store
     api: Api
-    outlets: Outlets
+    effects: EffectRecorder
     home: Path
 
     def define(self, *specs: DagSpec) -> None:
@@ -130,7 +130,7 @@ class Node(NamedTuple):
     async def succeed(
         self, value: object = None, *, width: int | None = None, again: bool = False
     ) -> StartTry:
-        effect = await self.outlets.next_start()
+        effect = await self.effects.next_start()
         start, now = effect.start, SystemClock().now()
         body = None if value is None or width is not None else encode(value, "the result")
         size = 0 if body is None else len(body)
@@ -141,14 +141,14 @@ class Node(NamedTuple):
         return effect
 
     async def defer(self, class_path: str, fields: dict[str, Any]) -> None:
-        start, now = (await self.outlets.next_start()).start, SystemClock().now()
+        start, now = (await self.effects.next_start()).start, SystemClock().now()
         kwargs = encode(fields, "the fields")
         self.engine.report(
             [Deferred(start.task_no, start.start_no, now, now, class_path, kwargs, "resume")]
         )
 
     async def fail(self, message: str = "no") -> None:
-        start, now = (await self.outlets.next_start()).start, SystemClock().now()
+        start, now = (await self.effects.next_start()).start, SystemClock().now()
         failure = Failure(type="ValueError", message=message, reason="raised")
         self.engine.report([Failed(start.task_no, start.start_no, now, now, failure)])
 
@@ -194,8 +194,7 @@ async def node(
         engine = Engine(
             store, Slots(cpu_slots=cpu_slots, async_slots=10), clock=clock, random=lambda: 0.5
         )
-        outlets = Outlets()
-        engine.connect(outlets)
+        effects = EffectRecorder(engine.dispatcher)
         await group.start(engine.run)
         tasklog = TaskLog(home / "logs", clock)
         await group.start(tasklog.run)
@@ -210,9 +209,9 @@ async def node(
             clean=nothing_is_old,
             passwords=passwords or Passwords(QUICK),
         )
-        outlets.api = api
+        engine.dispatcher.subscribe(api.committed)
         group.start_soon(api.reads.commits.run)
-        yield Node(engine, store, api, outlets, home)
+        yield Node(engine, store, api, effects, home)
         group.cancel_scope.cancel()
 
 

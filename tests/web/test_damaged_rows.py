@@ -161,7 +161,7 @@ async def _healthy_runs_end(n: Node) -> None:
     n.engine.report([HostUp("async"), HostUp("triggers")])
     runs = {run.run_no for run in map(n.engine.memory.find_run, HEALTHY) if run is not None}
     while runs & n.engine.memory.runs.keys():
-        hosted, n.outlets.hosted = n.outlets.hosted, []
+        hosted, n.effects.hosted = n.effects.hosted, []
         n.engine.report(
             [
                 TriggerFired(effect.host.trigger_no, effect.host.hosting, 0, 1, b"\xc0", "key")
@@ -169,10 +169,10 @@ async def _healthy_runs_end(n: Node) -> None:
                 if effect.host.run_no in runs
             ]
         )
-        for effect in n.outlets.starts:
+        for effect in n.effects.starts:
             start, now = effect.start, SystemClock().now()
             n.engine.report([Succeeded(start.task_no, start.start_no, now, now, None, 0)])
-        n.outlets.starts.clear()
+        n.effects.starts.clear()
         await n.engine.next_turn()
     for run_id in HEALTHY:
         found = await n.store.find_run(run_id)
@@ -247,7 +247,7 @@ async def _alerts_once(n: Node) -> None:
     """Each row that reading has met is told once."""
     await n.api.emit("a turn of its own", key=None, data=None, request="turn")
     told = []
-    for effect in n.outlets.delivered:
+    for effect in n.effects.delivered:
         if effect.kind == ALERT:
             alert = msgspec.msgpack.decode(effect.body, type=Alert)
             told += [alert.message] if alert.reason == DAMAGED else []

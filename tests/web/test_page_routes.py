@@ -187,7 +187,7 @@ async def test_children_that_wait_for_a_slot_alone_are_listed_as_queued(tmp_path
     async with app(tmp_path, FAN) as (n, web):
         await n.api.trigger("fan", run_id="r")
         await n.succeed(width=1_500)
-        await n.outlets.next_start()
+        await n.effects.next_start()
         queued = await read(web, "/runs/r/tasks?state=queued&limit=3")
         later = await read(web, "/runs/r/tasks?state=queued&offset=1496&limit=9")
         pending = await read(web, "/runs/r/tasks?state=pending")
@@ -455,9 +455,9 @@ async def test_a_drained_node_starts_nothing_until_it_takes_work_again(tmp_path)
         (there,) = await read(web, "/nodes")
         await n.api.trigger("chain", run_id="r")
         why = await read(web, "/runs/r/tasks/first/why")
-        before = len(n.outlets.starts)
+        before = len(n.effects.starts)
         await ask(web, "POST", "/api/v1/nodes/1/undrain")
-        after = len(n.outlets.starts)
+        after = len(n.effects.starts)
         nobody = await ask(web, "POST", "/api/v1/nodes/7/drain")
 
     assert drained.json == {"node": 1, "drained": True, "changed": True}

@@ -74,7 +74,7 @@ async def app(tmp_path):
         n.define(CHAIN)
         await n.api.set_paused("chain", paused=False)
         await n.api.trigger("chain", run_id="r")
-        start = (await n.outlets.next_start()).start
+        start = (await n.effects.next_start()).start
         log = n.api._tasklog.open(log_key(start))
         for _ in range(9):
             await log.write(b"a line that is long enough\n" * (MIB // 27))

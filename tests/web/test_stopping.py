@@ -83,7 +83,7 @@ async def test_what_waits_for_a_slot_of_a_daemon_that_drains_waits_for_its_next_
         n.define(CHAIN)
         await n.api.set_paused("chain", paused=False)
         await n.api.trigger("chain", run_id="runs")
-        await n.outlets.next_start()
+        await n.effects.next_start()
         n.engine.report([Drain()])
         await n.api.trigger("chain", run_id="waits")
         app = create_app(n.api, TOKEN)

@@ -458,7 +458,7 @@ async def test_steps_are_read_few_commits_at_a_time_and_no_more_than_fit(tmp_pat
 async def test_a_log_is_followed_until_its_task_has_ended(tmp_path):
     async with app(tmp_path) as (n, watch):
         await n.api.trigger("chain", run_id="r")
-        start = (await n.outlets.next_start()).start
+        start = (await n.effects.next_start()).start
         log = n.api._tasklog.open(log_key(start))
         await log.write("häl".encode())
         client = watch("/runs/r/tasks/first/logs/stream")

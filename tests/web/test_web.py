@@ -270,7 +270,7 @@ async def test_a_result_that_json_does_not_have_does_not_hide_its_run(tmp_path, 
     async with app(tmp_path) as (n, web):
         made = await n.api.trigger("chain")
         await n.succeed(value)
-        await n.outlets.next_start()
+        await n.effects.next_start()
         answer = await ask(web, "GET", f"/api/v1/runs/{made.run_id}", headers=BEARER)
 
     assert answer.status == 200

@@ -11,7 +11,7 @@ _COMMIT_AND_ACT = """
     if not batch.is_empty or tx.step:
         await self._commit(batch, tx)
     tx.settle()
-    self._act(effects)
+    self.dispatcher.dispatch(effects)
 """
 
 BUGS = (
@@ -27,7 +27,7 @@ BUGS = (
                 "Engine._circle",
                 _COMMIT_AND_ACT,
                 """
-                self._act(effects)
+                self.dispatcher.dispatch(effects)
                 if not batch.is_empty or tx.step:
                     await self._commit(batch, tx)
                 tx.settle()
@@ -94,11 +94,12 @@ BUGS = (
                 "Engine._circle",
                 _COMMIT_AND_ACT,
                 """
-                self._act([effect for effect in effects if isinstance(effect, Acknowledge)])
+                answers = [effect for effect in effects if isinstance(effect, Acknowledge)]
+                self.dispatcher.dispatch(answers)
                 if not batch.is_empty or tx.step:
                     await self._commit(batch, tx)
                 tx.settle()
-                self._act([effect for effect in effects if not isinstance(effect, Acknowledge)])
+                self.dispatcher.dispatch([effect for effect in effects if effect not in answers])
                 """,
             ),
         ),
@@ -116,11 +117,14 @@ BUGS = (
                 "Engine._circle",
                 _COMMIT_AND_ACT,
                 """
-                self._act([effect for effect in effects if isinstance(effect, AssignTrigger)])
+                from aioflow.protocol.effects import AssignTrigger
+
+                assigns = [effect for effect in effects if isinstance(effect, AssignTrigger)]
+                self.dispatcher.dispatch(assigns)
                 if not batch.is_empty or tx.step:
                     await self._commit(batch, tx)
                 tx.settle()
-                self._act([effect for effect in effects if not isinstance(effect, AssignTrigger)])
+                self.dispatcher.dispatch([effect for effect in effects if effect not in assigns])
                 """,
             ),
         ),
