@@ -7,7 +7,6 @@ is read again gets back the slot it had then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TypeAlias
 
 from aioflow.core.runs import deadline_alerts, previous
@@ -18,21 +17,17 @@ from aioflow.core.state.task_instance import NOWHERE, Run
 from aioflow.core.tasks import one_to_one
 from aioflow.core.transaction import Transaction
 from aioflow.errors import AioflowError
-from aioflow.model.ids import RunNo, StartNo, TaskNo
+from aioflow.model.ids import StartNo, TaskNo
 from aioflow.model.rows import DagFileRow, DagRow
 from aioflow.model.states import TaskState
-from aioflow.protocol.inputs import ContinueRun, Input, RequestReceived, Restarted, TimerFired
-from aioflow.protocol.reports import Ended, TaskReport, TriggerEnded, TriggerFired
-from aioflow.protocol.requests import FireTrigger
+from aioflow.protocol.inputs import ContinueRun, Input
+from aioflow.protocol.reports import Ended
 
 __all__ = (
     "Places",
     "Refused",
-    "blamed",
     "forget",
     "free_place",
-    "is_of_one_run",
-    "named",
     "put_back",
     "recall_catalog",
     "restore_pools",
@@ -101,56 +96,6 @@ def put_back(runs: list[Run], places: Places, memory: Memory, tx: Transaction) -
         _offer(run, tx.slots)
     unjudged = [ContinueRun(run.run_no) for run in runs if one_to_one.is_unjudged(run)]
     return [*previous.doubt({run.row.dag_id for run in tx.runs.values()}, memory), *unjudged]
-
-
-def blamed(entry: Input, memory: Memory) -> list[Run]:
-    """Return the run to quarantine for an input about it that cannot be processed, if known.
-
-    That holds whether the input failed before it touched the run, or touched others as well.
-    """
-    run: Run | None
-    match entry:
-        case TimerFired(run_no=run_no) if run_no >= 0:
-            run = memory.runs.get(run_no)
-        case TaskReport() | TimerFired():
-            task = memory.active_tasks.get(entry.task_no)
-            run = None if task is None else task.run
-        case TriggerFired() | TriggerEnded():
-            wait = memory.waits.get(entry.trigger_no)
-            run = None if wait is None else memory.runs.get(wait.run.run_no)
-        case ContinueRun():
-            run = memory.runs.get(entry.run_no)
-        case Restarted(runs=(run_no,)):
-            run = memory.runs.get(run_no)
-        case RequestReceived(request=FireTrigger(trigger_no=number)):
-            wait = memory.waits.get(number)
-            run = None if wait is None else memory.runs.get(wait.run.run_no)
-        case RequestReceived(request=request):
-            run = memory.find_run(getattr(request, "run_id", None) or "")
-        case _:
-            run = None
-    return [] if run is None else [run]
-
-
-def named(numbers: Mapping[str, int], memory: Memory) -> list[RunNo]:
-    """Return the run of these row numbers (run, task or trigger), if memory has it."""
-    if "run_no" in numbers:
-        return [numbers["run_no"]]
-    task = memory.active_tasks.get(numbers.get("task_no", -1))
-    wait = memory.waits.get(numbers.get("trigger_no", -1))
-    of = [one.run.run_no for one in (task, wait) if one is not None]
-    return of[:1]
-
-
-def is_of_one_run(entry: Input) -> bool:
-    """Return whether an input concerns a single run. Other inputs concern all runs."""
-    match entry:
-        case TimerFired() | TaskReport() | TriggerFired() | TriggerEnded() | ContinueRun():
-            return True
-        case Restarted(runs=(_,)):
-            return True
-        case _:
-            return False
 
 
 def free_place(entry: Input, memory: Memory, slots: Slots) -> None:

@@ -8,46 +8,46 @@ that run is quarantined.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 from aioflow.clock import SteadyClock
 from aioflow.core import rollback
-from aioflow.core.error_attribution import culprits
+from aioflow.core.quarantine import (
+    DecideWithout,
+    FailBackfill,
+    QuarantineRuns,
+    RefuseRequest,
+    RepeatInput,
+    RetryTimer,
+    blamed,
+    consequence,
+    excluded,
+)
 from aioflow.core.runs import backfills, restart, schedule_alerts
 from aioflow.core.runs.create import count_runs
 from aioflow.core.runs.restore import restore
 from aioflow.core.runs.run import alert
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.dag_triggers import DagTrigger
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Run
 from aioflow.core.step import TurnFailed
 from aioflow.core.transaction import Transaction
-from aioflow.core.triggers.dag_triggers import REFUSED
 from aioflow.engine.pending_requests import PendingRequests
 from aioflow.engine.timers import Timers
 from aioflow.model.rows import RunRow
 from aioflow.model.states import Failure
-from aioflow.protocol.effects import Acknowledge
 from aioflow.protocol.inputs import (
-    ContinueBackfill,
-    CreateMissingRuns,
     Input,
-    RequestReceived,
-    TimerFired,
 )
 from aioflow.protocol.recovery import LiveRun
-from aioflow.protocol.reports import TriggerEnded, TriggerFired
 from aioflow.store import Store
 from aioflow.telemetry.log import Logger
 
 __all__ = ("Isolating",)
 
 _log = Logger(__name__)
-
-_SLOT_AGAIN_US = 60_000_000
 
 Answer = TypeVar("Answer")
 
@@ -168,34 +168,25 @@ class Isolating:
         self.report(rollback.put_back(runs, places, memory, tx))
 
     async def _blame(self, entry: Input, exc: TurnFailed | rollback.Refused) -> None:
-        """Handle an input that cannot be processed: fail its request, or quarantine its run."""
+        """Handle an input that cannot be processed; see ``core.quarantine``."""
         _log.error("input refused", input=type(entry).__name__, error=str(exc))
         left = await self._decide_without_others(entry, exc)
         if left is None:
             return
-        exc = left
-        if isinstance(entry, RequestReceived):
-            self._pending_requests.answer(Acknowledge(entry.ticket, error=exc))
-            return
-        if isinstance(entry, CreateMissingRuns):
-            entry = TimerFired(entry.cursor, dag_id=entry.dag_id)
-        if isinstance(entry, TimerFired) and entry.task_no < 0 and entry.run_no < 0:
-            await self._put_off(entry, exc)
-            return
-        if isinstance(entry, ContinueBackfill):
-            await self._fail_backfill(entry.backfill_no, str(exc))
-            return
-        if isinstance(entry, TriggerFired) and entry.trigger_no in self.memory.dag_triggers:
-            failure = Failure(type="Refused", message=str(exc)[:1000], reason=REFUSED)
-            at = (entry.trigger_no, entry.hosting, entry.at)
-            self.report([TriggerEnded(*at, failure)])  # it is assigned again, and yields it again
-            return
         rollback.free_place(entry, self.memory, self.slots)
-        if rollback.is_of_one_run(entry):
-            held = rollback.blamed(entry, self.memory)
-            await self._hold_still(held, f"{type(entry).__name__}: {exc}")
-        else:
-            await self._decide_without([entry], exc)
+        match consequence(entry, left, self._steady.look(), self.memory):
+            case RefuseRequest(answer=answer):
+                self._pending_requests.answer(answer)
+            case RetryTimer() as retry:
+                await self._put_off(retry, left)
+            case FailBackfill(backfill_no=backfill_no):
+                await self._fail_backfill(backfill_no, str(left))
+            case RepeatInput(input=instead):
+                self.report([instead])
+            case QuarantineRuns(runs=runs):
+                await self._hold_still(runs, f"{type(entry).__name__}: {left}")
+            case DecideWithout():
+                await self._decide_without([entry], left)
 
     async def _fail_backfill(self, number: int, reason: str) -> None:
         """Fail a backfill that cannot continue. If that is refused, stop it until a restart."""
@@ -210,17 +201,14 @@ class Isolating:
         told.outbox.alert("quarantined", message, run_id="", dag_id=row.dag_id)
         await self._commit_or_forget(told)
 
-    async def _put_off(self, due: TimerFired, exc: Exception) -> None:
+    async def _put_off(self, retry: RetryTimer, exc: Exception) -> None:
         """Retry a timer of a DAG that could not be processed, such as a slot, after a while."""
-        one = self.memory.dag_triggers.get(due.trigger_no)
-        dag_id = due.dag_id if one is None else one.row.dag_id
-        _log.error("an instant of a DAG could not be taken, trying again", dag_id=dag_id)
-        at = self._steady.look()
-        self.timers.arm(due, at=(at.now if due.dag_id else at.steady) + _SLOT_AGAIN_US)
-        if due.dag_id:
+        _log.error("an instant of a DAG could not be taken, trying again", dag_id=retry.dag_id)
+        self.timers.arm(retry.timer.due, at=retry.timer.at)
+        if retry.is_scheduled:
             await self._lease_numbers()
             told = self._draft()
-            schedule_alerts.cannot_be_made(due.dag_id, str(exc), told)
+            schedule_alerts.cannot_be_made(retry.dag_id, str(exc), told)
             await self._commit_or_forget(told)
 
     async def _decide_without_others(
@@ -231,10 +219,10 @@ class Isolating:
         Returns:
             The remaining error; ``None`` if the input was processed.
         """
-        own = {run.run_no for run in rollback.blamed(entry, self.memory)}
+        own = {run.run_no for run in blamed(entry, self.memory)}
         what = type(entry).__name__
         while True:
-            runs, _ = await self._culprits(exc)
+            runs = excluded(exc, await self._refused_row(exc), self.memory, else_touched={}).runs
             if not runs or own & {run.run_no for run in runs}:
                 return exc
             await self._go_on_without(runs, f"{what}: {exc}")
@@ -272,28 +260,18 @@ class Isolating:
 
     async def _set_aside(self, exc: TurnFailed | rollback.Refused, reason: str) -> bool:
         """Set aside the runs and triggers of a failure. Return ``False`` if there is none."""
-        runs, found = await self._culprits(exc)
-        triggers = [one for one in found if one.row.kwargs is not None]  # others are stopped
-        if not runs and not triggers:
-            touched, known = exc.tx.runs, self.memory.runs
-            runs = [known[number] for number in touched if number in known]
-        for trigger in triggers:
-            await self._stop_trigger(trigger.row.trigger_no, reason)
-        await self._go_on_without(runs, reason)
-        return bool(runs or triggers)
+        touched, row = exc.tx.runs, await self._refused_row(exc)
+        without = excluded(exc, row, self.memory, else_touched=touched)
+        for number in without.triggers:
+            await self._stop_trigger(number, reason)
+        await self._go_on_without(without.runs, reason)
+        return bool(without.runs or without.triggers)
 
-    async def _culprits(
-        self, exc: TurnFailed | rollback.Refused
-    ) -> tuple[list[Run], list[DagTrigger]]:
-        """Return the runs and triggers in memory on which a turn failed, as far as known."""
-        memory = self.memory
-        found = culprits(exc.__cause__) if isinstance(exc, TurnFailed) else []
-        numbers = [one.run_no for one in found if isinstance(one, Run)]
-        triggers = [one for one in found if isinstance(one, DagTrigger)]
-        if isinstance(exc, rollback.Refused):
-            named = await self._patiently(partial(self._store.find_refused, exc.tx.batch))
-            numbers = rollback.named(named, memory)
-        return [memory.runs[number] for number in numbers if number in memory.runs], triggers
+    async def _refused_row(self, exc: TurnFailed | rollback.Refused) -> Mapping[str, int]:
+        """Return the numbers of the row that the store refused; none if deciding failed."""
+        if isinstance(exc, TurnFailed):
+            return {}
+        return await self._patiently(partial(self._store.find_refused, exc.tx.batch))
 
     async def _go_on_without(self, runs: Sequence[Run], reason: str) -> None:
         """Quarantine runs and exclude them from memory until the next start."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.core import rollback
+from aioflow.core import quarantine
 from aioflow.core.step import TurnFailed, decide
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, RetryPolicy, SensorSpec, TaskSpec
 from aioflow.model.states import Failure, TaskState
@@ -292,7 +292,7 @@ def test_a_report_that_raises_before_it_touched_anything_is_blamed_on_its_run():
 
     assert not failed.value.tx.runs
     entry = Succeeded(start.task_no, start.start_no, world.now, unreadable)
-    blamed = rollback.blamed(entry, world.memory)
+    blamed = quarantine.blamed(entry, world.memory)
     assert [held.run_no for held in blamed] == [run]
 
 
@@ -306,7 +306,7 @@ def test_a_run_that_only_began_in_the_same_turn_is_not_blamed():
     world.take_back(tx)
 
     assert set(tx.runs) == {first, second}
-    assert [run.run_no for run in rollback.blamed(entry, world.memory)] == [first]
+    assert [run.run_no for run in quarantine.blamed(entry, world.memory)] == [first]
 
 
 def test_a_turn_that_grants_nothing_starts_nothing():

@@ -12,20 +12,27 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from aioflow.core import rollback
+from aioflow.core.quarantine import (
+    QuarantineRuns,
+    RefuseRequest,
+    RepeatInput,
+    RetryTimer,
+    consequence,
+)
 from aioflow.core.repair.clear import portion
 from aioflow.core.runs.restart import in_parts
 from aioflow.core.runs.restore import restore
 from aioflow.core.state import outbox_quota
 from aioflow.core.state.ids import IdBlock
+from aioflow.core.state.task_instance import Run
 from aioflow.core.step import TURN_INPUTS, TurnFailed, decide
 from aioflow.core.transaction import Transaction
-from aioflow.core.triggers.dag_triggers import REFUSED
 from aioflow.errors import BatchRefused, Fenced
 from aioflow.model.batch import Batch
 from aioflow.model.rows import FROM_START
-from aioflow.model.states import Failure, TaskState
+from aioflow.model.states import TaskState
 from aioflow.protocol.effects import Effect
-from aioflow.protocol.inputs import CreateMissingRuns, Input, RequestReceived, TimerFired
+from aioflow.protocol.inputs import Input, RequestReceived, TimerFired
 from aioflow.protocol.reports import (
     Awaiting,
     CallAnswered,
@@ -42,7 +49,6 @@ from aioflow.protocol.reports import (
     Skipped,
     StreamOpened,
     Succeeded,
-    TriggerEnded,
     TriggerFired,
 )
 from aioflow.protocol.requests import CancelRun, CreateRun
@@ -88,7 +94,6 @@ AGAIN = 2.0
 """Upper bound of the factor for failures that may hit one commit several times."""
 
 _NUMBERS_AT_ONCE = 1 << 20
-_SLOT_AGAIN_US = 60 * SECOND
 _POISON = "a time that is none"
 _BLAMED = (
     RequestReceived
@@ -349,7 +354,7 @@ class Circle:
             except (TurnFailed, _Refused) as alone:
                 self._must_be_meant([entry], alone)
                 self._take_back(alone.tx)
-                self._blame(entry, alone.tx)
+                self._blame(entry, alone)
         self._circle([], "never")
         liveness.triggers_are_hosted(self.node)
 
@@ -381,26 +386,25 @@ class Circle:
         recovery.memory_is_what_rows_say(node)
         liveness.places_are_what_tasks_hold(node)
 
-    def _blame(self, entry: Input, tx: Transaction) -> None:
+    def _blame(self, entry: Input, exc: TurnFailed | _Refused) -> None:
         """See ``Engine._blame``."""
         node = self.node
         node.points["refused for good"] += 1
-        if isinstance(entry, RequestReceived):
-            node.answered(entry.ticket)  # answered with the error
-            return
-        if isinstance(entry, TimerFired) and entry.task_no < 0 and entry.run_no < 0:
-            at = node.steady.look()
-            node.arm(entry, at=(at.now if entry.dag_id else at.steady) + _SLOT_AGAIN_US)
-            return
-        if isinstance(entry, CreateMissingRuns):
-            due = TimerFired(entry.cursor, dag_id=entry.dag_id)
-            node.arm(due, at=node.wall() + _SLOT_AGAIN_US)
-            return
-        if isinstance(entry, TriggerFired) and entry.trigger_no in self.memory.dag_triggers:
-            failure = Failure(type="Refused", message="refused", reason=REFUSED)
-            node.say(TriggerEnded(entry.trigger_no, entry.hosting, entry.at, failure))
-            return
         rollback.free_place(entry, self.memory, self.slots)
+        match consequence(entry, exc, node.steady.look(), self.memory):
+            case RefuseRequest(answer=answer):
+                node.answered(answer.ticket)
+            case RetryTimer(timer=timer):
+                node.arm(timer.due, at=timer.at)
+            case RepeatInput(input=instead):
+                node.say(instead)
+            case QuarantineRuns(runs=runs):
+                self._hold_still(entry, runs)
+            case _:
+                pass
+
+    def _hold_still(self, entry: Input, runs: list[Run]) -> None:
+        node = self.node
         quarantine = Transaction(
             self.memory,
             self.slots,
@@ -408,7 +412,7 @@ class Circle:
             random=node.rng.random,
             numbers=self._numbers,
         )
-        for run in rollback.blamed(entry, self.memory):
+        for run in runs:
             if run.run_no != _run_of(entry, node):
                 raise Broken("blame", f"run {run.run_no} is held still for {entry}")
             quarantine.change_run(run, quarantine=type(entry).__name__)

@@ -1,0 +1,207 @@
+"""What follows from an input that cannot be processed, and which runs are quarantined for it.
+
+The engine decides such an input alone. If it fails again, ``consequence`` says what becomes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from aioflow.core.error_attribution import culprits
+from aioflow.core.rollback import Refused
+from aioflow.core.state.dag_triggers import DagTrigger
+from aioflow.core.state.memory import Memory
+from aioflow.core.state.task_instance import Run
+from aioflow.core.triggers.dag_triggers import REFUSED
+from aioflow.model.ids import RunNo, TriggerNo
+from aioflow.model.states import Failure
+from aioflow.model.timestamps import Moment
+from aioflow.protocol.effects import Acknowledge, WakeAt
+from aioflow.protocol.inputs import (
+    ContinueBackfill,
+    ContinueRun,
+    CreateMissingRuns,
+    Input,
+    RequestReceived,
+    Restarted,
+    TimerFired,
+)
+from aioflow.protocol.reports import TaskReport, TriggerEnded, TriggerFired
+from aioflow.protocol.requests import FireTrigger
+
+__all__ = (
+    "Consequence",
+    "DecideWithout",
+    "Excluded",
+    "FailBackfill",
+    "QuarantineRuns",
+    "RefuseRequest",
+    "RepeatInput",
+    "RetryTimer",
+    "blamed",
+    "consequence",
+    "excluded",
+    "named",
+)
+
+_RETRY_US = 60_000_000
+
+
+class RefuseRequest(msgspec.Struct, frozen=True):
+    """Answer a request with the error."""
+
+    answer: Acknowledge
+
+
+class RetryTimer(msgspec.Struct, frozen=True):
+    """Repeat a timer of a DAG after a minute. If it is one of its schedule, alert as well."""
+
+    timer: WakeAt
+    dag_id: str
+    is_scheduled: bool
+
+
+class FailBackfill(msgspec.Struct, frozen=True):
+    """Fail a backfill."""
+
+    backfill_no: int
+
+
+class RepeatInput(msgspec.Struct, frozen=True):
+    """Process another input instead."""
+
+    input: Input
+
+
+class QuarantineRuns(msgspec.Struct, frozen=True):
+    """Quarantine the run that the input concerns, if it is in memory."""
+
+    runs: list[Run]
+
+
+class DecideWithout(msgspec.Struct, frozen=True):
+    """Decide the input without the runs on which it fails, because it concerns all runs."""
+
+
+Consequence: TypeAlias = (
+    RefuseRequest | RetryTimer | FailBackfill | RepeatInput | QuarantineRuns | DecideWithout
+)
+
+
+def consequence(entry: Input, exc: Exception, at: Moment, memory: Memory) -> Consequence:
+    """Return what becomes of an input that fails even alone.
+
+    Args:
+        at: Now.
+    """
+    match entry:
+        case RequestReceived():
+            return RefuseRequest(Acknowledge(entry.ticket, error=exc))
+        case CreateMissingRuns():
+            due = TimerFired(entry.cursor, dag_id=entry.dag_id)
+            return RetryTimer(WakeAt(due, at.now + _RETRY_US), entry.dag_id, is_scheduled=True)
+        case TimerFired(task_no=-1, run_no=-1, dag_id=""):
+            one = memory.dag_triggers.get(entry.trigger_no)
+            dag_id = "" if one is None else one.row.dag_id
+            return RetryTimer(WakeAt(entry, at.steady + _RETRY_US), dag_id, is_scheduled=False)
+        case TimerFired(task_no=-1, run_no=-1):
+            return RetryTimer(WakeAt(entry, at.now + _RETRY_US), entry.dag_id, is_scheduled=True)
+        case ContinueBackfill():
+            return FailBackfill(entry.backfill_no)
+        case TriggerFired() if entry.trigger_no in memory.dag_triggers:
+            # It is assigned again, and yields the event again.
+            failure = Failure(type="Refused", message=str(exc)[:1000], reason=REFUSED)
+            ended = TriggerEnded(entry.trigger_no, entry.hosting, entry.at, failure)
+            return RepeatInput(ended)
+        case _:
+            if _is_of_one_run(entry):
+                return QuarantineRuns(blamed(entry, memory))
+            return DecideWithout()
+
+
+def _is_of_one_run(entry: Input) -> bool:
+    match entry:
+        case TimerFired() | TaskReport() | TriggerFired() | TriggerEnded() | ContinueRun():
+            return True
+        case Restarted(runs=(_,)):
+            return True
+        case _:
+            return False
+
+
+def blamed(entry: Input, memory: Memory) -> list[Run]:
+    """Return the run to quarantine for an input about it that cannot be processed, if known.
+
+    That holds whether the input failed before it touched the run, or touched others as well.
+    """
+    run: Run | None
+    match entry:
+        case TimerFired(run_no=run_no) if run_no >= 0:
+            run = memory.runs.get(run_no)
+        case TaskReport() | TimerFired():
+            task = memory.active_tasks.get(entry.task_no)
+            run = None if task is None else task.run
+        case TriggerFired() | TriggerEnded():
+            wait = memory.waits.get(entry.trigger_no)
+            run = None if wait is None else memory.runs.get(wait.run.run_no)
+        case ContinueRun():
+            run = memory.runs.get(entry.run_no)
+        case Restarted(runs=(run_no,)):
+            run = memory.runs.get(run_no)
+        case RequestReceived(request=FireTrigger(trigger_no=number)):
+            wait = memory.waits.get(number)
+            run = None if wait is None else memory.runs.get(wait.run.run_no)
+        case RequestReceived(request=request):
+            run = memory.find_run(getattr(request, "run_id", None) or "")
+        case _:
+            run = None
+    return [] if run is None else [run]
+
+
+def named(numbers: Mapping[str, int], memory: Memory) -> list[RunNo]:
+    """Return the run of these row numbers (run, task or trigger), if memory has it."""
+    if "run_no" in numbers:
+        return [numbers["run_no"]]
+    task = memory.active_tasks.get(numbers.get("task_no", -1))
+    wait = memory.waits.get(numbers.get("trigger_no", -1))
+    of = [one.run.run_no for one in (task, wait) if one is not None]
+    return of[:1]
+
+
+class Excluded(msgspec.Struct, frozen=True):
+    """Runs and triggers without which an input is decided again."""
+
+    runs: list[Run]
+    triggers: list[TriggerNo] = []
+
+
+def excluded(
+    exc: Exception,
+    refused: Mapping[str, int],
+    memory: Memory,
+    *,
+    else_touched: Mapping[RunNo, Run],
+) -> Excluded:
+    """Return the runs and triggers on which a turn failed.
+
+    Args:
+        exc: The error of the turn.
+        refused: Numbers of the row that the store refused, if it did.
+        else_touched: The runs to exclude if it is not known which failed. May be empty.
+    """
+    found = [] if isinstance(exc, Refused) else culprits(exc.__cause__)
+    numbers = [one.run_no for one in found if isinstance(one, Run)]
+    if isinstance(exc, Refused):
+        numbers = named(refused, memory)
+    triggers = [
+        one.row.trigger_no
+        for one in found
+        if isinstance(one, DagTrigger) and one.row.kwargs is not None  # others are stopped
+    ]
+    runs = [memory.runs[number] for number in numbers if number in memory.runs]
+    if not runs and not triggers:
+        runs = [memory.runs[number] for number in else_touched if number in memory.runs]
+    return Excluded(runs, triggers)
