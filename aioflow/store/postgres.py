@@ -66,7 +66,7 @@ async def open_postgres(
     where = url.render_as_string(hide_password=True)
     with translated(where):
         if exclusive:
-            await prepare(url, migrate=migrate, vault=vault)
+            await prepare(url, migrate=migrate)
         else:
             await check_schema(url)
     async with AsyncExitStack() as stack:

@@ -12,7 +12,6 @@ from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from aioflow.crypto import Vault
 from aioflow.errors import (
     BatchRefused,
     ForeignDatabase,
@@ -30,13 +29,12 @@ CONNECT_SECONDS = 10
 _MIGRATION_LOCK = int.from_bytes(b"aiof", "big")
 
 
-async def prepare(url: URL, *, migrate: bool, vault: Vault | None = None) -> None:
+async def prepare(url: URL, *, migrate: bool) -> None:
     """Check that the database is ours and current. An empty one gets its tables.
 
     Args:
         url: The database.
         migrate: Allow the migration of an older schema.
-        vault: See ``upgrade``.
 
     Raises:
         ForeignDatabase: If there are tables that aioflow did not create.
@@ -57,7 +55,7 @@ async def prepare(url: URL, *, migrate: bool, vault: Vault | None = None) -> Non
                     "`aioflow db migrate`"
                 )
             if state != "current":
-                await connection.run_sync(upgrade, vault)
+                await connection.run_sync(upgrade)
     finally:
         await engine.dispose()
 

@@ -1,17 +1,15 @@
 """Check and migration of a database schema.
 
 Alembic migrates and is imported only if there is something to migrate. An empty SQLite file gets
-the final schema at once, from ``migrations/<revision>.sql``.
+the schema of ``HEAD`` at once, from ``migrations/<HEAD>.sqlite.sql``.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy
 
-from aioflow.crypto import Vault
 from aioflow.errors import ForeignDatabase, SchemaMismatch
 
 __all__ = (
@@ -20,10 +18,11 @@ __all__ = (
     "REVISION_TABLE",
     "check_revision",
     "sqlite_script",
+    "statements",
     "upgrade",
 )
 
-HEAD = "0023"
+HEAD = "0001"
 """The revision this program works with. Revisions are numbered in order."""
 
 PRODUCT = "aioflow"
@@ -56,36 +55,39 @@ def check_revision(where: str, product: str | None, revision: str | None) -> boo
     return revision == HEAD
 
 
-def sqlite_script() -> str | None:
-    """Return the script that creates schema ``HEAD`` in an empty SQLite file.
+def statements(revision: str, dialect: str) -> list[str]:
+    """Return the statements that create the schema of a revision in an empty database.
 
-    The script contains its own transaction. Without a script, the schema is created by migration.
-    """
-    path = _SCRIPTS / f"{HEAD}.sql"
-    return path.read_text(encoding="utf-8") if path.exists() else None
-
-
-def upgrade(connection: sqlalchemy.Connection, vault: Vault | None = None) -> None:
-    """Migrate the schema to ``HEAD`` in the open transaction.
+    There are such statements for the first revision, and for SQLite also for ``HEAD``.
 
     Args:
-        connection: The database.
-        vault: Encrypts values that older revisions stored in plain text. Not needed for an empty
-            database.
+        revision: A revision.
+        dialect: ``sqlite`` or ``postgresql``.
     """
+    text = (_SCRIPTS / f"{revision}.{dialect}.sql").read_text(encoding="utf-8")
+    return [statement for part in text.split(";\n") if (statement := part.strip())]
+
+
+def sqlite_script() -> str:
+    """Return the script that creates schema ``HEAD`` in an empty SQLite file.
+
+    The script contains its own transaction, and the table in which Alembic records the revision.
+    """
+    columns = f"version_num VARCHAR(32) NOT NULL, CONSTRAINT {REVISION_TABLE}_pkc PRIMARY KEY"
+    recorded = (
+        f"CREATE TABLE {REVISION_TABLE} ({columns} (version_num))",
+        f"INSERT INTO {REVISION_TABLE} VALUES ('{HEAD}')",
+    )
+    script = ("BEGIN", *recorded, *statements(HEAD, "sqlite"), "COMMIT")
+    return "".join(f"{statement};\n" for statement in script)
+
+
+def upgrade(connection: sqlalchemy.Connection) -> None:
+    """Migrate the schema to ``HEAD`` in the open transaction."""
+    import alembic.command
     from alembic.config import Config
-    from alembic.runtime.environment import EnvironmentContext
-    from alembic.runtime.migration import MigrationContext, RevisionStep
-    from alembic.script import ScriptDirectory
 
     config = Config()
     config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
-    script = ScriptDirectory.from_config(config)
-
-    def steps(revision: Any, context: MigrationContext) -> list[RevisionStep]:
-        # As in Alembic's own recipe for running without an env.py. There is no public name.
-        return script._upgrade_revs(HEAD, revision)  # noqa: SLF001
-
-    with EnvironmentContext(config, script, fn=steps, destination_rev=HEAD) as environment:
-        environment.configure(connection=connection, version_table=REVISION_TABLE, vault=vault)
-        environment.run_migrations()
+    config.attributes["connection"] = connection
+    alembic.command.upgrade(config, HEAD)

@@ -83,7 +83,7 @@ async def open_sqlite(
     async with AsyncExitStack() as stack:
         writer = None
         if exclusive:
-            writer = await stack.enter_async_context(open_to_write(path, vault, durability, home))
+            writer = await stack.enter_async_context(open_to_write(path, durability, home))
         readers = [await stack.enter_async_context(_reader(path)) for _ in range(_READERS)]
         asked = [
             await stack.enter_async_context(_reader(path))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from sqlalchemy import StaticPool, create_engine
 
-from aioflow.crypto import Vault
 from aioflow.errors import (
     BatchRefused,
     ForeignDatabase,
@@ -65,9 +64,7 @@ _CACHE_KIB = 2 * 1024
 _WAL_LIMIT_BYTES = 4 * 1024 * 1024
 
 
-def prepare(
-    path: Path, lock: FileLock, vault: Vault | None = None, home: Path | None = None
-) -> None:
+def prepare(path: Path, lock: FileLock, home: Path | None = None) -> None:
     """Check that the file is ours and has the current schema. An empty one gets the schema.
 
     A foreign file is only read, through the handle of the lock. Even opening it with SQLite could
@@ -76,7 +73,6 @@ def prepare(
     Args:
         path: The file.
         lock: The lock held on it.
-        vault: See ``upgrade``.
         home: The home that the file must belong to.
 
     Raises:
@@ -95,7 +91,7 @@ def prepare(
     with translated(path):
         _doubt_log(path)
         with closing(_connect(path, "synchronous = FULL", "wal_autocheckpoint = 0")) as raw:
-            _complete(path, lock, raw, vault)
+            _complete(path, lock, raw)
             if home is not None:
                 settle_identity(path, home, raw)
 
@@ -114,7 +110,7 @@ def _doubt_log(path: Path) -> None:
         raise SyncFailed(f"the log of {path} cannot be written again: {exc.strerror}") from exc
 
 
-def _complete(path: Path, lock: FileLock, raw: sqlite3.Connection, vault: Vault | None) -> None:
+def _complete(path: Path, lock: FileLock, raw: sqlite3.Connection) -> None:
     # Queried, not read from the header: if a process was killed while setting it, SQLite now rolls
     # that page back, and then the file is empty.
     if _application_id(raw) != APPLICATION_ID:
@@ -130,12 +126,12 @@ def _complete(path: Path, lock: FileLock, raw: sqlite3.Connection, vault: Vault 
     if mode != "wal":
         raise StoreUnavailable(f"{path} is on a file system without a write-ahead log")
     number_logs(raw)
-    if _is_empty(raw) and (script := sqlite_script()):
+    if _is_empty(raw):
         next_log(raw)
-        raw.executescript(script)
+        raw.executescript(sqlite_script())
     elif not _is_current(path, raw):
         next_log(raw)
-        _migrate(raw, vault)
+        _migrate(raw)
 
 
 def _is_empty(raw: sqlite3.Connection) -> bool:
@@ -163,13 +159,13 @@ def _is_current(path: Path, raw: sqlite3.Connection) -> bool:
     return check_revision(str(path), product and product[0], revision and revision[0])
 
 
-def _migrate(raw: sqlite3.Connection, vault: Vault | None) -> None:
+def _migrate(raw: sqlite3.Connection) -> None:
     """Migrate in one transaction. If the process is killed meanwhile, the old schema remains."""
     engine = create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool)
     # SQLAlchemy commits or rolls back; Alembic does not touch a transaction that is already open.
     with engine.begin() as connection:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
-        upgrade(connection, vault)
+        upgrade(connection)
 
 
 def check_reader(path: Path, raw: sqlite3.Connection) -> None:

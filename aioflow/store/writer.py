@@ -18,7 +18,6 @@ import anyio
 
 from aioflow._threads import in_thread
 from aioflow.clock import SystemClock
-from aioflow.crypto import Vault
 from aioflow.errors import StoreUnavailable, SyncFailed
 from aioflow.store import Durability
 from aioflow.store.checkpointer import Checkpointer
@@ -46,13 +45,13 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def open_to_write(
-    path: Path, vault: Vault, durability: Durability, home: Path | None
+    path: Path, durability: Durability, home: Path | None
 ) -> AsyncIterator[Writer]:
     """Open a file exclusively for the block; see ``open_store``."""
     lock = await in_thread(_locked, path)
     try:
         last_shutdown = LastShutdown(path, home)
-        await in_thread(prepare, path, lock, vault, home)
+        await in_thread(prepare, path, lock, home)
         last_shutdown.begin()  # after prepare(): until then the log shows an unclean shutdown
         synchronous = "FULL" if durability == "full" else "NORMAL"
         writer = Writer(path, lock, last_shutdown, synchronous=synchronous)

@@ -1,24 +1,16 @@
-"""What durable calls leave in the database, and how older databases get the room for it."""
+"""What durable calls leave in the database."""
 
 from __future__ import annotations
 
-import asyncio
-import sqlite3
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from typing import Any
 
-import asyncpg
 import pytest
 from msgspec.structs import replace
-from sqlalchemy.engine import make_url
 
 from aioflow.errors import BatchRefused
-from aioflow.model.rows import ItemRow, NamedEventRow, RecordChange, RecordRow, TriggerChange
+from aioflow.model.rows import ItemRow, RecordChange, RecordRow, TriggerChange
 from aioflow.model.states import RecordState, TaskState, TriggerState
 from aioflow.protocol.recovery import Progress
-from aioflow.store import open_store
 from aioflow.store.replay import compare
 from tests.store.loading import load
 from tests.store.samples import (
@@ -27,7 +19,6 @@ from tests.store.samples import (
     RUN,
     TASK,
     TRIGGER,
-    VAULT,
     batch,
     execute,
     first_batch,
@@ -214,124 +205,3 @@ async def test_a_hand_in_the_records_is_noticed(store, store_url, statement):
     execute(store_url, statement)
 
     assert "record" in " ".join(await compare(store))
-
-
-# ── an older database ───────────────────────────────────────────────────────────────────
-
-COLUMNS_OF_THE_FIRST_SCHEMA = (
-    "trigger_no, task_no, run_no, state, class_path, kwargs, since, deadline_at, next_method, "
-    "next_kwargs, event, event_key"
-)
-
-
-FIELDS = b"\x80"
-
-PLAIN = b"\x81\xa1b\xa5given"
-"""What the method behind a wait is called with, as it was stored before it was sealed."""
-
-
-def rows(url: str, statement: str) -> Sequence[Sequence[Any]]:
-    parsed = make_url(url)
-    if parsed.get_backend_name() == "sqlite":
-        with closing(sqlite3.connect(str(parsed.database))) as raw:
-            return raw.execute(statement).fetchall()
-
-    async def fetch() -> Sequence[Sequence[Any]]:
-        connection = await asyncpg.connect(url)
-        try:
-            return [tuple(row) for row in await connection.fetch(statement)]
-        finally:
-            await connection.close()
-
-    with ThreadPoolExecutor(1) as thread:  # the test's own thread has a loop already
-        return thread.submit(asyncio.run, fetch()).result()
-
-
-@pytest.fixture
-async def older_url(empty_store_url, monkeypatch):
-    """A database of the first schema in which a task waits for a trigger."""
-    monkeypatch.setattr("aioflow.store.schema.HEAD", "0001")
-    async with open_store(empty_store_url, VAULT):
-        pass
-    monkeypatch.undo()
-    is_sqlite = "sqlite" in empty_store_url
-
-    def literal(data: bytes) -> str:
-        return f"x'{data.hex()}'" if is_sqlite else f"'\\x{data.hex()}'"
-
-    body = literal(b"\x90")
-    version = f"INSERT INTO version VALUES ('v', 'f.py', {body}, {body}, 1)"
-    for statement in (
-        version,
-        (
-            "INSERT INTO run (run_no, run_id, dag_id, version, state, cause, first_task_no, "
-            "created_at) VALUES (1, 'r', 'd', 'v', 1, 'manual', 10, 1)"
-        ),
-        (
-            "INSERT INTO task (task_no, run_no, position, map_index, state, try_number, start_no, "
-            "interruptions) VALUES (10, 1, 0, -1, 4, 1, 1, 0)"
-        ),
-        (
-            f"INSERT INTO trigger_wait ({COLUMNS_OF_THE_FIRST_SCHEMA}) VALUES (7, 10, 1, 0, 'm:T', "
-            f"{literal(VAULT.encrypt('trigger_wait', 7, FIELDS))}, 5, 9, 'resume', "
-            f"{literal(PLAIN)}, NULL, NULL)"
-        ),
-    ):
-        execute(empty_store_url, statement)
-    return empty_store_url
-
-
-async def test_an_older_database_is_brought_up_to_date_and_keeps_its_waits(older_url):
-    assert rows(older_url, "SELECT version_num FROM alembic_version") == [("0001",)]
-
-    async with open_store(older_url, VAULT, migrate=True) as store:
-        await store.claim()
-        (trigger,) = await store.list_triggers()
-        found = await store.list_records(10)
-
-    assert (trigger.trigger_no, trigger.class_path, trigger.next_method) == (7, "m:T", "resume")
-    assert (trigger.ordinal, trigger.branch, trigger.deadline_at) == (-1, 0, 9)
-    assert (trigger.kwargs, trigger.next_kwargs) == (FIELDS, PLAIN)
-    assert PLAIN not in bytes(rows(older_url, "SELECT next_kwargs FROM trigger_wait")[0][0])
-    assert found == []
-
-
-async def test_an_older_database_takes_named_events_once_it_is_up_to_date(older_url):
-    event = NamedEventRow(event_no=40, name="e", key=None, data=b"\x01", at=NOON, request="r")
-    async with open_store(older_url, VAULT, migrate=True) as store:
-        await store.claim()
-        await store.commit(batch(1, named_events=[event]))
-
-        with pytest.raises(BatchRefused):
-            await store.commit(batch(2, named_events=[replace(event, event_no=41)]))
-
-        assert await store.list_named_events("e") == [event]
-        assert (await store.find_run("r")).caller is None
-
-
-async def test_an_older_schedule_goes_on_where_it_was_once_it_is_up_to_date(older_url):
-    execute(older_url, "INSERT INTO dag VALUES ('d', 'f.py', 'v', 0, 17, 0)")
-
-    async with open_store(older_url, VAULT, migrate=True) as store:
-        (row,) = await store.list_dags()
-
-    assert (row.next_run_at, row.last_slot, row.told_late) == (17, None, None)
-
-
-async def test_an_older_database_takes_records_once_it_is_up_to_date(older_url):
-    async with open_store(older_url, VAULT, migrate=True) as store:
-        await store.claim()
-
-        await store.commit(batch(1, new_records=[STEP, FAILED, OPEN]))
-
-        assert await store.list_records(10) == [STEP, FAILED, OPEN]
-        assert (await store.load_run(1)).progress == [Progress(10, 3, 1, "any_of", "A, B")]
-
-
-async def test_a_database_is_migrated_once(older_url):
-    for _ in range(2):
-        async with open_store(older_url, VAULT, migrate=True):
-            pass
-
-    columns = [row[0] for row in rows(older_url, "SELECT version_num FROM alembic_version")]
-    assert columns == ["0023"]

@@ -1,0 +1,120 @@
+"""An older database is migrated to the newest revision and keeps its rows."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+import sqlalchemy
+from sqlalchemy.engine import make_url
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from aioflow.errors import SchemaMismatch
+from aioflow.store import access_tables, open_store, schema, tables
+from tests.store.samples import VAULT, execute
+
+NEXT = """
+from alembic import op
+from sqlalchemy import Column, Integer
+
+revision, down_revision, branch_labels, depends_on = "0002", "0001", None, None
+
+def upgrade():
+    op.add_column("pool", Column("colour", Integer(), nullable=False, server_default="7"))
+"""
+
+
+def rows(url: str, statement: str) -> Sequence[Sequence[Any]]:
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        with closing(sqlite3.connect(str(parsed.database))) as raw:
+            return raw.execute(statement).fetchall()
+
+    async def fetch() -> Sequence[Sequence[Any]]:
+        connection = await asyncpg.connect(url)
+        try:
+            return [tuple(row) for row in await connection.fetch(statement)]
+        finally:
+            await connection.close()
+
+    with ThreadPoolExecutor(1) as thread:  # the thread of the test has a loop already
+        return thread.submit(asyncio.run, fetch()).result()
+
+
+@pytest.fixture
+async def older_url(empty_store_url, tmp_path, monkeypatch):
+    """Return a database of the first revision with one pool; the program knows a second one."""
+    async with open_store(empty_store_url, VAULT):
+        pass
+    execute(empty_store_url, "INSERT INTO pool VALUES ('gpu', 2, 0)")
+    scripts = tmp_path / "migrations"
+    shutil.copytree(Path(schema.__file__).parent / "migrations", scripts)
+    (scripts / "versions" / "r0002_colour.py").write_text(NEXT)
+    monkeypatch.setattr(schema, "_SCRIPTS", scripts)
+    monkeypatch.setattr(schema, "HEAD", "0002")
+    return empty_store_url
+
+
+async def test_an_older_database_is_migrated_and_keeps_its_rows(older_url):
+    async with open_store(older_url, VAULT, migrate=True):
+        pass
+
+    assert rows(older_url, "SELECT name, slots, colour FROM pool WHERE name = 'gpu'") == [
+        ("gpu", 2, 7)
+    ]
+
+
+async def test_a_database_is_migrated_once(older_url):
+    for _ in range(2):
+        async with open_store(older_url, VAULT, migrate=True):
+            pass
+
+    assert rows(older_url, "SELECT version_num FROM alembic_version") == [("0002",)]
+
+
+async def test_a_migration_that_fails_changes_nothing(older_url):
+    broken = schema._SCRIPTS / "versions" / "r0002_colour.py"
+    broken.write_text(NEXT + "    op.execute('DELETE FROM no_such_table')\n")
+
+    with pytest.raises(Exception, match="no_such_table"):
+        async with open_store(older_url, VAULT, migrate=True):
+            pass
+
+    assert rows(older_url, "SELECT version_num FROM alembic_version") == [("0001",)]
+    assert rows(older_url, "SELECT * FROM pool WHERE name = 'gpu'") == [("gpu", 2, 0)]
+
+
+async def test_a_database_of_a_later_revision_is_refused(older_url, monkeypatch):
+    async with open_store(older_url, VAULT, migrate=True):
+        pass
+    monkeypatch.undo()
+
+    with pytest.raises(SchemaMismatch, match="has schema 0002, this aioflow knows 0001"):
+        async with open_store(older_url, VAULT, migrate=True):
+            pass
+
+
+@pytest.mark.parametrize("name", ["sqlite", "postgresql"])
+def test_the_newest_script_creates_the_declared_tables(name):
+    """For PostgreSQL only while the first revision is the newest one."""
+    assert access_tables.account.metadata is tables.metadata
+    dialect = sqlalchemy.create_mock_engine(f"{name}://", print).dialect
+    all_tables = tables.metadata.tables.values()
+    indexes = [index for table in all_tables for index in table.indexes]
+    declared = [
+        *(str(CreateTable(table).compile(dialect=dialect)) for table in all_tables),
+        *(str(CreateIndex(index).compile(dialect=dialect)) for index in indexes),
+    ]
+    scripted = schema.statements("0001" if name == "postgresql" else schema.HEAD, name)
+
+    assert {" ".join(ddl.split()) for ddl in declared} == {
+        " ".join(statement.split()) for statement in scripted if statement.startswith("CREATE")
+    }
