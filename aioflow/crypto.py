@@ -58,7 +58,7 @@ class Vault:
         first = _key_id(keys[0])
         # Each attribute is replaced as a whole: a concurrent thread uses the old or the new one.
         self._ciphers = ciphers
-        self._sealer = _FORMAT + first, ciphers[first]
+        self._cipher = _FORMAT + first, ciphers[first]
         self._ids = frozenset(ciphers)
 
     def has_only(self, keys: Sequence[bytes]) -> bool:
@@ -93,8 +93,8 @@ class Vault:
     def encrypt(self, table: str, number: int, plaintext: bytes) -> bytes:
         """Encrypt a value and return its envelope, which differs at every call."""
         nonce = os.urandom(_NONCE_BYTES)
-        head, sealer = self._sealer
-        return head + nonce + sealer.encrypt(nonce, plaintext, _associated_data(table, number))
+        head, cipher = self._cipher
+        return head + nonce + cipher.encrypt(nonce, plaintext, _associated_data(table, number))
 
     def decrypt(self, table: str, number: int, envelope: bytes) -> bytes | None:
         """Return the plaintext, or ``None`` if no present key decrypts it for this row."""

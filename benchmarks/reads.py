@@ -79,7 +79,7 @@ def names(daemon: DaemonProcess, run_id: str, tasks: int) -> dict[str, object]:
     """Return the values of the placeholders in the paths."""
     with daemon.database() as database:
         (trigger_no,) = database.execute(
-            "SELECT trigger_no FROM trigger_wait ORDER BY trigger_no LIMIT 1 OFFSET ?",
+            "SELECT trigger_no FROM task_trigger ORDER BY trigger_no LIMIT 1 OFFSET ?",
             (tasks // 2,),
         ).fetchone()
     event = daemon.request("POST", "/api/v1/events/something", None)[1]["event_id"]

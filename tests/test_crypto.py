@@ -1,4 +1,4 @@
-"""What is sealed opens with its key and in its place, and nowhere else."""
+"""What is encrypted opens with its key and in its place, and nowhere else."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ def test_no_two_envelopes_are_alike():
 
 
 def test_the_first_key_seals_and_all_open():
-    sealed = Vault([OLD]).encrypt("t", 1, b"x")
+    encrypted = Vault([OLD]).encrypt("t", 1, b"x")
     rotating = Vault([NEW, OLD])
 
-    assert rotating.decrypt("t", 1, sealed) == b"x"
-    assert Vault([NEW]).decrypt("t", 1, sealed) is None
+    assert rotating.decrypt("t", 1, encrypted) == b"x"
+    assert Vault([NEW]).decrypt("t", 1, encrypted) is None
     assert Vault([NEW]).decrypt("t", 1, rotating.encrypt("t", 1, b"y")) == b"y"
 
 
 @pytest.mark.parametrize("place", [0, 1, 9, 21, -1], ids=str)
 def test_an_envelope_with_one_bit_changed_does_not_open(place):
     vault = Vault([NEW])
-    sealed = bytearray(vault.encrypt("t", 1, b"plain"))
-    sealed[place] ^= 1
+    encrypted = bytearray(vault.encrypt("t", 1, b"plain"))
+    encrypted[place] ^= 1
 
-    assert vault.decrypt("t", 1, bytes(sealed)) is None
+    assert vault.decrypt("t", 1, bytes(encrypted)) is None
 
 
 @given(st.binary(max_size=60))
@@ -89,8 +89,8 @@ def test_all_who_create_the_key_file_at_once_get_one_key(tmp_path):
     with ThreadPoolExecutor(8) as threads:
         vaults = list(threads.map(Vault.open, [path] * 8))
 
-    sealed = vaults[0].encrypt("t", 1, b"x")
-    assert {vault.decrypt("t", 1, sealed) for vault in vaults} == {b"x"}
+    encrypted = vaults[0].encrypt("t", 1, b"x")
+    assert {vault.decrypt("t", 1, encrypted) for vault in vaults} == {b"x"}
 
 
 def test_a_key_file_may_hold_several_keys_the_newest_first(tmp_path):

@@ -307,7 +307,7 @@ def test_every_table_that_knows_runs_is_emptied_of_them():
         if "run_no" in table.c or "task_no" in table.c
     }
     of_dags = {tables.dag_trigger, tables.dag_event}  # which run an event started, whatever became
-    kept = {tables.trigger_wait, tables.event, tables.named_event} | of_dags
+    kept = {tables.task_trigger, tables.event, tables.named_event} | of_dags
 
     assert of_runs - kept == set(ERASED)
 

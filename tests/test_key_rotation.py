@@ -14,7 +14,7 @@ from aioflow.model.dag import DagSpec, TaskSpec, ValueKind
 from aioflow.model.dag_triggers import DagTriggerSpec
 from aioflow.protocol.inputs import FileParsed, HostUp
 from aioflow.protocol.reports import Deferred
-from aioflow.protocol.requests import CreateRun, Reseal
+from aioflow.protocol.requests import CreateRun, Reencrypt
 from aioflow.store.replay import compare
 from tests.turns import until
 from tests.web.node import Node, node
@@ -23,7 +23,7 @@ SECRET = ValueKind.SECRET
 
 
 async def park(n: Node, count: int) -> None:
-    """Have tasks wait, each with a trigger whose fields are sealed."""
+    """Have tasks wait, each with a trigger whose fields are encrypted."""
     tasks = tuple(TaskSpec(task_id=f"t{number}") for number in range(count))
     spec = DagSpec(dag_id="dag", file="dag.py", tasks=tasks)
     n.engine.report([FileParsed(file="dag.py", version="v1", dags=(spec,), sources={})])
@@ -45,10 +45,10 @@ def _deferred(start: Any, at: int) -> Deferred:
     return Deferred(start.task_no, start.start_no, at, at, "m:T", kwargs, "on_event", given)
 
 
-def sealed(home: Path) -> list[bytes]:
+def encrypted(home: Path) -> list[bytes]:
     with sqlite3.connect(home / "aioflow.db") as raw:
-        values = raw.execute("SELECT sealed FROM named_value ORDER BY name").fetchall()
-        triggers = raw.execute("SELECT kwargs, next_kwargs FROM trigger_wait").fetchall()
+        values = raw.execute("SELECT encrypted FROM named_value ORDER BY name").fetchall()
+        triggers = raw.execute("SELECT kwargs, next_kwargs FROM task_trigger").fetchall()
     return [cell for row in (*values, *triggers) for cell in row if cell is not None]
 
 
@@ -66,16 +66,16 @@ async def test_all_that_was_sealed_is_sealed_anew_and_the_old_key_is_gone(tmp_pa
     async with node(tmp_path) as n:
         await n.api.values.set(SECRET, "TOKEN", "hidden-text")
         await park(n, 3)
-        before, old, was = sealed(tmp_path), keys_of(tmp_path), await opened(n)
+        before, old, was = encrypted(tmp_path), keys_of(tmp_path), await opened(n)
 
         view = await n.api.rotate()
 
-        assert (view.resealed, view.unopened, view.resumed) == (4, 0, False)
+        assert (view.reencrypted, view.unopened, view.resumed) == (4, 0, False)
         assert await opened(n) == was
         assert None not in was
         assert len(keys_of(tmp_path)) == 1
         assert keys_of(tmp_path) != old
-        assert not {text[1:9] for text in before} & {text[1:9] for text in sealed(tmp_path)}
+        assert not {text[1:9] for text in before} & {text[1:9] for text in encrypted(tmp_path)}
         assert await compare(n.store) == []
     async with node(tmp_path) as n:
         assert await opened(n) == was
@@ -86,12 +86,12 @@ async def test_more_triggers_than_fit_into_a_turn_are_all_sealed_anew(tmp_path, 
     monkeypatch.setattr("aioflow.engine.prefetch.PAGE", 2)
     async with node(tmp_path) as n:
         await park(n, 5)
-        before = sealed(tmp_path)
+        before = encrypted(tmp_path)
 
         view = await n.api.rotate()
 
-        assert view.resealed == 5
-        assert not {text[1:9] for text in before} & {text[1:9] for text in sealed(tmp_path)}
+        assert view.reencrypted == 5
+        assert not {text[1:9] for text in before} & {text[1:9] for text in encrypted(tmp_path)}
 
 
 @pytest.mark.parametrize("pages", [0, 1, 2])
@@ -105,7 +105,7 @@ async def test_cut_short_anywhere_everything_opens_and_the_next_call_ends_it(tmp
 
         async def dies(request: Any, by: Any = None, *, hears_end: bool = False) -> Any:
             nonlocal asked
-            if isinstance(request, Reseal):
+            if isinstance(request, Reencrypt):
                 if asked == pages:
                     raise RequestError("the daemon dies here")
                 asked += 1
@@ -139,13 +139,13 @@ async def test_a_value_that_is_set_meanwhile_is_the_one_that_stays(tmp_path):
 async def test_what_no_key_opens_stays_as_it_is_and_is_counted(tmp_path):
     async with node(tmp_path) as n:
         await n.api.values.set(SECRET, "TOKEN", "hidden-text")
-    lost = sealed(tmp_path)
+    lost = encrypted(tmp_path)
     write_keys(tmp_path / "key", [new_key()])
     async with node(tmp_path) as n:
         view = await n.api.rotate()
 
-        assert (view.resealed, view.unopened) == (0, 1)
-        assert sealed(tmp_path) == lost
+        assert (view.reencrypted, view.unopened) == (0, 1)
+        assert encrypted(tmp_path) == lost
 
 
 async def test_a_key_file_that_was_exchanged_is_not_touched(tmp_path):
@@ -185,6 +185,6 @@ async def test_the_trigger_that_starts_runs_of_a_dag_is_sealed_anew_and_goes_on(
 
         view = await n.api.rotate()
 
-        assert (view.resealed, view.unopened) == (1, 0)
+        assert (view.reencrypted, view.unopened) == (1, 0)
         assert await n.store.list_dag_triggers() == [before]
         assert await compare(n.store) == []

@@ -17,7 +17,7 @@ from aioflow._threads import in_thread
 from aioflow.crypto import Vault, new_key, read_keys, write_keys
 from aioflow.errors import RequestError
 from aioflow.model.ids import TriggerNo
-from aioflow.protocol.requests import Request, Reseal, Resealed
+from aioflow.protocol.requests import Reencrypt, Reencrypted, Request
 
 __all__ = ("Rotation", "RotationView")
 
@@ -28,12 +28,12 @@ class RotationView(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a key rotation.
 
     Attributes:
-        resealed: Values and fields of triggers that were re-encrypted with the new key.
+        reencrypted: Values and fields of triggers that were re-encrypted with the new key.
         unopened: Those that no key of this home decrypts; they are unchanged.
         resumed: Whether this call has completed an earlier, interrupted rotation.
     """
 
-    resealed: int
+    reencrypted: int
     unopened: int
     resumed: bool
 
@@ -73,22 +73,22 @@ class Rotation:
                 keys.insert(0, new_key())
                 await self._write(keys)
             self._vault.use(keys)
-            resealed, unopened = await self._reencrypt(send)
+            reencrypted, unopened = await self._reencrypt(send)
             await self._write(keys[:1])
             self._vault.use(keys[:1])
-            return RotationView(resealed=resealed, unopened=unopened, resumed=resumed)
+            return RotationView(reencrypted=reencrypted, unopened=unopened, resumed=resumed)
 
     async def _write(self, keys: list[bytes]) -> None:
         with anyio.CancelScope(shield=True):
             await in_thread(write_keys, self._path, keys)
 
     async def _reencrypt(self, send: _Send) -> tuple[int, int]:
-        resealed = unopened = 0
+        reencrypted = unopened = 0
         after: TriggerNo | None = None
         while True:
-            page = cast(Resealed, await send(Reseal(after=after)))
-            resealed += page.count
+            page = cast(Reencrypted, await send(Reencrypt(after=after)))
+            reencrypted += page.count
             unopened += page.unopened
             if page.after is None:
-                return resealed, unopened
+                return reencrypted, unopened
             after = page.after

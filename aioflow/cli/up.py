@@ -66,7 +66,7 @@ def add_parser(nouns: Nouns) -> None:
     parser.add_argument(
         "--take-over",
         action="store_true",
-        help="claim the database even if another daemon serves it, or sealed it with another key",
+        help="claim the database even if another daemon serves it or its key differs",
     )
     parser.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
 

@@ -55,7 +55,7 @@ def add_parser(nouns: Nouns) -> None:
                 verbs,
                 "rotate",
                 _rotate,
-                text="change the key of the home, and seal all that it seals anew",
+                text="change the key of the home and encrypt everything again",
                 example="aioflow secrets rotate",
             )
 
@@ -66,7 +66,7 @@ def _rotate(arguments: argparse.Namespace) -> int:
         print_json(answer)
         return 0
     how = "a change that was cut short is done" if answer["resumed"] else "the key is changed"
-    hint(f"{how}: {answer['resealed']} sealed anew")
+    hint(f"{how}: {answer['reencrypted']} encrypted again")
     if answer["unopened"]:
         hint(f"{answer['unopened']} are as they were: no key of this home opens them")
     return 0

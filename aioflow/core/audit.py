@@ -36,8 +36,8 @@ from aioflow.protocol.requests import (
     FireTrigger,
     Mark,
     OpenLogin,
+    Reencrypt,
     Request,
-    Reseal,
     RevokeToken,
     SetAccount,
     SetPaused,
@@ -132,7 +132,7 @@ def _of_dags(request: Request, said: Any) -> _Line | None:
             return _Line(f"{kind}.{'delete' if value is None else 'set'}", name)
         case DrainNode(node_no=number, is_drained=is_drained):
             return _Line("node.drain" if is_drained else "node.undrain", str(number))
-        case Reseal(after=None):
+        case Reencrypt(after=None):
             return _Line("key.rotate", "key")
         case _:
             return None

@@ -8,7 +8,7 @@ from aioflow.core.runs import previous
 from aioflow.core.state.run_sequence import run_key
 from aioflow.core.transaction import Transaction
 from aioflow.errors import DagPresent, DagRunning, RequestError, UnknownDag, UnknownRun
-from aioflow.model.dag_triggers import Fate, FateChange
+from aioflow.model.dag_triggers import EventOutcome, OutcomeChange
 from aioflow.model.rows import DeletionRow
 from aioflow.protocol.requests import DeleteDag, DeleteRun, EraseRows
 
@@ -75,7 +75,9 @@ def _forget_trigger(dag_id: str, tx: Transaction) -> None:
         tx.dag_triggers.note(one)
         held = [event.event_no for events in one.pending.values() for event in events]
         held += [] if one.row.held is None else [one.row.held.event_no]
-        tx.batch.of_dags.fates += [FateChange(number, Fate.REPLACED) for number in held]
+        tx.batch.of_dags.outcomes += [
+            OutcomeChange(number, EventOutcome.REPLACED) for number in held
+        ]
         one.pending = {}
         nothing = {"event": None, "event_key": None, "held": None}
         one.row = replace(one.row, class_path="", kwargs=_NO_FIELDS, **nothing)

@@ -7,21 +7,21 @@ key anyway.
 from __future__ import annotations
 
 from aioflow.core.transaction import Transaction
-from aioflow.protocol.requests import Reseal, Resealed
+from aioflow.protocol.requests import Reencrypt, Reencrypted
 
-__all__ = ("PAGE", "reseal")
+__all__ = ("PAGE", "reencrypt")
 
 PAGE = 1_000
 """Triggers per turn."""
 
 
-def reseal(request: Reseal, tx: Transaction) -> Resealed:
+def reencrypt(request: Reencrypt, tx: Transaction) -> Reencrypted:
     """Write the rows again that were loaded for this request.
 
     If requested twice in one turn, the second request writes nothing, and no page follows it.
     """
-    values, triggers = tx.memory.sealed
-    tx.memory.sealed = [], []
+    values, triggers = tx.memory.encrypted
+    tx.memory.encrypted = [], []
     batch = tx.batch
     changed = {(row.kind, row.name) for row in batch.values}
     opened = [row for row in values if row.value is not None]
@@ -29,18 +29,18 @@ def reseal(request: Reseal, tx: Transaction) -> Resealed:
     readable = [
         (row.trigger_no, row.kwargs, row.next_kwargs) for row in triggers if row.kwargs is not None
     ]
-    batch.resealed += readable
+    batch.reencrypted += readable
     if request.after is None:
-        tx.accounts.reseal()
+        tx.accounts.reencrypt()
     standing, shut = _reencrypt_dag_triggers(request, tx)
     unopened = len(values) + len(triggers) - len(opened) - len(readable)
     after = -1 if request.after is None else None
     if len(triggers) == PAGE:
         after = triggers[-1].trigger_no
-    return Resealed(len(opened) + len(readable) + standing, unopened + shut, after)
+    return Reencrypted(len(opened) + len(readable) + standing, unopened + shut, after)
 
 
-def _reencrypt_dag_triggers(request: Reseal, tx: Transaction) -> tuple[int, int]:
+def _reencrypt_dag_triggers(request: Reencrypt, tx: Transaction) -> tuple[int, int]:
     """Write the triggers that start runs again, together with the first page, as there are few.
 
     Returns:

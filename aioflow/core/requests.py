@@ -47,8 +47,8 @@ from aioflow.protocol.requests import (
     Note,
     NoteUse,
     OpenLogin,
+    Reencrypt,
     Request,
-    Reseal,
     RevokeToken,
     SetAccount,
     SetPaused,
@@ -103,8 +103,8 @@ def _answer(request: Request, tx: Transaction) -> object:
             named_values.keep(request, tx)
         case EraseOld() | EraseVersions() | DeleteDag():
             return _erase(request, tx)
-        case Reseal():
-            return key_rotation.reseal(request, tx)
+        case Reencrypt():
+            return key_rotation.reencrypt(request, tx)
         case DrainNode():
             return set_drained(request, tx)
         case Explain() | ExplainChildren() | CountTasks() | ShowPools() | ShowHolders():

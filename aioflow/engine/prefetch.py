@@ -37,7 +37,7 @@ from aioflow.protocol.inputs import (
     RequestReceived,
 )
 from aioflow.protocol.reports import TriggerFired
-from aioflow.protocol.requests import ClearTasks, Mark, Reseal
+from aioflow.protocol.requests import ClearTasks, Mark, Reencrypt
 from aioflow.store import Store
 from aioflow.telemetry.log import Logger
 
@@ -97,13 +97,13 @@ class Recalling:
           schedule that ran ahead of the clock;
         * ``keyed_backfills``: backfills that a repeated request has started before;
         * ``loaded_outbox``: outbox rows to hand out;
-        * ``sealed``: values and triggers to encrypt with the new key.
+        * ``encrypted``: values and triggers to encrypt with the new key.
 
         Raises:
             StoreUnavailable: As ``load``.
         """
         memory.prefetched_tasks, memory.answered, memory.prefetched_runs = {}, {}, {}
-        memory.loaded_outbox, memory.sealed = {}, ([], [])
+        memory.loaded_outbox, memory.encrypted = {}, ([], [])
         memory.found_slots, memory.keyed_backfills, memory.found_ahead = {}, {}, {}
         idempotency.remember((), memory)
         memory.known_keys = await _known_keys(inputs, self._store, memory)
@@ -136,7 +136,7 @@ class Recalling:
         numbers = needed(inputs, memory)
         if numbers:
             memory.prefetched_tasks = {row.task_no: row for row in await self._rows(numbers)}
-        memory.sealed = await _sealed(store, inputs)
+        memory.encrypted = await _encrypted(store, inputs)
         for dag_id, key in backfills.keys(inputs):
             begun = await store.find_keyed_backfill(dag_id, key)
             if begun is not None:
@@ -231,10 +231,12 @@ async def _known_keys(
     return set(await store.find_event_keys(asked)) if asked else set()
 
 
-async def _sealed(store: Store, inputs: Sequence[Input]) -> tuple[list[ValueRow], list[TriggerRow]]:
+async def _encrypted(
+    store: Store, inputs: Sequence[Input]
+) -> tuple[list[ValueRow], list[TriggerRow]]:
     """Return a page of rows to encrypt again, for the first such request of a turn."""
     for entry in inputs:
-        if isinstance(entry, RequestReceived) and isinstance(entry.request, Reseal):
+        if isinstance(entry, RequestReceived) and isinstance(entry.request, Reencrypt):
             if entry.request.after is not None:
                 return [], await store.list_triggers(limit=PAGE, after=entry.request.after)
             return [row for kind in ValueKind for row in await store.list_values(kind)], []

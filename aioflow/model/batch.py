@@ -62,7 +62,7 @@ class Batch(msgspec.Struct, kw_only=True):
         dags, dag_files, pools, values, backfills: Whole rows, inserted or replaced; values also
             deleted.
         gone_dags, gone_files, gone_pools: Those whose row is deleted.
-        resealed: Triggers whose fields and ``next_kwargs`` are encrypted again, with the same
+        reencrypted: Triggers whose fields and ``next_kwargs`` are encrypted again, with the same
             content.
         dropped_records: ``(task_no, ordinal)``; deleted before new ones are inserted.
         consumed_events: ``(trigger_no, sequence)``.
@@ -119,7 +119,7 @@ class Batch(msgspec.Struct, kw_only=True):
     new_deletions: list[DeletionRow] = msgspec.field(default_factory=list)
     erased: dict[str, list[tuple[int | str, ...]]] = msgspec.field(default_factory=dict)
     drained: list[tuple[int, Timestamp | None]] = msgspec.field(default_factory=list)
-    resealed: list[tuple[TriggerNo, bytes, bytes | None]] = msgspec.field(default_factory=list)
+    reencrypted: list[tuple[TriggerNo, bytes, bytes | None]] = msgspec.field(default_factory=list)
     new_clears: list[tuple[RunNo, str, int]] = msgspec.field(default_factory=list)
     of_dags: DagTriggerChanges = msgspec.field(default_factory=DagTriggerChanges)
     accounts: list[AccountRow] = msgspec.field(default_factory=list)

@@ -21,10 +21,10 @@ __all__ = (
     "DagTriggerChanges",
     "DagTriggerRow",
     "DagTriggerSpec",
-    "Fate",
-    "FateChange",
+    "EventOutcome",
     "Held",
     "IfRunning",
+    "OutcomeChange",
 )
 
 BY_EVENT = "event"
@@ -82,7 +82,7 @@ class DagTriggerSpec(msgspec.Struct, frozen=True, kw_only=True):
     is_timetable: bool = False
 
 
-class Fate(IntEnum):
+class EventOutcome(IntEnum):
     """The outcome of an event."""
 
     RUN = 0
@@ -159,18 +159,18 @@ class DagEventRow(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int
     key: str | None
     at: int
-    fate: Fate
+    outcome: EventOutcome
     run_no: int | None = None
     reason: str | None = None
     asset: str | None = None
     data: bytes | None = None
 
 
-class FateChange(msgspec.Struct, frozen=True, array_like=True):
+class OutcomeChange(msgspec.Struct, frozen=True, array_like=True):
     """A new outcome of an event that was held."""
 
     event_no: int
-    fate: Fate
+    outcome: EventOutcome
     run_no: int | None = None
     reason: str | None = None
 
@@ -186,7 +186,7 @@ class DagTriggerChanges(msgspec.Struct, kw_only=True):
     triggers: list[DagTriggerRow] = msgspec.field(default_factory=list)
     moved: list[DagTriggerRow] = msgspec.field(default_factory=list)
     events: list[DagEventRow] = msgspec.field(default_factory=list)
-    fates: list[FateChange] = msgspec.field(default_factory=list)
+    outcomes: list[OutcomeChange] = msgspec.field(default_factory=list)
 
     def __bool__(self) -> bool:
         return any(getattr(self, name) for name in self.__struct_fields__)

@@ -62,8 +62,8 @@ class DagRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         version: The newest good version; new runs use it.
         gone: Its file no longer defines it; it starts no run.
-        last_slot: Slots up to this one were handled; ``None`` for all before the next one.
-        told_late: For slots up to this one no alert about a late run is needed.
+        last_fire_time: Slots up to this one were handled; ``None`` for all before the next one.
+        late_alert_for: For slots up to this one no alert about a late run is needed.
     """
 
     dag_id: str
@@ -72,8 +72,8 @@ class DagRow(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool = False
     next_run_at: Timestamp | None = None
     gone: bool = False
-    last_slot: Timestamp | None = None
-    told_late: Timestamp | None = None
+    last_fire_time: Timestamp | None = None
+    late_alert_for: Timestamp | None = None
 
 
 class VersionRow(msgspec.Struct, frozen=True, kw_only=True):

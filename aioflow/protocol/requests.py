@@ -44,9 +44,9 @@ __all__ = (
     "Note",
     "NoteUse",
     "OpenLogin",
+    "Reencrypt",
+    "Reencrypted",
     "Request",
-    "Reseal",
-    "Resealed",
     "RevokeToken",
     "SetAccount",
     "SetPaused",
@@ -334,8 +334,8 @@ class SetValue(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         return f"SetValue({self.kind} {self.name!r})"  # it may be logged
 
 
-class Reseal(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Encrypt stored values again with the current key. Answered with a ``Resealed``.
+class Reencrypt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Encrypt stored values again with the current key. Answered with a ``Reencrypted``.
 
     Attributes:
         after: The last trigger of the previous page; ``None`` for the values, which come first.
@@ -344,7 +344,7 @@ class Reseal(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     after: TriggerNo | None = None
 
 
-class Resealed(msgspec.Struct, frozen=True):
+class Reencrypted(msgspec.Struct, frozen=True):
     """The result of encrypting one page of values again.
 
     Attributes:
@@ -501,6 +501,6 @@ Request: TypeAlias = (
     | FireTrigger
     | EmitEvent
     | SetValue
-    | Reseal
+    | Reencrypt
     | AccessRequest
 )

@@ -55,7 +55,7 @@ _LAST = (
     .order_by(tables.audit.c.audit_no.desc())
     .limit(literal_column("1"))
 )
-_HEAD = select(tables.audit_head.c.sealed)
+_HEAD = select(tables.audit_head.c.encrypted)
 _HEAD_NO = 0
 
 ACCESS_ROWS: tuple[Select[Any], ...] = (_ACCOUNTS, _TOKENS, _LOGINS, _LAST, _HEAD)
@@ -141,8 +141,8 @@ def audit_head(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the current head of the audit chain, encrypted."""
     if batch.audit_head is None:
         return []
-    sealed = vault.encrypt(tables.audit_head.name, _HEAD_NO, encode(batch.audit_head))
-    return [(_HEAD_NO, sealed)]
+    encrypted = vault.encrypt(tables.audit_head.name, _HEAD_NO, encode(batch.audit_head))
+    return [(_HEAD_NO, encrypted)]
 
 
 def _plain_role(values: tuple[Any, ...], place: int) -> tuple[Any, ...]:

@@ -78,6 +78,6 @@ audit_head = Table(
     "audit_head",
     metadata,
     key("head_no"),
-    blob("sealed"),
+    blob("encrypted"),
     sqlite_strict=True,
 )

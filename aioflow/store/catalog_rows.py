@@ -57,7 +57,7 @@ def dags(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
     def values(row: DagRow) -> tuple[Any, ...]:
         paused, gone = int(row.paused), int(row.gone)
-        told = (row.last_slot, row.told_late)
+        told = (row.last_fire_time, row.late_alert_for)
         return (row.dag_id, row.file, row.version, paused, row.next_run_at, gone, *told)
 
     return [values(row) for row in last_of_each(batch.dags, lambda row: row.dag_id)]

@@ -13,7 +13,7 @@ from sqlalchemy import values as listed
 
 from aioflow.crypto import Vault
 from aioflow.model.batch import Batch
-from aioflow.model.dag_triggers import DagEventRow, DagTriggerRow, Fate, Held
+from aioflow.model.dag_triggers import DagEventRow, DagTriggerRow, EventOutcome, Held
 from aioflow.model.ids import TriggerNo
 from aioflow.store import tables
 from aioflow.store.packing import encode, last_of_each
@@ -28,9 +28,9 @@ __all__ = (
     "dag_event_row",
     "dag_trigger_row",
     "dag_triggers",
-    "fates",
     "moved_dag_triggers",
     "new_dag_events",
+    "outcomes",
 )
 
 _TABLE = "dag_trigger"
@@ -48,7 +48,9 @@ _TRIGGERS_BETWEEN = (
     .order_by(tables.dag_trigger.c.trigger_no)
     .limit(number("limit"))
 )
-HELD_EVENTS = select(_event).where(_event.c.fate == literal_column("1")).order_by(_event.c.event_no)
+HELD_EVENTS = (
+    select(_event).where(_event.c.outcome == literal_column("1")).order_by(_event.c.event_no)
+)
 
 _held = msgspec.msgpack.Decoder(Held)
 
@@ -83,12 +85,12 @@ def dag_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     def values(row: DagTriggerRow) -> tuple[Any, ...]:
         if row.kwargs is None:
             raise ValueError(f"the trigger of {row.dag_id!r} has no fields")
-        sealed = vault.encrypt(_TABLE, row.trigger_no, row.kwargs)
+        encrypted = vault.encrypt(_TABLE, row.trigger_no, row.kwargs)
         return (
             row.trigger_no,
             row.dag_id,
             row.class_path,
-            sealed,
+            encrypted,
             row.since,
             *_cursor_columns(row),
         )
@@ -111,17 +113,17 @@ def new_dag_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
     def values(row: DagEventRow) -> tuple[Any, ...]:
         place = (row.event_no, row.trigger_no, row.sequence)
-        fate = (int(row.fate), row.run_no, row.reason)
-        return (*place, row.key, row.at, *fate, row.asset, row.data)
+        outcome = (int(row.outcome), row.run_no, row.reason)
+        return (*place, row.key, row.at, *outcome, row.asset, row.data)
 
     return [values(row) for row in batch.of_dags.events]
 
 
-def fates(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+def outcomes(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the outcomes of events that were held back."""
     return [
-        (int(change.fate), change.run_no, change.reason, change.event_no, int(Fate.HELD))
-        for change in batch.of_dags.fates
+        (int(change.outcome), change.run_no, change.reason, change.event_no, int(EventOutcome.HELD))
+        for change in batch.of_dags.outcomes
     ]
 
 
@@ -143,14 +145,14 @@ def dag_trigger_row(values: Sequence[Any], vault: Vault) -> DagTriggerRow:
 
 def dag_event_row(values: Sequence[Any]) -> DagEventRow:
     """Return a row of ``dag_event``."""
-    event_no, trigger_no, sequence, key, at, fate, run_no, reason, asset, data = values
+    event_no, trigger_no, sequence, key, at, outcome, run_no, reason, asset, data = values
     return DagEventRow(
         event_no=event_no,
         trigger_no=trigger_no,
         sequence=sequence,
         key=key,
         at=at,
-        fate=Fate(fate),
+        outcome=EventOutcome(outcome),
         run_no=run_no,
         reason=reason,
         asset=asset,
@@ -172,15 +174,15 @@ class DagTriggerReader(QueryInterface):
     ) -> list[DagTriggerRow]:
         """See ``Store``."""
         return await self._all(
-            self._unsealed, _TRIGGERS_BETWEEN, after=after, upto=upto, limit=limit
+            self._decrypted, _TRIGGERS_BETWEEN, after=after, upto=upto, limit=limit
         )
 
     async def find_dag_triggers(self, dag_ids: Collection[str]) -> dict[str, DagTriggerRow]:
         """See ``Store``."""
-        found = await self._each(self._unsealed, _triggers_of, "dag", dag_ids)
+        found = await self._each(self._decrypted, _triggers_of, "dag", dag_ids)
         return {row.dag_id: row for row in found}
 
-    def _unsealed(self, values: Values) -> DagTriggerRow:
+    def _decrypted(self, values: Values) -> DagTriggerRow:
         return dag_trigger_row(values, self._vault)
 
     async def find_event_keys(

@@ -36,8 +36,8 @@ _OF_TASKS = frozenset({tables.try_, tables.result, tables.map_label})
 not_deleted = tables.run.c.run_no.not_in(select(tables.deletion.c.run_no))
 
 _DELETIONS = select(tables.deletion).order_by(tables.deletion.c.run_no)
-_TRIGGER = select(tables.trigger_wait.c.trigger_no).where(
-    tables.trigger_wait.c.run_no == bindparam("run_no", type_=BigInteger())
+_TRIGGER = select(tables.task_trigger.c.trigger_no).where(
+    tables.task_trigger.c.run_no == bindparam("run_no", type_=BigInteger())
 )
 
 _LAST_OUTBOX_NO = select(func.max(tables.outbox.c.outbox_no)).where(

@@ -67,28 +67,28 @@ HEARTBEAT = (
 
 def _encrypted_rows() -> Select[Any]:
     """Return the statement for the newest rows of each table with encrypted values."""
-    wait, dag_trigger, value = tables.trigger_wait, tables.dag_trigger, tables.named_value
+    wait, dag_trigger, value = tables.task_trigger, tables.dag_trigger, tables.named_value
     head = access_tables.audit_head
     columns = (
         (wait, wait.c.trigger_no, wait.c.kwargs),
         (dag_trigger, dag_trigger.c.trigger_no, dag_trigger.c.kwargs),
-        (value, value.c.value_no, value.c.sealed),
-        (head, head.c.head_no, head.c.sealed),
+        (value, value.c.value_no, value.c.encrypted),
+        (head, head.c.head_no, head.c.encrypted),
     )
     samples = [
         select(
             literal_column(f"'{table.name}'").label("of"),
             number.label("number"),
-            sealed.label("sealed"),
+            encrypted.label("encrypted"),
         )
-        .where(sealed.is_not(None))
+        .where(encrypted.is_not(None))
         .order_by(number.desc())
         .limit(literal_column(str(_SAMPLE)))
         .subquery()
-        for table, number, sealed in columns
+        for table, number, encrypted in columns
     ]
     every = union_all(*(select(sample) for sample in samples)).subquery()
-    return select(every.c.of, every.c.number, every.c.sealed)
+    return select(every.c.of, every.c.number, every.c.encrypted)
 
 
 _ENCRYPTED_ROWS = _encrypted_rows()
@@ -104,13 +104,13 @@ class OwnershipReader(QueryInterface):
         (found,) = await self._fetch([self._question(_ENCRYPTED_ROWS)])
         # A damaged row says nothing about the key. Reads of its table report it.
         samples = [
-            (table, number, sealed)
-            for table, number, sealed in found
-            if isinstance(number, int) and isinstance(sealed, bytes)
+            (table, number, encrypted)
+            for table, number, encrypted in found
+            if isinstance(number, int) and isinstance(encrypted, bytes)
         ]
         return not samples or any(
-            self._vault.decrypt(table, number, sealed) is not None
-            for table, number, sealed in samples
+            self._vault.decrypt(table, number, encrypted) is not None
+            for table, number, encrypted in samples
         )
 
     async def find_owner(self) -> Owner | None:

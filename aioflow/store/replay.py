@@ -40,7 +40,7 @@ _ADDED_LATER: Mapping[str, _Row] = {
     "new trigger": {"ordinal": -1, "branch": 0, "window": 0, "failure": None, "timeout_method": ""},
     "new run": {"caller": None, "backfill": None},
     "backfill": {"key": None},
-    "dag": {"last_slot": None, "told_late": None},
+    "dag": {"last_fire_time": None, "late_alert_for": None},
 }
 """Columns that a later schema added at the end of a table, with their values in older rows."""
 

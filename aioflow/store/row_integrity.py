@@ -51,7 +51,7 @@ def row_of(table: Table) -> Select[Any]:
 
 
 def _made(table: Table, vault: Vault) -> _Made:
-    if table is tables.trigger_wait:
+    if table is tables.task_trigger:
         return lambda values: rows.trigger_row(values, vault)
     if table is tables.dag_trigger:
         return lambda values: dag_trigger_row(values, vault)

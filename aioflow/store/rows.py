@@ -60,10 +60,10 @@ __all__ = (
 Values: TypeAlias = Sequence[Any]
 """One row, in the order of its table's columns."""
 
-TRIGGER_TABLE = "trigger_wait"
+TRIGGER_TABLE = "task_trigger"
 """Context of encrypted kwargs, together with the number of their row."""
 
-_NEXT_KWARGS = "trigger_wait.next_kwargs"
+_NEXT_KWARGS = "task_trigger.next_kwargs"
 """Context of the encrypted ``next_kwargs``, a different one so that they cannot be swapped."""
 
 # Calling an enum with a number takes four times as long as this lookup.
@@ -80,7 +80,7 @@ _sources_decoder = msgspec.msgpack.Decoder(dict[str, bytes])
 
 def dag_row(values: Values) -> DagRow:
     """Return a row of ``dag``."""
-    dag_id, file, version, paused, next_run_at, gone, last_slot, told_late = values
+    dag_id, file, version, paused, next_run_at, gone, last_fire_time, late_alert_for = values
     return DagRow(
         dag_id=dag_id,
         file=file,
@@ -88,8 +88,8 @@ def dag_row(values: Values) -> DagRow:
         paused=bool(paused),
         next_run_at=next_run_at,
         gone=bool(gone),
-        last_slot=last_slot,
-        told_late=told_late,
+        last_fire_time=last_fire_time,
+        late_alert_for=late_alert_for,
     )
 
 
@@ -203,7 +203,7 @@ def result_row(values: Values) -> ResultRow:
 
 
 def trigger_row(values: Values, vault: Vault) -> TriggerRow:
-    """Return a row of ``trigger_wait`` with its kwargs decrypted.
+    """Return a row of ``task_trigger`` with its kwargs decrypted.
 
     Both kwargs are ``None`` if no available key decrypts them all.
     """

@@ -84,7 +84,7 @@ __all__ = (
 
 _run, _task, _result = tables.run, tables.task, tables.result
 _label = tables.map_label
-_trigger, _expansion, _version = tables.trigger_wait, tables.expansion, tables.version
+_trigger, _expansion, _version = tables.task_trigger, tables.expansion, tables.version
 
 
 def number(name: str) -> BindParameter[int]:

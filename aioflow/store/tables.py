@@ -60,7 +60,7 @@ __all__ = (
     "run",
     "stream_item",
     "task",
-    "trigger_wait",
+    "task_trigger",
     "try_",
     "unsuccessful",
     "version",
@@ -128,8 +128,8 @@ dag = Table(
     flag("paused"),
     number("next_run_at", null=True),
     flag("gone"),
-    number("last_slot", null=True),
-    number("told_late", null=True),
+    number("last_fire_time", null=True),
+    number("late_alert_for", null=True),
     sqlite_strict=True,
 )
 
@@ -264,8 +264,8 @@ map_label = Table(
     sqlite_strict=True,
 )
 
-trigger_wait = Table(
-    "trigger_wait",
+task_trigger = Table(
+    "task_trigger",
     metadata,
     key("trigger_no"),
     number("task_no"),
@@ -286,7 +286,7 @@ trigger_wait = Table(
     text("timeout_method", server_default=""),
     sqlite_strict=True,
 )
-Index("trigger_wait_by_run", trigger_wait.c.run_no)
+Index("task_trigger_by_run", task_trigger.c.run_no)
 
 event = Table(
     "event",
@@ -359,7 +359,7 @@ named_value = Table(
     text("name", CheckConstraint("length(name) <= 250")),
     number("value_no"),
     instant("at"),
-    blob("sealed"),
+    blob("encrypted"),
     PrimaryKeyConstraint("kind", "name"),
     sqlite_strict=True,
     sqlite_with_rowid=False,
@@ -433,14 +433,14 @@ dag_event = Table(
     count("sequence"),
     text("key", null=True),
     instant("at"),
-    state(4, "fate"),
+    state(4, "outcome"),
     number("run_no", null=True),
     text("reason", null=True),
     text("asset", null=True),
     blob("data", null=True),
     sqlite_strict=True,
 )
-_held = dag_event.c.fate == literal_column("1")
+_held = dag_event.c.outcome == literal_column("1")
 Index("dag_event_held", dag_event.c.event_no, sqlite_where=_held, postgresql_where=_held)
 Index("dag_event_by_place", dag_event.c.trigger_no, dag_event.c.sequence, unique=True)
 _keyed = dag_event.c.key.is_not(None)

@@ -49,9 +49,9 @@ async def prepare_claim(settings: Settings, store: Store, *, take_over: bool) ->
     if not take_over:
         if not await store.can_decrypt():
             raise SettingsError(
-                f"no key in {settings.key_file} opens what is sealed in {settings.shown_db}: "
+                f"no key in {settings.key_file} opens what is encrypted in {settings.shown_db}: "
                 "the database, or the key file, is another home's; put the right key back, "
-                "or start without what is sealed (--take-over)"
+                "or start without what is encrypted (--take-over)"
             )
         after = await wait_for_takeover(store, clock, home=home, where=settings.shown_db)
     return NodeFacts(

@@ -35,7 +35,7 @@ __all__ = ("BrowsingReader",)
 Row = TypeVar("Row")
 
 _run, _task, _try = tables.run, tables.task, tables.try_
-_wait, _version, _event = tables.trigger_wait, tables.version, tables.named_event
+_wait, _version, _event = tables.task_trigger, tables.version, tables.named_event
 _WIDTH = 100
 
 

@@ -28,8 +28,8 @@ def new_values(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the values that are set."""
 
     def values(row: ValueRow) -> tuple[Any, ...]:
-        sealed = vault.encrypt(_TABLE, row.value_no, _encode((row.kind, row.name, row.value)))
-        return (str(row.kind), row.name, row.value_no, row.at, sealed)
+        encrypted = vault.encrypt(_TABLE, row.value_no, _encode((row.kind, row.name, row.value)))
+        return (str(row.kind), row.name, row.value_no, row.at, encrypted)
 
     return [values(row) for row in _last(batch) if row.value is not None]
 
@@ -45,8 +45,8 @@ def _last(batch: Batch) -> list[ValueRow]:
 
 def value_row(values: Sequence[Any], vault: Vault) -> ValueRow:
     """Return a row of ``named_value``, without its value if no available key decrypts it."""
-    kind, name, value_no, at, sealed = values
-    opened = vault.decrypt(_TABLE, value_no, sealed)
+    kind, name, value_no, at, encrypted = values
+    opened = vault.decrypt(_TABLE, value_no, encrypted)
     value = None
     if opened is not None:
         *of, told = _decoder.decode(opened)

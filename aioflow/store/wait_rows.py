@@ -19,7 +19,7 @@ __all__ = (
     "new_records",
     "new_triggers",
     "record_changes",
-    "resealed_triggers",
+    "reencrypted_triggers",
 )
 
 
@@ -27,18 +27,20 @@ def new_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the new triggers with their kwargs encrypted."""
 
     def values(row: TriggerRow) -> tuple[Any, ...]:
-        sealed, next_sealed = encrypted_kwargs(vault, row.trigger_no, row.kwargs, row.next_kwargs)
+        encrypted, next_encrypted = encrypted_kwargs(
+            vault, row.trigger_no, row.kwargs, row.next_kwargs
+        )
         return (
             row.trigger_no,
             row.task_no,
             row.run_no,
             int(row.state),
             row.class_path,
-            sealed,
+            encrypted,
             row.since,
             row.deadline_at,
             row.next_method,
-            next_sealed,
+            next_encrypted,
             row.event,
             row.event_key,
             row.ordinal,
@@ -51,11 +53,11 @@ def new_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     return [values(row) for row in batch.new_triggers]
 
 
-def resealed_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+def reencrypted_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the triggers whose kwargs are encrypted again."""
     return [
         (*encrypted_kwargs(vault, number, kwargs, next_kwargs), number)
-        for number, kwargs, next_kwargs in batch.resealed
+        for number, kwargs, next_kwargs in batch.reencrypted
     ]
 
 

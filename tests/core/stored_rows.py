@@ -18,7 +18,7 @@ from aioflow.core.state.memory import Memory
 from aioflow.core.transitions import net_is_reachable
 from aioflow.model.backfill import BackfillRow
 from aioflow.model.batch import Batch
-from aioflow.model.dag_triggers import DagEventRow, DagTriggerChanges, DagTriggerRow, Fate
+from aioflow.model.dag_triggers import DagEventRow, DagTriggerChanges, DagTriggerRow, EventOutcome
 from aioflow.model.rows import (
     DeletionRow,
     EventRow,
@@ -130,11 +130,11 @@ class Rows:
             self.dag_events_ever[event.trigger_no] += 1
             assert event.key is None or event.key not in {row.key for row in known}
             self.dag_events[event.event_no] = event
-        for change in changes.fates:
+        for change in changes.outcomes:
             held = self.dag_events[change.event_no]
-            assert held.fate is Fate.HELD
+            assert held.outcome is EventOutcome.HELD
             self.dag_events[change.event_no] = msgspec.structs.replace(
-                held, fate=change.fate, run_no=change.run_no, reason=change.reason
+                held, outcome=change.outcome, run_no=change.run_no, reason=change.reason
             )
 
     def erase(self, table: str, gone: Collection[tuple[Any, ...]]) -> None:

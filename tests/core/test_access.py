@@ -26,7 +26,7 @@ from aioflow.protocol.requests import (
     Note,
     NoteUse,
     OpenLogin,
-    Reseal,
+    Reencrypt,
     RevokeToken,
     SetAccount,
     SetPool,
@@ -304,7 +304,7 @@ def test_lines_that_are_old_go_and_each_counts_once(world):
 def test_a_change_of_the_key_seals_anew_where_the_audit_ends(world, admitted):
     _, head = lines(world, 1)
 
-    batch, _, tx = world.decide([RequestReceived(9, Reseal())])
+    batch, _, tx = world.decide([RequestReceived(9, Reencrypt())])
     assert batch.audit_head == head
     tx.settle()
     batch, _, _ = world.decide([RequestReceived(9, SetPool(name="db", slots=1))])

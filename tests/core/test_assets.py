@@ -11,10 +11,10 @@ from aioflow.core.repair import execution
 from aioflow.core.triggers import assets, event_runs
 from aioflow.core.triggers.assets import is_met
 from aioflow.model.dag import DagSpec, TaskSpec
-from aioflow.model.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec, Fate
+from aioflow.model.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec, EventOutcome
 from aioflow.protocol.inputs import FileDeleted, RequestReceived
 from aioflow.protocol.requests import ClearTasks, EmitEvent, SetPaused
-from tests.core.test_event_runs import fates, packed
+from tests.core.test_event_runs import outcomes, packed
 from tests.core.world import SECOND, World
 
 A_AND_B = AssetCondition(True, ("a", "b"))
@@ -96,7 +96,7 @@ def test_the_success_of_a_task_starts_the_run_in_the_same_commit():
     of = {"run_id": world.rows.runs[maker].run_id, "task_id": "make_a", "map_index": -1}
     assert event == {**of, "id": event["id"], "extra": {"rows": 3}}
     assert event["id"] in world.rows.named_events
-    assert fates(world) == [Fate.RUN]
+    assert outcomes(world) == [EventOutcome.RUN]
 
 
 def test_a_task_that_fails_makes_nothing():
@@ -129,12 +129,12 @@ def test_what_is_held_outlives_a_restart():
     world = world_of(A_AND_B)
     tell(world, "a", "a")
     world.restart()
-    assert fates(world) == [Fate.HELD, Fate.HELD]
+    assert outcomes(world) == [EventOutcome.HELD, EventOutcome.HELD]
     tell(world, "b")
     world.restart()
 
     assert counts(world) == [{"a": 2, "b": 1}]
-    assert fates(world) == [Fate.RUN] * 3
+    assert outcomes(world) == [EventOutcome.RUN] * 3
 
 
 def test_a_turn_that_is_refused_holds_nothing():
@@ -176,7 +176,7 @@ def test_a_dag_that_is_gone_takes_nothing():
     tell(world, "a")
 
     assert started(world) == []
-    assert fates(world) == []
+    assert outcomes(world) == []
 
 
 def test_a_dag_without_the_parameter_is_not_told_which_they_were():
@@ -192,18 +192,18 @@ def test_of_very_many_events_the_latest_are_held(monkeypatch):
     monkeypatch.setattr(assets, "TOLD_LIMIT", 2)
     world = world_of(A_AND_B)
     tell(world, *"aaaaa")
-    assert fates(world) == [Fate.REPLACED] * 2 + [Fate.HELD] * 3
+    assert outcomes(world) == [EventOutcome.REPLACED] * 2 + [EventOutcome.HELD] * 3
 
     tell(world, "b")
     assert counts(world) == [{"a": 2, "b": 1}]
-    assert fates(world) == [Fate.REPLACED] * 2 + [Fate.RUN] * 4
+    assert outcomes(world) == [EventOutcome.REPLACED] * 2 + [EventOutcome.RUN] * 4
 
 
 def test_skip_takes_what_was_held_with_it():
     world = world_of(AssetCondition(True, ("a",)), said={"if_running": "skip"})
     tell(world, "a", "a")
 
-    assert fates(world) == [Fate.RUN, Fate.SKIPPED]
+    assert outcomes(world) == [EventOutcome.RUN, EventOutcome.SKIPPED]
 
 
 # ── more than can be run ────────────────────────────────────────────────────────────────
@@ -220,7 +220,7 @@ def test_while_too_many_runs_wait_all_that_comes_is_held_for_one_run(monkeypatch
 
     world.succeed("use")
     assert counts(world) == [{"a": 1}] * 3 + [{"a": 2}]
-    assert set(fates(world)) == {Fate.RUN}
+    assert set(outcomes(world)) == {EventOutcome.RUN}
 
 
 def test_what_was_held_starts_a_run_when_a_queued_run_begins_past_the_limit(monkeypatch):
@@ -233,11 +233,11 @@ def test_what_was_held_starts_a_run_when_a_queued_run_begins_past_the_limit(monk
     before = world.trigger(logical_date=SECOND)
     assert world.run_state(before) == "queued"
     tell(world, "a")
-    assert fates(world) == [Fate.HELD]
+    assert outcomes(world) == [EventOutcome.HELD]
 
     world.succeed("first")  # the next task waits for the run before, which begins for that
     assert world.run_state(before) == "running"
-    assert fates(world) == [Fate.RUN]
+    assert outcomes(world) == [EventOutcome.RUN]
 
 
 def test_what_was_held_starts_a_run_when_a_queued_run_is_cleared_over_several_turns(monkeypatch):
@@ -256,7 +256,7 @@ def test_what_was_held_starts_a_run_when_a_queued_run_is_cleared_over_several_tu
     world.turn(RequestReceived(1, ClearTasks(run_id=first.row.run_id, tasks=("t0",))))
     tell(world, "a")
     assert world.run_state(first.row.run_no) == "queued"
-    assert fates(world)[-1] is Fate.HELD
+    assert outcomes(world)[-1] is EventOutcome.HELD
 
     world.turn(RequestReceived(2, ClearTasks(run_id=first.row.run_id)))
-    assert fates(world) == [Fate.RUN] * 3
+    assert outcomes(world) == [EventOutcome.RUN] * 3

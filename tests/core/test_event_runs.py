@@ -12,7 +12,7 @@ from aioflow.core.triggers.dag_triggers import FIRST_WAIT_US, LONGEST_WAIT_US, W
 from aioflow.core.triggers.event_runs import LONGEST_HOLD, conf_of
 from aioflow.core.why import explain_dag_trigger
 from aioflow.model.dag import DagSpec, TaskSpec
-from aioflow.model.dag_triggers import DagTriggerSpec, Fate
+from aioflow.model.dag_triggers import DagTriggerSpec, EventOutcome
 from aioflow.model.states import CODE_MISSING, Failure, WaitKind
 from aioflow.protocol.effects import AssignTrigger, ConfirmEvents, ReleaseTrigger, RestoreCode, Warn
 from aioflow.protocol.inputs import (
@@ -107,9 +107,9 @@ def states(world: World) -> list[str]:
     return [run.state.label for _, run in sorted(world.rows.runs.items())]
 
 
-def fates(world: World) -> list[Fate]:
+def outcomes(world: World) -> list[EventOutcome]:
     rows = sorted(world.rows.dag_events.values(), key=lambda row: row.sequence)
-    return [row.fate for row in rows]
+    return [row.outcome for row in rows]
 
 
 # ── what is hosted ──────────────────────────────────────────────────────────────────────
@@ -287,7 +287,7 @@ def test_each_event_starts_one_run_with_its_mapping_as_conf():
 
     assert confs(world) == [{"n": 1}, {"n": 2}]
     assert {run.cause for run in world.rows.runs.values()} == {"event"}
-    assert fates(world) == [Fate.RUN, Fate.RUN]
+    assert outcomes(world) == [EventOutcome.RUN, EventOutcome.RUN]
     runs = {row.run_no for row in world.rows.dag_events.values()}
     assert runs == set(world.rows.runs)
 
@@ -375,7 +375,7 @@ def test_an_event_of_which_no_run_can_be_made_is_kept_with_the_reason_and_told()
     fire(world, {"m": 1}, {"n": 2})
 
     refused, _ = sorted(world.rows.dag_events.values(), key=lambda row: row.sequence)
-    assert refused.fate is Fate.REFUSED
+    assert refused.outcome is EventOutcome.REFUSED
     assert "needs n" in str(refused.reason)
     assert len(world.alerts()) == 1
     assert confs(world) == [{"n": 2}]
@@ -386,7 +386,7 @@ def test_a_key_that_no_database_takes_costs_its_event_alone():
     world.turn(fired(world, {"n": 1}, "a\0b"))
     fire(world, {"n": 2})
 
-    assert fates(world) == [Fate.REFUSED, Fate.RUN]
+    assert outcomes(world) == [EventOutcome.REFUSED, EventOutcome.RUN]
 
 
 # ── while runs go on ────────────────────────────────────────────────────────────────────
@@ -397,7 +397,7 @@ def test_of_a_key_that_no_database_takes_the_row_of_its_trigger_has_what_one_doe
 
     world.turn(fired(world, {"n": 1}, "a\0b"), fired(world, {"n": 2}, "k" * 5_000, ahead=1))
 
-    assert fates(world) == [Fate.REFUSED, Fate.REFUSED]
+    assert outcomes(world) == [EventOutcome.REFUSED, EventOutcome.REFUSED]
     row = world.rows.dag_triggers[one(world).row.trigger_no]
     keys = [row.event_key or "", *(event.key or "" for event in world.rows.dag_events.values())]
     assert not any("\0" in key or len(key) > 1_000 for key in keys)
@@ -426,13 +426,13 @@ def test_runs_of_events_wait_for_their_turn():
 def test_skip_keeps_the_event_and_starts_no_run():
     world = waiting(said(if_running="skip"))
     fire(world, {"n": 1}, {"n": 2})
-    assert fates(world) == [Fate.RUN, Fate.SKIPPED]
+    assert outcomes(world) == [EventOutcome.RUN, EventOutcome.SKIPPED]
 
     world.finish_all()
     fire(world, {"n": 2}, {"n": 3})  # what was skipped is known all the same
 
     assert confs(world) == [{"n": 1}, {"n": 3}]
-    assert fates(world) == [Fate.RUN, Fate.SKIPPED, Fate.RUN]
+    assert outcomes(world) == [EventOutcome.RUN, EventOutcome.SKIPPED, EventOutcome.RUN]
 
 
 def test_cancel_old_leaves_the_newest_alone():
@@ -697,7 +697,7 @@ def test_the_last_event_before_it_is_quiet_starts_one_run():
 
     world.pass_time(0.1)
     assert confs(world) == [{"n": 3}]
-    assert fates(world) == [Fate.REPLACED, Fate.REPLACED, Fate.RUN]
+    assert outcomes(world) == [EventOutcome.REPLACED, EventOutcome.REPLACED, EventOutcome.RUN]
     world.pass_time(100)
     assert len(confs(world)) == 1
 
@@ -771,7 +771,7 @@ def test_what_waits_for_quiet_while_its_dag_goes_starts_nothing():
     world.pass_time(10)
 
     assert confs(world) == []
-    assert fates(world) == [Fate.REFUSED]
+    assert outcomes(world) == [EventOutcome.REFUSED]
 
 
 def test_a_timetables_slot_is_the_logical_date_of_its_run():

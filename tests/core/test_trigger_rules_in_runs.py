@@ -120,8 +120,8 @@ def play(tasks: tuple[TaskSpec, ...], ends: int, order: int) -> tuple[str, dict[
     while world.starts:
         effect = dice.choice(sorted(world.starts.values(), key=lambda e: e.start.task_no))
         start = effect.start
-        fate = random.Random(f"{ends} {start.position} {start.map_index}")
-        letter, width = fate.choice("SSSFK"), fate.randrange(4)
+        outcome = random.Random(f"{ends} {start.position} {start.map_index}")
+        letter, width = outcome.choice("SSSFK"), outcome.randrange(4)
         name = tasks[start.position].task_id
         fields = {"body": b"\x90", "size": 1, "width": width} if letter == "S" else {}
         if start.map_index >= 0:

@@ -20,7 +20,7 @@ from aioflow.core.step import decide
 from aioflow.core.transaction import Transaction
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec, TaskSpec
-from aioflow.model.dag_triggers import Fate
+from aioflow.model.dag_triggers import EventOutcome
 from aioflow.model.states import Failure
 from aioflow.model.timestamps import Moment
 from aioflow.protocol.effects import (
@@ -91,7 +91,7 @@ class World:
             self.memory.stored_versions.add(version.version)
             for spec in version.dags:
                 self.memory.add_plan(version.version, spec)
-        held = [row for row in self.rows.dag_events.values() if row.fate is Fate.HELD]
+        held = [row for row in self.rows.dag_events.values() if row.outcome is EventOutcome.HELD]
         self.memory.dag_triggers.restore(self.rows.dag_triggers.values(), held)
         unfinished = self.rows.unfinished()
         self.memory.stray_triggers = [

@@ -27,7 +27,7 @@ from aioflow.model.dag_triggers import (
     DagEventRow,
     DagTriggerRow,
     DagTriggerSpec,
-    Fate,
+    EventOutcome,
     IfRunning,
 )
 from aioflow.model.rows import RunRow
@@ -189,7 +189,7 @@ class Sender:
 
 def begin(memory: Memory, tables: Any) -> None:
     """Restore what a restart restores."""
-    held = [row for row in tables.dag_events.values() if row.fate is Fate.HELD]
+    held = [row for row in tables.dag_events.values() if row.outcome is EventOutcome.HELD]
     memory.dag_triggers.restore(tables.dag_triggers.values(), held)
 
 
@@ -211,7 +211,7 @@ def _events_of(node: Any, number: int) -> list[DagEventRow]:
 
 def runs_begun(tables: Any) -> int:
     """Return how many events have started a run."""
-    return sum(row.fate is Fate.RUN for row in tables.dag_events.values())
+    return sum(row.outcome is EventOutcome.RUN for row in tables.dag_events.values())
 
 
 def plan_of_trigger(kwargs: bytes) -> StreamPlan:
@@ -248,16 +248,16 @@ def expects_more(node: Any) -> bool:
 def hold(node: Any, turn: Any) -> None:
     """I24: check one commit."""
     changes, tables = turn.batch.of_dags, node.tables
-    numbers = {row.event_no for row in changes.events if row.fate is not Fate.HELD}
-    numbers |= {change.event_no for change in changes.fates}
+    numbers = {row.event_no for row in changes.events if row.outcome is not EventOutcome.HELD}
+    numbers |= {change.event_no for change in changes.outcomes}
     settled = [tables.dag_events[number] for number in sorted(numbers)]
     for row in changes.events:
         _comes_in_order(node, row)
     begun: defaultdict[int, list[DagEventRow]] = defaultdict(list)
     for event in settled:
-        if event.fate is Fate.RUN:
+        if event.outcome is EventOutcome.RUN:
             begun[event.run_no or -1].append(event)
-        elif event.fate is Fate.SKIPPED:
+        elif event.outcome is EventOutcome.SKIPPED:
             _was_in_the_way(node, turn, event)
     runs = {run.run_no: run for run in turn.batch.new_runs if run.cause == BY_EVENT}
     if begun.keys() != runs.keys():
@@ -380,7 +380,7 @@ def _nothing_is_held_in_vain(node: Any) -> None:
         held = {
             event.asset
             for event in _events_of(node, row.trigger_no)
-            if event.fate is Fate.HELD and event.asset is not None
+            if event.outcome is EventOutcome.HELD and event.asset is not None
         }
         if held and _is_met(row, held):
             raise Broken("I24 events", f"{row.dag_id} holds {held}, and no run starts")

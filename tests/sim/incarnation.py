@@ -305,4 +305,4 @@ class Incarnation:
         if row is None and host.trigger_no not in self._node.tables.dag_triggers:
             raise Broken("I1 hosting", f"trigger {host.trigger_no} is hosted and not stored")
         if row is not None and (row.class_path, row.kwargs) != (host.class_path, host.kwargs):
-            raise Broken("sealed", f"{msgspec.structs.asdict(host)} is hosted, stored is {row}")
+            raise Broken("encrypted", f"{msgspec.structs.asdict(host)} is hosted, stored is {row}")

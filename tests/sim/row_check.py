@@ -50,7 +50,7 @@ def _compared(
     yield tables.expansion, rows.expansion_row, _by(known.expansions.values(), "run_no", "position")
     yield tables.result, rows.result_row, _by(known.results.values(), "task_no")
     yield (
-        tables.trigger_wait,
+        tables.task_trigger,
         lambda values: rows.trigger_row(values, vault),
         _by(known.triggers.values(), "trigger_no"),
     )

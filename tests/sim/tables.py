@@ -375,7 +375,7 @@ class Tables(Rows):
             "result": self.results.values(),
             "try": self.tries,
             "task": self.tasks.values(),
-            "trigger_wait": self.triggers.values(),
+            "task_trigger": self.triggers.values(),
             "event": self.events.values(),
             "expansion": self.expansions.values(),
             "run": self.runs.values(),

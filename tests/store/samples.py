@@ -48,8 +48,8 @@ DAG = DagRow(
     file="etl.py",
     version="ab12",
     next_run_at=NOON,
-    last_slot=NOON - 1,
-    told_late=NOON - 2,
+    last_fire_time=NOON - 1,
+    late_alert_for=NOON - 2,
 )
 DAG_FILE = DagFileRow(file="etl.py", version="ab12", parsed_at=NOON)
 RUN = RunRow(

@@ -639,15 +639,15 @@ CANARY = b"canary-7f3b-sings"
 
 async def test_kwargs_lie_sealed_in_every_table(store):
     canaries = {name: CANARY for name in TriggerRow.__struct_fields__ if "kwargs" in name}
-    sealed = replace(TRIGGER, **canaries)
-    await store.commit(replace(first_batch(), new_triggers=[sealed]))
+    encrypted = replace(TRIGGER, **canaries)
+    await store.commit(replace(first_batch(), new_triggers=[encrypted]))
 
     found = await store.scan(list(tables.metadata.sorted_tables))
 
     assert CANARY not in b"".join(
         cell for rows in found for row in rows for cell in row if isinstance(cell, bytes)
     )
-    assert await store.list_triggers() == [sealed]
+    assert await store.list_triggers() == [encrypted]
     assert {"kwargs", "next_kwargs"} <= canaries.keys()
 
 
@@ -667,8 +667,8 @@ async def test_kwargs_copied_to_another_place_do_not_open_there(store, store_url
     await store.commit(replace(first_batch(), new_triggers=[TRIGGER, other]))
     execute(
         store_url,
-        f"UPDATE trigger_wait SET {column} = "
-        f"(SELECT {source} FROM trigger_wait WHERE trigger_no = 7) WHERE trigger_no = 8",
+        f"UPDATE task_trigger SET {column} = "
+        f"(SELECT {source} FROM task_trigger WHERE trigger_no = 7) WHERE trigger_no = 8",
     )
 
     assert [row.kwargs for row in await store.list_triggers()] == [TRIGGER.kwargs, None]

@@ -1,4 +1,4 @@
-"""Triggers that start runs, and their events, on both databases: sealed, unique, found again."""
+"""Triggers that start runs, and their events, on both databases: encrypted, unique, found again."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from aioflow.model.dag_triggers import (
     DagEventRow,
     DagTriggerChanges,
     DagTriggerRow,
-    Fate,
-    FateChange,
+    EventOutcome,
     Held,
+    OutcomeChange,
 )
 from aioflow.store import open_store
 from aioflow.store.replay import compare
@@ -27,9 +27,9 @@ TRIGGER = DagTriggerRow(
     trigger_no=70, dag_id="dag", class_path="m:Ticks", kwargs=b"\x81\xa5token\xa6s3cret", since=NOON
 )
 FIRST = DagEventRow(
-    event_no=80, trigger_no=70, sequence=0, key="a", at=NOON, fate=Fate.RUN, run_no=1
+    event_no=80, trigger_no=70, sequence=0, key="a", at=NOON, outcome=EventOutcome.RUN, run_no=1
 )
-SECOND = replace(FIRST, event_no=81, sequence=1, key=None, fate=Fate.HELD, run_no=None)
+SECOND = replace(FIRST, event_no=81, sequence=1, key=None, outcome=EventOutcome.HELD, run_no=None)
 THIRD = replace(FIRST, event_no=82, sequence=2, key="b ☃", asset="orders", data=b"\x01")
 
 
@@ -45,13 +45,13 @@ def then(number: int, **changes: Any):
 async def test_what_is_stored_is_read_at_the_next_start(store):
     held = Held(2, 82, "b", b"\x01", NOON, NOON + 5)
     moved = replace(TRIGGER, sequence=3, event=b"\x07", event_key="b", held=held, run_no=1)
-    await store.commit(first(FIRST, SECOND, replace(THIRD, fate=Fate.HELD)))
+    await store.commit(first(FIRST, SECOND, replace(THIRD, outcome=EventOutcome.HELD)))
     await store.commit(then(2, moved=[moved]))
 
     snapshot = await load(store)
 
     assert snapshot.dag_triggers == await store.list_dag_triggers() == [moved]
-    assert snapshot.held_events == [SECOND, replace(THIRD, fate=Fate.HELD)]
+    assert snapshot.held_events == [SECOND, replace(THIRD, outcome=EventOutcome.HELD)]
 
 
 async def test_a_trigger_made_of_other_fields_replaces_the_one_before(store):
@@ -140,18 +140,18 @@ async def test_keys_of_many_triggers_are_found_with_one_statement_and_are_each_i
 
 async def test_what_was_held_is_not_any_more(store):
     await store.commit(first(SECOND))
-    await store.commit(then(2, fates=[FateChange(81, Fate.RUN, 1)]))
+    await store.commit(then(2, outcomes=[OutcomeChange(81, EventOutcome.RUN, 1)]))
 
     assert (await load(store)).held_events == []
     assert await compare(store) == []
     with pytest.raises(BatchRefused):
-        await store.commit(then(3, fates=[FateChange(81, Fate.SKIPPED)]))
+        await store.commit(then(3, outcomes=[OutcomeChange(81, EventOutcome.SKIPPED)]))
 
 
 async def test_the_journal_tells_of_all_of_it_and_of_no_field(store):
     await store.commit(first(FIRST, SECOND))
     moved = replace(TRIGGER, sequence=2, event=b"\x07")
-    await store.commit(then(2, moved=[moved], fates=[FateChange(81, Fate.REPLACED)]))
+    await store.commit(then(2, moved=[moved], outcomes=[OutcomeChange(81, EventOutcome.REPLACED)]))
 
     assert await compare(store) == []
     for row in await store.read_journal():

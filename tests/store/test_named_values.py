@@ -75,17 +75,24 @@ async def test_no_value_stands_in_any_table_in_clear(store):
 
 def test_a_sealed_value_opens_under_its_own_kind_name_and_number_only():
     vault = Vault([b"k" * 32])
-    [(kind, name, number, at, sealed)] = new_values(with_values(TOKEN), vault)
+    [(kind, name, number, at, encrypted)] = new_values(with_values(TOKEN), vault)
 
     def opened(**other):
-        row = {"kind": kind, "name": name, "number": number, "at": at, "sealed": sealed, **other}
+        row = {
+            "kind": kind,
+            "name": name,
+            "number": number,
+            "at": at,
+            "encrypted": encrypted,
+            **other,
+        }
         return value_row(tuple(row.values()), vault).value
 
     assert opened() == CANARY
     assert opened(name="OTHER") is None
     assert opened(kind="variable") is None
     assert opened(number=41) is None
-    assert value_row((kind, name, number, at, sealed), Vault([b"l" * 32])).value is None
+    assert value_row((kind, name, number, at, encrypted), Vault([b"l" * 32])).value is None
 
 
 def test_a_value_does_not_show_where_its_row_is_printed():

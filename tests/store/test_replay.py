@@ -61,7 +61,7 @@ async def test_a_replay_arrives_at_the_tables(store):
         pytest.param("UPDATE task SET try_number = 2", "try_number", id="number"),
         pytest.param("UPDATE task SET state = 6", "state", id="state"),
         pytest.param("UPDATE result SET body = NULL", "body", id="result"),
-        pytest.param("UPDATE trigger_wait SET kwargs = NULL", "kwargs", id="kwargs"),
+        pytest.param("UPDATE task_trigger SET kwargs = NULL", "kwargs", id="kwargs"),
         pytest.param("UPDATE run SET conf = NULL", "conf", id="conf"),
         pytest.param("UPDATE dag SET paused = 1", "paused", id="dag"),
         pytest.param("DELETE FROM expansion", "expansion", id="expansion-gone"),

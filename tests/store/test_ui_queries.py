@@ -265,8 +265,8 @@ PLANS = {
         "PRIMARY KEY",
     ),
     "waits of a task": (
-        "SELECT * FROM trigger_wait WHERE run_no = 1 AND task_no = 2",
-        "trigger_wait_by_run",
+        "SELECT * FROM task_trigger WHERE run_no = 1 AND task_no = 2",
+        "task_trigger_by_run",
     ),
     "runs an event started": (
         "SELECT e.run_no FROM dag_event e, dag_trigger t WHERE t.class_path = 'c' "  # noqa: ISC004

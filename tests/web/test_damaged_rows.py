@@ -38,7 +38,7 @@ _NUMBER_OF_COMMIT = ("journal", "commit_no")
 """The same where this is above the number of the node: a start says what mends it."""
 
 _READ_BY_START = frozenset(
-    {"dag", "dag_file", "pool", "dag_trigger", "account", "api_token", "login", "trigger_wait"}
+    {"dag", "dag_file", "pool", "dag_trigger", "account", "api_token", "login", "task_trigger"}
 )
 _READ_OF_RUNS = frozenset({"run", "task", "expansion", "event"})
 _NOT_FOUND = frozenset({"run_no", "ended_at"})
@@ -58,8 +58,8 @@ _MET = [  # what a trial has met, and one of each kind besides
     Case("run", "state", "negative"),
     Case("run", "started_at", "a text"),
     Case("task", "failure", "garbage"),
-    Case("trigger_wait", "state", "out of range"),
-    Case("trigger_wait", "task_no", "huge"),
+    Case("task_trigger", "state", "out of range"),
+    Case("task_trigger", "task_no", "huge"),
     Case("outbox", "body", "garbage"),
     Case("version", "dags", "nested"),
     Case("dag", "version", "no text"),
@@ -71,7 +71,7 @@ _DRAWN = random.Random(5).sample(cases(), 4)
 _MET_ON_POSTGRES = [  # one of each kind that its types hold
     Case("run", "state", "negative"),
     Case("task", "failure", "garbage"),
-    Case("trigger_wait", "state", "out of range"),
+    Case("task_trigger", "state", "out of range"),
     Case("outbox", "body", "another shape"),
     Case("version", "dags", "nested"),
     Case("dag", "file", "no text"),

@@ -68,8 +68,8 @@ def set_paused(dag_id: str, *, paused: bool, tx: Transaction) -> bool:
         raise UnknownDag(dag_id)
     if row.paused != paused:
         # A delay caused by a pause is not reported as late.
-        told = row.told_late if paused else tx.now
-        row = msgspec.structs.replace(row, paused=paused, told_late=told)
+        told = row.late_alert_for if paused else tx.now
+        row = msgspec.structs.replace(row, paused=paused, late_alert_for=told)
         put_dag(row, tx)
         arm_schedule(row, tx)
         tx.held_dags.add(dag_id)  # runs that events created meanwhile may start
@@ -367,8 +367,12 @@ def _put_made(
     dealt: Timestamp,
     tx: Transaction,
 ) -> None:
-    last = max(dealt, row.last_slot) if clock_steps.is_ahead(row) and row.last_slot else dealt
-    row = msgspec.structs.replace(row, next_run_at=following, last_slot=last)
+    last = (
+        max(dealt, row.last_fire_time)
+        if clock_steps.is_ahead(row) and row.last_fire_time
+        else dealt
+    )
+    row = msgspec.structs.replace(row, next_run_at=following, last_fire_time=last)
     put_dag(row, tx)
     for slot in due:
         _add_run(dag_version, tx, cause="schedule", logical_date=slot)
@@ -395,7 +399,7 @@ def _run_on(row: DagRow, dag_version: DagVersion, gap_us: int, tx: Transaction) 
         return  # the end of that run tries again
     if (end is not None and slot > end) or _has_run_enough(row, memory):
         return
-    row = msgspec.structs.replace(row, next_run_at=slot + gap_us, last_slot=slot)
+    row = msgspec.structs.replace(row, next_run_at=slot + gap_us, last_fire_time=slot)
     put_dag(row, tx)
     _add_run(dag_version, tx, cause="schedule", logical_date=slot)
     arm_schedule(row, tx)
@@ -414,7 +418,7 @@ def _is_continuous(row: DagRow, memory: Memory) -> bool:
 
 def _has_run_enough(row: DagRow, memory: Memory) -> bool:
     """Return whether a daemon that exits when idle has had its one run of a continuous DAG."""
-    rests, last = memory.rests_after, row.last_slot
+    rests, last = memory.rests_after, row.last_fire_time
     return rests is not None and last is not None and last >= rests
 
 

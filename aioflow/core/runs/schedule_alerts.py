@@ -44,7 +44,7 @@ def told(row: DagRow, spec: DagSpec, starts: Timestamp, tx: Transaction) -> DagR
         return row
     if not _is_known(row):
         _tell(row, spec, _WHAT_RUNS[spec.missed], tx)
-    return msgspec.structs.replace(row, told_late=tx.now)
+    return msgspec.structs.replace(row, late_alert_for=tx.now)
 
 
 def held_back(row: DagRow, spec: DagSpec, starts: Timestamp, tx: Transaction) -> None:
@@ -56,7 +56,7 @@ def held_back(row: DagRow, spec: DagSpec, starts: Timestamp, tx: Transaction) ->
         tx.wake_dag(row.dag_id, row.next_run_at, starts + after + 1)
         return
     _tell(row, spec, "too many of its runs wait already", tx)
-    put_dag(msgspec.structs.replace(row, told_late=tx.now), tx)
+    put_dag(msgspec.structs.replace(row, late_alert_for=tx.now), tx)
 
 
 def cannot_be_made(dag_id: str, reason: str, tx: Transaction) -> None:
@@ -66,7 +66,7 @@ def cannot_be_made(dag_id: str, reason: str, tx: Transaction) -> None:
         return
     if _is_late(row.next_run_at, tx):
         _say(row, row.next_run_at, "a slot", f"it cannot be made: {reason[:1_000]}", tx)
-        put_dag(msgspec.structs.replace(row, told_late=tx.now), tx)
+        put_dag(msgspec.structs.replace(row, late_alert_for=tx.now), tx)
 
 
 def _is_late(starts: Timestamp, tx: Transaction) -> bool:
@@ -76,7 +76,7 @@ def _is_late(starts: Timestamp, tx: Transaction) -> bool:
 
 def _is_known(row: DagRow) -> bool:
     slot = row.next_run_at
-    return slot is not None and row.told_late is not None and slot <= row.told_late
+    return slot is not None and row.late_alert_for is not None and slot <= row.late_alert_for
 
 
 def _tell(row: DagRow, spec: DagSpec, what_follows: str, tx: Transaction) -> None:

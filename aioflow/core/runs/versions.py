@@ -173,7 +173,7 @@ def _adopt(spec: DagSpec, file: str, version: str, tx: Transaction) -> None:
     memory.add_plan(version, _without_fields(spec))
     adopt(spec, tx)
     row = msgspec.structs.replace(
-        begun, file=file, version=version, gone=False, told_late=told or begun.told_late
+        begun, file=file, version=version, gone=False, late_alert_for=told or begun.late_alert_for
     )
     put_dag(row, tx)
     arm_schedule(row, tx)
@@ -193,7 +193,7 @@ def _tell_isolated(spec: DagSpec, tx: Transaction) -> None:
 
 def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Timestamp) -> DagRow:
     """Set the first fire time of a new schedule, after all processed ones, whatever was edited."""
-    dealt = row.last_slot
+    dealt = row.last_fire_time
     if dealt is None and row.next_run_at is not None:
         dealt = row.next_run_at - 1
     ahead = (
@@ -204,13 +204,15 @@ def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Tim
         begin = now if spec.start_date is None else spec.start_date
         if schedule.gap_us is not None or (dealt is not None and begin <= dealt):
             begin = max(begin, now, -1 if dealt is None else dealt + 1)
-        return msgspec.structs.replace(row, next_run_at=begin, last_slot=dealt, told_late=now)
+        return msgspec.structs.replace(
+            row, next_run_at=begin, last_fire_time=dealt, late_alert_for=now
+        )
     after = _first_after(spec, schedule, now, is_new=dealt is None)
     after = after if dealt is None else max(after, dealt)
     first = timetable.next_slot(schedule, spec.timezone, after=after)
     dealt = min(after, now if dealt is None else max(now, dealt))
     return msgspec.structs.replace(
-        row, next_run_at=first, last_slot=dealt if ahead is None else ahead, told_late=now
+        row, next_run_at=first, last_fire_time=dealt if ahead is None else ahead, late_alert_for=now
     )
 
 

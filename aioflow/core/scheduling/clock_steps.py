@@ -3,7 +3,7 @@
 The cursor of a schedule never moves back by itself, because each scheduled time has one run. If
 slots are still to come although the cursor has passed them while the clock was wrong, the cursor is
 moved back to the first of them. Slots that had their run must not get another one: up to
-``last_slot``, which does not move, existing runs are looked up before a run is created.
+``last_fire_time``, which does not move, existing runs are looked up before a run is created.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def take_back(tx: Transaction) -> None:
     for row in list(tx.memory.dags.values()):
         cursor = _next_slot(row, tx)
         if cursor is not None and (row.next_run_at is None or cursor < row.next_run_at):
-            last = row.last_slot
+            last = row.last_fire_time
             if last is None and row.next_run_at is not None:
                 last = row.next_run_at - 1
-            told = None if row.told_late is None else min(row.told_late, tx.now)
-            put_dag(replace(row, next_run_at=cursor, last_slot=last, told_late=told), tx)
+            told = None if row.late_alert_for is None else min(row.late_alert_for, tx.now)
+            put_dag(replace(row, next_run_at=cursor, last_fire_time=last, late_alert_for=told), tx)
             if last is None or last - tx.now >= _TOLD_US:
                 behind.append(row.dag_id)
     if not behind:
@@ -64,7 +64,7 @@ def take_back(tx: Transaction) -> None:
 
 def _next_slot(row: DagRow, tx: Transaction) -> Timestamp | None:
     """Return the next slot of a schedule from now on if its cursor is past it, else ``None``."""
-    memory, now, last = tx.memory, tx.now, row.last_slot
+    memory, now, last = tx.memory, tx.now, row.last_fire_time
     dag_version = memory.dag_versions.get((row.version, row.dag_id))
     spec = None if dag_version is None else dag_version.graph.spec
     if spec is None or spec.schedule is None or (last is not None and last <= now):
@@ -79,7 +79,7 @@ def _next_slot(row: DagRow, tx: Transaction) -> Timestamp | None:
 
 def is_ahead(row: DagRow) -> bool:
     """Return whether slots from the cursor of a schedule on may have had their run already."""
-    cursor, last = row.next_run_at, row.last_slot
+    cursor, last = row.next_run_at, row.last_fire_time
     return cursor is not None and last is not None and cursor <= last
 
 

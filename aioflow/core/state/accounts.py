@@ -57,7 +57,7 @@ class AccountUpdates:
         self._before: dict[tuple[str, int], Any] = {}
         self._lines: list[AuditEntry] = []
         self._head: AuditHead | None = None
-        self._is_resealed = False
+        self._is_reencrypted = False
 
     def put_account(self, row: AccountRow) -> None:
         """Add or update an account."""
@@ -87,9 +87,9 @@ class AccountUpdates:
         """Add an entry to the audit log."""
         self._lines.append(line)
 
-    def reseal(self) -> None:
+    def reencrypt(self) -> None:
         """Request that the audit head be encrypted again, even if it is unchanged."""
-        self._is_resealed = True
+        self._is_reencrypted = True
 
     def close(self, batch: Batch, now: Timestamp) -> None:
         """Add the changed rows, the chained audit entries and the audit head to the batch."""
@@ -107,7 +107,7 @@ class AccountUpdates:
             last = row.digest
         erased = batch.erased.get(AUDIT, ())
         head = shortened(grown(before, batch.audit), (int(number) for (number,) in erased))
-        if head != before or self._is_resealed:
+        if head != before or self._is_reencrypted:
             self._head = batch.audit_head = head
 
     def settle(self) -> None:

@@ -113,7 +113,7 @@ class Memory:
         is_drained: The node accepts no more work, see ``draining``.
         event_requests: Idempotency keys of recent named events: event number by name and key. Lost
             at a restart.
-        sealed: Values and triggers that a request of this turn re-encrypts.
+        encrypted: Values and triggers that a request of this turn re-encrypts.
         isolated: Rows of quarantined runs that cannot continue; these are in no other map, and
             ``quarantine`` of the row says why. A restart tries them again.
         untold: Isolated rows whose quarantine is not stored yet.
@@ -188,7 +188,7 @@ class Memory:
         self.hosts_up: set[str] = set()
         self.is_drained = self.may_host_more = False
         self.event_requests: dict[tuple[str, str], int] = {}
-        self.sealed: tuple[list[ValueRow], list[TriggerRow]] = ([], [])
+        self.encrypted: tuple[list[ValueRow], list[TriggerRow]] = ([], [])
         self.isolated: dict[RunNo, RunRow] = {}
         self.untold: list[RunRow] = []
         self.clearings: dict[RunNo, tuple[int, Clearing]] = {}

@@ -17,7 +17,13 @@ from aioflow.core.triggers import event_runs
 from aioflow.core.triggers.assignment import is_stopped
 from aioflow.core.triggers.dag_triggers import spec_of
 from aioflow.core.triggers.named_events import MadeAnew
-from aioflow.model.dag_triggers import ASSET, AssetCondition, DagEventRow, Fate, FateChange
+from aioflow.model.dag_triggers import (
+    ASSET,
+    AssetCondition,
+    DagEventRow,
+    EventOutcome,
+    OutcomeChange,
+)
 from aioflow.model.ids import TriggerNo
 from aioflow.model.rows import NamedEventRow
 
@@ -86,14 +92,14 @@ def _take(one: DagTrigger, event: NamedEventRow, tx: Transaction) -> None:
         sequence=sequence,
         key=str(event.event_no),
         at=tx.now,
-        fate=Fate.HELD,
+        outcome=EventOutcome.HELD,
         asset=name,
         data=_told(event),
     )
     tx.batch.of_dags.events.append(row)
     before = one.pending.get(name, ())
     for old in before[: max(0, len(before) - PENDING_LIMIT + 1)]:
-        tx.batch.of_dags.fates.append(FateChange(old.event_no, Fate.REPLACED))
+        tx.batch.of_dags.outcomes.append(OutcomeChange(old.event_no, EventOutcome.REPLACED))
     kept = before[-(PENDING_LIMIT - 1) :]
     one.pending = {
         **one.pending,
@@ -135,6 +141,6 @@ def _go_on(one: DagTrigger, tx: Transaction) -> None:
     }
     last = max(event.sequence for events in pending.values() for event in events)
     payload = _encode({TRIGGERING_EVENTS: told})
-    fate = event_runs.start(one, spec, last, None, payload, tx)
+    outcome = event_runs.start(one, spec, last, None, payload, tx)
     for events in pending.values():
-        tx.batch.of_dags.fates += [FateChange(event.event_no, *fate) for event in events]
+        tx.batch.of_dags.outcomes += [OutcomeChange(event.event_no, *outcome) for event in events]

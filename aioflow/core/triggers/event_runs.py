@@ -24,7 +24,14 @@ from aioflow.core.triggers.dag_triggers import fail, retry, spec_of, wake
 from aioflow.core.triggers.isolation import failure_of_culprit
 from aioflow.errors import RequestError
 from aioflow.model.dag import DagSpec
-from aioflow.model.dag_triggers import BY_EVENT, DagEventRow, DagTriggerSpec, Fate, FateChange, Held
+from aioflow.model.dag_triggers import (
+    BY_EVENT,
+    DagEventRow,
+    DagTriggerSpec,
+    EventOutcome,
+    Held,
+    OutcomeChange,
+)
 from aioflow.model.ids import TriggerNo
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.commands import EventsStored
@@ -103,12 +110,15 @@ def _store(one: DagTrigger, spec: DagTriggerSpec, report: TriggerFired, tx: Tran
         one.row, sequence=sequence + 1, event=report.payload, event_key=key
     )
     event_no = tx.numbers.take()
-    fate, run_no, reason = Fate.HELD, None, None
+    outcome, run_no, reason = EventOutcome.HELD, None, None
     if key != report.key:
-        fate, reason = Fate.REFUSED, f"its key holds a NUL, or has over {KEY_LENGTH} characters"
+        outcome, reason = (
+            EventOutcome.REFUSED,
+            f"its key holds a NUL, or has over {KEY_LENGTH} characters",
+        )
         _tell(one, sequence, reason, tx)
     elif spec.debounce_us is None:
-        fate, run_no, reason = start(one, spec, sequence, report.key, report.payload, tx)
+        outcome, run_no, reason = start(one, spec, sequence, report.key, report.payload, tx)
     else:
         _hold(one, spec.debounce_us, event_no, report, tx)
     tx.fires.append(Fire(one.row.class_path, report.key))
@@ -119,7 +129,7 @@ def _store(one: DagTrigger, spec: DagTriggerSpec, report: TriggerFired, tx: Tran
             sequence=sequence,
             key=key,
             at=tx.now,
-            fate=fate,
+            outcome=outcome,
             run_no=run_no,
             reason=reason,
         )
@@ -136,7 +146,7 @@ def _hold(
     held = Held(one.row.sequence - 1, event_no, report.key, report.payload, since, due_at)
     one.row = msgspec.structs.replace(one.row, held=held)
     if before is not None:
-        tx.batch.of_dags.fates.append(FateChange(before.event_no, Fate.REPLACED))
+        tx.batch.of_dags.outcomes.append(OutcomeChange(before.event_no, EventOutcome.REPLACED))
     if one.looks_at is None:
         one.looks_at = due_at
         wake(one, due_at, tx)
@@ -159,11 +169,13 @@ def due(trigger_no: TriggerNo, at: Timestamp, tx: Transaction) -> None:
     one.looks_at = None
     one.row = msgspec.structs.replace(one.row, held=None)
     if spec is None:
-        change = FateChange(held.event_no, Fate.REFUSED, None, "its DAG wants no events any more")
+        change = OutcomeChange(
+            held.event_no, EventOutcome.REFUSED, None, "its DAG wants no events any more"
+        )
     else:
         of = (held.sequence, held.key, held.payload)
-        change = FateChange(held.event_no, *start(one, spec, *of, tx))
-    tx.batch.of_dags.fates.append(change)
+        change = OutcomeChange(held.event_no, *start(one, spec, *of, tx))
+    tx.batch.of_dags.outcomes.append(change)
 
 
 def restarted(tx: Transaction) -> None:
@@ -181,11 +193,11 @@ def start(
     key: str | None,
     payload: bytes,
     tx: Transaction,
-) -> tuple[Fate, int | None, str | None]:
+) -> tuple[EventOutcome, int | None, str | None]:
     """Create the run of an event. Return the outcome of the event."""
     memory, dag_id = tx.memory, one.row.dag_id
     if spec.if_running == "skip" and create.is_running(dag_id, memory):
-        return Fate.SKIPPED, None, "a run of the DAG was going on"
+        return EventOutcome.SKIPPED, None, "a run of the DAG was going on"
     newest = memory.newest(dag_id)
     try:
         conf = None if newest is None else conf_of(payload, newest)
@@ -197,10 +209,10 @@ def start(
         run = create.make_run(request, tx, cause=BY_EVENT)
     except RequestError as exc:
         _tell(one, sequence, str(exc), tx)
-        return Fate.REFUSED, None, str(exc)[:1_000]
+        return EventOutcome.REFUSED, None, str(exc)[:1_000]
     one.is_refusing = False
     one.row = msgspec.structs.replace(one.row, run_no=run.run_no)
-    return Fate.RUN, run.run_no, None
+    return EventOutcome.RUN, run.run_no, None
 
 
 def is_full(dag_id: str, memory: Memory) -> bool:

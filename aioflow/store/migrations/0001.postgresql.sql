@@ -41,7 +41,7 @@ CREATE TABLE audit (
 );
 CREATE TABLE audit_head (
     head_no BIGINT NOT NULL,
-    sealed BYTEA NOT NULL,
+    encrypted BYTEA NOT NULL,
     PRIMARY KEY (head_no)
 );
 CREATE TABLE backfill (
@@ -136,7 +136,7 @@ CREATE TABLE named_value (
     name TEXT NOT NULL CHECK (length(name) <= 250),
     value_no BIGINT NOT NULL,
     at BIGINT NOT NULL,
-    sealed BYTEA NOT NULL,
+    encrypted BYTEA NOT NULL,
     PRIMARY KEY (kind, name)
 );
 CREATE TABLE node (
@@ -191,8 +191,8 @@ CREATE TABLE dag (
     paused SMALLINT NOT NULL CHECK (paused BETWEEN 0 AND 1),
     next_run_at BIGINT,
     gone SMALLINT NOT NULL CHECK (gone BETWEEN 0 AND 1),
-    last_slot BIGINT,
-    told_late BIGINT,
+    last_fire_time BIGINT,
+    late_alert_for BIGINT,
     PRIMARY KEY (dag_id),
     FOREIGN KEY(version) REFERENCES version (version)
 );
@@ -202,7 +202,7 @@ CREATE TABLE dag_event (
     sequence BIGINT NOT NULL,
     key TEXT,
     at BIGINT NOT NULL,
-    fate SMALLINT NOT NULL CHECK (fate BETWEEN 0 AND 4),
+    outcome SMALLINT NOT NULL CHECK (outcome BETWEEN 0 AND 4),
     run_no BIGINT,
     reason TEXT,
     asset TEXT,
@@ -212,7 +212,7 @@ CREATE TABLE dag_event (
 );
 CREATE UNIQUE INDEX dag_event_by_key ON dag_event (trigger_no, key) WHERE key IS NOT NULL;
 CREATE UNIQUE INDEX dag_event_by_place ON dag_event (trigger_no, sequence);
-CREATE INDEX dag_event_held ON dag_event (event_no) WHERE fate = 1;
+CREATE INDEX dag_event_held ON dag_event (event_no) WHERE outcome = 1;
 CREATE TABLE dag_file (
     file TEXT NOT NULL CHECK (length(file) <= 600),
     version TEXT,
@@ -287,7 +287,7 @@ CREATE TABLE task (
     FOREIGN KEY(run_no) REFERENCES run (run_no)
 );
 CREATE INDEX task_by_run ON task (run_no);
-CREATE TABLE trigger_wait (
+CREATE TABLE task_trigger (
     trigger_no BIGINT NOT NULL,
     task_no BIGINT NOT NULL,
     run_no BIGINT NOT NULL,
@@ -308,7 +308,7 @@ CREATE TABLE trigger_wait (
     PRIMARY KEY (trigger_no),
     FOREIGN KEY(run_no) REFERENCES run (run_no)
 );
-CREATE INDEX trigger_wait_by_run ON trigger_wait (run_no);
+CREATE INDEX task_trigger_by_run ON task_trigger (run_no);
 CREATE TABLE map_label (
     task_no BIGINT NOT NULL,
     run_no BIGINT NOT NULL,

@@ -44,7 +44,7 @@ CREATE TABLE audit (
  STRICT;
 CREATE TABLE audit_head (
     head_no INTEGER NOT NULL,
-    sealed BLOB NOT NULL,
+    encrypted BLOB NOT NULL,
     PRIMARY KEY (head_no)
 )
  STRICT;
@@ -150,7 +150,7 @@ CREATE TABLE named_value (
     name TEXT NOT NULL CHECK (length(name) <= 250),
     value_no INTEGER NOT NULL,
     at INTEGER NOT NULL,
-    sealed BLOB NOT NULL,
+    encrypted BLOB NOT NULL,
     PRIMARY KEY (kind, name)
 )
  WITHOUT ROWID,
@@ -214,8 +214,8 @@ CREATE TABLE dag (
     paused INTEGER NOT NULL CHECK (paused BETWEEN 0 AND 1),
     next_run_at INTEGER,
     gone INTEGER NOT NULL CHECK (gone BETWEEN 0 AND 1),
-    last_slot INTEGER,
-    told_late INTEGER,
+    last_fire_time INTEGER,
+    late_alert_for INTEGER,
     PRIMARY KEY (dag_id),
     FOREIGN KEY(version) REFERENCES version (version)
 )
@@ -226,7 +226,7 @@ CREATE TABLE dag_event (
     sequence INTEGER NOT NULL,
     "key" TEXT,
     at INTEGER NOT NULL,
-    fate INTEGER NOT NULL CHECK (fate BETWEEN 0 AND 4),
+    outcome INTEGER NOT NULL CHECK (outcome BETWEEN 0 AND 4),
     run_no INTEGER,
     reason TEXT,
     asset TEXT,
@@ -237,7 +237,7 @@ CREATE TABLE dag_event (
  STRICT;
 CREATE UNIQUE INDEX dag_event_by_key ON dag_event (trigger_no, "key") WHERE "key" IS NOT NULL;
 CREATE UNIQUE INDEX dag_event_by_place ON dag_event (trigger_no, sequence);
-CREATE INDEX dag_event_held ON dag_event (event_no) WHERE fate = 1;
+CREATE INDEX dag_event_held ON dag_event (event_no) WHERE outcome = 1;
 CREATE TABLE dag_file (
     file TEXT NOT NULL CHECK (length(file) <= 600),
     version TEXT,
@@ -319,7 +319,7 @@ CREATE TABLE task (
 )
  STRICT;
 CREATE INDEX task_by_run ON task (run_no);
-CREATE TABLE trigger_wait (
+CREATE TABLE task_trigger (
     trigger_no INTEGER NOT NULL,
     task_no INTEGER NOT NULL,
     run_no INTEGER NOT NULL,
@@ -341,7 +341,7 @@ CREATE TABLE trigger_wait (
     FOREIGN KEY(run_no) REFERENCES run (run_no)
 )
  STRICT;
-CREATE INDEX trigger_wait_by_run ON trigger_wait (run_no);
+CREATE INDEX task_trigger_by_run ON task_trigger (run_no);
 CREATE TABLE map_label (
     task_no INTEGER NOT NULL,
     run_no INTEGER NOT NULL,
