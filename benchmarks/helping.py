@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from aioflow.store.lock import FileLock
-from aioflow.store.sqlite_file import prepare
+from aioflow.store.sqlite.database_file import prepare_file
+from aioflow.store.sqlite.lock import FileLock
 from benchmarks.daemon import fsync_ms
 from benchmarks.harness import Figure, command, report
 
@@ -46,7 +46,7 @@ def _home(folder: Path) -> Path:
     home = folder / "home"
     home.mkdir()
     lock = FileLock.take(home / "aioflow.db")
-    prepare(home / "aioflow.db", lock)
+    prepare_file(home / "aioflow.db", lock)
     lock.release()
     return home
 

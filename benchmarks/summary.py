@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from aioflow.cli.plot import Bar, bars
+from aioflow.cli.density import Bar, bar_plot
 from benchmarks import harness
 
 __all__ = ("write_summary",)
@@ -81,6 +81,6 @@ def _draw(result: dict[str, Any]) -> list[str]:
             if figure["unit"] == unit
         ]
         path = harness.RESULTS / f"{name}-{number}.svg"
-        path.write_text(bars(name.replace("_", " "), unit, rows))
+        path.write_text(bar_plot(name.replace("_", " "), unit, rows))
         names.append(path.name)
     return names

@@ -36,8 +36,7 @@ from aioflow.protocol.inputs import FileParsed, HostUp, Input
 from aioflow.protocol.reports import Succeeded
 from aioflow.protocol.requests import CreateRun
 from aioflow.store import journal, open_store
-from aioflow.store.changes import Changes, bind
-from aioflow.store.sql import SQLITE, written
+from aioflow.store.changes import SQLITE, Changes, bind_batch, written
 from benchmarks.daemon import fsync_ms
 from benchmarks.harness import Figure, command, median, report
 
@@ -136,7 +135,7 @@ async def turn_once(folder: Path, tasks: int) -> tuple[float, dict[str, float], 
 def replay_seconds(folder: Path, batches: Sequence[Batch]) -> dict[str, float]:
     """Time the parts of a commit: binding, encoding, and the bare statements with their commits."""
     began = time.perf_counter()
-    bound = [bind(batch, VAULT) for batch in batches]
+    bound = [bind_batch(batch, VAULT) for batch in batches]
     middle = time.perf_counter()
     bodies = [journal.encode(batch, c) for batch, c in zip(batches, bound, strict=True)]
     end = time.perf_counter()

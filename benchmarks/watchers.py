@@ -28,8 +28,7 @@ import psutil
 
 from aioflow.clock import SystemClock
 from aioflow.settings import socket_path
-from aioflow.telemetry.log_file import header
-from aioflow.telemetry.task_log import TaskLog
+from aioflow.telemetry.task_log import TaskLog, record_header
 from benchmarks.daemon import DaemonProcess, eventually, fsync_ms
 from benchmarks.harness import Figure, command, median, report
 from benchmarks.waiting import DAGS
@@ -180,7 +179,7 @@ def _log_of(daemon: DaemonProcess, size_mb: int) -> str:
     data = (line * (_RECORD // len(line) + 1))[:_RECORD]
     with path.open("ab") as file:
         for _ in range(size_mb * _MB // _RECORD + 1):
-            file.write(header(-1, 1, 1, 0, len(data)) + data)
+            file.write(record_header(-1, 1, 1, 0, len(data)) + data)
     return f"/api/v1/runs/{run_id}/tasks/numbers/logs/stream"
 
 

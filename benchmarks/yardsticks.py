@@ -17,7 +17,7 @@ import uvloop
 from aioflow.model.ids import RunNo, StartNo, TaskNo
 from aioflow.protocol.commands import StartTask
 from aioflow.protocol.reports import Succeeded
-from aioflow.worker.frames import BlockingLink, frames
+from aioflow.worker.link import BlockingLink, frames
 from benchmarks.daemon import DaemonProcess
 from benchmarks.harness import median
 

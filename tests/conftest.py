@@ -18,8 +18,9 @@ import uvloop
 from hypothesis import settings
 from sqlalchemy.engine import URL
 
-from aioflow.store import postgres_schema, sqlite_file
-from aioflow.store.lock import FileLock
+from aioflow.store.postgres import schema
+from aioflow.store.sqlite import database_file
+from aioflow.store.sqlite.lock import FileLock
 from aioflow.telemetry.log import _rich_only_on_a_terminal
 from tests.cpu_budget import CpuBudget
 from tests.databases import in_thread, temporary_database
@@ -138,7 +139,7 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a database that has its schema and nothing else, to be copied."""
     path = tmp_path_factory.mktemp("migrated") / "aioflow.db"
     lock = FileLock.take(path)
-    sqlite_file.prepare(path, lock)
+    database_file.prepare_file(path, lock)
     lock.release()
     return path
 
@@ -147,7 +148,7 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def migrated_postgres(postgres_server: str) -> Iterator[URL]:
     """Return the URL of such a database; no connection may be open while it is copied."""
     with temporary_database(postgres_server) as url:
-        in_thread(postgres_schema.prepare(url, migrate=True))
+        in_thread(schema.prepare_database(url, migrate=True))
         yield url
 
 

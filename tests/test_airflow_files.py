@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioflow.catalog.dag_files import may_define_dags
-from aioflow.catalog.folder_scan import scan
+from aioflow.catalog.folder_scan import may_define_dags, scan
 from tests.commands import run
 
 OF_AIRFLOW = [

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import anyio
 
 from aioflow.clock import SystemClock
-from aioflow.notifications.alert_settings import AlertSettings
+from aioflow.notifications import AlertSettings
 from aioflow.settings import FILE_NAME, Settings
 
 
@@ -74,7 +74,7 @@ async def test_what_else_changes_redirects_nothing(tmp_path):
 async def test_a_file_that_is_wrong_changes_nothing_until_it_is_mended(tmp_path, monkeypatch):
     errors = []
     log = SimpleNamespace(error=lambda _, **facts: errors.append(facts), info=lambda *_: None)
-    monkeypatch.setattr("aioflow.notifications.alert_settings._log", log)
+    monkeypatch.setattr("aioflow.notifications._log", log)
     write(tmp_path, '[alerts]\nwebhook = "https://on.call/one"\n', at=1)
     async with following(tmp_path) as (look, targets):
         write(tmp_path, '[alerts]\nwebhok = "https://on.call/two"\n', at=2)

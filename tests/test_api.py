@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioflow.api import Api, instant, iso, startup_files
-from aioflow.api.layout import Layout
+from aioflow.api import Api, dags, instant, iso
+from aioflow.api.dags import FirstScan
 from aioflow.api.schemas import plain, plain_bytes
-from aioflow.api.startup_files import FirstRead
+from aioflow.api.task_instances import RunLayout
 from aioflow.author.codec import encode
 from aioflow.clock import SystemClock
 from aioflow.crypto import Vault
@@ -41,7 +41,7 @@ from aioflow.protocol.reports import Failed, ItemYielded, Succeeded
 from aioflow.protocol.requests import CountTasks
 from aioflow.results import result_path, write_list
 from aioflow.store import Store, open_store
-from aioflow.store.sqlite import SqliteStore
+from aioflow.store.sqlite.store import SqliteStore
 from aioflow.telemetry.task_log import LogKey, TaskLog
 from tests.web.node import CHAIN, FAN, STREAM, node
 
@@ -745,7 +745,7 @@ async def test_a_request_waits_for_a_dag_whose_file_has_not_been_read_yet(tmp_pa
     async with node(tmp_path) as n, anyio.create_task_group() as asking:
         n.define(FAN)
         await n.api.set_paused("fan", paused=False)
-        n.api._first_read = FirstRead(n.api.clock, read.is_set)
+        n.api._first_read = FirstScan(n.api.clock, read.is_set)
         health = await n.api.health()
 
         async def ask() -> None:
@@ -770,9 +770,9 @@ async def test_a_request_waits_for_a_dag_whose_file_has_not_been_read_yet(tmp_pa
 
 
 async def test_a_dag_that_is_unknown_while_files_are_read_is_told_so_in_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(startup_files, "LIMIT_SECONDS", 0.1)
+    monkeypatch.setattr(dags, "FIRST_SCAN_SECONDS", 0.1)
     async with node(tmp_path) as n:
-        n.api._first_read = FirstRead(n.api.clock, lambda: False)
+        n.api._first_read = FirstScan(n.api.clock, lambda: False)
         with pytest.raises(UnknownDag, match="the DAG files are still being read"):
             await n.api.trigger("chain")
         with pytest.raises(UnknownDag, match="see `aioflow dags list`"):
@@ -944,7 +944,7 @@ def test_neighbouring_rows_are_read_together():
         first_task_no=10,
     )
     expansion = ExpansionRow(run_no=1, position=1, width=5, first_task_no=100)
-    layout = Layout(run, FAN, [expansion])
+    layout = RunLayout(run, FAN, [expansion])
 
     places = layout.page(0, 100)
 

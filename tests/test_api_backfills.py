@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aioflow.api.backfills import BackfillView
-from aioflow.model.dag import DagSpec, TaskSpec
-from aioflow.model.schedule import ScheduleSpec
+from aioflow.model.dag import DagSpec, ScheduleSpec, TaskSpec
 from tests.turns import until
 from tests.web.node import Node, node
 

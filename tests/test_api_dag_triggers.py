@@ -10,9 +10,8 @@ import pytest
 from aioflow.author.codec import encode
 from aioflow.errors import RequestError
 from aioflow.model.dag import DagSpec, TaskSpec
-from aioflow.model.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
 from aioflow.model.states import Failure
-from aioflow.model.trigger_description import Watched
+from aioflow.model.triggers import ASSETS, AssetCondition, DagTriggerSpec, TriggerDescription
 from aioflow.protocol.inputs import FileDeleted
 from aioflow.protocol.reports import TriggerEnded, TriggerFired
 from tests.turns import until
@@ -109,7 +108,7 @@ async def test_a_schedule_of_assets_says_whether_all_of_them_or_any(tmp_path, co
 async def test_one_of_a_dag_file_is_shown_with_what_its_host_says(tmp_path):
     async def watched(numbers):
         return {
-            number: Watched(0, None, 1_893_456_000_000_000, public=("folder",))
+            number: TriggerDescription(0, None, 1_893_456_000_000_000, public=("folder",))
             for number in numbers
         }
 

@@ -6,7 +6,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from aioflow.api import params
+from aioflow.api import validation
 from aioflow.errors import BadConf
 from aioflow.model.dag import ParamSpec
 from tests.web.node import CHAIN, node
@@ -58,11 +58,11 @@ async def test_a_run_that_was_made_is_found_again_though_its_conf_no_longer_fits
 
 
 async def test_a_pattern_that_never_ends_is_cut_short_and_holds_up_nobody(tmp_path, monkeypatch):
-    monkeypatch.setattr(params, "_CHECK_SECONDS", 60.0)
+    monkeypatch.setattr(validation, "_SCHEMA_CHECK_SECONDS", 60.0)
     async with node(tmp_path) as n:
         n.define(DAG)
         await n.api.trigger("chain", conf={"day": "aa"})  # the process that looks is up
-        monkeypatch.setattr(params, "_CHECK_SECONDS", 1.0)
+        monkeypatch.setattr(validation, "_SCHEMA_CHECK_SECONDS", 1.0)
         turns = 0
 
         async def count():

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from aioflow.api.request_checks import packed_conf
+from aioflow.api.validation import packed_conf
 from aioflow.api.values import VALUE_BYTES, ConnectionView
-from aioflow.author.named_values import Connection
+from aioflow.author.client import Connection
 from aioflow.errors import BadValue, NoSuchValue, Unserializable
 from aioflow.model.dag import ValueKind
-from aioflow.worker.values import held_of
+from aioflow.worker.query.values import held_of
 from tests.web.node import Node, node
 
 SECRET, CONNECTION, VARIABLE = ValueKind

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from aioflow.cli.plot import Bar, Series, bars, lines
+from aioflow.cli.density import Bar, Series, bar_plot, line_plot
 from benchmarks import __main__ as benchmarks
 from benchmarks import harness, summary
 from benchmarks.harness import Figure, percentiles
@@ -136,7 +136,7 @@ def texts(svg: str) -> list[str]:
 
 
 def test_a_bar_is_as_long_as_its_figure_beside_its_yardstick():
-    svg = bars("Speed", "ms", [Bar("a & b", 50.0, 100.0), Bar("c", 25.0)])
+    svg = bar_plot("Speed", "ms", [Bar("a & b", 50.0, 100.0), Bar("c", 25.0)])
 
     wide = {
         element.get("class"): float(element.get("width") or 0)
@@ -148,7 +148,7 @@ def test_a_bar_is_as_long_as_its_figure_beside_its_yardstick():
 
 
 def test_a_line_goes_through_its_points_on_a_logarithmic_axis():
-    svg = lines("Size", "n", "bytes", [Series("a", [(10, 0.0), (100, 5.0), (1000, 10.0)])])
+    svg = line_plot("Size", "n", "bytes", [Series("a", [(10, 0.0), (100, 5.0), (1000, 10.0)])])
 
     places = [
         (float(dot.get("cx") or 0), float(dot.get("cy") or 0))
@@ -161,8 +161,8 @@ def test_a_line_goes_through_its_points_on_a_logarithmic_axis():
 
 
 def test_plots_of_nothing_but_one_point_are_drawn():
-    assert "0" in texts(bars("Zero", "s", [Bar("none", 0.0)]))
-    assert "a" in texts(lines("One", "n", "s", [Series("a", [(1, 0.0)])]))
+    assert "0" in texts(bar_plot("Zero", "s", [Bar("none", 0.0)]))
+    assert "a" in texts(line_plot("One", "n", "s", [Series("a", [(1, 0.0)])]))
 
 
 def test_percentiles_are_values_that_were_seen():

@@ -13,15 +13,7 @@ import msgspec
 import pytest
 
 from aioflow import catalog as catalog_module
-from aioflow.catalog import (
-    Catalog,
-    Limits,
-    ParsePace,
-    folder_scan,
-    parse,
-    parse_history,
-    parse_queue,
-)
+from aioflow.catalog import Catalog, Limits, ParsePace, folder_scan, parse, parse_queue
 from aioflow.catalog.folder_scan import scan
 from aioflow.catalog.snapshot import Snapshots, version_of, write_snapshot
 from aioflow.clock import SystemClock
@@ -158,7 +150,7 @@ async def test_without_inotify_the_sweep_finds_changes(tmp_path, monkeypatch):
     async def deaf(*_):
         await anyio.sleep_forever()
 
-    monkeypatch.setattr(catalog_module, "watch", deaf)
+    monkeypatch.setattr(catalog_module, "watch_folders", deaf)
     async with watched(tmp_path, {"a.py": GOOD}, pace=ParsePace(look_seconds=0.05)) as it:
         it.write("b.py", DAG.format(name="b", value=1))
         assert (await it.reported(2)).file == "b.py"
@@ -292,7 +284,7 @@ async def test_a_file_that_goes_before_it_could_be_kept_is_forgotten(tmp_path, m
 
 
 async def test_a_file_that_gives_nothing_is_tried_again_ever_less_often(tmp_path, monkeypatch):
-    monkeypatch.setattr(parse_history, "AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(parse_queue, "RETRY_SECONDS", 0.2)
     came = tmp_path / "came"
     source = f"import os\nif not os.path.exists({str(came)!r}): raise RuntimeError\n" + GOOD
     async with watched(tmp_path, {"a.py": source}) as it:
@@ -303,29 +295,34 @@ async def test_a_file_that_gives_nothing_is_tried_again_ever_less_often(tmp_path
 
 def test_what_gives_nothing_is_left_alone_for_ten_times_as_long_as_a_try_takes():
     pace = ParsePace(look_seconds=7.0)
-    ended = parse_history.ParseResult({}, reason="timeout", times=1, seconds=30.0)
+    ended = parse_queue.ParseResult({}, reason="timeout", times=1, seconds=30.0)
 
-    assert parse_history.pause(ended, pace) == 300.0
-    assert parse_history.pause(msgspec.structs.replace(ended, times=2), pace) == 600.0
-    assert parse_history.pause(msgspec.structs.replace(ended, times=20), pace) == 3600.0
-    assert parse_history.pause(msgspec.structs.replace(ended, seconds=1000.0), pace) == 10_000.0
-    assert parse_history.pause(msgspec.structs.replace(ended, seconds=0.1), pace) == 30.0
+    assert parse_queue.retry_delay_seconds(ended, pace) == 300.0
+    assert parse_queue.retry_delay_seconds(msgspec.structs.replace(ended, times=2), pace) == 600.0
+    assert parse_queue.retry_delay_seconds(msgspec.structs.replace(ended, times=20), pace) == 3600.0
     assert (
-        parse_history.pause(
-            parse_history.ParseResult({}, reason="killed", times=1, seconds=0.1), pace
+        parse_queue.retry_delay_seconds(msgspec.structs.replace(ended, seconds=1000.0), pace)
+        == 10_000.0
+    )
+    assert (
+        parse_queue.retry_delay_seconds(msgspec.structs.replace(ended, seconds=0.1), pace) == 30.0
+    )
+    assert (
+        parse_queue.retry_delay_seconds(
+            parse_queue.ParseResult({}, reason="killed", times=1, seconds=0.1), pace
         )
         == 2.0
     )
     assert (
-        parse_history.pause(
-            parse_history.ParseResult({}, reason="writable", times=9, seconds=9.0), pace
+        parse_queue.retry_delay_seconds(
+            parse_queue.ParseResult({}, reason="writable", times=9, seconds=9.0), pace
         )
         == 7.0
     )
 
 
 async def test_a_file_that_does_not_end_is_left_alone_for_long(tmp_path, monkeypatch):
-    monkeypatch.setattr(parse_history, "AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(parse_queue, "RETRY_SECONDS", 0.1)
     limits = Limits(wall_seconds=1)
     async with watched(tmp_path, {"loop.py": ENDLESS["sleeps"]}, limits=limits) as it:
         left_us = it.catalog._again["loop.py"] - SystemClock().monotonic_us()

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from aioflow.api import causes
 from aioflow.model.dag import DagSpec, MapSource, MapSpec, TaskSpec
-from aioflow.model.trigger_description import Watched
+from aioflow.model.triggers import TriggerDescription
 from aioflow.protocol.requests import CountTasks, SetPool
 from tests.web.node import ONCE, Node, node
 
@@ -66,7 +66,7 @@ async def test_what_a_trigger_waits_for_is_said_in_words_with_when_it_looks(tmp_
     noon = 1_893_456_000_000_000
 
     async def watched(numbers):
-        looked = Watched(0, noon + 2_000_000, noon - 3_000_000)
+        looked = TriggerDescription(0, noon + 2_000_000, noon - 3_000_000)
         own = replace(looked, text="for https://x.example/?token=4711", note="1 of 2 found")
         public = replace(looked, public=("what",))
         return dict(zip(numbers, (looked, own, public), strict=False))

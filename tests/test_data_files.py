@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from aioflow import catalog as catalog_module
-from aioflow.catalog import ParsePace, parse_history, version_quota
+from aioflow.catalog import ParsePace, parse_queue, snapshot
 from aioflow.catalog.snapshot import version_of
 from aioflow.protocol.inputs import FileBroken, FileParsed
 from tests.executors.processes import until
@@ -59,7 +59,7 @@ async def test_a_version_without_files_beside_it_is_the_one_it_was_before_there_
 
 
 async def test_a_file_that_importing_reads_and_that_is_missing_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(parse_history, "AGAIN_SECONDS", 600.0)
+    monkeypatch.setattr(parse_queue, "RETRY_SECONDS", 600.0)
     async with watched(tmp_path, {"good.py": READS}, pace=ParsePace(look_seconds=0.05)) as it:
         assert isinstance(it.reports[0], FileBroken)
         it.write("query.sql", "select 1")
@@ -115,7 +115,7 @@ async def test_a_line_that_is_not_understood_is_told(tmp_path):
 async def test_what_is_written_there_all_the_time_does_not_make_versions_without_end(
     tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr(version_quota, "VERSIONS_AN_HOUR", 3)
+    monkeypatch.setattr(snapshot, "VERSIONS_AN_HOUR", 3)
     files = {"good.py": GOOD, "named.py": DAG.format(name="named", value=2)}
     files["named.py"] += "NAME = 'lines.csv'\n"
     async with watched(tmp_path, files, pace=ParsePace(look_seconds=0.02)) as it:

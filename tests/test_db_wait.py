@@ -13,9 +13,9 @@ import anyio
 import pytest
 import structlog.testing
 
-from aioflow import db_wait
 from aioflow.clock import SystemClock
-from aioflow.db_wait import open_database
+from aioflow.daemon import db_wait
+from aioflow.daemon.db_wait import open_database
 from aioflow.errors import PortInUse, StoreUnavailable
 from aioflow.settings import Settings
 

@@ -13,8 +13,8 @@ import structlog.testing
 
 from aioflow.clock import SystemClock
 from aioflow.errors import RequestError, RunBeingDeleted, UnknownRun
-from aioflow.maintenance import deletion
-from aioflow.maintenance.deletion import Deleting
+from aioflow.maintenance import retention
+from aioflow.maintenance.retention import Deleting
 from aioflow.model.dag import CallbackSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import Failure, RunState
 from aioflow.protocol.effects import DeliverOutbox
@@ -24,7 +24,7 @@ from aioflow.protocol.requests import CancelRun, ClearTasks, CreateRun, DeleteRu
 from aioflow.results import result_path, write_value
 from aioflow.store import tables
 from aioflow.store.deletion import ERASED
-from aioflow.store.replay import compare
+from aioflow.store.journal import compare_with_replay
 from aioflow.telemetry.task_log import LogKey, TaskLog
 from tests.databases import on_both_databases
 from tests.test_engine import Node, node
@@ -116,7 +116,7 @@ async def test_nothing_is_left_of_a_run_that_is_deleted(store_url, tmp_path):
         assert await left_of(n, run.run_no) == {}
         assert files(tmp_path) == ["of another", "printed"]
         assert [row.run_id for row in await n.store.list_runs()] == [other]
-        assert await compare(n.store) == []
+        assert await compare_with_replay(n.store) == []
 
 
 async def test_nobody_sees_a_run_that_is_being_deleted(store_url):
@@ -160,7 +160,7 @@ async def test_what_a_run_has_taken_is_free_when_all_of_it_has_gone(store_url, t
 
 
 async def test_a_restart_goes_on_where_it_was_cut_short(store_url, tmp_path, monkeypatch):
-    monkeypatch.setattr(deletion, "SLICE_ROWS", 2)
+    monkeypatch.setattr(retention, "DELETION_SLICE_ROWS", 2)
     async with node(store_url) as n:
         run_id = await finished(n, width=9)
         run = await n.store.find_run(run_id)
@@ -177,7 +177,7 @@ async def test_a_restart_goes_on_where_it_was_cut_short(store_url, tmp_path, mon
         async with deleted_by(n, tmp_path):
             await gone(n)
         assert await left_of(n, run.run_no) == {}
-        assert await compare(n.store) == []
+        assert await compare_with_replay(n.store) == []
 
 
 async def test_one_that_cannot_be_deleted_keeps_no_other_from_it(store_url, tmp_path, monkeypatch):
@@ -203,7 +203,7 @@ async def test_one_that_cannot_be_deleted_keeps_no_other_from_it(store_url, tmp_
         async with deleted_by(n, tmp_path):
             await gone(n)
         assert [await left_of(n, run.run_no) for run in runs] == [{}] * 12
-        assert await compare(n.store) == []
+        assert await compare_with_replay(n.store) == []
 
 
 @on_both_databases
@@ -218,7 +218,7 @@ async def test_what_is_gone_already_may_be_erased_again(store_url):
             await n.engine.ask(EraseRows(run_no=run.run_no, table="result", keys=keys))
 
         assert await n.store.list_erasable("result", run.run_no) == []
-        assert await compare(n.store) == []
+        assert await compare_with_replay(n.store) == []
 
 
 async def test_a_run_that_goes_on_is_not_deleted(store_url):
@@ -273,7 +273,7 @@ async def looked_at_twice(n: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_run_stays_until_its_author_was_called_back_for_all_of_it(
     store_url, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(deletion, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(retention, "_DELETION_RETRY_SECONDS", 0.01)
     called = CallbackSpec(events=("success",))
     async with node(store_url) as n:
         await n.load(TaskSpec(task_id="a", callbacks=called), callbacks=called)

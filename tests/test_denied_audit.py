@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from aioflow.api.denied_audit import KINDS, LINES, Refusals
+from aioflow.api.audit import DENIAL_KINDS, UNWRITTEN_DENIALS, DeniedRequests
 from aioflow.model.access import AuditEntry
 
 STRANGER = AuditEntry(
@@ -24,7 +24,7 @@ def told(refusals, now, **more):
 
 
 def test_the_first_is_told_at_once_and_the_others_are_counted_for_longer_and_longer():
-    refusals = Refusals()
+    refusals = DeniedRequests()
     found = {}
     for second in range(4 * 3_600):
         refusals.add(STRANGER, float(second))
@@ -39,7 +39,7 @@ def test_the_first_is_told_at_once_and_the_others_are_counted_for_longer_and_lon
 
 
 def test_of_a_stranger_who_reads_it_matters_little_what_of_others_it_does():
-    refusals = Refusals()
+    refusals = DeniedRequests()
     for path in ("/a", "/b", "/c"):
         refusals.add(replace(STRANGER, target=path), 0.0)
         refusals.add(replace(STRANGER, target=path, action="POST"), 0.0)
@@ -52,7 +52,7 @@ def test_of_a_stranger_who_reads_it_matters_little_what_of_others_it_does():
 
 
 def test_what_differs_is_told_apart():
-    refusals = Refusals()
+    refusals = DeniedRequests()
     lines = [
         STRANGER,
         replace(STRANGER, address="10.0.0.2"),
@@ -68,7 +68,7 @@ def test_what_differs_is_told_apart():
 
 
 def test_once_it_is_over_nothing_is_left_to_be_told():
-    refusals = Refusals()
+    refusals = DeniedRequests()
     refusals.add(STRANGER, 0.0)
     refusals.add(STRANGER, 1.0)
 
@@ -80,7 +80,7 @@ def test_once_it_is_over_nothing_is_left_to_be_told():
 
 
 def test_very_many_kinds_are_counted_alone_once_a_minute_and_hide_nobody_known():
-    refusals = Refusals()
+    refusals = DeniedRequests()
     lines = []
     for number in range(5_000):
         now = number / 100
@@ -99,18 +99,18 @@ def test_very_many_kinds_are_counted_alone_once_a_minute_and_hide_nobody_known()
 
 
 def test_however_long_the_database_is_away_what_waits_is_bounded_and_counted():
-    refusals = Refusals()
+    refusals = DeniedRequests()
     for number in range(50_000):
         refusals.add(replace(ANNA, target=f"/{number}"), number * 2.0)
     lines = refusals.take(100_000.0, is_last=True)
 
-    assert len(lines) == LINES + 1
-    assert len(refusals._kinds) <= KINDS
-    assert lines[-1].target == f"{50_000 - LINES} more of known callers"
+    assert len(lines) == UNWRITTEN_DENIALS + 1
+    assert len(refusals._kinds) <= DENIAL_KINDS
+    assert lines[-1].target == f"{50_000 - UNWRITTEN_DENIALS} more of known callers"
 
 
 def test_what_could_not_be_written_is_counted():
-    refusals = Refusals()
+    refusals = DeniedRequests()
     refusals.add(STRANGER, 0.0)
     refusals.add(ANNA, 0.0)
     refusals.lose(refusals.take(0.0))
@@ -122,7 +122,7 @@ def test_what_could_not_be_written_is_counted():
 
 
 def test_at_the_end_all_of_it_is_told():
-    refusals = Refusals()
+    refusals = DeniedRequests()
     for _ in range(3):
         refusals.add(STRANGER, 10.0)
 

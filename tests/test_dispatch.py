@@ -8,8 +8,7 @@ import pytest
 
 from aioflow.clock import SystemClock
 from aioflow.core.scheduling.slots import Slots
-from aioflow.engine.dispatch import EffectDispatcher
-from aioflow.engine.loop import Engine
+from aioflow.engine.loop import EffectDispatcher, Engine
 from aioflow.protocol.effects import StartHost, Warn
 from tests.effects import EXECUTED
 

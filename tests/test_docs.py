@@ -17,8 +17,7 @@ from fastapi.routing import APIRoute
 
 import aioflow
 from aioflow import cli, errors
-from aioflow.author.airflow_context import CONTEXT_INSTEAD
-from aioflow.author.context import TEMPLATE_NAMES
+from aioflow.author.context import CONTEXT_INSTEAD, TEMPLATE_NAMES
 from aioflow.author.dag import DagOptions
 from aioflow.author.operator import Operator
 from aioflow.author.options import SENSOR_NAMES

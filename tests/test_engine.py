@@ -17,9 +17,8 @@ from aioflow.clock import SystemClock
 from aioflow.core.repair import execution
 from aioflow.core.scheduling.slots import Slots
 from aioflow.crypto import Vault
-from aioflow.engine.dispatch import EffectDispatcher
-from aioflow.engine.loop import Engine
-from aioflow.engine.timers import Timers
+from aioflow.engine.loop import EffectDispatcher, Engine
+from aioflow.engine.pending import Timers
 from aioflow.errors import (
     BatchRefused,
     DaemonStopping,
@@ -28,15 +27,13 @@ from aioflow.errors import (
     UnknownRun,
 )
 from aioflow.model.batch import Batch
-from aioflow.model.dag import DagSpec, MapSource, MapSpec, TaskSpec
-from aioflow.model.dag_triggers import DagTriggerSpec
+from aioflow.model.dag import DagSpec, MapSource, MapSpec, ScheduleSpec, TaskSpec
 from aioflow.model.ids import after_clear
-from aioflow.model.schedule import ScheduleSpec
 from aioflow.model.states import Failure, RunState, TaskState
+from aioflow.model.triggers import DagTriggerSpec
 from aioflow.protocol.effects import DeliverOutbox, StartTry
-from aioflow.protocol.inputs import FileParsed, HostUp, OutboxDelivered, TimerFired
+from aioflow.protocol.inputs import FileParsed, HostUp, LiveRun, OutboxDelivered, TimerFired
 from aioflow.protocol.outbox import Alert
-from aioflow.protocol.recovery import LiveRun
 from aioflow.protocol.reports import Deferred, Failed, Succeeded, TriggerFired
 from aioflow.protocol.requests import (
     CancelRun,
@@ -48,7 +45,7 @@ from aioflow.protocol.requests import (
     ShowPools,
 )
 from aioflow.store import open_store
-from aioflow.store.replay import compare
+from aioflow.store.journal import compare_with_replay
 from tests.databases import on_both_databases
 from tests.effects import EXECUTED
 
@@ -431,7 +428,7 @@ async def test_an_ended_run_is_cleared_and_the_journal_tells_the_same(store_url)
             (1, "removed"),
         ]
         assert [row.task_no for row in await n.store.list_results(0, 1 << 60)] == [rows[0].task_no]
-        assert await compare(n.store) == []
+        assert await compare_with_replay(n.store) == []
 
 
 async def test_a_clear_survives_that_the_database_refuses_it_once(store_url):
@@ -471,7 +468,7 @@ async def test_marks_of_a_live_and_of_an_ended_run_are_told_by_the_journal(store
         assert [row.state for row in rows] == [TaskState.SUCCESS, TaskState.SUCCESS]
         assert rows[0].failure is not None
         assert rows[0].failure.reason == "marked"
-        assert await compare(n.store) == []
+        assert await compare_with_replay(n.store) == []
 
 
 @pytest.mark.parametrize("is_cut_short", [False, True])
@@ -498,7 +495,7 @@ async def test_a_restart_goes_on_with_what_is_left_of_a_mark(store_url, monkeypa
         counts = await n.store.count_states(run.run_no)
         assert (0, TaskState.FAILED, 9) in counts
         assert (await n.store.find_run(run_id)).ended_at is not None
-        assert await compare(n.store) == []
+        assert await compare_with_replay(n.store) == []
 
 
 async def test_an_owed_alert_is_delivered_again_until_it_is_reported_done(store_url):

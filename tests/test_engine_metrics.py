@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from aioflow.engine.metrics import Histogram, Measures
-from aioflow.executors.host_load import HostLoad, resident_bytes
+from aioflow.executors.host_inspection import HostLoad, resident_bytes
 from aioflow.model.timestamps import Moment
 from aioflow.protocol.inputs import TimerFired
 from aioflow.protocol.reports import TriggerFired

@@ -21,7 +21,7 @@ from aioflow.core.transaction import Transaction
 from aioflow.errors import BatchRefused, RequestError
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
-from aioflow.model.dag_triggers import DagTriggerSpec
+from aioflow.model.triggers import DagTriggerSpec
 from aioflow.protocol.inputs import FileParsed, HostLost, HostUp, Input, RequestReceived, TimerFired
 from aioflow.protocol.outbox import ALERT, Alert
 from aioflow.protocol.reports import Succeeded

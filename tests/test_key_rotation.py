@@ -11,11 +11,11 @@ import pytest
 from aioflow.crypto import new_key, read_keys, write_keys
 from aioflow.errors import RequestError, SettingsError
 from aioflow.model.dag import DagSpec, TaskSpec, ValueKind
-from aioflow.model.dag_triggers import DagTriggerSpec
+from aioflow.model.triggers import DagTriggerSpec
 from aioflow.protocol.inputs import FileParsed, HostUp
 from aioflow.protocol.reports import Deferred
 from aioflow.protocol.requests import CreateRun, Reencrypt
-from aioflow.store.replay import compare
+from aioflow.store.journal import compare_with_replay
 from tests.turns import until
 from tests.web.node import Node, node
 
@@ -76,14 +76,14 @@ async def test_all_that_was_sealed_is_sealed_anew_and_the_old_key_is_gone(tmp_pa
         assert len(keys_of(tmp_path)) == 1
         assert keys_of(tmp_path) != old
         assert not {text[1:9] for text in before} & {text[1:9] for text in encrypted(tmp_path)}
-        assert await compare(n.store) == []
+        assert await compare_with_replay(n.store) == []
     async with node(tmp_path) as n:
         assert await opened(n) == was
 
 
 async def test_more_triggers_than_fit_into_a_turn_are_all_sealed_anew(tmp_path, monkeypatch):
-    monkeypatch.setattr("aioflow.core.key_rotation.PAGE", 2)
-    monkeypatch.setattr("aioflow.engine.prefetch.PAGE", 2)
+    monkeypatch.setattr("aioflow.core.requests.KEY_ROTATION_PAGE", 2)
+    monkeypatch.setattr("aioflow.engine.prefetch.KEY_ROTATION_PAGE", 2)
     async with node(tmp_path) as n:
         await park(n, 5)
         before = encrypted(tmp_path)
@@ -187,4 +187,4 @@ async def test_the_trigger_that_starts_runs_of_a_dag_is_sealed_anew_and_goes_on(
 
         assert (view.reencrypted, view.unopened) == (1, 0)
         assert await n.store.list_dag_triggers() == [before]
-        assert await compare(n.store) == []
+        assert await compare_with_replay(n.store) == []

@@ -6,8 +6,7 @@ import anyio
 import pytest
 from argon2.exceptions import VerifyMismatchError
 
-from aioflow.api.login_throttle import LoginThrottle
-from aioflow.api.passwords import Passwords
+from aioflow.api.authentication import LoginThrottle, Passwords
 from aioflow.errors import TooManyLogins
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import anyio
 
-from aioflow.api import memory_stats
-from aioflow.api.memory_stats import MemoryStatsCollector
+from aioflow.api import metrics
+from aioflow.api.metrics import MemoryStatsCollector
 from aioflow.clock import SystemClock
 from aioflow.core.state.task_instance import TaskInstance
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, SensorSpec, TaskSpec
@@ -106,7 +106,7 @@ async def test_a_sensor_that_looks_waits_like_what_is_parked_and_is_among_the_ol
 
 
 async def test_others_have_the_loop_between_slices(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory_stats, "_SLICE", 10)
+    monkeypatch.setattr(metrics, "_SLICE", 10)
     async with node(tmp_path) as n, anyio.create_task_group() as group:
         n.define(CHAIN)
         await n.api.trigger("chain")

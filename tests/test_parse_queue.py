@@ -9,9 +9,9 @@ import anyio.lowlevel
 import pytest
 
 from aioflow.catalog import parse_queue
-from aioflow.catalog.parse_queue import QUICK, SLOW, ParseQueue, Rank
+from aioflow.catalog.parse_queue import QUICK_FILES, SLOW_FILES, ParseQueue, ParseRank
 from aioflow.clock import SystemClock
-from aioflow.protocol.parse_results import Parsed
+from aioflow.protocol.reports import Parsed
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -52,7 +52,7 @@ class Parses:
 
 
 @asynccontextmanager
-async def running(parses: Parses, processes: int = QUICK + SLOW):
+async def running(parses: Parses, processes: int = QUICK_FILES + SLOW_FILES):
     it = ParseQueue(parses.parse, parses.conclude, parses.is_empty.set, SystemClock(), processes)
     async with anyio.create_task_group() as group:
         await group.start(it.run)
@@ -63,30 +63,34 @@ async def running(parses: Parses, processes: int = QUICK + SLOW):
 async def test_what_has_changed_goes_before_what_is_new_and_that_before_what_is_tried_again():
     parses = Parses()
     async with running(parses) as it:
-        for number in range(QUICK):
-            it.put(f"first-{number}", Rank.NEW)
-        for file, rank in (("again", Rank.AGAIN), ("new", Rank.NEW), ("changed", Rank.CHANGED)):
+        for number in range(QUICK_FILES):
+            it.put(f"first-{number}", ParseRank.NEW)
+        for file, rank in (
+            ("again", ParseRank.AGAIN),
+            ("new", ParseRank.NEW),
+            ("changed", ParseRank.CHANGED),
+        ):
             it.put(file, rank)
-        await parses.have(began=QUICK)
+        await parses.have(began=QUICK_FILES)
         parses.let_go("first-0")
-        await parses.have(began=QUICK + 1)
+        await parses.have(began=QUICK_FILES + 1)
         parses.let_go("changed")
-        await parses.have(began=QUICK + 2)
+        await parses.have(began=QUICK_FILES + 2)
         parses.let_go("new", "again", "first-1")
         await parses.is_empty.wait()
 
-    assert parses.began[QUICK:] == ["changed", "new", "again"]
+    assert parses.began[QUICK_FILES:] == ["changed", "new", "again"]
     assert it.files == set()
 
 
 async def test_files_that_never_end_give_their_places_to_the_next(monkeypatch):
     monkeypatch.setattr(parse_queue, "QUICK_SECONDS", 0.02)
-    endless = [f"endless-{number}" for number in range(QUICK + SLOW + 2)]
+    endless = [f"endless-{number}" for number in range(QUICK_FILES + SLOW_FILES + 2)]
     parses = Parses()
     parses.let_go("good")
     async with running(parses) as it:
         for file in (*endless, "good"):
-            it.put(file, Rank.NEW)
+            it.put(file, ParseRank.NEW)
         await parses.have(ended=1)
 
         assert parses.ended == [("good", False)]
@@ -101,21 +105,24 @@ async def test_files_that_never_end_give_their_places_to_the_next(monkeypatch):
 async def test_a_file_that_is_known_to_be_slow_takes_no_quick_place():
     parses = Parses()
     async with running(parses) as it:
-        for number in range(SLOW + 1):
-            it.put(f"slow-{number}", Rank.AGAIN, is_slow=True)
-        it.put("quick", Rank.AGAIN)
-        await parses.have(began=SLOW + 1)
+        for number in range(SLOW_FILES + 1):
+            it.put(f"slow-{number}", ParseRank.AGAIN, is_slow=True)
+        it.put("quick", ParseRank.AGAIN)
+        await parses.have(began=SLOW_FILES + 1)
 
-        assert sorted(parses.began) == ["quick", *(f"slow-{number}" for number in range(SLOW))]
-        parses.let_go("quick", *(f"slow-{number}" for number in range(SLOW + 1)))
+        assert sorted(parses.began) == [
+            "quick",
+            *(f"slow-{number}" for number in range(SLOW_FILES)),
+        ]
+        parses.let_go("quick", *(f"slow-{number}" for number in range(SLOW_FILES + 1)))
         await parses.is_empty.wait()
 
 
 async def test_a_file_is_in_one_place_at_a_time():
     parses = Parses()
     async with running(parses) as it:
-        it.put("a", Rank.NEW)
-        it.put("a", Rank.CHANGED)
+        it.put("a", ParseRank.NEW)
+        it.put("a", ParseRank.CHANGED)
         parses.let_go("a")
         await parses.is_empty.wait()
 
@@ -127,8 +134,8 @@ async def test_so_many_files_are_parsed_at_once_as_is_set(processes, quick, slow
     parses = Parses()
     async with running(parses, processes) as it:
         for number in range(20):
-            it.put(f"slow-{number}", Rank.AGAIN, is_slow=True)
-            it.put(f"quick-{number}", Rank.NEW)
+            it.put(f"slow-{number}", ParseRank.AGAIN, is_slow=True)
+            it.put(f"quick-{number}", ParseRank.NEW)
         await parses.have(began=quick + slow)
         await anyio.lowlevel.checkpoint()
         began = [file.partition("-")[0] for file in parses.began]

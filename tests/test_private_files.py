@@ -12,7 +12,7 @@ from aioflow.filesystem import create_file, make_folder, write_file
 from aioflow.processes.process import write_record
 from aioflow.results import result_path, write_value
 from aioflow.settings.home import make_home
-from aioflow.store.last_shutdown import LastShutdown
+from aioflow.store.sqlite.wal_file import LastShutdown
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ import pytest
 from aioflow import processes as package
 from aioflow.processes import Children, orphans, process
 from aioflow.processes.environment import child_environment
-from aioflow.processes.exit_status import OomCounter, describe_exit
 from aioflow.processes.orphans import boot_id, home_mark, read_start_ticks
+from aioflow.processes.process import OomCounter, describe_exit
 from aioflow.protocol.commands import Hello
 from aioflow.protocol.reports import Recalled
 from tests.executors.processes import (
@@ -457,7 +457,7 @@ import anyio, os, signal, sys
 from pathlib import Path
 from aioflow import processes as package
 from aioflow.worker.process import adopt_orphans
-from aioflow.worker.processes import own_children
+from aioflow.worker.process_tree import own_children
 from tests.test_processes import LISTEN, ignore, running_children, swallow, until
 where = Path(sys.argv[1])
 """

@@ -34,7 +34,7 @@ from aioflow.protocol.commands import Reply, RunInfo
 from aioflow.protocol.reports import CancelQuery, Query
 from aioflow.queries import QueryHandler
 from aioflow.redaction import Masks
-from aioflow.worker.queries import (
+from aioflow.worker.query.messages import (
     PAGE_BYTES,
     PAGE_ITEMS,
     EventsPage,

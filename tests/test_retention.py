@@ -21,11 +21,11 @@ from aioflow.maintenance import retention
 from aioflow.maintenance.retention import Cleaning, RetentionDays
 from aioflow.model.access import Actor, Role
 from aioflow.model.dag import DagSpec, TaskSpec
-from aioflow.model.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
 from aioflow.model.states import RunState
+from aioflow.model.triggers import ASSETS, AssetCondition, DagTriggerSpec
 from aioflow.protocol.inputs import FileParsed
 from aioflow.protocol.requests import CancelRun, CreateRun, EmitEvent, EraseVersions, SetPool
-from aioflow.store.replay import compare
+from aioflow.store.journal import compare_with_replay
 from aioflow.telemetry.task_log import TaskLog
 from tests.test_deletion import deleted_by, gone
 from tests.test_engine import Node, node
@@ -108,7 +108,7 @@ async def test_old_runs_go_and_the_newest_stays(store_url, tmp_path):
         assert await left(n) == ["three"]
         async with deleted_by(n, tmp_path):
             await gone(n)
-        assert await compare(n.store) == []
+        assert await compare_with_replay(n.store) == []
 
 
 async def test_old_lines_of_the_audit_go_and_the_chain_of_the_rest_holds(store_url, tmp_path):
@@ -125,7 +125,7 @@ async def test_old_lines_of_the_audit_go_and_the_chain_of_the_rest_holds(store_u
         await n.engine.ask(SetPool(name="db", slots=4), by)
 
         assert await audit_faults(n.store) == []
-        assert await compare(n.store) == []
+        assert await compare_with_replay(n.store) == []
 
 
 async def test_the_run_that_a_live_one_looks_back_at_stays(store_url, tmp_path):
@@ -188,7 +188,7 @@ async def test_versions_go_that_no_run_file_or_dag_has(store_url, tmp_path):
 
         assert await n.store.list_versions() == ["newest", "of-a-run", "of-another"]
         assert [path.name for path in (tmp_path / "code").iterdir()] == ["newest"]
-        assert await compare(n.store) == []
+        assert await compare_with_replay(n.store) == []
 
 
 async def test_a_version_that_was_deleted_may_come_back(store_url, tmp_path):
@@ -221,7 +221,7 @@ async def test_a_version_that_comes_back_in_the_very_turn_it_is_deleted_in_stays
 
         assert (await n.store.list_dags())[0].version == "v1"
         assert [line["event"] for line in logs if line["log_level"] == "error"] == []
-        assert await compare(n.store) == []
+        assert await compare_with_replay(n.store) == []
 
 
 async def test_versions_that_are_held_keep_none_behind_them_from_going(
@@ -337,7 +337,7 @@ async def test_the_key_of_an_event_that_may_start_a_run_is_known_for_ninety_days
         assert (await service.clean()).events == 1
         assert await n.store.list_numbers("dag_event", after=-1, limit=9) == []
         assert len(await n.store.list_named_events("asset:a")) == 1
-        assert await compare(n.store) == []
+        assert await compare_with_replay(n.store) == []
 
 
 async def test_the_journal_goes_a_slice_at_a_time_and_stays_checkable(
@@ -359,10 +359,10 @@ async def test_the_journal_goes_a_slice_at_a_time_and_stays_checkable(
         assert (found.journal, found.more) == (6, True)
         erased = [batch.erased for batch in n.effects.batches[-2:]]
         assert [len(part["journal"]) for part in erased] == [3, 3]
-        assert await compare(n.store) == []
+        assert await compare_with_replay(n.store) == []
     async with node(store_url) as n:  # a restart does not ask for what is gone
         await ended(n)
-        assert await compare(n.store) == []
+        assert await compare_with_replay(n.store) == []
 
 
 async def test_logs_of_runs_that_go_on_stay(store_url, tmp_path):

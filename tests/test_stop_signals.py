@@ -8,7 +8,7 @@ import signal
 import anyio
 import pytest
 
-from aioflow.stop_signals import StopSignals
+from aioflow.daemon.node import StopSignals
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

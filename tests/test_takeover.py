@@ -10,17 +10,15 @@ import msgspec
 import pytest
 import structlog
 
-from aioflow import daemon
 from aioflow.clock import SystemClock
 from aioflow.crypto import Vault, new_key
+from aioflow.daemon import node
 from aioflow.errors import Fenced, HomeBusy, HomeUnusable, SettingsError, StoreUnavailable
 from aioflow.model.rows import NodeFacts
 from aioflow.settings import Settings
-from aioflow.settings.home import make_home
-from aioflow.settings.identity import own_identity
-from aioflow.store import Store, open_store
-from aioflow.store.owner import Owner
-from aioflow.store.postgres import PostgresStore
+from aioflow.settings.home import make_home, own_identity
+from aioflow.store import Owner, Store, open_store
+from aioflow.store.postgres.store import PostgresStore
 from aioflow.store.takeover import (
     HEARTBEAT_SECONDS,
     LEASE_SECONDS,
@@ -153,7 +151,7 @@ async def test_an_idle_daemon_beats_and_one_that_commits_need_not():
 
 
 def test_a_fenced_daemon_that_is_idle_finds_out_before_a_lease_is_over():
-    assert HEARTBEAT_SECONDS + daemon._WATCH_STORE_SECONDS < LEASE_SECONDS <= 6.0
+    assert HEARTBEAT_SECONDS + node._WATCH_STORE_SECONDS < LEASE_SECONDS <= 6.0
 
 
 async def test_a_database_that_is_away_ends_no_daemon_and_another_claim_does():

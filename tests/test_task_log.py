@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioflow.clock import SystemClock
-from aioflow.executors.worker_output import WorkerOutput
+from aioflow.executors.worker_process import WorkerOutput
 from aioflow.protocol.commands import StartTask
 from aioflow.redaction import Masks
 from aioflow.telemetry import task_log
-from aioflow.telemetry.log_file import LogPart
-from aioflow.telemetry.task_log import Attribution, LogKey, TaskLog
+from aioflow.telemetry.task_log import Attribution, LogKey, LogPart, TaskLog
 from aioflow.worker.stdio import IDLE
 from tests.executors.processes import running
 

@@ -19,7 +19,7 @@ from aioflow.protocol.commands import RunInfo, StartTask
 from aioflow.telemetry import tracing
 from aioflow.telemetry.otel_export import PresetIds, SpanMaker, open_export
 from aioflow.telemetry.tracing import Span, Traces
-from aioflow.worker.span_context import within
+from aioflow.worker.task.body import use_span
 from tests.executors.processes import running
 from tests.turns import until
 from tests.web.node import node
@@ -200,7 +200,7 @@ START = StartTask(run_no=1, task_no=7, start_no=3, position=0, map_index=-1, try
 
 def test_while_a_start_runs_its_process_says_which_span_it_is_in():
     trace = trace_id(1, "r", 5)
-    with within(INFO, START):
+    with use_span(INFO, START):
         inside = otel.get_current_span().get_span_context()
         variable = os.environ["TRACEPARENT"]
 
@@ -211,7 +211,7 @@ def test_while_a_start_runs_its_process_says_which_span_it_is_in():
 
 
 def test_a_run_that_the_process_does_not_know_has_none():
-    with within(None, START):
+    with use_span(None, START):
         assert "TRACEPARENT" not in os.environ
 
 

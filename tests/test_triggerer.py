@@ -9,19 +9,19 @@ import msgspec
 import pytest
 
 from aioflow.clock import SystemClock
-from aioflow.executors import describe
+from aioflow.executors import host_inspection
 from aioflow.executors.executor_context import ExecutorContext
-from aioflow.executors.host_load import WatchLoad
+from aioflow.executors.host_inspection import WatchLoad
 from aioflow.executors.shared_host import FIRST_DELAY_SECONDS
 from aioflow.executors.triggerer import Triggerer
-from aioflow.model.trigger_description import Watched
+from aioflow.model.triggers import TriggerDescription
 from aioflow.processes import Children
 from aioflow.protocol.commands import StartTrigger, StopTrigger
 from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger
 from aioflow.protocol.inputs import HostLost, HostUp, LoopBlocked, TriggerCapacityChanged
 from aioflow.protocol.reports import CancelQuery, Query, TriggerEnded, TriggerFired
 from aioflow.telemetry.task_log import TaskLog
-from aioflow.worker.blocked_loop import BlockedLoop
+from aioflow.worker.watchdog import BlockedLoop
 from tests.executors.processes import program, running, until
 
 pytestmark = pytest.mark.process
@@ -135,18 +135,18 @@ async def test_a_trigger_is_hosted_fires_and_is_let_go(tmp_path):
 
 
 async def test_what_a_host_tells_of_its_watches_is_known(tmp_path, monkeypatch):
-    monkeypatch.setattr(describe, "PATIENCE_SECONDS", 20.0)
+    monkeypatch.setattr(host_inspection, "DESCRIPTION_SECONDS", 20.0)
     async with node(tmp_path) as n:
         await until(lambda: n.triggerer.load.watches == [WatchLoad("m:T", 2, 7)])
         n.host(1)
         n.host(2)
 
-        assert await n.triggerer.describe([1, 9]) == {1: Watched(4, 7)}
+        assert await n.triggerer.describe([1, 9]) == {1: TriggerDescription(4, 7)}
         assert await n.triggerer.describe([9]) == {}
 
 
 async def test_nobody_waits_for_long_for_a_host_that_says_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(describe, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(host_inspection, "DESCRIPTION_SECONDS", 0.01)
     async with node(tmp_path) as n:
         n.host(1, "mute")
 

@@ -8,26 +8,26 @@ from pathlib import Path
 
 import pytest
 
+from aioflow.catalog import data_files
 from aioflow.catalog import data_files as beside_module
-from aioflow.catalog import file_contents
 from aioflow.catalog.data_files import Choice, DataFileUse, FilesBeside
-from aioflow.catalog.version_quota import VERSIONS_AN_HOUR, Allowance
+from aioflow.catalog.snapshot import VERSIONS_AN_HOUR, VersionQuota
 from aioflow.clock import SystemClock
-from aioflow.protocol.parse_results import Beside
-from aioflow.worker.data_files import FILE_LIMIT_BYTES, BadFiles, UsedFiles
+from aioflow.protocol.reports import DataFiles
+from aioflow.worker.code.data_files import FILE_LIMIT_BYTES, BadFiles, UsedFiles
 from benchmarks.daemon import put
 
 
-def choose(folder: Path, beside: Beside | None = None, file: str = "etl.py") -> Choice:
-    asked = DataFileUse(folder, beside or Beside(), frozenset({file}))
+def choose(folder: Path, beside: DataFiles | None = None, file: str = "etl.py") -> Choice:
+    asked = DataFileUse(folder, beside or DataFiles(), frozenset({file}))
     return FilesBeside().look({file: asked})[file]
 
 
-def names(folder: Path, beside: Beside | None = None, file: str = "etl.py") -> set[str]:
+def names(folder: Path, beside: DataFiles | None = None, file: str = "etl.py") -> set[str]:
     return set(choose(folder, beside, file).digests)
 
 
-def used(folder: Path, source: str, file: str = "etl.py") -> Beside:
+def used(folder: Path, source: str, file: str = "etl.py") -> DataFiles:
     put(folder / file, source)
     found = UsedFiles(folder, file)
     found.take(file, ast.parse(source))
@@ -53,7 +53,7 @@ def test_what_is_ignored_is_not_taken_unless_it_is_named(tmp_path):
     put(tmp_path / ".aioflowignore", "*.csv\n")
 
     assert names(tmp_path) == {"query.sql"}
-    assert names(tmp_path, Beside(named=("a.csv",))) == {"query.sql", "a.csv"}
+    assert names(tmp_path, DataFiles(named=("a.csv",))) == {"query.sql", "a.csv"}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_line_of_the_file_says_which_are_taken(tmp_path):
         "conf/x.bin",
     }
     assert taken("files = []") == set()
-    [said] = choose(tmp_path, Beside(patterns=("no/*.sql",))).said
+    [said] = choose(tmp_path, DataFiles(patterns=("no/*.sql",))).said
     assert said.reason == "odd.file"
     assert "no/*.sql" in said.message
 
@@ -131,7 +131,7 @@ def test_a_folder_with_ten_thousand_files_gives_only_those_that_are_named(tmp_pa
     for number in range(10_000):
         (tmp_path / f"{number}.csv").touch()
     put(tmp_path / "query.sql", "select 1")
-    choice = choose(tmp_path, Beside(named=("query.sql",)))
+    choice = choose(tmp_path, DataFiles(named=("query.sql",)))
 
     assert set(choice.digests) == {"query.sql"}
     [said] = choice.said
@@ -145,10 +145,10 @@ def test_more_bytes_than_a_version_has_are_not_taken_by_themselves(tmp_path, mon
     put(tmp_path / "a.txt", "x" * 700)
     put(tmp_path / "b.txt", "x" * 700)
 
-    choice = choose(tmp_path, Beside(named=("b.txt",)))
+    choice = choose(tmp_path, DataFiles(named=("b.txt",)))
     assert set(choice.digests) == {"b.txt"}
     assert "1,400 bytes" in choice.said[0].message
-    refused = choose(tmp_path, Beside(patterns=("*.txt",))).refusal
+    refused = choose(tmp_path, DataFiles(patterns=("*.txt",))).refusal
     assert refused is not None
     assert "b.txt" in refused.message
 
@@ -157,19 +157,19 @@ def test_a_huge_file_is_not_read_and_that_is_said(tmp_path):
     with (tmp_path / "huge.csv").open("wb") as file:
         file.truncate(50 * 1024**3)  # sparse
 
-    choice = choose(tmp_path, Beside(paths={"huge.csv": 7}))
+    choice = choose(tmp_path, DataFiles(paths={"huge.csv": 7}))
     assert choice.digests == {}
     [said] = choice.said
     assert said.line == 7
     assert "huge.csv is larger than 1 MiB" in said.message
-    refused = choose(tmp_path, Beside(patterns=("*.csv",))).refusal
+    refused = choose(tmp_path, DataFiles(patterns=("*.csv",))).refusal
     assert refused is not None
     assert refused.reason == "files"
 
 
 def test_a_path_that_no_task_will_find_is_said(tmp_path):
     put(tmp_path.parent / "outside.sql", "select 1")
-    choice = choose(tmp_path, Beside(paths={"missing.sql": 3, "../outside.sql": 4}))
+    choice = choose(tmp_path, DataFiles(paths={"missing.sql": 3, "../outside.sql": 4}))
 
     assert [(said.line, said.message.partition(":")[0]) for said in choice.said] == [
         (3, "no file is at missing.sql"),
@@ -181,7 +181,7 @@ def test_a_binary_file_is_taken_if_it_is_named(tmp_path):
     (tmp_path / "model.bin").write_bytes(b"\0\1\2")
 
     assert names(tmp_path) == set()
-    assert names(tmp_path, Beside(named=("model.bin",))) == {"model.bin"}
+    assert names(tmp_path, DataFiles(named=("model.bin",))) == {"model.bin"}
 
 
 def test_a_link_out_of_the_folder_is_taken_only_if_it_is_named(tmp_path):
@@ -195,14 +195,14 @@ def test_a_link_out_of_the_folder_is_taken_only_if_it_is_named(tmp_path):
     (dags / "self.txt").symlink_to(dags / "self.txt")
     (dags / "loop").symlink_to(dags)
 
-    assert names(dags, Beside(named=("loop",))) >= {"cfg.json"}
+    assert names(dags, DataFiles(named=("loop",))) >= {"cfg.json"}
     assert "secret.txt" not in names(dags)
-    assert names(dags, Beside(named=("secret.txt",))) == {"cfg.json", "secret.txt"}
+    assert names(dags, DataFiles(named=("secret.txt",))) == {"cfg.json", "secret.txt"}
 
 
 def test_a_file_that_changes_while_it_is_read_is_as_it_was_read(tmp_path, monkeypatch):
     put(tmp_path / "query.sql", "select 1")
-    files, asked = FilesBeside(), DataFileUse(tmp_path, Beside(), frozenset({"etl.py"}))
+    files, asked = FilesBeside(), DataFileUse(tmp_path, DataFiles(), frozenset({"etl.py"}))
     before = files.look({"etl.py": asked})["etl.py"]
     stamp = (tmp_path / "query.sql").stat()
     (tmp_path / "query.sql").write_text("select 2")  # within one tick: its stamp stays
@@ -214,7 +214,7 @@ def test_a_file_that_changes_while_it_is_read_is_as_it_was_read(tmp_path, monkey
     assert taken.choice.differs(before)
     assert not files.look({"etl.py": asked})["etl.py"].differs(taken.choice)
     (tmp_path / "query.sql").write_bytes(b"x" * (FILE_LIMIT_BYTES + 1))
-    assert file_contents.read(tmp_path / "query.sql") is None
+    assert data_files.read_file(tmp_path / "query.sql") is None
 
 
 def test_a_file_that_changed_after_the_import_read_it_is_not_taken(tmp_path):
@@ -222,7 +222,7 @@ def test_a_file_that_changed_after_the_import_read_it_is_not_taken(tmp_path):
     status = (tmp_path / "cfg.json").stat()
     stamp = (status.st_mtime_ns - 1, status.st_size, status.st_ino)
     read: dict[str, tuple[int, ...]] = {"cfg.json": stamp}
-    asked = DataFileUse(tmp_path, Beside(opened=read), frozenset({"etl.py"}))
+    asked = DataFileUse(tmp_path, DataFiles(opened=read), frozenset({"etl.py"}))
 
     assert FilesBeside().take("etl.py", asked, as_it_is=False) is None
     taken = FilesBeside().take("etl.py", asked, as_it_is=True)
@@ -231,7 +231,7 @@ def test_a_file_that_changed_after_the_import_read_it_is_not_taken(tmp_path):
 
 
 def test_what_is_written_there_all_the_time_makes_so_many_versions_an_hour():
-    allowance = Allowance(SystemClock())
+    allowance = VersionQuota(SystemClock())
     given = [allowance.take("etl.py") for _ in range(VERSIONS_AN_HOUR + 5)]
 
     assert given.count(True) == VERSIONS_AN_HOUR

@@ -11,7 +11,7 @@ from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.states import RunState
 from aioflow.queries.wait_cycles import WAITS_LIMIT, Cycles, before
 from aioflow.queries.waits import Waits
-from aioflow.worker.queries import RunWanted
+from aioflow.worker.query.messages import RunWanted
 from tests.executors.processes import running, until
 from tests.test_queries import Child, World
 

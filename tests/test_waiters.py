@@ -9,13 +9,12 @@ from functools import partial
 
 import pytest
 
-from aioflow.core.state.digests import Digests, of_text
-from aioflow.core.state.pages import Pages
-from aioflow.queries.waiters import FEW, Waiters
+from aioflow.core.state.packed_maps import Digests, Pages, text_digest
+from aioflow.queries.waits import FEW, Waiters
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("waiter_map", [Pages, partial(Digests, of_text)])
+@pytest.mark.parametrize("waiter_map", [Pages, partial(Digests, text_digest)])
 def test_they_hold_what_sets_by_key_would(waiter_map, seed):
     dice = random.Random(seed)
     crowds, sets = Waiters(waiter_map()), defaultdict(set)
@@ -36,7 +35,7 @@ def test_they_hold_what_sets_by_key_would(waiter_map, seed):
 @pytest.mark.parametrize("seed", range(5))
 def test_texts_lead_to_what_a_dict_would(seed):
     dice = random.Random(seed)
-    texts, plain = Digests(of_text), {}
+    texts, plain = Digests(text_digest), {}
     for step in range(6_000):
         text = str(dice.randrange(2_000))
         if dice.random() < (0.2 if step < 4_000 else 0.8):
@@ -54,7 +53,7 @@ def test_texts_lead_to_what_a_dict_would(seed):
 
 
 def test_a_text_takes_less_room_than_itself():
-    texts = Digests(of_text)
+    texts = Digests(text_digest)
     tracemalloc.start()
     try:
         for number in range(20_000):

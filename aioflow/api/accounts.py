@@ -12,11 +12,15 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
-from aioflow.api.audit import AuditView, audit_view
-from aioflow.api.auth_cache import TOKEN_PREFIX, AuthCache, digest_of
-from aioflow.api.denied_audit import Refusals
-from aioflow.api.login_throttle import LoginThrottle
-from aioflow.api.passwords import Passwords, checked_password
+from aioflow.api.audit import AuditView, DeniedRequests, audit_view
+from aioflow.api.authentication import (
+    TOKEN_PREFIX,
+    AuthCache,
+    LoginThrottle,
+    Passwords,
+    checked_password,
+    digest_of,
+)
 from aioflow.api.schemas import instant, iso
 from aioflow.clock import Clock
 from aioflow.errors import (
@@ -133,7 +137,7 @@ class Access:
         self._send = send
         self._passwords = passwords or Passwords()
         self._throttle = LoginThrottle()
-        self._refusals = Refusals()
+        self._refusals = DeniedRequests()
         self._arrived = anyio.Event()
         self._writing = anyio.Lock()
 

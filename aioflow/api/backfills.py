@@ -12,15 +12,14 @@ import msgspec
 
 from aioflow._threads import in_thread
 from aioflow.api.queries import RunReader
-from aioflow.api.request_checks import checked_key, packed_conf
 from aioflow.api.schemas import instant, iso, plain_fields
-from aioflow.author.type_names import conf_misfit
+from aioflow.api.validation import checked_idempotency_key, packed_conf
+from aioflow.author.params import type_misfit
 from aioflow.clock import Clock
 from aioflow.core.runs.backfills import is_wanted, proposed, refuse_order, slots_of
 from aioflow.core.scheduling.timetable import first_instant
 from aioflow.errors import BadConf, RequestError, UnknownBackfill
-from aioflow.model.backfill import BackfillRow, Reprocess
-from aioflow.model.dag import DagSpec
+from aioflow.model.dag import BackfillRow, DagSpec, Reprocess
 from aioflow.model.rows import DagRow, RunRow
 from aioflow.model.states import RunState
 from aioflow.model.timestamps import Timestamp
@@ -131,7 +130,7 @@ class Backfills:
             max_active=max_active,
             is_reverse=reverse,
             conf=packed_conf(conf),
-            key=checked_key(key),
+            key=checked_idempotency_key(key),
         )
         number, created = cast("tuple[int, bool]", await self._send(wanted))
         return await self.show(number), created
@@ -143,7 +142,7 @@ class Backfills:
         if not conf:
             return
         _, spec = await self._dag(dag_id)
-        wrong = conf_misfit(spec.types, conf)
+        wrong = type_misfit(spec.types, conf)
         if wrong is None:
             return
         if key is None or await self._store.find_keyed_backfill(dag_id, key) is None:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
-from aioflow.api.results import RESULT_BYTES
 from aioflow.api.schemas import EmittedView, EventView, iso, plain_bytes
-from aioflow.author.events import checked_event
+from aioflow.api.task_instances import RESULT_BYTES
+from aioflow.author.durable_calls import checked_event
 from aioflow.errors import AioflowError, BadEvent
 from aioflow.model.ids import RunNo
 from aioflow.model.rows import NamedEventRow

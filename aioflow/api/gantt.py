@@ -1,28 +1,124 @@
-"""How the tasks of a run spent their time.
+"""Gantt chart: how the tasks of a run spent their time.
 
 An ended try has a row unless it was a first success, and an ended wait has none. These spans
-come from the journal if it still covers the run and is not too long. Otherwise waits are part of
-the running time.
+come from the journal, as state changes with the times of their commits, if the journal still
+covers the run and is not too long. Otherwise waits are part of the running time.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import TypeAlias
 
-from aioflow.api.history import Steps, read_steps
-from aioflow.api.layout import TaskLocation
+from aioflow._threads import in_thread
 from aioflow.api.page_schemas import SpannedView, SpanView
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import TaskView, instant, iso
+from aioflow.api.task_instances import TaskLocation
+from aioflow.model.batch import JournalRow
 from aioflow.model.ids import TaskNo
-from aioflow.model.rows import TaskRow, TryRow
+from aioflow.model.rows import RunRow, TaskRow, TryRow
 from aioflow.model.states import TaskState
 from aioflow.model.timestamps import Timestamp
+from aioflow.store import Store
+from aioflow.store.journal import steps_of, unpacked
 
-__all__ = ("gantt",)
+__all__ = (
+    "StateChanges",
+    "first_commit_at",
+    "gantt",
+    "read_state_changes",
+)
 
-_KINDS = {
+StateChanges: TypeAlias = dict[TaskNo, list[tuple[Timestamp, TaskState]]]
+
+_JOURNAL_COMMITS = 2_000
+_JOURNAL_COMMITS_AT_ONCE = 10
+_JOURNAL_BYTES = 16 * 1024 * 1024
+"""Limit of unpacked journal data that is read for one response."""
+
+
+async def read_state_changes(
+    store: Store, run: RunRow, task_nos: Collection[TaskNo]
+) -> StateChanges | None:
+    """Return the state changes of a run's tasks; ``None`` if the journal is too long or young."""
+    after = await first_commit_at(store, run.created_at)
+    if after is None:
+        return None
+    of = frozenset(task_nos)
+    found: StateChanges = {}
+    commits = size = 0
+    while True:
+        rows = await store.read_journal(after, limit=_JOURNAL_COMMITS_AT_ONCE)
+        until = run.ended_at
+        wanted = [row for row in rows if until is None or row.at <= until]
+        size += await in_thread(_take_all, wanted, of, found, _JOURNAL_BYTES - size)
+        if size > _JOURNAL_BYTES:
+            return None
+        commits += len(wanted)
+        if len(wanted) < _JOURNAL_COMMITS_AT_ONCE:
+            return found
+        if commits >= _JOURNAL_COMMITS:
+            return None
+        after = rows[-1].commit_no
+
+
+async def first_commit_at(store: Store, at: Timestamp) -> int | None:
+    """Return the number before the first commit at or after a timestamp, found by binary search.
+
+    ``None`` if commits since then have been deleted. Timestamps increase with commit numbers
+    unless the clock was set back.
+    """
+    oldest = await store.oldest_commit()
+    if oldest is None:
+        return None
+    low, high = oldest, await _last_commit(store)
+    first = await store.read_journal(oldest - 1, limit=1)
+    if not first or (oldest > 1 and first[0].at > at):
+        return None  # the journal no longer reaches back that far
+    while low < high:
+        middle = (low + high) // 2
+        found = await store.read_journal(middle - 1, limit=1)
+        if found and found[0].at < at:
+            low = found[0].commit_no + 1
+        else:
+            high = middle
+    return low - 1
+
+
+async def _last_commit(store: Store) -> int:
+    return max((node.commit_no for node in await store.list_nodes()), default=0)
+
+
+def _take_all(
+    rows: Sequence[JournalRow], task_nos: Collection[TaskNo], found: StateChanges, room: int
+) -> int:
+    """Collect the state changes of commits until ``room`` is exceeded; see ``_take``."""
+    size = 0
+    for row in rows:
+        size += _take(row, task_nos, found)
+        if size > room:
+            break
+    return size
+
+
+def _take(row: JournalRow, task_nos: Collection[TaskNo], found: StateChanges) -> int:
+    """Collect the state changes of one commit. Return its size in bytes."""
+    try:
+        packed = unpacked(row.body)
+        if len(packed) > _JOURNAL_BYTES:
+            return len(packed)
+        steps = steps_of(packed)
+    except ValueError:
+        return len(row.body)  # `aioflow db check` reports it
+    for task_no, state in steps:
+        if task_no in task_nos:
+            found.setdefault(task_no, []).append((row.at, TaskState(state)))
+    return len(packed)
+
+
+_SPAN_KINDS = {
     TaskState.QUEUED: "queued",
     TaskState.RUNNING: "running",
     TaskState.SENSING: "waiting",
@@ -44,7 +140,7 @@ async def gantt(reader: RunReader, run_id: str, *, offset: int, limit: int) -> l
         rows.update((row.task_no, row) for row in found)
         for row in await reader.store.list_tries_between(first, end, limit=4 * limit):
             tries[row.task_no].append(row)
-    steps = await read_steps(reader.store, run, {place.task_no for place in places})
+    steps = await read_state_changes(reader.store, run, {place.task_no for place in places})
     return [
         _spanned(view, place, rows, tries.get(place.task_no, []), steps)
         for view, place in zip(views, places, strict=True)
@@ -56,16 +152,16 @@ def _spanned(
     place: TaskLocation,
     rows: Mapping[TaskNo, TaskRow],
     tries: Sequence[TryRow],
-    steps: Steps | None,
+    steps: StateChanges | None,
 ) -> SpannedView:
     row = rows.get(place.task_no)
     told = [] if steps is None else steps.get(place.task_no, [])
     if told:
-        spans = _from_steps(told)
+        spans = _spans_from_journal(told)
     elif row is None:
         spans = []
     else:
-        spans = _from_rows(row, tries, view)
+        spans = _spans_from_rows(row, tries, view)
     return SpannedView(
         task_id=view.task_id,
         map_index=view.map_index,
@@ -76,11 +172,11 @@ def _spanned(
     )
 
 
-def _from_steps(steps: Sequence[tuple[Timestamp, TaskState]]) -> list[SpanView]:
+def _spans_from_journal(steps: Sequence[tuple[Timestamp, TaskState]]) -> list[SpanView]:
     """Convert state changes to spans. Each ends with the next one; a last live one has no end."""
     spans = []
     for at, (began, state) in enumerate(steps):
-        kind = _KINDS.get(state)
+        kind = _SPAN_KINDS.get(state)
         if kind is None:
             continue
         ended = steps[at + 1][0] if at + 1 < len(steps) else None
@@ -89,7 +185,7 @@ def _from_steps(steps: Sequence[tuple[Timestamp, TaskState]]) -> list[SpanView]:
     return spans
 
 
-def _from_rows(row: TaskRow, tries: Sequence[TryRow], view: TaskView) -> list[SpanView]:
+def _spans_from_rows(row: TaskRow, tries: Sequence[TryRow], view: TaskView) -> list[SpanView]:
     spans = []
     last: Timestamp | None = None
     for one in tries:
@@ -109,11 +205,11 @@ def _from_rows(row: TaskRow, tries: Sequence[TryRow], view: TaskView) -> list[Sp
         until = row.started_at if row.started_at is not None else row.ended_at
         spans.append(_span("queued", row.queued_at, until))
     if row.started_at is not None:
-        spans += _running(row, row.started_at, view)
+        spans += _running_spans(row, row.started_at, view)
     return spans
 
 
-def _running(row: TaskRow, started_at: Timestamp, view: TaskView) -> list[SpanView]:
+def _running_spans(row: TaskRow, started_at: Timestamp, view: TaskView) -> list[SpanView]:
     if row.state is TaskState.SENSING:
         return [_span("waiting", started_at, None)]
     if row.state is not TaskState.DEFERRED:

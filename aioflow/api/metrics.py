@@ -1,29 +1,170 @@
-"""Metrics of a node."""
+"""Metrics of a node, statistics of its memory, and the readiness that ``/health/ready`` returns.
+
+The memory is read in slices and with little of the event loop's time.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
-from aioflow.api.memory_stats import MemoryStats
+from aioflow._threads import in_thread
+from aioflow.api.schemas import HealthView
+from aioflow.api.triggers import kind_of
 from aioflow.clock import Clock
+from aioflow.core.runs.task_counts import fresh_queued
+from aioflow.core.scheduling.ready import still_waits
+from aioflow.core.state.child_roles import ASYNC, TRIGGERS
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.outbox_quota import backlog
+from aioflow.core.state.task_instance import TaskInstance
 from aioflow.engine.loop import Engine
-from aioflow.errors import StoreUnavailable
-from aioflow.executors.host_load import HostLoad
-from aioflow.model.states import RunState, TaskState
+from aioflow.errors import StoreError, StoreUnavailable
+from aioflow.executors.host_inspection import HostLoad
+from aioflow.filesystem import full_disk
+from aioflow.model.states import RunState, TaskState, TriggerState
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.outbox import is_callback
 from aioflow.store import Store
 
-__all__ = ("Metrics", "Sizes", "Sizing", "measured", "outbox_counts")
+__all__ = (
+    "OLDEST_TASKS",
+    "WAITING_STATES",
+    "MemoryStats",
+    "MemoryStatsCollector",
+    "Metrics",
+    "Sizes",
+    "Sizing",
+    "health",
+    "measured",
+    "outbox_counts",
+)
+
+OLDEST_TASKS = 10
+"""Number of queued tasks and polling sensors that are listed individually, longest wait first."""
+
+_SLICE = 1_000
+"""Objects processed before other tasks get the event loop."""
+
+_CHEAP_US = 2_000
+_RESTS = 50
+"""A pass longer than ``_CHEAP_US`` is cached for this multiple of its duration, so that all passes
+together take 2 % of the event loop's time.
+"""
+
+_SINCE: dict[TaskState, Callable[[TaskInstance], Timestamp | None]] = {
+    TaskState.QUEUED: lambda task: task.queued_at,
+    TaskState.SENSING: lambda task: task.started_at,
+}
+"""Start of a wait that no trigger ends, by the task's state."""
+
+WAITING_STATES = frozenset(_SINCE)
+"""States of the tasks listed in ``MemoryStats.oldest``."""
+
+Of = TypeVar("Of")
 
 
-_POLL_US = 15_000_000
-_POLL_SECONDS = 2.0
+class MemoryStats:
+    """The result of one pass over memory.
+
+    Attributes:
+        states: Number of live tasks by state.
+        queued: Number of tasks that wait for a slot, by pool.
+        parked: Number of waiting triggers, by kind.
+        oldest: Queued tasks and polling sensors with the longest waits: start of the wait, row
+            number and task.
+    """
+
+    def __init__(self) -> None:
+        self.states: Counter[str] = Counter()
+        self.queued: Counter[str] = Counter()
+        self.parked: Counter[str] = Counter()
+        self.oldest: list[tuple[Timestamp, int, TaskInstance]] = []
+
+
+class MemoryStatsCollector:
+    """Collects statistics of a node's memory. Concurrent callers share one pass."""
+
+    def __init__(self, clock: Clock, engine: Engine) -> None:
+        self._clock = clock
+        self._engine = engine
+        self._lock = anyio.Lock()
+        self._known = MemoryStats()
+        self._good_until_us = -1
+
+    async def collect(self) -> MemoryStats:
+        """Return current statistics, or slightly older ones if collecting them takes long."""
+        async with self._lock:
+            if self._clock.monotonic_us() > self._good_until_us:
+                took_us = await self._collect()
+                rests_us = _RESTS * took_us if took_us > _CHEAP_US else -1
+                self._good_until_us = self._clock.monotonic_us() + rests_us
+            return self._known
+
+    async def _collect(self) -> int:
+        """Collect the statistics and return the time spent on this task alone, in µs."""
+        found, took_us = MemoryStats(), 0
+        began = self._clock.monotonic_us()
+        for _ in self._pass(found):
+            took_us += self._clock.monotonic_us() - began
+            await anyio.lowlevel.checkpoint()
+            began = self._clock.monotonic_us()
+        self._known = found
+        return took_us
+
+    def _pass(self, found: MemoryStats) -> Iterator[None]:
+        """Count objects in memory. Packed ones are not visited, since they are counted already."""
+        memory = self._engine.memory
+        lives = list(memory.active_tasks.objects.values())
+        folded = len(memory.active_tasks) - len(lives)
+        if folded > 0:
+            found.states[TaskState.DEFERRED.label] += folded
+        for form, count in memory.packing.forms.counts():
+            found.parked[kind_of(form.class_path)] += count
+        for some in _slices(lives):
+            _count_tasks(some, found)
+            yield
+        for waits in _slices(list(memory.waits.objects.values())):
+            found.parked.update(
+                kind_of(wait.row.class_path) for wait in waits if wait.state is TriggerState.WAITING
+            )
+            yield
+        for runs in _slices(list(memory.runs.objects.values())):
+            for group in (group for run in runs for group in run.groups.values()):
+                if fresh := fresh_queued(group):
+                    found.queued[group.spec.pool] += fresh
+                    found.states[TaskState.QUEUED.label] += fresh
+            yield
+
+
+def _count_tasks(lives: Sequence[TaskInstance], found: MemoryStats) -> None:
+    waiting: list[tuple[Timestamp, int, TaskInstance]] = []
+    for state, count in Counter(task.state for task in lives).items():
+        found.states[state.label] += count
+    for task in lives:
+        if still_waits(task):
+            found.queued[task.spec.pool] += 1
+        since = _SINCE[task.state](task) if task.state in _SINCE else None
+        if since is not None:
+            waiting.append((since, task.task_no, task))
+    found.oldest = heapq.nsmallest(OLDEST_TASKS, [*found.oldest, *waiting], key=lambda one: one[:2])
+
+
+def _slices(all_of: list[Of]) -> Iterator[list[Of]]:
+    for first in range(0, len(all_of), _SLICE):
+        yield all_of[first : first + _SLICE]
+
+
+_SIZE_POLL_US = 15_000_000
+_SIZE_POLL_SECONDS = 2.0
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -50,8 +191,8 @@ class Sizing:
         """
         now = self._clock.monotonic_us()
         if now >= self._next_us:
-            self._next_us = now + _POLL_US
-            with anyio.move_on_after(_POLL_SECONDS), contextlib.suppress(StoreUnavailable):
+            self._next_us = now + _SIZE_POLL_US
+            with anyio.move_on_after(_SIZE_POLL_SECONDS), contextlib.suppress(StoreUnavailable):
                 oldest = await self._store.read_journal(limit=1)
                 rows = commit_no - oldest[0].commit_no + 1 if oldest else 0
                 self._known = Sizes(await self._store.size_bytes(), max(rows, 0))
@@ -169,3 +310,46 @@ def outbox_counts(memory: Memory) -> dict[str, int]:
     for kind, count in backlog(memory.outbox_quotas).items():
         found["callbacks" if is_callback(kind) else "alerts"] += count
     return found
+
+
+_REQUIRED_HOSTS = frozenset({ASYNC, TRIGGERS})
+
+_STUCK_LOOP_US = 10_000_000
+"""If inputs wait longer than this, the engine loop is considered stuck."""
+
+
+async def health(
+    engine: Engine, store: Store, home: Path | None, clock: Clock, *, is_read: bool
+) -> HealthView:
+    """Return whether the database, the disk, the engine and the hosts work.
+
+    A stopping daemon is not ready, although it answers requests until it ends.
+
+    Args:
+        is_read: Whether the DAG files that existed when the daemon started have been read.
+        home: The folder that results are written to; ``None`` if none are written.
+    """
+    age_us = clock.monotonic_us() - engine.turned_at
+    is_away = engine.store_away_since is not None
+    full = "" if home is None else await in_thread(full_disk, home)
+    checks = {
+        "database": not is_away and await _is_database_whole(store),
+        "disk": not full and not engine.slots.count_unwritten(engine.memory),
+        "engine": engine.turns > 0 and not (engine.waiting_inputs and age_us > _STUCK_LOOP_US),
+        "hosts": engine.memory.hosts_up >= _REQUIRED_HOSTS,
+        "open": engine.slots.is_open,
+        "dags": is_read,
+    }
+    status = "ready" if all(checks.values()) else "not_ready"
+    reason = engine.store_error if is_away else full
+    return HealthView(
+        status=status, checks=checks, reason=reason, owed=outbox_counts(engine.memory)
+    )
+
+
+async def _is_database_whole(store: Store) -> bool:
+    try:
+        await store.list_runs(limit=1)
+    except StoreError:
+        return False
+    return not store.is_damaged

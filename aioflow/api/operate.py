@@ -9,7 +9,7 @@ from typing import Any, cast
 import anyio
 
 from aioflow.api.queries import RunReader
-from aioflow.api.request_checks import checked_key, packed_payload
+from aioflow.api.validation import checked_idempotency_key, packed_payload
 from aioflow.errors import AioflowError, RequestError, UnknownRun
 from aioflow.model.ids import TriggerNo
 from aioflow.model.states import RunState, TaskState
@@ -90,7 +90,7 @@ class Actions(RunReader):
             failed=failed,
             latest=latest,
             round=number,
-            key=checked_key(key),
+            key=checked_idempotency_key(key),
         )
         run = await self.run(run_id)
         answer = await self._send(request, CLEAR_SECONDS)
@@ -203,7 +203,7 @@ class Actions(RunReader):
             RequestError: If its event cannot be given manually.
         """
         request = FireTrigger(
-            trigger_no=trigger_no, payload=packed_payload(payload), key=checked_key(key)
+            trigger_no=trigger_no, payload=packed_payload(payload), key=checked_idempotency_key(key)
         )
         told = cast("tuple[str, str, int]", await self._send(request))
         run_id, task_id, map_index = told

@@ -1,18 +1,22 @@
-"""Queries of the web page, composed from parts that share one reader."""
+"""Queries of the web page, composed from parts that share one reader.
+
+The overview, the nodes, the pools and the next fire times of all schedules are in this module.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import heapq
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib.metadata import version
 from typing import cast
 
+from aioflow._threads import in_thread
 from aioflow.api.dags import import_errors
-from aioflow.api.damage import run_state
 from aioflow.api.gantt import gantt
-from aioflow.api.graphs import Graphs
+from aioflow.api.graphs import Graphs, RunStateCounts
 from aioflow.api.live_stream import Commits
-from aioflow.api.memory_stats import MemoryStats, MemoryStatsCollector
-from aioflow.api.nodes import node_view
-from aioflow.api.overview import Overview
+from aioflow.api.metrics import WAITING_STATES, MemoryStats, MemoryStatsCollector
 from aioflow.api.page_schemas import (
     HolderView,
     ImportErrorView,
@@ -20,33 +24,249 @@ from aioflow.api.page_schemas import (
     OverviewView,
     PoolView,
     RecentRunView,
+    SlotView,
     SpannedView,
     StartView,
+    WaitingView,
 )
-from aioflow.api.progress import Progress
 from aioflow.api.queries import RunReader
-from aioflow.api.schemas import iso
+from aioflow.api.schedule_texts import schedule_text
+from aioflow.api.schemas import iso, run_state_name, summary, wait_view
 from aioflow.api.task_detail import TaskReader
-from aioflow.api.trigger_stats import Fires
-from aioflow.api.triggers import TriggerReader
-from aioflow.api.triggers_page import Waiting
-from aioflow.api.upcoming import upcoming
+from aioflow.api.triggers import NODE_NO, TriggerReader
+from aioflow.api.triggers_page import TriggerStats, WaitingTriggers
 from aioflow.clock import Clock
+from aioflow.core.scheduling import timetable
 from aioflow.core.state.memory import Memory
 from aioflow.core.transaction import Transaction
 from aioflow.engine.loop import Engine
 from aioflow.errors import DaemonAway
-from aioflow.executors.host_load import HostLoad
+from aioflow.executors.host_inspection import HostLoad
 from aioflow.model.batch import Batch
-from aioflow.model.rows import PoolRow
+from aioflow.model.dag import DagSpec
+from aioflow.model.rows import NodeRow, PoolRow, RunRow
+from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import Timestamp
-from aioflow.model.trigger_description import Describe
+from aioflow.model.triggers import DescribeTriggers
 from aioflow.protocol.requests import OF_RUN, Holder, Request, ShowHolders, ShowPools
 
-__all__ = ("Reads",)
+__all__ = ("UPCOMING_FIRE_TIMES", "Overview", "Reads", "node_view", "upcoming_fire_times")
+
+_DAY_US = 86_400_000_000
+_OVERVIEW_RUNS = 10
+
+
+class Overview:
+    """Summarizes the state of a node.
+
+    Args:
+        engine: The engine of this node.
+        looking: Collects statistics of its memory.
+        lag_seconds: Returns the recent delay of its event loop.
+    """
+
+    def __init__(
+        self,
+        reader: RunReader,
+        clock: Clock,
+        fires: TriggerStats,
+        engine: Engine,
+        *,
+        began_us: int,
+        looking: MemoryStatsCollector,
+        lag_seconds: Callable[[], float],
+    ) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._fires = fires
+        self._engine = engine
+        self._began_us = began_us
+        self._memory_stats = looking
+        self._lag_seconds = lag_seconds
+
+    async def show(self, status: str) -> OverviewView:
+        """Return the overview."""
+        engine, slots, store = self._engine, self._engine.slots, self._reader.store
+        stats = await self._memory_stats.collect()
+        failed = await store.list_runs(state=RunState.FAILED, limit=_OVERVIEW_RUNS)
+        known = await self._reader.catalogue.known()
+        used = sum(not worker.is_idle for worker in slots.workers)
+        return OverviewView(
+            status=status,
+            version=version("aioflow-engine"),
+            uptime_seconds=(self._clock.monotonic_us() - self._began_us) / 1e6,
+            is_store_away=engine.store_away_since is not None,
+            live_runs=len(engine.memory.runs),
+            states=dict(sorted(stats.states.items())),
+            slots={
+                "def": SlotView(all=len(slots.workers), used=used),
+                "async": SlotView(all=slots.coroutines, used=slots.running_coroutines),
+            },
+            parked=dict(sorted(stats.parked.items())),
+            failed_24h=await store.count_failed_since(self._clock.now() - _DAY_US),
+            import_errors=len(import_errors(known)),
+            loop_lag_seconds=self._lag_seconds(),
+            fires_per_second=round(sum(self._fires.per_second().values()), 3),
+            waiting_longest=await self._longest(stats, engine.memory.shift),
+            damaged=(await self._reader.damaged())[:_OVERVIEW_RUNS],
+            failed_runs=[summary(row, store.damages.of_run(row.run_no)) for row in failed],
+        )
+
+    async def _longest(self, stats: MemoryStats, shift: int) -> list[WaitingView]:
+        """Return the longest waits: deferred and queued tasks, and polling sensors.
+
+        Args:
+            shift: Offset of the wall clock to steady time, which trigger rows use.
+        """
+        store = self._reader.store
+        rows = await store.list_triggers(limit=_OVERVIEW_RUNS)
+        others = [one for one in stats.oldest if one[2].state in WAITING_STATES]
+        numbers = [row.run_no for row in rows] + [live.run.run_no for _, _, live in others]
+        runs = await store.find_runs_by_no(numbers)
+        places: list[tuple[Timestamp, RunRow, int, int, str]] = []
+        for row in rows:
+            run = runs.get(row.run_no)
+            place = None if run is None else (await self._reader.layout(run)).find(row.task_no)
+            if run is not None and place is not None:
+                state = TaskState.DEFERRED.label
+                since = row.since + shift
+                places.append((since, run, place.position, place.map_index, state))
+        for since, _, live in others:
+            run = runs.get(live.run.run_no)
+            if run is not None:
+                places.append((since, run, live.position, live.map_index, live.state.label))
+        places.sort(key=lambda one: one[0])
+        return await self._views(places[:_OVERVIEW_RUNS])
+
+    async def _views(
+        self, places: list[tuple[Timestamp, RunRow, int, int, str]]
+    ) -> list[WaitingView]:
+        of_run: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        runs = {run.run_no: run for _, run, _, _, _ in places}
+        for _, run, position, map_index, _ in places:
+            of_run[run.run_no].append((position, map_index))
+        waits = {
+            (run_no, *place): wait
+            for run_no, wanted in of_run.items()
+            for place, wait in (await self._reader.waits(runs[run_no], wanted)).items()
+        }
+        found = []
+        for _, run, position, map_index, state in places:
+            spec = await self._reader.known_spec(run.version, run.dag_id)
+            if position >= len(spec.tasks):
+                continue
+            mapped = spec.tasks[position].mapped
+            is_loop = mapped is not None and mapped.until >= 0
+            found.append(
+                WaitingView(
+                    run_id=run.run_id,
+                    dag_id=run.dag_id,
+                    task_id=spec.tasks[position].task_id,
+                    map_index=-1 if is_loop else map_index,
+                    round=max(map_index, 0) if is_loop else 0,
+                    state=state,
+                    waiting_on=wait_view(waits.get((run.run_no, position, map_index))),
+                )
+            )
+        return found
+
+
+UPCOMING_FIRE_TIMES = 500
+"""Maximum number in a response."""
+
+_FIRE_TIMES_PER_DAG = 100
+"""Limit for one DAG, so that a DAG that fires every second does not crowd out others."""
+
+
+async def upcoming_fire_times(
+    reader: RunReader, *, after: Timestamp, until: Timestamp
+) -> list[StartView]:
+    """Return the next fire times of DAGs that are not paused, the earliest first.
+
+    For a custom timetable that is the fire time it waits for; no others are requested.
+    """
+    known = await reader.catalogue.known()
+    own = {} if reader.timetables is None else reader.timetables.expected()
+    begins = {
+        row.dag_id: at
+        for row in known.dags.values()
+        if not row.paused
+        and not row.gone
+        and (at := own.get(row.dag_id, row.next_run_at)) is not None
+    }
+    first = [(max(at, after), dag_id) for dag_id, at in begins.items()]
+    soon = heapq.nsmallest(UPCOMING_FIRE_TIMES, (one for one in first if one[0] <= until))
+    chosen = [known.dags[dag_id] for _, dag_id in soon]
+    specs = {row.dag_id: await reader.known_spec(row.version, row.dag_id) for row in chosen}
+    return await in_thread(_merged_fire_times, begins, specs, after, until)
+
+
+def _merged_fire_times(
+    begins: Mapping[str, Timestamp],
+    specs: Mapping[str, DagSpec],
+    after: Timestamp,
+    until: Timestamp,
+) -> list[StartView]:
+    queue: list[tuple[Timestamp, str]] = []
+    for dag_id, spec in specs.items():
+        at: Timestamp | None = begins[dag_id]
+        if at is not None and at < after:
+            at = _next_fire_time(spec, after - 1)
+        if at is not None and at <= until:
+            queue.append((at, dag_id))
+    heapq.heapify(queue)
+    found: list[StartView] = []
+    counts: dict[str, int] = {}
+    while queue and len(found) < UPCOMING_FIRE_TIMES:
+        at, dag_id = heapq.heappop(queue)
+        spec = specs[dag_id]
+        text, zone = schedule_text(spec), spec.timezone
+        found.append(StartView(dag_id=dag_id, at=iso(at) or "", schedule=text, timezone=zone))
+        counts[dag_id] = counts.get(dag_id, 0) + 1
+        later = _next_fire_time(spec, at) if counts[dag_id] < _FIRE_TIMES_PER_DAG else None
+        if later is not None and later <= until:
+            heapq.heappush(queue, (later, dag_id))
+    return found
+
+
+def _next_fire_time(spec: DagSpec, after: Timestamp) -> Timestamp | None:
+    """Return the next fire time after a timestamp; ``None`` if it is unknown or there is none."""
+    schedule = spec.schedule
+    if schedule is None or schedule.once or schedule.gap_us is not None:
+        return None
+    at = timetable.next_slot(schedule, spec.timezone, after=after)
+    return None if at is None or (spec.end_date is not None and at > spec.end_date) else at
+
+
+def node_view(row: NodeRow, engine: Engine | None, now: Timestamp) -> NodeView:
+    """Return a node as JSON shows it.
+
+    Args:
+        engine: The engine of the responding node; ``None`` without a daemon.
+    """
+    is_here = engine is not None and row.node_no == NODE_NO and row.epoch == engine.memory.epoch
+    state = "away" if not is_here else "drained" if row.is_drained else "up"
+    slots = triggers = None
+    if engine is not None and is_here:
+        slots = len(engine.slots.workers) + engine.slots.coroutines
+        triggers = len(engine.memory.waits)
+    return NodeView(
+        node=row.node_no,
+        epoch=row.epoch,
+        state=state,
+        started_at=iso(row.started_at),
+        seen_at=iso(now if is_here else row.seen_at),
+        version=row.version,
+        pid=row.pid,
+        host=row.host,
+        slots=slots,
+        triggers=triggers,
+        is_here=is_here,
+    )
+
 
 _HOLDERS = 100
-_RECENT = 20
+_RECENT_RUNS = 20
 
 
 class Reads:
@@ -71,7 +291,7 @@ class Reads:
         send: Callable[[Request], Awaitable[object]],
         *,
         hosts: Callable[[], Sequence[HostLoad]],
-        watched: Describe,
+        watched: DescribeTriggers,
     ) -> None:
         self._reader = reader
         self._clock = clock
@@ -79,13 +299,13 @@ class Reads:
         self._send = send
         self._hosts = hosts
         self.lag_seconds: Callable[[], float] = lambda: 0.0
-        self.fires = Fires(clock)
+        self.fires = TriggerStats(clock)
         self.commits = Commits(clock)
         self.graphs = Graphs(reader)
-        self.progress = Progress(reader, clock)
+        self.progress = RunStateCounts(reader, clock)
         self.trigger_reader = TriggerReader(reader, self._memory, watched)
         self.one_task = TaskReader(reader, self.trigger_reader)
-        self.waiting = Waiting(
+        self.waiting = WaitingTriggers(
             reader,
             clock,
             self.fires,
@@ -169,12 +389,12 @@ class Reads:
 
     async def recent(self, dag_ids: Sequence[str]) -> dict[str, list[RecentRunView]]:
         """Return the newest runs of DAGs for bar charts, the newest first."""
-        found = await self._reader.store.list_recent_runs(dag_ids, limit=_RECENT)
+        found = await self._reader.store.list_recent_runs(dag_ids, limit=_RECENT_RUNS)
         return {
             dag_id: [
                 RecentRunView(
                     run_id=row.run_id,
-                    state=run_state(row),
+                    state=run_state_name(row),
                     started_at=iso(row.started_at),
                     ended_at=iso(row.ended_at),
                 )
@@ -189,7 +409,7 @@ class Reads:
 
     async def upcoming(self, *, after: Timestamp, until: Timestamp) -> list[StartView]:
         """Return the next fire times of schedules."""
-        return await upcoming(self._reader, after=after, until=until)
+        return await upcoming_fire_times(self._reader, after=after, until=until)
 
     # ── logs ────────────────────────────────────────────────────────────────────────────
 
@@ -207,10 +427,10 @@ class Reads:
     async def pools(self) -> list[PoolView]:
         """Return the limited pools by name."""
         if self._engine is None:
-            return [_pool(row, None, None) for row in await self._reader.store.list_pools()]
+            return [_pool_view(row, None, None) for row in await self._reader.store.list_pools()]
         stats = await self.collect()
         found = cast("list[tuple[PoolRow, int]]", await self._send(ShowPools()))
-        return [_pool(row, used, stats.queued[row.name]) for row, used in found]
+        return [_pool_view(row, used, stats.queued[row.name]) for row, used in found]
 
     async def holders(self, name: str) -> list[HolderView]:
         """Return the tasks that occupy a pool, running ones first."""
@@ -224,11 +444,11 @@ class Reads:
             version = versions.get(holder.run_id)
             if version is not None:
                 spec = await self._reader.known_spec(version, holder.dag_id)
-                found.append(_holder(holder, spec.tasks[holder.position].task_id))
+                found.append(_holder_view(holder, spec.tasks[holder.position].task_id))
         return found
 
 
-def _pool(row: PoolRow, used: int | None, queued: int | None) -> PoolView:
+def _pool_view(row: PoolRow, used: int | None, queued: int | None) -> PoolView:
     return PoolView(
         name=row.name,
         slots=row.slots,
@@ -238,7 +458,7 @@ def _pool(row: PoolRow, used: int | None, queued: int | None) -> PoolView:
     )
 
 
-def _holder(holder: Holder, task_id: str) -> HolderView:
+def _holder_view(holder: Holder, task_id: str) -> HolderView:
     return HolderView(
         run_id=holder.run_id,
         task_id=task_id,

@@ -1,4 +1,4 @@
-"""JSON schemas of the web page's data. ``views`` has those for scripts."""
+"""JSON schemas of the web page's data. ``schemas`` has those for scripts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from aioflow.api.damage import DamageView
-from aioflow.api.schemas import RunSummary, TaskView, TriggerView
-from aioflow.api.wait_views import WaitView
+from aioflow.api.schemas import DamageView, RunSummary, TaskView, TriggerView, WaitView
 
 __all__ = (
     "AgeView",

@@ -8,44 +8,59 @@ from typing import Any, Literal, TypeAlias
 
 from anyio.lowlevel import checkpoint
 
-from aioflow.api.dags import GONE, Catalogue, KnownDags, broken_view, import_error
-from aioflow.api.damage import DamageView, damage_view, quarantine, run_state
-from aioflow.api.fire_times import Timetables, calendar_fire_times, foreseen, next_run_at
-from aioflow.api.layout import Layout, TaskLocation, absent_state
-from aioflow.api.log_parts import part_of
-from aioflow.api.params import params_view
-from aioflow.api.public_fields import PublicFields
-from aioflow.api.results import ShownResults
+from aioflow.api.dags import (
+    GONE,
+    Catalogue,
+    KnownDags,
+    Timetables,
+    broken_view,
+    calendar_fire_times,
+    import_error,
+    next_run_at,
+    timetable_fire_times,
+)
 from aioflow.api.schedule_texts import schedule_text
 from aioflow.api.schemas import (
     DagDetailView,
     DagView,
+    DamageView,
     RunSummary,
     RunView,
     TaskSpecView,
     TaskView,
+    damage_view,
     iso,
     plain_fields,
+    quarantine_reason,
+    run_state_name,
     summary,
 )
-from aioflow.api.task_views import task_view
+from aioflow.api.task_instances import (
+    RunLayout,
+    ShownResults,
+    TaskLocation,
+    absent_state,
+    log_part_of_try,
+    task_view,
+)
+from aioflow.api.trigger_details import PublicFields
+from aioflow.api.validation import params_view
 from aioflow.errors import RequestError, UnknownDag, UnknownRound, UnknownRun, UnknownTask
 from aioflow.model.dag import DagSpec, TaskSpec
-from aioflow.model.dag_triggers import DagTriggerRow
 from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import DagRow, ExpansionRow, RunRow, TaskRow
 from aioflow.model.states import RunState, TaskState, Wait
 from aioflow.model.timestamps import Timestamp
-from aioflow.model.trigger_description import (
-    Describe,
+from aioflow.model.triggers import (
+    DagTriggerRow,
     DescribeSensors,
-    nothing_known,
-    nothing_of_sensors,
+    DescribeTriggers,
+    describe_no_sensors,
+    describe_no_triggers,
 )
 from aioflow.protocol.requests import OF_RUN
 from aioflow.store import Store
-from aioflow.telemetry.log_file import LogPart
-from aioflow.telemetry.task_log import TaskLog
+from aioflow.telemetry.task_log import LogPart, TaskLog
 
 __all__ = ("PAGE", "Counted", "DagsWanted", "Log", "RunReader")
 
@@ -76,8 +91,8 @@ class RunReader:
     """
 
     timetables: Timetables | None = None
-    watched: Describe = staticmethod(nothing_known)
-    watched_sensors: DescribeSensors = staticmethod(nothing_of_sensors)
+    watched: DescribeTriggers = staticmethod(describe_no_triggers)
+    watched_sensors: DescribeSensors = staticmethod(describe_no_sensors)
 
     def __init__(self, store: Store, tasklog: TaskLog, results: Path | None = None) -> None:
         self.store = store
@@ -206,7 +221,9 @@ class RunReader:
         spec = await self.spec(row.version, dag_id)
         if spec.trigger is not None and spec.trigger.is_timetable:
             own = (await self.store.find_dag_triggers([dag_id])).get(dag_id)
-            slots: Sequence[Timestamp] = await foreseen(self.timetables, row, own, after, count)
+            slots: Sequence[Timestamp] = await timetable_fire_times(
+                self.timetables, row, own, after, count
+            )
         else:
             slots = calendar_fire_times(row, spec, after, count)
         return [iso(slot) or "" for slot in slots]
@@ -328,12 +345,12 @@ class RunReader:
             self._counted[run.run_no, run.ended_at] = counted
         return counted
 
-    async def layout(self, run: RunRow) -> Layout:
+    async def layout(self, run: RunRow) -> RunLayout:
         """Return the locations of a run's tasks."""
         spec = await self.known_spec(run.version, run.dag_id)
-        return Layout(run, spec, await self.store.list_expansions(run.run_no))
+        return RunLayout(run, spec, await self.store.list_expansions(run.run_no))
 
-    async def layouts(self, run_nos: Iterable[RunNo]) -> dict[RunNo, tuple[RunRow, Layout]]:
+    async def layouts(self, run_nos: Iterable[RunNo]) -> dict[RunNo, tuple[RunRow, RunLayout]]:
         """Return the runs that exist, with the locations of their tasks, in few queries."""
         runs = await self.store.find_runs_by_no(set(run_nos))
         expansions: dict[RunNo, list[ExpansionRow]] = {run_no: [] for run_no in runs}
@@ -342,7 +359,7 @@ class RunReader:
         return {
             run_no: (
                 run,
-                Layout(run, await self.known_spec(run.version, run.dag_id), expansions[run_no]),
+                RunLayout(run, await self.known_spec(run.version, run.dag_id), expansions[run_no]),
             )
             for run_no, run in runs.items()
         }
@@ -357,19 +374,19 @@ class RunReader:
         return RunView(
             run_id=run.run_id,
             dag_id=run.dag_id,
-            state=run_state(run),
+            state=run_state_name(run),
             logical_date=iso(run.logical_date),
             started_at=iso(run.started_at),
             ended_at=iso(run.ended_at),
             conf=plain_fields(run.conf),
             version=run.version,
-            quarantine=quarantine(run, self.store.damages.of_run(run.run_no)),
+            quarantine=quarantine_reason(run, self.store.damages.of_run(run.run_no)),
             counts=layout.counts(states, run.state),
             tasks=tasks,
         )
 
     async def tasks_at(
-        self, run: RunRow, layout: Layout, places: Sequence[TaskLocation]
+        self, run: RunRow, layout: RunLayout, places: Sequence[TaskLocation]
     ) -> list[TaskView]:
         """Return the tasks at these locations of a run."""
         rows: dict[TaskNo, TaskRow] = {}
@@ -430,7 +447,7 @@ class RunReader:
         if task_id != OF_RUN:
             rows = await self.store.find_tasks([place.task_no])
             tries = await self.store.list_tries(place.task_no)
-            part = part_of(tries, rows[0] if rows else None, try_number)
+            part = log_part_of_try(tries, rows[0] if rows else None, try_number)
         if part is None:
             return _nothing
         return self._tasklog.reading(run.run_no, place.position, place.map_index, part=part)

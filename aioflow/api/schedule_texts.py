@@ -6,10 +6,9 @@ from datetime import timedelta
 
 import msgspec
 
-from aioflow.api.public_fields import PublicFields
-from aioflow.model.dag import DagSpec
-from aioflow.model.dag_triggers import ASSETS, AssetCondition, DagTriggerRow, DagTriggerSpec
-from aioflow.model.schedule import ScheduleSpec
+from aioflow.api.trigger_details import PublicFields
+from aioflow.model.dag import DagSpec, ScheduleSpec
+from aioflow.model.triggers import ASSETS, AssetCondition, DagTriggerRow, DagTriggerSpec
 
 __all__ = ("schedule_text",)
 

@@ -1,7 +1,8 @@
-"""JSON schemas of responses that scripts rely on.
+"""JSON schemas of responses that scripts rely on, waits and their causes included.
 
 Timestamps become ISO 8601 in UTC with a ``Z``, states their lower-case names, and values that
-JSON does not have the closest ones it has.
+JSON does not have the closest ones it has. Where a row is damaged, ``damaged`` or ``unreadable``
+is shown in place of its value.
 """
 
 from __future__ import annotations
@@ -14,35 +15,216 @@ from typing import Any
 
 import msgspec
 
-from aioflow.api.damage import quarantine, run_state
-from aioflow.api.wait_views import ErrorView, WaitView, iso
 from aioflow.author.codec import DEPTH_LIMIT, decode
-from aioflow.core.state.loop_blocking import LoopBlocker
+from aioflow.core.state.attribution import LoopBlocker
 from aioflow.errors import RequestError
-from aioflow.model.damage import Damage
-from aioflow.model.rows import RunRow
-from aioflow.model.timestamps import Timestamp, to_timestamp
+from aioflow.model.rows import DAMAGED, Damage, RunRow, TaskRow, is_damage
+from aioflow.model.states import Failure, RunState, TaskState, Wait, WaitKind
+from aioflow.model.timestamps import Timestamp, to_datetime, to_timestamp
 
 __all__ = (
+    "CauseView",
+    "ChainView",
     "DagDetailView",
     "DagView",
+    "DamageView",
     "ErrorView",
     "HealthView",
+    "PolledWait",
     "RunSummary",
     "RunView",
     "TaskSpecView",
     "TaskView",
     "TriggerView",
     "Triggered",
+    "WaitView",
+    "damage_view",
+    "error_view",
     "instant",
     "iso",
     "plain",
     "plain_bytes",
     "plain_fields",
+    "quarantine_reason",
+    "run_state_name",
+    "shown_state",
     "slow_view",
     "summary",
+    "task_state_name",
     "unreadable",
+    "wait_view",
 )
+
+_SLOT_WAITS = frozenset({WaitKind.SLOT, WaitKind.LIMIT, WaitKind.HOST})
+
+
+class PolledWait(Wait, frozen=True, kw_only=True):
+    """A wait for something that is polled.
+
+    Attributes:
+        last_check_at, next_check_at: Times of the polls, if known.
+    """
+
+    last_check_at: Timestamp | None = None
+    next_check_at: Timestamp | None = None
+
+
+class WaitView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task or run waits for; see ``model.Wait``.
+
+    Attributes:
+        trigger_id: The trigger that it waits for; ``None`` if it waits for none.
+        last_check_at, next_check_at: Times of its checks, if known.
+    """
+
+    kind: str
+    detail: str
+    since: str | None
+    until: str | None
+    trigger_id: int | None = None
+    last_check_at: str | None = None
+    next_check_at: str | None = None
+
+
+class ErrorView(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a try ended badly; see ``model.Failure``."""
+
+    type: str
+    message: str
+    reason: str
+
+
+class CauseView(msgspec.Struct, frozen=True, kw_only=True):
+    """A link of a chain.
+
+    Attributes:
+        depth: Distance from the start of the chain. A link waits for the links that follow with
+            a depth greater by one, or never ran because these failed.
+        run_id: Another run if a task waits for a task of the previous run.
+        waiting_on: ``None`` for a task that is not waiting now.
+        count: Number of children it represents, in the same state for the same cause.
+        error: The error of a task that failed itself.
+    """
+
+    depth: int
+    run_id: str
+    task_id: str
+    map_index: int
+    round: int
+    map_label: str | None = None
+    state: str
+    waiting_on: WaitView | None
+    count: int = 1
+    error: ErrorView | None = None
+
+
+class ChainView(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a run or one of its tasks does not continue.
+
+    Attributes:
+        more: Number of omitted links.
+    """
+
+    run_id: str
+    dag_id: str
+    state: str
+    causes: list[CauseView]
+    more: int
+
+
+def shown_state(state: TaskState, run_state: RunState, wait: Wait | None) -> TaskState:
+    """Return the state of a task; ``QUEUED`` for a pending child that only waits for a slot."""
+    is_waiting = state is TaskState.PENDING and run_state is RunState.RUNNING
+    if is_waiting and wait is not None and wait.kind in _SLOT_WAITS:
+        return TaskState.QUEUED
+    return state
+
+
+def iso(at: Timestamp | None) -> str | None:
+    """Format a timestamp as ISO 8601 in UTC; ``None`` if it is out of the calendar's range."""
+    if at is None:
+        return None
+    try:
+        moment = to_datetime(at)
+    except OverflowError:
+        return None
+    return moment.replace(tzinfo=None).isoformat() + "Z"
+
+
+def error_view(failure: Failure | None) -> ErrorView | None:
+    """Return why a try ended badly as JSON shows it."""
+    if failure is None:
+        return None
+    return ErrorView(type=failure.type, message=failure.message, reason=failure.reason)
+
+
+def wait_view(wait: Wait | None, state: TaskState | None = None) -> WaitView | None:
+    """Return a wait as JSON shows it.
+
+    Args:
+        state: The state of the waiting task. For a running one, a wait for the database is
+            omitted: it only means that the engine did not respond.
+    """
+    is_unknown = wait is not None and wait.kind is WaitKind.DATABASE
+    if wait is None or (state is TaskState.RUNNING and is_unknown):
+        return None
+    last, following = None, None
+    if isinstance(wait, PolledWait):
+        last, following = wait.last_check_at, wait.next_check_at
+    return WaitView(
+        kind=wait.kind.value,
+        detail=wait.detail,
+        since=iso(wait.since),
+        until=iso(wait.until),
+        trigger_id=None if wait.kind is WaitKind.INTERVAL else wait.looks_no,
+        last_check_at=iso(last),
+        next_check_at=iso(following),
+    )
+
+
+class DamageView(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the database that cannot be read.
+
+    Attributes:
+        row: Its key.
+        run_id, dag_id: The run and DAG it belongs to, as far as they can be read.
+    """
+
+    table: str
+    row: str
+    column: str
+    reason: str
+    run_id: str | None
+    dag_id: str | None
+
+
+def damage_view(damage: Damage, run: RunRow | None) -> DamageView:
+    """Return a damaged row as JSON shows it."""
+    return DamageView(
+        table=damage.table,
+        row=damage.key,
+        column=damage.column,
+        reason=damage.reason,
+        run_id=None if run is None else run.run_id,
+        dag_id=damage.dag_id if run is None else run.dag_id,
+    )
+
+
+def run_state_name(run: RunRow) -> str:
+    """Return the name of a run's state; ``damaged`` if its row is damaged."""
+    return DAMAGED if is_damage(run.quarantine) else run.state.label
+
+
+def task_state_name(row: TaskRow) -> str:
+    """Return the name of a task's state; ``damaged`` if its row is damaged."""
+    is_damaged = row.failure is not None and row.failure.reason == DAMAGED
+    return DAMAGED if is_damaged else row.state.label
+
+
+def quarantine_reason(run: RunRow, damage: Damage | None) -> str | None:
+    """Return why a run starts nothing any more; ``None`` if it is healthy."""
+    return str(damage) if run.quarantine is None and damage is not None else run.quarantine
+
 
 _EXACT = 1 << 53
 """Beyond this, JSON parsers do not agree on the value of an integer."""
@@ -414,12 +596,12 @@ def summary(run: RunRow, damage: Damage | None = None) -> RunSummary:
     return RunSummary(
         run_id=run.run_id,
         dag_id=run.dag_id,
-        state=run_state(run),
+        state=run_state_name(run),
         cause=run.cause,
         logical_date=iso(run.logical_date),
         created_at=iso(run.created_at),
         started_at=iso(run.started_at),
         ended_at=iso(run.ended_at),
         version=run.version,
-        quarantine=quarantine(run, damage),
+        quarantine=quarantine_reason(run, damage),
     )

@@ -12,22 +12,16 @@ import anyio
 import msgspec
 
 from aioflow.api.accounts import Access
+from aioflow.api.authentication import Passwords
 from aioflow.api.backfills import Backfills
-from aioflow.api.dag_triggers import list_dag_triggers, page_of_dag_triggers
-from aioflow.api.dags import Catalogue
+from aioflow.api.causes import Explaining
+from aioflow.api.dags import Catalogue, FirstScan, Timetables
 from aioflow.api.events import NamedEvents
-from aioflow.api.explain import Explaining
-from aioflow.api.fire_times import Timetables
-from aioflow.api.health import health
-from aioflow.api.key_rotation import Rotation, RotationView
-from aioflow.api.metrics import Metrics, Sizes, Sizing, measured
+from aioflow.api.metrics import Metrics, Sizes, Sizing, health, measured
 from aioflow.api.operate import REQUEST_SECONDS
 from aioflow.api.page_queries import Reads
 from aioflow.api.page_schemas import PoolView
-from aioflow.api.params import check_params
-from aioflow.api.passwords import Passwords
 from aioflow.api.queries import PAGE
-from aioflow.api.request_checks import checked_id, checked_key, packed_conf
 from aioflow.api.schemas import (
     CleanedView,
     DagDetailView,
@@ -40,8 +34,14 @@ from aioflow.api.schemas import (
     instant,
     slow_view,
 )
-from aioflow.api.startup_files import FirstRead
-from aioflow.api.values import NamedValues
+from aioflow.api.triggers import list_dag_triggers, page_of_dag_triggers
+from aioflow.api.validation import (
+    check_params,
+    checked_idempotency_key,
+    checked_run_id,
+    packed_conf,
+)
+from aioflow.api.values import KeyRotation, NamedValues, RotationView
 from aioflow.clock import Clock, SystemClock
 from aioflow.core.transaction import Transaction
 from aioflow.crypto import Vault
@@ -55,18 +55,18 @@ from aioflow.errors import (
     UnknownDag,
     UnknownTrigger,
 )
-from aioflow.executors.host_load import HostLoad
+from aioflow.executors.host_inspection import HostLoad
 from aioflow.model.access import Actor, audit_entry
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.rows import DagRow, RunRow
 from aioflow.model.timestamps import Timestamp
-from aioflow.model.trigger_description import (
-    Describe,
+from aioflow.model.triggers import (
     DescribeSensors,
-    nothing_known,
-    nothing_of_sensors,
+    DescribeTriggers,
+    describe_no_sensors,
+    describe_no_triggers,
 )
 from aioflow.protocol.requests import CountTasks, CreateRun, Note, Request, SetPaused
 from aioflow.store import Store
@@ -120,8 +120,8 @@ class Api(Explaining):
         vault: Vault | None = None,
         clean: Callable[[bool], Awaitable[CleanedView]] | None = None,
         hosts: Callable[[], Sequence[HostLoad]] = tuple,
-        watched: Describe = nothing_known,
-        watched_sensors: DescribeSensors = nothing_of_sensors,
+        watched: DescribeTriggers = describe_no_triggers,
+        watched_sensors: DescribeSensors = describe_no_sensors,
         spans: Callable[[], tuple[int, int]] = lambda: (0, 0),
         timetables: Timetables | None = None,
         passwords: Passwords | None = None,
@@ -140,10 +140,10 @@ class Api(Explaining):
         self.watched, self.watched_sensors = watched, watched_sensors
         self._sizing = Sizing(store, clock)
         self._began_us = clock.monotonic_us()
-        self._first_read = FirstRead(clock, dags_read)
+        self._first_read = FirstScan(clock, dags_read)
         self._rotation = None
         if vault is not None and home is not None:
-            self._rotation = Rotation(vault, home / "key")
+            self._rotation = KeyRotation(vault, home / "key")
         if engine is not None:
             self.catalogue = Catalogue(store, follows=True)
         self.reads = Reads(self, clock, engine, self._send, hosts=hosts, watched=watched)
@@ -164,7 +164,7 @@ class Api(Explaining):
         return acting
 
     async def rotate(self) -> RotationView:
-        """Rotate the key of the home; see ``Rotation``."""
+        """Rotate the key of the home; see ``KeyRotation``."""
         if self._rotation is None:
             raise DaemonAway(str(self._home or ""))
         return await self._rotation.rotate(self._send)
@@ -268,10 +268,10 @@ class Api(Explaining):
         """
         request = CreateRun(
             dag_id=dag_id,
-            run_id=checked_id(run_id),
+            run_id=checked_run_id(run_id),
             conf=packed_conf(conf),
             logical_date=None if logical_date is None else instant(logical_date, "logical_date"),
-            key=checked_key(key),
+            key=checked_idempotency_key(key),
         )
         try:
             await check_params(self._running.memory, dag_id, conf)
@@ -314,7 +314,9 @@ class Api(Explaining):
         self, name: str, *, key: str | None = None, data: Any = None, request: str | None = None
     ) -> EmittedView:
         """Store a named event; see ``NamedEvents``. ``request`` is its idempotency key."""
-        return await self._events.emit(name, key=key, data=data, request=checked_key(request))
+        return await self._events.emit(
+            name, key=key, data=data, request=checked_idempotency_key(request)
+        )
 
     async def list_events(
         self, *, name: str | None = None, limit: int = 100, before: int | None = None
@@ -376,7 +378,7 @@ class Api(Explaining):
         self.reads.committed(batch, draft)
 
     async def health(self) -> HealthView:
-        """Return whether the daemon works; see ``api.health``."""
+        """Return whether the daemon works; see ``api.metrics``."""
         engine, is_read = self._running, self._first_read.is_over
         return await health(engine, self.store, self._home, self.clock, is_read=is_read)
 

@@ -7,13 +7,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from aioflow.api.layout import Layout, TaskLocation, absent_state
 from aioflow.api.page_schemas import InputView, RecordView, TaskShownView, TryView
 from aioflow.api.queries import PAGE, RunReader
-from aioflow.api.results import RESULT_BYTES
-from aioflow.api.schemas import ErrorView, TaskView, TriggerView, iso, plain_bytes
+from aioflow.api.schemas import ErrorView, TaskView, TriggerView, iso, plain_bytes, shown_state
+from aioflow.api.task_instances import RESULT_BYTES, RunLayout, TaskLocation, absent_state
 from aioflow.api.triggers import TriggerReader
-from aioflow.api.wait_views import shown_state
 from aioflow.core.tasks.expand import leaves, pick, width
 from aioflow.errors import RequestError, StoreSlow, UnknownTask
 from aioflow.model.ids import TaskNo
@@ -69,7 +67,7 @@ class TaskReader:
         found = await self._trigger_reader.views(rows)
         return found[0] if found else None
 
-    async def _inputs(self, run: RunRow, layout: Layout, place: TaskLocation) -> list[InputView]:
+    async def _inputs(self, run: RunRow, layout: RunLayout, place: TaskLocation) -> list[InputView]:
         """Return the results that a task takes as arguments; for many results only their number."""
         spec = layout.spec.tasks[place.position]
         names = {parent: layout.spec.tasks[parent].task_id for parent in spec.argument_parents}
@@ -88,7 +86,7 @@ class TaskReader:
         return found
 
     async def _input_items(
-        self, run: RunRow, layout: Layout, place: TaskLocation
+        self, run: RunRow, layout: RunLayout, place: TaskLocation
     ) -> dict[int, Any]:
         """Return the items that a mapped child takes, by the position of their producer."""
         mapped = layout.spec.tasks[place.position].mapped
@@ -117,7 +115,7 @@ class TaskReader:
         return found
 
     async def _list(
-        self, run: RunRow, layout: Layout, position: int
+        self, run: RunRow, layout: RunLayout, position: int
     ) -> tuple[int, ResultRow | None] | None:
         """Return the length of a task's list and its row; no row for a mapped task's children.
 
@@ -131,7 +129,7 @@ class TaskReader:
         rows = await self._reader.store.list_results(number, number + 1, limit=1)
         return (rows[0].width, rows[0]) if rows and rows[0].width is not None else None
 
-    async def _value(self, run: RunRow, layout: Layout, parent: int, place: TaskLocation) -> Any:
+    async def _value(self, run: RunRow, layout: RunLayout, parent: int, place: TaskLocation) -> Any:
         if layout.is_expanded(parent):
             number = layout.task_no(parent, place.map_index)
             if not self._is_paired(layout, parent, place) or number is None:
@@ -147,7 +145,7 @@ class TaskReader:
         return await self._reader.results.shown(rows[0]) if rows else None
 
     @staticmethod
-    def _is_paired(layout: Layout, parent: int, place: TaskLocation) -> bool:
+    def _is_paired(layout: RunLayout, parent: int, place: TaskLocation) -> bool:
         mapped = layout.spec.tasks[place.position].mapped
         return mapped is not None and parent in mapped.along
 
@@ -283,7 +281,7 @@ class Segment(msgspec.Struct, frozen=True):
         return TaskLocation(self.position + at, -1, number)
 
 
-def _segments(run: RunRow, layout: Layout, task_id: str | None) -> Iterator[Segment]:
+def _segments(run: RunRow, layout: RunLayout, task_id: str | None) -> Iterator[Segment]:
     alone: Segment | None = None
     for position, task in enumerate(layout.spec.tasks):
         is_wanted = task_id is None or task.task_id == task_id

@@ -1,29 +1,39 @@
-"""Deferred tasks: the rows of their triggers as shown to users."""
+"""Triggers as shown to users: those of deferred tasks, and DAG triggers, which start runs."""
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from anyio.lowlevel import checkpoint
 
-from aioflow.api.queries import RunReader
-from aioflow.api.schemas import TriggerView, iso
-from aioflow.api.wait_views import PolledWait
+from aioflow.api.queries import PAGE, RunReader
+from aioflow.api.schemas import PolledWait, TriggerView, iso
+from aioflow.api.trigger_details import DETAIL_LENGTH
 from aioflow.core.state.memory import Memory
 from aioflow.core.triggers.assignment import is_stopped
-from aioflow.core.why import is_unwatched
+from aioflow.core.why import explain_dag_trigger, is_unwatched
 from aioflow.errors import RequestError
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
-from aioflow.model.rows import RunRow, TriggerRow
+from aioflow.model.rows import DagRow, RunRow, TriggerRow
 from aioflow.model.states import TriggerState, Wait, WaitKind
-from aioflow.model.trigger_description import Describe, Watched
+from aioflow.model.triggers import (
+    DagTriggerRow,
+    DagTriggerSpec,
+    DescribeTriggers,
+    TriggerDescription,
+)
 
 __all__ = (
     "KINDS",
     "NODE_NO",
     "TriggerReader",
+    "count_dag_triggers",
     "kind_of",
+    "list_dag_triggers",
+    "page_of_dag_triggers",
     "stored_state",
 )
 
@@ -82,7 +92,7 @@ class TriggerReader:
     """
 
     def __init__(
-        self, reader: RunReader, memory: Callable[[], Memory | None], watched: Describe
+        self, reader: RunReader, memory: Callable[[], Memory | None], watched: DescribeTriggers
     ) -> None:
         self._reader = reader
         self._memory = memory
@@ -109,13 +119,13 @@ class TriggerReader:
             place = None if layout is None else layout.find(row.task_no)
             if run is None or layout is None or place is None:
                 continue
-            if state not in {None, _state(row, where)}:
+            if state not in {None, _trigger_state(row, where)}:
                 continue  # its state has changed meanwhile
             task_id = layout.spec.tasks[place.position].task_id
             watch = watched.get(row.trigger_no)
             detail = self._reader.public_fields.detail(row.class_path, row.kwargs, watch)
             shown = layout.shown(place)
-            found.append(_view(row, run, task_id, shown, where, watch, detail, shift))
+            found.append(_trigger_view(row, run, task_id, shown, where, watch, detail, shift))
         return found
 
     async def worded(self, run_no: RunNo, waits: Mapping[K, Wait | None]) -> dict[K, Wait | None]:
@@ -126,7 +136,7 @@ class TriggerReader:
         """
         sensors, triggers = _polling(waits)
         rows: dict[int, TriggerRow] = {}
-        watched: Mapping[int, Watched] = {}
+        watched: Mapping[int, TriggerDescription] = {}
         if triggers:
             found = await self._reader.store.find_triggers(triggers)
             rows = {row.trigger_no: row for row in found}
@@ -145,7 +155,9 @@ class TriggerReader:
                 worded[place] = _polled(wait, self._in_words(wait, row, watch), watch)
         return worded
 
-    def _in_words(self, wait: Wait, row: TriggerRow | None, watch: Watched | None) -> str:
+    def _in_words(
+        self, wait: Wait, row: TriggerRow | None, watch: TriggerDescription | None
+    ) -> str:
         engine = "" if row is None else f"{row.class_path} #{row.trigger_no}"
         if row is None or not wait.detail.startswith(engine):
             return wait.detail
@@ -183,7 +195,7 @@ def _polling(waits: Mapping[K, Wait | None]) -> tuple[list[TaskNo], list[Trigger
     return sorted(sensors), sorted(triggers)
 
 
-def _polled(wait: Wait, detail: str, watch: Watched | None) -> Wait:
+def _polled(wait: Wait, detail: str, watch: TriggerDescription | None) -> Wait:
     return PolledWait(
         kind=wait.kind,
         detail=detail,
@@ -211,7 +223,7 @@ def stored_state(state: str) -> TriggerState:
     raise RequestError(f"there is no trigger state {state[:80]!r}; there are {known}")
 
 
-def _state(row: TriggerRow, where: _Hosted) -> str:
+def _trigger_state(row: TriggerRow, where: _Hosted) -> str:
     return where.state or row.state.name.lower()
 
 
@@ -245,13 +257,13 @@ def _blocked_state(number: TriggerNo, forms: set[int], memory: Memory) -> str:
     return _whereabouts(number, memory).state
 
 
-def _view(
+def _trigger_view(
     row: TriggerRow,
     run: RunRow,
     task_id: str,
     shown: tuple[int, int],
     hosted: _Hosted,
-    watch: Watched | None,
+    watch: TriggerDescription | None,
     detail: str,
     shift: int,
 ) -> TriggerView:
@@ -275,7 +287,117 @@ def _view(
         shared_with=None if watch is None else watch.shared_with,
         next_check_at=None if watch is None else iso(watch.next_check_at),
         last_check_at=None if watch is None else iso(watch.last_check_at),
-        state=_state(row, hosted),
+        state=_trigger_state(row, hosted),
         events=None,
         detail=detail,
+    )
+
+
+async def page_of_dag_triggers(
+    reader: RunReader,
+    memory: Memory | None,
+    *,
+    after: TriggerNo,
+    upto: TriggerNo = sys.maxsize,
+    limit: int,
+    is_wanted: Callable[[TriggerView], bool] = lambda _: True,
+) -> list[TriggerView]:
+    """Return the next DAG triggers between two numbers, at most ``limit`` wanted ones."""
+    found: list[TriggerView] = []
+    size = limit
+    while len(found) < limit:
+        rows = await reader.store.list_dag_triggers(after=after, upto=upto, limit=size)
+        found += filter(is_wanted, await list_dag_triggers(reader, memory, rows))
+        if len(rows) < size:
+            break
+        after, size = rows[-1].trigger_no, min(4 * size, PAGE)  # few matched: read larger pages
+    return found[:limit]
+
+
+async def count_dag_triggers(reader: RunReader, memory: Memory) -> Counter[str]:
+    """Return the number of active DAG triggers by kind, without reading their rows."""
+    counts: Counter[str] = Counter()
+    dags, _ = await reader.catalogue.known()
+    for at, one in enumerate(list(memory.dag_triggers), start=1):
+        if at % _AT_ONCE == 0:
+            await checkpoint()
+        spec = await _wanted_dag_triggers(reader, dags, one.row.dag_id)
+        if spec is not None:
+            counts[_dag_trigger_kind(spec, one.row.class_path)] += 1
+    return counts
+
+
+async def list_dag_triggers(
+    reader: RunReader, memory: Memory | None, rows: Sequence[DagTriggerRow]
+) -> list[TriggerView]:
+    """Return the DAG triggers among these whose DAGs still have one, in the given order.
+
+    Args:
+        reader: Reads the database.
+        memory: The memory of a running engine, which knows their hosts.
+        rows: As stored. Many rows do not block the event loop.
+    """
+    if not rows:
+        return []
+    dags, _ = await reader.catalogue.known()
+    watched = await reader.watched([row.trigger_no for row in rows])
+    views = []
+    for at, row in enumerate(rows, start=1):
+        if at % _AT_ONCE == 0:
+            await checkpoint()
+        spec = await _wanted_dag_triggers(reader, dags, row.dag_id)
+        if spec is None:
+            continue
+        one = None if memory is None else memory.dag_triggers.get(row.trigger_no)
+        wait = None if memory is None or one is None else explain_dag_trigger(one, memory)
+        is_hosted = one is not None and one.hosting != 0 and one.has_room
+        watch = watched.get(row.trigger_no)
+        fields = reader.public_fields.detail(row.class_path, row.kwargs, watch)
+        detail = spec.name if spec.is_timetable else fields
+        node = NODE_NO if is_hosted else None
+        views.append(_dag_trigger_view(row, spec, wait, node, detail, watch))
+    return views
+
+
+async def _wanted_dag_triggers(
+    reader: RunReader, dags: Mapping[str, DagRow], dag_id: str
+) -> DagTriggerSpec | None:
+    dag = dags.get(dag_id)
+    if dag is None or dag.gone:
+        return None
+    return (await reader.known_spec(dag.version, dag.dag_id)).trigger
+
+
+def _dag_trigger_kind(spec: DagTriggerSpec, class_path: str) -> str:
+    return "timetable" if spec.is_timetable else kind_of(class_path)
+
+
+def _dag_trigger_view(
+    row: DagTriggerRow,
+    spec: DagTriggerSpec,
+    wait: Wait | None,
+    node: int | None,
+    detail: str,
+    watch: TriggerDescription | None,
+) -> TriggerView:
+    held = None if wait is None or wait.kind is WaitKind.TRIGGER else wait
+    if held is not None and held.detail:
+        detail = f"{detail}: {held.detail}"
+    return TriggerView(
+        trigger_id=row.trigger_no,
+        kind=_dag_trigger_kind(spec, row.class_path),
+        dag_id=row.dag_id,
+        run_id=None,
+        task_id=None,
+        map_index=-1,
+        round=0,
+        since=iso(row.since) or "",
+        deadline=None if wait is None else iso(wait.until),
+        node=node,
+        shared_with=None,
+        next_check_at=None if watch is None else iso(watch.next_check_at),
+        last_check_at=None if watch is None else iso(watch.last_check_at),
+        state="waiting" if held is None else held.kind.value,
+        events=row.sequence,
+        detail=detail[:DETAIL_LENGTH],
     )

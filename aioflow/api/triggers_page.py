@@ -1,32 +1,113 @@
-"""Queries of the triggers page: waits by kind and age, hosts, and tasks woken by events."""
+"""Queries of the triggers page: waits by kind and age, hosts, and tasks woken by events.
+
+Events are counted by kind since the daemon started.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import anyio
 
-from aioflow.api.dag_triggers import count_dag_triggers, list_dag_triggers, page_of_dag_triggers
 from aioflow.api.page_schemas import AgeView, HostView, KindView, TriggersView, WokenView
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import TriggerView, iso
-from aioflow.api.trigger_stats import EVENT_CLASS, Fires
-from aioflow.api.triggers import KINDS, TriggerReader, kind_of, stored_state
+from aioflow.api.triggers import (
+    KINDS,
+    TriggerReader,
+    count_dag_triggers,
+    kind_of,
+    list_dag_triggers,
+    page_of_dag_triggers,
+    stored_state,
+)
 from aioflow.clock import Clock
 from aioflow.core.state.memory import Memory
+from aioflow.core.state.task_instance import Fire
 from aioflow.errors import StoreSlow, UnknownEvent
-from aioflow.executors.host_load import HostLoad, resident_bytes
-from aioflow.model.dag_triggers import ASSETS
-from aioflow.model.ids import TriggerNo
+from aioflow.executors.host_inspection import HostLoad, resident_bytes
+from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import RunRow, TriggerRow
 from aioflow.model.timestamps import Timestamp
+from aioflow.model.triggers import ASSETS
 from aioflow.store.ui_protocol import AGE_SECONDS, WaitCount
 
-__all__ = ("Waiting",)
+__all__ = (
+    "EVENT_CLASS",
+    "TriggerStats",
+    "WaitingTriggers",
+)
+
+EVENT_CLASS = "aioflow_triggers.events:EventTrigger"
+"""The trigger that waits for named events. The key of each of its fires is an event's number."""
+
+_CACHED_EVENTS = 10_000
+_CACHED_WOKEN = 100
+_RECENT_SECONDS = 60
+
+
+class TriggerStats:
+    """Counts events of triggers by kind.
+
+    Attributes:
+        counts: Since the daemon started.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.counts: Counter[str] = Counter()
+        self._recent: deque[tuple[int, Counter[str]]] = deque()
+        self._woken: OrderedDict[int, list[tuple[RunNo, TaskNo]]] = OrderedDict()
+
+    def committed(self, fires: Sequence[Fire]) -> None:
+        """Count the events that a durable turn accepted from triggers."""
+        if not fires:
+            return
+        for fire in fires:
+            if fire.class_path == EVENT_CLASS and fire.run_no is not None:
+                assert fire.task_no is not None  # noqa: S101 - they come together
+                self._note(fire.key, fire.run_no, fire.task_no)
+        self._count(Counter(fire.class_path for fire in fires))
+
+    def _count(self, paths: Counter[str]) -> None:
+        second = self._clock.monotonic_us() // 1_000_000
+        if not self._recent or self._recent[-1][0] != second:
+            self._recent.append((second, Counter()))
+            self._drop_old(second)
+        for path, count in paths.items():
+            kind = kind_of(path)
+            self.counts[kind] += count
+            self._recent[-1][1][kind] += count
+
+    def _drop_old(self, second: int) -> None:
+        while self._recent and self._recent[0][0] <= second - _RECENT_SECONDS:
+            self._recent.popleft()
+
+    def _note(self, key: str | None, run_no: RunNo, task_no: TaskNo) -> None:
+        if key is None or not key.isdecimal():
+            return
+        woken = self._woken.setdefault(int(key), [])
+        if len(woken) < _CACHED_WOKEN:
+            woken.append((run_no, task_no))
+        if len(self._woken) > _CACHED_EVENTS:
+            self._woken.popitem(last=False)
+
+    def per_second(self) -> dict[str, float]:
+        """Return the average number of events per second over the last minute, by kind."""
+        self._drop_old(self._clock.monotonic_us() // 1_000_000)
+        total: Counter[str] = Counter()
+        for _, counts in self._recent:
+            total.update(counts)
+        return {kind: count / _RECENT_SECONDS for kind, count in total.items()}
+
+    def woken_by(self, event_no: int) -> list[tuple[RunNo, TaskNo]]:
+        """Return the tasks that a named event resumed, as far as known."""
+        return list(self._woken.get(event_no, ()))
+
 
 _FRESH_US = 2_000_000
 _SEARCH_SECONDS = 2.0
@@ -49,7 +130,7 @@ class _Named(NamedTuple):
     dag_id: str | None
 
 
-class Waiting:
+class WaitingTriggers:
     """Reads waiting triggers.
 
     Args:
@@ -61,7 +142,7 @@ class Waiting:
         self,
         reader: RunReader,
         clock: Clock,
-        fires: Fires,
+        fires: TriggerStats,
         trigger_reader: TriggerReader,
         *,
         memory: Callable[[], Memory | None],

@@ -1,24 +1,44 @@
-"""Secrets, connections and variables: set, list by name, delete. Values are never returned."""
+"""Secrets, connections and variables, and rotation of the key that encrypts them.
+
+Values are set, listed by name and deleted. They are never returned.
+
+Key rotation replaces the key of a home in use, and re-encrypts all data encrypted with it, fields
+of triggers too. Nothing is lost at any point. The key file holds both keys before anything is
+encrypted with the new one, and the old key until no data needs it. If a rotation is interrupted,
+the next call continues it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias, cast
 
+import anyio
 import msgspec
 
+from aioflow._threads import in_thread
 from aioflow.api.schemas import iso
+from aioflow.author.client import connection_of
 from aioflow.author.codec import encode
-from aioflow.author.named_values import connection_of
-from aioflow.errors import BadValue, NoSuchValue, Unserializable
+from aioflow.crypto import Vault, new_key, read_keys, write_keys
+from aioflow.errors import BadValue, NoSuchValue, RequestError, Unserializable
 from aioflow.model.dag import ValueKind
+from aioflow.model.ids import TriggerNo
 from aioflow.model.rows import ValueRow
-from aioflow.protocol.requests import Request, SetValue
+from aioflow.protocol.requests import Reencrypt, Reencrypted, Request, SetValue
 from aioflow.redaction import LEAST, Masks, secret_texts
 from aioflow.store import Store
 
-__all__ = ("VALUE_BYTES", "ConnectionView", "NamedValues", "ValueView")
+__all__ = (
+    "VALUE_BYTES",
+    "ConnectionView",
+    "KeyRotation",
+    "NamedValues",
+    "RotationView",
+    "ValueView",
+)
 
 VALUE_BYTES = 64 * 1024
 """Maximum size of a value, as JSON or text."""
@@ -142,3 +162,76 @@ def _packed(kind: ValueKind, value: Any) -> bytes:
 def _is_hidden(kind: ValueKind, name: str, packed: bytes) -> bool:
     texts = secret_texts(kind, name, msgspec.msgpack.decode(packed))
     return any(len(text) >= LEAST for text in texts)
+
+
+_Send: TypeAlias = Callable[[Request], Awaitable[object]]
+
+
+class RotationView(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a key rotation.
+
+    Attributes:
+        reencrypted: Values and fields of triggers that were re-encrypted with the new key.
+        unopened: Those that no key of this home decrypts; they are unchanged.
+        resumed: Whether this call has completed an earlier, interrupted rotation.
+    """
+
+    reencrypted: int
+    unopened: int
+    resumed: bool
+
+
+class KeyRotation:
+    """Rotates the key of a home.
+
+    Args:
+        vault: Encrypts and decrypts for the daemon.
+        path: The key file.
+    """
+
+    def __init__(self, vault: Vault, path: Path) -> None:
+        self._vault = vault
+        self._path = path
+        self._lock = anyio.Lock()
+
+    async def rotate(self, send: _Send) -> RotationView:
+        """Rotate the key. Concurrent calls wait, and each rotates it once more.
+
+        Args:
+            send: Sends a request to the engine.
+
+        Raises:
+            RequestError: If the key file is not the one the daemon was started with.
+            SettingsError: If it cannot be read or written.
+            StoreUnavailable: If the database does not answer. The home keeps using both keys.
+        """
+        async with self._lock:
+            keys = await in_thread(read_keys, self._path)
+            if not self._vault.has_only(keys):
+                raise RequestError(
+                    f"the key file {self._path} lacks a key this daemon was started with"
+                )
+            resumed = len(keys) > 1
+            if not resumed:
+                keys.insert(0, new_key())
+                await self._write(keys)
+            self._vault.use(keys)
+            reencrypted, unopened = await self._reencrypt(send)
+            await self._write(keys[:1])
+            self._vault.use(keys[:1])
+            return RotationView(reencrypted=reencrypted, unopened=unopened, resumed=resumed)
+
+    async def _write(self, keys: list[bytes]) -> None:
+        with anyio.CancelScope(shield=True):
+            await in_thread(write_keys, self._path, keys)
+
+    async def _reencrypt(self, send: _Send) -> tuple[int, int]:
+        reencrypted = unopened = 0
+        after: TriggerNo | None = None
+        while True:
+            page = cast(Reencrypted, await send(Reencrypt(after=after)))
+            reencrypted += page.count
+            unopened += page.unopened
+            if page.after is None:
+                return reencrypted, unopened
+            after = page.after

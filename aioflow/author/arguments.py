@@ -9,22 +9,20 @@ from dataclasses import replace
 from inspect import Parameter
 from typing import Any
 
-from aioflow.author.airflow_context import context_hint
-from aioflow.author.binding import (
+from aioflow.author.context import INJECTED, ParameterRef, context_hint
+from aioflow.author.node import (
     Binding,
     FromContext,
     FromRound,
     FromSource,
-    Literal,
+    LiteralValue,
     Nested,
+    Node,
+    Placeholder,
+    Source,
     Spread,
 )
-from aioflow.author.context import INJECTED
-from aioflow.author.items import GroupItem, Items, Previous, source_of
-from aioflow.author.node import Node, Source
-from aioflow.author.parameters import ParameterRef
-from aioflow.author.placeholder import Unknown
-from aioflow.author.ref import Linked, Ref
+from aioflow.author.ref import GroupItem, Items, Linked, Previous, Ref, source_of
 from aioflow.author.source_location import dag_error
 from aioflow.errors import UnknownParent
 
@@ -54,14 +52,14 @@ class CallArguments:
 
     def bind(self, value: object) -> Binding:
         """Return the binding for a value."""
-        if isinstance(value, Unknown):
+        if isinstance(value, Placeholder):
             return self._from_unknown(value)
         if isinstance(value, Linked):
             raise dag_error(f"{self._owner} was given an operator; give it the operator's .output")
         nested = self._nested(value)
-        return Literal(value) if nested is value else Nested(nested)
+        return LiteralValue(value) if nested is value else Nested(nested)
 
-    def _from_unknown(self, value: Unknown) -> Binding:
+    def _from_unknown(self, value: Placeholder) -> Binding:
         if isinstance(value, Ref):
             self._check_parent(value)
             self.parents.append(value.node)
@@ -80,7 +78,7 @@ class CallArguments:
 
     def _nested(self, value: Any) -> Any:
         """Return ``value`` itself if it contains no references, else a copy with bindings."""
-        if isinstance(value, Unknown | Linked):
+        if isinstance(value, Placeholder | Linked):
             return self.bind(value)
         if type(value) in {list, tuple}:
             items = [self._nested(item) for item in value]
@@ -119,10 +117,10 @@ class CallArguments:
 
 def _hides_unknown(value: object) -> bool:
     if isinstance(value, set | frozenset):
-        return any(isinstance(item, Unknown) for item in value)
+        return any(isinstance(item, Placeholder) for item in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return any(
-            isinstance(getattr(value, field.name, None), Unknown)
+            isinstance(getattr(value, field.name, None), Placeholder)
             for field in dataclasses.fields(value)
         )
     return False
@@ -273,7 +271,7 @@ def _bind_missing(
             yield name
         else:
             binding = arguments.bind(parameter.default)
-            if not isinstance(binding, Literal):  # a plain default is left to the function
+            if not isinstance(binding, LiteralValue):  # a plain default is left to the function
                 arguments.bindings[name] = binding
 
 

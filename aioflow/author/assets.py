@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 from aioflow.author import codec
 from aioflow.errors import DagError, ValueTooLarge
-from aioflow.model.dag_triggers import ASSET, AssetCondition
+from aioflow.model.triggers import ASSET, AssetCondition
 
 __all__ = (
     "Asset",

@@ -1,14 +1,36 @@
-"""Callbacks: user functions that are called on events of a task or a run."""
+"""Callbacks: user functions that are called on events of a task or a run.
+
+The notifiers are callbacks that send a webhook or an e-mail.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
-from aioflow.author.named_values import declared
+import msgspec
+
+from aioflow.author.client import connection as connection_at_hand
+from aioflow.author.client import declared_names, secret
+from aioflow.author.source_location import dag_error
 from aioflow.model.dag import CallbackSpec, ValueKind
 
-__all__ = ("RUN_EVENTS", "TASK_EVENTS", "Callback", "Callbacks", "callback_spec", "callbacks_of")
+__all__ = (
+    "RUN_EVENTS",
+    "TASK_EVENTS",
+    "Callback",
+    "Callbacks",
+    "EmailNotifier",
+    "Notification",
+    "WebhookNotifier",
+    "callback_spec",
+    "callbacks_of",
+    "outbound",
+    "summary",
+)
 
 Callback: TypeAlias = Callable[[dict[str, Any]], Any]
 """Takes the context; ``def`` or ``async def``. The return value is ignored."""
@@ -57,5 +79,207 @@ def callback_spec(
     wanted = dict.fromkeys(values)
     for one in (one for several in callbacks.values() for one in several):
         for kind in ValueKind:
-            wanted |= dict.fromkeys(declared(kind, getattr(one, f"{kind}s", ())))
+            wanted |= dict.fromkeys(declared_names(kind, getattr(one, f"{kind}s", ())))
     return CallbackSpec(events=tuple(callbacks), values=tuple(wanted))
+
+
+class Notification(msgspec.Struct, frozen=True, kw_only=True):
+    """One outgoing message.
+
+    Attributes:
+        kind: ``webhook`` or ``email``.
+        to: A URL, or addresses. For a URL that is a secret, the name of the secret.
+        subject: The subject of an e-mail.
+        body: The JSON of a webhook, or the text of an e-mail.
+        key: An idempotency key; the same when the message is sent again.
+    """
+
+    kind: str
+    to: str
+    body: str
+    key: str
+    subject: str = ""
+
+
+outbound: ContextVar[Callable[[Notification], None]] = ContextVar("outbound")
+"""Set by the test kit: receives messages instead of sending them."""
+
+
+def summary(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a notification, from the context of the callback, as JSON types.
+
+    ``text`` is one readable line; chat services show it.
+    """
+    names = ("event", "state", "dag_id", "run_id", "task_id", "map_index", "try_number", "error")
+    said = {name: context.get(name) for name in names}
+    at = context.get("at")
+    said["at"] = None if at is None else at.isoformat()
+    said["key"] = context.get("idempotency_key")
+    said["text"] = context["text"] if "text" in context else _summary_line(said)
+    return said
+
+
+def _summary_line(said: Mapping[str, Any]) -> str:
+    index = said["map_index"]
+    of_child = f"[{index}]" if isinstance(index, int) and index >= 0 else ""
+    what = f"task {said['task_id']}{of_child} of " if said["task_id"] else ""
+    error = said["error"]
+    why = "" if not error else f": {error['type']}: {error['message']}"
+    verb = "misses its deadline" if said["event"] == "deadline" else f"is {said['state']}"
+    return f"{what}run {said['run_id']} of {said['dag_id']} {verb}{why}"
+
+
+class WebhookNotifier:
+    """Posts JSON to a URL: ``on_failure=WebhookNotifier("https://...")``.
+
+    Temporary failures (no connection, status 429, or 500 and above) are retried: first a few
+    times here, later by the daemon. The header ``Idempotency-Key`` is the same in each retry. With
+    a signing secret the request has the headers of Standard Webhooks: ``webhook-id``,
+    ``webhook-timestamp`` and ``webhook-signature``, an HMAC-SHA256 over ``id.timestamp.body``.
+
+    Args:
+        url: The target URL. It is visible to everyone who can read the DAG file.
+        url_secret: Instead of ``url``: the name of a secret that contains the URL.
+        signing_secret: The name of a secret to sign with.
+        headers: Additional headers.
+        payload: Makes the JSON body from the context, instead of ``summary``.
+        timeout_seconds: The timeout of one attempt.
+        tries: The number of attempts in a row.
+    """
+
+    def __init__(
+        self,
+        url: str = "",
+        *,
+        url_secret: str = "",
+        signing_secret: str = "",
+        headers: Mapping[str, str] | None = None,
+        payload: Callable[[Mapping[str, Any]], Any] = summary,
+        timeout_seconds: float = 10.0,
+        tries: int = 3,
+    ) -> None:
+        if bool(url) == bool(url_secret):
+            raise dag_error("WebhookNotifier takes either a url or a url_secret")
+        if url:
+            _check_webhook_url(url)
+        self.secrets = tuple(name for name in (url_secret, signing_secret) if name)
+        self._url = url
+        self._url_secret = url_secret
+        self._signing_secret = signing_secret
+        self._headers = dict(headers or {})
+        self._payload = payload
+        self._timeout_seconds = timeout_seconds
+        self._tries = max(1, tries)
+
+    def __call__(self, context: Mapping[str, Any]) -> None:
+        """Post the notification.
+
+        Raises:
+            NotificationFailed: If it was not accepted.
+        """
+        body = json.dumps(self._payload(context), default=str)
+        key = str(context.get("idempotency_key") or "")
+        taker = outbound.get(None)
+        if taker is not None:
+            to = self._url or f"secret {self._url_secret}"
+            taker(Notification(kind="webhook", to=to, body=body, key=key))
+            return
+        from aioflow.author.transports import post
+
+        url = self._url or secret(self._url_secret)
+        _check_webhook_url(url)
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "aioflow",
+            "Idempotency-Key": key,
+            **self._headers,
+        }
+        post(
+            url,
+            body.encode(),
+            headers,
+            key=key,
+            signing_secret=secret(self._signing_secret) if self._signing_secret else "",
+            timeout_seconds=self._timeout_seconds,
+            tries=self._tries,
+        )
+
+
+def _check_webhook_url(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise dag_error("the url of a WebhookNotifier begins with https:// or http://")
+
+
+def _are_addresses(texts: Sequence[str]) -> bool:
+    """Return whether these are valid addresses for a mail header.
+
+    A comma in a name would make two addresses of it, and a newline would start a new header.
+    """
+    from email.utils import getaddresses
+
+    found = [address for _, address in getaddresses(texts)]
+    return all(text.isprintable() for text in texts) and all("@" in one for one in found)
+
+
+class EmailNotifier:
+    """Sends an e-mail over SMTP: ``on_failure=EmailNotifier("oncall@example.org")``.
+
+    Its Message-ID is the same when it is sent again.
+
+    Args:
+        to: One or more addresses.
+        connection: The name of a connection, ``smtp://user:password@host:587``. ``smtps`` uses
+            TLS from the start. ``smtp`` upgrades to TLS if the server supports it; with
+            ``starttls=no`` it never does, and with ``starttls=yes`` it sends nothing to a server
+            without TLS. Without a user it does not log in.
+        sender: The sender's address; by default the ``sender`` of the connection, else its user.
+        subject: Makes the subject from the context, instead of the ``text`` of ``summary``.
+        timeout_seconds: The timeout of each network operation.
+    """
+
+    def __init__(
+        self,
+        to: str | Sequence[str],
+        *,
+        connection: str = "smtp",
+        sender: str = "",
+        subject: Callable[[Mapping[str, Any]], str] | None = None,
+        timeout_seconds: float = 20.0,
+    ) -> None:
+        self._to = (to,) if isinstance(to, str) else tuple(to)
+        if not self._to or not _are_addresses(self._to):
+            raise dag_error(f"EmailNotifier takes addresses, got {to!r}")
+        if not sender.isprintable():
+            raise dag_error(f"EmailNotifier takes an address as its sender, got {sender!r}")
+        self.connections = (connection,)
+        self._sender = sender
+        self._subject = subject
+        self._timeout_seconds = timeout_seconds
+
+    def __call__(self, context: Mapping[str, Any]) -> None:
+        """Send the notification.
+
+        Raises:
+            NotificationFailed: If it was not accepted.
+        """
+        said = summary(context)
+        subject = said["text"] if self._subject is None else self._subject(context)
+        lines = [f"{name}: {value}" for name, value in said.items() if value or value == 0]
+        key, text = str(said["key"] or ""), "\n".join([said["text"], "", *lines])
+        taker = outbound.get(None)
+        if taker is not None:
+            to = ", ".join(self._to)
+            taker(Notification(kind="email", to=to, subject=subject, body=text, key=key))
+            return
+        from aioflow.author.transports import mail
+
+        mail(
+            connection_at_hand(self.connections[0]),
+            self._to,
+            sender=self._sender,
+            subject=subject,
+            text=text,
+            key=key,
+            timeout_seconds=self._timeout_seconds,
+        )

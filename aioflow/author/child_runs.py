@@ -6,10 +6,10 @@ from collections.abc import Coroutine
 from typing import Any, TypedDict
 
 from aioflow.author import codec
+from aioflow.author.codec import Steps
 from aioflow.author.dag import DAG
+from aioflow.author.durable_calls import Call, current_calls
 from aioflow.author.source_location import here
-from aioflow.author.steps import Steps
-from aioflow.author.waiting import Call, current_calls
 from aioflow.errors import BadConf, ValueTooLarge
 
 __all__ = ("CONF_LIMIT", "RunOutcome", "run_dag", "start_dag")

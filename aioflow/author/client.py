@@ -1,29 +1,48 @@
-"""Queries that user code may send to the daemon: how runs ended, and named events."""
+"""Queries from user code to the daemon: named values, endings of runs, and named events.
+
+Named values are secrets, connections and variables. A task declares those it needs, and can read
+them without waiting. A trigger fetches them while it runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Hashable
+from collections.abc import AsyncGenerator, Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from aioflow.errors import AioflowError
+import msgspec
+
+from aioflow.errors import AioflowError, UnknownValue
 from aioflow.model.dag import ValueKind
 
 __all__ = (
+    "Connection",
     "EventFollower",
     "NamedEvent",
     "NamedEvents",
+    "NamedValues",
     "QuerySender",
     "RunEnding",
     "RunEndings",
     "RunFollower",
-    "asker",
+    "connection",
+    "connection_of",
+    "declared_names",
+    "declared_values",
+    "fetch_connection",
+    "fetch_secret",
+    "fetch_variable",
     "named_events",
     "own_dag_id",
+    "query_sender",
     "run_ending",
     "run_start_id",
+    "secret",
+    "set_process_values",
+    "variable",
 )
 
 Of = TypeVar("Of", bound=Hashable)
@@ -100,7 +119,7 @@ class QuerySender(Protocol):
         ...
 
     async def value(self, kind: ValueKind, name: str) -> Any:
-        """Return a secret, connection or variable; see ``values.fetch_secret``."""
+        """Return a secret, connection or variable; see ``fetch_secret``."""
         ...
 
 
@@ -137,7 +156,7 @@ class EventFollower(Protocol):
         ...
 
 
-asker: ContextVar[QuerySender] = ContextVar("asker")
+query_sender: ContextVar[QuerySender] = ContextVar("asker")
 """Set by the process around each coroutine of user code that it runs."""
 
 
@@ -165,7 +184,7 @@ async def run_ending(
         Unserializable: If a name is not a string, or is longer than a name can be.
     """
     _check_zones(logical_date, since)
-    return await _host("a run").run_ending(
+    return await _current_sender("a run").run_ending(
         dag_id, task_id=task_id, run_id=run_id, logical_date=logical_date, since=since
     )
 
@@ -183,7 +202,7 @@ class RunEndings(Generic[Of]):
 
     def __init__(self, tell: Callable[[Of, RunEnding | AioflowError], None]) -> None:
         told: Any = tell  # called only with an `of` that was passed to `ask`
-        self._follower = _host("a run").follow_runs(told)
+        self._follower = _current_sender("a run").follow_runs(told)
 
     def ask(
         self,
@@ -239,7 +258,7 @@ def named_events(
     Raises:
         RuntimeError: If the code is not run by aioflow, as in a plain script.
     """
-    return _host("named events").named_events(name, key=key, after=after)
+    return _current_sender("named events").named_events(name, key=key, after=after)
 
 
 def run_start_id() -> int:
@@ -248,7 +267,7 @@ def run_start_id() -> int:
     Raises:
         RuntimeError: If the code is not run by aioflow, as in a plain script.
     """
-    return _host("named events").run_start_id()
+    return _current_sender("named events").run_start_id()
 
 
 def own_dag_id() -> str:
@@ -260,7 +279,7 @@ def own_dag_id() -> str:
     Raises:
         RuntimeError: If the code is not run by aioflow, as in a plain script.
     """
-    return _host("its own DAG").own_dag_id()
+    return _current_sender("its own DAG").own_dag_id()
 
 
 class NamedEvents(Generic[Of]):
@@ -279,7 +298,7 @@ class NamedEvents(Generic[Of]):
 
     def __init__(self, name: str, tell: Callable[[Of, NamedEvent | AioflowError], None]) -> None:
         told: Any = tell  # called only with an `of` that was passed to `ask`
-        self._follower = _host("named events").follow_events(name, told)
+        self._follower = _current_sender("named events").follow_events(name, told)
 
     def ask(self, of: Of, *, key: str | None = None, after: int) -> None:
         """Wait for the first event with an ``id`` above ``after``, and with ``key`` if given.
@@ -301,8 +320,177 @@ def _check_zones(logical_date: datetime | None, since: datetime) -> None:
             raise ValueError(f"{name}={instant} needs a time zone")
 
 
-def _host(what: str) -> QuerySender:
+def _current_sender(what: str) -> QuerySender:
     try:
-        return asker.get()
+        return query_sender.get()
     except LookupError:
         raise RuntimeError(f"only a hosted trigger or task can wait for {what}") from None
+
+
+NamedValues: TypeAlias = Mapping[tuple[ValueKind, str], Any]
+
+
+class Connection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The address and credentials of a server.
+
+    The password is not shown when it is printed; ``uri`` contains it.
+
+    Attributes:
+        conn_type: ``postgresql``, ``https`` ...
+        schema: The database, or generally the path of the URI without its first ``/``.
+        extra: Further settings; for a URI, its query parameters as texts.
+    """
+
+    conn_type: str = ""
+    host: str = ""
+    port: int | None = None
+    login: str = ""
+    password: str = ""
+    schema: str = ""
+    extra: dict[str, Any] = {}
+
+    @property
+    def uri(self) -> str:
+        """The connection as a URI, percent-encoded where needed. Contains the password."""
+        who = quote(self.login, safe="")
+        if self.password:
+            who += f":{quote(self.password, safe='')}"
+        host = f"[{self.host}]" if ":" in self.host else quote(self.host, safe="")
+        port = "" if self.port is None else f":{self.port}"
+        path = f"/{quote(self.schema, safe='')}" if self.schema else ""
+        query = f"?{urlencode(self.extra)}" if self.extra else ""
+        return f"{self.conn_type}://{who}{'@' if who else ''}{host}{port}{path}{query}"
+
+    def __repr__(self) -> str:
+        port = "" if self.port is None else f":{self.port}"
+        return f"<Connection {self.conn_type}://{self.host}{port}>"
+
+
+def connection_of(told: object) -> Connection:
+    """Return the connection from a URI, or from a dict of its attributes.
+
+    Raises:
+        ValueError: If it is invalid. The message does not quote the text, which may contain a
+            password.
+    """
+    if isinstance(told, str):
+        return _connection_of_uri(told)
+    if not isinstance(told, dict):
+        raise ValueError("a connection is a URI, or a JSON object")  # noqa: TRY004
+    unknown = told.keys() - set(Connection.__struct_fields__)
+    if unknown:
+        known = ", ".join(Connection.__struct_fields__)
+        raise ValueError(f"a connection has no {min(unknown)!r}; there are {known}")
+    try:
+        return msgspec.convert(told, Connection)
+    except msgspec.ValidationError as exc:
+        raise ValueError(f"a connection is not like that: {exc}") from None
+
+
+def _connection_of_uri(text: str) -> Connection:
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise ValueError("the URI of a connection cannot be understood") from None
+    if not parts.scheme or "://" not in text:
+        raise ValueError("the URI of a connection begins like postgresql://")
+    return Connection(
+        conn_type=parts.scheme,
+        host=unquote(parts.hostname or ""),
+        port=port,
+        login=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+        schema=unquote(parts.path.removeprefix("/")),
+        extra=dict(parse_qsl(parts.query, keep_blank_values=True)),
+    )
+
+
+declared_values: ContextVar[NamedValues] = ContextVar("held")
+"""Set around each try that runs on a shared event loop: the values it declared."""
+
+_process_values: list[NamedValues] = [{}]
+
+
+def set_process_values(values: NamedValues) -> None:
+    """Make values available in all threads of a process that runs one try at a time."""
+    _process_values[0] = values
+
+
+def secret(name: str) -> str:
+    """Return a secret that this task declares: ``@task(secrets=["NAME"])``.
+
+    A trigger awaits ``fetch_secret`` instead.
+
+    Raises:
+        UnknownValue: If the task does not declare it.
+    """
+    return cast("str", _declared_value(ValueKind.SECRET, name))
+
+
+def connection(name: str) -> Connection:
+    """Return a connection that this task declares: ``@task(connections=["pg"])``.
+
+    Raises:
+        UnknownValue: If the task does not declare it.
+    """
+    return cast("Connection", _declared_value(ValueKind.CONNECTION, name))
+
+
+def variable(name: str) -> Any:
+    """Return a variable, any JSON, that this task declares: ``@task(variables=["REGION"])``.
+
+    Raises:
+        UnknownValue: If the task does not declare it.
+    """
+    return _declared_value(ValueKind.VARIABLE, name)
+
+
+def _declared_value(kind: ValueKind, name: str) -> Any:
+    values = declared_values.get(_process_values[0])
+    if (kind, name) in values:
+        return values[kind, name]
+    how = f"declare it: @task({kind}s=[{name!r}])"
+    if query_sender.get(None) is not None and declared_values.get(None) is None:
+        how = f"a trigger asks for it: await fetch_{kind}({name!r})"
+    raise UnknownValue(f"{kind} {name!r} is not at hand here; {how}")
+
+
+async def fetch_secret(name: str) -> str:
+    """Fetch a secret, in the ``run`` of a trigger or in an ``async def`` task that declares it.
+
+    Raises:
+        UnknownValue: If it does not exist, cannot be decrypted, or is not declared by the task.
+        RuntimeError: If the code is not run by aioflow, as in a plain script.
+    """
+    return cast("str", await _fetch_value(ValueKind.SECRET, name))
+
+
+async def fetch_connection(name: str) -> Connection:
+    """Fetch a connection; see ``fetch_secret``."""
+    return cast("Connection", await _fetch_value(ValueKind.CONNECTION, name))
+
+
+async def fetch_variable(name: str) -> Any:
+    """Fetch a variable; see ``fetch_secret``."""
+    return await _fetch_value(ValueKind.VARIABLE, name)
+
+
+async def _fetch_value(kind: ValueKind, name: str) -> Any:
+    try:
+        return await query_sender.get().value(kind, name)
+    except LookupError:
+        raise RuntimeError(f"only a hosted trigger or task can ask for a {kind}") from None
+
+
+def declared_names(kind: ValueKind, names: object) -> Sequence[tuple[ValueKind, str]]:
+    """Return the values declared by an option like ``secrets=["NAME"]``.
+
+    Raises:
+        ValueError: If it is no list of names.
+    """
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise ValueError(f"{kind}s must be a list of names, got {names!r}")  # noqa: TRY004
+    if not all(isinstance(name, str) and name for name in names):
+        raise ValueError(f"{kind}s must be a list of names, got {names!r}")
+    return [(kind, name) for name in names]

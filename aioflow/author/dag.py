@@ -10,14 +10,13 @@ from datetime import date, datetime
 from types import TracebackType
 from typing import Any, Protocol, Self, TypedDict, Unpack, overload
 
-from aioflow.author.annotations import hints
 from aioflow.author.arguments import CallArguments
 from aioflow.author.assets import AssetSchedule
-from aioflow.author.binding import FromContext, Literal
 from aioflow.author.callbacks import RUN_EVENTS, Callback, Callbacks, callbacks_of
-from aioflow.author.context import ContextValue
+from aioflow.author.context import ContextValue, Parameter, ParameterRef
+from aioflow.author.decode import type_hints
 from aioflow.author.duration import Duration, microseconds
-from aioflow.author.node import Node, Source
+from aioflow.author.node import FromContext, LiteralValue, Node, Placeholder, Source
 from aioflow.author.options import (
     SENSOR_NAMES,
     TASK_NAMES,
@@ -25,10 +24,8 @@ from aioflow.author.options import (
     check_names,
     without_replaced,
 )
-from aioflow.author.param import Param
-from aioflow.author.parameters import Parameter, ParameterRef
-from aioflow.author.placeholder import Unknown
-from aioflow.author.schedule import Schedule, instant, zone
+from aioflow.author.params import Param
+from aioflow.author.schedule import Schedule, Timetable, instant, time_zone
 from aioflow.author.source_location import (
     SourceLocation,
     dag_error,
@@ -37,12 +34,10 @@ from aioflow.author.source_location import (
     importing,
     is_being_read,
 )
-from aioflow.author.timetables import Timetable
 from aioflow.author.trigger import Trigger
 from aioflow.errors import DuplicateDag
-from aioflow.model.dag import IfPaused
-from aioflow.model.dag_triggers import IfRunning
-from aioflow.model.schedule import IntervalKind, Missed
+from aioflow.model.dag import IfPaused, IntervalKind, MissedSlots
+from aioflow.model.triggers import IfRunning
 
 __all__ = (
     "DAG",
@@ -81,7 +76,7 @@ class DagOptions(TypedDict, total=False):
     timezone: str
     start_date: datetime | date | None
     end_date: datetime | date | None
-    catchup: bool | Missed
+    catchup: bool | MissedSlots
     data_interval: IntervalKind
     max_active_runs: int
     max_active_tasks: int | None
@@ -167,7 +162,7 @@ class DAG:
             name: (
                 Parameter.of(name, Any, value)
                 if isinstance(value, Param)
-                else Parameter(name, default=Literal(value))
+                else Parameter(name, default=LiteralValue(value))
             )
             for name, value in options.get("params", {}).items()
         }
@@ -194,7 +189,7 @@ class DAG:
 
     def _set_times(self, options: DagOptions) -> None:
         self.timezone = options.get("timezone", "UTC")
-        zone(self.timezone)
+        time_zone(self.timezone)
         self.schedule = options.get("schedule")
         self.if_running = options.get("if_running", "queue")
         self.debounce = options.get("debounce")
@@ -316,7 +311,7 @@ def _flag(value: object, name: str) -> bool:
     return value
 
 
-def _missed(value: object) -> Missed:
+def _missed(value: object) -> MissedSlots:
     """Return which missed fire times are run, translated from Airflow's ``catchup``."""
     match value:
         case True | "all":
@@ -378,7 +373,7 @@ def _texts(texts: Sequence[str], name: str) -> tuple[str, ...]:
 def _parameters_of(fn: Callable[..., object]) -> dict[str, Parameter]:
     if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn):
         raise dag_error(f"@dag takes a plain function, {fn.__name__!r} is none")
-    annotations = hints(fn)
+    annotations = type_hints(fn)
     found = {}
     for name, declared in inspect.signature(fn).parameters.items():
         if declared.kind in {declared.VAR_POSITIONAL, declared.VAR_KEYWORD, declared.KEYWORD_ONLY}:
@@ -386,12 +381,12 @@ def _parameters_of(fn: Callable[..., object]) -> dict[str, Parameter]:
         if isinstance(declared.default, Param):
             found[name] = Parameter.of(name, annotations.get(name, Any), declared.default)
             continue
-        default: Literal | FromContext | None = Literal(declared.default)
+        default: LiteralValue | FromContext | None = LiteralValue(declared.default)
         if declared.default is declared.empty:
             default = None
         elif isinstance(declared.default, ContextValue):
             default = declared.default.binding
-        elif isinstance(declared.default, Unknown):
+        elif isinstance(declared.default, Placeholder):
             raise dag_error(f"{declared.default!r} cannot be the default of a DAG's parameter")
         found[name] = Parameter(name, annotations.get(name, Any), default)
     return found

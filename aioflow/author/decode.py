@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import sys
 import types
 from collections import abc
 from collections.abc import Callable, Mapping
@@ -28,18 +29,58 @@ from typing import (
     Union,
     get_args,
     get_origin,
+    get_type_hints,
     is_typeddict,
 )
 from uuid import UUID
 
 import msgspec
 
-from aioflow.author.annotations import hints
-from aioflow.author.custom_codecs import Codec, codec_for
 from aioflow.author.duration import microseconds
+from aioflow.author.msgpack_forms import Codec, codec_for
 from aioflow.errors import AioflowError, Unserializable
 
-__all__ = ("is_plain", "restore")
+__all__ = (
+    "is_plain",
+    "restore",
+    "type_hints",
+)
+
+
+def type_hints(owner: Any) -> dict[str, Any]:
+    """Return the resolved annotations of a function or class.
+
+    A name that cannot be resolved (imported for type checkers only, or local to a function)
+    leaves its parameter unannotated: its values are then passed as they were decoded.
+    """
+    try:
+        return get_type_hints(owner)
+    except (NameError, AttributeError, TypeError, SyntaxError):
+        return _hints_one_by_one(owner)
+
+
+def _hints_one_by_one(owner: Any) -> dict[str, Any]:
+    classes = reversed(owner.__mro__) if isinstance(owner, type) else [owner]
+    found: dict[str, Any] = {}
+    for holder in classes:
+        names = dict(vars(sys.modules.get(holder.__module__, sys)))
+        names |= getattr(holder, "__globals__", {})
+        for name, annotation in getattr(holder, "__annotations__", {}).items():
+            resolved = _resolved_hint(annotation, names)
+            if resolved is not None:
+                found[name] = resolved
+    return found
+
+
+def _resolved_hint(annotation: Any, names: dict[str, Any]) -> Any:
+    def probe() -> None: ...
+
+    probe.__annotations__ = {"it": annotation}
+    try:
+        return get_type_hints(probe, globalns=names)["it"]
+    except (NameError, AttributeError, TypeError, SyntaxError):
+        return None
+
 
 _PLAIN = (str, int, bool, bytes, object, type(None), Any)
 _LISTS = (list, abc.Sequence, abc.Iterable, abc.Collection, abc.MutableSequence)
@@ -227,7 +268,7 @@ class _Restorer:
         if not isinstance(value, list | tuple):
             raise _Misfit
         if cls is not tuple:
-            fields = hints(cls)
+            fields = type_hints(cls)
             names: tuple[str, ...] = cls._fields  # type: ignore[attr-defined]  # a NamedTuple
             parts = tuple(fields.get(name, Any) for name in names)
             items = self._each(value, parts, where)
@@ -252,7 +293,7 @@ class _Restorer:
     def _typed_dict(self, value: Any, cls: type, where: str) -> Any:
         if not isinstance(value, dict):
             raise _Misfit
-        fields = hints(cls)
+        fields = type_hints(cls)
         missing = [
             name
             for name in getattr(cls, "__required_keys__", ())
@@ -270,7 +311,7 @@ class _Restorer:
             return value
         if not isinstance(value, dict):
             raise _Misfit
-        annotations, settable = hints(cls), _init_names(cls)
+        annotations, settable = type_hints(cls), _init_names(cls)
         unknown = [name for name in value if name not in annotations and name not in settable]
         if unknown:
             raise Unserializable(where, "dict", f"{cls.__name__} has no field {unknown[0]!r}")

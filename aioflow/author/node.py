@@ -1,4 +1,9 @@
-"""One task of a DAG as its author defined it, and its dependencies."""
+"""One task of a DAG as its author defined it, its dependencies, and the bindings of its arguments.
+
+A binding is data that says where an argument comes from. The DAG file creates it; the worker
+process that runs the task resolves it to a value. A placeholder represents a value that does not
+exist while a DAG is defined; it has a binding, and any other use of it raises an error.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +12,137 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NoReturn, Protocol, TypeAlias
 
-from aioflow.author.annotations import hints
-from aioflow.author.binding import Binding
-from aioflow.author.options import Settings
-from aioflow.author.retry import Retry
-from aioflow.author.source_location import SourceLocation, dag_error
-from aioflow.author.start import START, START_KWARGS
+import msgspec
+
+from aioflow.author.decode import type_hints
+from aioflow.author.deferral import START_FROM_TRIGGER, TRIGGER_KWARGS
+from aioflow.author.options import Retry, Settings
+from aioflow.author.source_location import SourceLocation, dag_error, misused
 from aioflow.errors import UnknownParent
 from aioflow.model.dag import Body, EdgeGroup, EventsSpec, Join, SensorSpec, TaskSpec
 from aioflow.model.states import TriggerRule
 
-__all__ = ("CHOOSING", "NO_FILL", "Loop", "NoFill", "Node", "Part", "Source")
+__all__ = (
+    "CHOOSING",
+    "NO_FILL",
+    "Binding",
+    "FromContext",
+    "FromParameter",
+    "FromRound",
+    "FromSource",
+    "FromTask",
+    "LiteralValue",
+    "Loop",
+    "Nested",
+    "NoFill",
+    "Node",
+    "Part",
+    "Placeholder",
+    "Source",
+    "Spread",
+)
+
+
+class LiteralValue(msgspec.Struct, frozen=True):
+    """A value that is written in the DAG file."""
+
+    value: object
+
+
+class FromTask(msgspec.Struct, frozen=True):
+    """The result of a parent, or the part of it that ``keys`` select.
+
+    The worker process handles a parent without a result and a missing key.
+
+    Attributes:
+        is_last: The parent is in a loop: use the result of the last round that has one.
+    """
+
+    position: int
+    keys: tuple[str | int, ...] = ()
+    is_last: bool = False
+
+
+class FromParameter(msgspec.Struct, frozen=True):
+    """A parameter of the DAG: from the run's conf, else its default.
+
+    Attributes:
+        keys: Select a part of the value, as in ``FromTask``.
+    """
+
+    name: str
+    keys: tuple[str | int, ...] = ()
+
+
+class FromContext(msgspec.Struct, frozen=True):
+    """A value of the run's context: a name for ``context_value``."""
+
+    name: str
+
+
+class FromSource(msgspec.Struct, frozen=True):
+    """The item of a mapped child from the n-th source of its expansion, or a part of it."""
+
+    source: int
+    keys: tuple[str | int, ...] = ()
+
+
+class FromRound(msgspec.Struct, frozen=True):
+    """The result of the previous round of a loop, or a part of it.
+
+    Attributes:
+        first: Binding of the value that is used in the first round.
+    """
+
+    first: object
+    keys: tuple[str | int, ...] = ()
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Parameters of a mapped child, by name, from an item that is a mapping.
+
+    Attributes:
+        source: Index of the source in the expansion.
+        names: Names that the item may have; ``None`` for any.
+        required: Names that the item must have.
+        given: Names that are fixed already, so that the item may not have them.
+    """
+
+    source: int
+    names: tuple[str, ...] | None
+    required: tuple[str, ...]
+    given: tuple[str, ...]
+
+    def refuse(self, item: object) -> str | None:
+        """Return the error message for an item; ``None`` if the item is valid."""
+        if not isinstance(item, Mapping):
+            return f"expand_kwargs() takes mappings, and this item is a {type(item).__name__}"
+        for name in item:
+            if name in self.given:
+                return f"an item of expand_kwargs() gives {name!r}, which partial() gives, too"
+            if not isinstance(name, str) or (self.names is not None and name not in self.names):
+                return f"an item of expand_kwargs() gives {name!r}, which is no parameter"
+        missing = [name for name in self.required if name not in item]
+        if missing:
+            return f"an item of expand_kwargs() does not give {missing[0]!r}"
+        return None
+
+
+class Nested(msgspec.Struct, frozen=True):
+    """A list, tuple or dict of a DAG file with bindings somewhere inside.
+
+    Every binding in ``value`` is resolved, at any depth of lists, tuples and dict values. All
+    other values are used unchanged.
+    """
+
+    value: object
+
+
+Binding: TypeAlias = (
+    LiteralValue | FromTask | FromParameter | FromContext | FromSource | FromRound | Nested | Spread
+)
 
 
 class Part(Enum):
@@ -185,7 +308,9 @@ class Node:
     @property
     def starts_from_trigger(self) -> bool:
         """Whether it starts deferred, before any of its code runs."""
-        said = getattr(self.owner, START, False) if self.starts is None else self.starts
+        said = (
+            getattr(self.owner, START_FROM_TRIGGER, False) if self.starts is None else self.starts
+        )
         return bool(said)
 
     @property
@@ -203,7 +328,7 @@ class Node:
         target: Any = self.fn
         if self.operator is not None:
             target = self.operator.__init__
-        return hints(target)
+        return type_hints(target)
 
     def make_operator(self, arguments: Mapping[str, Any]) -> Any:
         """Create a new instance for one execution, from resolved arguments.
@@ -214,7 +339,7 @@ class Node:
         operator: Any = self.operator
         if operator is None:
             raise TypeError(f"{self.task_id!r} is a function")
-        if not (self.is_mapped and self.starts_from_trigger and START_KWARGS in arguments):
+        if not (self.is_mapped and self.starts_from_trigger and TRIGGER_KWARGS in arguments):
             made = operator(**arguments)
             made.task_id = self.task_id
             return made
@@ -273,3 +398,58 @@ class Node:
                 node.parents.update(setups)
             if node.position not in followed:
                 self.run_after(node)
+
+
+def _refused_use(operation: str) -> Callable[..., Any]:
+    def refuse(self: Placeholder, *_: object) -> NoReturn:
+        self._refuse(operation)
+
+    return refuse
+
+
+class Placeholder:
+    """Base class of all references. They can only be passed on."""
+
+    def _label(self) -> str:
+        """Return the author's name for it."""
+        raise NotImplementedError
+
+    @property
+    def binding(self) -> Binding:
+        """The binding that resolves to the value."""
+        raise NotImplementedError
+
+    def _refuse(self, operation: str) -> NoReturn:
+        raise misused(self._label(), operation)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._label()}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            # Python itself, dataclasses and copy probe for such names.
+            raise AttributeError(name)
+        return self._refuse(f".{name}")
+
+    __hash__ = object.__hash__
+    __bool__ = _refused_use("a condition")
+    __iter__ = _refused_use("a loop or unpacking")
+    __len__ = _refused_use("len()")
+    __contains__ = _refused_use("`in`")
+    __str__ = _refused_use("text")
+    __format__ = _refused_use("text")
+    __int__ = _refused_use("int()")
+    __float__ = _refused_use("float()")
+    __index__ = _refused_use("an index")
+    __call__ = _refused_use("a call")
+    __eq__ = _refused_use("a comparison")
+    __ne__ = _refused_use("a comparison")
+    __lt__ = _refused_use("a comparison")
+    __le__ = _refused_use("a comparison")
+    __gt__ = _refused_use("a comparison")
+    __ge__ = _refused_use("a comparison")
+    __add__ = __radd__ = _refused_use("arithmetic")
+    __sub__ = __rsub__ = _refused_use("arithmetic")
+    __mul__ = __rmul__ = _refused_use("arithmetic")
+    __truediv__ = __rtruediv__ = _refused_use("arithmetic")
+    __mod__ = __rmod__ = _refused_use("arithmetic")

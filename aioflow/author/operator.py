@@ -9,8 +9,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NoReturn, Self, TypeAlias, Unpack
 
 from aioflow.author.arguments import CallArguments, bind_call, bind_expanded, bind_spread
-from aioflow.author.batch_operators import HANDLER, events_spec
 from aioflow.author.dag import DAG, current_dag, open_dag
+from aioflow.author.deferral import (
+    BATCH_HANDLER,
+    START_FROM_TRIGGER,
+    TRIGGER_KWARGS,
+    NotReady,
+    PokeReturnValue,
+    StartTriggerArgs,
+    TaskDeferred,
+    events_spec,
+    poke_result,
+)
 from aioflow.author.duration import Duration
 from aioflow.author.node import Node
 from aioflow.author.options import (
@@ -21,9 +31,7 @@ from aioflow.author.options import (
     settled,
 )
 from aioflow.author.ref import Linked, Ref
-from aioflow.author.signals import NotReady, PokeReturnValue, TaskDeferred, sensor_saw
 from aioflow.author.source_location import SourceLocation, dag_error, here
-from aioflow.author.start import START, START_KWARGS, StartTriggerArgs
 from aioflow.author.task import PartialTask
 from aioflow.author.trigger import Trigger
 from aioflow.model.dag import Body
@@ -128,7 +136,7 @@ class Operator(Linked):
             if name and not callable(getattr(self, name, None)):
                 raise dag_error(f"{type(self).__name__} has no method {name!r} to resume in")
         needs_one = method_name is not None or self.many_events
-        if needs_one and not method_name and not hasattr(self, HANDLER):
+        if needs_one and not method_name and not hasattr(self, BATCH_HANDLER):
             raise dag_error(
                 f"{type(self).__name__}.defer() needs a method_name to resume in; "
                 "None if the trigger ends the task itself"
@@ -224,7 +232,7 @@ async def _awaited_poke(seen: Awaitable[bool | PokeReturnValue[Any]]) -> Any:
 
 
 def _poke_value(seen: object) -> Any:
-    is_done, value = sensor_saw(seen)
+    is_done, value = poke_result(seen)
     if not is_done:
         raise NotReady
     return value
@@ -256,7 +264,7 @@ def _added(
         )
     events = events_spec(cls, is_sensor=is_sensor, has_execute=cls.execute is not Operator.execute)
     if events is not None and events.method and code is Operator.execute:
-        code = getattr(cls, HANDLER)  # it starts from its trigger, and has no other method
+        code = getattr(cls, BATCH_HANDLER)  # it starts from its trigger, and has no other method
     node = Node(
         dag=dag,
         task_id=dag.grouped_task_id(task_id),
@@ -282,7 +290,7 @@ def _expanded(
         raise dag_error(f"{owner}: {never[0]!r} is an option of the task; give it to partial()")
     task_id = _named(fixed, owner)
     starts = _starts(cls, fixed, owner)
-    init = _skipped if starts and START_KWARGS in {*fixed, *mapped} else _init_of(cls)
+    init = _skipped if starts and TRIGGER_KWARGS in {*fixed, *mapped} else _init_of(cls)
     arguments = bind_expanded(init, fixed, mapped, dag=dag, owner=owner, injects=False)
     node = _added(cls, task_id, _options(fixed, names), dag, arguments, here())
     node.starts = starts
@@ -307,9 +315,11 @@ def _spread(
 
 def _starts(cls: type[Operator], fixed: Mapping[str, object], owner: str) -> bool:
     """Return whether the children start deferred, as ``partial()`` or else the class says."""
-    said = fixed.get(START, cls.start_from_trigger)
+    said = fixed.get(START_FROM_TRIGGER, cls.start_from_trigger)
     if not isinstance(said, bool):
-        raise dag_error(f"{owner}: {START} is True or False, known while the DAG is written")
+        raise dag_error(
+            f"{owner}: {START_FROM_TRIGGER} is True or False, known while the DAG is written"
+        )
     return said
 
 

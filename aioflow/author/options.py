@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
 from string import Formatter
 from typing import Any, Literal, TypedDict
@@ -11,18 +12,18 @@ import msgspec
 
 from aioflow.author.assets import Asset, outlets_of
 from aioflow.author.callbacks import TASK_EVENTS, Callback, Callbacks, callbacks_of
+from aioflow.author.client import declared_names
 from aioflow.author.duration import Duration, microseconds
-from aioflow.author.named_values import declared
-from aioflow.author.retry import Retry
 from aioflow.author.source_location import dag_error
 from aioflow.errors import DagError
-from aioflow.model.dag import DEFAULT_POOL, SensorSpec, ValueKind
+from aioflow.model.dag import DEFAULT_POOL, RetryPolicy, SensorSpec, ValueKind
 from aioflow.model.states import TriggerRule
 
 __all__ = (
     "SENSOR_NAMES",
     "TASK_NAMES",
     "OperatorOptions",
+    "Retry",
     "RuleName",
     "SensorClassOptions",
     "SensorOptions",
@@ -30,9 +31,79 @@ __all__ = (
     "TaskOptions",
     "check_names",
     "rule_of",
+    "set_default_tries",
     "settled",
     "without_replaced",
 )
+
+_default_tries = 3
+
+
+def set_default_tries(tries: int) -> None:
+    """Set the daemon's setting ``default_tries`` in this process."""
+    global _default_tries  # noqa: PLW0603 - one setting of a process, set once before any user code
+    _default_tries = tries
+
+
+def _tries_by_default() -> int:
+    return _default_tries
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """How often and when a failed task is retried.
+
+    The delay before try n + 1 is ``delay * factor ** (n - 1)``, at most ``max_delay``. By default
+    jitter subtracts a random share of up to one half, so ``delay="10s"`` waits 5 to 10 s.
+
+    Attributes:
+        tries: The maximum number of tries, including the first; 3, unless the daemon's setting
+            differs.
+        jitter: Whether a random share of the delay is subtracted, so that tasks that fail together
+            are not retried at the same moment. Without it, delays are exact.
+        on: Retry only these errors; empty for all.
+        unless: Do not retry errors for which it returns true.
+
+    Raises:
+        ValueError: If a number is out of range.
+        BadSchedule: If a delay is no duration.
+    """
+
+    tries: int = field(default_factory=_tries_by_default)
+    delay: Duration = 2.0
+    factor: float = 2.0
+    max_delay: Duration | None = None
+    jitter: bool = True
+    on: tuple[type[BaseException], ...] = ()
+    unless: Callable[[BaseException], bool] | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.tries) is not int or self.tries < 1:
+            raise ValueError(f"tries counts the first one, so at least 1, got {self.tries!r}")
+        if not 1.0 <= self.factor <= 1_000:
+            raise ValueError(f"factor must be from 1 to 1000, got {self.factor!r}")
+        if not isinstance(self.on, tuple):
+            raise ValueError(f"on must be a tuple of exception classes, got {self.on!r}")  # noqa: TRY004
+        self.policy()
+
+    def policy(self) -> RetryPolicy:
+        """Return the part of the policy that the engine evaluates."""
+        return RetryPolicy(
+            tries=self.tries,
+            delay_us=microseconds(self.delay, "delay"),
+            factor=float(self.factor),
+            max_delay_us=(
+                None if self.max_delay is None else microseconds(self.max_delay, "max_delay")
+            ),
+            jitter=bool(self.jitter),
+        )
+
+    def is_worth(self, error: BaseException) -> bool:
+        """Return whether the error may be retried. Calls ``unless``: user code, which may raise."""
+        if self.on and not isinstance(error, self.on):
+            return False
+        return self.unless is None or not self.unless(error)
+
 
 RuleName = Literal[
     "all_success",
@@ -126,7 +197,7 @@ class SensorOptions(SensorClassOptions, total=False):
 
 TASK_NAMES = frozenset(TaskOptions.__annotations__)
 SENSOR_NAMES = frozenset(SensorOptions.__annotations__)
-_SAME = {
+_AIRFLOW_NAMES = {
     "pool_slots": "slots",
     "priority_weight": "priority",
     "poke_interval": "interval",
@@ -188,7 +259,7 @@ def without_replaced(options: Mapping[str, Any], by: Mapping[str, Any]) -> dict[
         remaining.pop("retry_delay", None)
     elif {"retries", "retry_delay"} & by.keys():
         remaining.pop("retry", None)
-    return {name: value for name, value in remaining.items() if _SAME.get(name) not in by}
+    return {name: value for name, value in remaining.items() if _AIRFLOW_NAMES.get(name) not in by}
 
 
 def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Settings:
@@ -203,7 +274,7 @@ def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Setti
         DagError: If an option is unknown or its value is invalid.
     """
     check_names(options, is_sensor=is_sensor, owner=owner)
-    said = {_SAME.get(name, name): value for name, value in options.items()}
+    said = {_AIRFLOW_NAMES.get(name, name): value for name, value in options.items()}
     try:
         return Settings(
             retry=_retry(said),
@@ -303,7 +374,9 @@ def _sensor(said: Mapping[str, Any]) -> SensorSpec:
 def _values(said: Mapping[str, Any]) -> tuple[tuple[ValueKind, str], ...]:
     """Return the declared secrets, connections and variables, without duplicates."""
     return tuple(
-        dict.fromkeys(of for kind in ValueKind for of in declared(kind, said.get(f"{kind}s", ())))
+        dict.fromkeys(
+            of for kind in ValueKind for of in declared_names(kind, said.get(f"{kind}s", ()))
+        )
     )
 
 

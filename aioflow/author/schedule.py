@@ -1,16 +1,27 @@
-"""Schedules: the times at which runs start."""
+"""Schedules: times, custom timetables, triggers and assets that start runs.
+
+A timetable is user code, so the daemon never calls it. Any object with a method
+``next_after(moment)`` is a timetable; its fields are stored like those of a trigger. It runs as a
+trigger that yields an event at each fire time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import inspect
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias, cast, get_args, runtime_checkable
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import msgspec
+
+from aioflow.author.assets import Asset, AssetExpression, asset_condition, lists_assets
 from aioflow.author.duration import Duration, microseconds
+from aioflow.author.trigger import Trigger, TriggerEvent, construct, never_yields, serialize
 from aioflow.errors import BadSchedule
-from aioflow.model.schedule import CRON_NAMES, ScheduleSpec
+from aioflow.model.dag import CRON_NAMES, ScheduleSpec
 from aioflow.model.timestamps import (
     EARLIEST_DATE,
     LATEST_DATE,
@@ -18,6 +29,7 @@ from aioflow.model.timestamps import (
     to_datetime,
     to_timestamp,
 )
+from aioflow.model.triggers import ASSETS, DagTriggerSpec, IfRunning
 
 __all__ = (
     "Continuous",
@@ -25,9 +37,17 @@ __all__ = (
     "Dates",
     "Every",
     "Schedule",
+    "Timetable",
+    "TimetableTrigger",
+    "clock_schedule",
+    "dag_trigger_spec",
     "instant",
+    "is_timetable",
+    "is_timetable_class",
     "schedule_spec",
-    "zone",
+    "sleep_until",
+    "time_zone",
+    "timetable_trigger",
 )
 
 ONCE, CONTINUOUS = "@once", "@continuous"
@@ -62,8 +82,8 @@ class Cron:
 
         if moment.tzinfo is None:
             raise BadSchedule(f"moment={moment} needs a time zone")
-        spec = _cron(self)
-        slot = next_slot(spec, zone(timezone).key, after=to_timestamp(moment))
+        spec = _cron_spec(self)
+        slot = next_slot(spec, time_zone(timezone).key, after=to_timestamp(moment))
         return None if slot is None else to_datetime(slot)
 
 
@@ -129,16 +149,16 @@ def schedule_spec(schedule: Schedule, *, timezone: str, anchor: Timestamp) -> Sc
         case str() if schedule.strip() == CONTINUOUS:
             return schedule_spec(Continuous(), timezone=timezone, anchor=anchor)
         case str() | Cron():
-            return _cron(schedule if isinstance(schedule, Cron) else Cron(schedule))
+            return _cron_spec(schedule if isinstance(schedule, Cron) else Cron(schedule))
         case timedelta() | Every():
             every = schedule if isinstance(schedule, Every) else Every(schedule)
-            return _every(every, anchor)
+            return _interval_spec(every, anchor)
         case Dates():
-            return _dates(schedule, timezone)
+            return _dates_spec(schedule, timezone)
         case Continuous():
             return ScheduleSpec(gap_us=microseconds(schedule.gap, "gap"))
         case list() | tuple():
-            return _joined(schedule, timezone=timezone, anchor=anchor)
+            return _joined_spec(schedule, timezone=timezone, anchor=anchor)
         case _:
             raise BadSchedule(
                 f"schedule={schedule!r} is no schedule; write a cron string, Every(...), "
@@ -146,7 +166,7 @@ def schedule_spec(schedule: Schedule, *, timezone: str, anchor: Timestamp) -> Sc
             )
 
 
-def _joined(schedule: Sequence[object], *, timezone: str, anchor: Timestamp) -> ScheduleSpec:
+def _joined_spec(schedule: Sequence[object], *, timezone: str, anchor: Timestamp) -> ScheduleSpec:
     """Combine several schedules, or dates: the fire times of any of them are fire times."""
     dates = [part for part in schedule if isinstance(part, date)]
     others = [part for part in schedule if not isinstance(part, date)]
@@ -156,7 +176,7 @@ def _joined(schedule: Sequence[object], *, timezone: str, anchor: Timestamp) -> 
     return found[0] if len(found) == 1 else ScheduleSpec(parts=found)
 
 
-def _cron(schedule: Cron) -> ScheduleSpec:
+def _cron_spec(schedule: Cron) -> ScheduleSpec:
     if not isinstance(schedule.expression, str):
         raise BadSchedule(f"schedule={schedule!r} is no schedule; a cron expression is a text")
     text = schedule.expression.strip()
@@ -167,7 +187,7 @@ def _cron(schedule: Cron) -> ScheduleSpec:
     return ScheduleSpec(cron=CRON_NAMES.get(text, text), jitter_us=jitter_us)
 
 
-def _every(schedule: Every, anchor: Timestamp) -> ScheduleSpec:
+def _interval_spec(schedule: Every, anchor: Timestamp) -> ScheduleSpec:
     return ScheduleSpec(
         every_us=microseconds(schedule.interval, "schedule"),
         anchor=anchor,
@@ -175,7 +195,7 @@ def _every(schedule: Every, anchor: Timestamp) -> ScheduleSpec:
     )
 
 
-def _dates(schedule: Dates, timezone: str) -> ScheduleSpec:
+def _dates_spec(schedule: Dates, timezone: str) -> ScheduleSpec:
     dates = [instant(value, timezone, "a date of the schedule") for value in schedule.dates]
     if len(dates) > _DATES_AT_MOST:
         raise BadSchedule(f"a schedule has at most {_DATES_AT_MOST:,} dates, not {len(dates):,}")
@@ -183,7 +203,7 @@ def _dates(schedule: Dates, timezone: str) -> ScheduleSpec:
     return ScheduleSpec(dates=found, jitter_us=microseconds(schedule.jitter, "jitter"))
 
 
-def zone(name: str) -> ZoneInfo:
+def time_zone(name: str) -> ZoneInfo:
     """Return a time zone by name.
 
     Raises:
@@ -211,7 +231,7 @@ def instant(value: datetime | date | None, timezone: str, what: str) -> Timestam
         value = datetime.combine(value, time(0))
     if value.tzinfo is None:
         try:
-            value = _on_the_wall(value, zone(timezone))
+            value = _on_the_wall(value, time_zone(timezone))
         except OverflowError:
             return EARLIEST_DATE if value.year == date.min.year else LATEST_DATE
     return min(max(to_timestamp(value), EARLIEST_DATE), LATEST_DATE)
@@ -225,3 +245,287 @@ def _on_the_wall(wall: datetime, where: ZoneInfo) -> datetime:
     from aioflow.core.scheduling.timetable import first_instant
 
     return first_instant(wall.replace(fold=0), where)
+
+
+_SET_BACK = timedelta(minutes=1)
+_LONGEST_SLEEP_SECONDS = 60.0
+_FIRE_TIMES_AT_ONCE = 100
+"""How many fire times are computed before the event loop gets control."""
+
+
+@runtime_checkable
+class Timetable(Protocol):
+    """A custom schedule, computed by user code. It must be a pure function of its fields."""
+
+    def next_after(self, moment: datetime) -> datetime | None:
+        """Return the first fire time after ``moment``; ``None`` if there are no more.
+
+        ``moment`` is in UTC. The result must have a time zone.
+        """
+        ...
+
+
+def is_timetable(schedule: object) -> bool:
+    """Return whether a schedule is a custom timetable, rather than one of aioflow's."""
+    is_ours = type(schedule).__module__.startswith("aioflow.")
+    return not is_ours and not isinstance(schedule, type) and isinstance(schedule, Timetable)
+
+
+def is_timetable_class(found: object) -> bool:
+    """Return whether an object is a class of custom timetables."""
+    return isinstance(found, type) and hasattr(found, "next_after")
+
+
+def timetable_trigger(
+    schedule: Timetable, *, catchup: bool, begin: Timestamp | None, end: Timestamp | None
+) -> TimetableTrigger:
+    """Return the trigger that runs a timetable.
+
+    Raises:
+        Unserializable: If the timetable cannot be serialized.
+    """
+    path, fields = serialize(cast("Trigger[Any]", schedule))
+    return TimetableTrigger(path, fields, _code_digest(type(schedule)), catchup, begin, end)
+
+
+def _code_digest(cls: type) -> str:
+    """Return a digest of a timetable's module: a code change restarts its trigger."""
+    try:
+        source = inspect.getsource(inspect.getmodule(cls) or cls)
+    except (OSError, TypeError):
+        return ""
+    return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass
+class TimetableTrigger(Trigger[None]):
+    """Yields an event at each fire time of a timetable; its key is the time in µs since 1970.
+
+    Attributes:
+        timetable: The class path of the timetable.
+        fields: msgpack of its fields.
+        code: A digest of its code when the DAG file was parsed.
+        catchup: Whether every missed fire time counts, or only the latest.
+        begin: The earliest fire time; ``None`` for the time the trigger started.
+        end: The latest fire time.
+    """
+
+    timetable: str
+    fields: bytes
+    code: str
+    catchup: bool = False
+    begin: Timestamp | None = None
+    end: Timestamp | None = None
+
+    def __post_init__(self) -> None:
+        """Set the callback for fire times, which does nothing by default."""
+        self._tell: Callable[[datetime | None], None] = _ignore_fire_time
+
+    def load(self, find: Callable[[str], type]) -> None:
+        """Create the timetable from the class that ``find`` returns for its path."""
+        cls = cast("type[Trigger[Any]]", find(self.timetable))
+        self._made: Any = construct(cls, self.fields)
+
+    def expect_by(self, tell: Callable[[datetime | None], None]) -> None:
+        """Call ``tell`` with each fire time that is waited for; ``None`` after the last one."""
+        self._tell = tell
+
+    async def foresee(self, after: datetime, count: int) -> list[datetime]:
+        """Return the fire times after ``after``, at most ``count``.
+
+        Gives up control of the event loop after each of them.
+        """
+        if self.begin is not None:
+            after = max(after, to_datetime(self.begin - 1))
+        slots: list[datetime] = []
+        while len(slots) < count and (slot := self._slot(after)) is not None:
+            slots.append(slot)
+            after = slot
+            await _sleep(0)
+        return slots
+
+    async def run(self) -> AsyncIterator[TriggerEvent[None]]:
+        """Yield an event at each fire time."""
+        import asyncio  # imported late: a DAG file that only describes tasks does not need it
+
+        after = self._begins_after()
+        while (slot := await self._next(after)) is not None:
+            self._tell(slot)
+            if await self._has_come(slot, after):
+                after = slot
+                yield TriggerEvent(None, key=str(to_timestamp(slot)))
+            else:
+                after = self._from_now_on()
+        self._tell(None)
+        await asyncio.Event().wait()  # no more fire times: ending would restart the trigger
+
+    def _begins_after(self) -> datetime:
+        if self.last is not None and self.last.key is not None:
+            return to_datetime(int(self.last.key))
+        since = self.since
+        if self.begin is None:
+            return since
+        first = to_datetime(self.begin - 1)
+        if self.catchup or first >= since:
+            return first
+        return since if self._is_over(since) else self._before_latest(first, since)
+
+    def _is_over(self, moment: datetime) -> bool:
+        return self.end is not None and to_timestamp(moment) > self.end
+
+    def _before_latest(self, first: datetime, since: datetime) -> datetime:
+        """Return a time shortly before the last fire time up to ``since``.
+
+        ``since`` itself if there is no fire time after ``first``.
+        """
+        reach, after = timedelta(minutes=1), since
+        while after > first:
+            after = max(first, since - reach)
+            reach *= 2
+            slot = self._slot(after)
+            if slot is not None and slot <= since:
+                return after
+        return since
+
+    async def _has_come(self, slot: datetime, after: datetime) -> bool:
+        """Wait for a fire time; return ``False`` if the clock was set back far before ``after``.
+
+        If the clock is changed meanwhile, the wait is at most a minute too long.
+        """
+        while (left := (slot - _now()) / timedelta(seconds=1)) > 0:
+            if self._from_now_on() < after - _SET_BACK:
+                return False
+            await _sleep(min(left, _LONGEST_SLEEP_SECONDS))
+        return True
+
+    def _from_now_on(self) -> datetime:
+        """Return where to continue after the clock was set back; known keys start no second run."""
+        return _now() if self.begin is None else max(_now(), to_datetime(self.begin - 1))
+
+    async def _next(self, after: datetime) -> datetime | None:
+        """Return the next fire time that counts."""
+        slot, asked = self._slot(after), 0
+        while slot is not None and not self.catchup:
+            following = self._slot(slot)
+            if following is None or following > _now():
+                break
+            slot, asked = following, asked + 1
+            if asked % _FIRE_TIMES_AT_ONCE == 0:
+                await _sleep(0)
+        return slot
+
+    def _slot(self, after: datetime) -> datetime | None:
+        slot = self._made.next_after(after)
+        if slot is None:
+            return None
+        if not isinstance(slot, datetime) or slot.tzinfo is None:
+            raise BadSchedule(f"{self.timetable} gave {slot!r}; a slot has a time zone")
+        slot = slot.astimezone(UTC)
+        if slot <= after:
+            raise BadSchedule(f"{self.timetable} gave {slot} as the slot after {after}")
+        end = self.end
+        return None if end is not None and to_timestamp(slot) > end else slot
+
+
+def _ignore_fire_time(_slot: datetime | None) -> None:
+    """Do nothing: the default callback."""
+
+
+async def sleep_until(moment: datetime) -> None:
+    """Wait until a time; if the clock is changed, the wait is at most a minute too long."""
+    while (left := (moment - _now()) / timedelta(seconds=1)) > 0:
+        await _sleep(min(left, _LONGEST_SLEEP_SECONDS))
+
+
+async def _sleep(seconds: float) -> None:
+    import asyncio
+
+    await asyncio.sleep(seconds)  # noqa: TID251 - in a process of user code
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 - in a process of user code
+
+
+def _is_event_schedule(schedule: object) -> bool:
+    """Return whether events start the runs, rather than times."""
+    is_one = isinstance(schedule, Trigger | Asset | AssetExpression)
+    return is_one or lists_assets(schedule) or is_timetable(schedule)
+
+
+def clock_schedule(schedule: Any) -> Schedule:
+    """Return a schedule of times; ``None`` if events start the runs."""
+    made: Schedule = None if _is_event_schedule(schedule) else schedule
+    return made
+
+
+def _checked_if_running(value: object) -> IfRunning:
+    """Return a valid value of ``if_running``.
+
+    Raises:
+        BadSchedule: If it is not one of the allowed values.
+    """
+    for known in get_args(IfRunning):
+        if value == known:
+            word: IfRunning = known
+            return word
+    known_words = ", ".join(map(repr, get_args(IfRunning)))
+    raise BadSchedule(f"if_running={value!r} is none of {known_words}")
+
+
+def dag_trigger_spec(
+    schedule: Any,
+    *,
+    if_running: object,
+    debounce: Duration | None,
+    catchup: bool,
+    begin: Timestamp | None,
+    end: Timestamp | None,
+) -> DagTriggerSpec | None:
+    """Return how events start runs; ``None`` for a schedule of times, or none.
+
+    Args:
+        schedule: The ``schedule`` of the DAG.
+        if_running: See ``model.IfRunning``.
+        debounce: How long there must be no event before the last one starts a run.
+        catchup: For a custom timetable: whether every missed fire time is run.
+        begin: The earliest fire time of a custom timetable.
+        end: The latest fire time of a custom timetable.
+
+    Raises:
+        BadSchedule: If an option is invalid, or does not apply to this kind of schedule.
+        Unserializable: If the trigger cannot be serialized.
+    """
+    word = _checked_if_running(if_running)
+    quiet_us = None if debounce is None else microseconds(debounce, "debounce")
+    if not _is_event_schedule(schedule):
+        if word != "queue" or quiet_us is not None:
+            raise BadSchedule("if_running and debounce go with schedule=<a trigger> alone")
+        return None
+    is_own = is_timetable(schedule)
+    if quiet_us is not None and is_own:
+        raise BadSchedule("debounce goes with a trigger; a timetable has slots")
+    if quiet_us == 0:
+        raise BadSchedule("debounce must be longer than nothing")
+    condition = asset_condition(schedule)
+    name = type(schedule).__name__
+    if is_own:
+        slots = timetable_trigger(schedule, catchup=catchup, begin=begin, end=end)
+        path, kwargs = slots.timetable, serialize(slots)[1]  # named in reports by its own class
+    elif condition is None:
+        wrong = never_yields(type(schedule))
+        if wrong:
+            raise BadSchedule(f"the schedule's {wrong}")
+        path, kwargs = serialize(schedule)
+    elif quiet_us is not None:
+        raise BadSchedule("debounce goes with a trigger; assets are not told of one by one")
+    else:
+        path, kwargs, name = ASSETS, msgspec.msgpack.encode(condition), ", ".join(condition.names())
+    return DagTriggerSpec(
+        class_path=path,
+        kwargs=kwargs,
+        name=name,
+        if_running=word,
+        debounce_us=quiet_us,
+        is_timetable=is_own,
+    )

@@ -1,15 +1,21 @@
-"""Tasks defined as functions: ``@task`` and ``@sensor``."""
+"""Tasks defined as functions: ``@task``, ``@sensor``, ``@setup`` and ``@teardown``.
+
+``latest_only`` adds a ready-made task that lets its children run only in the latest scheduled run.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from aioflow.author.arguments import CallArguments, Mappable, bind_call, bind_expanded, bind_spread
+from aioflow.author.context import current
 from aioflow.author.dag import open_dag
-from aioflow.author.items import Items
+from aioflow.author.deferral import PokeReturnValue
 from aioflow.author.node import CHOOSING, Node, Part
 from aioflow.author.options import (
     SensorOptions,
@@ -18,12 +24,22 @@ from aioflow.author.options import (
     settled,
     without_replaced,
 )
-from aioflow.author.ref import Ref
-from aioflow.author.signals import PokeReturnValue
+from aioflow.author.ref import Items, Ref
+from aioflow.author.schedule import Schedule, clock_schedule, schedule_spec
 from aioflow.author.source_location import dag_error, here
 from aioflow.model.dag import Body
+from aioflow.model.timestamps import Timestamp, to_timestamp
 
-__all__ = ("Node", "PartialTask", "TaskFunction", "sensor", "setup", "task", "teardown")
+__all__ = (
+    "Node",
+    "PartialTask",
+    "TaskFunction",
+    "latest_only",
+    "sensor",
+    "setup",
+    "task",
+    "teardown",
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -371,3 +387,48 @@ def _decorated(
         return TaskFunction(decorated, options, is_sensor=is_sensor, part=part)
 
     return decorate
+
+
+def latest_only(task_id: str = "latest_only") -> Ref[bool]:
+    """Add a task that skips its children if a later run of the schedule is already due.
+
+    This is checked when the task runs, so a catch-up run, or a run that is cleared much later,
+    skips them. A run that was started manually or by another run never does.
+
+    Raises:
+        DagError: If no DAG is being defined.
+    """
+    dag = open_dag("latest_only()")
+    options = {"task_id": task_id}
+    part = Part.GENTLE_SHORT_CIRCUIT
+    task: TaskFunction[..., bool] = TaskFunction(is_latest, options, is_sensor=False, part=part)
+    return task(
+        clock_schedule(dag.schedule),
+        dag.timezone,
+        first=dag.start_date,
+        last=dag.end_date,
+        cause=current.cause,
+        slot=current.logical_date,
+    )
+
+
+def is_latest(
+    schedule: Schedule,
+    timezone: str,
+    *,
+    first: Timestamp | None,
+    last: Timestamp | None,
+    cause: str,
+    slot: datetime,
+) -> bool:
+    """Return whether the following tasks should run: no later fire time has passed."""
+    # Imported late, as most processes never need the timetable.
+    from aioflow.core.scheduling.timetable import next_slot
+
+    spec = schedule_spec(schedule, timezone=timezone, anchor=first or 0)
+    if spec is None or cause != "schedule":
+        return True
+    following = next_slot(spec, timezone, after=to_timestamp(slot))
+    if following is None or (last is not None and following > last):
+        return True
+    return following > time.time_ns() // 1_000  # noqa: TID251 - in a process of user code

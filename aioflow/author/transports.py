@@ -18,7 +18,7 @@ from email.utils import formatdate, getaddresses
 from typing import Any
 from urllib.parse import urlsplit
 
-from aioflow.author.named_values import Connection
+from aioflow.author.client import Connection
 from aioflow.errors import NotificationFailed
 
 __all__ = ("mail", "post", "signature")

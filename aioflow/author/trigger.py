@@ -1,32 +1,38 @@
-"""Triggers: stored as plain data, and run as coroutines in the triggerer."""
+"""Triggers: stored as plain data, and run as coroutines in the triggerer.
+
+A trigger whose ``share()`` names a watch has neither a coroutine nor an instance of its own: the
+triggerer stores its key in that watch, and one watch serves all triggers that name the same. So
+one poller serves many triggers, and each of them costs only its data.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Hashable, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from itertools import islice
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from aioflow.author import codec
-from aioflow.author.annotations import hints
-from aioflow.author.decode import is_plain
+from aioflow.author.codec import Steps, run_steps
+from aioflow.author.decode import is_plain, restore, type_hints
 from aioflow.author.duration import Duration, as_timedelta
-from aioflow.author.event import TriggerEvent
-from aioflow.author.fields import check_fields
-from aioflow.author.steps import Steps, at_once
-from aioflow.author.watch import Share, alone
-from aioflow.errors import Unserializable
+from aioflow.errors import Unserializable, WrongField
 from aioflow.model.ids import TriggerNo
 
 __all__ = (
     "FIELDS_LIMIT",
     "MODULE_PREFIX",
+    "Share",
     "Trigger",
     "TriggerEvent",
+    "Watch",
+    "check_fields",
     "class_path",
     "construct",
     "never_yields",
@@ -35,13 +41,221 @@ __all__ = (
     "serialize",
     "serialized",
     "set_last_event",
+    "set_wanted",
     "shares",
+    "watch_alone",
 )
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class TriggerEvent(Generic[T_co]):
+    """An event that a trigger observed.
+
+    Attributes:
+        payload: The value that the waiting task receives.
+        key: Identifies the event. If another process observes an event with the same key, the
+            daemon drops the duplicate.
+    """
+
+    payload: T_co
+    key: str | None = None
+
+
+Wanted = TypeVar("Wanted", bound=Hashable)
+T = TypeVar("T")
+
+
+class Watch(Generic[Wanted, T]):
+    """Polls one thing on behalf of all triggers that wait for something in it.
+
+    The triggerer creates one watch for all triggers whose ``share()`` names the same class and the
+    same ``of``, which is passed to ``__init__``, and drops it with the last of them. ``Wanted`` is
+    the type of the keys that triggers wait for, ``T`` the type of the payloads. All methods are
+    called on the event loop.
+    """
+
+    _wanted: Collection[Wanted] = ()
+
+    @property
+    def wanted(self) -> Collection[Wanted]:
+        """The keys that triggers currently wait for, each once.
+
+        A live view maintained by the triggerer; membership tests are cheap.
+        """
+        return self._wanted
+
+    def joined(self, wanted: Wanted) -> None:
+        """Handle a new key. Called before ``run`` starts, too. Must not block.
+
+        An exception fails the triggers that wait for this key.
+        """
+
+    def left(self, wanted: Wanted) -> None:
+        """Handle the end of a key: it was found, or no trigger waits for it. Must not block."""
+
+    def next_check(self) -> datetime | None:
+        """Return the time of the next check, with a time zone; ``None`` if it does not poll.
+
+        Shown to users from time to time. The check may happen earlier. Must not block.
+        """
+        return None
+
+    def last_check(self) -> datetime | None:
+        """Return the time of the last check, with a time zone; ``None`` if it does not poll.
+
+        Shown to users, like ``next_check``. Must not block.
+        """
+        return None
+
+    def run(self) -> AsyncIterator[tuple[Wanted, TriggerEvent[T] | Exception]]:
+        """Yield keys that were found, each with its event or with the error its triggers fail with.
+
+        Written ``async def`` with ``yield``. Cancelled when no key is left. A yielded key is
+        removed from ``wanted``; yielding a key that is not wanted is harmless.
+
+        If it raises or ends, a new watch is started after a short delay. If that one fails soon as
+        well, the triggers are divided among several watches, repeatedly, until the triggers of
+        a key that makes every watch fail are alone: only these fail. To fail single triggers,
+        yield the error instead: it is cheaper.
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs a method run()")
+
+
+class Share(NamedTuple):
+    """A trigger's part in a watch.
+
+    Attributes:
+        watch: The class of the watch.
+        wanted: The key this trigger waits for. Stored per trigger, so use text, a number or
+            another small hashable value.
+        of: Arguments of ``watch``: the thing to poll. Triggers with equal values share a watch.
+    """
+
+    watch: type[Watch[Any, Any]]
+    wanted: Hashable
+    of: tuple[Hashable, ...] = ()
+
+
+def set_wanted(watch: Watch[Wanted, T], wanted: Collection[Wanted]) -> None:
+    """Set the live view of the keys that a watch serves."""
+    watch._wanted = wanted  # noqa: SLF001 - set by the triggerer only
+
+
+async def watch_alone(share: Share) -> AsyncGenerator[TriggerEvent[Any], None]:
+    """Yield the event of one share, from a watch of its own."""
+    watch = share.watch(*share.of)
+    set_wanted(watch, {share.wanted})
+    watch.joined(share.wanted)
+    found = watch.run()
+    try:
+        async for wanted, event in found:
+            if wanted != share.wanted:
+                continue
+            if isinstance(event, Exception):
+                raise event
+            yield event
+            return
+    finally:
+        try:
+            watch.left(share.wanted)
+        finally:
+            if isinstance(found, AsyncGenerator):
+                await found.aclose()
+
+
+_CHECK_STEPS = 100
+"""Maximum steps of the check when a trigger is created: a few milliseconds."""
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """The signature of a trigger class.
+
+    Attributes:
+        names: Names of the positional arguments.
+        annotations: Types of the arguments, without those that are missing or ``Any``.
+        optional: Arguments whose default is ``None``, whatever their annotation says.
+    """
+
+    names: tuple[str, ...]
+    annotations: Mapping[str, Any]
+    optional: frozenset[str]
+
+
+_shapes: WeakKeyDictionary[type, _Shape] = WeakKeyDictionary()
+
+
+def check_fields(cls: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+    """Raise if an argument cannot be serialized, or does not match its annotation.
+
+    Every value from which the annotated type can be restored is accepted: text for a date, a
+    number for a ``timedelta``. A hand-written ``__init__`` may take any serializable value.
+    Arguments that take long to check would block the event loop; they are checked when the
+    trigger is stored.
+
+    Raises:
+        Unserializable: If an argument cannot be serialized; the error names it.
+        WrongField: If an argument has another type.
+    """
+    shape = _shapes.get(cls)
+    if shape is None:
+        shape = _shapes[cls] = _shape_of(cls)
+    given = dict(zip(shape.names, args, strict=False)) | dict(kwargs)
+    if not _is_packed_soon(given, cls.__name__):
+        return
+    for name, annotation in shape.annotations.items():
+        if name in given and not (given[name] is None and name in shape.optional):
+            where = f"{cls.__name__}.{name}"
+            _check_field(given[name], annotation, where, is_public=name in cls.public_fields)
+
+
+def _is_packed_soon(given: Mapping[str, object], owner: str) -> bool:
+    """Return whether everything could be serialized within the step limit."""
+    steps = codec.fields_in_steps(given, owner, codec.VALUE_LIMIT)
+    return sum(1 for _ in islice(steps, _CHECK_STEPS)) < _CHECK_STEPS
+
+
+def _check_field(value: object, annotation: Any, where: str, *, is_public: bool) -> None:
+    if getattr(annotation, "_is_protocol", False):
+        return
+    if isinstance(annotation, type) and isinstance(value, annotation):
+        return  # also a bool as an int, or a subclass of str
+    try:
+        plain = codec.decode(codec.encode(value, where, codec.VALUE_LIMIT), where=where)
+        restore(plain, annotation, where, strict=True)
+    except Unserializable:
+        # The error is public, and a field that is not may hold a password.
+        is_shown = is_public or value is None or isinstance(value, int | float)
+        raise WrongField(where, value, _type_text(annotation), is_shown=is_shown) from None
+
+
+def _shape_of(cls: type) -> _Shape:
+    init: Any = cls.__init__  # type: ignore[misc]
+    parameters = tuple(inspect.signature(init).parameters.values())[1:]
+    names = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+    said, types = getattr(init, "__annotations__", {}), type_hints(cls)
+    fields = [
+        field
+        for field in dataclasses.fields(cls)
+        if field.init and said.get(field.name) == field.type
+    ]
+    return _Shape(
+        names,
+        {f.name: types[f.name] for f in fields if types.get(f.name, Any) is not Any},
+        frozenset(field.name for field in fields if field.default is None),
+    )
+
+
+def _type_text(annotation: Any) -> str:
+    if isinstance(annotation, type):
+        return annotation.__name__
+    return str(annotation).replace("typing.", "")
+
 
 FIELDS_LIMIT = 1024 * 1024
 """Limit for a trigger's fields, and for the arguments of the resume method, in bytes of msgpack."""
-
-T = TypeVar("T")
 
 
 class Trigger(Generic[T]):
@@ -82,7 +296,7 @@ class Trigger(Generic[T]):
         share = self.share()
         if share is None:
             raise NotImplementedError(f"{type(self).__name__} needs a method run()")
-        return alone(share)
+        return watch_alone(share)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path, ``module.Name``, and the arguments that recreate the trigger.
@@ -93,7 +307,7 @@ class Trigger(Generic[T]):
             Unserializable: If such a class does not override it.
         """
         cls = type(self)
-        return portable(f"{cls.__module__}.{cls.__qualname__}"), _fields(self)
+        return portable(f"{cls.__module__}.{cls.__qualname__}"), _field_values(self)
 
     def share(self) -> Share | None:
         """Return the watch and the key that this trigger shares with others, or ``None``.
@@ -241,7 +455,7 @@ def never_yields(cls: type[Trigger[Any]]) -> str:
 
 
 MODULE_PREFIX = "aioflow_v_"
-"""Prefix of the packages for modules loaded by version; see ``worker.loader``."""
+"""Prefix of the packages for modules loaded by version; see ``worker.code.loader``."""
 
 
 def portable(class_path: str) -> str:
@@ -271,7 +485,7 @@ def serialize(trigger: Trigger[Any]) -> tuple[str, bytes]:
         ValueTooLarge: If the fields exceed ``FIELDS_LIMIT`` bytes.
         Unserializable: If a field cannot be serialized, or the trigger cannot be recreated.
     """
-    return at_once(serialized(trigger))
+    return run_steps(serialized(trigger))
 
 
 def serialized(trigger: Trigger[Any]) -> Steps[tuple[str, bytes]]:
@@ -284,7 +498,7 @@ def serialized(trigger: Trigger[Any]) -> Steps[tuple[str, bytes]]:
         if named.rpartition(".")[2] != cls.__name__:
             path = portable(":".join(named.rpartition(".")[::2]))
     else:
-        kwargs = _fields(trigger)
+        kwargs = _field_values(trigger)
     data = yield from codec.fields_in_steps(kwargs, cls.__name__, FIELDS_LIMIT)
     if path == class_path(cls):
         construct(cls, data)
@@ -306,13 +520,13 @@ def construct(cls: type[Trigger[Any]], kwargs: bytes) -> Trigger[Any]:
     try:
         return cls(**fields)
     except (TypeError, ValueError) as exc:
-        reason = _misfit(cls, fields) or exc
+        reason = _missing_field(cls, fields) or exc
         raise Unserializable(name, "trigger", f"cannot be made of its fields: {reason}") from exc
     finally:
         _is_restored.reset(token)
 
 
-def _misfit(cls: type[Trigger[Any]], fields: Mapping[str, object]) -> str:
+def _missing_field(cls: type[Trigger[Any]], fields: Mapping[str, object]) -> str:
     """Return which field is missing. Called only after a failure, as it is slow."""
     try:
         inspect.signature(cls).bind(**fields)
@@ -330,13 +544,13 @@ _annotations: WeakKeyDictionary[type, Mapping[str, Any]] = WeakKeyDictionary()
 
 def _annotations_of(cls: type[Trigger[Any]]) -> Mapping[str, Any]:
     """Return the annotations of a class for which restoring can change a stored value."""
-    annotations = hints(cls.__init__)
+    annotations = type_hints(cls.__init__)
     if dataclasses.is_dataclass(cls):
-        annotations = hints(cls)
+        annotations = type_hints(cls)
     return {name: kind for name, kind in annotations.items() if not is_plain(kind)}
 
 
-def _fields(trigger: Trigger[Any]) -> dict[str, object]:
+def _field_values(trigger: Trigger[Any]) -> dict[str, object]:
     if dataclasses.is_dataclass(trigger):
         return {f.name: getattr(trigger, f.name) for f in dataclasses.fields(trigger) if f.init}
     if type(trigger).__init__ is object.__init__:

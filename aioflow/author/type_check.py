@@ -34,10 +34,17 @@ from uuid import UUID
 
 import msgspec
 
-from aioflow.author.binding import FromParameter, FromSource, FromTask, Literal, Spread
-from aioflow.author.custom_codecs import codec_of
-from aioflow.author.node import CHOOSING, Node
-from aioflow.author.parameters import Parameter
+from aioflow.author.context import Parameter
+from aioflow.author.msgpack_forms import codec_of
+from aioflow.author.node import (
+    CHOOSING,
+    FromParameter,
+    FromSource,
+    FromTask,
+    LiteralValue,
+    Node,
+    Spread,
+)
 from aioflow.errors import EdgeMisfit
 
 __all__ = ("fits", "misfits")
@@ -92,7 +99,7 @@ def _unfit_values(node: Node, name: str, binding: object) -> Iterator[EdgeMisfit
 
 def _values(node: Node, binding: object) -> Iterator[object]:
     """Yield the literal values of an argument: one, or one per child of a mapped task."""
-    if isinstance(binding, Literal):
+    if isinstance(binding, LiteralValue):
         yield binding.value
     elif isinstance(binding, FromSource) and not binding.keys:
         source = node.sources[binding.source]

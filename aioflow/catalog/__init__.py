@@ -23,7 +23,6 @@ from anyio.abc import TaskStatus
 
 from aioflow._threads import in_thread
 from aioflow.catalog.data_files import Choice, DataFileUse, FilesBeside
-from aioflow.catalog.file_watch import watch
 from aioflow.catalog.folder_scan import (
     NO_STAMP,
     Scan,
@@ -32,30 +31,31 @@ from aioflow.catalog.folder_scan import (
     list_folders,
     read_sources,
     scan,
+    watch_folders,
 )
 from aioflow.catalog.parse import DEFAULT_TRIES, Limits, Parser
-from aioflow.catalog.parse_history import (
-    AGAIN_SECONDS,
+from aioflow.catalog.parse_queue import (
+    RETRY_SECONDS,
     WRITABLE,
     ParseOutcome,
     ParsePace,
+    ParseQueue,
+    ParseRank,
     ParseResult,
     ParseStarts,
     file_broken,
     file_parsed,
-    is_final,
-    pause,
-    too_large,
+    is_final_reason,
+    retry_delay_seconds,
+    too_large_failure,
 )
-from aioflow.catalog.parse_queue import ParseQueue, Rank
-from aioflow.catalog.snapshot import Snapshots, version_of
-from aioflow.catalog.version_quota import Allowance
+from aioflow.catalog.snapshot import Snapshots, VersionQuota, version_of
 from aioflow.clock import Clock
 from aioflow.filesystem import find_writable, how_to_mend
 from aioflow.model.rows import DagFileRow
 from aioflow.processes import Children, NoHeadroom
 from aioflow.protocol.inputs import FileBroken, FileDeleted, FileParsed, Input
-from aioflow.protocol.parse_results import DagFailure, Parsed
+from aioflow.protocol.reports import DagFailure, Parsed
 
 __all__ = ("Catalog", "Limits", "ParsePace")
 
@@ -121,7 +121,7 @@ class Catalog:
         self._known: dict[str, ParseResult] = {}
         self._beside = FilesBeside()
         self._choices: dict[str, Choice] = {}
-        self._allowance = Allowance(clock)
+        self._allowance = VersionQuota(clock)
         self._again: dict[str, int] = {}
         self._reported = {row.file for row in known}
         self._unsettled: dict[str, int] = {}
@@ -136,7 +136,9 @@ class Catalog:
         async with anyio.create_task_group() as group:
             await group.start(self.parser.run)
             await group.start(self._queue.run)
-            group.start_soon(watch, self._folders_below, self._notice, self._beside.is_named)
+            group.start_soon(
+                watch_folders, self._folders_below, self._notice, self._beside.is_named
+            )
             task_status.started()
             while True:
                 changed = self._changed = anyio.Event()
@@ -211,7 +213,7 @@ class Catalog:
             if self._is_too_soon(file):
                 continue
             if choice.differs_in_named(known.choice) or self._allowance.take(file):
-                self._queue.put(file, Rank.CHANGED)
+                self._queue.put(file, ParseRank.CHANGED)
 
     def _queue_affected(self, changed: set[str], come: set[str]) -> None:
         """Check the files that a change may affect, or for which a missing import may now exist."""
@@ -234,11 +236,11 @@ class Catalog:
             pass
         elif known is None:
             if seen.has_dags or file in self._reported:
-                self._queue.put(file, Rank.NEW)
+                self._queue.put(file, ParseRank.NEW)
         elif self._is_changed(known):
-            self._queue.put(file, Rank.CHANGED)
+            self._queue.put(file, ParseRank.CHANGED)
         elif is_time and not known.is_good:
-            self._queue.put(file, Rank.AGAIN, is_slow=known.is_slow)
+            self._queue.put(file, ParseRank.AGAIN, is_slow=known.is_slow)
 
     def _is_too_soon(self, file: str) -> bool:
         """Return whether a file is not parsed now because its last parse began too recently.
@@ -302,7 +304,7 @@ class Catalog:
         before, places = self._files, self._places
         seen, parsed = before.get(file), None
         if seen is not None and seen.is_too_large and not seen.is_ignored:
-            parsed = Parsed((), (too_large(file),), (file,))
+            parsed = Parsed((), (too_large_failure(file),), (file,))
         elif seen is not None and not seen.is_ignored:
             parsed = await self._refuse_writable(seen.folder, (file,))
             with contextlib.suppress(
@@ -354,8 +356,8 @@ class Catalog:
         elif not isinstance(found, FileParsed) and self._may_pass(file, before[file], known):
             self._reparse_after(file, WRITING_SECONDS)
             return
-        elif isinstance(found, FileBroken) and not is_final(known.reason):
-            self._reparse_after(file, pause(known, self._pace))
+        elif isinstance(found, FileBroken) and not is_final_reason(known.reason):
+            self._reparse_after(file, retry_delay_seconds(known, self._pace))
         self._report_result(file, found)
 
     def _remember(self, file: str, known: ParseResult) -> ParseResult:
@@ -368,7 +370,7 @@ class Catalog:
     def _try_soon(self, file: str) -> None:
         """Parse again soon: the file changed during the parse, or its code could not be stored."""
         times = self._unsettled[file] = self._unsettled.get(file, -1) + 1
-        self._reparse_after(file, min(SETTLE_SECONDS * 2 ** min(times, 10), AGAIN_SECONDS))
+        self._reparse_after(file, min(SETTLE_SECONDS * 2 ** min(times, 10), RETRY_SECONDS))
 
     def _reparse_after(self, file: str, seconds: float) -> None:
         self._again[file] = self._clock.monotonic_us() + round(seconds * 1e6)
@@ -386,7 +388,7 @@ class Catalog:
             return None
         large = [name for name in parsed.modules if before[name].is_too_large]
         if large:
-            return file_broken(file, (too_large(large[0]),))
+            return file_broken(file, (too_large_failure(large[0]),))
         refused = await self._refuse_writable(before[file].folder, parsed.modules)
         if refused is not None:
             return file_broken(file, refused.failures)

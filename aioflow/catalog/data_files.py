@@ -1,33 +1,33 @@
 """The files beside its modules that belong to the version of a DAG file. Blocks; use a thread.
 
-These are the files that it names or reads, see ``worker.data_files``, and those that a comment in
-it (``# aioflow: files = [...]``) or an ``aioflow.toml`` in its folder or one above names. If there
-is neither comment nor table, all small text files in its own folder, and in folders that it names,
-belong to it as well.
+These are the files that it names or reads, see ``worker.code.data_files``, and those that a comment
+in it (``# aioflow: files = [...]``) or an ``aioflow.toml`` in its folder or one above names. If
+there is neither comment nor table, all small text files in its own folder, and in folders that it
+names, belong to it as well.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import posixpath
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 
-from aioflow.catalog.file_contents import (
-    Content,
-    Entries,
-    content_of,
-    is_link_inside,
-    list_entries,
-    read,
+from aioflow.catalog.file_patterns import (
+    IGNORE_FILE,
+    MAGIC,
+    TABLE_FILE,
+    Ignored,
+    compile_pattern,
+    read_table,
 )
-from aioflow.catalog.ignore_file import NAME, Ignored
-from aioflow.catalog.patterns import MAGIC, TABLE, compiled, read_table
-from aioflow.protocol.parse_results import Beside, DagFailure
-from aioflow.worker.data_files import FILE_LIMIT_BYTES, BadFiles, is_inside
+from aioflow.protocol.reports import DagFailure, DataFiles
+from aioflow.worker.code.data_files import FILE_LIMIT_BYTES, BadFiles, is_inside
 
 __all__ = (
     "BYTES_AT_MOST",
@@ -35,8 +35,117 @@ __all__ = (
     "Choice",
     "ChoiceContents",
     "DataFileUse",
+    "FileContent",
     "FilesBeside",
+    "FolderEntries",
+    "content_of",
+    "is_link_inside",
+    "list_entries",
+    "read_file",
 )
+
+_SNIFFED_BYTES = 8_000
+"""A file with a zero byte among this many first bytes is not text, as for git."""
+
+
+class FileContent(msgspec.Struct, frozen=True):
+    """The content of a file, as last seen.
+
+    Attributes:
+        stamp: Modification time, size and inode. While it is unchanged, so is the content.
+        digest: Digest of its content; empty if it is too large.
+    """
+
+    stamp: tuple[int, ...]
+    digest: bytes
+    is_text: bool
+
+    @property
+    def size(self) -> int:
+        """Size in bytes."""
+        return self.stamp[1]
+
+    @property
+    def is_too_large(self) -> bool:
+        """True if the file is too large to be read."""
+        return not self.digest
+
+
+class FolderEntries(msgspec.Struct, frozen=True):
+    """The entries of a folder, by name: folders, all others, and which of both are links."""
+
+    folders: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    links: frozenset[str] = frozenset()
+
+
+def read_file(path: Path) -> bytes | None:
+    """Return the content of a file; ``None`` if it cannot be read, or is now too large."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_LIMIT_BYTES + 1)
+    except OSError:
+        return None
+    return content if len(content) <= FILE_LIMIT_BYTES else None
+
+
+def content_of(path: str, before: FileContent | None) -> FileContent | None:
+    """Return the content of a file, reading it if it has changed; ``None`` if there is none.
+
+    If the file cannot be examined, return it as last seen.
+    """
+    try:
+        status = os.stat(path)  # noqa: PTH116 - a Path takes longer to make than to look at
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError):
+        return before
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+    if before is not None and before.stamp == stamp:
+        return before
+    if status.st_size > FILE_LIMIT_BYTES:
+        return FileContent(stamp, b"", is_text=False)
+    content = read_file(Path(path))
+    if content is None:
+        return before
+    return FileContent(
+        stamp, hashlib.sha256(content).digest(), b"\0" not in content[:_SNIFFED_BYTES]
+    )
+
+
+def list_entries(path: Path) -> FolderEntries:
+    """Return the entries of a folder; none if it cannot be listed."""
+    folders: list[str] = []
+    files: list[str] = []
+    links: set[str] = set()
+    try:
+        with os.scandir(path) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                if not entry.name.isprintable():  # nor are undecodable bytes
+                    continue
+                if entry.is_symlink():
+                    links.add(entry.name)
+                (folders if _is_folder(entry) else files).append(entry.name)
+    except OSError:
+        pass
+    return FolderEntries(tuple(folders), tuple(files), frozenset(links))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def is_link_inside(folder: Path, place: str, name: str) -> bool:
+    """Return whether a link leads into the DAG folder, or into the folder it lies in."""
+    target = os.path.realpath(folder / name)
+    roots = (os.path.realpath(folder), os.path.realpath(folder / place))
+    return any(target.startswith(f"{root}/") for root in roots)
+
 
 FILES_AT_MOST = 500
 """Maximum number of files beside its modules in one version."""
@@ -68,7 +177,7 @@ class DataFileUse(msgspec.Struct, frozen=True):
     """
 
     folder: Path
-    beside: Beside
+    beside: DataFiles
     modules: frozenset[str]
 
 
@@ -113,7 +222,7 @@ class FilesBeside:
     """Finds the files beside DAG files, and caches the digests of their contents."""
 
     def __init__(self) -> None:
-        self._contents: dict[str, Content] = {}
+        self._contents: dict[str, FileContent] = {}
         self._named: frozenset[str] = frozenset()
         self._unnamed: dict[_Place, dict[str, bytes]] = {}
 
@@ -161,7 +270,7 @@ class FilesBeside:
         """Read files; return their present digests, without those that no longer exist."""
         found = {}
         for name, digest in digests.items():
-            content = sources.get(name) or read(folder / name)
+            content = sources.get(name) or read_file(folder / name)
             if content is None:
                 continue
             sources[name], found[name] = content, hashlib.sha256(content).digest()
@@ -197,16 +306,16 @@ class _Walk:
     """
 
     def __init__(
-        self, contents: dict[str, Content], unnamed: Mapping[_Place, dict[str, bytes]]
+        self, contents: dict[str, FileContent], unnamed: Mapping[_Place, dict[str, bytes]]
     ) -> None:
         self.asked: set[str] = set()
         self.named: set[str] = set()
         self.unnamed: dict[_Place, _Unnamed] = {}
         self._contents = contents
         self._before = unnamed
-        self._seen: dict[str, Content | None] = {}
+        self._seen: dict[str, FileContent | None] = {}
         self._folders: dict[str, bool] = {}
-        self._lists: dict[Path, Entries] = {}
+        self._lists: dict[Path, FolderEntries] = {}
         self._tables: dict[tuple[Path, str], tuple[str, ...] | BadFiles | None] = {}
         self._ignored: dict[tuple[Path, str], Ignored] = {}
 
@@ -238,7 +347,7 @@ class _Walk:
         content = self.content(folder, name)
         return () if content is None else content.stamp
 
-    def content(self, folder: Path, name: str, *, is_named: bool = True) -> Content | None:
+    def content(self, folder: Path, name: str, *, is_named: bool = True) -> FileContent | None:
         """Return the content of a file, reading it if it has changed; ``None`` without a file."""
         path = f"{folder}/{name}"
         if is_named:
@@ -250,7 +359,7 @@ class _Walk:
                 self._contents[path] = seen
         return self._seen[path]
 
-    def _patterns(self, folder: Path, base: str, beside: Beside) -> tuple[str, ...] | None:
+    def _patterns(self, folder: Path, base: str, beside: DataFiles) -> tuple[str, ...] | None:
         if beside.patterns is not None:
             return beside.patterns
         place = base
@@ -266,10 +375,10 @@ class _Walk:
         """Return the patterns of a table in a folder; ``None`` if it has none."""
         key = (folder, place)
         if key not in self._tables:
-            self._tables[key] = read_table(folder / place / TABLE, place)
+            self._tables[key] = read_table(folder / place / TABLE_FILE, place)
         return self._tables[key]
 
-    def _name_all(self, pick: _Pick, file: str, beside: Beside) -> list[str]:
+    def _name_all(self, pick: _Pick, file: str, beside: DataFiles) -> list[str]:
         """Include the files that a DAG file names; return the folders it names."""
         folders = []
         for name, line in (beside.paths | dict.fromkeys(beside.named, -1)).items():
@@ -334,7 +443,7 @@ class _Walk:
         if key not in self._ignored:
             above = self._ignored_in(folder, posixpath.dirname(place)) if place else Ignored()
             path = folder / place
-            if (path / NAME).is_file():
+            if (path / IGNORE_FILE).is_file():
                 prefix = f"{place}/" if place else ""
                 above = above.below(path, prefix, lambda _place, _exc: None)  # see the scan
             self._ignored[key] = above
@@ -351,7 +460,7 @@ class _Walk:
                 yield pattern
         else:
             fixed = MAGIC.split(pattern)[0]
-            fits = compiled(pattern).fullmatch
+            fits = compile_pattern(pattern).fullmatch
             for name in self._below(folder, posixpath.dirname(fixed)):
                 if fits(name):
                     yield name
@@ -380,7 +489,7 @@ class _Walk:
                 if name[0] != "." and name != "__pycache__"
             ]
 
-    def _list(self, path: Path) -> Entries:
+    def _list(self, path: Path) -> FolderEntries:
         if path not in self._lists:
             self._lists[path] = list_entries(path)
         return self._lists[path]

@@ -1,8 +1,11 @@
-"""The contents of the DAG folders. Blocks; called in a thread.
+"""The contents of the DAG folders, and immediate detection of their changes.
 
-Links stand for their targets, under the link's name: mounted and released configuration consists of
-links. A file counts as deleted only if the file system says that it does not exist; one that cannot
-be examined for another reason stays as last seen.
+A scan blocks and is called in a thread. Links stand for their targets, under the link's name:
+mounted and released configuration consists of links. A file counts as deleted only if the file
+system says that it does not exist; one that cannot be examined for another reason stays as last
+seen. Whether a Python file may define DAGs is judged by its text alone; parsing decides.
+
+Changes are detected where the kernel reports them.
 """
 
 from __future__ import annotations
@@ -11,16 +14,18 @@ import errno
 import hashlib
 import logging
 import os
+import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
+import anyio
 import msgspec
 
-from aioflow.catalog.dag_files import may_define_dags
-from aioflow.catalog.ignore_file import NAME, Ignored
+from aioflow.catalog.file_patterns import IGNORE_FILE, TABLE_FILE, Ignored
 
 __all__ = (
     "FILE_LIMIT_BYTES",
@@ -30,9 +35,36 @@ __all__ = (
     "import_paths",
     "list_folders",
     "list_loaded",
+    "may_define_dags",
+    "names_aioflow",
     "read_sources",
     "scan",
+    "watch_folders",
 )
+
+_AIOFLOW_ENCODED = tuple("aioflow".encode(coding) for coding in ("ascii", "utf-16-le", "utf-16-be"))
+
+_AIRFLOW_DAG = re.compile(
+    rb"^[ \t]*from[ \t]+airflow[\w.]*[ \t]+import\b(?:[^\n#]*|[ \t]*\([^)]*)\b(?:DAG|dag)\b"
+    rb"|\b(?:airflow|models|sdk|decorators)\.(?:DAG|dag)\b",
+    re.MULTILINE,
+)
+
+
+def names_aioflow(content: bytes) -> bool:
+    """Return whether a file contains the word ``aioflow``; without it, it defines no DAG."""
+    return any(word in content for word in _AIOFLOW_ENCODED)
+
+
+def may_define_dags(content: bytes) -> bool:
+    """Return whether to parse a file: it contains ``aioflow``, or takes its DAG from Airflow.
+
+    Parsing the latter yields advice on what to write instead.
+    """
+    return names_aioflow(content) or (
+        b"airflow" in content and _AIRFLOW_DAG.search(content) is not None
+    )
+
 
 FILE_LIMIT_BYTES = 16 * 1024 * 1024
 """A larger ``.py`` file is not read."""
@@ -56,7 +88,7 @@ class ScannedFile(msgspec.Struct, frozen=True):
         folder: The DAG folder it lies in.
         stamp: Modification time, size and inode. While it is unchanged, so is the content.
         digest: Digest of its content, or of its stamp if it is too large.
-        has_dags: Whether it may define DAGs, see ``dag_files``.
+        has_dags: Whether it may define DAGs, see ``may_define_dags``.
         is_ignored: Whether it is excluded as a DAG file, whatever it defines.
     """
 
@@ -171,7 +203,7 @@ def list_loaded(folders: Sequence[Path]) -> Iterator[Path]:
             yield place.path
             yield from (place.path / file for file in place.files)
             if place.has_patterns:
-                yield place.path / NAME
+                yield place.path / IGNORE_FILE
 
 
 def read_sources(folder: Path, names: Sequence[str]) -> tuple[dict[str, bytes], dict[str, bytes]]:
@@ -266,7 +298,7 @@ def _list(place: Path, on_error: _OnError) -> tuple[list[str], list[str], bool]:
     has_patterns = False
     with os.scandir(place) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
-            if entry.name == NAME:
+            if entry.name == IGNORE_FILE:
                 has_patterns = True
             if entry.name.startswith(".") or entry.name == "__pycache__":
                 continue
@@ -297,3 +329,69 @@ def _is_below(name: str, places: AbstractSet[str]) -> bool:
     if not places:
         return False
     return name in places or any(str(above) in places for above in PurePosixPath(name).parents)
+
+
+async def watch_folders(
+    folders: Callable[[], Awaitable[list[Path]]],
+    notice: Callable[[], None],
+    is_named: Callable[[str], bool],
+) -> None:
+    """Call ``notice`` whenever something may have changed in these folders.
+
+    Nothing is guaranteed: network file systems report nothing, and the kernel drops events when too
+    many occur. New folders are searched for whenever something other than a Python file changes.
+
+    Args:
+        folders: Returns the folders to watch now.
+        notice: Called from the event loop.
+        is_named: Returns whether a DAG file names this file, which is not a module.
+    """
+    if sys.platform != "linux":
+        return
+    from asyncinotify import Event, InitFlags, Inotify, Mask
+
+    written = Mask.CLOSE_WRITE | Mask.ATTRIB
+    named = Mask.MOVED_FROM | Mask.MOVED_TO | Mask.CREATE | Mask.DELETE
+    own = Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ONLYDIR
+
+    def is_folder(event: Event) -> bool:
+        """Return whether there may be new folders.
+
+        For the kernel, a link to a folder is not one.
+        """
+        is_one = event.name is None or bool(event.mask & Mask.ISDIR)
+        return is_one or (not event.mask & written and _may_be_link(event.path))
+
+    def is_source(event: Event) -> bool:
+        """Return whether an event concerns DAGs. Data written beside them does not."""
+        name = "" if event.name is None else event.name.name
+        if name.endswith(".py") or name in (IGNORE_FILE, TABLE_FILE):
+            return True
+        return event.path is not None and is_named(str(event.path))
+
+    try:
+        inotify = Inotify(InitFlags.CLOEXEC | InitFlags.NONBLOCK, sync_timeout=0)
+    except OSError as exc:  # all inotify instances of this user are in use
+        _logger.warning("changes of DAG files are noticed by the sweep alone: %s", exc)
+        return
+    with inotify as kernel:
+        has_new_folders = True
+        while True:
+            if has_new_folders:
+                for folder in await folders():
+                    try:
+                        kernel.add_watch(folder, written | named | own)  # repeating it is harmless
+                    except OSError as exc:
+                        _logger.info("changes in %s are noticed late: %s", folder, exc)
+            await anyio.wait_readable(kernel.fd)
+            has_new_folders = has_new_sources = False
+            while (event := kernel.sync_get()) is not None:
+                has_new_folders = has_new_folders or is_folder(event)
+                has_new_sources = has_new_sources or is_source(event)
+            if has_new_folders or has_new_sources:
+                notice()
+
+
+def _may_be_link(path: Path | None) -> bool:
+    """Return whether a path is a link, or was deleted and may have been one."""
+    return path is None or path.is_symlink() or not path.exists()

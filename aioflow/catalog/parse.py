@@ -19,8 +19,15 @@ from anyio.abc import TaskGroup, TaskStatus
 from aioflow.clock import Clock
 from aioflow.processes import Child, Children, describe_exit
 from aioflow.protocol.commands import Hello, Inspect, Parse, ParserLimits
-from aioflow.protocol.parse_results import NO_ROOM, DagFailure, Inspected, Named, Parsed, ParserDied
-from aioflow.protocol.reports import Report
+from aioflow.protocol.reports import (
+    NO_PARSER_CAPACITY,
+    DagFailure,
+    Inspected,
+    NamesFound,
+    Parsed,
+    ParserDied,
+    Report,
+)
 
 __all__ = ("DEFAULT_TRIES", "Limits", "Parser")
 
@@ -102,7 +109,7 @@ class Parser:
     async def _send(self, order: Parse | Inspect) -> Parsed | Inspected | ParserDied:
         async with self._forker() as forker:
             answer = await forker.ask(order, self._limits.wall_seconds + GRACE_SECONDS)
-        if isinstance(answer, ParserDied) and answer.limit == NO_ROOM:
+        if isinstance(answer, ParserDied) and answer.limit == NO_PARSER_CAPACITY:
             raise self._children.refused("parser", OSError(answer.status, answer.message))
         return answer
 
@@ -209,10 +216,10 @@ async def _discard_output(data: bytes) -> None:
     """Ignore the output of a file, which is limited in the forking process."""
 
 
-def _failure(answer: Parsed | Inspected | ParserDied) -> tuple[DagFailure, Named]:
+def _failure(answer: Parsed | Inspected | ParserDied) -> tuple[DagFailure, NamesFound]:
     """Return the failure if the reply is not of the requested kind, and what is known anyway."""
     if not isinstance(answer, ParserDied):
-        return DagFailure("killed", "the parser answered another question"), Named()
+        return DagFailure("killed", "the parser answered another question"), NamesFound()
     if answer.limit:
         return DagFailure(answer.limit, answer.message), answer.named
     if answer.status == -signal.SIGXCPU:

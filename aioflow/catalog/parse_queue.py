@@ -1,4 +1,4 @@
-"""Parse queues, so that files that take long do not delay those that do not.
+"""Parse queues of DAG files, the results of parsing, and when a failed file is parsed again.
 
 Files start in the quick queue, by rank. One that has not finished soon continues in a slot of the
 slow queue and frees its own for the next file. If the slow queue has no free slot, the file is
@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import IntEnum
 from typing import Generic, TypeVar
 
@@ -19,26 +19,47 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
+from aioflow.catalog.data_files import Choice, DataFileUse
+from aioflow.catalog.folder_scan import FILE_LIMIT_BYTES, ScannedFile
 from aioflow.clock import Clock
+from aioflow.protocol.inputs import FileBroken, FileParsed
+from aioflow.protocol.reports import DagFailure, Parsed
 
-__all__ = ("QUICK", "QUICK_SECONDS", "SLOW", "ParseQueue", "Rank")
+__all__ = (
+    "QUICK_FILES",
+    "QUICK_SECONDS",
+    "RETRY_SECONDS",
+    "SLOW_FILES",
+    "WRITABLE",
+    "ParseOutcome",
+    "ParsePace",
+    "ParseQueue",
+    "ParseRank",
+    "ParseResult",
+    "ParseStarts",
+    "file_broken",
+    "file_parsed",
+    "is_final_reason",
+    "retry_delay_seconds",
+    "too_large_failure",
+)
 
-QUICK = 2
+QUICK_FILES = 2
 """Files that are parsed in parallel from the quick queue."""
 
-SLOW = 4
+SLOW_FILES = 4
 """The same for the slow queue. Its parsers have the lowest processor priority."""
 
 QUICK_SECONDS = 2.0
 
-_CONCLUDED = 8
+_CONCLUDING_FILES = 8
 """Maximum number of results processed at a time: a slow disk must not keep parsers idle."""
 
 
 Outcome = TypeVar("Outcome")
 
 
-class Rank(IntEnum):
+class ParseRank(IntEnum):
     """Order in which files are parsed."""
 
     CHANGED = 0
@@ -46,7 +67,7 @@ class Rank(IntEnum):
     AGAIN = 2
 
 
-class _Job(msgspec.Struct):
+class _ParseJob(msgspec.Struct):
     """A file that is being parsed; ``is_slow`` becomes true when it changes queues."""
 
     file: str
@@ -69,16 +90,16 @@ class ParseQueue(Generic[Outcome]):
         conclude: Callable[[str, Outcome, bool], Awaitable[None]],
         on_empty: Callable[[], None],
         clock: Clock,
-        processes: int = QUICK + SLOW,
+        processes: int = QUICK_FILES + SLOW_FILES,
     ) -> None:
-        quick = max(1, processes * QUICK // (QUICK + SLOW))
+        quick = max(1, processes * QUICK_FILES // (QUICK_FILES + SLOW_FILES))
         self._most = {False: quick, True: max(1, processes - quick)}
         self.files: set[str] = set()
         self._parse = parse
         self._conclude = conclude
         self._on_empty = on_empty
         self._clock = clock
-        self._quick: list[tuple[Rank, int, str]] = []
+        self._quick: list[tuple[ParseRank, int, str]] = []
         self._slow: deque[str] = deque()
         self._running = {False: 0, True: 0}
         self._concluding = 0
@@ -91,7 +112,7 @@ class ParseQueue(Generic[Outcome]):
             task_status.started()
             await anyio.sleep_forever()
 
-    def put(self, file: str, rank: Rank, *, is_slow: bool = False) -> None:
+    def put(self, file: str, rank: ParseRank, *, is_slow: bool = False) -> None:
         """Queue a file. Does nothing while it is in ``files``, those that wait or are parsed."""
         if file in self.files:
             return
@@ -105,19 +126,19 @@ class ParseQueue(Generic[Outcome]):
     def _begin(self) -> None:
         assert self._group is not None  # noqa: S101 - it runs
         while self._quick and self._has_capacity(is_slow=False):
-            self._start(_Job(heapq.heappop(self._quick)[2], is_slow=False))
+            self._start(_ParseJob(heapq.heappop(self._quick)[2], is_slow=False))
         while self._slow and self._has_capacity(is_slow=True):
-            self._start(_Job(self._slow.popleft(), is_slow=True))
+            self._start(_ParseJob(self._slow.popleft(), is_slow=True))
 
     def _has_capacity(self, *, is_slow: bool) -> bool:
-        return self._running[is_slow] < self._most[is_slow] and self._concluding < _CONCLUDED
+        return self._running[is_slow] < self._most[is_slow] and self._concluding < _CONCLUDING_FILES
 
-    def _start(self, job: _Job) -> None:
+    def _start(self, job: _ParseJob) -> None:
         assert self._group is not None  # noqa: S101 - it runs
         self._running[job.is_slow] += 1
         self._group.start_soon(self._serve, job)
 
-    async def _serve(self, job: _Job) -> None:
+    async def _serve(self, job: _ParseJob) -> None:
         try:
             outcome = await self._look(job)
         finally:
@@ -134,7 +155,7 @@ class ParseQueue(Generic[Outcome]):
         if not self.files:
             self._on_empty()
 
-    async def _look(self, job: _Job) -> Outcome | None:
+    async def _look(self, job: _ParseJob) -> Outcome | None:
         """Return the result for a file; ``None`` if it must start again in the slow queue."""
         outcome: Outcome | None = None
         async with anyio.create_task_group() as parsing:
@@ -144,7 +165,7 @@ class ParseQueue(Generic[Outcome]):
             parsing.cancel_scope.cancel()
         return outcome
 
-    async def _move_to_slow(self, job: _Job, parsing: anyio.CancelScope) -> None:
+    async def _move_to_slow(self, job: _ParseJob, parsing: anyio.CancelScope) -> None:
         await self._clock.sleep(QUICK_SECONDS)
         if self._running[True] >= self._most[True]:
             parsing.cancel()
@@ -153,3 +174,154 @@ class ParseQueue(Generic[Outcome]):
         self._running[True] += 1
         job.is_slow = True
         self._begin()
+
+
+RETRY_SECONDS = 30.0
+"""First delay before a failed file is parsed again. Each further failure doubles it."""
+RETRY_AT_MOST_SECONDS = 3600.0
+_KILLED_RETRY_SECONDS = 2.0
+
+_REST_FACTOR = 10
+"""A failed file is left alone for at least this many times as long as its parse took."""
+
+_FINAL_REASONS = frozenset(
+    {"encoding", "files", "patched", "recursion", "syntax_error", "too_large"}
+)
+"""Failures that depend only on the file, and so recur until it changes."""
+
+WRITABLE = "writable"
+"""Reason for a world-writable file; its mode can change without its content."""
+
+
+class ParsePace(msgspec.Struct, frozen=True, kw_only=True):
+    """How often DAG files are checked and parsed.
+
+    Attributes:
+        look_seconds: Interval between two sweeps of the DAG folders if no change is notified.
+        pause_seconds: Minimum time between the starts of two parses of one file.
+        processes: Maximum number of files parsed in parallel.
+    """
+
+    look_seconds: float = 5.0
+    pause_seconds: float = 1.0
+    processes: int = 6
+
+
+class ParseStarts:
+    """Records when the last parse of each file began.
+
+    Args:
+        pause_seconds: As of ``ParsePace``.
+    """
+
+    def __init__(self, clock: Clock, pause_seconds: float) -> None:
+        self._clock = clock
+        self._pause_us = round(pause_seconds * 1e6)
+        self._begun: dict[str, int] = {}
+
+    def note(self, file: str) -> None:
+        """Record that a parse of a file begins now."""
+        self._begun[file] = self._clock.monotonic_us()
+
+    def forget(self, file: str) -> None:
+        """Drop a file that was deleted."""
+        self._begun.pop(file, None)
+
+    def seconds(self, file: str) -> float:
+        """Return the time since the last parse of a file began."""
+        return (self._clock.monotonic_us() - self._begun[file]) / 1e6
+
+    def left_us(self, file: str) -> int:
+        """Return the time until a file may be parsed again; 0 or negative if it may be now."""
+        begun = self._begun.get(file)
+        return 0 if begun is None else begun + self._pause_us - self._clock.monotonic_us()
+
+
+class ParseResult(msgspec.Struct, frozen=True):
+    """The result of parsing a file.
+
+    Attributes:
+        digests: Digests of the file and the modules it imported, as parsed.
+        wanted: Places where imports were not found.
+        reason: Reason for the failure; empty if there is none.
+        times: Number of equal results in a row.
+        is_slow: Whether it took long.
+        seconds: How long it took.
+        asked: The files beside it that it uses; ``None`` if there was nothing to store.
+        choice: Which of those it had.
+    """
+
+    digests: dict[str, bytes]
+    wanted: tuple[str, ...] = ()
+    reason: str = ""
+    times: int = 0
+    is_slow: bool = False
+    seconds: float = 0.0
+    asked: DataFileUse | None = None
+    choice: Choice = Choice()
+
+    @property
+    def is_good(self) -> bool:
+        """True if the file has a version, which only a change replaces."""
+        return self.asked is not None and not self.reason
+
+    def is_same(self, other: ParseResult) -> bool:
+        """Return whether the same files had the same result."""
+        is_same = (self.reason, self.digests) == (other.reason, other.digests)
+        return is_same and not self.choice.differs(other.choice)
+
+
+class ParseOutcome(msgspec.Struct, frozen=True):
+    """The result of parsing a file, and the files that were seen when that began.
+
+    Attributes:
+        parsed: ``None`` if it could not be parsed now.
+    """
+
+    before: dict[str, ScannedFile]
+    places: set[str]
+    parsed: Parsed | None
+
+
+def is_final_reason(reason: str) -> bool:
+    """Return whether a failure with this reason recurs until the file changes."""
+    return reason in _FINAL_REASONS or reason.partition(".")[0] == "dag"
+
+
+def retry_delay_seconds(known: ParseResult, pace: ParsePace) -> float:
+    """Return how long to wait before a failed file is parsed again, in seconds.
+
+    This depends on the number of failures and on the cost of a try: a file whose import never ends
+    must not occupy much of the processor for as long as it exists.
+    """
+    if known.reason == WRITABLE:
+        return pace.look_seconds
+    first = _KILLED_RETRY_SECONDS if known.reason == "killed" else RETRY_SECONDS
+    least = _REST_FACTOR * known.seconds
+    at_most = max(RETRY_AT_MOST_SECONDS, least)
+    return min(max(first, least) * 2.0 ** min(known.times - 1, 20), at_most)
+
+
+def file_parsed(file: str, version: str, parsed: Parsed, sources: dict[str, bytes]) -> FileParsed:
+    """Return the report for a file that has a version."""
+    return FileParsed(
+        file=file,
+        version=version,
+        dags=parsed.dags,
+        sources=sources,
+        failures=parsed.failures,
+        triggers=parsed.triggers,
+    )
+
+
+def file_broken(file: str, failures: Sequence[DagFailure]) -> FileBroken:
+    """Return the report for a file that failed."""
+    first = failures[0]
+    where = f"line {first.line}: " if first.line else ""
+    return FileBroken(file=file, reason=first.reason, message=where + first.message)
+
+
+def too_large_failure(name: str) -> DagFailure:
+    """Return the failure for a file that is too large to be read."""
+    limit = FILE_LIMIT_BYTES // 1024 // 1024
+    return DagFailure("too_large", f"{name} is larger than {limit} MiB, and so it is not read")

@@ -13,7 +13,7 @@ import anyio.to_thread
 import msgspec
 
 from aioflow.catalog.parse import Parser
-from aioflow.protocol.parse_results import DagFailure, TriggerKind
+from aioflow.protocol.reports import DagFailure, TriggerKind
 from aioflow.telemetry.log import Logger
 
 __all__ = ("GROUP", "PlugIn", "inspect_plug_in", "plug_ins", "warn_of_broken")

@@ -1,4 +1,4 @@
-"""Versions: the hash of a file and its imports, and the folder that stores their code."""
+"""Versions: the hash of a file and its imports, the folder that stores their code, and a quota."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 import os
 import secrets
 import shutil
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,10 +16,10 @@ from pathlib import Path
 import anyio
 
 from aioflow._threads import in_thread
+from aioflow.clock import Clock
 from aioflow.filesystem import make_folder
 
-__all__ = ("Snapshots", "version_of", "write_snapshot")
-
+__all__ = ("VERSIONS_AN_HOUR", "Snapshots", "VersionQuota", "version_of", "write_snapshot")
 
 _GONE = ".gone"
 _PART = ".part"
@@ -199,3 +200,38 @@ def _sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+VERSIONS_AN_HOUR = 20
+_HOUR_US = 3_600_000_000
+
+
+class VersionQuota:
+    """Limits the versions per hour that a DAG file gets because of unnamed files beside it.
+
+    A program may write to such a file all the time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._taken: dict[str, deque[int]] = {}
+        self._reported: set[str] = set()
+
+    def take(self, file: str) -> bool:
+        """Return whether a DAG file may have one more version now, and count it."""
+        now, taken = self._clock.monotonic_us(), self._taken.setdefault(file, deque())
+        while taken and taken[0] <= now - _HOUR_US:
+            taken.popleft()
+        if len(taken) < VERSIONS_AN_HOUR:
+            taken.append(now)
+            self._reported.discard(file)
+            return True
+        if file not in self._reported:
+            self._reported.add(file)
+            _logger.warning(
+                "%s had %d versions within an hour because of files beside it that it does not "
+                "name: the next comes later; leave out what is written there in .aioflowignore",
+                file,
+                VERSIONS_AN_HOUR,
+            )
+        return False

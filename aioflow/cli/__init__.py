@@ -1,4 +1,4 @@
-"""The command line: one module per noun. Heavy modules are imported when a command needs them."""
+"""The command line. Heavy modules are imported when a command needs them."""
 
 from __future__ import annotations
 
@@ -8,28 +8,22 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from aioflow.cli import (
-    audit,
+    access,
     backfills,
     bench,
     completion,
-    config,
+    daemon,
     dags,
     db,
-    demo,
     events,
-    nodes,
     pools,
     runs,
-    tokens,
-    top,
     triggers,
-    up,
-    users,
     values,
 )
 from aioflow.cli.client import Refused
@@ -38,8 +32,26 @@ from aioflow.errors import AioflowError, Fenced, SettingsError
 
 __all__ = ("FENCED", "command_parser", "main")
 
-_WORK = (up, demo, dags, runs, backfills, triggers, events, pools, nodes, values, top)
-_NOUNS = (*_WORK, users, tokens, audit, db, config, bench, completion)
+_NOUNS: tuple[Callable[[Any], None], ...] = (
+    daemon.add_up,
+    daemon.add_demo,
+    dags.add_parser,
+    runs.add_parser,
+    backfills.add_parser,
+    triggers.add_parser,
+    events.add_parser,
+    pools.add_parser,
+    daemon.add_nodes,
+    values.add_parser,
+    daemon.add_top,
+    access.add_users,
+    access.add_tokens,
+    access.add_audit,
+    db.add_parser,
+    daemon.add_config,
+    bench.add_parser,
+    completion.add_parser,
+)
 _INTERRUPTED = 130
 
 FENCED = 75
@@ -171,8 +183,8 @@ def command_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version)
     nouns = parser.add_subparsers(required=True, metavar="COMMAND")
-    for noun in _NOUNS:
-        noun.add_parser(nouns)
+    for add_noun in _NOUNS:
+        add_noun(nouns)
     return parser
 
 

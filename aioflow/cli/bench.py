@@ -79,7 +79,7 @@ def _kinds(text: str) -> list[str]:
 def _density(arguments: argparse.Namespace) -> int:
     import msgspec
 
-    from aioflow.cli.density import measure, plot
+    from aioflow.cli.density import density_plot, measure
 
     found = []
     for kind in arguments.kind:
@@ -106,5 +106,5 @@ def _density(arguments: argparse.Namespace) -> int:
             empty="nothing was measured",
         )
     if arguments.plot:
-        Path(arguments.plot).write_text(plot(found))
+        Path(arguments.plot).write_text(density_plot(found))
     return 0

@@ -8,11 +8,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode
 
 from aioflow.errors import AioflowError, DaemonAway, SettingsError
 from aioflow.settings import find_home, socket_path
@@ -162,37 +161,15 @@ def connect(arguments: argparse.Namespace) -> Client:
 
 def connect_home(home: Path) -> Client:
     """Return a client of a home's daemon."""
-    path = socket_path(home)
-    _check_owner(path)
-    from aioflow.cli.connections import over_socket
+    from aioflow.cli.http_connection import over_socket
 
-    return Client(over_socket(path), place=str(home))
-
-
-def _check_owner(path: Path) -> None:
-    """Reject a socket of another user: in a shared folder it may be a trap."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return  # no daemon runs: the first request will report that
-    if not stat.S_ISSOCK(found.st_mode) or found.st_uid not in {os.getuid(), 0}:
-        raise SettingsError(f"{path} is not a socket of this user; it is not used")
+    return Client(over_socket(socket_path(home)), place=str(home))
 
 
 def _connect_url(url: str) -> Client:
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError as exc:
-        raise SettingsError(f"--url {url!r} cannot be understood: {exc}") from exc
-    if parts.scheme not in {"http", "https"} or host is None:
-        raise SettingsError(f"--url {url!r} must begin with http:// or https://")
-    if not parts.netloc.isprintable() or " " in parts.netloc:
-        raise SettingsError(f"--url {url!r} names no host")
-    from aioflow.cli.connections import over_tcp
+    from aioflow.cli.http_connection import over_url
 
-    connection = over_tcp(host, port, is_secure=parts.scheme == "https")
-    prefix = quote(parts.path.rstrip("/"), safe="/%")
+    connection, prefix = over_url(url)
     return Client(connection, place=url, prefix=prefix, token=_token())
 
 

@@ -180,11 +180,11 @@ def _trigger(arguments: argparse.Namespace) -> int:
     made = client.post("dags", arguments.dag, "runs", body=body)
     status = 0
     if arguments.wait:
-        from aioflow.cli.follow import exit_status, wait_for_end
+        from aioflow.cli.run_progress import run_exit_status, wait_for_run
 
         hint(f"waiting for run {made['run_id']}")
-        made["state"] = wait_for_end(arguments, made["run_id"])
-        status = exit_status(made["state"])
+        made["state"] = wait_for_run(arguments, made["run_id"])
+        status = run_exit_status(made["state"])
     if arguments.json:
         print_json(made)
         return status
@@ -273,12 +273,12 @@ def _why_no_slot(arguments: argparse.Namespace) -> str:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from aioflow.cli.dags_check import check
+    from aioflow.cli.offline_parser import check_dags
 
-    return check(arguments)
+    return check_dags(arguments)
 
 
 def _test(arguments: argparse.Namespace) -> int:
-    from aioflow.cli.dags_test import test
+    from aioflow.cli.embedded_daemon import test_dag
 
-    return test(arguments)
+    return test_dag(arguments)

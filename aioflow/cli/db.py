@@ -174,16 +174,16 @@ def _check(arguments: argparse.Namespace) -> int:
 
     from aioflow.api.audit import audit_faults
     from aioflow.cli.offline_database import opened
-    from aioflow.store.file_integrity import damage_of
-    from aioflow.store.replay import compare
+    from aioflow.store.journal import compare_with_replay
+    from aioflow.store.sqlite.database_file import full_check
 
     async def compared() -> list[str]:
         settings = _settings(arguments)
-        if damaged := damage_of(settings.db):
+        if damaged := full_check(settings.db):
             return [f"damaged: {line}" for line in damaged]
         async with opened(settings) as store:
             rows = [str(damage) for damage in await store.find_damage()]
-            return [*rows, *await compare(store), *await audit_faults(store)]
+            return [*rows, *await compare_with_replay(store), *await audit_faults(store)]
 
     differences = anyio.run(compared)
     if arguments.json:

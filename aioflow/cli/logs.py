@@ -12,8 +12,7 @@ from typing import Any
 from aioflow.cli.arguments import Nouns, add_command, positive
 from aioflow.cli.client import Client, connect
 from aioflow.cli.output import hint, on_terminal, print_json, safe_text
-from aioflow.cli.queries import read
-from aioflow.cli.run_lookup import named_run
+from aioflow.cli.queries import named_run, read
 from aioflow.protocol.requests import OF_RUN
 
 __all__ = ("add_logs", "found_lines", "pieces_until")
@@ -125,7 +124,7 @@ def _whole(arguments: argparse.Namespace) -> Iterator[bytes]:
 
 
 def _follow(arguments: argparse.Namespace) -> Iterator[bytes]:
-    from aioflow.cli.follow import TASK_ENDED, over_restarts, ticks
+    from aioflow.cli.run_progress import TASK_ENDED, over_restarts, ticks
 
     client = connect(arguments)
     path = ("runs", arguments.run_id, "tasks", arguments.task)

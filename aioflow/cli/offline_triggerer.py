@@ -8,23 +8,23 @@ from pathlib import Path
 
 import anyio
 
-from aioflow.api.fire_times import preview_command
+from aioflow.api.dags import timetable_preview_command
 from aioflow.catalog.snapshot import Snapshots
-from aioflow.executors.preview import FireTimePreviews
-from aioflow.model.dag_triggers import DagTriggerRow
+from aioflow.executors.host_inspection import FireTimePreviews
 from aioflow.model.timestamps import Timestamp
+from aioflow.model.triggers import DagTriggerRow
 from aioflow.processes import Child, Children
 from aioflow.protocol.commands import Hello
 from aioflow.protocol.reports import FireTimesPreviewed, Report
 from aioflow.store import Store
 
-__all__ = ("LoneHost",)
+__all__ = ("OfflineTriggerer",)
 
 
-class LoneHost:
+class OfflineTriggerer:
     """Restores the code of a version and starts a process for it, for one preview.
 
-    Implements ``aioflow.api.fire_times.Timetables``.
+    Implements ``aioflow.api.dags.Timetables``.
 
     Args:
         store: Has the code of all versions.
@@ -56,12 +56,12 @@ class LoneHost:
             children = Children(Path(home), allowed=self._allowed)
             async with anyio.create_task_group() as group:
                 await group.start(children.run)
-                answer = await _ask(children, code, row, version, after, count)
+                answer = await _preview(children, code, row, version, after, count)
                 group.cancel_scope.cancel()
         return answer
 
 
-async def _ask(
+async def _preview(
     children: Children, code: Path, row: DagTriggerRow, version: str, after: Timestamp, count: int
 ) -> FireTimesPreviewed:
     process: list[Child] = []
@@ -72,7 +72,7 @@ async def _ask(
             if isinstance(report, FireTimesPreviewed):
                 foresight.answered(report)
 
-    async with children.child("triggers", on_reports=take, on_output=_let_go_by) as child:
+    async with children.child("triggers", on_reports=take, on_output=_discard_output) as child:
         process.append(child)
         child.send([Hello("triggers", str(code), str(code))])
         async with anyio.create_task_group() as group:
@@ -83,12 +83,12 @@ async def _ask(
 
             group.start_soon(tell_of_its_end)
             answer = await foresight.request(
-                preview_command(row, version, 0), after=after, count=count
+                timetable_preview_command(row, version, 0), after=after, count=count
             )
             group.cancel_scope.cancel()
         child.kill()
     return answer
 
 
-async def _let_go_by(_data: bytes) -> None:
+async def _discard_output(_data: bytes) -> None:
     """Discard the output: it belongs to no task, and failures are part of the reply."""

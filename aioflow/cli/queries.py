@@ -1,18 +1,27 @@
-"""Queries of the reading commands: to a running daemon, else to the database itself."""
+"""Queries of the reading commands: to a running daemon, else to the database itself.
+
+Commands on a run accept its id or a unique prefix of it.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Awaitable, Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any, Protocol
 
-from aioflow.cli.client import Client, connect
-from aioflow.cli.output import hint
-from aioflow.errors import DaemonAway
+from aioflow.cli.client import Client, Refused, connect
+from aioflow.cli.output import hint, safe
+from aioflow.errors import AioflowError, DaemonAway, RequestError, UnknownRun
 from aioflow.settings import find_home
 
-__all__ = ("Source", "read", "read_run")
+__all__ = (
+    "Source",
+    "named_run",
+    "read",
+    "read_run",
+)
 
 _LIVE = ("queued", "running")
 
@@ -278,3 +287,60 @@ class _Database:
         from aioflow.cli.offline_database import ask_database
 
         return ask_database(self._home, question)
+
+
+_SEARCHED_RUNS = 1_000
+_LISTED_IDS = 5
+_SHORTEST_PREFIX = 3
+"""Characters of a prefix: a shorter one is probably a typing error."""
+
+RunCommand = Callable[[argparse.Namespace], int]
+
+
+def named_run(command: RunCommand) -> RunCommand:
+    """Let a command accept a unique prefix of a run id.
+
+    If the command fails because the run is unknown, it is called again with the full id. It must
+    fail so before it has changed or printed anything. Only the newest 1,000 runs are searched.
+    """
+
+    @wraps(command)
+    def called(arguments: argparse.Namespace) -> int:
+        try:
+            return command(arguments)
+        except AioflowError as exc:
+            whole = _full_run_id(arguments) if _is_unknown_run(exc) else None
+            if whole is None:
+                raise
+        hint(f"run {safe(whole)}")
+        arguments.run_id = whole
+        return command(arguments)
+
+    return called
+
+
+def _is_unknown_run(error: AioflowError) -> bool:
+    code = error.told_code if isinstance(error, Refused) else error.code
+    return code == UnknownRun.code
+
+
+def _full_run_id(arguments: argparse.Namespace) -> str | None:
+    """Return the id of the only run whose id has this prefix, or ``None``.
+
+    Raises:
+        RequestError: If there are several.
+    """
+    begin = str(arguments.run_id)
+    if len(begin) < _SHORTEST_PREFIX:
+        return None
+
+    def listed(source: Source) -> list[str]:
+        runs = source.runs(dag=None, state=None, limit=_SEARCHED_RUNS)
+        return [run["run_id"] for run in runs if run["run_id"].startswith(begin)]
+
+    found: list[str] = read(arguments, listed)
+    if len(found) > 1:
+        named = ", ".join(found[:_LISTED_IDS])
+        more = f" and {len(found) - _LISTED_IDS} more" if len(found) > _LISTED_IDS else ""
+        raise RequestError(f"several runs begin with {begin!r}: {named}{more}; give more of the id")
+    return found[0] if found else None

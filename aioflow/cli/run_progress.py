@@ -1,10 +1,16 @@
-"""Progress display of a run: bars on a terminal, one line per change elsewhere."""
+"""Progress of a run: polls its daemon until the run has ended, and displays it.
+
+The display is bars on a terminal, and one line per change elsewhere.
+"""
 
 from __future__ import annotations
 
+import argparse
 import sys
+import time
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,9 +18,21 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from aioflow.cli.output import print_json, progress_text, safe, task_name, wait_text
+from aioflow.cli.client import Refused, connect
+from aioflow.cli.output import hint, print_json, progress_text, safe, task_name, wait_text
+from aioflow.cli.queries import read
+from aioflow.errors import DaemonAway
 
-__all__ = ("RunProgress",)
+__all__ = (
+    "RUN_ENDED",
+    "TASK_ENDED",
+    "RunProgress",
+    "over_restarts",
+    "run_exit_status",
+    "ticks",
+    "wait_for_run",
+    "watch_run",
+)
 
 _STYLES = {
     "success": "green",
@@ -28,8 +46,10 @@ _STYLES = {
 }
 _BAR_WIDTH = 40
 _ROWS = 12
-_LIVE = frozenset({"queued", "running", "sensing", "deferred", "retrying"})
-_ENDED = frozenset({"success", "failed", "upstream_failed", "skipped", "cancelled", "removed"})
+_SHOWN_STATES = frozenset({"queued", "running", "sensing", "deferred", "retrying"})
+_COUNTED_AS_ENDED = frozenset(
+    {"success", "failed", "upstream_failed", "skipped", "cancelled", "removed"}
+)
 
 
 class RunProgress:
@@ -80,7 +100,7 @@ class RunProgress:
 def _drawn(run: dict[str, Any]) -> RenderableType:
     counts = run["counts"]
     total = sum(counts.values())
-    ended = sum(count for name, count in counts.items() if name in _ENDED)
+    ended = sum(count for name, count in counts.items() if name in _COUNTED_AS_ENDED)
     head = Text.assemble(
         (safe(run["run_id"]), "bold"), "  ", (run["state"], _STYLES.get(run["state"], ""))
     )
@@ -89,13 +109,13 @@ def _drawn(run: dict[str, Any]) -> RenderableType:
         ProgressBar(total=max(total, 1), completed=ended, width=_BAR_WIDTH),
         Text(progress_text(counts)),
     )
-    return Group(head, bar, _tasks(run["tasks"]))
+    return Group(head, bar, _task_table(run["tasks"]))
 
 
-def _tasks(tasks: list[dict[str, Any]]) -> Table:
+def _task_table(tasks: list[dict[str, Any]]) -> Table:
     """Return a table of the active and the failed tasks."""
     table = Table.grid(padding=(0, 2))
-    shown = [task for task in tasks if task["state"] in _LIVE or task["error"] is not None]
+    shown = [task for task in tasks if task["state"] in _SHOWN_STATES or task["error"] is not None]
     for task in shown[:_ROWS]:
         error = task["error"]
         note = wait_text(task["waiting_on"]) or (safe(error["message"]) if error else "")
@@ -107,3 +127,76 @@ def _tasks(tasks: list[dict[str, Any]]) -> Table:
     if len(shown) > _ROWS:
         table.add_row(Text(f"  ... {len(shown) - _ROWS} more", style="dim"))
     return table
+
+
+T = TypeVar("T")
+
+_RESTARTING = frozenset({0, 502, 503, 504})
+"""HTTP statuses while a daemon, or a proxy before it, restarts; 0 means no response."""
+
+_AWAY_SECONDS = 120.0
+"""Longest wait for a daemon that restarts. After a longer absence nothing will restart it."""
+
+RUN_ENDED = frozenset({"success", "failed", "partial", "cancelled"})
+
+_EVERY_SECONDS = 0.3
+TASK_ENDED = RUN_ENDED | {"upstream_failed", "skipped", "removed"}
+
+
+def run_exit_status(state: str) -> int:
+    """Return the exit status for a run's final state: 0 success, 3 partial, else 1."""
+    return {"success": 0, "partial": 3}.get(state, 1)
+
+
+def wait_for_run(arguments: argparse.Namespace, run_id: str) -> str:
+    """Wait until a run has ended and return its state."""
+    client = connect(arguments)
+    for _ in ticks():
+        state = str(client.get("runs", run_id, limit=1)["state"])
+        if state in RUN_ENDED:
+            return state
+    raise AssertionError("ticks never end")
+
+
+def watch_run(arguments: argparse.Namespace, run_id: str) -> int:
+    """Show a run until it ends. Without a daemon it is shown once, since nothing changes."""
+    with RunProgress(is_json=arguments.json) as progress:
+        client = connect(arguments)
+        run = read(arguments, lambda source: source.run(run_id))
+        progress.show(run)
+        for _ in ticks():
+            if run["state"] in RUN_ENDED:
+                break
+            run = client.get("runs", run_id)
+            progress.show(run)
+    return run_exit_status(run["state"])
+
+
+def over_restarts(ask: Callable[[], T]) -> T:
+    """Return the daemon's response. If the daemon answered before, wait while it restarts.
+
+    Raises:
+        DaemonAway: If it does not return within two minutes.
+        Refused: If it answers with an error that a restart does not explain.
+    """
+    until = 0.0
+    while True:
+        try:
+            return ask()
+        except (DaemonAway, Refused) as exc:
+            if isinstance(exc, Refused) and exc.status not in _RESTARTING:
+                raise
+            now = time.monotonic()  # noqa: TID251 - a command
+            if not until:
+                until = now + _AWAY_SECONDS
+                hint("the daemon does not answer; waiting for it to come back")
+            elif now > until:
+                raise
+        time.sleep(_EVERY_SECONDS)  # noqa: TID251 - a command has no loop to block
+
+
+def ticks() -> Iterator[None]:
+    """Yield forever, with a pause between two iterations."""
+    while True:
+        yield
+        time.sleep(_EVERY_SECONDS)  # noqa: TID251 - a command has no loop to block

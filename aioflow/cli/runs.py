@@ -21,8 +21,7 @@ from aioflow.cli.output import (
     task_name,
     wait_text,
 )
-from aioflow.cli.queries import Source, read, read_run
-from aioflow.cli.run_lookup import named_run
+from aioflow.cli.queries import Source, named_run, read, read_run
 from aioflow.errors import SettingsError
 
 __all__ = ("add_parser",)
@@ -262,9 +261,9 @@ def _cut(text: str, length: int) -> str:
 
 @named_run
 def _watch(arguments: argparse.Namespace) -> int:
-    from aioflow.cli.follow import watch
+    from aioflow.cli.run_progress import watch_run
 
-    return watch(arguments, arguments.run_id)
+    return watch_run(arguments, arguments.run_id)
 
 
 @named_run

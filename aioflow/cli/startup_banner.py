@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TextIO
 
-from aioflow.daemon import Ready
+from aioflow.daemon.node import Ready
 
 __all__ = ("banner_facts", "banner_lines", "shown_url")
 

@@ -156,9 +156,9 @@ def _slow(arguments: argparse.Namespace) -> int:
 
 
 def _kinds(arguments: argparse.Namespace) -> int:
-    from aioflow.cli.trigger_kinds import show
+    from aioflow.cli.offline_parser import list_trigger_kinds
 
-    return show(arguments)
+    return list_trigger_kinds(arguments)
 
 
 def _fire(arguments: argparse.Namespace) -> int:

@@ -1,20 +1,23 @@
 """What follows from an input that cannot be processed, and which runs are quarantined for it.
 
 The engine decides such an input alone. If it fails again, ``consequence`` says what becomes of it.
+
+An error is attributed by the traceback of its exception. A turn that concerns all runs processes
+them one after the other. So the innermost frame that refers to a run was processing that run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import TracebackType
 from typing import TypeAlias
 
 import msgspec
 
-from aioflow.core.error_attribution import culprits
 from aioflow.core.rollback import Refused
 from aioflow.core.state.dag_triggers import DagTrigger
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.task_instance import Run
+from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, TriggerInstance
 from aioflow.core.triggers.dag_triggers import REFUSED
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.states import Failure
@@ -34,6 +37,7 @@ from aioflow.protocol.requests import FireTrigger
 
 __all__ = (
     "Consequence",
+    "Culprit",
     "DecideWithout",
     "Excluded",
     "FailBackfill",
@@ -43,9 +47,45 @@ __all__ = (
     "RetryTimer",
     "blamed",
     "consequence",
+    "culprits",
     "excluded",
     "named",
 )
+
+Culprit: TypeAlias = Run | DagTrigger
+
+
+def culprits(exc: BaseException | None) -> list[Culprit]:
+    """Return the run or trigger that an exception concerns, or all that its frame refers to."""
+    frames = [] if exc is None else list(_frame_locals(exc.__traceback__))
+    for known in reversed(frames):
+        found: dict[int, Culprit] = {}
+        for value in known.values():
+            one = _culprit_of(value)
+            if one is not None:
+                found[id(one)] = one
+        if found:
+            return list(found.values())
+    return []
+
+
+def _frame_locals(traceback: TracebackType | None) -> list[dict[str, object]]:
+    frames = []
+    while traceback is not None:
+        frames.append(traceback.tb_frame.f_locals)
+        traceback = traceback.tb_next
+    return frames
+
+
+def _culprit_of(value: object) -> Culprit | None:
+    match value:
+        case Run() | DagTrigger():
+            return value
+        case TaskInstance() | MappedTask() | TriggerInstance():
+            return value.run
+        case _:
+            return None
+
 
 _RETRY_US = 60_000_000
 

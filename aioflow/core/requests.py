@@ -1,26 +1,33 @@
-"""Requests of the API to the engine: execution, refusal and response."""
+"""Requests of the API to the engine: execution, refusal and response.
+
+Secrets, connections and variables are rows on which no decision depends. After a change of the key
+of the home, stored values are encrypted again, one page per turn. A row that another change of the
+same turn writes is skipped, because it is encrypted with the new key anyway.
+"""
 
 from __future__ import annotations
 
-from aioflow.core import audit, key_rotation, manual_events, named_values, retention
+from collections.abc import Iterator
+from itertools import islice
+
+from aioflow.core import access, retention
 from aioflow.core.access import answer_of_access
-from aioflow.core.delete import delete, delete_dag, erase
-from aioflow.core.draining import set_drained
-from aioflow.core.pool_usage import holders
+from aioflow.core.processes import set_drained
 from aioflow.core.repair.clear import clear
 from aioflow.core.repair.mark import mark
-from aioflow.core.runs import backfills, create, pool_fit
+from aioflow.core.retention import delete_dag, delete_run, erase_rows
+from aioflow.core.runs import backfills, create, versions
 from aioflow.core.runs.cancel import cancel
 from aioflow.core.runs.task_counts import counted
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.task_instance import Run
+from aioflow.core.state.task_instance import Run, TaskInstance
 from aioflow.core.transaction import Transaction
-from aioflow.core.triggers import isolation, named_events
-from aioflow.core.why import explain_run, explain_task
-from aioflow.core.why_children import explain_children
+from aioflow.core.triggers import lifecycle, migration, named_events
+from aioflow.core.why import explain_children, explain_run, explain_task
 from aioflow.errors import RequestError, RunQuarantined, UnknownRun
-from aioflow.model.states import Wait, WaitKind
+from aioflow.model.rows import ValueRow
+from aioflow.model.states import TaskState, Wait, WaitKind
 from aioflow.protocol.effects import Acknowledge
 from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.requests import (
@@ -43,11 +50,13 @@ from aioflow.protocol.requests import (
     Explain,
     ExplainChildren,
     FireTrigger,
+    Holder,
     Mark,
     Note,
     NoteUse,
     OpenLogin,
     Reencrypt,
+    Reencrypted,
     Request,
     RevokeToken,
     SetAccount,
@@ -60,7 +69,102 @@ from aioflow.protocol.requests import (
     Unquarantine,
 )
 
-__all__ = ("answer",)
+__all__ = (
+    "KEY_ROTATION_PAGE",
+    "answer",
+    "pool_holders",
+    "reencrypt_page",
+    "set_value",
+)
+
+
+def pool_holders(pool: str, memory: Memory, slots: Slots, *, limit: int) -> list[Holder]:
+    """Return the tasks that use a pool, running ones first; at most ``limit``."""
+    return [
+        _pool_holder(task, memory) for task in islice(_tasks_in_pool(pool, memory, slots), limit)
+    ]
+
+
+def _tasks_in_pool(pool: str, memory: Memory, slots: Slots) -> Iterator[TaskInstance]:
+    for worker in slots.workers:
+        if worker.current is not None and worker.pool == pool:
+            yield worker.current
+    for task in slots.at_work.values():
+        if task.spec.pool == pool:
+            yield task
+    if not slots.used_by_deferred(pool):
+        return
+    for task_no, (where, _) in slots.pool_holds.items():
+        pool_holds = memory.active_tasks.get(task_no) if where == pool else None
+        if pool_holds is not None:
+            yield pool_holds
+
+
+def _pool_holder(task: TaskInstance, memory: Memory) -> Holder:
+    row = task.run.row
+    is_waiting = task.state is TaskState.DEFERRED
+    since = task.started_at if task.started_at is not None else task.queued_at
+    if is_waiting and task.wait is not None:
+        since = memory.on_wall(task.wait.row.since)
+    return Holder(
+        row.run_id, row.dag_id, task.position, task.map_index, task.spec.slots, since, is_waiting
+    )
+
+
+def set_value(request: SetValue, tx: Transaction) -> None:
+    """Set or delete a value. The last request of a turn counts."""
+    row = ValueRow(
+        kind=request.kind,
+        name=request.name,
+        value_no=tx.numbers.take(),
+        at=tx.now,
+        value=request.value,
+    )
+    tx.batch.values.append(row)
+
+
+KEY_ROTATION_PAGE = 1_000
+"""Triggers per turn."""
+
+
+def reencrypt_page(request: Reencrypt, tx: Transaction) -> Reencrypted:
+    """Write the rows again that were loaded for this request.
+
+    If requested twice in one turn, the second request writes nothing, and no page follows it.
+    """
+    values, triggers = tx.memory.encrypted
+    tx.memory.encrypted = [], []
+    batch = tx.batch
+    changed = {(row.kind, row.name) for row in batch.values}
+    opened = [row for row in values if row.value is not None]
+    batch.values += [row for row in opened if (row.kind, row.name) not in changed]
+    readable = [
+        (row.trigger_no, row.kwargs, row.next_kwargs) for row in triggers if row.kwargs is not None
+    ]
+    batch.reencrypted += readable
+    if request.after is None:
+        tx.accounts.reencrypt()
+    standing, shut = _reencrypt_dag_triggers(request, tx)
+    unopened = len(values) + len(triggers) - len(opened) - len(readable)
+    after = -1 if request.after is None else None
+    if len(triggers) == KEY_ROTATION_PAGE:
+        after = triggers[-1].trigger_no
+    return Reencrypted(len(opened) + len(readable) + standing, unopened + shut, after)
+
+
+def _reencrypt_dag_triggers(request: Reencrypt, tx: Transaction) -> tuple[int, int]:
+    """Write the triggers that start runs again, together with the first page, as there are few.
+
+    Returns:
+        How many were written, and how many were not because no key decrypts them.
+    """
+    if request.after is not None:
+        return 0, 0
+    known = list(tx.memory.dag_triggers)
+    readable = [one for one in known if one.row.kwargs is not None]
+    for one in readable:
+        tx.dag_triggers.rewrite(one)
+    return len(readable), len(known) - len(readable)
 
 
 def answer(asked: RequestReceived, tx: Transaction) -> Acknowledge:
@@ -69,12 +173,12 @@ def answer(asked: RequestReceived, tx: Transaction) -> Acknowledge:
     A change that has an author gets an audit entry in the same commit.
     """
     by = asked.by
-    was = None if by is None else audit.before(asked.request, tx.memory, tx.slots)
+    was = None if by is None else access.audited_value(asked.request, tx.memory, tx.slots)
     try:
         said = _answer(asked.request, tx)
     except RequestError as exc:
         return Acknowledge(asked.ticket, error=exc)
-    line = None if by is None else audit.line_of(asked, by, was, said)
+    line = None if by is None else access.audit_entry_of(asked, by, was, said)
     if line is not None:
         tx.accounts.note(line)
     return Acknowledge(asked.ticket, said)
@@ -100,11 +204,11 @@ def _answer(request: Request, tx: Transaction) -> object:
         case EmitEvent() | FireTrigger() | Unquarantine():
             return _answer_of_waits(request, tx)
         case SetValue():
-            named_values.keep(request, tx)
+            set_value(request, tx)
         case EraseOld() | EraseVersions() | DeleteDag():
             return _erase(request, tx)
         case Reencrypt():
-            return key_rotation.reencrypt(request, tx)
+            return reencrypt_page(request, tx)
         case DrainNode():
             return set_drained(request, tx)
         case Explain() | ExplainChildren() | CountTasks() | ShowPools() | ShowHolders():
@@ -146,7 +250,7 @@ def _tell(
         case ShowPools():
             return [(slots.pools[name], slots.used(name)) for name in sorted(slots.pools)]
         case ShowHolders(name=name, limit=limit):
-            return holders(name, memory, slots, limit=limit)
+            return pool_holders(name, memory, slots, limit=limit)
 
 
 def _answer_of_run(
@@ -174,9 +278,9 @@ def _answer_of_run(
         case Mark():
             return mark(request, tx)
         case DeleteRun():
-            delete(request, tx)
+            delete_run(request, tx)
         case EraseRows():
-            erase(request, tx)
+            erase_rows(request, tx)
     return None
 
 
@@ -185,9 +289,9 @@ def _answer_of_waits(request: EmitEvent | FireTrigger | Unquarantine, tx: Transa
         case EmitEvent():
             return named_events.emit(request, tx)
         case FireTrigger():
-            return manual_events.fire(request, tx)
+            return lifecycle.fire_manually(request, tx)
         case Unquarantine(class_path=class_path):
-            return isolation.release(class_path, tx)
+            return migration.release_class(class_path, tx)
 
 
 def _set_pool(request: SetPool, tx: Transaction) -> bool:
@@ -206,7 +310,7 @@ def _set_pool(request: SetPool, tx: Transaction) -> bool:
         tx.batch.gone_pools.append(name)
     else:
         tx.batch.pools.append(after)
-    pool_fit.pools_changed(tx, tx.slots.pools)
+    versions.recheck_pool_fit(tx, tx.slots.pools)
     return True
 
 

@@ -1,4 +1,8 @@
-"""Retention: which ended runs, named events and journal rows are old enough to delete."""
+"""Retention and deletion of ended runs, named events, journal rows, versions and unused DAGs.
+
+A deleted run is hidden at once, and its rows are erased in slices. A DAG is deleted only without
+live runs.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,38 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 
 import msgspec
+from msgspec.structs import replace
 
+from aioflow.core.runs import previous
 from aioflow.core.state.memory import Memory
+from aioflow.core.state.run_sequence import run_key
 from aioflow.core.transaction import Transaction
-from aioflow.errors import RequestError
+from aioflow.errors import DagPresent, DagRunning, RequestError, UnknownDag, UnknownRun
 from aioflow.model.ids import RunNo
-from aioflow.model.rows import RunRow
+from aioflow.model.rows import DeletionRow, RunRow
 from aioflow.model.timestamps import Timestamp
-from aioflow.protocol.requests import DAG_EVENTS, EVENTS, EraseOld, EraseVersions
+from aioflow.model.triggers import EventOutcome, OutcomeChange
+from aioflow.protocol.requests import (
+    DAG_EVENTS,
+    EVENTS,
+    DeleteDag,
+    DeleteRun,
+    EraseOld,
+    EraseRows,
+    EraseVersions,
+)
 
 __all__ = (
     "Aged",
+    "deletable_runs",
+    "delete_dag",
+    "delete_run",
     "erase_old",
+    "erase_rows",
     "erase_versions",
-    "may_go",
     "needed_versions",
     "old_numbers",
-    "spare_version",
+    "retain_version",
 )
 
 
@@ -38,7 +57,7 @@ class Aged(msgspec.Struct, frozen=True):
     after: RunRow | None
 
 
-def may_go(found: Iterable[Aged], *, before: Timestamp, newest: RunNo) -> Iterator[RunRow]:
+def deletable_runs(found: Iterable[Aged], *, before: Timestamp, newest: RunNo) -> Iterator[RunRow]:
     """Yield the runs of a DAG that may be deleted: those that ended before a timestamp.
 
     The run that ended last is retained, so that the last result of the DAG stays visible. So are
@@ -85,7 +104,7 @@ def erase_old(request: EraseOld, tx: Transaction) -> None:
             raise RequestError(f"run {oldest} goes on, and is older than event {max(numbers)}")
         _forget_requests(set(numbers), tx)
     if request.table == DAG_EVENTS:
-        _let_go_of_held(set(numbers), tx)
+        _drop_pending_events(set(numbers), tx)
     tx.batch.erased.setdefault(request.table, []).extend((number,) for number in numbers)
 
 
@@ -108,14 +127,14 @@ def needed_versions(memory: Memory) -> set[str]:
     return needed | {version for version, _ in memory.dag_versions}
 
 
-def spare_version(version: str, tx: Transaction) -> None:
+def retain_version(version: str, tx: Transaction) -> None:
     """Retain a version that is used again in the turn that was to delete it."""
     going = tx.batch.erased.get("version", [])
     if (version,) in going:
         going.remove((version,))
 
 
-def _let_go_of_held(numbers: set[int], tx: Transaction) -> None:
+def _drop_pending_events(numbers: set[int], tx: Transaction) -> None:
     """Drop the pending asset events of DAGs that are among the deleted ones."""
     for one in tx.memory.dag_triggers:
         if not any(event.event_no in numbers for held in one.pending.values() for event in held):
@@ -132,3 +151,84 @@ def _forget_requests(numbers: set[int], tx: Transaction) -> None:
     known = tx.memory.event_requests
     for key in [key for key, number in known.items() if number in numbers]:
         del known[key]
+
+
+_NO_FIELDS = b"\x80"
+
+
+def delete_run(request: DeleteRun, tx: Transaction) -> None:
+    """Hide a run and record its deletion.
+
+    Raises:
+        RequestError: If there is no run of that id, or it has not ended.
+    """
+    row = tx.memory.prefetched_runs.get(request.run_id)
+    is_live = tx.memory.find_run(request.run_id) is not None
+    if is_live or (row is not None and row.ended_at is None):
+        raise RequestError(f"run {request.run_id!r} goes on; cancel it first, then delete it")
+    if row is None:
+        raise UnknownRun(request.run_id)
+    tx.memory.touch(request.run_id)
+    order = run_key(row)
+    if order is not None:
+        previous.forget(row.dag_id, order, tx)
+    tx.batch.new_deletions.append(DeletionRow(run_no=row.run_no, at=tx.now))
+
+
+def delete_dag(request: DeleteDag, tx: Transaction) -> None:
+    """Delete a DAG. The caller deletes its ended runs first.
+
+    Raises:
+        UnknownDag: If there is no DAG of that name.
+        DagPresent: If a file defines it.
+        DagRunning: If a run of it has not ended.
+    """
+    memory, dag_id = tx.memory, request.dag_id
+    row = memory.dags.get(dag_id)
+    if row is None:
+        raise UnknownDag(dag_id)
+    if not row.gone:
+        raise DagPresent(dag_id, row.file)
+    filling = [one for one in memory.backfills.values() if one.dag_id == dag_id]
+    live_runs = sum(run.row.dag_id == dag_id for run in memory.runs.objects.values())
+    live_runs += sum(
+        n
+        for dag_version, n in memory.runs.dag_versions.counts()
+        if dag_version.graph.spec.dag_id == dag_id
+    )
+    if live_runs:
+        raise DagRunning(dag_id, live_runs)
+    if not request.only_asks:
+        for backfill in filling:
+            tx.put_backfill(replace(backfill, state="cancelled", ended_at=tx.now))
+        _reset_dag_trigger(dag_id, tx)
+        del memory.dags[dag_id]
+        tx.batch.dags = [kept for kept in tx.batch.dags if kept.dag_id != dag_id]
+        tx.batch.gone_dags.append(dag_id)
+
+
+def _reset_dag_trigger(dag_id: str, tx: Transaction) -> None:
+    """Reset the trigger of a DAG for the next DAG of that name. Its known keys remain."""
+    one = tx.memory.dag_triggers.of(dag_id)
+    if one is not None:
+        tx.dag_triggers.note(one)
+        held = [event.event_no for events in one.pending.values() for event in events]
+        held += [] if one.row.held is None else [one.row.held.event_no]
+        tx.batch.of_dags.outcomes += [
+            OutcomeChange(number, EventOutcome.REPLACED) for number in held
+        ]
+        one.pending = {}
+        nothing = {"event": None, "event_key": None, "held": None}
+        one.row = replace(one.row, class_path="", kwargs=_NO_FIELDS, **nothing)
+        tx.memory.dag_triggers.index(one)
+
+
+def erase_rows(request: EraseRows, tx: Transaction) -> None:
+    """Delete some of the rows that are left of a deleted run.
+
+    Raises:
+        RequestError: If the run has not ended.
+    """
+    if request.run_no in tx.memory.runs:
+        raise RequestError(f"run {request.run_no} goes on")
+    tx.batch.erased.setdefault(request.table, []).extend(request.keys)

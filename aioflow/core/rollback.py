@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from aioflow.core.runs import deadline_alerts, previous
+from aioflow.core.runs import alerts, previous
 from aioflow.core.runs.create import count_runs
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
@@ -59,7 +59,7 @@ def forget(memory: Memory, tx: Transaction) -> Places:
         memory.drop_run(run)
     for version in tx.batch.new_versions:
         memory.stored_versions.discard(version.version)
-    deadline_alerts.index(memory)
+    alerts.index_deadlines(memory)
     memory.index_outbox()
     memory.may_host_more = True  # no host hears of the triggers this turn assigned
     return places

@@ -10,21 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from aioflow.core import crash_trials, file_changes, processes
+from aioflow.core import crash_trials, processes
 from aioflow.core.repair import execution
 from aioflow.core.repair.clear import has_to_wait
 from aioflow.core.requests import answer
-from aioflow.core.runs import backfills, create, next_runs, restart, versions
+from aioflow.core.runs import backfills, create, restore, versions
 from aioflow.core.runs.cancel import cancel_tasks, run_due
-from aioflow.core.runs.run import go_on
+from aioflow.core.runs.progress import go_on
 from aioflow.core.scheduling import clock_steps
-from aioflow.core.scheduling.slots import Slots
-from aioflow.core.scheduling.workers import learn_duration
+from aioflow.core.scheduling.slots import Slots, learn_duration
 from aioflow.core.state.dag_triggers import DagTrigger
-from aioflow.core.state.ids import IdBlock
-from aioflow.core.state.memory import Memory
+from aioflow.core.state.memory import IdBlock, Memory
 from aioflow.core.state.task_instance import TaskInstance, TriggerInstance
-from aioflow.core.tasks import child_runs, durable_calls, stream_consumer, stream_producer
+from aioflow.core.tasks import durable_calls, streams
 from aioflow.core.tasks.tries import (
     begin_try,
     drop_record,
@@ -40,15 +38,7 @@ from aioflow.core.tasks.tries import (
     wake_due,
 )
 from aioflow.core.transaction import Transaction
-from aioflow.core.triggers import (
-    assets,
-    dag_triggers,
-    event_runs,
-    isolation,
-    lifecycle,
-    migration,
-    pausing,
-)
+from aioflow.core.triggers import dag_triggers, event_runs, lifecycle, migration
 from aioflow.core.triggers.assignment import hand_over, host_rest, want_host
 from aioflow.errors import AioflowError
 from aioflow.model.batch import Batch
@@ -174,12 +164,12 @@ def decide(
         clock_steps.heed_step(tx)
         for entry in inputs:
             HANDLERS[type(entry)](entry, tx)
-            next_runs.settle(tx)
+            create.advance_next_runs(tx)
             _settle_ended(tx)
-        assets.settle(tx)
-        next_runs.settle(tx)
+        event_runs.record_asset_events(tx)
+        create.advance_next_runs(tx)
         _settle_ended(tx)
-        event_runs.settle(tx)
+        event_runs.continue_triggers(tx)
         if granting and not memory.is_drained:
             _grant(tx)
             if memory.backpressured and _let_go_on(tx):
@@ -204,8 +194,8 @@ def _settle_ended(tx: Transaction) -> None:
     while tx.ended_runs:
         run = tx.ended_runs.pop()
         create.run_ended(run, was=RunState.RUNNING, tx=tx)
-        child_runs.ended(run, tx)
-        next_runs.settle(tx)
+        durable_calls.resume_caller(run, tx)
+        create.advance_next_runs(tx)
 
 
 def _grant(tx: Transaction) -> None:
@@ -218,7 +208,7 @@ def _grant(tx: Transaction) -> None:
     for grant in tx.slots.grant(tx.memory):
         if grant.is_waiting:
             lifecycle.start(grant.task, tx)
-            stream_consumer.go_on(grant.task, tx)
+            streams.resume_with_events(grant.task, tx)
         else:
             start(grant, tx)
         if tx.is_full:
@@ -228,8 +218,8 @@ def _grant(tx: Transaction) -> None:
 
 def _let_go_on(tx: Transaction) -> bool:
     """Resume backpressured tasks that have capacity now. Return whether one needs a slot."""
-    for task in (waiting := stream_producer.go_on(tx)):
-        stream_consumer.go_on(task, tx)
+    for task in (waiting := streams.release_backpressure(tx)):
+        streams.resume_with_events(task, tx)
     return bool(waiting)
 
 
@@ -393,15 +383,15 @@ HANDLERS: dict[type[Input], Handler] = {
     SensorNotReady: _of_end(not_ready),
     Deferred: _of_end(lifecycle.defer),
     Awaiting: _of_end(lifecycle.await_triggers),
-    EventsHandled: _of_end(stream_consumer.handled),
+    EventsHandled: _of_end(streams.events_handled),
     Recalled: _recalled,
     # a try reports while it runs
-    ItemYielded: _of_try(stream_producer.take),
+    ItemYielded: _of_try(streams.store_item),
     CallAnswered: _of_try(durable_calls.answered),
     StreamOpened: _of_try(lifecycle.open_stream),
     NextEventRequested: _of_try(lifecycle.next_event),
     EventEmitted: _of_try(durable_calls.emit),
-    RunCalled: _of_try(child_runs.call),
+    RunCalled: _of_try(durable_calls.start_run),
     NotSuspended: _of_try(durable_calls.not_parked),
     RecordDropped: _of_try(drop_record),
     Labelled: _of_try(labelled),
@@ -410,30 +400,30 @@ HANDLERS: dict[type[Input], Handler] = {
     TriggerFired: _of_trigger(lifecycle.fire, event_runs.fire),
     TriggerEnded: _of_trigger(lifecycle.trigger_ended, dag_triggers.ended),
     TriggerCapacityChanged: _of_trigger(migration.room_changed, migration.room_changed),
-    MigrateTriggers: migration.rehost,
-    IsolateTriggerClass: isolation.move_class,
-    PauseTriggers: pausing.stop_waits,
+    MigrateTriggers: migration.migrate_triggers,
+    IsolateTriggerClass: migration.move_class,
+    PauseTriggers: migration.pause_triggers,
     CodeRestored: _code_restored,
     AssignTriggers: hand_over,
     # DAG files
-    FileParsed: file_changes.parsed,
+    FileParsed: versions.apply_parsed_file,
     FileBroken: versions.file_broken,
     FileDeleted: versions.file_gone,
     # processes and the node
     HostUp: processes.host_up,
     HostLost: processes.host_lost,
-    LoopBlocked: isolation.stalled,
+    LoopBlocked: migration.loop_blocked,
     WorkerUnresponsive: processes.worker_unresponsive,
-    Restarted: restart.restarted,
-    Drain: processes.drain,
+    Restarted: restore.restarted,
+    Drain: processes.shut_down,
     AlertRaised: processes.alert_raised,
-    DamageFound: restart.damage_found,
+    DamageFound: restore.alert_damage,
     ClockStepped: _clock_stepped,
     # requests, timers and work that continues
     RequestReceived: _request_received,
     TimerFired: _timer_fired,
     ContinueRun: _continue_run,
-    PreviousRunLoaded: next_runs.looked_back,
+    PreviousRunLoaded: create.previous_run_loaded,
     ContinueBackfill: backfills.go_on,
     CreateMissingRuns: create.make_slots,
     OutboxDelivered: _outbox_delivered,

@@ -10,22 +10,26 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from aioflow.core import callbacks
+from aioflow.core import outbox
 from aioflow.core.outbox import OutboxUpdates
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.accounts import AccountUpdates
 from aioflow.core.state.dag_triggers import DagTriggerUpdates
-from aioflow.core.state.dag_version import DagVersion
-from aioflow.core.state.execution_timeout import stored_due
-from aioflow.core.state.expansions import Expansions
-from aioflow.core.state.ids import IdBlock
-from aioflow.core.state.memory import Memory
+from aioflow.core.state.graph import DagVersion
+from aioflow.core.state.memory import IdBlock, Memory
 from aioflow.core.state.packing import PackedTask, TaskShape
-from aioflow.core.state.task_instance import Fire, MappedTask, Run, TaskInstance, TriggerInstance
+from aioflow.core.state.task_instance import (
+    Expansions,
+    Fire,
+    MappedTask,
+    Run,
+    TaskInstance,
+    TriggerInstance,
+    stored_due,
+)
 from aioflow.core.transitions import IllegalMove, is_legal, is_legal_run
-from aioflow.model.backfill import BackfillRow
 from aioflow.model.batch import Batch
-from aioflow.model.dag import DagSpec
+from aioflow.model.dag import BackfillRow, DagSpec
 from aioflow.model.ids import RunNo
 from aioflow.model.rows import (
     ItemRow,
@@ -162,7 +166,7 @@ class Transaction:
         if task.map_index >= 0:
             task.run.groups[task.position].note(task.map_index, state)
         if (called := task.spec.callbacks) is not None:
-            self.outbox.call_back(task.run.row.dag_id, callbacks.of_task(task, called, self.now))
+            self.outbox.call_back(task.run.row.dag_id, outbox.task_callback(task, called, self.now))
         self.touch(task)
 
     def new_run(self, run: Run) -> None:
@@ -190,7 +194,7 @@ class Transaction:
         """
         row = self._moving(run, state)
         if state is not None and is_told:
-            self.outbox.call_back(row.dag_id, callbacks.of_run(run, state, self.now))
+            self.outbox.call_back(row.dag_id, outbox.run_callback(run, state, self.now))
         if ended_at is not None and row.started_at is not None:
             ended_at = max(ended_at, row.started_at)  # the clock may have been set back
         run.row = msgspec.structs.replace(

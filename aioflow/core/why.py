@@ -1,34 +1,50 @@
-"""The reason why a task or run waits, derived from memory and never stored."""
+"""The reason why a task or run waits, derived from memory and never stored.
+
+The children of a mapped task are grouped by cause, and sampled, so that the cost is bounded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import msgspec
 
 from aioflow.core.runs import previous
 from aioflow.core.runs.create import rests
-from aioflow.core.runs.evaluation import instances, verdict
+from aioflow.core.runs.task_counts import fresh_queued
 from aioflow.core.scheduling.ready import is_start
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.child_roles import dag_of, is_own
 from aioflow.core.state.crash_trials import DAEMON, is_barred, may_host
 from aioflow.core.state.dag_triggers import DagTrigger
+from aioflow.core.state.graph import TALLY
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.state_counts import TALLY
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, TriggerInstance
 from aioflow.core.tasks import stream_expand
-from aioflow.core.tasks.stream_producer import full_window
-from aioflow.core.tasks.trigger_rules import Verdict
-from aioflow.core.triggers.assets import waits_for
+from aioflow.core.tasks.streams import full_window
+from aioflow.core.tasks.trigger_rules import Verdict, parent_states, verdict
 from aioflow.core.triggers.assignment import HOSTLESS, RUN, is_stopped
 from aioflow.core.triggers.dag_triggers import spec_of
+from aioflow.core.triggers.event_runs import awaited_assets
 from aioflow.model.dag import DEFAULT_POOL, Body, TaskSpec
 from aioflow.model.ids import RunNo, TriggerNo
-from aioflow.model.states import CODE_MISSING, RunState, TaskState, TriggerState, Wait, WaitKind
+from aioflow.model.states import (
+    CODE_MISSING,
+    LIVE_TASK_STATES,
+    RunState,
+    TaskState,
+    TriggerState,
+    Wait,
+    WaitKind,
+)
 from aioflow.protocol.outbox import Trial
 
 __all__ = (
+    "NAMED_CHILDREN",
+    "SAMPLED_CHILDREN",
+    "ChildrenCause",
+    "explain_children",
     "explain_dag_trigger",
     "explain_run",
     "explain_task",
@@ -75,7 +91,7 @@ def explain_dag_trigger(one: DagTrigger, memory: Memory) -> Wait | None:
     if row.kwargs is None:
         kind = WaitKind.UNDECRYPTABLE
     elif one.condition is not None:
-        kind, detail = WaitKind.EVENT, waits_for(one)
+        kind, detail = WaitKind.EVENT, awaited_assets(one)
     elif is_stopped(row.dag_id, memory):
         kind, detail = WaitKind.PAUSED, f"DAG {row.dag_id} is paused"
     elif one.hosting:
@@ -153,7 +169,7 @@ def _explain_follower(group: MappedTask, map_index: int) -> Wait:
     names = [
         run.spec.tasks[parent].task_id
         for parent in sorted(run.graph.indexed[group.position])
-        if any(s < TaskState.SUCCESS for s in instances(run, group.position, parent, map_index))
+        if any(s < TaskState.SUCCESS for s in parent_states(run, group.position, parent, map_index))
     ]
     return Wait(kind=WaitKind.UPSTREAM, detail=f"{', '.join(names)} at its index")
 
@@ -380,3 +396,100 @@ def _past(held: previous.Holder) -> str:
         return "the run before is being looked up"
     how = "has not ended" if held.state.is_live else f"is {held.state.label}"
     return f"{held.task_id} of run {held.run_id}, which {how}"
+
+
+SAMPLED_CHILDREN = 100
+"""Maximum number of children of each state that are explained."""
+
+NAMED_CHILDREN = 3
+"""Maximum number of indices returned per cause."""
+
+_SHARED_CAUSES = frozenset(
+    {
+        WaitKind.SLOT,
+        WaitKind.LIMIT,
+        WaitKind.WINDOW,
+        WaitKind.UPSTREAM,
+        WaitKind.DEPENDS_ON_PAST,
+    }
+)
+"""Kinds whose details may concern many children. Other details, such as errors, concern one."""
+
+
+class ChildrenCause(msgspec.Struct, frozen=True, kw_only=True):
+    """Children of one task that are in the same state for the same cause.
+
+    Attributes:
+        state: ``QUEUED`` for children without a row that wait only for a slot.
+        wait: The wait of the first child; ``None`` if it is in progress.
+        indices: The indices of the first children.
+        count: Number of these children. If a state other than ``QUEUED`` has more than
+            ``SAMPLED_CHILDREN``, those beyond count for no cause.
+    """
+
+    state: TaskState
+    wait: Wait | None
+    indices: tuple[int, ...]
+    count: int
+
+
+def explain_children(
+    run: Run, position: int, memory: Memory, slots: Slots
+) -> list[ChildrenCause] | None:
+    """Return the causes, the most frequent first; ``None`` if the task has no children."""
+    group = run.groups.get(position)
+    if group is None:
+        return None
+    found: dict[object, ChildrenCause] = {}
+    for index, state, count in _sampled_children(group):
+        wait = explain_task(run, position, index, memory, slots)
+        key = (state, None if wait is None else (wait.kind, _shared_part(wait)))
+        known = found.get(key)
+        if known is None:
+            found[key] = ChildrenCause(state=state, wait=wait, indices=(index,), count=count)
+            continue
+        indices = known.indices if len(known.indices) == NAMED_CHILDREN else (*known.indices, index)
+        found[key] = msgspec.structs.replace(known, indices=indices, count=known.count + count)
+    return sorted(found.values(), key=lambda cause: (-cause.count, cause.indices))
+
+
+def _shared_part(wait: Wait) -> str:
+    """Return the part of a detail that distinguishes causes: for a trigger its class."""
+    if wait.kind in _SHARED_CAUSES:
+        return wait.detail
+    class_path, number, _ = wait.detail.partition(" #")
+    return class_path if number and wait.looks_no is not None else ""
+
+
+def _sampled_children(group: MappedTask) -> Iterator[tuple[int, TaskState, int]]:
+    """Yield sampled children, their displayed state, and how many children each one represents."""
+    for state in (state for state in LIVE_TASK_STATES if state is not TaskState.PENDING):
+        for at, index in enumerate(_indices_of(group, state), start=1):
+            # Queued children wait for the same pool and behind the same limits.
+            is_for_rest = state is TaskState.QUEUED and at == SAMPLED_CHILDREN
+            yield index, state, 1 + group.counts[state] - at if is_for_rest else 1
+    yield from _sampled_fresh(group)
+
+
+def _sampled_fresh(group: MappedTask) -> Iterator[tuple[int, TaskState, int]]:
+    """Yield samples of the children without a row, as ``_sampled`` does."""
+    queued, one_to_one = fresh_queued(group), group.one_to_one
+    if one_to_one is not None:
+        for index in _indices_of(group, TaskState.PENDING):
+            is_queued = queued > 0 and one_to_one.may_start(index)
+            yield index, TaskState.QUEUED if is_queued else TaskState.PENDING, 1
+        return
+    # All children that wait for their first start have the same cause: the last one represents the
+    # others.
+    named = list(islice(_indices_of(group, TaskState.PENDING), NAMED_CHILDREN))
+    for at, index in enumerate(named, start=1):
+        stands_for = 1 + group.fresh - at if at == len(named) else 1
+        yield index, TaskState.QUEUED if queued else TaskState.PENDING, stands_for
+
+
+def _indices_of(group: MappedTask, state: TaskState) -> Iterator[int]:
+    """Yield the first children in a state, without a Python step for each of the others."""
+    index, left = -1, min(SAMPLED_CHILDREN, group.counts[state])
+    while left > 0 and (index := group.states.find(state, index + 1)) >= 0:
+        yield index
+        left -= 1

@@ -25,23 +25,22 @@ from aioflow.core.quarantine import (
     consequence,
     excluded,
 )
-from aioflow.core.runs import backfills, restart, schedule_alerts
+from aioflow.core.runs import alerts, backfills, restore
 from aioflow.core.runs.create import count_runs
-from aioflow.core.runs.restore import restore
-from aioflow.core.runs.run import alert
+from aioflow.core.runs.progress import alert
+from aioflow.core.runs.restore import restore_run
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Run
 from aioflow.core.step import TurnFailed
 from aioflow.core.transaction import Transaction
-from aioflow.engine.pending_requests import PendingRequests
-from aioflow.engine.timers import Timers
+from aioflow.engine.pending import PendingRequests, Timers
 from aioflow.model.rows import RunRow
 from aioflow.model.states import Failure
 from aioflow.protocol.inputs import (
     Input,
+    LiveRun,
 )
-from aioflow.protocol.recovery import LiveRun
 from aioflow.store import Store
 from aioflow.telemetry.log import Logger
 
@@ -95,7 +94,7 @@ class Isolating:
         runs = []
         for rows in found:
             try:
-                runs.append(restore(undamaged(rows), self.memory))
+                runs.append(restore_run(undamaged(rows), self.memory))
             except Exception as exc:  # noqa: BLE001 - whatever its rows say, the others go on
                 self._give_up(rows, exc)
         await self._tell_given_up()
@@ -107,7 +106,9 @@ class Isolating:
         if rows.damage is not None:
             reason = str(rows.damage)
         _log.error("a run cannot be restored", run_id=row.run_id, reason=reason, exc_info=exc)
-        restart.give_up(row, reason[:1000], self.memory, is_damaged=rows.damage is not None)
+        restore.quarantine_unrestored(
+            row, reason[:1000], self.memory, is_damaged=rows.damage is not None
+        )
 
     async def _tell_given_up(self) -> None:
         """Store why runs are quarantined, and alert. Damaged rows are not changed."""
@@ -116,7 +117,7 @@ class Isolating:
         for row in untold:
             await self._lease_numbers()
             told = self._draft()
-            restart.tell(row, told)
+            restore.report_quarantine(row, told)
             await self._commit_or_forget(told)
 
     async def _commit_or_forget(self, tx: Transaction) -> bool:
@@ -138,7 +139,9 @@ class Isolating:
         """Roll back the turn and repeat its inputs one by one, so that only the culprit fails."""
         _log.error("turn taken back", error=str(exc), inputs=len(inputs), runs=sorted(tx.runs))
         await self._take_back(tx)
-        for entry in [part for whole in inputs for part in restart.in_parts(whole, self.memory)]:
+        for entry in [
+            part for whole in inputs for part in restore.split_restart(whole, self.memory)
+        ]:
             try:
                 await self._circle([entry], granting=False)
             except (TurnFailed, rollback.Refused) as alone:
@@ -208,7 +211,7 @@ class Isolating:
         if retry.is_scheduled:
             await self._lease_numbers()
             told = self._draft()
-            schedule_alerts.cannot_be_made(retry.dag_id, str(exc), told)
+            alerts.alert_if_refused(retry.dag_id, str(exc), told)
             await self._commit_or_forget(told)
 
     async def _decide_without_others(
@@ -277,7 +280,7 @@ class Isolating:
         """Quarantine runs and exclude them from memory until the next start."""
         await self._hold_still(runs, reason)
         for run in runs:
-            restart.set_aside(run, reason[:1000], self.memory)
+            restore.quarantine_until_restart(run, reason[:1000], self.memory)
         if runs:
             self.slots.recount(self.memory)
             count_runs(self.memory)
@@ -287,7 +290,7 @@ class Isolating:
         one = self.memory.dag_triggers.get(number)
         if one is None:
             return
-        restart.stop_trigger(one)
+        restore.stop_dag_trigger(one)
         await self._lease_numbers()
         told = self._draft()
         dag_id = one.row.dag_id
@@ -305,7 +308,7 @@ class Isolating:
             alert(run, -1, failure, quarantine)
             if not await self._commit_or_forget(quarantine):
                 run.row = before
-                restart.set_aside(run, reason[:1000], self.memory)
+                restore.quarantine_until_restart(run, reason[:1000], self.memory)
 
 
 def undamaged(rows: LiveRun) -> LiveRun:

@@ -1,16 +1,16 @@
-"""The engine loop: take inputs, decide, commit, run effects.
+"""The engine loop: take inputs, decide, commit, dispatch effects.
 
-Every event reaches the engine as an input in its inbox, and no effect runs before its batch is
-committed. The decisions are in ``core``. This module contains only the loop, and handles an
-unavailable database and refused batches.
+Every event reaches the engine as an input in its inbox, and no effect is dispatched before its
+batch is committed. The decisions are in ``core``. This module contains only the loop and the
+dispatcher of effects, and handles an unavailable database and refused batches.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar, get_args
+from typing import Any, TypeAlias, TypeVar, get_args
 
 import anyio
 import anyio.lowlevel
@@ -20,36 +20,89 @@ from aioflow.clock import Clock, SteadyClock
 from aioflow.core import outbox, rollback
 from aioflow.core.repair.clear import portion
 from aioflow.core.runs.create import has_slot_due
-from aioflow.core.runs.restore import Restoring
+from aioflow.core.runs.restore import RunRestore
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.ids import IdBlock
-from aioflow.core.state.memory import Memory
+from aioflow.core.state.memory import IdBlock, Memory
 from aioflow.core.step import TURN_INPUTS, TurnFailed, decide, runs_beyond
 from aioflow.core.transaction import Transaction
-from aioflow.engine.dispatch import EffectDispatcher
 from aioflow.engine.isolation import Isolating, undamaged
 from aioflow.engine.metrics import Measures
-from aioflow.engine.pending_requests import PendingRequests
+from aioflow.engine.pending import PendingRequests, Timers
 from aioflow.engine.prefetch import Recalling
-from aioflow.engine.timers import Timers
 from aioflow.errors import BatchRefused, Fenced, StoreUnavailable, StrangeDatabase
 from aioflow.model.access import Actor
 from aioflow.model.batch import Batch
 from aioflow.model.rows import NodeFacts, TriggerRow
 from aioflow.model.states import TaskState
-from aioflow.protocol.effects import (
-    Acknowledge,
-    Again,
-    WakeAt,
-    Warn,
+from aioflow.protocol.effects import Acknowledge, Again, Effect, WakeAt, Warn
+from aioflow.protocol.inputs import (
+    DamageFound,
+    Input,
+    RecoverySnapshot,
+    RequestReceived,
+    Restarted,
+    UnfinishedWork,
 )
-from aioflow.protocol.inputs import DamageFound, Input, RequestReceived, Restarted
-from aioflow.protocol.recovery import Snapshot, Unfinished
 from aioflow.protocol.requests import Request
 from aioflow.store import Claim, Store
 from aioflow.telemetry.log import Logger
 
-__all__ = ("Engine",)
+__all__ = (
+    "EffectDispatcher",
+    "EffectHandler",
+    "Engine",
+    "Subscriber",
+)
+
+EffectHandler: TypeAlias = Callable[[Any], None]
+"""Executes an effect of one type. It returns at once; the outcome arrives as an input."""
+
+Subscriber: TypeAlias = Callable[[Batch, Transaction], None]
+"""Processes a durable batch; the transaction is not settled yet."""
+
+
+class EffectDispatcher:
+    """The handler of each type of effect, and the subscribers of durable batches."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[type[Any], EffectHandler] = {}
+        self._subscribers: list[Subscriber] = []
+
+    def register(self, handlers: Mapping[type[Any], EffectHandler]) -> None:
+        """Set the handlers of types of effects.
+
+        Raises:
+            ValueError: If a type has a handler already.
+        """
+        for effect, handler in handlers.items():
+            if self._handlers.setdefault(effect, handler) is not handler:
+                raise ValueError(f"{effect.__name__} has a handler already")
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Call this with each durable batch, before its effects are dispatched."""
+        self._subscribers.append(subscriber)
+
+    def require_all(self) -> None:
+        """Check that each type of effect has a handler.
+
+        Raises:
+            ValueError: If one has none.
+        """
+        missing = [kind.__name__ for kind in get_args(Effect) if kind not in self._handlers]
+        if missing:
+            raise ValueError(f"no handler is registered for {', '.join(missing)}")
+
+    def committed(self, batch: Batch, tx: Transaction) -> None:
+        """Notify the subscribers of a batch that is durable."""
+        for subscriber in self._subscribers:
+            subscriber(batch, tx)
+
+    def dispatch(self, effects: Iterable[Effect]) -> None:
+        """Call the handler of each effect, in order."""
+        handlers = self._handlers
+        for effect in effects:
+            handlers[type(effect)](effect)
+
 
 _log = Logger(__name__)
 
@@ -371,18 +424,18 @@ class Engine(Isolating):
             raise StrangeDatabase(str(above))
         return claim
 
-    async def _remember_all(self, parts: AsyncIterator[Unfinished]) -> None:
-        building: Restoring | None = None
+    async def _remember_all(self, parts: AsyncIterator[UnfinishedWork]) -> None:
+        building: RunRestore | None = None
         given_up = -1
         async for part in parts:
-            if isinstance(part, Snapshot):
+            if isinstance(part, RecoverySnapshot):
                 self._remember(part)
             elif isinstance(part, TriggerRow):
                 self.memory.stray_triggers.append(part)
             elif part.run.run_no != given_up:
                 try:
                     undamaged(part)
-                    building = building or Restoring(part, self.memory)
+                    building = building or RunRestore(part, self.memory)
                     building.take(part)
                     if part.is_whole:
                         building.finish()
@@ -391,7 +444,7 @@ class Engine(Isolating):
                     self._give_up(part, exc)
                     building, given_up = None, part.run.run_no
 
-    def _remember(self, snapshot: Snapshot) -> None:
+    def _remember(self, snapshot: RecoverySnapshot) -> None:
         memory = self.memory
         rollback.recall_catalog(memory, snapshot.dags, snapshot.dag_files)
         outbox.begin(memory, snapshot.outbox, snapshot.owed)

@@ -10,12 +10,11 @@ from collections.abc import Collection, Sequence
 
 import anyio
 
-from aioflow.core import idempotency
-from aioflow.core.key_rotation import PAGE
 from aioflow.core.repair import mark
 from aioflow.core.repair.clear import asks, key_of, needed
-from aioflow.core.runs import backfills, previous
-from aioflow.core.runs.restore import Restoring
+from aioflow.core.requests import KEY_ROTATION_PAGE
+from aioflow.core.runs import backfills, create, previous
+from aioflow.core.runs.restore import RunRestore
 from aioflow.core.scheduling import clock_steps
 from aioflow.core.state import outbox_quota
 from aioflow.core.state.memory import Memory
@@ -105,7 +104,7 @@ class Recalling:
         memory.prefetched_tasks, memory.answered, memory.prefetched_runs = {}, {}, {}
         memory.loaded_outbox, memory.encrypted = {}, ([], [])
         memory.found_slots, memory.keyed_backfills, memory.found_ahead = {}, {}, {}
-        idempotency.remember((), memory)
+        create.remember_existing_runs((), memory)
         memory.known_keys = await _known_keys(inputs, self._store, memory)
         if not memory.loaded and not self._one_at_a_time.locked():
             memory.touched.clear()
@@ -127,7 +126,7 @@ class Recalling:
             key = key_of(request)
             if answer is not None and key is not None:
                 memory.answered[request.run_id, key] = answer
-        idempotency.remember(await _taken(inputs, store), memory)
+        create.remember_existing_runs(await _taken(inputs, store), memory)
         for whole in mark.asks(inputs):
             is_needed = mark.is_row_needed(whole, memory)
             row = await store.find_run(whole.run_id) if is_needed else None
@@ -197,9 +196,9 @@ class Recalling:
 
     async def _read(self, row: RunRow, memory: Memory) -> Run:
         async with self._store.pieces_of_run(row.run_no) as pieces:
-            building: Restoring | None = None
+            building: RunRestore | None = None
             async for piece in pieces:
-                building = building or Restoring(piece, memory)
+                building = building or RunRestore(piece, memory)
                 building.take_ended(piece)
         if building is None:
             raise ValueError("it has no row")
@@ -213,7 +212,7 @@ def _is_at_hand(request: ClearTasks | Mark, memory: Memory) -> bool:
 
 async def _taken(inputs: Sequence[Input], store: Store) -> list[tuple[RunRow, bool]]:
     """Return the runs with the ids or idempotency keys of these inputs."""
-    run_ids, keys = idempotency.asked(inputs)
+    run_ids, keys = create.requested_runs(inputs)
     found = await store.find_existing(run_ids) if run_ids else []
     for dag_id, of_dag in keys.items():
         found += await store.find_existing_by_keys(dag_id, of_dag)
@@ -238,7 +237,9 @@ async def _encrypted(
     for entry in inputs:
         if isinstance(entry, RequestReceived) and isinstance(entry.request, Reencrypt):
             if entry.request.after is not None:
-                return [], await store.list_triggers(limit=PAGE, after=entry.request.after)
+                return [], await store.list_triggers(
+                    limit=KEY_ROTATION_PAGE, after=entry.request.after
+                )
             return [row for kind in ValueKind for row in await store.list_values(kind)], []
     return [], []
 

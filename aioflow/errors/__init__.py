@@ -86,7 +86,7 @@
 ``DagError``, ``SchemaMismatch`` and ``Unserializable`` are permanent: retrying cannot
 help. If a row has changed state before a change to it is applied, ``core`` ignores the change
 as late; the store raises ``BatchRefused``. Flow control is not an error either: see
-``aioflow.author.signals``.
+``aioflow.author.deferral``.
 """
 
 from __future__ import annotations
@@ -106,15 +106,6 @@ from aioflow.errors.author import (
     Unserializable,
     ValueTooLarge,
     WrongField,
-)
-from aioflow.errors.daemon import (
-    DaemonAway,
-    DaemonStopping,
-    HomeBusy,
-    HomeUnusable,
-    LinkClosed,
-    PortInUse,
-    SettingsError,
 )
 from aioflow.errors.requests import (
     AccountExists,
@@ -160,24 +151,29 @@ from aioflow.errors.requests import (
 from aioflow.errors.root import (
     AioflowError,
 )
-from aioflow.errors.store import (
+from aioflow.errors.runtime import (
     BatchRefused,
+    CallCutShort,
+    CallMismatch,
+    DaemonAway,
+    DaemonStopping,
+    DagRunFailed,
+    FanOutCapped,
     Fenced,
     ForeignDatabase,
+    HomeBusy,
+    HomeUnusable,
+    LinkClosed,
+    NotificationFailed,
+    PortInUse,
     SchemaMismatch,
+    SettingsError,
+    StepFailed,
     StoreError,
     StoreSlow,
     StoreUnavailable,
     StrangeDatabase,
     SyncFailed,
-)
-from aioflow.errors.tasks import (
-    CallCutShort,
-    CallMismatch,
-    DagRunFailed,
-    FanOutCapped,
-    NotificationFailed,
-    StepFailed,
     TaskError,
     TaskTimeout,
     UnknownContextKey,

@@ -10,14 +10,12 @@ import anyio
 from anyio.abc import TaskStatus
 
 from aioflow.core.state.child_roles import ASYNC
-from aioflow.executors.describe import DescriptionRequests
 from aioflow.executors.executor_context import ExecutorContext, may_query
-from aioflow.executors.host_heartbeat import HEALTH_SECONDS
-from aioflow.executors.host_load import HostLoad
-from aioflow.executors.shared_host import SharedHost
-from aioflow.executors.worker_output import log_key
+from aioflow.executors.host_inspection import DescriptionRequests, HostLoad
+from aioflow.executors.shared_host import HEALTH_SECONDS, SharedHost
+from aioflow.executors.worker_process import log_key
 from aioflow.model.ids import RunNo, StartNo, TaskNo
-from aioflow.model.trigger_description import Watched
+from aioflow.model.triggers import TriggerDescription
 from aioflow.protocol.commands import ForgetRun, RunInfo, StopTask
 from aioflow.protocol.effects import ConfirmCall, StartTry, StopTry
 from aioflow.protocol.inputs import Input
@@ -166,7 +164,7 @@ class AsyncExecutor:
         if log is not None:
             log.close()
 
-    async def describe(self, tasks: Sequence[TaskNo]) -> dict[TaskNo, Watched]:
+    async def describe(self, tasks: Sequence[TaskNo]) -> dict[TaskNo, TriggerDescription]:
         """Return the next checks of those tasks that are sensors in this host."""
         return await self._describing.request(tasks) if self._host.is_up else {}
 

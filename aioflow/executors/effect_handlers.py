@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aioflow.executors.host_pool import HostPool
-from aioflow.executors.slot import SlotExecutor
+from aioflow.executors.slot_executor import SlotExecutor
 from aioflow.model.dag import Body
 from aioflow.protocol.commands import ForgetRun
 from aioflow.protocol.effects import (

@@ -16,7 +16,7 @@ from aioflow.protocol.commands import Hello, Reply, RunInfo
 from aioflow.protocol.inputs import Input
 from aioflow.protocol.reports import CancelQuery, Query
 from aioflow.telemetry.task_log import TaskLog
-from aioflow.worker.queries import refused
+from aioflow.worker.query.messages import refused
 
 __all__ = (
     "ExecutorContext",

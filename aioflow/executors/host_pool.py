@@ -15,11 +15,11 @@ from anyio.abc import TaskGroup, TaskStatus
 from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.executor_context import ExecutorContext
-from aioflow.executors.host_heartbeat import HEALTH_SECONDS
-from aioflow.executors.host_load import HostLoad
+from aioflow.executors.host_inspection import HostLoad
+from aioflow.executors.shared_host import HEALTH_SECONDS
 from aioflow.executors.triggerer import CAPACITY, Triggerer
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
-from aioflow.model.trigger_description import Watched
+from aioflow.model.triggers import TriggerDescription
 from aioflow.protocol.effects import (
     AssignTrigger,
     ConfirmCall,
@@ -163,16 +163,18 @@ class HostPool:
         loads = [executor.load for executor in self._coroutines.values()]
         return loads + [triggerer.load for triggerer in self._triggerers.values()]
 
-    async def describe(self, numbers: Sequence[TriggerNo]) -> dict[TriggerNo, Watched]:
+    async def describe(self, numbers: Sequence[TriggerNo]) -> dict[TriggerNo, TriggerDescription]:
         """Return the hosts' descriptions of those triggers that they have."""
-        found: dict[TriggerNo, Watched] = {}
+        found: dict[TriggerNo, TriggerDescription] = {}
         for triggerer in list(self._triggerers.values()):
             found |= await triggerer.describe(numbers)
         return found
 
-    async def describe_sensors(self, run_no: RunNo, tasks: Sequence[TaskNo]) -> dict[int, Watched]:
+    async def describe_sensors(
+        self, run_no: RunNo, tasks: Sequence[TaskNo]
+    ) -> dict[int, TriggerDescription]:
         """Return the next checks of those tasks of a run that are hosted sensors."""
-        found: dict[int, Watched] = {}
+        found: dict[int, TriggerDescription] = {}
         for executor in list(self._coroutines.values()):
             if executor.serves(run_no):
                 found |= await executor.describe(tasks)

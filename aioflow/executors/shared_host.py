@@ -1,4 +1,9 @@
-"""A process that hosts many coroutines or triggers, and its replacement when it dies."""
+"""A process that hosts many coroutines or triggers, and its replacement when it dies or is blocked.
+
+The process answers pings from its event loop, so a blocked loop is silent. C code may hold the GIL,
+and with it block the watchdog in the host. The crash recorder, read from outside, still names the
+owner of that code, though not the line.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +15,104 @@ from collections.abc import Awaitable, Callable, Sequence
 import anyio
 from anyio.abc import TaskStatus
 
+from aioflow.clock import Clock
 from aioflow.core.state.child_roles import ASYNC, kind_of
-from aioflow.executors.blocked_process import UNKNOWN_LOCATION, BlockedProcessMonitor
 from aioflow.executors.executor_context import ExecutorContext, Outgoing
-from aioflow.executors.host_heartbeat import HostHeartbeat
-from aioflow.executors.host_load import HostLoad, WatchLoad
+from aioflow.executors.host_inspection import HostLoad, WatchLoad
 from aioflow.model.states import Failure
 from aioflow.processes import Child, NoHeadroom
 from aioflow.protocol.commands import Ping
 from aioflow.protocol.inputs import HostLost, HostUp, LoopBlocked
 from aioflow.protocol.reports import Pong, Report
 from aioflow.telemetry.log import about
-from aioflow.worker.blocked_loop import BlockedLoop, BlockedLoopReader
+from aioflow.worker.watchdog import BlockedLoop, BlockedLoopReader
 
-__all__ = ("SharedHost",)
+__all__ = (
+    "HEALTH_SECONDS",
+    "UNKNOWN_LOCATION",
+    "BlockedProcessMonitor",
+    "HostHeartbeat",
+    "SharedHost",
+)
+
+UNKNOWN_LOCATION = "code that lets no other thread run"
+
+_COMPUTING_SHARE = 0.1
+"""Share of a beat that the event loop's thread has to compute, however busy the machine is. A
+process that was stopped computes nothing."""
+
+
+class BlockedProcessMonitor:
+    """Examines a silent host from outside, once per beat of its pulse.
+
+    Args:
+        child: The process.
+        beat_seconds: Length of a beat.
+    """
+
+    def __init__(self, child: Child, beat_seconds: float) -> None:
+        self._child = child
+        self._enough_seconds = _COMPUTING_SHARE * beat_seconds
+        self._number = -1
+        self._used_seconds = 0.0
+
+    def culprit(self, silent_beats: int) -> int:
+        """Return the owner of a step that has computed for at least one beat of silence, or -1."""
+        if not silent_beats:
+            return -1
+        was, used = self._number, self._used_seconds
+        self._number, self._used_seconds = self._child.culprit(), self._child.loop_seconds()
+        # The first sample of a silence has nothing to compare with.
+        is_it = silent_beats > 1 and was == self._number
+        return was if is_it and self._used_seconds - used >= self._enough_seconds else -1
+
+
+HEALTH_SECONDS = 30.0
+"""How long an event loop may be blocked, unless a setting says otherwise."""
+
+_BEAT_SECONDS = 1.0
+_BEATS_AT_LEAST = 4
+"""A loop gets this many beats to say something, however short the limit is."""
+
+
+class HostHeartbeat:
+    """Detects that a process has not answered its pings for too long.
+
+    Silence is counted in beats and not measured by the clock, so that a daemon that was itself
+    stopped for a while does not blame its hosts.
+
+    Attributes:
+        limit_seconds: How long the process may be silent; infinite disables the check.
+        beat_seconds: Interval between pings.
+        silent_beats: Beats since the process last said something.
+    """
+
+    def __init__(self, clock: Clock, limit_seconds: float) -> None:
+        self.limit_seconds = limit_seconds
+        self._clock = clock
+        self.beat_seconds = min(_BEAT_SECONDS, limit_seconds / _BEATS_AT_LEAST)
+        self.silent_beats = 0
+
+    def reset(self) -> None:
+        """Reset the count. A shared host sends everything from its loop, so the loop works."""
+        self.silent_beats = 0
+
+    async def stopped(self, ping: Callable[[], None]) -> None:
+        """Return once the process was silent for too long, counted from now; at most 2 beats late.
+
+        Args:
+            ping: Called with each beat; must make the process answer.
+        """
+        if math.isinf(self.limit_seconds):
+            await anyio.sleep_forever()
+        self.reset()
+        allowed = math.ceil(self.limit_seconds / self.beat_seconds)
+        # One beat more than allowed: the first may have begun just before the last sign of life.
+        while self.silent_beats <= allowed:
+            ping()
+            await self._clock.sleep(self.beat_seconds)
+            self.silent_beats += 1
+
 
 FIRST_DELAY_SECONDS = 0.1
 SECOND_DELAY_SECONDS = 1.0

@@ -14,17 +14,13 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from aioflow.core.state.child_roles import QUARANTINE, TRIGGERS
-from aioflow.core.state.interner import Interner
-from aioflow.core.state.pages import Numbers, Pages, Rows, packed
-from aioflow.executors.describe import DescriptionRequests
+from aioflow.core.state.packed_maps import Interner, Numbers, Pages, Rows, packed
 from aioflow.executors.executor_context import ExecutorContext, may_query
-from aioflow.executors.host_heartbeat import HEALTH_SECONDS
-from aioflow.executors.host_load import HostLoad
-from aioflow.executors.preview import FireTimePreviews
-from aioflow.executors.shared_host import SharedHost
+from aioflow.executors.host_inspection import DescriptionRequests, FireTimePreviews, HostLoad
+from aioflow.executors.shared_host import HEALTH_SECONDS, SharedHost
 from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.model.timestamps import Timestamp
-from aioflow.model.trigger_description import Watched
+from aioflow.model.triggers import TriggerDescription
 from aioflow.protocol.commands import ForgetRun, RunInfo, StartTrigger, StopTrigger
 from aioflow.protocol.effects import AssignTrigger, ConfirmEvents, ReleaseTrigger
 from aioflow.protocol.inputs import Input, TriggerCapacityChanged
@@ -278,7 +274,7 @@ class Triggerer:
 
     # ── for display ─────────────────────────────────────────────────────────────────────
 
-    async def describe(self, numbers: Sequence[TriggerNo]) -> dict[TriggerNo, Watched]:
+    async def describe(self, numbers: Sequence[TriggerNo]) -> dict[TriggerNo, TriggerDescription]:
         """Return the host's descriptions of those triggers it has, or ``{}`` if it is too slow."""
         known = tuple(number for number in numbers if number in self._hosted)
         if not known or not self._host.is_up:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import anyio
 
@@ -51,6 +52,14 @@ class CodeMissing:
     def ask(self, wanted: RestoreCode) -> None:
         """Request that code be restored. Returns at once."""
         self._send.send_nowait(wanted)
+
+    async def restore_needed(self, folder: Path) -> None:
+        """Restore the code of everything that may still run, as far as missing in a folder."""
+        for needed in await self._store.list_needed_versions():
+            if not (folder / needed.version).exists():
+                row = await self._store.find_version(needed.version)
+                if row is not None:
+                    await self._snapshots.restore(row.version, row.sources)
 
     async def run(self) -> None:
         """Restore requested code versions, one batch at a time, until cancelled."""

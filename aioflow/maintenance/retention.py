@@ -1,31 +1,40 @@
-"""Deletion of expired data: ended runs, events, the journal, logs, versions, audit entries.
+"""Deletion of expired data, and of the rows, results and logs of runs that are marked as deleted.
 
-Every hour it searches for expired data, a few rows and runs at a time, with pauses in between. It
-keeps no state, because the age follows from the rows, so it may be interrupted anywhere. Runs are
-deleted as on request of a user, see ``maintenance.deletion``.
+Expired data are ended runs, events, the journal, logs, versions and audit entries. Every hour they
+are searched, a few rows and runs at a time. An expired run is marked as deleted, as on request of a
+user.
+
+Everything is deleted in slices with pauses between them, so that running work is hardly affected.
+The remaining work follows from the rows, so a deletion may be interrupted anywhere and resumes at
+the next start: the results of a task are deleted before its row, all else before the row of the
+run. Nothing is deleted before the author's callbacks for the run have been called.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TypeAlias, cast
 
 import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
-from aioflow.api.schemas import CleanedView
+from aioflow._threads import in_thread
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import Clock
-from aioflow.core.retention import Aged, may_go, needed_versions, old_numbers
+from aioflow.core.retention import Aged, deletable_runs, needed_versions, old_numbers
 from aioflow.core.state.run_sequence import run_key
+from aioflow.core.transaction import Transaction
 from aioflow.engine.loop import Engine
 from aioflow.errors import AioflowError, RequestError, StoreUnavailable
+from aioflow.model.batch import Batch
 from aioflow.model.ids import RunNo
-from aioflow.model.rows import RunRow
+from aioflow.model.rows import DeletionRow, RunRow
 from aioflow.model.timestamps import Timestamp
+from aioflow.protocol.outbox import callback_kind
 from aioflow.protocol.requests import (
     AUDIT,
     DAG_EVENTS,
@@ -33,13 +42,15 @@ from aioflow.protocol.requests import (
     JOURNAL,
     DeleteRun,
     EraseOld,
+    EraseRows,
     EraseVersions,
 )
-from aioflow.store import Store
+from aioflow.results import delete_results
+from aioflow.store import TABLES_OF_RUNS, Store
 from aioflow.telemetry.log import Logger
 from aioflow.telemetry.task_log import RUNS_IN_BLOCK, TaskLog
 
-__all__ = ("Cleaning", "RetentionDays")
+__all__ = ("DELETION_SLICE_ROWS", "Cleaning", "Deleting", "ExpiredCounts", "RetentionDays")
 
 _FIRST_SECONDS = 60.0
 _ROUND_SECONDS = 3_600.0
@@ -85,6 +96,22 @@ class RetentionDays(msgspec.Struct, frozen=True, kw_only=True):
     logs_days: float
     versions_days: float = 0.0
     audit_days: float = 0.0
+
+
+class ExpiredCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of deletions by kind of data, or of a dry run; see ``api.schemas.CleanedView``.
+
+    Attributes:
+        more: Whether more expired data is left.
+    """
+
+    runs: int
+    events: int
+    journal: int
+    logs: int
+    versions: int
+    audit: int
+    more: bool
 
 
 class Cleaning:
@@ -152,7 +179,7 @@ class Cleaning:
         async with self._locks[kind]:
             return await part()
 
-    async def clean(self) -> CleanedView:
+    async def clean(self) -> ExpiredCounts:
         """Delete a part of the expired data of each kind.
 
         Raises:
@@ -163,9 +190,9 @@ class Cleaning:
         for kind, part in self._parts.items():
             counts[kind], more = await self._part(kind, part)
             left = left or more
-        return CleanedView(**counts, more=left)
+        return ExpiredCounts(**counts, more=left)
 
-    async def preview(self) -> CleanedView:
+    async def preview(self) -> ExpiredCounts:
         """Return what would be deleted."""
         runs = len(await self._old_runs(_DRY_RUNS))
         events = await self._count_rows(EVENTS) + await self._count_rows(DAG_EVENTS)
@@ -175,7 +202,7 @@ class Cleaning:
         audit = await self._count_rows(AUDIT)
         more = more_logs or max(runs, versions) >= _DRY_RUNS
         more = more or max(events, journal, audit) >= _DRY_ROWS
-        return CleanedView(
+        return ExpiredCounts(
             runs=runs,
             events=events,
             journal=journal,
@@ -236,7 +263,7 @@ class Cleaning:
                 dag_id, before=before, after=cursor, limit=_RUNS_AT_ONCE
             )
             aged = await self._aged(dag_id, page)
-            found += may_go(aged, before=before, newest=newest.run_no)
+            found += deletable_runs(aged, before=before, newest=newest.run_no)
             if len(page) < _RUNS_AT_ONCE:
                 break
             cursor = (page[-1].ended_at or 0, page[-1].run_no)
@@ -380,3 +407,135 @@ class Cleaning:
         return await self._tasklog.delete_old(
             block, before=before, retained=retained, dry_run=dry_run
         )
+
+
+DELETION_SLICE_ROWS = 2_000
+"""Rows deleted with one commit, shared by all runs in progress."""
+
+_PARALLEL_DELETIONS = 8
+"""Small runs are quickly read and mostly wait for commits, which they share."""
+
+_LEAST_REST_SECONDS = 0.01
+_DELETION_RETRY_SECONDS = 1.0
+"""Delay before a retry if a triggerer still runs a trigger, or the database does not respond."""
+
+
+class Deleting:
+    """The service that deletes runs.
+
+    Args:
+        results: The folder of large results.
+    """
+
+    def __init__(
+        self, engine: Engine, store: Store, tasklog: TaskLog, results: Path, clock: Clock
+    ) -> None:
+        self._given_up: set[RunNo] = set()  # until the next start
+        self._last_outbox_no: dict[RunNo, int | None] = {}  # of the last callback to wait for
+        self._under_way = 0
+        self._is_away = False
+        self._engine = engine
+        self._store = store
+        self._tasklog = tasklog
+        self._results = results
+        self._clock = clock
+        self._wanted = anyio.Event()
+        self._wanted.set()  # an earlier process may have left some
+
+    def committed(self, batch: Batch, _: Transaction) -> None:
+        """Handle a durable batch: start deleting if it marks runs as deleted."""
+        if batch.new_deletions:
+            self._wanted.set()
+
+    async def run(self) -> None:
+        """Delete the runs that are marked as deleted, until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted = anyio.Event()
+            self._is_away = False
+            try:
+                are_left = await self._delete_all()
+            except StoreUnavailable as exc:
+                _log.warning("deleting runs waits for the database", error=str(exc))
+                are_left = True
+            if are_left:
+                self._wanted.set()
+                await self._clock.sleep(_DELETION_RETRY_SECONDS)
+
+    async def _delete_all(self) -> bool:
+        """Delete the runs that are marked as deleted. Return whether one has to wait."""
+        named = iter(await self._store.list_deletions())
+        left: list[DeletionRow] = []
+        async with anyio.create_task_group() as runs:
+            for _ in range(_PARALLEL_DELETIONS):
+                runs.start_soon(self._delete_each, named, left)
+        return bool(left)
+
+    async def _delete_each(self, named: Iterator[DeletionRow], left: list[DeletionRow]) -> None:
+        """Delete one run after the other. Add those that have to wait to ``left``."""
+        for deletion in named:
+            if deletion.run_no in self._given_up:
+                continue
+            try:
+                if await self._is_needed(deletion.run_no):
+                    left.append(deletion)
+                    continue
+                self._under_way += 1
+                try:
+                    await self._delete(deletion)
+                finally:
+                    self._under_way -= 1
+            except StoreUnavailable as exc:
+                if not self._is_away:  # runs deleted in parallel get the same error
+                    _log.warning("deleting runs waits for the database", error=str(exc))
+                self._is_away = True
+                left.append(deletion)
+                return
+            except (AioflowError, OSError) as exc:
+                _log.error("a run cannot be deleted", run_no=deletion.run_no, error=str(exc))
+                self._given_up.add(deletion.run_no)
+
+    async def _is_needed(self, run_no: RunNo) -> bool:
+        """Return whether a trigger of the run may still be running, or a callback may be pending.
+
+        Callbacks of one DAG are delivered in order. So it is enough to wait for those that were in
+        the outbox when the deletion started.
+        """
+        run = await self._store.find_run_no(run_no)
+        if run is None:
+            return False
+        kind = callback_kind(run.dag_id)
+        if run_no not in self._last_outbox_no:
+            self._last_outbox_no[run_no] = await self._store.last_outbox_no(kind)
+        last = self._last_outbox_no[run_no]
+        if last is not None:
+            pending = await self._store.list_outbox(kind, after=-1, limit=1)
+            if pending and pending[0].outbox_no <= last:
+                return True
+        return await self._store.has_triggers(run_no)
+
+    async def _delete(self, deletion: DeletionRow) -> None:
+        for table in TABLES_OF_RUNS:
+            if table == "run":
+                await self._tasklog.delete(deletion.run_no)
+            await self._empty(table, deletion)
+        self._last_outbox_no.pop(deletion.run_no, None)
+        _log.info("run deleted", run_no=deletion.run_no)
+
+    async def _empty(self, table: str, deletion: DeletionRow) -> None:
+        after, number = -1, deletion.run_no
+        while True:
+            began = self._clock.monotonic_us()
+            limit = max(1, DELETION_SLICE_ROWS // self._under_way)
+            keys = await self._store.list_erasable(table, number, after=after, limit=limit)
+            if not keys:
+                return
+            if table == "task":
+                numbers = [key[0] for key in keys]
+                await in_thread(partial(delete_results, self._results, numbers))
+            await self._engine.ask(EraseRows(run_no=number, table=table, keys=keys))
+            after = keys[-1][0]
+            took = (self._clock.monotonic_us() - began) / 1e6
+            await self._clock.sleep(max(_LEAST_REST_SECONDS, _SHARE * took))
+            if len(keys) < limit:
+                return

@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from aioflow.model.access import AccountRow, AuditHead, AuditRow, LoginRow, TokenRow
-from aioflow.model.backfill import BackfillRow
-from aioflow.model.dag_triggers import DagTriggerChanges
+from aioflow.model.dag import BackfillRow
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import (
     DagFileRow,
@@ -34,6 +33,7 @@ from aioflow.model.rows import (
 )
 from aioflow.model.states import TaskState
 from aioflow.model.timestamps import Timestamp
+from aioflow.model.triggers import DagTriggerChanges
 
 __all__ = (
     "Batch",

@@ -1,4 +1,7 @@
-"""A DAG as its file defines it: the DAG, its tasks, their options and mapping."""
+"""A DAG as its file defines it, with its schedule, tasks, options and mapping; and its backfills.
+
+A backfill creates runs for a range of slots for which the schedule no longer creates any.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,15 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from aioflow.model.dag_triggers import DagTriggerSpec
-from aioflow.model.schedule import Missed, ScheduleSpec
 from aioflow.model.states import TriggerRule
 from aioflow.model.timestamps import Timestamp
+from aioflow.model.triggers import DagTriggerSpec
 
 __all__ = (
+    "CRON_NAMES",
     "DEFAULT_POOL",
+    "BackfillRow",
+    "BackfillState",
     "Body",
     "CallbackSpec",
     "Chooses",
@@ -21,16 +26,66 @@ __all__ = (
     "EdgeGroup",
     "EventsSpec",
     "IfPaused",
+    "IntervalKind",
     "Join",
     "MapSource",
     "MapSpec",
+    "MissedSlots",
     "ParamSpec",
+    "Reprocess",
     "RetryPolicy",
+    "ScheduleSpec",
     "SensorSpec",
     "StartTriggerSpec",
     "TaskSpec",
     "ValueKind",
 )
+
+CRON_NAMES = {
+    "@annually": "0 0 1 1 *",
+    "@daily": "0 0 * * *",
+    "@hourly": "0 * * * *",
+    "@midnight": "0 0 * * *",
+    "@monthly": "0 0 1 * *",
+    "@quarterly": "0 0 1 */3 *",
+    "@weekly": "0 0 * * 0",
+    "@yearly": "0 0 1 1 *",
+}
+"""Names that may replace the five fields. ``@once`` and ``@continuous`` are no cron expressions."""
+
+MissedSlots: TypeAlias = Literal["skip", "latest", "all"]
+IntervalKind: TypeAlias = Literal["slot", "previous"]
+
+
+class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The start times of runs: exactly one of ``cron`` to ``parts``.
+
+    Attributes:
+        cron: Five fields, or six, of which the first is the second.
+        every_us: A fixed interval of elapsed time.
+        anchor: A timestamp that is a slot of the interval. The others are whole intervals away.
+        dates: Timestamps, ascending.
+        once: One run, as soon as the DAG is known, or at its ``start_date``.
+        gap_us: A run as soon as the last one has ended, but at least this long after that one
+            started.
+        parts: Schedules whose slots are joined. None of these is ``once`` or has a ``gap_us``.
+        jitter_us: Maximum delay of a run after its slot.
+    """
+
+    cron: str | None = None
+    every_us: int | None = None
+    anchor: int = 0
+    dates: tuple[int, ...] | None = None
+    once: bool = False
+    gap_us: int | None = None
+    parts: tuple[ScheduleSpec, ...] = ()
+    jitter_us: int = 0
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether it has timestamps. ``once`` and ``gap_us`` depend on earlier runs instead."""
+        return not self.once and self.gap_us is None
+
 
 DEFAULT_POOL = "default"
 
@@ -306,8 +361,49 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
     line: int = 0
 
     @property
-    def missed(self) -> Missed:
+    def missed(self) -> MissedSlots:
         """The policy for missed slots."""
         if self.catchup:
             return "all"
         return "skip" if self.skips_missed else "latest"
+
+
+BackfillState: TypeAlias = Literal["running", "done", "cancelled", "failed"]
+
+Reprocess: TypeAlias = Literal["none", "failed", "all"]
+"""Which slots with a run get another one: those whose newest run has ended badly, or those whose
+runs have all ended. A slot with a live run never gets another."""
+
+
+class BackfillRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One backfill.
+
+    Attributes:
+        first, last: The range, both inclusive.
+        max_active: Maximum number of its live runs. Runs of the DAG's schedule, and its
+            ``max_active_runs``, do not count.
+        is_reverse: Whether the latest slot comes first.
+        conf: msgpack of the parameters of each run; ``None`` for their defaults.
+        next_at: The next slot that has not been handled; ``None`` when all have been.
+        made: Number of runs created.
+        skipped: Number of slots whose existing run was retained.
+        failure: Why it could not continue.
+        key: The idempotency key of the request that started it.
+    """
+
+    backfill_no: int
+    dag_id: str
+    first: Timestamp
+    last: Timestamp
+    reprocess: Reprocess
+    max_active: int
+    is_reverse: bool
+    state: BackfillState = "running"
+    conf: bytes | None = None
+    next_at: Timestamp | None = None
+    made: int = 0
+    skipped: int = 0
+    created_at: Timestamp = 0
+    ended_at: Timestamp | None = None
+    failure: str | None = None
+    key: str | None = None

@@ -1,6 +1,8 @@
-"""Rows of the database, and the changes that a batch makes to existing rows."""
+"""Rows of the database, changes that a batch makes to existing rows, and damaged rows."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 
@@ -10,10 +12,12 @@ from aioflow.model.states import Failure, RecordState, RunState, TaskState, Trig
 from aioflow.model.timestamps import Timestamp
 
 __all__ = (
+    "DAMAGED",
     "FROM_START",
     "RESUMES",
     "DagFileRow",
     "DagRow",
+    "Damage",
     "DeletionRow",
     "EventRow",
     "ExpansionChange",
@@ -36,6 +40,7 @@ __all__ = (
     "TryRow",
     "ValueRow",
     "VersionRow",
+    "is_damage",
 )
 
 RESUMES, FROM_START = -1, -2
@@ -450,3 +455,43 @@ class ExpansionChange(msgspec.Struct, frozen=True, array_like=True):
     was: int
     width: int
     is_open: bool
+
+
+DAMAGED = "damaged"
+"""The reason of failures, alerts and waits that come from a damaged row."""
+
+
+_PREFIX = "damaged: "
+
+
+def is_damage(text: str | None) -> bool:
+    """Return whether a text is the message of a damaged row."""
+    return text is not None and text.startswith(_PREFIX)
+
+
+class Damage(msgspec.Struct, frozen=True, kw_only=True):
+    """A damaged row.
+
+    Attributes:
+        key: The key columns of the row and their values.
+        key_values: The values alone, to find it again; empty if the row was read without a key.
+        column: The first column that cannot be read.
+        reason: What is wrong with it.
+        run_no, dag_id: The run and DAG of the row, as far as readable.
+    """
+
+    table: str
+    key: str
+    column: str
+    reason: str
+    key_values: tuple[Any, ...] = ()
+    run_no: RunNo | None = None
+    dag_id: str | None = None
+
+    def __str__(self) -> str:
+        return f"{_PREFIX}table {self.table}, row {self.key}, column {self.column}: {self.reason}"
+
+    @property
+    def failure(self) -> Failure:
+        """The failure of a task that cannot continue because of it."""
+        return Failure(type="DamagedRow", message=str(self)[:1000], reason=DAMAGED)

@@ -1,34 +1,51 @@
-"""The outbox worker: runs callbacks and sends alerts.
+"""The outbox worker: runs callbacks, and sends alerts to the targets of the settings file.
 
 It works at a limited rate, in processes that are started on demand. A delivery is reported first,
 and only then is its outbox row deleted: if a crash comes between, it is delivered a second time,
-under the same number.
+under the same number. The alert targets are read again when the settings file changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
+from aioflow._threads import in_thread
+from aioflow.clock import Clock
 from aioflow.core.tasks.retry import owed_again_after
-from aioflow.errors import StoreUnavailable
+from aioflow.errors import SettingsError, StoreUnavailable
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.model.rows import VersionRow
 from aioflow.notifications.callback_process import Caller, calling
-from aioflow.notifications.prepare import Impossible, Preparing, Ready, Targets
-from aioflow.notifications.queue import Job, Queue
+from aioflow.notifications.delivery import (
+    DeliveryQueue,
+    ImpossibleDelivery,
+    Job,
+    PreparedDelivery,
+    Preparing,
+    Targets,
+)
 from aioflow.processes import NoHeadroom
 from aioflow.protocol.effects import DeliverOutbox
 from aioflow.protocol.inputs import OutboxDelivered
 from aioflow.protocol.outbox import ALERT, Alert
 from aioflow.protocol.reports import CallbackReturned
+from aioflow.settings import FILE_NAME, Settings
 from aioflow.store import Store
 from aioflow.telemetry.log import Logger
 
-__all__ = ("OutboxWorker", "Pace", "Targets")
+__all__ = (
+    "SETTINGS_POLL_SECONDS",
+    "AlertSettings",
+    "OutboxWorker",
+    "Pace",
+    "Targets",
+    "targets_of",
+)
 
 _log = Logger(__name__)
 
@@ -77,7 +94,7 @@ class OutboxWorker:
         self._preparing = Preparing(
             store, context.tasklog.masks, targets, restore, needs_values=needs_values
         )
-        self._queue = Queue()
+        self._queue = DeliveryQueue()
         self._changed = anyio.Event()
         self._at_work = 0
         self._is_draining = False
@@ -116,9 +133,9 @@ class OutboxWorker:
             while ready is not None:
                 ready = await self._serve(ready)
 
-    async def _serve(self, ready: Ready) -> Ready | None:
+    async def _serve(self, ready: PreparedDelivery) -> PreparedDelivery | None:
         """Run a process for deliveries of one version; return the first that needs another."""
-        waiting: Ready | None = ready
+        waiting: PreparedDelivery | None = ready
         try:
             async with (
                 calling(self._context, ready.version) as caller,
@@ -135,7 +152,7 @@ class OutboxWorker:
             await self._context.clock.sleep(_STORE_AGAIN_SECONDS)
         return waiting
 
-    async def _call_all(self, caller: Caller, ready: Ready) -> Ready | None:
+    async def _call_all(self, caller: Caller, ready: PreparedDelivery) -> PreparedDelivery | None:
         while True:
             await self._keep_pace()
             self._take_in(ready, await caller.call(ready, self._pace.timeout_seconds))
@@ -156,7 +173,7 @@ class OutboxWorker:
         if begins_us > now:
             await clock.sleep((begins_us - now) / 1e6)
 
-    async def _next(self, like: str) -> Ready | None:
+    async def _next(self, like: str) -> PreparedDelivery | None:
         """Return the next delivery, prepared, as soon as there is one."""
         while True:
             job = None if self._is_draining else self._queue.take(like)
@@ -170,7 +187,7 @@ class OutboxWorker:
             if ready is not None:
                 return ready
 
-    async def _prepare(self, job: Job) -> Ready | None:
+    async def _prepare(self, job: Job) -> PreparedDelivery | None:
         """Return a job ready to run; ``None`` if it is already done, or cannot be done."""
         is_alert = job.effect.kind == ALERT
         if is_alert and not job.attempts:
@@ -180,7 +197,7 @@ class OutboxWorker:
             ready = await (preparing.alert(job) if is_alert else preparing.callback(job))
         except StoreUnavailable:
             self._again(job, _STORE_AGAIN_SECONDS, attempts=job.attempts)
-        except Impossible as exc:
+        except ImpossibleDelivery as exc:
             _log.warning("what is owed cannot be done", kind=job.effect.kind, error=str(exc))
             self._done(job, is_failed=True)
         else:
@@ -189,7 +206,7 @@ class OutboxWorker:
             return ready
         return None
 
-    def _take_in(self, ready: Ready, called: CallbackReturned) -> None:
+    def _take_in(self, ready: PreparedDelivery, called: CallbackReturned) -> None:
         job, failure = ready.job, called.failure
         if failure is None:
             self._done(job)
@@ -225,3 +242,71 @@ class OutboxWorker:
     def _tell_of_change(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
+
+
+SETTINGS_POLL_SECONDS = 5.0
+"""Interval between two checks of the settings file."""
+
+
+def targets_of(settings: Settings) -> Targets:
+    """Return the alert targets of the settings."""
+    return Targets(
+        webhook=settings.alert_webhook,
+        webhook_secret=settings.alert_webhook_secret,
+        signing_secret=settings.alert_signing_secret,
+        email=settings.alert_email,
+        sender=settings.alert_sender,
+        connection=settings.alert_connection,
+    )
+
+
+class AlertSettings:
+    """Reads the settings again when their file changes, and passes on the alert targets.
+
+    An invalid file changes nothing; the log says what is wrong with it.
+
+    Args:
+        settings: The settings read when the daemon started.
+        redirect: Called with new targets.
+    """
+
+    def __init__(
+        self, settings: Settings, clock: Clock, redirect: Callable[[Targets], None]
+    ) -> None:
+        self._home = settings.home
+        self._targets = targets_of(settings)
+        self._clock = clock
+        self._redirect = redirect
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Check the file until cancelled."""
+        file = self._home / FILE_NAME
+        known = await in_thread(_file_stamp, file)
+        task_status.started()
+        while True:
+            await self._clock.sleep(SETTINGS_POLL_SECONDS)
+            stamp = await in_thread(_file_stamp, file)
+            if stamp != known:
+                known = stamp
+                await self._read()
+
+    async def _read(self) -> None:
+        try:
+            settings = await in_thread(Settings.read, self._home)
+        except SettingsError as exc:
+            _log.error("the settings are wrong: alerts go where they went", error=str(exc))
+            return
+        targets = targets_of(settings)
+        if targets != self._targets:
+            self._targets = targets
+            self._redirect(targets)
+            _log.info("alerts go where the settings file says now")
+
+
+def _file_stamp(file: Path) -> tuple[int, int, int]:
+    """Return a fingerprint that changes when the file is written or replaced; zeros without one."""
+    try:
+        status = file.stat()
+    except OSError:
+        return 0, 0, 0
+    return status.st_ino, status.st_mtime_ns, status.st_size

@@ -11,7 +11,7 @@ import anyio
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.model.ids import RunNo
 from aioflow.model.states import Failure
-from aioflow.notifications.prepare import Ready
+from aioflow.notifications.delivery import PreparedDelivery
 from aioflow.processes import Child
 from aioflow.protocol.reports import CallbackReturned, Report
 from aioflow.telemetry.task_log import Attribution, LogKey, TryLog
@@ -33,7 +33,7 @@ class _CallbackOutput:
         self._log: TryLog | None = None
         self._heading = b""
 
-    def expect(self, ready: Ready) -> None:
+    def expect(self, ready: PreparedDelivery) -> None:
         """Register a delivery that is sent to the process."""
         self._expected[ready.job.effect.outbox_no] = (ready.log, ready.what["callback"])
 
@@ -83,7 +83,7 @@ class Caller:
         """True while the process accepts another command."""
         return self._death is None and len(self._sent_runs) < _RUNS_SENT
 
-    async def call(self, ready: Ready, seconds: float) -> CallbackReturned:
+    async def call(self, ready: PreparedDelivery, seconds: float) -> CallbackReturned:
         """Run a delivery and return its result. After the timeout the process is killed."""
         assert self._child is not None  # noqa: S101 - made by ``calling``
         assert self._printed is not None  # noqa: S101

@@ -27,12 +27,23 @@ from aioflow._threads import in_thread
 from aioflow.clock import Clock, SystemClock
 from aioflow.filesystem import make_folder
 from aioflow.processes.environment import MARK, child_environment
-from aioflow.processes.exit_status import OomCounter, describe_exit
-from aioflow.processes.marks import mark_limit
-from aioflow.processes.memory_headroom import NoHeadroom, ProcessHeadroom
-from aioflow.processes.memory_limit import memory_limit_bytes
-from aioflow.processes.orphans import boot_id, home_mark, kill_marked, reap_marked, sweep
-from aioflow.processes.process import Child, Footprint, Plumbing, write_record
+from aioflow.processes.memory import NoHeadroom, ProcessHeadroom, memory_limit_bytes
+from aioflow.processes.orphans import (
+    boot_id,
+    home_mark,
+    kill_marked,
+    mark_process,
+    reap_marked,
+    sweep,
+)
+from aioflow.processes.process import (
+    Child,
+    Footprint,
+    OomCounter,
+    Plumbing,
+    describe_exit,
+    write_record,
+)
 from aioflow.protocol.reports import Report
 
 __all__ = ("PROGRAM", "Child", "Children", "NoHeadroom", "describe_exit", "memory_limit_bytes")
@@ -211,6 +222,6 @@ def _limit(pid: int, limits: Mapping[int, int], mark: str) -> None:
     """Set limits from outside: code between fork and exec is not safe beside threads."""
     # A process that has ended has no limits; its watcher reports the end.
     with contextlib.suppress(ProcessLookupError):
-        mark_limit(pid, mark)
+        mark_process(pid, mark)
         for kind, value in limits.items():
             resource.prlimit(pid, kind, (value, value))

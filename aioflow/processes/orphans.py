@@ -1,15 +1,26 @@
 """Orphans: finding and killing what an earlier daemon, or a dead child, left running.
 
 A process can be found by its group and session, which are its leader's process id, and by the mark
-that everything a child starts inherits, see ``marks``. A process id alone proves nothing, because
-ids are reused: a recorded process counts only with its start time and the boot it was started in.
-All functions block for some milliseconds and are called in a thread.
+that everything a child starts inherits. A process id alone proves nothing, because ids are reused:
+a recorded process counts only with its start time and the boot it was started in. All functions
+that search block for some milliseconds and are called in a thread.
+
+A mark is ``<home id>:<nonce>``, one per child; the prefix ``<home id>:`` matches every child of the
+home. Descendants inherit it in two places:
+
+- The environment variable ``AIOFLOW_CHILD_OF``. People can read it, but a program that clears its
+  environment loses it.
+- The resource limit ``RLIMIT_RTTIME``, which survives ``fork``, ``exec``, ``setsid``, re-parenting
+  and a change of user. The hard limit encodes the home and the soft limit the nonce. Both exceed
+  70,000 years of uninterrupted real-time computation, so the limit itself has no effect.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import resource
 import select
 import signal
 from collections.abc import Callable, Collection
@@ -17,20 +28,82 @@ from pathlib import Path
 
 import msgspec
 
-from aioflow.processes.marks import carrier
-from aioflow.worker import processes
+from aioflow.processes.environment import MARK
+from aioflow.worker import process_tree
 
 __all__ = (
     "Record",
     "boot_id",
+    "carries_mark",
     "home_mark",
     "kill_marked",
+    "mark_process",
     "read_start_ticks",
     "reap_marked",
     "sweep",
 )
 
-ROUNDS = 50
+_MARK_LIMIT = resource.RLIMIT_RTTIME
+_MARK_BITS = (1 << 60) - 1
+_NONCE_BIT = 1 << 61
+_HOME_BIT = 1 << 62
+"""Larger than any soft limit, which must not exceed the hard one."""
+
+
+def mark_process(pid: int, mark: str) -> None:
+    """Set the mark in the limit of a process. Processes that it starts later inherit it.
+
+    If the daemon runs under such a limit itself, keep that: only the environment carries the mark.
+
+    Raises:
+        ProcessLookupError: If the process has ended.
+    """
+    if resource.getrlimit(_MARK_LIMIT)[1] == resource.RLIM_INFINITY:
+        resource.prlimit(pid, _MARK_LIMIT, (_soft_limit(mark), _hard_limit(mark)))
+
+
+def carries_mark(mark: str) -> Callable[[int], bool]:
+    """Return a predicate for processes that carry the mark, or one with that prefix.
+
+    Zombies keep the limit, but not the environment.
+    """
+    home, nonce = _hard_limit(mark), None if mark.endswith(":") else _soft_limit(mark)
+    variable = f"{MARK}={mark}".encode()
+
+    def carries(pid: int) -> bool:
+        return _limit_carries(pid, home, nonce) or _environment_carries(pid, variable)
+
+    return carries
+
+
+def _limit_carries(pid: int, home: int, nonce: int | None) -> bool:
+    try:
+        soft, hard = resource.prlimit(pid, _MARK_LIMIT)
+    except OSError:
+        return False  # it has ended, or belongs to another user
+    return hard == home and nonce in {None, soft}
+
+
+def _environment_carries(pid: int, variable: bytes) -> bool:
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False  # it has ended, or belongs to another user
+    return any(entry.startswith(variable) for entry in environment.split(b"\0"))
+
+
+def _soft_limit(mark: str) -> int:
+    return _NONCE_BIT | int(mark.partition(":")[2], 16) & _MARK_BITS
+
+
+def _hard_limit(mark: str) -> int:
+    home = mark.partition(":")[0]
+    return (
+        _HOME_BIT | int.from_bytes(hashlib.sha256(home.encode()).digest()[:8], "big") & _MARK_BITS
+    )
+
+
+KILL_ROUNDS = 50
 DEATH_MS = 2_000
 """How long to wait for one killed process to die; in uninterruptible sleep it stays."""
 
@@ -61,13 +134,13 @@ def home_mark(home: Path) -> str:
 
 def read_start_ticks(pid: int) -> int | None:
     """Return the start time of a living process, or ``None`` if there is none with this id."""
-    stat = processes.stat(pid)
+    stat = process_tree.process_stat(pid)
     return None if stat is None or stat.is_zombie else stat.start_ticks
 
 
 def kill_marked(mark: str) -> int:
     """Kill every process whose mark begins with ``mark``; return how many there were."""
-    carries = carrier(mark)
+    carries = carries_mark(mark)
     return _kill_all(lambda pid: carries(pid) and not _is_zombie(pid))
 
 
@@ -80,8 +153,8 @@ def reap_marked(mark: str, besides: Collection[int] = ()) -> None:
     Args:
         besides: Children with this mark whose exit status is still awaited.
     """
-    carries = carrier(mark)
-    for pid in processes.own_children().difference(besides):
+    carries = carries_mark(mark)
+    for pid in process_tree.own_children().difference(besides):
         if _is_zombie(pid) and carries(pid):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
@@ -110,7 +183,7 @@ def _kill_session(record: Record) -> int:
         return 0  # dead, or the id was reused: anything it left is found by the mark
 
     def belongs(pid: int) -> bool:
-        stat = processes.stat(pid)
+        stat = process_tree.process_stat(pid)
         return (
             stat is not None
             and not stat.is_zombie
@@ -123,8 +196,8 @@ def _kill_session(record: Record) -> int:
 
 def _kill_all(is_ours: Callable[[int], bool]) -> int:
     killed: set[int] = set()
-    for _ in range(ROUNDS):  # again, because what is being killed may fork meanwhile
-        found = [pid for pid in processes.numbers() if pid != os.getpid() and is_ours(pid)]
+    for _ in range(KILL_ROUNDS):  # again, because what is being killed may fork meanwhile
+        found = [pid for pid in process_tree.process_ids() if pid != os.getpid() and is_ours(pid)]
         if not found:
             break
         for pid in found:
@@ -152,5 +225,5 @@ def _await_death(handle: int) -> None:
 
 
 def _is_zombie(pid: int) -> bool:
-    stat = processes.stat(pid)
+    stat = process_tree.process_stat(pid)
     return stat is None or stat.is_zombie

@@ -1,7 +1,8 @@
-"""Inputs of the engine: reports, and everything else that enters its inbox.
+"""Inputs of the engine: the unfinished work that a restart reads, and all that enters its inbox.
 
-These are requests, parsed files, timers, processes that started or ended, and messages of the
-engine to itself to continue in a later turn.
+Besides reports, these are requests, parsed files, timers, processes that started or ended, and
+messages of the engine to itself to continue in a later turn. Unfinished work is read as of one
+moment.
 """
 
 from __future__ import annotations
@@ -11,16 +12,29 @@ from typing import TypeAlias
 
 import msgspec
 
-from aioflow.model.access import Actor
-from aioflow.model.dag import DagSpec
-from aioflow.model.damage import Damage
+from aioflow.model.access import AccountRow, Actor, AuditHead, LoginRow, TokenRow
+from aioflow.model.dag import BackfillRow, DagSpec
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.rows import (
+    DagFileRow,
+    DagRow,
+    Damage,
+    EventRow,
+    ExpansionRow,
+    OutboxRow,
+    PoolRow,
+    RunRow,
+    TaskRow,
+    TriggerRow,
+    VersionRow,
+)
 from aioflow.model.states import Failure
 from aioflow.model.timestamps import Timestamp
-from aioflow.protocol.parse_results import DagFailure
+from aioflow.model.triggers import DagEventRow, DagTriggerRow
 from aioflow.protocol.reports import (
     Awaiting,
     CallAnswered,
+    DagFailure,
     Deferred,
     EventEmitted,
     EventsHandled,
@@ -50,6 +64,7 @@ __all__ = (
     "CodeRestored",
     "ContinueBackfill",
     "ContinueRun",
+    "CoroutineProgress",
     "CreateMissingRuns",
     "DamageFound",
     "Drain",
@@ -61,16 +76,19 @@ __all__ = (
     "Input",
     "Internal",
     "IsolateTriggerClass",
+    "LiveRun",
     "LoopBlocked",
     "MigrateTriggers",
     "OutboxDelivered",
     "OutboxLoaded",
     "PauseTriggers",
     "PreviousRunLoaded",
+    "RecoverySnapshot",
     "RequestReceived",
     "Restarted",
     "TimerFired",
     "TriggerCapacityChanged",
+    "UnfinishedWork",
     "WorkerUnresponsive",
 )
 
@@ -94,7 +112,7 @@ class FileParsed(msgspec.Struct, frozen=True, kw_only=True):
     """A DAG file has a good version (perhaps along with failures of single DAGs).
 
     Attributes:
-        triggers: See ``protocol.parse_results.Parsed``.
+        triggers: See ``protocol.reports.Parsed``.
     """
 
     file: str
@@ -423,3 +441,83 @@ Input: TypeAlias = (
     | DamageFound
     | AlertRaised
 )
+
+
+class CoroutineProgress(msgspec.Struct, frozen=True, array_like=True):
+    """The progress of one task's coroutine, according to its records.
+
+    Attributes:
+        count: The number of its records.
+        first_failed: The first ordinal that failed; -1 if none did.
+        open_kind: The kind of the last record while it is open, else empty.
+        open_name: The name of that record.
+    """
+
+    task_no: TaskNo
+    count: int
+    first_failed: int = -1
+    open_kind: str = ""
+    open_name: str = ""
+
+
+class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
+    """All data needed to continue one run.
+
+    Attributes:
+        tasks: All its rows, including ended ones, by ``task_no``.
+        widths: ``(task_no, width)`` of the results that feed an ``expand``.
+        triggers: All its trigger rows.
+        progress: The progress of tasks that have records.
+        events: Events of the streams among its triggers, in order of trigger and sequence.
+        items: ``(task_no, count)`` of the items that its tasks have yielded.
+        is_whole: Whether this is the whole run or its last part. Otherwise more tasks and triggers
+            follow, all tasks before the first trigger.
+        damage: The first of all these rows that is damaged.
+    """
+
+    run: RunRow
+    tasks: list[TaskRow]
+    expansions: list[ExpansionRow]
+    widths: list[tuple[TaskNo, int]]
+    triggers: list[TriggerRow]
+    progress: list[CoroutineProgress] = []
+    events: list[EventRow] = []
+    items: list[tuple[TaskNo, int]] = []
+    is_whole: bool = True
+    damage: Damage | None = None
+
+
+class RecoverySnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """All unfinished work, read at start.
+
+    Attributes:
+        versions: The newest version of each DAG and those of the live runs, without sources.
+        runs: Runs that have not ended. A cancelled run ends with its last task.
+        outbox: Rows that the engine processes itself.
+        owed: Other outbox rows: the count of each kind, and its lowest number.
+        stray_triggers: Rows of runs that ended before a host had released them.
+        backfills: Running backfills.
+        audit_head: The end of the audit.
+        drained: Drained nodes.
+    """
+
+    dags: list[DagRow]
+    dag_files: list[DagFileRow]
+    versions: list[VersionRow]
+    runs: list[LiveRun]
+    pools: list[PoolRow]
+    outbox: list[OutboxRow]
+    owed: dict[str, tuple[int, int]] = {}
+    stray_triggers: list[TriggerRow] = []
+    dag_triggers: list[DagTriggerRow] = []
+    held_events: list[DagEventRow] = []
+    backfills: list[BackfillRow] = []
+    accounts: list[AccountRow] = []
+    tokens: list[TokenRow] = []
+    logins: list[LoginRow] = []
+    audit_head: AuditHead = AuditHead()
+    drained: list[int] = []
+
+
+UnfinishedWork: TypeAlias = RecoverySnapshot | LiveRun | TriggerRow
+"""The parts that ``Store.unfinished`` yields."""

@@ -1,7 +1,8 @@
 """Reports of children to the daemon. The daemon's commands are in ``protocol.commands``.
 
-They cross the link and enter the engine's inbox unchanged. A report with an old ``start_no`` or
-``hosting`` is late and ignored.
+They cross the link and enter the engine's inbox unchanged. Only the results of parsing DAG files
+and plug-ins go to the catalog. A report with an old ``start_no`` or ``hosting`` is late and
+ignored.
 
 Structs are array-like: a frame contains only values, so both ends must have the same version of
 aioflow. They do, because the daemon starts its children from its own code.
@@ -13,17 +14,20 @@ from typing import TypeAlias
 
 import msgspec
 
+from aioflow.model.dag import DagSpec
 from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.model.states import Failure
 from aioflow.model.timestamps import Timestamp
-from aioflow.model.trigger_description import Watched
-from aioflow.protocol.parse_results import Inspected, Named, Parsed, ParserDied
+from aioflow.model.triggers import TriggerDescription
 
 __all__ = (
+    "NO_PARSER_CAPACITY",
     "Awaiting",
     "CallAnswered",
     "CallbackReturned",
     "CancelQuery",
+    "DagFailure",
+    "DataFiles",
     "Deferred",
     "Described",
     "Ended",
@@ -31,12 +35,16 @@ __all__ = (
     "EventsHandled",
     "Failed",
     "FireTimesPreviewed",
+    "Inspected",
     "ItemYielded",
     "Labelled",
+    "NamesFound",
     "NextEventRequested",
     "NextFireTime",
     "NotSuspended",
     "Output",
+    "Parsed",
+    "ParserDied",
     "Pong",
     "Query",
     "Recalled",
@@ -53,7 +61,120 @@ __all__ = (
     "TaskStopped",
     "TriggerEnded",
     "TriggerFired",
+    "TriggerKind",
 )
+
+NO_PARSER_CAPACITY = "no_room"
+"""The limit name if the machine had no resources to start a parser. The file is not at fault."""
+
+
+class _ParserReport(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A message on the link, see ``protocol.reports``."""
+
+
+class DagFailure(_ParserReport, frozen=True):
+    """The reason why a file could not be parsed, or one of its DAGs is invalid."""
+
+    reason: str
+    message: str
+    line: int = 0
+
+
+class DataFiles(_ParserReport, frozen=True):
+    """The files beside its modules that a DAG file uses, relative to the DAG folder.
+
+    Attributes:
+        paths: Targets of expressions built on ``__file__``, also outside the DAG folder, each with
+            its line; 0 for one in a module that it imports.
+        named: Files and folders that its strings name, and folders that its import listed.
+        opened: Files that its import has read, each with its stamp at that time; empty if it had
+            none.
+        written: Files that its import has written.
+        patterns: Patterns of its line ``# aioflow: files = [...]``; ``None`` without one.
+        reads: Patterns of files that its DAGs declare to read.
+    """
+
+    paths: dict[str, int] = {}
+    named: tuple[str, ...] = ()
+    opened: dict[str, tuple[int, ...]] = {}
+    written: tuple[str, ...] = ()
+    patterns: tuple[str, ...] | None = None
+    reads: tuple[str, ...] = ()
+
+
+class Parsed(_ParserReport, frozen=True):
+    """The result of parsing a file.
+
+    Attributes:
+        dags: The valid DAGs.
+        failures: Errors. After a syntax error there are no DAGs at all.
+        modules: Local files it imported, relative to the DAG folder, including the file itself.
+        wanted: See ``NamesFound``.
+        triggers: The local trigger classes it may use, by class path, each with a digest of the
+            code on which it depends.
+        odd: Valid code that is probably a mistake.
+        beside: Other files that it uses.
+    """
+
+    dags: tuple[DagSpec, ...]
+    failures: tuple[DagFailure, ...]
+    modules: tuple[str, ...]
+    triggers: dict[str, str] = {}
+    odd: tuple[DagFailure, ...] = ()
+    wanted: tuple[str, ...] = ()
+    beside: DataFiles = DataFiles()
+
+
+class NamesFound(_ParserReport, frozen=True):
+    """The names in a file's source, read before it is imported.
+
+    Attributes:
+        modules: As in ``Parsed``.
+        wanted: Targets of imports that do not exist yet: paths in the DAG folder, without the
+            suffix.
+    """
+
+    modules: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()
+
+
+class ParserDied(_ParserReport, frozen=True):
+    """The report that a parser process ended before it had a result.
+
+    Attributes:
+        status: As in ``subprocess``: negative for a signal. The error number, if it could not be
+            started.
+        last_words: The end of its output.
+        limit: The exceeded limit for which it was killed; empty if it died by itself;
+            ``NO_PARSER_CAPACITY`` if it could not be started.
+        named: The names in the file known by then.
+    """
+
+    status: int
+    last_words: bytes
+    limit: str = ""
+    message: str = ""
+    named: NamesFound = NamesFound()
+
+
+class TriggerKind(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A trigger class of a plug-in.
+
+    Attributes:
+        summary: The first line of its docstring, if it has one.
+        public_fields: Names of the fields that viewers may read.
+    """
+
+    class_path: str
+    summary: str
+    public_fields: tuple[str, ...] = ()
+
+
+class Inspected(_ParserReport, frozen=True):
+    """The result of inspecting a plug-in, or its failure."""
+
+    kinds: tuple[TriggerKind, ...]
+    failure: DagFailure | None = None
 
 
 class _Wire(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -434,7 +555,7 @@ class Query(_Wire, frozen=True):
         question: Identifies the query in the reply.
         kind: ``results`` (a page of a parent's results), ``records`` (those of a task), ``runs``
             (how they end, or a task in each), ``events`` (those of a name) or ``values``.
-        body: msgpack of the kind's own fields, see ``worker.queries``.
+        body: msgpack of the kind's own fields, see ``worker.query.messages``.
     """
 
     question: int
@@ -479,7 +600,7 @@ class Described(_Wire, frozen=True):
     """
 
     question: int
-    triggers: tuple[tuple[TriggerNo, Watched], ...]
+    triggers: tuple[tuple[TriggerNo, TriggerDescription], ...]
 
 
 class CallbackReturned(_Wire, frozen=True):
@@ -509,6 +630,6 @@ _OfTriggers: TypeAlias = TriggerFired | TriggerEnded | NextFireTime | FireTimesP
 _OfProcesses: TypeAlias = (
     Recalled | Output | TaskStopped | Query | CancelQuery | Pong | CallbackReturned
 )
-_OfParsers: TypeAlias = Parsed | Named | ParserDied | Inspected
+_OfParsers: TypeAlias = Parsed | NamesFound | ParserDied | Inspected
 
 Report: TypeAlias = _OfTasks | _OfTriggers | _OfProcesses | _OfParsers

@@ -7,8 +7,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from aioflow.model.access import AuditEntry, Role
-from aioflow.model.backfill import Reprocess
-from aioflow.model.dag import ValueKind
+from aioflow.model.dag import Reprocess, ValueKind
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.states import TaskState
 from aioflow.model.timestamps import Timestamp

@@ -1,6 +1,6 @@
 """Replies to queries of children: results of their own run, endings of other runs, named events.
 
-A query about an event waits here as data, one about endings in ``endings``. It is registered
+A query about an event waits here as data, one about endings in ``run_completion``. It is registered
 *before* the store is read. A change committed meanwhile then triggers another look-up, so no change
 is missed. A waiting query occupies no asyncio task.
 """
@@ -26,13 +26,22 @@ from aioflow.model.ids import RunNo
 from aioflow.model.rows import RunRow
 from aioflow.protocol.commands import Reply, RunInfo
 from aioflow.protocol.reports import CancelQuery, Query
-from aioflow.queries.events import read_events
-from aioflow.queries.pages import Reader, Refused, read_page, read_records
-from aioflow.queries.run_completion import STORE_RETRY_SECONDS, RunCompletionWaits
-from aioflow.queries.tasks import NoSuchTask, Specs
-from aioflow.queries.values import read_values
+from aioflow.queries.lookups import (
+    Reader,
+    Refused,
+    read_events,
+    read_records,
+    read_results,
+    read_values,
+)
+from aioflow.queries.run_completion import (
+    STORE_RETRY_SECONDS,
+    DagSpecs,
+    NoSuchTask,
+    RunCompletionWaits,
+)
 from aioflow.redaction import Masks
-from aioflow.worker.queries import (
+from aioflow.worker.query.messages import (
     EventsPage,
     EventsWanted,
     RecordsPage,
@@ -99,7 +108,7 @@ class QueryHandler:
     ) -> None:
         self._store = store
         self._masks = masks or Masks()
-        self._specs = Specs(store)
+        self._specs = DagSpecs(store)
         self._clock = clock
         self._endings = RunCompletionWaits(store, clock, still_waits)
         self._queue: deque[_PendingQuery] = deque()
@@ -212,7 +221,7 @@ class QueryHandler:
         try:
             answer: ResultsPage | RecordsPage | EventsPage | ValuesFound | None
             if isinstance(wanted, ResultsWanted):
-                answer = await read_page(self._store, _info(pending), wanted)
+                answer = await read_results(self._store, _info(pending), wanted)
             elif isinstance(wanted, RecordsWanted):
                 answer = await read_records(self._store, _info(pending), wanted)
             elif isinstance(wanted, ValuesWanted):

@@ -1,7 +1,9 @@
-"""Replies to queries about how runs end, for many waits at once.
+"""Replies to queries about how runs and their tasks end, for many waits at once.
 
 A wait is registered *before* the store is read. A change committed meanwhile then triggers another
 look-up, so no change is missed. Hundreds of waits are looked up together, with a few statements.
+
+The ending of a task is read from the rows. The DAG specs locate the task in them.
 """
 
 from __future__ import annotations
@@ -19,19 +21,186 @@ from aioflow.clock import Clock
 from aioflow.errors import BatchRefused, StoreUnavailable
 from aioflow.executors.executor_context import QuerySender
 from aioflow.model.batch import Batch
+from aioflow.model.dag import DagSpec, MapSpec, TaskSpec
 from aioflow.model.ids import RunNo, TaskNo
-from aioflow.model.rows import RunRow
-from aioflow.model.states import TaskState
+from aioflow.model.rows import RunRow, TaskRow, VersionRow
+from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import Timestamp
-from aioflow.protocol.commands import Reply
+from aioflow.protocol.commands import Reply, RunInfo
 from aioflow.protocol.reports import Query
-from aioflow.queries.pages import Reader
-from aioflow.queries.tasks import NoSuchTask, Specs, task_ending
-from aioflow.queries.wait_cycles import Cycles
-from aioflow.queries.waits import RunsQuery, Wait, WaitNo, Waits, dated, named, of_dag
-from aioflow.worker.queries import PAGE_BYTES, RunEnded, RunEnding, RunsWanted
+from aioflow.queries.lookups import Reader, find_expansion
+from aioflow.queries.wait_cycles import Cycles, before
+from aioflow.queries.waits import (
+    MappedTasks,
+    RunsQuery,
+    Wait,
+    WaitNo,
+    Waits,
+    dated_run_key,
+    next_run_key,
+    run_id_key,
+)
+from aioflow.worker.query.messages import PAGE_BYTES, RunEnded, RunEnding, RunsWanted
 
-__all__ = ("STORE_RETRY_SECONDS", "RunCompletionWaits")
+__all__ = ("STORE_RETRY_SECONDS", "DagSpecs", "NoSuchTask", "RunCompletionWaits", "task_ending")
+
+VERSIONS_LIMIT = 256
+
+_WORST_FIRST = (
+    TaskState.FAILED,
+    TaskState.UPSTREAM_FAILED,
+    TaskState.CANCELLED,
+    TaskState.SUCCESS,
+    TaskState.SKIPPED,
+)
+
+
+class NoSuchTask(Exception):
+    """The run has no such task."""
+
+
+class DagSpecs:
+    """The DAGs of the runs in queries, by version."""
+
+    def __init__(self, store: Reader) -> None:
+        self._store = store
+        self._specs: dict[tuple[str, str], DagSpec] = {}
+        self._before: dict[tuple[str, str, int], frozenset[int]] = {}
+
+    async def position(self, run: RunRow, task_id: str) -> int:
+        """Return the position of a task in its run.
+
+        Raises:
+            NoSuchTask: If the run has no such task.
+        """
+        spec = await self._of(run)
+        for position, task in enumerate(spec.tasks):
+            if task.task_id == task_id:
+                return position
+        raise NoSuchTask(f"DAG {run.dag_id!r} has no task {task_id!r}")
+
+    async def has_task(self, dag_id: str, task_id: str) -> bool:
+        """Return whether a present or future run of a DAG may have a task.
+
+        It may if the DAG's newest version has the task, or a version that an active run needs.
+        """
+        dags = await self._store.list_dags()
+        newest = next((dag.version for dag in dags if dag.dag_id == dag_id), None)
+        row = None if newest is None else await self._store.find_version(newest)
+        if row is None or _defines(row, dag_id, task_id):
+            return True  # also if the DAG is unknown
+        needed = await self._store.list_needed_versions()
+        return any(_defines(version, dag_id, task_id) for version in needed)
+
+    async def task(self, run: RunRow | RunInfo, position: int) -> TaskSpec:
+        """Return the spec of a task.
+
+        Raises:
+            NoSuchTask: If the run has no task at this position.
+        """
+        tasks = (await self._of(run)).tasks
+        if not 0 <= position < len(tasks):
+            raise NoSuchTask(f"DAG {run.dag_id!r} has no task at position {position}")
+        return tasks[position]
+
+    async def before(self, run: RunRow, position: int) -> frozenset[int]:
+        """Return a task and all that have to end before it."""
+        spec, key = await self._of(run), (run.version, run.dag_id, position)
+        if key not in self._before:
+            if len(self._before) >= VERSIONS_LIMIT:
+                self._before.clear()
+            self._before[key] = before(spec, position)
+        return self._before[key]
+
+    async def _of(self, run: RunRow | RunInfo) -> DagSpec:
+        key = (run.version, run.dag_id)
+        if key not in self._specs:
+            row = await self._store.find_version(run.version)
+            dags = () if row is None else row.dags
+            found = next((dag for dag in dags if dag.dag_id == run.dag_id), None)
+            if found is None:
+                raise NoSuchTask(f"the version of run {run.run_id!r} is not known")
+            while len(self._specs) >= VERSIONS_LIMIT:
+                del self._specs[next(iter(self._specs))]
+            self._specs[key] = found
+        return self._specs[key]
+
+
+def _defines(version: VersionRow, dag_id: str, task_id: str) -> bool:
+    tasks = (task for dag in version.dags if dag.dag_id == dag_id for task in dag.tasks)
+    return any(task.task_id == task_id for task in tasks)
+
+
+async def task_ending(
+    store: Reader,
+    mapped: MappedTasks,
+    run: RunRow,
+    position: int,
+    spec: TaskSpec,
+    row: TaskRow | None,
+) -> tuple[RunEnding | None, bool]:
+    """Return how a task ended; ``None`` if it has not.
+
+    Args:
+        mapped: Registers what to count before any children are read.
+        row: The task's own, if it has one.
+
+    Returns:
+        Also whether its children ended while they were counted, which requires another look-up.
+    """
+    state = None if row is None else row.state
+    result, again = None, False
+    task_no = run.first_task_no + position
+    if state is not None and not state.is_live:
+        found = await store.list_results(task_no, task_no + 1, 1)
+        result = found[0].body if found else None
+    elif spec.mapped is not None:
+        if run.state.is_live:
+            mapped.expect(task_no, run.run_no, position)
+        state, again = await _state_of_children(store, mapped, run, position, spec.mapped)
+    if state is None or state.is_live:
+        if run.state.is_live:
+            return None, again
+        # The run ended before it reached the task; a user may have marked the run successful.
+        state = TaskState.SUCCESS if run.state is RunState.SUCCESS else TaskState.REMOVED
+    return RunEnding(run.run_id, state.label, result), False
+
+
+async def _state_of_children(
+    store: Reader, mapped: MappedTasks, run: RunRow, position: int, spec: MapSpec
+) -> tuple[TaskState | None, bool]:
+    """Return the worst state of a mapped task's children once all have ended.
+
+    For a task in a loop, return the state of the last iteration.
+    """
+    expansion = await find_expansion(store, run.run_no, position)
+    if expansion is None or expansion.is_open:
+        return None, False
+    task_no = run.first_task_no + position
+    count = mapped.count(task_no, expansion.first_task_no, expansion.width)
+    counts = {
+        state: number
+        for at, state, number in await store.count_states(run.run_no)
+        if at == position and not state.is_live
+    }
+    count.missing = expansion.width - sum(counts.values())
+    if count.missing > 0:
+        return None, count.seen >= count.missing  # the rest ended during the count
+    if spec.until >= 0:
+        last = expansion.first_task_no + expansion.width - 1
+        rows = await store.list_tasks_between(last, last + 1, 1)
+        return (rows[0].state if rows else None), False
+    made, made_by = None, max((source.position for source in spec.sources), default=-1)
+    if made_by >= 0:
+        first = run.first_task_no + made_by
+        rows = await store.list_tasks_between(first, first + 1, 1)
+        made = rows[0].state if rows else None
+    if made is not None and made not in {TaskState.SUCCESS, TaskState.SKIPPED}:
+        counts.setdefault(TaskState.UPSTREAM_FAILED, 1)  # its stream ended early
+    if not expansion.width:
+        counts.setdefault(TaskState.SKIPPED, 1)
+    return next((state for state in _WORST_FIRST if counts.get(state)), TaskState.REMOVED), False
+
 
 AT_ONCE = 500
 """Maximum number of waits looked up together."""
@@ -74,7 +243,7 @@ class RunCompletionWaits:
         self._store = store
         self._clock = clock
         self._waits = Waits()
-        self._specs = Specs(store)
+        self._specs = DagSpecs(store)
         self._cycles = Cycles(self._waits, still_waits)
         self._queue: deque[WaitNo] = deque()
         self._queued: set[WaitNo] = set()
@@ -119,15 +288,15 @@ class RunCompletionWaits:
         if not waits:
             return
         for new in batch.new_runs:
-            self._enqueue(waits.by_name.at(named(new.run_id)))
+            self._enqueue(waits.by_name.at(run_id_key(new.run_id)))
             if new.logical_date is not None:
-                self._enqueue(waits.by_name.at(dated(new.dag_id, new.logical_date)))
+                self._enqueue(waits.by_name.at(dated_run_key(new.dag_id, new.logical_date)))
         for change in batch.run_changes:
             if not change.state.is_live:
                 self._enqueue(waits.by_run.at(change.run_no))
                 row = run(change.run_no)
                 if row is not None:
-                    self._enqueue(waits.by_name.at(of_dag(row.dag_id)))
+                    self._enqueue(waits.by_name.at(next_run_key(row.dag_id)))
         for expansion in batch.new_expansions:
             self._expanded(expansion.run_no, expansion.position)
         for grown in batch.expansion_changes:
@@ -236,11 +405,11 @@ class RunCompletionWaits:
                 by_since[lookup.dag_id][wait.since].append(lookup)
         if by_id:
             for run in await self._store.find_runs(by_id):
-                _found(by_id[run.run_id], run)
+                _set_run(by_id[run.run_id], run)
         for dag_id, dates in by_date.items():
             for run in await self._store.find_runs_at(dag_id, dates):
                 if run.logical_date is not None:
-                    _found(dates[run.logical_date], run)
+                    _set_run(dates[run.logical_date], run)
         for dag_id, timestamps in by_since.items():
             await self._find_first_ended(dag_id, timestamps)
 
@@ -258,7 +427,7 @@ class RunCompletionWaits:
                 return
             reached = max(1, bisect_right(rest, run.ended_at or 0))
             for since in rest[:reached]:
-                _found(timestamps[since], run)
+                _set_run(timestamps[since], run)
             del rest[:reached]
 
     async def _find_again(self, fresh: Sequence[_Lookup], found: Sequence[_Lookup]) -> None:
@@ -354,10 +523,10 @@ class RunCompletionWaits:
             endings_by_query[runs_query].append(RunEnded(number, outcome))
             sizes[runs_query] += len(outcome if isinstance(outcome, str) else outcome.result or b"")
             if sizes[runs_query] >= PAGE_BYTES:
-                _send(runs_query, endings_by_query.pop(runs_query))
+                _send_endings(runs_query, endings_by_query.pop(runs_query))
                 del sizes[runs_query]
         for runs_query, endings in endings_by_query.items():
-            _send(runs_query, endings)
+            _send_endings(runs_query, endings)
 
     def _warn_of_cycle(self, no: WaitNo) -> None:
         """Log a warning if the wait, which now has a run, closes a cycle."""
@@ -366,10 +535,10 @@ class RunCompletionWaits:
             _logger.warning("runs wait for each other and will not end by themselves: %s", cycle)
 
 
-def _found(lookups: Iterable[_Lookup], run: RunRow) -> None:
+def _set_run(lookups: Iterable[_Lookup], run: RunRow) -> None:
     for lookup in lookups:
         lookup.run = run
 
 
-def _send(runs_query: RunsQuery, endings: list[RunEnded]) -> None:
+def _send_endings(runs_query: RunsQuery, endings: list[RunEnded]) -> None:
     runs_query.sender.send([Reply(runs_query.question, msgspec.msgpack.encode(endings))])

@@ -1,29 +1,193 @@
 """Waits for the endings of runs, packed into bytes and indexed by what may answer them.
 
 There may be a hundred thousand. The number of a wait combines that of its query and its own number
-in that query. It is indexed under every kind of change that may answer it.
+in that query. It is indexed under every kind of change that may answer it. An index is compact for
+a key with a single waiter, and fast for one with a hundred thousand.
+
+A mapped task that has waiters is stored with the number of its children that have not ended.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from aioflow.core.state.digests import Digests, of_text
-from aioflow.core.state.interner import Interner
-from aioflow.core.state.pages import Pages, Rows, packed
+from aioflow.core.state.packed_maps import Digests, Interner, Pages, Rows, packed, text_digest
 from aioflow.executors.executor_context import QuerySender
 from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import RunRow
 from aioflow.model.timestamps import Timestamp
-from aioflow.queries.mapped_tasks import Mapped
-from aioflow.queries.waiters import Waiters
-from aioflow.worker.queries import RunWanted
+from aioflow.worker.query.messages import RunWanted
 
-__all__ = ("RunsQuery", "Wait", "WaitNo", "Waits", "dated", "named", "of_dag")
+__all__ = (
+    "ChildCount",
+    "MappedTasks",
+    "RunsQuery",
+    "Wait",
+    "WaitNo",
+    "WaiterMap",
+    "Waiters",
+    "Waits",
+    "dated_run_key",
+    "next_run_key",
+    "run_id_key",
+)
+
+FEW = 8
+"""Up to this many are stored as a tuple, more of them in pages."""
+
+Key = TypeVar("Key")
+Key_contra = TypeVar("Key_contra", contravariant=True)
+
+_Numbers: TypeAlias = int | tuple[int, ...] | Pages[None]
+
+
+class WaiterMap(Protocol[Key_contra]):
+    """A map of waiters by key: ``Pages`` for keys that are close together, or ``Digests``."""
+
+    def __len__(self) -> int: ...
+
+    def get(self, key: Key_contra, /) -> Any:
+        """Return the value of a key; ``None`` if there is none."""
+
+    def put(self, key: Key_contra, value: Any, /) -> None:
+        """Set the value of a key."""
+
+    def take(self, key: Key_contra, /) -> Any:
+        """Remove a key and return its value."""
+
+
+class Waiters(Generic[Key]):
+    """Sets of numbers by key."""
+
+    __slots__ = ("_map",)
+
+    def __init__(self, waiter_map: WaiterMap[Key]) -> None:
+        self._map = waiter_map
+
+    def __len__(self) -> int:
+        return len(self._map)
+
+    def __contains__(self, key: Key) -> bool:
+        return self._map.get(key) is not None
+
+    def at(self, key: Key) -> list[int]:
+        """Return the numbers at a key. Their order has no meaning, but is deterministic."""
+        numbers: _Numbers | None = self._map.get(key)
+        if numbers is None:
+            return []
+        return [numbers] if isinstance(numbers, int) else list(numbers)
+
+    def add(self, key: Key, number: int) -> None:
+        """Add a number. Does nothing if it is there already."""
+        numbers: _Numbers | None = self._map.get(key)
+        if numbers is None:
+            self._map.put(key, number)
+        elif isinstance(numbers, Pages):
+            numbers.put(number, None)
+        else:
+            few = (numbers,) if isinstance(numbers, int) else numbers
+            if number not in few:
+                self._map.put(key, _packed_numbers((*few, number)))
+
+    def discard(self, key: Key, number: int) -> None:
+        """Remove a number, if it is there."""
+        numbers: _Numbers | None = self._map.get(key)
+        if isinstance(numbers, Pages):
+            numbers.take(number)
+            if not numbers:
+                self._map.take(key)
+        elif numbers == number:
+            self._map.take(key)
+        elif isinstance(numbers, tuple) and number in numbers:
+            left = tuple(one for one in numbers if one != number)
+            self._map.put(key, left if len(left) > 1 else left[0])
+
+
+def _packed_numbers(numbers: tuple[int, ...]) -> _Numbers:
+    if len(numbers) <= FEW:
+        return numbers
+    pages: Pages[None] = Pages()
+    for number in numbers:
+        pages.put(number, None)
+    return pages
+
+
+class ChildCount:
+    """The children of a mapped task, ``first`` to ``end``.
+
+    Attributes:
+        missing: Number of children that had not ended at the last look-up. While fewer have ended
+            since, the last one has not, so no look-up is needed.
+        seen: Endings since that look-up began.
+    """
+
+    __slots__ = ("end", "first", "missing", "seen")
+
+    def __init__(self, first: TaskNo, end: TaskNo) -> None:
+        self.first = first
+        self.end = end
+        self.missing = 0
+        self.seen = 0
+
+
+class MappedTasks:
+    """Mapped tasks that have waiters, by the number each would have if it were not mapped."""
+
+    def __init__(self) -> None:
+        self._at: dict[tuple[RunNo, int], TaskNo] = {}
+        self._place: dict[TaskNo, tuple[RunNo, int]] = {}
+        self._counts: dict[TaskNo, ChildCount] = {}
+        self._firsts: list[tuple[TaskNo, TaskNo]] = []
+
+    def expect(self, task_no: TaskNo, run_no: RunNo, position: int) -> None:
+        """Register a waiter for this mapped task so that its expansion is reported, see ``at``."""
+        self._at[run_no, position] = task_no
+        self._place[task_no] = (run_no, position)
+
+    def at(self, run_no: RunNo, position: int) -> TaskNo | None:
+        """Return the task at this position of a run, if it has waiters."""
+        return self._at.get((run_no, position))
+
+    def count(self, task_no: TaskNo, first: TaskNo, width: int) -> ChildCount:
+        """Begin a look-up: reset the count of endings, and count from now on."""
+        count = self._counts.get(task_no)
+        if count is None or (count.first, count.end) != (first, first + width):
+            self._uncount(task_no)
+            count = self._counts[task_no] = ChildCount(first, first + width)
+            if width:
+                insort(self._firsts, (first, task_no))
+        count.seen = 0
+        return count
+
+    def child_ended(self, child_no: TaskNo) -> TaskNo | None:
+        """Return the task of which this may have been the last child to end."""
+        at = bisect_right(self._firsts, (child_no + 1, -1)) - 1
+        if at < 0:
+            return None
+        task_no = self._firsts[at][1]
+        count = self._counts[task_no]
+        if child_no >= count.end:
+            return None
+        count.seen += 1
+        return task_no if count.seen >= count.missing else None
+
+    def forget(self, task_no: TaskNo) -> None:
+        """Remove a task that has no waiters any more."""
+        place = self._place.pop(task_no, None)
+        if place is not None:
+            del self._at[place]
+        self._uncount(task_no)
+
+    def _uncount(self, task_no: TaskNo) -> None:
+        count = self._counts.pop(task_no, None)
+        if count is not None and count.first < count.end:
+            self._firsts.remove((count.first, task_no))
+
 
 WaitNo: TypeAlias = int
 
@@ -62,7 +226,7 @@ class Wait(msgspec.Struct, frozen=True, array_like=True):
         return self.run_id or self.found_id or ""
 
 
-_decode = msgspec.msgpack.Decoder(Wait).decode
+_decode_wait = msgspec.msgpack.Decoder(Wait).decode
 
 
 class RunsQuery:
@@ -99,11 +263,11 @@ class Waits:
         self._last_query_no = 0
         self._targets: Interner[tuple[str, str | None]] = Interner()
         self._leads_to: Interner[frozenset[int]] = Interner()
-        self.by_name: Waiters[str] = Waiters(Digests(of_text))
+        self.by_name: Waiters[str] = Waiters(Digests(text_digest))
         self.by_run: Waiters[int] = Waiters(Pages())
         self.by_task: Waiters[int] = Waiters(Pages())
         self.by_waiting_run: Waiters[int] = Waiters(Pages())
-        self.mapped = Mapped()
+        self.mapped = MappedTasks()
 
     def __len__(self) -> int:
         return self._count
@@ -120,7 +284,7 @@ class Waits:
         """Return a wait, if it still exists."""
         runs_query = self._queries.get(no >> _ROWS)
         body = None if runs_query is None else runs_query.waits.get(no & (1 << _ROWS) - 1)
-        return None if body is None else _decode(body)
+        return None if body is None else _decode_wait(body)
 
     def target(self, wait: Wait) -> tuple[str, str | None]:
         """Return the DAG whose run is waited for, and the task if it is not for the whole run."""
@@ -247,9 +411,13 @@ class Waits:
 
     def _name(self, wait: Wait) -> str:
         if wait.run_id is not None:
-            return named(wait.run_id)
+            return run_id_key(wait.run_id)
         dag_id, _ = self.target(wait)
-        return of_dag(dag_id) if wait.logical_date is None else dated(dag_id, wait.logical_date)
+        return (
+            next_run_key(dag_id)
+            if wait.logical_date is None
+            else dated_run_key(dag_id, wait.logical_date)
+        )
 
     def of_run(self, run_no: RunNo) -> Iterator[tuple[WaitNo, Wait]]:
         """Yield the waits of a run's tasks for runs that exist."""
@@ -259,16 +427,16 @@ class Waits:
                 yield no, wait
 
 
-def named(run_id: str) -> str:
+def run_id_key(run_id: str) -> str:
     """Return the key of waits for the run of an id, while there is none."""
     return "=" + run_id
 
 
-def dated(dag_id: str, logical_date: Timestamp) -> str:
+def dated_run_key(dag_id: str, logical_date: Timestamp) -> str:
     """Return the key of waits for the run of a DAG with a logical date."""
     return f"@{logical_date} {dag_id}"
 
 
-def of_dag(dag_id: str) -> str:
+def next_run_key(dag_id: str) -> str:
     """Return the key of waits for the next run of a DAG to end."""
     return "-" + dag_id

@@ -1,18 +1,33 @@
-"""The home folder of a node: its creation, and checks that other users cannot write to it."""
+"""The home folder of a node: its creation, its identity, and checks of who can write it.
+
+The identity is unique and shows which databases belong to the home. It is a file in the home,
+created at the first start. The databases of the home store it, too.
+"""
 
 from __future__ import annotations
 
 import os
 import resource
+import secrets
 import stat
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from aioflow.errors import HomeUnusable, SettingsError
 from aioflow.filesystem import find_writable, how_to_mend, make_folder
 from aioflow.settings import FILE_NAME, Settings
 
-__all__ = ("check_writers", "close_off", "make_home")
+__all__ = (
+    "check_writers",
+    "disable_core_dumps",
+    "draw_identity",
+    "find_identity",
+    "identity_file",
+    "keep_identity",
+    "make_home",
+    "own_identity",
+)
 
 _FOLDERS = ("run", "code", "results", "logs")
 _DATABASE_FILES = ("", "-wal", "-shm")
@@ -34,7 +49,7 @@ def make_home(home: Path) -> None:
             raise HomeUnusable(str(folder), exc.strerror or type(exc).__name__) from exc
 
 
-def close_off() -> None:
+def disable_core_dumps() -> None:
     """Disable core dumps, so that none contains a secret."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
@@ -65,10 +80,10 @@ def _trusted(settings: Settings) -> Iterator[Path]:
     if settings.db.startswith(_SQLITE):
         database = settings.db.removeprefix(_SQLITE).partition("?")[0]
         yield from (Path(f"{database}{suffix}") for suffix in _DATABASE_FILES)
-    yield from _reachable(settings.code_folder)
+    yield from _writable_content(settings.code_folder)
 
 
-def _reachable(folder: Path) -> Iterator[Path]:
+def _writable_content(folder: Path) -> Iterator[Path]:
     """Yield the content of a folder, unless its mode keeps other users out anyway."""
     try:
         is_open = folder.stat().st_mode & stat.S_IXOTH
@@ -77,3 +92,64 @@ def _reachable(folder: Path) -> Iterator[Path]:
     if is_open:
         for place, folders, files in os.walk(folder):
             yield from (Path(place, name) for name in (*folders, *files))
+
+
+def identity_file(home: Path) -> Path:
+    """Return the path of the file with the identity of a home."""
+    return home / "identity"
+
+
+def find_identity(home: Path) -> str | None:
+    """Return the identity of a home; ``None`` if it has none yet.
+
+    Raises:
+        HomeUnusable: If it cannot be read.
+    """
+    file = identity_file(home)
+    with _file_errors_reported(file):
+        try:
+            return file.read_text(encoding="ascii").strip() or None
+        except FileNotFoundError:
+            return None
+
+
+def keep_identity(home: Path, identity: str) -> None:
+    """Set the identity of a home, atomically.
+
+    Raises:
+        HomeUnusable: If it cannot be written.
+    """
+    file = identity_file(home)
+    new = file.with_name(f"{file.name}.new")
+    with _file_errors_reported(file):
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "w", encoding="ascii") as text:
+            text.write(f"{identity}\n")
+        new.replace(file)
+
+
+def draw_identity() -> str:
+    """Return a new unique identity."""
+    return secrets.token_hex(16)
+
+
+def own_identity(home: Path) -> str:
+    """Return the identity of a home. Create and store it if it has none yet.
+
+    Raises:
+        HomeUnusable: If it cannot be read or written.
+    """
+    identity = find_identity(home)
+    if identity is None:
+        identity = draw_identity()
+        keep_identity(home, identity)
+    return identity
+
+
+@contextmanager
+def _file_errors_reported(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, UnicodeError) as exc:
+        reason = getattr(exc, "strerror", None) or type(exc).__name__
+        raise HomeUnusable(str(file), reason, "the file {} cannot be used") from exc

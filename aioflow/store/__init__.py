@@ -15,16 +15,15 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 
 from aioflow.crypto import Vault
+from aioflow.errors import SettingsError
 from aioflow.model.access import AccountRow, AuditHead, AuditRow, LoginRow, TokenRow
-from aioflow.model.backfill import BackfillRow
 from aioflow.model.batch import Batch, JournalRow
-from aioflow.model.dag import ValueKind
-from aioflow.model.dag_triggers import DagTriggerRow
-from aioflow.model.damage import Damage
+from aioflow.model.dag import BackfillRow, ValueKind
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import (
     DagFileRow,
     DagRow,
+    Damage,
     DeletionRow,
     ExpansionRow,
     ItemRow,
@@ -43,12 +42,42 @@ from aioflow.model.rows import (
 )
 from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import Timestamp
-from aioflow.protocol.recovery import LiveRun, Unfinished
-from aioflow.store.damaged import Damages
-from aioflow.store.owner import Owner
+from aioflow.model.triggers import DagTriggerRow
+from aioflow.protocol.inputs import LiveRun, UnfinishedWork
+from aioflow.store.rows import Damages
 from aioflow.store.ui_protocol import Browsed
 
-__all__ = ("TABLES_OF_RUNS", "Claim", "Durability", "Finding", "Store", "open_store")
+__all__ = (
+    "TABLES_OF_RUNS",
+    "Claim",
+    "Durability",
+    "Finding",
+    "Owner",
+    "Store",
+    "open_store",
+)
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """The daemon that claimed a database and has not shut down cleanly.
+
+    Attributes:
+        home: The identity of its home.
+        seen_at: Time of its last commit or heartbeat.
+    """
+
+    home: str
+    epoch: int
+    commit_no: int
+    seen_at: Timestamp | None
+    host: str | None
+    pid: int | None
+
+    @property
+    def name(self) -> str:
+        """Its process id and host name."""
+        return f"process {self.pid} on {self.host}"
+
 
 Durability: TypeAlias = Literal["full", "normal"]
 """``full``: a commit survives a power failure. ``normal``: only a crash of the process."""
@@ -101,8 +130,8 @@ class Store(Browsed, Protocol):
     """Durable state, one instance per node.
 
     An unreadable row is listed in ``damages`` and marked if its Struct has a field for that, see
-    ``damaged.marked``. Its unreadable values are replaced by placeholders. For rows that restore a
-    run, ``LiveRun.damage`` reports the damage.
+    ``rows.mark_damaged``. Its unreadable values are replaced by placeholders. For rows that restore
+    a run, ``LiveRun.damage`` reports the damage.
 
     Reads may be concurrent. They see only committed rows and never block the writer.
     Only the engine writes, one batch at a time. Lists have a stable order and are paged. A page
@@ -187,7 +216,7 @@ class Store(Browsed, Protocol):
             ValueError: If ``count`` is below 1.
         """
 
-    def unfinished(self) -> AbstractAsyncContextManager[AsyncIterator[Unfinished]]:
+    def unfinished(self) -> AbstractAsyncContextManager[AsyncIterator[UnfinishedWork]]:
         """Open a consistent view of all unfinished work. Versions come without their sources.
 
         First comes a ``Snapshot`` without runs. The runs follow by number, large ones in pieces,
@@ -525,9 +554,50 @@ async def open_store(
         StrangeDatabase: If it belongs to another home, or its log belongs to another file.
         StoreUnavailable: If it cannot be reached, read or written.
     """
-    from aioflow.store.opening import opened  # SQLAlchemy takes a while to import
-
-    async with opened(
+    async with _store_of_url(
         url, vault, durability=durability, exclusive=exclusive, migrate=migrate, home=home
     ) as store:
         yield store
+
+
+def _store_of_url(
+    url: str,
+    vault: Vault,
+    *,
+    durability: Durability,
+    exclusive: bool,
+    migrate: bool,
+    home: Path | None,
+) -> AbstractAsyncContextManager[Store]:
+    """Return a context manager that opens a database; see ``open_store``."""
+    from sqlalchemy.engine import make_url  # SQLAlchemy takes a while to import
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError) as exc:
+        raise SettingsError("the database URL cannot be understood") from exc
+    match parsed.get_backend_name():
+        case "sqlite":
+            if not parsed.database or parsed.database == ":memory:":
+                raise SettingsError("the database URL names no file: sqlite:///path/to/file")
+            from aioflow.store.sqlite.store import open_sqlite
+
+            path = Path(parsed.database)
+            return open_sqlite(path, vault, durability=durability, exclusive=exclusive, home=home)
+        case "postgresql":
+            try:
+                from aioflow.store.postgres.store import open_postgres
+            except ModuleNotFoundError as exc:
+                if exc.name != "asyncpg":
+                    raise
+                hint = "pip install 'aioflow-engine[postgres]'"
+                raise SettingsError(f"PostgreSQL needs asyncpg: {hint}") from exc
+
+            return open_postgres(
+                parsed, vault, durability=durability, exclusive=exclusive, migrate=migrate
+            )
+        case other:
+            raise SettingsError(
+                f"the database URL names {other!r}; sqlite:///path and postgresql://… work"
+            )

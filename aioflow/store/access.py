@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Select, literal_column, select
 
-from aioflow.core.state.audit_chain import LOST
+from aioflow.core.state.accounts import CHAIN_LOST
 from aioflow.crypto import Vault
 from aioflow.model.access import (
     AccountRow,
@@ -24,10 +24,9 @@ from aioflow.model.access import (
     TokenRow,
 )
 from aioflow.model.batch import Batch
-from aioflow.store import access_tables as tables
-from aioflow.store import rows
-from aioflow.store.packing import encode, last_of_each
+from aioflow.store import rows, tables
 from aioflow.store.query_protocol import QueryInterface
+from aioflow.store.rows import last_of_each, pack
 from aioflow.store.selects import number
 
 __all__ = (
@@ -107,7 +106,7 @@ def tokens(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
     def values(row: TokenRow) -> tuple[Any, ...]:
         number, name, digest, role, scopes, *rest = msgspec.structs.astuple(row)
-        packed = None if scopes is None else encode(scopes)
+        packed = None if scopes is None else pack(scopes)
         return (number, name, digest, int(role), packed, *rest)
 
     return [values(row) for row in last_of_each(batch.tokens, lambda row: row.token_no)]
@@ -141,7 +140,7 @@ def audit_head(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the current head of the audit chain, encrypted."""
     if batch.audit_head is None:
         return []
-    encrypted = vault.encrypt(tables.audit_head.name, _HEAD_NO, encode(batch.audit_head))
+    encrypted = vault.encrypt(tables.audit_head.name, _HEAD_NO, pack(batch.audit_head))
     return [(_HEAD_NO, encrypted)]
 
 
@@ -220,12 +219,12 @@ def _audit(values: rows.Values) -> AuditRow:
 def _head(last: Sequence[rows.Values], head: Sequence[rows.Values], vault: Vault) -> AuditHead:
     """Return the head of the audit chain, an empty one if there are no entries yet."""
     if not head:
-        return AuditHead(written=None, last=LOST) if last else AuditHead()
+        return AuditHead(written=None, last=CHAIN_LOST) if last else AuditHead()
     opened = vault.decrypt(tables.audit_head.name, _HEAD_NO, bytes(head[0][0]))
     try:
-        return AuditHead(written=None, last=LOST) if opened is None else _ended(opened)
+        return AuditHead(written=None, last=CHAIN_LOST) if opened is None else _ended(opened)
     except msgspec.MsgspecError:
-        return AuditHead(written=None, last=LOST)
+        return AuditHead(written=None, last=CHAIN_LOST)
 
 
 class AccessReader(QueryInterface):

@@ -1,37 +1,73 @@
-"""The changes of a batch as rows of plain values, one kind of change after another.
+"""The changes of a batch as rows of plain values, and the statements that write them.
 
 The order of ``KINDS`` respects the foreign keys. Both databases, the journal and the replay use
 this list, so none of them can know a change that the others do not.
+
+SQLAlchemy declares and compiles; it does not execute. All statements are compiled once for each
+database. A writing statement takes its parameters in the order of ``Parameters``, a reading one by
+name through ``Statement.placed``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import Any, TypeAlias
 
-from sqlalchemy import BigInteger, LargeBinary, SmallInteger, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Delete,
+    Insert,
+    LargeBinary,
+    SmallInteger,
+    Table,
+    Text,
+    Update,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.engine.interfaces import Dialect
+from sqlalchemy.sql.base import Executable
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from aioflow.crypto import Vault
 from aioflow.errors import BatchRefused
 from aioflow.model.batch import Batch
 from aioflow.model.rows import OutboxRow
-from aioflow.store import (
-    access,
-    access_tables,
-    catalog_rows,
-    dag_rows,
-    deletion,
-    run_rows,
-    stream_rows,
-    tables,
-    wait_rows,
-)
-from aioflow.store.backfills import backfills
-from aioflow.store.values import deleted_values, new_values
+from aioflow.store import access, batch_rows, deletion, run_causes, tables
+from aioflow.store.rows import deleted_values, new_values
+from aioflow.store.run_causes import backfills
 
-__all__ = ("KINDS", "Action", "Changes", "Kind", "Parameters", "bind", "named_by")
+__all__ = (
+    "CLAIM_NODE",
+    "FENCE",
+    "INSERT_JOURNAL",
+    "KINDS",
+    "LEASE_NUMBERS",
+    "POSTGRES",
+    "READ_NODE",
+    "SQLITE",
+    "Action",
+    "Changes",
+    "Kind",
+    "Parameters",
+    "Statement",
+    "bind_batch",
+    "compiled",
+    "named_by",
+    "written",
+)
 
 Parameters: TypeAlias = tuple[Any, ...]
 """New values first, then the values that the guards expect, as in the SQL."""
@@ -81,7 +117,7 @@ class Kind:
         return tuple(column.name for column in self.table.primary_key)
 
 
-def bind(batch: Batch, vault: Vault) -> Changes:
+def bind_batch(batch: Batch, vault: Vault) -> Changes:
     """Return the non-empty changes of a batch, in the order to apply them.
 
     Raises:
@@ -95,7 +131,7 @@ def bind(batch: Batch, vault: Vault) -> Changes:
         except (TypeError, ValueError, OverflowError) as exc:
             raise BatchRefused(f"{kind.name}: a value cannot be stored: {exc}") from exc
         if rows:
-            _check(kind, rows)
+            _check_rows(kind, rows)
             changes.append((kind, rows))
     return changes
 
@@ -115,7 +151,7 @@ _TYPES: dict[type, set[type]] = {
 }
 
 
-def _check(kind: Kind, rows: list[Parameters]) -> None:
+def _check_rows(kind: Kind, rows: list[Parameters]) -> None:
     names = (*kind.columns, *kind.guards)
     for name, column in zip(names, zip(*rows, strict=True), strict=True):
         allowed = _TYPES[type(kind.table.c[name].type)]
@@ -189,17 +225,19 @@ _TASK_CHANGED = (
 )
 
 KINDS: tuple[Kind, ...] = (
-    _kind("new version", tables.version, Action.KEEP, catalog_rows.versions),
-    _kind("dag file", tables.dag_file, Action.REPLACE, catalog_rows.dag_files),
+    _kind("new version", tables.version, Action.KEEP, batch_rows.versions),
+    _kind("dag file", tables.dag_file, Action.REPLACE, batch_rows.dag_files),
     _kind(
-        "gone file", tables.dag_file, Action.DISCARD, catalog_rows.deleted_files, guards=("file",)
+        "gone file", tables.dag_file, Action.DISCARD, batch_rows.deleted_dag_files, guards=("file",)
     ),
-    _kind("dag", tables.dag, Action.REPLACE, catalog_rows.dags),
-    _kind("gone dag", tables.dag, Action.DISCARD, catalog_rows.deleted_dags, guards=("dag_id",)),
-    _kind("pool", tables.pool, Action.REPLACE, catalog_rows.pools),
-    _kind("gone pool", tables.pool, Action.DISCARD, catalog_rows.deleted_pools, guards=("name",)),
-    _kind("drained", tables.drained, Action.REPLACE, catalog_rows.drained),
-    _kind("undrained", tables.drained, Action.DISCARD, catalog_rows.undrained, guards=("node_no",)),
+    _kind("dag", tables.dag, Action.REPLACE, batch_rows.dags),
+    _kind("gone dag", tables.dag, Action.DISCARD, batch_rows.deleted_dags, guards=("dag_id",)),
+    _kind("pool", tables.pool, Action.REPLACE, batch_rows.pools),
+    _kind("gone pool", tables.pool, Action.DISCARD, batch_rows.deleted_pools, guards=("name",)),
+    _kind("drained", tables.drained, Action.REPLACE, batch_rows.drained_nodes),
+    _kind(
+        "undrained", tables.drained, Action.DISCARD, batch_rows.undrained_nodes, guards=("node_no",)
+    ),
     _kind("backfill", tables.backfill, Action.REPLACE, backfills),
     _kind("value", tables.named_value, Action.REPLACE, new_values),
     _kind(
@@ -209,12 +247,12 @@ KINDS: tuple[Kind, ...] = (
         deleted_values,
         guards=("kind", "name"),
     ),
-    _kind("new run", tables.run, Action.INSERT, run_rows.new_runs),
+    _kind("new run", tables.run, Action.INSERT, batch_rows.new_runs),
     _kind(
         "run change",
         tables.run,
         Action.UPDATE,
-        run_rows.run_changes,
+        batch_rows.run_changes,
         columns=("state", "started_at", "ended_at", "quarantine"),
         guards=("run_no", "state"),
     ),
@@ -222,7 +260,7 @@ KINDS: tuple[Kind, ...] = (
         "run version",
         tables.run,
         Action.UPDATE,
-        run_rows.run_versions,
+        batch_rows.run_versions,
         columns=("version",),
         guards=("run_no", "version"),
     ),
@@ -230,59 +268,59 @@ KINDS: tuple[Kind, ...] = (
         "gone expansion",
         tables.expansion,
         Action.DELETE,
-        stream_rows.deleted_expansions,
+        batch_rows.deleted_expansions,
         guards=("run_no", "position"),
     ),
-    _kind("new expansion", tables.expansion, Action.INSERT, stream_rows.new_expansions),
+    _kind("new expansion", tables.expansion, Action.INSERT, batch_rows.new_expansions),
     _kind(
         "expansion change",
         tables.expansion,
         Action.UPDATE,
-        stream_rows.expansion_changes,
+        batch_rows.expansion_changes,
         columns=("width", "is_open"),
         guards=("run_no", "position", "width", "is_open"),
     ),
-    _kind("new item", tables.stream_item, Action.INSERT, stream_rows.new_items),
+    _kind("new item", tables.stream_item, Action.INSERT, batch_rows.new_items),
     _kind(
         "gone items",
         tables.stream_item,
         Action.DISCARD,
-        stream_rows.deleted_items,
+        batch_rows.deleted_items,
         guards=("task_no",),
     ),
-    _kind("new task", tables.task, Action.INSERT, run_rows.new_tasks),
+    _kind("new task", tables.task, Action.INSERT, batch_rows.new_tasks),
     _kind(
         "task change",
         tables.task,
         Action.UPDATE,
-        run_rows.task_changes,
+        batch_rows.task_changes,
         columns=_TASK_CHANGED,
         guards=("task_no", "state", "start_no"),
     ),
-    _kind("new try", tables.try_, Action.INSERT, run_rows.new_tries),
+    _kind("new try", tables.try_, Action.INSERT, batch_rows.new_tries),
     _kind(
         "gone result",
         tables.result,
         Action.DISCARD,
-        stream_rows.deleted_results,
+        batch_rows.deleted_results,
         guards=("task_no",),
     ),
-    _kind("result", tables.result, Action.REPLACE, run_rows.results),
-    _kind("map label", tables.map_label, Action.REPLACE, run_rows.labels),
+    _kind("result", tables.result, Action.REPLACE, batch_rows.results),
+    _kind("map label", tables.map_label, Action.REPLACE, batch_rows.map_labels),
     _kind(
         "reencrypted trigger",
         tables.task_trigger,
         Action.UPDATE,
-        wait_rows.reencrypted_triggers,
+        batch_rows.reencrypted_triggers,
         columns=("kwargs", "next_kwargs"),
         guards=("trigger_no",),
     ),
-    _kind("new trigger", tables.task_trigger, Action.INSERT, wait_rows.new_triggers),
+    _kind("new trigger", tables.task_trigger, Action.INSERT, batch_rows.new_triggers),
     _kind(
         "moved trigger",
         tables.task_trigger,
         Action.UPDATE,
-        wait_rows.moved_triggers,
+        batch_rows.moved_triggers,
         columns=("state", "event", "event_key", "failure"),
         guards=("trigger_no", "state"),
     ),
@@ -290,16 +328,16 @@ KINDS: tuple[Kind, ...] = (
         "gone trigger",
         tables.task_trigger,
         Action.DELETE,
-        wait_rows.deleted_triggers,
+        batch_rows.deleted_triggers,
         guards=("trigger_no", "state"),
     ),
-    _kind("named event", tables.named_event, Action.INSERT, wait_rows.named_events),
-    _kind("new event", tables.event, Action.INSERT, stream_rows.new_events),
+    _kind("named event", tables.named_event, Action.INSERT, batch_rows.new_named_events),
+    _kind("new event", tables.event, Action.INSERT, batch_rows.new_stream_events),
     _kind(
         "consumed event",
         tables.event,
         Action.UPDATE,
-        stream_rows.consumed_events,
+        batch_rows.consumed_stream_events,
         columns=("payload",),
         guards=("trigger_no", "sequence"),
     ),
@@ -307,54 +345,246 @@ KINDS: tuple[Kind, ...] = (
         "gone events",
         tables.event,
         Action.DISCARD,
-        stream_rows.deleted_events,
+        batch_rows.deleted_stream_events,
         guards=("trigger_no",),
     ),
     _kind(
         "dropped record",
         tables.record,
         Action.DELETE,
-        wait_rows.dropped_records,
+        batch_rows.deleted_records,
         guards=("task_no", "ordinal"),
     ),
-    _kind("new record", tables.record, Action.INSERT, wait_rows.new_records),
+    _kind("new record", tables.record, Action.INSERT, batch_rows.new_records),
     _kind(
         "record change",
         tables.record,
         Action.UPDATE,
-        wait_rows.record_changes,
+        batch_rows.record_changes,
         columns=("state", "answer", "failure"),
         guards=("task_no", "ordinal", "state"),
     ),
-    _kind("dag trigger", tables.dag_trigger, Action.REPLACE, dag_rows.dag_triggers),
+    _kind("dag trigger", tables.dag_trigger, Action.REPLACE, run_causes.dag_triggers),
     _kind(
         "moved dag trigger",
         tables.dag_trigger,
         Action.UPDATE,
-        dag_rows.moved_dag_triggers,
+        run_causes.moved_dag_triggers,
         columns=("sequence", "event", "event_key", "held", "run_no"),
         guards=("trigger_no",),
     ),
-    _kind("new dag event", tables.dag_event, Action.INSERT, dag_rows.new_dag_events),
+    _kind("new dag event", tables.dag_event, Action.INSERT, run_causes.new_dag_events),
     _kind(
         "outcome",
         tables.dag_event,
         Action.UPDATE,
-        dag_rows.outcomes,
+        run_causes.dag_event_outcomes,
         columns=("outcome", "run_no", "reason"),
         guards=("event_no", "outcome"),
     ),
-    _kind("new clear", tables.clear_request, Action.INSERT, run_rows.new_clears),
+    _kind("new clear", tables.clear_request, Action.INSERT, batch_rows.new_clears),
     _kind("new outbox", tables.outbox, Action.INSERT, _new_outbox),
     _kind("done outbox", tables.outbox, Action.DELETE, _done_outbox, guards=("outbox_no",)),
     _kind("new deletion", tables.deletion, Action.INSERT, deletion.deletions),
-    _deletion("accounts", access_tables.account),
-    _deletion("tokens", access_tables.api_token),
-    _deletion("logins", access_tables.login),
-    _kind("account", access_tables.account, Action.REPLACE, access.accounts),
-    _kind("api token", access_tables.api_token, Action.REPLACE, access.tokens),
-    _kind("login", access_tables.login, Action.REPLACE, access.logins),
-    _kind("audit", access_tables.audit, Action.INSERT, access.audit_entries),
-    _kind("audit head", access_tables.audit_head, Action.REPLACE, access.audit_head),
+    _deletion("accounts", tables.account),
+    _deletion("tokens", tables.api_token),
+    _deletion("logins", tables.login),
+    _kind("account", tables.account, Action.REPLACE, access.accounts),
+    _kind("api token", tables.api_token, Action.REPLACE, access.tokens),
+    _kind("login", tables.login, Action.REPLACE, access.logins),
+    _kind("audit", tables.audit, Action.INSERT, access.audit_entries),
+    _kind("audit head", tables.audit_head, Action.REPLACE, access.audit_head),
     *map(_erased, (*deletion.ERASED, *deletion.AGED, tables.version)),
 )
+
+
+SQLITE: Dialect = SQLiteDialect_pysqlite(paramstyle="qmark")
+POSTGRES: Dialect = PGDialect_asyncpg()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """SQL for the driver.
+
+    Attributes:
+        names: Names of the parameters, in order. SQLite repeats one that is used twice.
+        constants: Values of parameters that SQLAlchemy added, such as an offset of 0.
+    """
+
+    sql: str
+    names: tuple[str, ...]
+    constants: Mapping[str, Any]
+
+    def placed(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return named values in the order of the SQL."""
+        known = {**self.constants, **values}
+        return tuple(known[name] for name in self.names)
+
+
+@cache
+def compiled(statement: Executable, dialect: Dialect) -> Statement:
+    """Return a statement compiled for a database. Compiled once, at its first use."""
+    made = statement.compile(dialect=dialect)  # type: ignore[attr-defined]
+    assert isinstance(made, SQLCompiler)  # noqa: S101 - for the type checker
+    constants = {name: value for name, value in made.params.items() if value is not None}
+    return Statement(str(made), tuple(made.positiontup or ()), constants)
+
+
+@cache
+def written(kind: Kind, dialect: Dialect) -> Statement:
+    """Return the statement for one kind of change.
+
+    On SQLite it takes one row and is executed for each. On PostgreSQL it takes one array for each
+    column and is executed once.
+    """
+    if dialect is SQLITE:
+        statement = compiled(_row_by_row(kind), dialect)
+    else:
+        statement = compiled(_all_at_once(kind), dialect)
+    expected = _parameter_names(kind)
+    if statement.names != expected:
+        raise AssertionError(f"{kind.name}: {statement.names} instead of {expected}")
+    return statement
+
+
+def _parameter_names(kind: Kind) -> tuple[str, ...]:
+    new = (f"new_{name}" for name in kind.columns)
+    return (*new, *(f"was_{name}" for name in kind.guards))
+
+
+# ── SQLite: one row at a time ───────────────────────────────────────────────────────────
+
+
+def _row_by_row(kind: Kind) -> Insert | Update | Delete:
+    table = kind.table
+    new = {name: bindparam(f"new_{name}", type_=table.c[name].type) for name in kind.columns}
+    guards = [
+        table.c[name] == bindparam(f"was_{name}", type_=table.c[name].type) for name in kind.guards
+    ]
+    match kind.action:
+        case Action.INSERT:
+            return insert(table).values(new)
+        case Action.KEEP:
+            return sqlite.insert(table).values(new).on_conflict_do_nothing()
+        case Action.REPLACE:
+            upsert = sqlite.insert(table).values(new)
+            return upsert.on_conflict_do_update(
+                index_elements=list(kind.key), set_=_replaced(kind, upsert.excluded)
+            )
+        case Action.UPDATE:
+            return update(table).where(*guards).ordered_values(*new.items())
+        case Action.DELETE | Action.DISCARD:
+            return delete(table).where(*guards)
+
+
+# ── PostgreSQL: all rows at once ────────────────────────────────────────────────────────
+
+
+def _all_at_once(kind: Kind) -> Insert | Update | Delete:
+    table = kind.table
+    names = _parameter_names(kind)
+    types = [table.c[name].type for name in (*kind.columns, *kind.guards)]
+    arrays = [
+        bindparam(name, type_=postgresql.ARRAY(kind_type))
+        for name, kind_type in zip(names, types, strict=True)
+    ]
+    given = func.unnest(*arrays).table_valued(*names).render_derived(name="given")
+    guards = [table.c[name] == given.c[f"was_{name}"] for name in kind.guards]
+    source = select(*(given.c[f"new_{name}"] for name in kind.columns))
+    match kind.action:
+        case Action.INSERT:
+            return insert(table).from_select(kind.columns, source)
+        case Action.KEEP:
+            insertion = postgresql.insert(table).from_select(kind.columns, source)
+            return insertion.on_conflict_do_nothing()
+        case Action.REPLACE:
+            upsert = postgresql.insert(table).from_select(kind.columns, source)
+            return upsert.on_conflict_do_update(
+                index_elements=list(kind.key), set_=_replaced(kind, upsert.excluded)
+            )
+        case Action.UPDATE:
+            values = {name: given.c[f"new_{name}"] for name in kind.columns}
+            return update(table).where(*guards).values(values)
+        case Action.DELETE | Action.DISCARD:
+            return delete(table).where(*guards)
+
+
+def _replaced(kind: Kind, excluded: Any) -> dict[str, Any]:
+    return {name: excluded[name] for name in kind.columns if name not in kind.key}
+
+
+# ── the fence, and the rows around a batch ──────────────────────────────────────────────
+
+_node = tables.node
+
+
+def _bound(table: Table, column: str, name: str) -> ColumnElement[Any]:
+    return bindparam(name, type_=table.c[column].type)
+
+
+FENCE = (
+    update(_node)
+    .where(
+        _node.c.node_no == _bound(_node, "node_no", "node_no"),
+        _node.c.epoch == _bound(_node, "epoch", "epoch"),
+        _node.c.commit_no == _bound(_node, "commit_no", "before"),
+    )
+    .values(
+        commit_no=_bound(_node, "commit_no", "number"),
+        seen_at=_bound(_node, "seen_at", "at"),
+        steady_at=_bound(_node, "steady_at", "steady"),
+    )
+)
+"""Advances the commit number of this node under its epoch. Must match one row."""
+
+READ_NODE = select(_node.c.epoch, _node.c.commit_no).where(
+    _node.c.node_no == _bound(_node, "node_no", "node_no")
+)
+
+INSERT_JOURNAL = insert(tables.journal).values(
+    {
+        name: bindparam(name, type_=tables.journal.c[name].type)
+        for name in ("commit_no", "at", "body")
+    }
+)
+
+# Both dialects have the same upsert, but SQLite's construct compiles only for SQLite.
+
+
+def _claim(dialect: Any) -> Insert:
+    node_no = _bound(_node, "node_no", "node_no")
+    facts = ("started_at", "seen_at", "version", "pid", "host")
+    about = {name: _bound(_node, name, name) for name in facts}
+    first = dialect.insert(_node).values(
+        node_no=node_no, epoch=literal_column("1"), commit_no=literal_column("0"), **about
+    )
+    claimed: Insert = first.on_conflict_do_update(
+        index_elements=["node_no"],
+        set_={
+            "epoch": _node.c.epoch + literal_column("1"),
+            **{name: first.excluded[name] for name in facts if name != "seen_at"},
+        },
+    ).returning(_node.c.epoch, _node.c.commit_no, _node.c.seen_at, _node.c.steady_at)
+    return claimed
+
+
+def _lease(dialect: Any) -> Insert:
+    lease = tables.number_lease
+    count = _bound(lease, "next_no", "count")
+    first = dialect.insert(lease).values(
+        name=_bound(lease, "name", "name"), next_no=count + literal_column("1")
+    )
+    leased: Insert = first.on_conflict_do_update(
+        index_elements=["name"], set_={"next_no": lease.c.next_no + count}
+    ).returning(lease.c.next_no)
+    return leased
+
+
+CLAIM_NODE = {SQLITE: _claim(sqlite), POSTGRES: _claim(postgresql)}
+"""Creates the row of a node or increments its epoch. Returns the epoch and the last commit."""
+
+LEASE_NUMBERS = {SQLITE: _lease(sqlite), POSTGRES: _lease(postgresql)}
+"""Reserves a block of numbers and returns the first number after it.
+
+The first block starts at 1.
+"""

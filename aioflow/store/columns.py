@@ -1,23 +1,40 @@
-"""Constructors for the columns of the tables, one for each kind of value."""
+"""Columns: their constructors, and checks of rows against the columns they come from.
+
+There is one constructor for each kind of value.
+
+A database file may hold any value, regardless of its schema. The type and the range of each column
+are taken from the tables, so a new column is checked as well. For valid data, one call checks many
+rows.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Annotated, Any, TypeVar, cast
 
+import msgspec
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
     Integer,
+    Label,
     LargeBinary,
+    Select,
     SmallInteger,
     Text,
 )
+from sqlalchemy.sql.functions import FunctionElement
+
+from aioflow.model.rows import Damage
+from aioflow.store.rows import Values
 
 __all__ = (
     "NUMBER",
     "PLACEHOLDER",
     "RANGE",
+    "RowChecker",
     "blob",
     "count",
     "flag",
@@ -26,6 +43,8 @@ __all__ = (
     "name",
     "number",
     "place",
+    "read_rows",
+    "row_checker",
     "small",
     "state",
     "text",
@@ -117,3 +136,201 @@ def state(last: int, column: str = "state") -> Column[int]:
     """Return a column for a numbered state, from 0 to ``last``."""
     check = CheckConstraint(f"{column} BETWEEN 0 AND {last}")
     return Column(column, _SMALL, check, nullable=False, info={RANGE: (0, last)})
+
+
+Row = TypeVar("Row")
+
+_SHOWN = 60
+_AS_THEY_ARE = (bytes,)
+"""Without this, msgspec would decode a text as base64 where bytes are expected."""
+_ANY_NUMBER = (-(2**63), 2**63 - 1)
+
+
+class RowChecker:
+    """Checks the rows of one statement.
+
+    Args:
+        columns: The columns it selects, in order.
+    """
+
+    def __init__(self, columns: Iterable[Any]) -> None:
+        selected = list(columns)
+        self._columns = [column if isinstance(column, Column) else None for column in selected]
+        self._types = [_type_of(column) for column in selected]
+        self._rows = list[tuple[tuple(self._types)]]  # type: ignore[misc]
+
+    def checked(self, found: Sequence[Values]) -> list[Values]:
+        """Return the rows if all values fit their columns.
+
+        Raises:
+            msgspec.ValidationError: If a value does not.
+        """
+        if found and type(found[0]) is not tuple:
+            found = list(map(tuple, found))
+        return cast("list[Values]", msgspec.convert(found, self._rows, builtin_types=_AS_THEY_ARE))
+
+    def repaired(
+        self, values: Values, made: Callable[[Values], Row]
+    ) -> tuple[Row | None, Damage | None]:
+        """Return one row with placeholders for unreadable values, and its damage.
+
+        The row is ``None`` if it cannot be built even so.
+        """
+        repaired, damage = list(values), None
+        for at, (column, kind) in enumerate(zip(self._columns, self._types, strict=True)):
+            try:
+                msgspec.convert(values[at], kind, builtin_types=_AS_THEY_ARE)
+            except (msgspec.ValidationError, UnicodeError) as exc:
+                if column is None:  # a minimum or maximum; reads of the rows report it
+                    repaired[at] = None
+                    continue
+                damage = damage or self._damage(values, column, f"{_shown(values[at])}: {exc}")
+                repaired[at] = _placeholder(column)
+        try:
+            return made(repaired), damage
+        except Exception as exc:  # noqa: BLE001 - whatever it holds, it is named
+            return self._unpacked(values, repaired, made, damage, exc)
+
+    def _unpacked(
+        self,
+        values: Values,
+        repaired: list[Any],
+        made: Callable[[Values], Row],
+        damage: Damage | None,
+        exc: Exception,
+    ) -> tuple[Row | None, Damage]:
+        """Find the packed column that cannot be decoded, or use placeholders for all of them."""
+        packed = [
+            at
+            for at, column in enumerate(self._columns)
+            if column is not None and isinstance(column.type, LargeBinary)
+        ]
+        for some in ([[at] for at in packed] + [packed]) if packed else ():
+            trial = list(repaired)
+            for at in some:
+                trial[at] = _placeholder(self._column(at))
+            try:
+                row = made(trial)
+            except Exception as again:  # noqa: BLE001 - it is another column, or several
+                exc = again
+            else:
+                return row, damage or self._damage(values, self._column(some[0]), repr(exc))
+        known = next(column for column in self._columns if column is not None)
+        known = self._column(packed[0]) if packed else known
+        return None, damage or self._damage(values, known, repr(exc))
+
+    def _column(self, at: int) -> Column[Any]:
+        column = self._columns[at]
+        assert column is not None  # noqa: S101 - only those of tables are packed
+        return column
+
+    def _damage(self, values: Values, column: Column[Any], reason: str) -> Damage:
+        table = column.table
+        named = {
+            one.name: value
+            for one, value in zip(self._columns, values, strict=True)
+            if one is not None and one.table is table
+        }
+        keys = [str(one.name) for one in table.primary_key]
+        is_keyed = all(name in named for name in keys)
+        shown = keys if is_keyed else list(named)
+        run_no, dag_id = named.get("run_no"), named.get("dag_id")
+        return Damage(
+            table=str(table.name),
+            key=", ".join(f"{name}={_shown(named[name])}" for name in shown),
+            key_values=tuple(named[name] for name in keys) if is_keyed else (),
+            column=str(column.name),  # SQLAlchemy's names are of a subclass of str
+            reason=reason,
+            run_no=run_no if type(run_no) is int else None,
+            dag_id=dag_id if type(dag_id) is str else None,
+        )
+
+
+@cache
+def row_checker(statement: Select[Any]) -> RowChecker:
+    """Return the checker for the rows of a statement."""
+    return RowChecker(statement.selected_columns)
+
+
+def read_rows(
+    statement: Select[Any],
+    made: Callable[[Values], Row],
+    found: Sequence[Values],
+    damaged: Callable[[Damage, Row | None], Row | None],
+) -> list[Row]:
+    """Convert the result of a statement to rows.
+
+    Args:
+        damaged: Called for each unreadable row. Returns its substitute, or ``None`` to omit it.
+    """
+    if not found:
+        return []
+    check = row_checker(statement)
+    try:
+        return list(map(made, check.checked(found)))
+    except Exception:  # noqa: BLE001 - one of them cannot be read: each is looked at alone
+        return list(_one_by_one(check, made, found, damaged))
+
+
+def _one_by_one(
+    check: RowChecker,
+    made: Callable[[Values], Row],
+    found: Sequence[Values],
+    damaged: Callable[[Damage, Row | None], Row | None],
+) -> Iterable[Row]:
+    for values in map(tuple, found):
+        row, damage = check.repaired(values, made)
+        if damage is not None:
+            row = damaged(damage, row)
+        if row is not None:
+            yield row
+
+
+def _type_of(column: Any) -> Any:
+    if isinstance(column, Label | FunctionElement):
+        inner = column.element if isinstance(column, Label) else column
+        if isinstance(inner, FunctionElement) and inner.name in {"min", "max"}:
+            (of,) = inner.clauses
+            return _type_of(of) | None if isinstance(of, Column) else Any
+        return Any
+    if not isinstance(column, Column):
+        return Any
+    kind: Any
+    match column.type:
+        case Integer():
+            least, most = column.info.get(RANGE, _ANY_NUMBER)
+            kind = Annotated[int, msgspec.Meta(ge=least, le=most)]
+        case Text():
+            kind = str
+        case LargeBinary():
+            kind = bytes
+        case _:
+            raise AssertionError(f"{column} has a type that nothing checks")
+    return kind | None if column.nullable else kind
+
+
+def _placeholder(column: Column[Any]) -> Any:
+    if PLACEHOLDER in column.info:
+        return column.info[PLACEHOLDER]
+    if column.nullable:
+        return None
+    match column.type:
+        case Integer():
+            return max(0, column.info.get(RANGE, _ANY_NUMBER)[0])
+        case Text():
+            return ""
+        case _:
+            return b""
+
+
+def _shown(value: object) -> str:
+    """Return a short readable form of a value."""
+    match value:
+        case bytes():
+            return f"{len(value)} bytes"
+        case str() if len(value) > _SHOWN:
+            return repr(value[:_SHOWN]) + " ..."
+        case str():
+            return repr(value)
+        case _:
+            return str(value)[:_SHOWN]

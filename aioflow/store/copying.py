@@ -21,8 +21,7 @@ from sqlalchemy.pool import NullPool
 from aioflow.crypto import Vault
 from aioflow.errors import SettingsError, StoreUnavailable
 from aioflow.store import open_store
-from aioflow.store.access_tables import account
-from aioflow.store.tables import meta
+from aioflow.store.tables import account, meta
 
 __all__ = ("copy", "export")
 

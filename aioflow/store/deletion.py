@@ -18,8 +18,8 @@ from aioflow.model.batch import Batch
 from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import DeletionRow
 from aioflow.store import TABLES_OF_RUNS, tables
-from aioflow.store.access_tables import audit
 from aioflow.store.query_protocol import QueryInterface
+from aioflow.store.tables import audit
 
 __all__ = ("AGED", "ERASED", "ErasingReader", "deletions", "erased", "not_deleted")
 

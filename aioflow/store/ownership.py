@@ -1,27 +1,116 @@
-"""Queries for the daemon that holds a database, and for whether a home's key fits it."""
+"""Ownership of a database: its claim, its fence, the daemon that holds it, and the fit of a key.
+
+If a commit does not advance the commit number, the fence tells why.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from sqlalchemy import Select, bindparam, delete, literal_column, select, union_all, update
 from sqlalchemy.dialects import postgresql
 
 from aioflow.crypto import Vault
+from aioflow.errors import Fenced, StrangeDatabase
+from aioflow.model.batch import Batch
+from aioflow.model.rows import NodeFacts
 from aioflow.model.timestamps import Timestamp
-from aioflow.store import access_tables, tables
-from aioflow.store.fence import NODE_NO
-from aioflow.store.owner import Owner
+from aioflow.store import Claim, Owner, tables
+from aioflow.store.columns import row_checker
 from aioflow.store.query_protocol import QueryInterface
 
 __all__ = (
     "CLEAR_OWNER",
     "HEARTBEAT",
+    "NODE_NO",
     "READ_EPOCH",
     "READ_OWNER",
     "SET_OWNER",
     "OwnershipReader",
+    "claim_from_row",
+    "claim_parameters",
+    "commit_times",
+    "confirm_applied",
 )
+
+NODE_NO = 1
+
+_claimed_node = tables.node
+_CLAIMED = select(
+    _claimed_node.c.epoch,
+    _claimed_node.c.commit_no,
+    _claimed_node.c.seen_at,
+    _claimed_node.c.steady_at,
+)
+
+
+def claim_parameters(about: NodeFacts | None) -> dict[str, Any]:
+    """Return the parameters of the statement that claims the database."""
+    return {
+        "node_no": NODE_NO,
+        "started_at": None if about is None else about.started_at,
+        "seen_at": None if about is None else about.started_at,
+        "version": None if about is None else about.version,
+        "pid": None if about is None else about.pid,
+        "host": None if about is None else about.host,
+    }
+
+
+def claim_from_row(row: Sequence[Any], *, after_crash: bool) -> Claim:
+    """Return the claim from the row that the claiming statement returned.
+
+    Args:
+        after_crash: See ``Claim``.
+
+    Raises:
+        StrangeDatabase: If the row of this node is damaged, so that no commit is possible.
+    """
+    try:
+        row_checker(_CLAIMED).checked([row])
+    except msgspec.ValidationError as exc:
+        found = f"damaged: table node, row node_no={NODE_NO}: {tuple(row)}: {exc}"
+        raise StrangeDatabase(found) from exc
+    epoch, commit_no, seen_at, steady_at = row
+    return Claim(
+        node_no=NODE_NO,
+        epoch=epoch,
+        commit_no=commit_no,
+        seen_at=seen_at,
+        steady_at=steady_at,
+        after_crash=after_crash,
+    )
+
+
+def commit_times(batch: Batch) -> dict[str, Any]:
+    """Return the time of a batch as parameters of the statement that advances the node."""
+    return {"at": batch.at, "steady": batch.at if batch.steady_at is None else batch.steady_at}
+
+
+def confirm_applied(node: Sequence[Any] | None, *, epoch: int, number: int) -> None:
+    """Check that a batch is already applied, which happens after a lost reply.
+
+    Args:
+        node: Epoch and commit number of this node's row; ``None`` if it is missing.
+        epoch: The epoch under which this node writes.
+        number: Number of the batch that could not advance the row.
+
+    Raises:
+        Fenced: If the row has another epoch.
+        StrangeDatabase: If the row is missing or has any other commit number.
+    """
+    if node is None:
+        raise StrangeDatabase("the database does not know this node any more")
+    found_epoch, found_number = node
+    if found_epoch != epoch:
+        raise Fenced(f"this node writes under epoch {epoch}, but {found_epoch} has begun")
+    if found_number != number:
+        raise StrangeDatabase(
+            f"the database stands at commit {found_number}, where this node expected "
+            f"{number - 1}; was it restored from a copy?"
+        )
+
 
 _SAMPLE = 20
 """Number of encrypted rows of each table to try. One that decrypts is enough."""
@@ -68,7 +157,7 @@ HEARTBEAT = (
 def _encrypted_rows() -> Select[Any]:
     """Return the statement for the newest rows of each table with encrypted values."""
     wait, dag_trigger, value = tables.task_trigger, tables.dag_trigger, tables.named_value
-    head = access_tables.audit_head
+    head = tables.audit_head
     columns = (
         (wait, wait.c.trigger_no, wait.c.kwargs),
         (dag_trigger, dag_trigger.c.trigger_no, dag_trigger.c.kwargs),

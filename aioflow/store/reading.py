@@ -1,25 +1,27 @@
-"""The reads of a store, shared by both databases."""
+"""The reads of a store, shared by both databases, with checks whether rows can be read in full."""
 
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 from anyio.lowlevel import checkpoint
-from sqlalchemy import Select, Table, Text
+from sqlalchemy import Select, Table, Text, bindparam, select
 from sqlalchemy.engine.interfaces import Dialect
 
 from aioflow.crypto import Vault
 from aioflow.model.batch import JournalRow
 from aioflow.model.dag import ValueKind
-from aioflow.model.damage import Damage
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import (
     DagFileRow,
     DagRow,
+    Damage,
     ExpansionRow,
     ItemRow,
+    NamedEventRow,
     OutboxRow,
     PoolRow,
     RecordRow,
@@ -34,24 +36,92 @@ from aioflow.model.rows import (
 from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import rows, selects, tables
-from aioflow.store.access import AccessReader
-from aioflow.store.backfills import BackfillReader
-from aioflow.store.column_checks import read_rows
-from aioflow.store.dag_rows import DagTriggerReader
-from aioflow.store.damaged import Damages, marked
+from aioflow.store.access import AccessReader, token_row
+from aioflow.store.changes import compiled
+from aioflow.store.columns import read_rows
 from aioflow.store.deletion import ErasingReader
-from aioflow.store.event_queries import EventReader
 from aioflow.store.ownership import OwnershipReader
-from aioflow.store.paging import PAGE_ROWS
-from aioflow.store.query_protocol import Question, is_storable, pieces
+from aioflow.store.query_protocol import PAGE_ROWS, QueryInterface, Question, is_storable, pieces
 from aioflow.store.recovery import RecoveryReader
 from aioflow.store.retention import AgingReader
-from aioflow.store.row_integrity import damage_in, row_of
-from aioflow.store.sql import compiled
+from aioflow.store.rows import Damages, mark_damaged, value_row
+from aioflow.store.run_causes import BackfillReader, DagTriggerReader, dag_trigger_row
+from aioflow.store.selects import whole
 from aioflow.store.ui_queries import BrowsingReader
-from aioflow.store.values import value_row
 
-__all__ = ("Reading",)
+__all__ = (
+    "NamedEventReader",
+    "Reading",
+    "damage_in_rows",
+    "row_by_key",
+)
+
+
+class NamedEventReader(QueryInterface):
+    """The part of a store that reads named events."""
+
+    async def list_named_events(
+        self, name: str, *, after: int = -1, limit: int = 1000
+    ) -> list[NamedEventRow]:
+        """See ``Store``."""
+        return await self._all(
+            rows.named_event_row, selects.NAMED_EVENTS_PAGE, name=name, after=after, limit=limit
+        )
+
+    async def latest_named_events(
+        self, *, name: str | None = None, before: int | None = None, limit: int = 100
+    ) -> list[NamedEventRow]:
+        """See ``Store``."""
+        page = selects.latest_named_events(of_name=name is not None, before=before is not None)
+        return await self._all(rows.named_event_row, page, name=name, before=before, limit=limit)
+
+    async def find_named_event(self, name: str, request: str) -> NamedEventRow | None:
+        """See ``Store``."""
+        return await self._one(
+            rows.named_event_row, selects.NAMED_EVENT_BY_REQUEST, name=name, request=request
+        )
+
+
+_Decode = Callable[[rows.Values], Any]
+
+_DECODERS: Mapping[Table, _Decode] = {
+    tables.version: rows.version_row,
+    tables.run: rows.run_row,
+    tables.task: rows.task_row,
+    tables.try_: rows.try_row,
+    tables.record: rows.record_row,
+    tables.outbox: rows.outbox_row,
+    tables.api_token: token_row,
+}
+"""Decoders of the packed columns of a table. Types and ranges are checked in all tables."""
+
+
+def damage_in_rows(table: Table, found: Sequence[rows.Values], vault: Vault) -> list[Damage]:
+    """Return the damage in rows of a table, one entry for each damaged row."""
+    damages: list[Damage] = []
+    read_rows(whole(table), _decoder_of(table, vault), found, lambda one, _: damages.append(one))
+    return damages
+
+
+@cache
+def row_by_key(table: Table) -> Select[Any]:
+    """Return the statement for the row with the key ``key_0``, ``key_1`` and so on."""
+    named = [
+        column == bindparam(f"key_{at}", type_=column.type)
+        for at, column in enumerate(table.primary_key)
+    ]
+    return select(table).where(*named)
+
+
+def _decoder_of(table: Table, vault: Vault) -> _Decode:
+    if table is tables.task_trigger:
+        return lambda values: rows.trigger_row(values, vault)
+    if table is tables.dag_trigger:
+        return lambda values: dag_trigger_row(values, vault)
+    if table is tables.named_value:
+        return lambda values: value_row(values, vault)
+    return _DECODERS.get(table, tuple)
+
 
 _MADE_AT_ONCE = 250
 
@@ -65,7 +135,7 @@ class Reading(
     AgingReader,
     BackfillReader,
     DagTriggerReader,
-    EventReader,
+    NamedEventReader,
     AccessReader,
     BrowsingReader,
     ABC,
@@ -283,8 +353,8 @@ class Reading(
         if [type(value) for value in key] != kinds or not all(map(is_storable, key)):
             return True  # such a key matches no row
         named = {f"key_{at}": value for at, value in enumerate(key)}
-        (found,) = await self._fetch([self._question(row_of(table), **named)])
-        return bool(damage_in(table, found, self._vault))
+        (found,) = await self._fetch([self._question(row_by_key(table), **named)])
+        return bool(damage_in_rows(table, found, self._vault))
 
     async def find_damage(self) -> list[Damage]:
         """See ``Store``."""
@@ -292,7 +362,7 @@ class Reading(
         for table in tables.metadata.sorted_tables:
             async with self._streaming([self._question(selects.whole(table))]) as (fetch,):
                 while page := await fetch(PAGE_ROWS):
-                    found += damage_in(table, page, self._vault)
+                    found += damage_in_rows(table, page, self._vault)
         return found
 
     async def scan(self, tables: Sequence[Table]) -> list[Sequence[rows.Values]]:
@@ -325,7 +395,7 @@ class Reading(
 
     def _marked(self, damage: Damage, row: Row | None) -> Row | None:
         self.damages.note(damage)
-        return marked(damage, row)
+        return mark_damaged(damage, row)
 
     async def _each(
         self,

@@ -14,18 +14,28 @@ from msgspec.structs import replace
 from sqlalchemy import Select
 
 from aioflow.crypto import Vault
-from aioflow.model.damage import Damage
 from aioflow.model.ids import RunNo, TaskNo
-from aioflow.model.rows import RunRow, TriggerRow
-from aioflow.protocol.recovery import LiveRun, Progress, Snapshot, Unfinished
+from aioflow.model.rows import Damage, RunRow, TriggerRow
+from aioflow.protocol.inputs import CoroutineProgress, LiveRun, RecoverySnapshot, UnfinishedWork
 from aioflow.store import rows, selects
 from aioflow.store.access import ACCESS_ROWS, access_fields
-from aioflow.store.backfills import RUNNING_BACKFILLS
-from aioflow.store.column_checks import read_rows
-from aioflow.store.dag_rows import ALL_DAG_TRIGGERS, HELD_EVENTS, dag_event_row, dag_trigger_row
-from aioflow.store.damaged import Damages, marked
-from aioflow.store.paging import PAGE_ROWS, Fetch, OfRuns, everything
-from aioflow.store.query_protocol import QueryInterface, Question
+from aioflow.store.columns import read_rows
+from aioflow.store.query_protocol import (
+    PAGE_ROWS,
+    Fetch,
+    QueryInterface,
+    Question,
+    RowsByRun,
+    fetch_everything,
+)
+from aioflow.store.rows import Damages, mark_damaged
+from aioflow.store.run_causes import (
+    ALL_DAG_TRIGGERS,
+    HELD_EVENTS,
+    RUNNING_BACKFILLS,
+    dag_event_row,
+    dag_trigger_row,
+)
 
 __all__ = ("RecoveryReader",)
 
@@ -106,17 +116,17 @@ class RecoveryReader(QueryInterface):
         """Return a trigger row, decrypted."""
 
     @asynccontextmanager
-    async def unfinished(self) -> AsyncIterator[AsyncIterator[Unfinished]]:
+    async def unfinished(self) -> AsyncIterator[AsyncIterator[UnfinishedWork]]:
         """See ``Store``."""
         questions = [self._question(statement) for statement in (*_WHOLE, *_OF_LIVE_RUNS)]
         async with self._streaming(questions) as fetches:
             yield self._unfinished(fetches)
 
-    async def _unfinished(self, fetches: Sequence[Fetch]) -> AsyncIterator[Unfinished]:
+    async def _unfinished(self, fetches: Sequence[Fetch]) -> AsyncIterator[UnfinishedWork]:
         *of_all, runs = fetches[: len(_WHOLE)]
-        yield self._snapshot([await everything(fetch) for fetch in of_all])
+        yield self._snapshot([await fetch_everything(fetch) for fetch in of_all])
         parts = [
-            OfRuns(fetch, column)
+            RowsByRun(fetch, column)
             for fetch, column in zip(fetches[len(_WHOLE) :], _RUN_COLUMNS, strict=True)
         ]
         triggers = parts[_TRIGGERS]
@@ -131,7 +141,7 @@ class RecoveryReader(QueryInterface):
             for stray in self._healthy(selects.ALL_TRIGGERS, self._trigger, strays):
                 yield stray
 
-    def _snapshot(self, found: Sequence[Sequence[rows.Values]]) -> Snapshot:
+    def _snapshot(self, found: Sequence[Sequence[rows.Values]]) -> RecoverySnapshot:
         """Return the rows that concern all runs.
 
         Damaged rows of DAGs, files, versions, pools and DAG triggers are included with
@@ -142,7 +152,7 @@ class RecoveryReader(QueryInterface):
             found
         )
         drained, *people = more
-        return Snapshot(
+        return RecoverySnapshot(
             dags=self._shown(selects.ALL_DAGS, rows.dag_row, dags),
             dag_files=self._shown(selects.ALL_DAG_FILES, rows.dag_file_row, dag_files),
             versions=self._shown(selects.NEEDED_VERSIONS, rows.version_row, versions),
@@ -167,7 +177,7 @@ class RecoveryReader(QueryInterface):
     ) -> list[Row]:
         def stands_for(damage: Damage, row: Row | None) -> Row | None:
             self.damages.note(damage)
-            return marked(damage, row)
+            return mark_damaged(damage, row)
 
         return read_rows(statement, made, found, stands_for)
 
@@ -186,13 +196,13 @@ class RecoveryReader(QueryInterface):
             self.damages.note(damage)
             if row is not None:
                 damages[row.run_no] = damage
-            return marked(damage, row)
+            return mark_damaged(damage, row)
 
         made = read_rows(statement, rows.run_row, found, note)
         return [(run, damages.get(run.run_no)) for run in made]
 
     async def _pieces(
-        self, run: RunRow, of_run: _OfRun, parts: Sequence[OfRuns]
+        self, run: RunRow, of_run: _OfRun, parts: Sequence[RowsByRun]
     ) -> AsyncIterator[LiveRun]:
         """Yield one run: complete if it is small, else one page of tasks or triggers at a time."""
         number = run.run_no
@@ -209,7 +219,7 @@ class RecoveryReader(QueryInterface):
             last, waits = (), more
         yield self._piece(head, of_run, tasks=last, triggers=waits, is_whole=True)
 
-    async def _head(self, run: RunRow, of_run: _OfRun, parts: Sequence[OfRuns]) -> LiveRun:
+    async def _head(self, run: RunRow, of_run: _OfRun, parts: Sequence[RowsByRun]) -> LiveRun:
         _, expansions, widths, _, progress, events, items = [
             (statement, await part.all_of(run.run_no))
             if at not in {_TASKS, _TRIGGERS}
@@ -272,11 +282,11 @@ class RecoveryReader(QueryInterface):
         """See ``Store``."""
         questions = [self._question(statement, run_no=run_no) for statement in _OF_ONE_RUN]
         async with self._streaming(questions) as (found, *fetches):
-            parts = list(map(OfRuns, fetches, _RUN_COLUMNS))
+            parts = list(map(RowsByRun, fetches, _RUN_COLUMNS))
             yield self._of_runs(await found(PAGE_ROWS), parts)
 
     async def _of_runs(
-        self, found: Sequence[rows.Values], parts: Sequence[OfRuns]
+        self, found: Sequence[rows.Values], parts: Sequence[RowsByRun]
     ) -> AsyncIterator[LiveRun]:
         for run, damage in self._runs(selects.RUN_BY_NO, found):
             async for piece in self._pieces(run, _OfRun(self.damages, damage), parts):
@@ -288,7 +298,7 @@ def _counted(values: rows.Values) -> tuple[TaskNo, int]:
     return task_no, count
 
 
-def _progress(values: rows.Values) -> Progress:
+def _progress(values: rows.Values) -> CoroutineProgress:
     _, task_no, count, first_failed, open_kind, open_name = values
     first = -1 if first_failed is None else first_failed
-    return Progress(task_no, count, first, open_kind or "", open_name or "")
+    return CoroutineProgress(task_no, count, first, open_kind or "", open_name or "")

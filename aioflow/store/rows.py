@@ -1,21 +1,30 @@
-"""Conversion of table rows to the Structs of ``model``."""
+"""Conversion between table rows and the Structs of ``model``, and the damaged rows found so far.
+
+Structured values are packed into one column as msgpack.
+
+Secrets, connections and variables are encrypted and bound to their names. The envelope is bound to
+the row's number, which changes each time a value is set. Kind and name are encrypted with the
+value, so a row cannot be used in place of another or of its own earlier version.
+"""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from aioflow.crypto import Vault
-from aioflow.model.backfill import BackfillRow
-from aioflow.model.batch import JournalRow
-from aioflow.model.dag import DagSpec
-from aioflow.model.ids import TriggerNo
+from aioflow.model.batch import Batch, JournalRow
+from aioflow.model.dag import BackfillRow, DagSpec, ValueKind
+from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.rows import (
+    DAMAGED,
     DagFileRow,
     DagRow,
+    Damage,
     EventRow,
     ExpansionRow,
     ItemRow,
@@ -28,25 +37,35 @@ from aioflow.model.rows import (
     TaskRow,
     TriggerRow,
     TryRow,
+    ValueRow,
     VersionRow,
 )
 from aioflow.model.states import Failure, RecordState, RunState, TaskState, TriggerState
+from aioflow.model.triggers import DagTriggerRow
 from aioflow.protocol.outbox import decoder_of
 
 __all__ = (
+    "DAMAGE_LIMIT",
     "RUN_STATES",
     "TRIGGER_TABLE",
+    "Damages",
     "Values",
     "backfill_row",
     "dag_file_row",
     "dag_row",
+    "deleted_values",
     "encrypted_kwargs",
     "event_row",
     "expansion_row",
     "item_row",
     "journal_row",
+    "last_of_each",
+    "mark_damaged",
     "named_event_row",
+    "new_values",
     "outbox_row",
+    "pack",
+    "packed_failure",
     "pool_row",
     "record_row",
     "result_row",
@@ -54,6 +73,7 @@ __all__ = (
     "task_row",
     "trigger_row",
     "try_row",
+    "value_row",
     "version_row",
 )
 
@@ -308,3 +328,124 @@ def journal_row(values: Values) -> JournalRow:
 
 def _failure(packed: bytes | None) -> Failure | None:
     return None if packed is None else _failure_decoder.decode(packed)
+
+
+Row = TypeVar("Row")
+
+pack = msgspec.msgpack.Encoder().encode
+
+
+def packed_failure(failure: Failure | None) -> bytes | None:
+    """Return a failure encoded for its column."""
+    return None if failure is None else pack(failure)
+
+
+def last_of_each(rows: Iterable[Row], key: Callable[[Row], object]) -> Sequence[Row]:
+    """Return the last row for each key."""
+    return list({key(row): row for row in rows}.values())
+
+
+_VALUE_TABLE = "named_value"
+
+_value_decoder = msgspec.msgpack.Decoder(tuple[str, str, bytes])
+
+
+def new_values(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return the values that are set."""
+
+    def values(row: ValueRow) -> tuple[Any, ...]:
+        encrypted = vault.encrypt(_VALUE_TABLE, row.value_no, pack((row.kind, row.name, row.value)))
+        return (str(row.kind), row.name, row.value_no, row.at, encrypted)
+
+    return [values(row) for row in _last_values(batch) if row.value is not None]
+
+
+def deleted_values(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return the values that are deleted."""
+    return [(str(row.kind), row.name) for row in _last_values(batch) if row.value is None]
+
+
+def _last_values(batch: Batch) -> list[ValueRow]:
+    return list({(row.kind, row.name): row for row in batch.values}.values())
+
+
+def value_row(values: Sequence[Any], vault: Vault) -> ValueRow:
+    """Return a row of ``named_value``, without its value if no available key decrypts it."""
+    kind, name, value_no, at, encrypted = values
+    opened = vault.decrypt(_VALUE_TABLE, value_no, encrypted)
+    value = None
+    if opened is not None:
+        *of, told = _value_decoder.decode(opened)
+        value = told if of == [kind, name] else None
+    return ValueRow(kind=ValueKind(kind), name=name, value_no=value_no, at=at, value=value)
+
+
+DAMAGE_LIMIT = 1_000
+"""Number of damaged rows that are remembered. Only the first ones are."""
+
+
+class Damages:
+    """The damaged rows that reads have found.
+
+    Attributes:
+        on_found: Called once for each damaged row.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], Damage] = {}
+        self.on_found: Callable[[Damage], None] | None = None
+
+    def note(self, damage: Damage) -> None:
+        """Record a damaged row.
+
+        Damage without a key is ignored. It comes from an aggregate, and reads of the rows report
+        it.
+        """
+        if not damage.key_values:
+            return
+        place = damage.table, damage.key
+        if place in self._found or len(self._found) >= DAMAGE_LIMIT:
+            return
+        self._found[place] = damage
+        if self.on_found is not None:
+            self.on_found(damage)
+
+    def listen(self, on_found: Callable[[Damage], None]) -> None:
+        """Register a callback for damaged rows, and call it for those already found."""
+        self.on_found = on_found
+        for damage in self._found.values():
+            on_found(damage)
+
+    def of_run(self, run_no: RunNo) -> Damage | None:
+        """Return the first damage found in the rows of a run."""
+        found = self._found.values()
+        return next((damage for damage in found if damage.run_no == run_no), None)
+
+    def all(self) -> list[Damage]:
+        """Return all damage in the order in which it was found."""
+        return list(self._found.values())
+
+    def forget(self, damage: Damage) -> None:
+        """Remove a row that is no longer damaged."""
+        self._found.pop((damage.table, damage.key), None)
+
+
+def mark_damaged(damage: Damage, row: Row | None) -> Row | None:
+    """Return the row marked as damaged, if it has a field for that."""
+    match cast("Any", row):
+        case RunRow():
+            return cast("Row", replace(row, quarantine=str(damage)[:1000]))  # type: ignore[type-var]
+        case TaskRow() | TryRow() | TriggerRow() | RecordRow():
+            return cast("Row", replace(row, failure=damage.failure))  # type: ignore[type-var]
+        case DagFileRow():
+            return cast("Row", replace(row, reason=DAMAGED, message=str(damage)))  # type: ignore[type-var]
+        case BackfillRow():
+            return cast("Row", replace(row, failure=str(damage)))  # type: ignore[type-var]
+        case DagRow():
+            return cast("Row", replace(row, paused=True))  # type: ignore[type-var]
+        case OutboxRow():
+            return cast("Row", replace(row, body=b""))  # type: ignore[type-var]
+        case DagTriggerRow():
+            return cast("Row", replace(row, kwargs=None))  # type: ignore[type-var]
+        case _:
+            return row

@@ -1,4 +1,4 @@
-"""The reading statements for both databases; ``sql.compiled`` compiles them."""
+"""The reading statements for both databases; ``changes.compiled`` compiles them."""
 
 from __future__ import annotations
 

@@ -1,13 +1,19 @@
-"""The tables as all statements use them; ``migrations`` creates them in a database.
+"""The tables as all statements use them, and the check and migration of their schema.
 
 The columns of a table have the order of the fields of its Struct in ``model``.
+
+``migrations`` creates the tables in a database. Alembic migrates and is imported only if there is
+something to migrate. An empty SQLite file gets the final schema at once, from
+``migrations/<revision>.sql``.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from zlib import compress
 
+import sqlalchemy
 from sqlalchemy import (
     CheckConstraint,
     Column,
@@ -20,6 +26,7 @@ from sqlalchemy import (
     literal_column,
 )
 
+from aioflow.errors import ForeignDatabase, SchemaMismatch
 from aioflow.store.columns import (
     NUMBER,
     blob,
@@ -30,12 +37,21 @@ from aioflow.store.columns import (
     name,
     number,
     place,
+    small,
     state,
     text,
 )
 
 __all__ = (
+    "HEAD_REVISION",
+    "PRODUCT",
+    "REVISION_TABLE",
+    "account",
+    "api_token",
+    "audit",
+    "audit_head",
     "backfill",
+    "check_revision",
     "clear_request",
     "dag",
     "dag_event",
@@ -46,6 +62,7 @@ __all__ = (
     "event",
     "expansion",
     "journal",
+    "login",
     "map_label",
     "meta",
     "metadata",
@@ -58,11 +75,14 @@ __all__ = (
     "record",
     "result",
     "run",
+    "sqlite_schema_script",
+    "statements",
     "stream_item",
     "task",
     "task_trigger",
     "try_",
     "unsuccessful",
+    "upgrade_schema",
     "version",
 )
 
@@ -458,3 +478,148 @@ outbox = Table("outbox", metadata, key("outbox_no"), text("kind"), blob("body"),
 journal = Table(
     "journal", metadata, key("commit_no"), instant("at"), blob("body"), sqlite_strict=True
 )
+
+
+_LAST_ROLE = 2
+
+account = Table(
+    "account",
+    metadata,
+    key("account_no"),
+    text("name", CheckConstraint("length(name) <= 250")),
+    blob("secret"),
+    state(_LAST_ROLE, "role"),
+    small("is_disabled"),
+    instant("created_at"),
+    instant("changed_at"),
+    sqlite_strict=True,
+)
+Index("account_by_name", account.c.name, unique=True)
+
+api_token = Table(
+    "api_token",
+    metadata,
+    key("token_no"),
+    text("name", CheckConstraint("length(name) <= 250")),
+    blob("digest"),
+    state(_LAST_ROLE, "role"),
+    blob("scopes", null=True),
+    instant("created_at"),
+    text("created_by"),
+    number("expires_at", null=True),
+    instant("revoked_at", null=True),
+    instant("last_used_at", null=True),
+    sqlite_strict=True,
+)
+Index("api_token_by_digest", api_token.c.digest, unique=True)
+
+login = Table(
+    "login",
+    metadata,
+    key("login_no"),
+    text("name", CheckConstraint("length(name) <= 250")),
+    blob("digest"),
+    instant("created_at"),
+    number("expires_at"),
+    text("address"),
+    sqlite_strict=True,
+)
+Index("login_by_digest", login.c.digest, unique=True)
+
+audit = Table(
+    "audit",
+    metadata,
+    key("audit_no"),
+    instant("at"),
+    text("actor"),
+    text("role"),
+    text("action"),
+    text("target"),
+    text("address"),
+    small("is_refused"),
+    text("code", null=True),
+    text("before", null=True),
+    text("after", null=True),
+    blob("previous"),
+    blob("digest"),
+    sqlite_strict=True,
+)
+
+audit_head = Table(
+    "audit_head",
+    metadata,
+    key("head_no"),
+    blob("encrypted"),
+    sqlite_strict=True,
+)
+
+
+HEAD_REVISION = "0001"
+"""The revision this program works with. Revisions are numbered in order."""
+
+PRODUCT = "aioflow"
+"""The value of the row ``product`` in the table ``meta``."""
+
+REVISION_TABLE = "alembic_version"
+
+_MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+def check_revision(where: str, product: str | None, revision: str | None) -> bool:
+    """Return whether the schema is current. Otherwise it is older and can be migrated.
+
+    Args:
+        where: The database, for messages.
+        product: The value of the row ``product``, if it exists.
+        revision: The revision recorded by Alembic, if any.
+
+    Raises:
+        ForeignDatabase: If aioflow did not create it.
+        SchemaMismatch: If it is newer than this program.
+    """
+    if product != PRODUCT or revision is None:
+        raise ForeignDatabase(f"{where} holds a database that aioflow did not make")
+    if not revision.isdigit() or int(revision) > int(HEAD_REVISION):
+        raise SchemaMismatch(
+            f"{where} has schema {revision}, this aioflow knows {HEAD_REVISION} at most; "
+            "use the newer version of aioflow that made it"
+        )
+    return revision == HEAD_REVISION
+
+
+def statements(revision: str, dialect: str) -> list[str]:
+    """Return the statements that create the schema of a revision in an empty database.
+
+    There are such statements for the first revision, and for SQLite also for ``HEAD_REVISION``.
+
+    Args:
+        revision: A revision.
+        dialect: ``sqlite`` or ``postgresql``.
+    """
+    text = (_MIGRATIONS / f"{revision}.{dialect}.sql").read_text(encoding="utf-8")
+    return [statement for part in text.split(";\n") if (statement := part.strip())]
+
+
+def sqlite_schema_script() -> str:
+    """Return the script that creates schema ``HEAD_REVISION`` in an empty SQLite file.
+
+    The script contains its own transaction, and the table in which Alembic records the revision.
+    """
+    columns = f"version_num VARCHAR(32) NOT NULL, CONSTRAINT {REVISION_TABLE}_pkc PRIMARY KEY"
+    recorded = (
+        f"CREATE TABLE {REVISION_TABLE} ({columns} (version_num))",
+        f"INSERT INTO {REVISION_TABLE} VALUES ('{HEAD_REVISION}')",
+    )
+    script = ("BEGIN", *recorded, *statements(HEAD_REVISION, "sqlite"), "COMMIT")
+    return "".join(f"{statement};\n" for statement in script)
+
+
+def upgrade_schema(connection: sqlalchemy.Connection) -> None:
+    """Migrate the schema to ``HEAD_REVISION`` in the open transaction."""
+    import alembic.command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    alembic.command.upgrade(config, HEAD_REVISION)

@@ -14,12 +14,11 @@ from importlib.metadata import version
 
 from aioflow.clock import Clock, SystemClock
 from aioflow.errors import Fenced, HomeBusy, SettingsError, StoreUnavailable
-from aioflow.errors.daemon import ANOTHER_DATABASE
+from aioflow.errors.runtime import ANOTHER_DATABASE
 from aioflow.model.rows import NodeFacts
 from aioflow.settings import Settings
-from aioflow.settings.identity import own_identity
-from aioflow.store import Store
-from aioflow.store.owner import Owner
+from aioflow.settings.home import own_identity
+from aioflow.store import Owner, Store
 from aioflow.telemetry.log import Logger
 
 __all__ = ("LEASE_SECONDS", "Beating", "prepare_claim", "wait_for_takeover")

@@ -7,9 +7,8 @@
 
 from __future__ import annotations
 
-from aioflow.testing.backfill import SimBackfill
 from aioflow.testing.collect import BEGINS_AT, collect
-from aioflow.testing.runs import RunStuck, SimRun, SimTask
+from aioflow.testing.runs import RunStuck, SimBackfill, SimRun, SimTask
 from aioflow.testing.sim import Sim
 
 __all__ = ("BEGINS_AT", "RunStuck", "Sim", "SimBackfill", "SimRun", "SimTask", "collect")

@@ -15,7 +15,7 @@ from aioflow.author.node import Node
 from aioflow.author.ref import Linked
 from aioflow.author.task import TaskFunction
 from aioflow.model.dag import Body
-from aioflow.worker.code import Code, CodeCache
+from aioflow.worker.code.loader import Code, CodeCache
 
 __all__ = ("LoadedCodeCache", "Replaceable", "Understudies")
 

@@ -15,15 +15,20 @@ from typing import Any, TypeVar
 import anyio
 
 from aioflow.author import codec
+from aioflow.author.codec import run_steps
 from aioflow.author.duration import Duration, microseconds
-from aioflow.author.steps import at_once
 from aioflow.author.trigger import Trigger, TriggerEvent, prepare, serialize, set_last_event
 from aioflow.model.timestamps import to_datetime, to_timestamp
-from aioflow.testing.fake_time import VirtualClock, also_in, wall_clock
-from aioflow.testing.loop import VirtualLoop, threads_are_counted
-from aioflow.testing.standstill import Standstill
-from aioflow.worker.trigger_events import check, events_of, payload_of
-from aioflow.worker.triggers import call_cleanup
+from aioflow.testing.fake_time import (
+    Standstill,
+    VirtualClock,
+    VirtualLoop,
+    threads_are_counted,
+    virtual_time_in,
+    wall_clock,
+)
+from aioflow.worker.trigger.instance import checked_event, events_of, payload_of
+from aioflow.worker.triggerer import call_cleanup
 
 __all__ = ("BEGINS_AT", "aware", "collect")
 
@@ -78,7 +83,7 @@ async def collect(
         ThreadPoolExecutor(1, thread_name_prefix="aioflow-collect") as thread,
         threads_are_counted(),
         wall_clock(clock),
-        also_in([] if module is None else [module]),
+        virtual_time_in([] if module is None else [module]),
     ):
         return await standstill.awaited(
             thread.submit(_turn, loop, lambda: _events(trigger, seconds, count))
@@ -93,7 +98,7 @@ def aware(moment: datetime) -> datetime:
 def _stored(event: TriggerEvent[T], trigger: Trigger[T]) -> TriggerEvent[T]:
     """Return an event as the next execution sees it: its payload is stored and read again."""
     name = type(trigger).__name__
-    payload: Any = codec.decode(at_once(payload_of(check(event, name), name)))
+    payload: Any = codec.decode(run_steps(payload_of(checked_event(event, name), name)))
     return TriggerEvent(payload, event.key)
 
 
@@ -108,7 +113,7 @@ async def _events(trigger: Trigger[T], seconds: float, count: int | None) -> lis
                 if isinstance(events, AsyncGenerator):
                     await stack.enter_async_context(aclosing(events))
                 async for event in events:
-                    checked: Any = check(event, name)
+                    checked: Any = checked_event(event, name)
                     set_last_event(trigger, _stored(checked, trigger))
                     found.append(checked)
                     if len(found) == count:

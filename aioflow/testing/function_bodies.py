@@ -1,4 +1,4 @@
-"""Runs ``def`` bodies in threads of this process, one at a time, alternating with the event loop.
+"""Runs ``def`` bodies and callbacks in threads, one at a time, alternating with the event loop.
 
 While a body runs, the event loop is blocked and no time passes. When the body sleeps or requests a
 result, the loop continues. So the order of events does not depend on the machine.
@@ -10,22 +10,38 @@ import asyncio
 import contextlib
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from aioflow.author.callbacks import Notification, outbound
 from aioflow.errors import LinkClosed
-from aioflow.protocol.commands import ForgetRun, Hello, Order, Recall, Reply, RunInfo, StartTask
-from aioflow.protocol.reports import Ended, Recalled, TaskStarted
-from aioflow.testing.loop import napping, virtual_loop
-from aioflow.worker.code import CodeCache
-from aioflow.worker.outcome import now
-from aioflow.worker.run_body import run_body
-from aioflow.worker.runs import Runs
+from aioflow.protocol.commands import (
+    ForgetRun,
+    Hello,
+    Notify,
+    Order,
+    Recall,
+    Reply,
+    RunCallback,
+    RunInfo,
+    StartTask,
+)
+from aioflow.protocol.reports import CallbackReturned, Ended, Recalled, TaskStarted
+from aioflow.testing.fake_time import napping, virtual_loop
+from aioflow.worker.callbacks import call, notify
+from aioflow.worker.code.loader import CodeCache
 from aioflow.worker.shared_host import ReportBuffer
+from aioflow.worker.slot import run_body
+from aioflow.worker.task.arguments import Runs
+from aioflow.worker.task.outcome import now
 
-__all__ = ("BodyHost", "Turns")
+__all__ = (
+    "BodyHost",
+    "CallingHost",
+    "Turns",
+)
 
 Outcome = TypeVar("Outcome")
 
@@ -207,3 +223,64 @@ class BodyHost:
 
         running.pause(ask)
         return got[0]
+
+
+class CallingHost:
+    """The role ``callbacks``, see ``worker.callbacks``.
+
+    Args:
+        announce: Called with the number of each call before it begins.
+        on_notification: Called with each notification instead of sending it.
+    """
+
+    def __init__(
+        self,
+        reports: ReportBuffer,
+        code_cache: CodeCache,
+        announce: Callable[[int], None],
+        on_notification: Callable[[Notification], None],
+    ) -> None:
+        self._reports = reports
+        self._loop = asyncio.get_running_loop()
+        self._runs = Runs(code_cache)
+        self._announce = announce
+        self._running: Turns[CallbackReturned] | None = None
+        outbound.set(on_notification)
+
+    def handle(self, command: Order) -> None:
+        """See ``worker.shared_host.Role``."""
+        match command:
+            case RunCallback():
+                self._begin(command.number, partial(call, command, self._runs, self._drive))
+            case Notify():
+                self._begin(command.number, partial(notify, command))
+            case RunInfo():
+                self._runs.add(command)
+            case ForgetRun():
+                self._runs.forget(command.run_no)
+            case _:
+                raise LinkClosed(f"a callback host was ordered {type(command).__name__}")
+
+    def kill(self) -> None:
+        """End the running callback where it pauses."""
+        if self._running is not None:
+            self._running.kill()
+
+    def _begin(self, number: int, work: Callable[[], CallbackReturned]) -> None:
+        self._announce(number)
+        self._running = Turns(work, self._reports.report)
+        self._loop.call_soon(self._running.begin)
+
+    def _drive(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on the node's event loop, while the thread of the callback waits."""
+        running = self._running
+        assert running is not None  # noqa: S101 - it is called
+        tasks: list[asyncio.Task[Any]] = []
+
+        def wish(go_on: Callable[[], None]) -> None:
+            task = self._loop.create_task(coroutine)
+            task.add_done_callback(lambda _: go_on())
+            tasks.append(task)
+
+        running.pause(wish)
+        return tasks[0].result()

@@ -1,39 +1,111 @@
 """Hosts without processes: the real roles on the node's event loop, behind real frames.
 
 Real: the executors and the triggerer on the daemon's side, every message in between, and the hosts
-of coroutines and triggers on the other side. Not real: the socket and the process.
+of coroutines and triggers on the other side. Not real: the socket and the process. As several hosts
+share one process, ``print`` is routed to the log of the try that prints.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import io
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, Protocol, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Protocol, TextIO, cast
 
 import anyio
 import msgspec
 
-from aioflow.author.notifiers import Notification
+from aioflow.author.callbacks import Notification
 from aioflow.model.states import Failure
 from aioflow.protocol.commands import Hello, Order, Ping, Reply, StartTask
 from aioflow.protocol.reports import Pong, Report
-from aioflow.testing.callbacks import CallingHost
-from aioflow.testing.function_bodies import BodyHost
-from aioflow.testing.loop import HostScope, host_scope
-from aioflow.testing.output import ForwardedOutput, beneath
-from aioflow.worker.code import CodeCache
+from aioflow.testing.fake_time import HostScope, host_scope
+from aioflow.testing.function_bodies import BodyHost, CallingHost
+from aioflow.worker.code.loader import CodeCache
 from aioflow.worker.coroutines import CoroutineHost
-from aioflow.worker.crash_recorder import NO_OWNER, CrashRecorder
-from aioflow.worker.frames import frames
-from aioflow.worker.link import Link
+from aioflow.worker.link import Link, frames
 from aioflow.worker.shared_host import ABANDONED_LIMIT, ReportBuffer
-from aioflow.worker.triggers import TriggerHost
+from aioflow.worker.triggerer import TriggerHost
+from aioflow.worker.watchdog import NO_OWNER, CrashRecorder
 
-__all__ = ("InlineChildren",)
+__all__ = (
+    "ForwardedOutput",
+    "InlineChildren",
+    "process_streams",
+    "streams_are_shared",
+)
+
+
+class ForwardedOutput(io.TextIOBase):
+    """A stream that passes on what is written.
+
+    Args:
+        take: Called with each text.
+    """
+
+    def __init__(self, take: Callable[[str], object]) -> None:
+        self._take = take
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return "utf-8"
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self._take(text)
+        return len(text)
+
+
+class _SharedStream(ForwardedOutput):
+    """A replacement of a standard stream that writes to the stream of the current host."""
+
+    def __init__(self, real: TextIO, index: int) -> None:
+        super().__init__(self._give)
+        self.real = real
+        self._index = index
+
+    def _give(self, text: str) -> None:
+        home = host_scope.get()
+        mine = None if home is None else home.streams
+        (self.real if mine is None else mine[self._index]).write(text)
+
+    def fileno(self) -> int:
+        return self.real.fileno()
+
+    def flush(self) -> None:
+        self.real.flush()
+
+
+def process_streams() -> tuple[TextIO, TextIO]:
+    """Return the process's own streams, looked up at each write."""
+
+    def to(name: str) -> TextIO:
+        def write(text: str) -> None:
+            stream = getattr(sys, name)
+            (stream.real if isinstance(stream, _SharedStream) else stream).write(text)
+
+        return ForwardedOutput(write)  # type: ignore[return-value]
+
+    return to("stdout"), to("stderr")
+
+
+@contextmanager
+def streams_are_shared() -> Iterator[None]:
+    """Route output to the streams of the host that prints."""
+    before = sys.stdout, sys.stderr
+    sys.stdout = _SharedStream(before[0], 0)
+    sys.stderr = _SharedStream(before[1], 1)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
 
 _HEADER_BYTES = 4
 
@@ -224,7 +296,7 @@ class InlineChild:
             )
             return
         before = sys.stdout, sys.stderr
-        sys.stdout, sys.stderr = beneath()
+        sys.stdout, sys.stderr = process_streams()
         try:
             make = CoroutineHost if welcome.role == "async" else TriggerHost
             self._role = make(report_buffer, CrashRecorder(), welcome, self._code_cache)

@@ -16,23 +16,20 @@ import anyio
 import msgspec
 
 from aioflow.api import Api
+from aioflow.author.callbacks import Notification
 from aioflow.author.dag import DAG, registered
-from aioflow.author.describe import describe
+from aioflow.author.dag_spec import describe
 from aioflow.author.duration import Duration, microseconds
-from aioflow.author.notifiers import Notification
 from aioflow.errors import DagError
-from aioflow.model.backfill import Reprocess
+from aioflow.model.dag import Reprocess
 from aioflow.model.timestamps import to_datetime, to_timestamp
 from aioflow.protocol.inputs import FileParsed
-from aioflow.testing.backfill import SimBackfill
 from aioflow.testing.code import LoadedCodeCache, Replaceable, Understudies
 from aioflow.testing.collect import BEGINS_AT, aware
 from aioflow.testing.crash_test import Ending, ending_of, play_crashing_everywhere
-from aioflow.testing.fake_time import also_in
-from aioflow.testing.loop import Stalled
-from aioflow.testing.node import Node
-from aioflow.testing.runs import RunStuck, SimRun
-from aioflow.testing.sim_node import SimNode
+from aioflow.testing.fake_time import Stalled, virtual_time_in
+from aioflow.testing.runs import RunStuck, SimBackfill, SimRun
+from aioflow.testing.sim_node import Node, SimNode
 
 __all__ = ("Sim",)
 
@@ -386,7 +383,7 @@ class Sim:
         elif spec.trigger is not None:
             version = f"{dag.dag_id}, by events"
         self._code_cache.put(version, dag)
-        self._closing.enter_context(also_in(_modules(dag)))
+        self._closing.enter_context(virtual_time_in(_modules(dag)))
         self._understudies.enter(dag)
         parsed = FileParsed(file=file, version=version, dags=(spec,), sources={})
 

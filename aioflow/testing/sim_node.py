@@ -1,32 +1,157 @@
-"""The environment of a simulated node: an event loop in a thread, and a database."""
+"""A simulated node and its environment: an event loop in a thread, and a database.
+
+``Node`` is one lifetime of it: real engine, executors and triggerer, wired as usual.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
+import random
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import anyio
+from anyio.abc import TaskStatus
 
-from aioflow.author.notifiers import Notification
+from aioflow.api import Api
+from aioflow.author.callbacks import Notification
 from aioflow.clock import SystemClock
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.why import still_waits
 from aioflow.crypto import KEY_BYTES, Vault
+from aioflow.engine.loop import Engine
 from aioflow.errors import DaemonStopping
+from aioflow.executors.effect_handlers import effect_handlers
+from aioflow.executors.executor_context import ExecutorContext
+from aioflow.executors.host_pool import HostPool
+from aioflow.executors.slot_executor import SlotExecutor
 from aioflow.model.batch import Batch
+from aioflow.model.rows import VersionRow
 from aioflow.model.timestamps import Timestamp, to_datetime
-from aioflow.store.inline import open_inline
-from aioflow.testing.fake_time import VirtualClock, wall_clock
-from aioflow.testing.loop import Stalled, VirtualLoop, nap_here, threads_are_counted
-from aioflow.testing.node import Node
-from aioflow.testing.output import streams_are_shared
-from aioflow.testing.standstill import Standstill
-from aioflow.worker.code import CodeCache
+from aioflow.notifications import OutboxWorker, Pace, Targets
+from aioflow.processes import Children
+from aioflow.protocol.effects import DeliverOutbox, RestoreCode
+from aioflow.protocol.outbox import Alert
+from aioflow.queries import QueryHandler
+from aioflow.redaction import Masks
+from aioflow.store import Store
+from aioflow.store.sqlite.inline import open_inline
+from aioflow.telemetry.task_log import TaskLog
+from aioflow.testing.fake_time import (
+    Stalled,
+    Standstill,
+    VirtualClock,
+    VirtualLoop,
+    nap_here,
+    threads_are_counted,
+    wall_clock,
+)
+from aioflow.testing.hosts import InlineChildren, streams_are_shared
+from aioflow.worker.code.loader import CodeCache
 
-__all__ = ("NodeCrashed", "SimNode")
+__all__ = (
+    "CPU_SLOTS",
+    "Node",
+    "NodeCrashed",
+    "SimNode",
+)
+
+CPU_SLOTS, ASYNC_SLOTS = 4, 1_000
+_NOT_WATCHED = math.inf
+_SEED = 0
+
+
+class Node:
+    """A whole node, except for its processes, its catalog and its web server.
+
+    Attributes:
+        engine: Its engine.
+        api: Its API.
+        alerts: Alerts that would have been sent.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: VirtualClock,
+        home: Path,
+        code_cache: CodeCache,
+        on_commit: Callable[[Batch], None],
+        on_notification: Callable[[Notification], None],
+    ) -> None:
+        slots = Slots(cpu_slots=CPU_SLOTS, async_slots=ASYNC_SLOTS)
+        rng = random.Random(_SEED)
+        self.engine = engine = Engine(store, slots, clock=clock, random=rng.random)
+        engine.timers.look_seconds = math.inf
+        self.alerts: list[Alert] = []
+        masks = Masks()
+        self._tasklog = TaskLog(home / "logs", clock, masks=masks)
+        self._answers = QueryHandler(
+            store,
+            clock,
+            still_waits=lambda *task: still_waits(engine.memory, *task),
+            masks=masks,
+        )
+        context = ExecutorContext(
+            children=cast(Children, InlineChildren(code_cache, on_notification)),
+            code=home / "code",
+            results=home / "results",
+            tasklog=self._tasklog,
+            report=engine.report,
+            clock=clock,
+            on_query=self._answers.submit,
+        )
+        self._slot = _unwatched_slots(context)
+        self._hosts = HostPool(context, health_seconds=_NOT_WATCHED, idle_seconds=_NOT_WATCHED)
+        self._deliveries = OutboxWorker(
+            context,
+            store,
+            pace=Pace(processes=1, per_second=math.inf),
+            targets=Targets(),
+            restore=_nothing_is_missing,
+            on_alert=self.alerts.append,
+            needs_values=False,
+        )
+        self.api = Api(
+            engine, store, self._tasklog, clock=clock, home=home, cycle=self._answers.cycle
+        )
+        dispatcher = engine.dispatcher
+        dispatcher.register(effect_handlers(self._slot, self._hosts))
+        dispatcher.register({DeliverOutbox: self._deliveries.put, RestoreCode: _ignore})
+        dispatcher.subscribe(self.api.committed)
+        dispatcher.subscribe(self._answers.committed)
+        dispatcher.subscribe(lambda batch, _: on_commit(batch))
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Run until cancelled; signal ``task_status`` when it accepts requests."""
+        async with anyio.create_task_group() as services:
+            await services.start(self._tasklog.run)
+            await services.start(self._answers.run)
+            await services.start(self.engine.run)
+            await services.start(self._slot.run)
+            await services.start(self._hosts.run)
+            await services.start(self._deliveries.run)
+            task_status.started()
+
+
+def _ignore(_: RestoreCode) -> None:
+    """Do nothing: all code is in this process."""
+
+
+async def _nothing_is_missing(_: VersionRow) -> None:
+    """Do nothing: all code is in this process."""
+
+
+def _unwatched_slots(context: ExecutorContext) -> SlotExecutor:
+    """Return slots without liveness checks and idle limits: they have no real processes."""
+    never = math.inf
+    return SlotExecutor(context, CPU_SLOTS, idle_seconds=never, frozen_seconds=never)
+
 
 SLACK_SECONDS = 0.05
 """Virtual time allowed for due work to be done, since timers are coarse."""

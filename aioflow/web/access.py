@@ -14,8 +14,7 @@ from aioflow.model.access import HOME, Role
 from aioflow.web.auth_context import RequestContext
 from aioflow.web.guard import set_cookie
 from aioflow.web.permissions import By, Sent, admin, anybody, viewer
-from aioflow.web.responses import Json
-from aioflow.web.routing import CookieName, NodeApi, api_router
+from aioflow.web.routing import CookieName, Json, NodeApi, api_router
 
 __all__ = ("LoginBody", "NewTokenBody", "NewUserBody", "PasswordBody", "UserBody", "router")
 

@@ -16,14 +16,14 @@ from starlette.types import ASGIApp
 
 from aioflow.api import Api
 from aioflow.errors import AioflowError
-from aioflow.web import docs, static
+from aioflow.web import openapi, static
+from aioflow.web.auth_context import Proxies
 from aioflow.web.guard import Guard
+from aioflow.web.limits import ResponseBudget
 from aioflow.web.metrics import exposition
 from aioflow.web.openapi import describe
 from aioflow.web.permissions import Sent, anybody, check_routes, viewer
 from aioflow.web.problems import problem, problem_of
-from aioflow.web.proxy_headers import Proxies
-from aioflow.web.response_budget import ResponseBudget
 from aioflow.web.routes import API_ROUTES
 from aioflow.web.routing import NodeApi, NodeMetrics
 from aioflow.web.tokens import Token
@@ -113,12 +113,12 @@ async def _openapi() -> Response:
 
 @_router.get("/docs", dependencies=[viewer()])
 async def _docs() -> Response:
-    return HTMLResponse(docs.render(_description()))
+    return HTMLResponse(openapi.render_docs(_description()))
 
 
-@_router.get(docs.STYLE_PATH, dependencies=[viewer()])
+@_router.get(openapi.DOCS_STYLE_PATH, dependencies=[viewer()])
 async def _docs_style() -> Response:
-    return Response(docs.STYLE, media_type="text/css")
+    return Response(openapi.DOCS_STYLE, media_type="text/css")
 
 
 _ROUTES: tuple[BaseRoute, ...] = (*API_ROUTES, *_router.routes, *static.router.routes)

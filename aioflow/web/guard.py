@@ -20,15 +20,14 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aioflow.api.accounts import SESSION_SECONDS, Access
-from aioflow.api.auth_cache import Caller
+from aioflow.api.authentication import Caller
 from aioflow.clock import Clock
 from aioflow.errors import AioflowError, DaemonStopping
 from aioflow.model.access import HOME, AuditEntry, Role, told
 from aioflow.telemetry.log import Logger
-from aioflow.web.auth_context import RequestContext, set_request_context
+from aioflow.web.auth_context import Proxies, RequestContext, set_request_context
+from aioflow.web.limits import ANONYMOUS_BODY_LIMIT, BODY_LIMIT, read_body, refused_content_type
 from aioflow.web.problems import problem, problem_of
-from aioflow.web.proxy_headers import Proxies
-from aioflow.web.request_body import BODY_LIMIT, STRANGER_LIMIT, read_body, refused_type
 from aioflow.web.static import is_page
 from aioflow.web.tokens import Token
 
@@ -155,11 +154,11 @@ class Guard:
         self, scope: Scope, headers: Headers, receive: Receive, context: RequestContext
     ) -> Response | Receive:
         """Read the request body. Return a replacement ``receive``, or an error response."""
-        refusal = refused_type(headers, must=context.cookie is not None)
+        refusal = refused_content_type(headers, must=context.cookie is not None)
         if refusal is not None:
             return refusal
         is_open = (scope["method"], scope["path"]) in OPEN
-        body = await read_body(headers, receive, STRANGER_LIMIT if is_open else BODY_LIMIT)
+        body = await read_body(headers, receive, ANONYMOUS_BODY_LIMIT if is_open else BODY_LIMIT)
         if not isinstance(body, Response) and not self.is_good(context):  # reading may take long
             return problem(401, "web.unauthorized", "who asks may not any more")
         return body

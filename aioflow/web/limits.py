@@ -1,4 +1,12 @@
-"""Connection limits: in all, per address, and for the time and size of a request's head."""
+"""Limits of the web server: connections, request heads and bodies, and memory of responses.
+
+Connections are limited in total and per address, and the head of a request in time and size.
+Bodies are read whole before routing, with limits of size, nesting depth and time.
+
+The memory of responses is bounded in total and per caller. A large response waits for its share of
+the budget before any of its data is read, and is rejected if there is none in time. The data is
+sent in pieces, so that the connection holds no second copy.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +14,37 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, ClassVar, cast
 
+import anyio
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-__all__ = ("HEAD_BYTES", "HEAD_SECONDS", "IN_ALL", "PER_ADDRESS", "limited", "pending_paths")
+from aioflow.web.problems import problem
+
+__all__ = (
+    "ANONYMOUS_BODY_LIMIT",
+    "BODY_LIMIT",
+    "HEAD_BYTES",
+    "HEAD_SECONDS",
+    "JSON_DEPTH",
+    "MAX_CONNECTIONS",
+    "MAX_CONNECTIONS_PER_ADDRESS",
+    "MAX_RESPONSE_BYTES",
+    "MAX_RESPONSE_BYTES_PER_CALLER",
+    "PIECE_BYTES",
+    "BudgetShare",
+    "BudgetedResponse",
+    "ResponseBudget",
+    "is_json_too_deep",
+    "limited_protocol",
+    "pending_paths",
+    "read_body",
+    "refused_content_type",
+)
 
 HEAD_BYTES = 16 * 1024
 """Maximum size of a request's first line and headers."""
@@ -22,17 +55,17 @@ HEAD_SECONDS = 10.0
 _LINGER_SECONDS = 5.0
 """How long a client whose request was rejected may still send, and read the response."""
 
-IN_ALL = 1_000
-PER_ADDRESS = 200
+MAX_CONNECTIONS = 1_000
+MAX_CONNECTIONS_PER_ADDRESS = 200
 
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 
-_BUSY = (
+_TOO_MANY_CONNECTIONS = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nretry-after: 5\r\n"
     b"connection: close\r\n\r\n"
 )
 
-_REFUSED = (
+_BAD_HEAD = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n"
     b"content-length: %d\r\nconnection: close\r\n\r\n%b"
 )
@@ -47,7 +80,7 @@ def _is_cut_short(record: logging.LogRecord) -> bool:
     return kind is not None and issubclass(kind, asyncio.CancelledError)
 
 
-class _Limits:
+class _ConnectionLimits:
     """The limits of one server, and its open connections by address."""
 
     def __init__(
@@ -82,7 +115,7 @@ class _Limits:
 
 
 class _Connection(H11Protocol):
-    limits: ClassVar[_Limits]
+    limits: ClassVar[_ConnectionLimits]
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -98,7 +131,7 @@ class _Connection(H11Protocol):
         if self.limits.acquire(self._from):
             self._wait_for_head()
         else:
-            transport.write(_BUSY)
+            transport.write(_TOO_MANY_CONNECTIONS)
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -146,7 +179,7 @@ class _Connection(H11Protocol):
             if cycle.response_started:
                 self.transport.close()
                 return
-        self.transport.write(_REFUSED % (len(msg), msg.encode("ascii")))
+        self.transport.write(_BAD_HEAD % (len(msg), msg.encode("ascii")))
         self._is_refused = True
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -189,10 +222,10 @@ def pending_paths(connections: Iterable[object]) -> set[str]:
     return {path for path in paths if path is not None}
 
 
-def limited(
+def limited_protocol(
     *,
-    in_all: int = IN_ALL,
-    from_one: int = PER_ADDRESS,
+    in_all: int = MAX_CONNECTIONS,
+    from_one: int = MAX_CONNECTIONS_PER_ADDRESS,
     head_seconds: float = HEAD_SECONDS,
     is_exempt: Callable[[str], bool] = lambda address: False,
 ) -> type[asyncio.Protocol]:
@@ -204,5 +237,218 @@ def limited(
         head_seconds: See ``HEAD_SECONDS``.
         is_exempt: Returns whether an address, that of a proxy, is exempt from ``from_one``.
     """
-    limits = _Limits(in_all, from_one, head_seconds, is_exempt)
+    limits = _ConnectionLimits(in_all, from_one, head_seconds, is_exempt)
     return type("Connection", (_Connection,), {"limits": limits})
+
+
+BODY_LIMIT = 1024 * 1024
+"""Maximum bytes of a request's body."""
+
+ANONYMOUS_BODY_LIMIT = 16 * 1024
+"""The same without authentication, so that a thousand connections need little memory."""
+
+JSON_DEPTH = 64
+"""Nesting depth of lists and objects."""
+
+_BODY_SECONDS = 30.0
+
+# An unclosed string matches up to the end of the body: if the pattern could fail, it would be
+# tried again from each quote, in quadratic time.
+_JSON_STRING = re.compile(rb'(?s)"[^"\\]*(?:\\.?[^"\\]*)*(?:"|\Z)')
+_TO_SQUARE_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+_JSON_TYPES = frozenset({"application/json", "application/json;charset=utf-8"})
+
+
+def refused_content_type(headers: Headers, *, must: bool) -> Response | None:
+    """Return an error response if the body is not declared as JSON.
+
+    Args:
+        must: Whether a body without a type is rejected, too. A browser's form never sends a
+            body that is declared as JSON.
+    """
+    given = headers.get("content-type")
+    has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+    if given is None and not (must and has_body):
+        return None
+    plain = "" if given is None else given.lower().replace(" ", "").replace('"', "")
+    if plain in _JSON_TYPES and len(headers.getlist("content-type")) == 1:
+        return None
+    return problem(415, "web.content_type", "a body is application/json here")
+
+
+async def read_body(
+    headers: Headers, receive: Receive, limit: int = BODY_LIMIT
+) -> Response | Receive:
+    """Read the body. Return a ``receive`` that replays it, or an error response."""
+    length = headers.get("content-length", "0")
+    # `isdigit` also accepts digits that int() rejects.
+    if not (length.isascii() and length.isdigit()) or int(length[:20]) > limit:
+        return _body_too_large(limit)
+    pieces: list[bytes] = []
+    with anyio.move_on_after(_BODY_SECONDS) as patience:
+        size, more = 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return _replayed_body(message, receive)
+            piece = message.get("body", b"")
+            size += len(piece)
+            if size > limit:
+                return _body_too_large(limit)
+            pieces.append(piece)
+            more = message.get("more_body", False)
+    if patience.cancelled_caught:
+        return problem(408, "web.slow", f"the body did not come within {_BODY_SECONDS:g} s")
+    body = b"".join(pieces)
+    if is_json_too_deep(body):
+        return problem(400, "web.too_deep", f"JSON is at most {JSON_DEPTH} deep here")
+    return _replayed_body({"type": "http.request", "body": body, "more_body": False}, receive)
+
+
+def is_json_too_deep(body: bytes) -> bool:
+    """Return whether lists and objects are nested too deeply, in time linear to the body."""
+    if body.count(b"[") + body.count(b"{") <= JSON_DEPTH:
+        return False
+    left = _JSON_STRING.sub(b"", body).translate(_TO_SQUARE_BRACKETS, _NO_BRACKETS)
+    for _ in range(JSON_DEPTH):
+        shorter = left.replace(b"[]", b"")
+        if len(shorter) == len(left):
+            break
+        left = shorter
+    # Balanced brackets have been removed unless they are too deep; unclosed ones remain.
+    return b"[]" in left or left.count(b"[") > JSON_DEPTH
+
+
+def _body_too_large(limit: int) -> Response:
+    return problem(413, "web.too_large", f"a request takes at most {limit} bytes")
+
+
+def _replayed_body(message: Message, receive: Receive) -> Receive:
+    """Return a ``receive`` that returns this message first."""
+    first: list[Message] = [message]
+
+    async def give() -> Message:
+        return first.pop() if first else await receive()
+
+    return give
+
+
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
+MAX_RESPONSE_BYTES_PER_CALLER = 16 * 1024 * 1024
+"""Bytes: of all responses together, and of those for one user or one token."""
+
+PIECE_BYTES = 64 * 1024
+
+_BUDGET_WAIT_SECONDS = 5.0
+_RETRY_SECONDS = 5
+_TOO_MUCH = "web.too_much_held"
+
+
+class BudgetShare:
+    """The share of one response.
+
+    Attributes:
+        size: In bytes.
+    """
+
+    def __init__(self, budget: ResponseBudget, who: str, size: int) -> None:
+        self.size = 0
+        self._budget = budget
+        self._who = who
+        self.resize(size)
+
+    def resize(self, size: int) -> None:
+        """Change the share; 0 releases it."""
+        self._budget.add(self._who, size - self.size)
+        self.size = size
+
+
+class ResponseBudget:
+    """Counts the bytes that responses hold."""
+
+    def __init__(
+        self, *, in_all: int = MAX_RESPONSE_BYTES, of_one: int = MAX_RESPONSE_BYTES_PER_CALLER
+    ) -> None:
+        self._in_all = in_all
+        self._of_one = of_one
+        self._of: Counter[str] = Counter()
+        self._stirred = anyio.Event()
+
+    @property
+    def total(self) -> int:
+        """Bytes held in total."""
+        return self._of.total()
+
+    def is_full_for(self, who: str, size: int) -> bool:
+        """Return whether this many more bytes would exceed a caller's limit."""
+        return self._of[who] + size > self._of_one
+
+    def add(self, who: str, size: int) -> None:
+        """Add bytes, or subtract them; called by ``BudgetShare``."""
+        self._of[who] += size
+        if not self._of[who]:
+            del self._of[who]
+        if size < 0:
+            self._stirred.set()
+
+    async def take(self, who: str, size: int, *, patience_seconds: float) -> BudgetShare | None:
+        """Acquire a share, which has to be released; ``None`` after the timeout."""
+        with anyio.move_on_after(patience_seconds):
+            while self.is_full_for(who, size) or self.total + size > self._in_all:
+                self._stirred = anyio.Event() if self._stirred.is_set() else self._stirred
+                await self._stirred.wait()
+            return BudgetShare(self, who, size)
+        return None
+
+
+class BudgetedResponse(Response):
+    """A response that is created when the budget allows, and sent in pieces.
+
+    Args:
+        who: The caller.
+        size: Maximum size while it is created.
+        make: Creates the response. Its errors are handled like those of any route.
+    """
+
+    def __init__(
+        self, budget: ResponseBudget, who: str, size: int, make: Callable[[], Awaitable[Response]]
+    ) -> None:
+        super().__init__()
+        self._budget = budget
+        self._who = who
+        self._size = min(size, MAX_RESPONSE_BYTES_PER_CALLER)
+        self._make = make
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Called by the framework."""
+        share = await self._budget.take(
+            self._who, self._size, patience_seconds=_BUDGET_WAIT_SECONDS
+        )
+        if share is None:
+            await self._refusal()(scope, receive, send)
+            return
+        try:
+            answer = await self._make()
+            share.resize(len(answer.body))
+            await _send_in_pieces(answer, send)
+        finally:
+            share.resize(0)
+
+    def _refusal(self) -> Response:
+        again = {"retry-after": str(_RETRY_SECONDS)}
+        if self._budget.is_full_for(self._who, self._size):
+            detail = "you have asked for more than you take; take what has come, or ask for less"
+            return problem(429, _TOO_MUCH, detail, again)
+        return problem(503, _TOO_MUCH, "others ask for as much as there is room for", again)
+
+
+async def _send_in_pieces(answer: Response, send: Send) -> None:
+    head = {"status": answer.status_code, "headers": answer.raw_headers}
+    await send({"type": "http.response.start", **head})
+    body = memoryview(answer.body)
+    for at in range(0, max(len(body), 1), PIECE_BYTES):
+        piece = bytes(body[at : at + PIECE_BYTES])
+        more = at + PIECE_BYTES < len(body)
+        await send({"type": "http.response.body", "body": piece, "more_body": more})

@@ -1,11 +1,13 @@
-"""The OpenAPI document: every route with its parameters and response schemas.
+"""The OpenAPI document: every route with its parameters and response schemas, and its page.
 
-Schemas are generated from the structs that are encoded. Responses are not validated.
+Schemas are generated from the structs that are encoded. Responses are not validated. The page is
+rendered from the document, without scripts and without external files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
 from typing import Any, TypedDict
 
 import msgspec
@@ -13,15 +15,22 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from aioflow.api import page_schemas, schemas, wait_views
+from aioflow.api import page_schemas, schemas
 from aioflow.api.accounts import SessionView, TokenView, UserView
 from aioflow.api.audit import AuditView
 from aioflow.api.backfills import BackfillView, SlotView
-from aioflow.api.key_rotation import RotationView
-from aioflow.api.values import ConnectionView, ValueView
+from aioflow.api.values import ConnectionView, RotationView, ValueView
 from aioflow.model.dag import ValueKind
 
-__all__ = ("ANSWERS", "Problem", "describe", "operation_id")
+__all__ = (
+    "ANSWERS",
+    "DOCS_STYLE",
+    "DOCS_STYLE_PATH",
+    "Problem",
+    "describe",
+    "operation_id",
+    "render_docs",
+)
 
 _REFERENCE = "#/components/schemas/{name}"
 _METHODS = frozenset({"get", "put", "post", "delete"})
@@ -171,12 +180,12 @@ ANSWERS: Mapping[str, Any] = {
     "list_runs": list[schemas.RunSummary],
     "show_run": schemas.RunView,
     "list_tasks": list[schemas.TaskView],
-    "why_run": wait_views.ChainView,
+    "why_run": schemas.ChainView,
     "cancel": Cancelled,
     "clear": Cleared,
     "delete_run": RunDeleted,
     "mark": Marked,
-    "why_task": wait_views.ChainView,
+    "why_task": schemas.ChainView,
     "list_triggers": list[schemas.TriggerView],
     "list_slow": list[schemas.SlowView],
     "unquarantine": Unquarantined,
@@ -262,3 +271,123 @@ def _add_answers(described: dict[str, Any]) -> None:
 def _operations(described: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     for methods in described["paths"].values():
         yield from (operation for method, operation in methods.items() if method in _METHODS)
+
+
+DOCS_STYLE_PATH = "/docs/style.css"
+
+DOCS_STYLE = """:root { color-scheme: light dark; --line: #8884; --soft: #777; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem; padding: 0 1rem; }
+h1 { font-size: 1.4rem; } h2 { font-size: 1rem; margin: 2rem 0 .3rem; }
+code, pre { font: 13px/1.45 ui-monospace, monospace; overflow-wrap: anywhere; }
+pre { border-left: 3px solid var(--line); margin: .4rem 0; padding: .2rem .8rem;
+  white-space: pre-wrap; }
+table { border-collapse: collapse; } td, th { border-bottom: 1px solid var(--line);
+  padding: .2rem .9rem .2rem 0; text-align: left; vertical-align: top; }
+th, .soft { color: var(--soft); font-weight: 500; }
+nav li { list-style: none; } nav ul { columns: 2; padding: 0; }
+"""
+
+_SCHEMA_DEPTH = 6
+
+
+def render_docs(described: Mapping[str, Any]) -> str:
+    """Return the page as HTML."""
+    found = list(_described_operations(described))
+    links = "".join(
+        f'<li><a href="#{escape(name)}"><code>{method} {escape(path)}</code></a></li>'
+        for method, path, name, _ in found
+    )
+    schemas = described.get("components", {}).get("schemas", {})
+    parts = "".join(_operation_html(*one, schemas) for one in found)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width"><title>aioflow API</title>'
+        f'<link rel="stylesheet" href="{DOCS_STYLE_PATH}"></head><body><h1>aioflow API</h1>'
+        "<p>Errors are <code>application/problem+json</code> with a stable <code>code</code>. "
+        'The same as data: <a href="/api/v1/openapi.json">openapi.json</a>.</p>'
+        f"<nav><ul>{links}</ul></nav>{parts}</body></html>"
+    )
+
+
+def _described_operations(
+    described: Mapping[str, Any],
+) -> Iterator[tuple[str, str, str, Mapping[str, Any]]]:
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            yield method.upper(), path, operation["operationId"], operation
+
+
+def _operation_html(
+    method: str, path: str, name: str, operation: Mapping[str, Any], schemas: Mapping[str, Any]
+) -> str:
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+    takes = "" if body is None else f"<p>Takes</p>{_schema_html(body['schema'], schemas)}"
+    return (
+        f'<section><h2 id="{escape(name)}"><code>{method} {escape(path)}</code></h2>'
+        f"<p>{escape(operation.get('description', ''))}</p>"
+        f"{_parameters_html(operation.get('parameters', ()))}{takes}"
+        f"{_answer_html(operation, schemas)}</section>"
+    )
+
+
+def _parameters_html(parameters: Any) -> str:
+    if not parameters:
+        return ""
+    rows = "".join(
+        f"<tr><td><code>{escape(one['name'])}</code></td><td>{escape(one['in'])}</td>"
+        f"<td><code>{escape(_schema_text(one['schema'], {}, _SCHEMA_DEPTH))}</code></td></tr>"
+        for one in parameters
+    )
+    return f"<table><tr><th>Parameter</th><th>In</th><th></th></tr>{rows}</table>"
+
+
+def _answer_html(operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
+    parts = []
+    for status, answer in operation["responses"].items():
+        if not status.startswith("2"):
+            continue
+        for kind, content in answer.get("content", {}).items():
+            shape = _schema_html(content["schema"], schemas) if kind == "application/json" else ""
+            parts.append(f'<p class="soft">{escape(status)} {escape(kind)}</p>{shape}')
+    return "".join(parts)
+
+
+def _schema_html(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
+    return f"<pre>{escape(_schema_text(schema, schemas, 0))}</pre>"
+
+
+def _schema_text(schema: Any, schemas: Mapping[str, Any], depth: int) -> str:
+    """Return a schema in a compact notation; deeply nested ones by name."""
+    if not isinstance(schema, Mapping):
+        return "any"
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        target = schemas.get(name)
+        return (
+            name
+            if target is None or depth >= _SCHEMA_DEPTH
+            else _schema_text(target, schemas, depth)
+        )
+    if "anyOf" in schema:
+        return " | ".join(_schema_text(one, schemas, depth) for one in schema["anyOf"])
+    if "enum" in schema:
+        return " | ".join(repr(one) for one in schema["enum"])
+    kind = schema.get("type", "any")
+    if kind == "array":
+        inner = schema.get("items")
+        return f"[{_schema_text(inner, schemas, depth)}, ...]" if inner else "[...]"
+    if kind == "object":
+        return _object_text(schema, schemas, depth)
+    return str(kind)
+
+
+def _object_text(schema: Mapping[str, Any], schemas: Mapping[str, Any], depth: int) -> str:
+    fields = schema.get("properties")
+    if fields is None:
+        values = schema.get("additionalProperties")
+        return f"{{name: {_schema_text(values, schemas, depth)}}}" if values else "{...}"
+    indent = "  " * (depth + 1)
+    lines = [
+        f"{indent}{name}: {_schema_text(one, schemas, depth + 1)}" for name, one in fields.items()
+    ]
+    return "{\n" + "\n".join(lines) + "\n" + "  " * depth + "}"

@@ -7,10 +7,18 @@ from typing import Annotated
 from fastapi import Path, Query, Response
 
 from aioflow.api import instant
-from aioflow.api.progress import GRID_RUNS
+from aioflow.api.graphs import GRID_RUNS
 from aioflow.web.permissions import Acting, admin, viewer
-from aioflow.web.responses import Count, Json, MapIndex, Offset, RoundNumber, Row
-from aioflow.web.routing import NodeApi, api_router
+from aioflow.web.routing import (
+    MAX_ROW_NO,
+    Count,
+    Json,
+    MapIndex,
+    NodeApi,
+    Offset,
+    RoundNumber,
+    api_router,
+)
 
 __all__ = ("first", "router")
 
@@ -56,13 +64,13 @@ async def list_nodes(api: NodeApi) -> Response:
 
 
 @router.post("/nodes/{node}/drain", dependencies=[admin()])
-async def drain(acting: Acting, node: Annotated[int, Path(ge=0, le=Row)]) -> Response:
+async def drain(acting: Acting, node: Annotated[int, Path(ge=0, le=MAX_ROW_NO)]) -> Response:
     """Stop assigning new tasks and triggers to a node."""
     return Json(await acting.drain(node, is_drained=True))
 
 
 @router.post("/nodes/{node}/undrain", dependencies=[admin()])
-async def undrain(acting: Acting, node: Annotated[int, Path(ge=0, le=Row)]) -> Response:
+async def undrain(acting: Acting, node: Annotated[int, Path(ge=0, le=MAX_ROW_NO)]) -> Response:
     """Resume assigning work to a node."""
     return Json(await acting.drain(node, is_drained=False))
 
@@ -140,7 +148,7 @@ async def show_task(
 
 
 @router.get("/events/{event_id}/woke", dependencies=[viewer()])
-async def woken_by(api: NodeApi, event_id: Annotated[int, Path(ge=0, le=Row)]) -> Response:
+async def woken_by(api: NodeApi, event_id: Annotated[int, Path(ge=0, le=MAX_ROW_NO)]) -> Response:
     """List the tasks that an event resumed since the daemon started, and the runs it started."""
     return Json(await api.reads.waiting.woken_by(event_id))
 

@@ -1,4 +1,8 @@
-"""The main routes of the API: they pass requests to ``Api`` and return its results as JSON."""
+"""The main routes of the API: they pass requests to ``Api`` and return its results as JSON.
+
+Among them are those for backfills, and those for secrets, connections and variables, which never
+return a value.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,161 @@ from starlette.routing import BaseRoute
 from aioflow.api import instant
 from aioflow.api.events import body_of
 from aioflow.api.queries import PAGE, DagsWanted
-from aioflow.web import access, backfills, logs, page_routes, stream, values
+from aioflow.model.dag import Reprocess, ValueKind
+from aioflow.web import access, page_routes, stream
 from aioflow.web.permissions import Acting, admin, operator, viewer
-from aioflow.web.responses import Count, Json, MapIndex, Offset, RoundNumber, Row
-from aioflow.web.routing import NodeApi, api_router
+from aioflow.web.routing import (
+    MAX_ROW_NO,
+    Count,
+    Json,
+    MapIndex,
+    NodeApi,
+    Offset,
+    RoundNumber,
+    api_router,
+)
 
-__all__ = ("API_ROUTES", "ClearBody", "FireBody", "MarkBody", "PoolBody", "TriggerBody")
+__all__ = (
+    "API_ROUTES",
+    "BackfillBody",
+    "ClearBody",
+    "FireBody",
+    "MarkBody",
+    "PoolBody",
+    "TriggerBody",
+    "ValueBody",
+    "backfill_router",
+    "value_router",
+)
+
+_BackfillId = Annotated[int, Path(ge=0, le=1 << 62)]
+
+
+class BackfillBody(BaseModel):
+    """The slots that get runs, and how."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    first: Annotated[str, Field(alias="from")]
+    last: Annotated[str, Field(alias="to")]
+    reprocess: Reprocess = "none"
+    max_active: Annotated[int, Field(ge=0, le=1_000)] = 0
+    reverse: bool = False
+    conf: dict[str, Any] | None = None
+    dry_run: bool = False
+
+
+backfill_router = api_router()
+
+
+@backfill_router.post("/dags/{dag_id}/backfills", status_code=201, dependencies=[operator("dag")])
+async def start_backfill(
+    acting: Acting,
+    dag_id: str,
+    body: BackfillBody,
+    idempotency_key: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Create runs for the slots of a range; with ``dry_run`` only list them, with status 200."""
+    if body.dry_run:
+        slots = await acting.backfills.preview(
+            dag_id,
+            first=body.first,
+            last=body.last,
+            reprocess=body.reprocess,
+            reverse=body.reverse,
+        )
+        return Json(slots, status_code=200)
+    made, created = await acting.backfills.start(
+        dag_id,
+        first=body.first,
+        last=body.last,
+        reprocess=body.reprocess,
+        max_active=body.max_active,
+        reverse=body.reverse,
+        conf=body.conf,
+        key=idempotency_key,
+    )
+    return Json(made, status_code=201 if created else 200)
+
+
+@backfill_router.get("/backfills", dependencies=[viewer("query")])
+async def list_backfills(
+    api: NodeApi,
+    dag: str | None = None,
+    before: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
+    limit: Annotated[int, Query(ge=1, le=PAGE)] = 100,
+) -> Response:
+    """List backfills, the newest first; ``before`` is the last id of the page before."""
+    return Json(await api.backfills.list(dag_id=dag, before=before, limit=limit))
+
+
+@backfill_router.get("/backfills/{backfill_id}", dependencies=[viewer("backfill")])
+async def show_backfill(api: NodeApi, backfill_id: _BackfillId) -> Response:
+    """Show a backfill and its progress."""
+    return Json(await api.backfills.show(backfill_id))
+
+
+@backfill_router.post("/backfills/{backfill_id}/cancel", dependencies=[operator("backfill")])
+async def cancel_backfill(acting: Acting, backfill_id: _BackfillId) -> Response:
+    """Cancel a backfill and its unfinished runs."""
+    return Json(await acting.backfills.cancel(backfill_id))
+
+
+_ValueName = Annotated[str, Path(max_length=250)]
+
+
+class ValueBody(BaseModel):
+    """A text for a secret, a URI or an object for a connection, any JSON for a variable."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    value: Annotated[Any, Field(...)]
+
+
+value_router = api_router()
+
+
+def _add_value_routes(kind: ValueKind) -> None:
+    @value_router.get(
+        f"/{kind}s",
+        name=f"list_{kind}s",
+        description=f"List the {kind}s, without values.",
+        dependencies=[admin()],
+    )
+    async def list_values(api: NodeApi) -> Response:
+        return Json(await api.values.list(kind))
+
+    @value_router.put(
+        f"/{kind}s/{{name:path}}",
+        name=f"set_{kind}",
+        description=f"Set a {kind}.",
+        dependencies=[admin()],
+    )
+    async def set_value(name: _ValueName, body: ValueBody, acting: Acting) -> Response:
+        return Json(await acting.values.set(kind, name, body.value))
+
+    @value_router.delete(
+        f"/{kind}s/{{name:path}}",
+        name=f"delete_{kind}",
+        description=f"Delete a {kind}.",
+        dependencies=[admin()],
+    )
+    async def delete_value(name: _ValueName, acting: Acting) -> Response:
+        return Json(await acting.values.delete(kind, name))
+
+
+for _kind in ValueKind:
+    _add_value_routes(_kind)
+
+
+@value_router.post(
+    "/secrets/rotate",
+    name="rotate",
+    description="Change the key of the home.",
+    dependencies=[admin()],
+)
+async def rotate(acting: Acting) -> Response:
+    return Json(await acting.rotate())
 
 
 class TriggerBody(BaseModel):
@@ -243,7 +396,7 @@ async def list_triggers(
     state: str | None = None,
     dag: str | None = None,
     limit: Count = PAGE,
-    after: Annotated[int, Query(ge=-1, le=Row)] = -1,
+    after: Annotated[int, Query(ge=-1, le=MAX_ROW_NO)] = -1,
 ) -> Response:
     """List waiting triggers by number; ``after`` is the last number of the page before."""
     if kind is None and state is None and dag is None:
@@ -266,7 +419,9 @@ async def unquarantine(acting: Acting, class_path: str) -> Response:
 
 
 @router.get("/triggers/{trigger_id}", dependencies=[viewer()])
-async def show_trigger(api: NodeApi, trigger_id: Annotated[int, Path(ge=0, le=Row)]) -> Response:
+async def show_trigger(
+    api: NodeApi, trigger_id: Annotated[int, Path(ge=0, le=MAX_ROW_NO)]
+) -> Response:
     """Show one waiting trigger."""
     return Json(await api.show_trigger(trigger_id))
 
@@ -274,7 +429,7 @@ async def show_trigger(api: NodeApi, trigger_id: Annotated[int, Path(ge=0, le=Ro
 @router.post("/triggers/{trigger_id}/fire", dependencies=[operator()])
 async def fire(
     acting: Acting,
-    trigger_id: Annotated[int, Path(ge=0, le=Row)],
+    trigger_id: Annotated[int, Path(ge=0, le=MAX_ROW_NO)],
     body: FireBody | None = None,
 ) -> Response:
     """Give a deferred task an event in place of its trigger's own."""
@@ -287,7 +442,7 @@ async def list_events(
     api: NodeApi,
     name: str | None = None,
     limit: Count = 100,
-    before: Annotated[int | None, Query(ge=0, le=Row)] = None,
+    before: Annotated[int | None, Query(ge=0, le=MAX_ROW_NO)] = None,
 ) -> Response:
     """List named events, the newest first; ``before`` is the last id of the page before."""
     return Json(await api.list_events(name=name, limit=limit, before=before))
@@ -334,11 +489,11 @@ async def clean(acting: Acting, dry_run: bool = False) -> Response:
 API_ROUTES: tuple[BaseRoute, ...] = (
     *page_routes.first.routes,
     *router.routes,
-    *backfills.router.routes,
-    *values.router.routes,
+    *backfill_router.routes,
+    *value_router.routes,
     *access.router.routes,
     *page_routes.router.routes,
-    *logs.router.routes,
+    *stream.log_router.routes,
     *stream.router.routes,
 )
 """All routes below ``/api/v1``."""

@@ -1,29 +1,54 @@
-"""Routers, built once per process, and the dependencies of their handlers.
+"""Routers, built once per process, and what handlers share: dependencies, parameters, responses.
 
 Handlers are module-level functions. The application of each node shares the routes and provides
-its own API through its state.
+its own API through its state. msgspec encodes responses in one pass and without validation.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, Depends, Request
+import msgspec
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from aioflow.api import Api
+from aioflow.api.queries import PAGE
+from aioflow.web.limits import ResponseBudget
 from aioflow.web.metrics import Exposition
 from aioflow.web.openapi import operation_id
-from aioflow.web.response_budget import ResponseBudget
-from aioflow.web.responses import Json
 
 __all__ = (
+    "MAX_ROW_NO",
     "Budget",
     "CookieName",
+    "Count",
+    "Json",
+    "MapIndex",
     "NodeApi",
     "NodeMetrics",
+    "Offset",
+    "RoundNumber",
+    "TryNumber",
     "api_of",
     "api_router",
 )
+
+Count = Annotated[int, Query(ge=1, le=PAGE)]
+Offset = Annotated[int, Query(ge=0, le=1 << 53)]
+MapIndex = Annotated[int, Query(alias="map", ge=-1, le=1 << 53)]
+RoundNumber = Annotated[int, Query(alias="round", ge=-1, le=1 << 53)]
+TryNumber = Annotated[int | None, Query(alias="try", ge=1, le=1 << 31)]
+MAX_ROW_NO = 1 << 62
+"""The highest row number."""
+
+
+class Json(Response):
+    """A JSON response."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return msgspec.json.encode(content)
 
 
 def api_router() -> APIRouter:

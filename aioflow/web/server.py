@@ -1,15 +1,27 @@
 """Runs uvicorn in the daemon's task group, with its own signals, sockets and shutdown.
 
-Two servers share one application. Requests over the Unix socket are trusted, because only the
-home's owner can open it; requests over TCP must be authenticated.
+Two servers share one application, on a TCP address and on a Unix socket in the home. Requests over
+the Unix socket are trusted, because only the home's owner can open it; requests over TCP must be
+authenticated.
+
+While the daemon waits for its database, health checks are answered as alive and not ready, and all
+other paths as not ready. There is no authentication then, because the responses contain no data.
+
+The delay of the event loop is measured, because code that blocks it delays every response and
+every timer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
+import stat
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -19,18 +31,145 @@ from starlette.types import ASGIApp
 
 from aioflow.api import Api
 from aioflow.api.accounts import Access
-from aioflow.errors import SettingsError
-from aioflow.settings import Settings, is_loopback
+from aioflow.clock import Clock
+from aioflow.errors import HomeBusy, PortInUse, SettingsError
+from aioflow.filesystem import make_folder
+from aioflow.settings import Settings, is_loopback, socket_path
 from aioflow.telemetry.log import Logger
 from aioflow.web.app import create_app
+from aioflow.web.auth_context import Proxies
 from aioflow.web.guard import Trusted
-from aioflow.web.limits import HEAD_BYTES, limited, pending_paths
-from aioflow.web.loop_lag import LoopLag
-from aioflow.web.proxy_headers import Proxies
-from aioflow.web.sockets import listen_on_address, listen_on_home
+from aioflow.web.limits import HEAD_BYTES, limited_protocol, pending_paths
 from aioflow.web.tokens import Token
 
-__all__ = ("serve",)
+__all__ = (
+    "LoopLag",
+    "listen_on_address",
+    "listen_on_home",
+    "serve",
+    "serve_not_ready",
+)
+
+_BACKLOG = 1_024
+_UNACKNOWLEDGED_MS = 60_000
+_CONNECT_SECONDS = 1.0
+
+
+def listen_on_address(host: str, port: int) -> socket.socket:
+    """Return a listening socket; the caller closes it.
+
+    Args:
+        host: A name or an address.
+        port: 0 for any free port.
+
+    Raises:
+        PortInUse: If the port is in use.
+        SettingsError: If this machine has no such address.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind, protocol)
+    except OSError as exc:
+        raise SettingsError(f"web.host {host!r} cannot be used: {exc.strerror}") from exc
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Inherited by connections: closes those that acknowledge no data for this long.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+    except OSError as exc:
+        listening.close()
+        if exc.errno == errno.EADDRINUSE:
+            raise PortInUse(host, port) from exc
+        raise SettingsError(f"cannot listen on {host}:{port}: {exc.strerror}") from exc
+    listening.setblocking(False)
+    return listening
+
+
+@contextmanager
+def listen_on_home(home: Path) -> Iterator[socket.socket]:
+    """Listen on the home's Unix socket, accessible to its owner only. Remove it at the end.
+
+    A socket left by a dead daemon is replaced.
+
+    Raises:
+        HomeBusy: If a running daemon listens there.
+        SettingsError: If the folder of the socket cannot be trusted.
+    """
+    path = socket_path(home)
+    _own_folder(path.parent)
+    _remove_stale(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        try:
+            listening.bind(str(path))
+            # No client can have connected: it does not listen yet.
+            path.chmod(0o600)
+            made = path.stat().st_ino
+        except OSError as exc:
+            raise SettingsError(f"cannot listen on {path}: {exc.strerror}") from exc
+        listening.listen(_BACKLOG)
+        listening.setblocking(False)
+        try:
+            yield listening
+        finally:
+            with suppress(FileNotFoundError):
+                if path.stat().st_ino == made:  # otherwise it belongs to another daemon by now
+                    path.unlink()
+
+
+def _own_folder(folder: Path) -> None:
+    make_folder(folder)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise SettingsError(f"{folder} must be a folder of this user that nobody else can write")
+
+
+def _remove_stale(path: Path) -> None:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise SettingsError(f"{path} is no socket; remove it")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_CONNECT_SECONDS)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+        except FileNotFoundError:
+            return
+        except TimeoutError:
+            pass  # it does not respond, but a process has it open
+    raise HomeBusy(str(path), "whoever answers there")
+
+
+_LAG_CHECK_SECONDS = 0.5
+_LAG_SAMPLES = 30
+
+
+class LoopLag:
+    """Measures repeatedly how much longer a short sleep takes."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._late_us: deque[float] = deque([0.0], maxlen=_LAG_SAMPLES)
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        while True:
+            began = self._clock.monotonic_us()
+            await self._clock.sleep(_LAG_CHECK_SECONDS)
+            took = self._clock.monotonic_us() - began
+            self._late_us.append(max(took - _LAG_CHECK_SECONDS * 1e6, 0.0))
+
+    def worst_seconds(self) -> float:
+        """Return the maximum of the last 15 seconds."""
+        return max(self._late_us) / 1e6
+
 
 _GRACE_SECONDS = 3
 _LAST_SECONDS = 2.0
@@ -171,7 +310,7 @@ def _server(app: ASGIApp, proxies: Proxies) -> _Server:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            http=limited(is_exempt=proxies.is_trusted),
+            http=limited_protocol(is_exempt=proxies.is_trusted),
             h11_max_incomplete_event_size=HEAD_BYTES,
             ws="none",
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
@@ -183,3 +322,61 @@ def _url(settings: Settings, address: socket.socket, token: Token) -> str:
     port = address.getsockname()[1]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return f"http://{host}:{port}/?token={token.secret}"
+
+
+_HEALTH_CHECK_SECONDS = 5.0
+_HEALTH_CHECK_BYTES = 16 * 1024
+_LIVE_BODY = b'{"status":"live"}'
+_NOT_READY_BODY = b'{"status":"not_ready"}'
+
+
+async def serve_not_ready(
+    settings: Settings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """Answer on the web server's address until cancelled, then release the address.
+
+    Raises:
+        PortInUse: If the address is in use.
+        SettingsError: If it is invalid, or reachable by other machines without permission.
+    """
+    check_address(settings)
+    with listen_on_address(settings.host, settings.port) as listening:
+        server = await _not_ready_server(listening)
+        try:
+            task_status.started()
+            await anyio.sleep_forever()
+        finally:
+            server.close()
+
+
+async def _not_ready_server(listening: socket.socket) -> asyncio.Server:
+    return await asyncio.start_server(_answer_not_ready, sock=listening, limit=_HEALTH_CHECK_BYTES)
+
+
+async def _answer_not_ready(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        with suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            with anyio.fail_after(_HEALTH_CHECK_SECONDS):
+                head = await reader.readuntil(b"\r\n\r\n")
+            writer.write(_not_ready_response(head))
+            await writer.drain()
+    except TimeoutError:
+        pass  # the client sent no request: close the connection
+    finally:
+        writer.close()
+
+
+def _not_ready_response(head: bytes) -> bytes:
+    words = head.split(b"\r\n", 1)[0].split(b" ")
+    is_live = len(words) > 1 and words[1].partition(b"?")[0] == b"/health/live"
+    status, body = (
+        (b"200 OK", _LIVE_BODY) if is_live else (b"503 Service Unavailable", _NOT_READY_BODY)
+    )
+    lines = (
+        b"HTTP/1.1 " + status,
+        b"content-type: application/json",
+        b"content-length: " + str(len(body)).encode(),
+        b"retry-after: 5",
+        b"connection: close",
+    )
+    return b"\r\n".join((*lines, b"", body))

@@ -1,25 +1,40 @@
-"""Streaming routes: commits, and the output of a task."""
+"""Routes for the stream of commits, and for logs: as text, as matching lines, and as a stream."""
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Awaitable, Callable
-from typing import Annotated, TypeAlias
+from functools import partial
+from typing import Annotated, Literal, TypeAlias
 
 import anyio
 from fastapi import Header, Query, Response
 from starlette.types import Receive, Scope, Send
 
 from aioflow.api import Api
-from aioflow.api.live_stream import PER_CALLER, Commits, Topic, frame
-from aioflow.api.queries import Log
-from aioflow.api.replay import missed
+from aioflow.api.live_stream import PER_CALLER, Commits, Topic, frame, replay_commits
+from aioflow.api.page_schemas import LogLinesView
+from aioflow.api.queries import PAGE, Log
+from aioflow.api.task_instances import LOG_LINE_BYTES, find_log_lines
+from aioflow.web.limits import BudgetedResponse
 from aioflow.web.permissions import By, viewer
 from aioflow.web.problems import problem
-from aioflow.web.responses import MapIndex, Offset, RoundNumber, Row, TryNumber
-from aioflow.web.routing import NodeApi, api_router
+from aioflow.web.routing import (
+    MAX_ROW_NO,
+    Budget,
+    Json,
+    MapIndex,
+    NodeApi,
+    Offset,
+    RoundNumber,
+    TryNumber,
+    api_router,
+)
 
-__all__ = ("router",)
+__all__ = (
+    "log_router",
+    "router",
+)
 
 _HEARTBEAT_SECONDS = 15.0
 _POLL_SECONDS = 1.0
@@ -34,7 +49,7 @@ _HEARTBEAT = b": still here\n\n"
 router = api_router()
 
 _Put: TypeAlias = Callable[[bytes], Awaitable[None]]
-_Since = Annotated[int | None, Query(ge=0, le=Row)]
+_Since = Annotated[int | None, Query(ge=0, le=MAX_ROW_NO)]
 _LastId = Annotated[str | None, Header(alias="last-event-id")]
 
 
@@ -170,7 +185,7 @@ def _stream(api: Api, who: str, wanted: Topic, after: int | None) -> Response:
                 await put(frame("ready", {"commit": upto}, upto))
             else:
                 await put(b": here\n\n")
-                async for message in missed(api, wanted, after=after, upto=upto):
+                async for message in replay_commits(api, wanted, after=after, upto=upto):
                     await put(message)
             while True:
                 await put(await follower.next_message(_HEARTBEAT_SECONDS) or _HEARTBEAT)
@@ -228,3 +243,62 @@ class _Log:
             return silent + _POLL_SECONDS
         await put(_HEARTBEAT)
         return 0.0
+
+
+_LOG_BYTES = 4 * 1024 * 1024
+_SHOWN_LINE_BYTES = 6 * LOG_LINE_BYTES
+"""Maximum JSON size of a line, if it consists of control characters."""
+
+
+log_router = api_router()
+
+
+@log_router.get(
+    "/runs/{run_id}/tasks/{task_id}/logs", response_class=Response, dependencies=[viewer("run")]
+)
+async def logs(
+    api: NodeApi,
+    run_id: str,
+    task_id: str,
+    map_index: MapIndex = -1,
+    round_number: RoundNumber = -1,
+    try_number: TryNumber = None,
+    offset: Offset = 0,
+    limit: Annotated[int, Query(ge=1, le=_LOG_BYTES)] = _LOG_BYTES,
+    search: Annotated[str, Query(max_length=500)] = "",
+    form: Annotated[Literal["text", "lines"], Query(alias="format")] = "text",
+    download: bool = False,
+    *,
+    by: By,
+    budget: Budget,
+) -> Response:
+    """Return a piece of the log from a byte offset; or lines that contain a text, as JSON.
+
+    ``x-log-end`` is the next offset, and ``x-log-live`` tells whether more may come.
+    """
+    index = max(map_index, round_number)
+    is_live = await api.reads.prints_on(run_id, task_id, map_index=index)  # before reading
+    read = await api.log(run_id, task_id, map_index=index, try_number=try_number)
+    if form == "lines":
+        count = min(limit, PAGE)
+        lines = partial(find_log_lines, read, search, offset=offset, limit=count)
+        return BudgetedResponse(
+            budget, by.name, count * _SHOWN_LINE_BYTES, partial(_lines_as_json, lines)
+        )
+    make = partial(_log_as_text, read, offset, limit, is_live=is_live, is_file=download)
+    return BudgetedResponse(budget, by.name, limit, make)
+
+
+async def _lines_as_json(lines: Callable[[], Awaitable[LogLinesView]]) -> Response:
+    return Json(await lines())
+
+
+async def _log_as_text(
+    read: Log, offset: int, limit: int, *, is_live: bool, is_file: bool
+) -> Response:
+    data = await read(offset, limit)
+    headers = {"x-log-end": str(offset + len(data)), "x-log-live": str(int(is_live))}
+    if is_file:
+        headers["content-disposition"] = 'attachment; filename="task.log"'
+    # Tasks may print anything: never use a type that a browser would execute.
+    return Response(data, media_type="text/plain; charset=utf-8", headers=headers)

@@ -17,12 +17,12 @@ import socket
 import sys
 
 import aioflow.author.public
-from aioflow.author.deferrable import set_default_deferrable
-from aioflow.author.retry import set_default_tries
+from aioflow.author.deferral import set_default_deferrable
+from aioflow.author.options import set_default_tries
 from aioflow.errors import LinkClosed
 from aioflow.protocol.commands import Hello, Order
 from aioflow.worker.airflow import finder as airflow
-from aioflow.worker.frames import BlockingLink
+from aioflow.worker.link import BlockingLink
 from aioflow.worker.process import die_before_parent, die_with_parent, take_socket
 from aioflow.worker.withheld_variables import take_names
 
@@ -75,7 +75,7 @@ def _play(welcome: Hello, first: list[Order], link: BlockingLink, sock: socket.s
             return serve(CoroutineHost, welcome, first, sock)
         case "triggers" | "quarantine":
             from aioflow.worker.shared_host import serve
-            from aioflow.worker.triggers import TriggerHost
+            from aioflow.worker.triggerer import TriggerHost
 
             return serve(TriggerHost, welcome, first, sock)
         case _:

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from aioflow.author.callbacks import Callback as Function
-from aioflow.author.context import resolve
-from aioflow.author.named_values import in_process
-from aioflow.author.notifiers import EmailNotifier, WebhookNotifier
+from aioflow.author.callbacks import EmailNotifier, WebhookNotifier
+from aioflow.author.client import set_process_values
+from aioflow.author.context import context_value
 from aioflow.errors import LinkClosed, NotificationFailed
 from aioflow.model.ids import clear_number
 from aioflow.model.states import Failure
@@ -25,14 +25,13 @@ from aioflow.model.timestamps import to_datetime
 from aioflow.protocol.commands import ForgetRun, Hello, Notify, Order, RunCallback, RunInfo
 from aioflow.protocol.outbox import Alert, Callback
 from aioflow.protocol.reports import CallbackReturned
-from aioflow.worker import values
-from aioflow.worker.arguments import KnownRun
-from aioflow.worker.code import CodeCache
+from aioflow.worker.code.loader import CodeCache
 from aioflow.worker.failures import failure_of, print_traceback
-from aioflow.worker.frames import BlockingLink
-from aioflow.worker.orphans import Orphans
-from aioflow.worker.runs import Runs
+from aioflow.worker.link import BlockingLink
+from aioflow.worker.process_tree import Orphans
+from aioflow.worker.query import values
 from aioflow.worker.stdio import Descriptors, configure_logging, flush, line_by_line
+from aioflow.worker.task.arguments import KnownRun, Runs
 
 __all__ = ("CallbackHost", "Drive", "call", "notify")
 
@@ -95,7 +94,7 @@ def call(command: RunCallback, runs: Runs, drive: Drive) -> CallbackReturned:
     failed: list[BaseException] = []
     try:
         callback = msgspec.msgpack.decode(command.body, type=Callback)
-        in_process(values.held_of(command.names, command.values))
+        set_process_values(values.held_of(command.names, command.values))
         run = runs.known(command.run_no)
         for function in _functions(run, callback):
             try:
@@ -107,7 +106,7 @@ def call(command: RunCallback, runs: Runs, drive: Drive) -> CallbackReturned:
         print_traceback(exc)
         failed.append(exc)
     finally:
-        in_process({})
+        set_process_values({})
     return _called(command.number, failed)
 
 
@@ -137,7 +136,7 @@ def _context(run: KnownRun, callback: Callback, number: int) -> dict[str, Any]:
         )
     failure = callback.failure
     key = own.idempotency_key.rstrip("/")
-    context: dict[str, Any] = resolve("context", own)
+    context: dict[str, Any] = context_value("context", own)
     context |= {
         "event": callback.event,
         "state": callback.state,
@@ -154,7 +153,7 @@ def notify(command: Notify) -> CallbackReturned:
     alert = msgspec.msgpack.decode(command.body, type=Alert)
     failed: list[BaseException] = []
     try:
-        in_process(values.held_of(command.names, command.values))
+        set_process_values(values.held_of(command.names, command.values))
         for send in _ways(command):
             try:
                 send(_alerted(alert, command.number))
@@ -163,7 +162,7 @@ def notify(command: Notify) -> CallbackReturned:
     except BaseException as exc:  # noqa: BLE001 - a setting may be wrong
         failed.append(exc)
     finally:
-        in_process({})
+        set_process_values({})
     return _called(command.number, failed)
 
 

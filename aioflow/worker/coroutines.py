@@ -1,9 +1,15 @@
-"""The role ``async``: runs ``async def`` bodies and sensors concurrently on one event loop."""
+"""The role ``async``: runs ``async def`` bodies and sensors concurrently on one event loop.
+
+A try fetches its result pages, awaits its body, and enforces its timeout.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -11,14 +17,15 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from aioflow.author.client import asker
-from aioflow.author.named_values import Held, held
+from aioflow.author.client import NamedValues, declared_values, query_sender
+from aioflow.author.codec import Steps, run_steps
+from aioflow.author.deferral import NotReady, poke_result
+from aioflow.author.durable_calls import calls
 from aioflow.author.node import Node
-from aioflow.author.steps import Steps, at_once
-from aioflow.author.waiting import calls
 from aioflow.errors import LinkClosed, TaskError, TaskTimeout, UnknownValue
-from aioflow.model.dag import ValueKind
-from aioflow.model.trigger_description import Watched
+from aioflow.model.dag import SensorSpec, ValueKind
+from aioflow.model.timestamps import Timestamp
+from aioflow.model.triggers import TriggerDescription
 from aioflow.protocol.commands import (
     CallRecorded,
     Describe,
@@ -35,42 +42,171 @@ from aioflow.protocol.reports import (
     Awaiting,
     Described,
     Ended,
+    Labelled,
     NextEventRequested,
     NotSuspended,
     Report,
     RunCalled,
     TaskStopped,
 )
-from aioflow.worker import values
-from aioflow.worker.arguments import KnownRun, spec_of
-from aioflow.worker.code import CodeCache
-from aioflow.worker.cooperative import Slices
-from aioflow.worker.crash_recorder import CrashRecorder
-from aioflow.worker.durable_calls import DurableCalls
-from aioflow.worker.item_stream import ItemStream
-from aioflow.worker.memory_pressure import POLL_SECONDS, Pressure, own_memory
-from aioflow.worker.outcome import (
+from aioflow.worker.code.loader import CodeCache
+from aioflow.worker.failures import print_traceback
+from aioflow.worker.process import MEMORY_POLL_SECONDS, MemoryPressure, own_memory
+from aioflow.worker.query import values
+from aioflow.worker.query.client import (
+    FetchPage,
+    QueryChannels,
+    QueryClient,
+    fetch_page,
+    fetch_pages_ahead,
+    no_page,
+)
+from aioflow.worker.query.messages import RecordItem, RecordsPage, RecordsWanted
+from aioflow.worker.shared_host import OutputForwarder, ReportBuffer
+from aioflow.worker.task.arguments import KnownRun, Runs, spec_of
+from aioflow.worker.task.body import Body, PagesOfRun, attach_span, body_of_try
+from aioflow.worker.task.durable_calls import DurableCalls
+from aioflow.worker.task.items import ItemStream
+from aioflow.worker.task.outcome import (
     LostInHost,
     ended_badly,
     gives_items,
     handled,
+    is_ignored,
     not_begun,
     now,
     pack,
     succeeded,
+    write_failure_reporter,
+    write_result_in_thread,
 )
-from aioflow.worker.output_forwarder import OutputForwarder
-from aioflow.worker.pages import fetch_page
-from aioflow.worker.queries import RecordItem, RecordsPage, RecordsWanted
-from aioflow.worker.query_client import QueryChannels, QueryClient
-from aioflow.worker.result_writer import write_failure_reporter, written
-from aioflow.worker.runs import Runs
-from aioflow.worker.shared_host import ReportBuffer
-from aioflow.worker.span_context import enter
-from aioflow.worker.task_supervisor import TaskSupervisor, UserCoroutine, current_coroutine
-from aioflow.worker.task_try import TaskTry
+from aioflow.worker.task_supervisor import Slices, TaskSupervisor, UserCoroutine, current_coroutine
+from aioflow.worker.watchdog import CrashRecorder
 
-__all__ = ("CANCEL_SECONDS", "CoroutineHost")
+__all__ = (
+    "CANCEL_SECONDS",
+    "CoroutineHost",
+    "TaskTry",
+    "interval_after",
+)
+
+
+class TaskTry:
+    """Computes the return value of one try.
+
+    Args:
+        expire: Called when a body, or one check of a sensor, exceeds the execution timeout.
+        tell: Called with the task's label, before its body runs.
+        item_stream: Sends the items that a generator yields; without it they become a list.
+
+    Attributes:
+        operator: The instance whose method runs, or ran last; ``None`` for a function.
+    """
+
+    def __init__(
+        self,
+        run: KnownRun,
+        node: Node,
+        start: StartTask,
+        fetch: FetchPage,
+        results: Path,
+        expire: Callable[[], None],
+        tell: Callable[[Labelled], None],
+        item_stream: ItemStream | None = None,
+    ) -> None:
+        self._run = run
+        self._node = node
+        self._start = start
+        self._fetch = fetch
+        self._results = results
+        self._expire = expire
+        self._tell = tell
+        self._item_stream = item_stream
+        self._pages: PagesOfRun = no_page
+        self._label: str | None = None
+        self.operator: Any = None
+        self.last_poke_at: Timestamp | None = None
+        self.next_poke_at: Timestamp | None = None
+
+    async def value(self) -> Any:
+        """Return the result of the body, or of the sensor's last poke."""
+        self._pages = await fetch_pages_ahead(self._run, self._node, self._start, self._fetch)
+        if self._node.sensor is None or self._start.method:
+            return await self._once()
+        return await self._sense(self._node.sensor)
+
+    async def _once(self) -> Any:
+        body = self._begin()
+        limit_us = self._limit_us()
+        if limit_us is None:
+            return await self._called(body)
+        timer = asyncio.get_running_loop().call_later(limit_us / 1_000_000, self._expire)
+        try:
+            return await self._called(body)
+        finally:
+            timer.cancel()
+
+    async def _called(self, body: Body) -> Any:
+        value = body.call()
+        if inspect.isasyncgen(value):
+            return await self._yielded(value)
+        return await value if inspect.isawaitable(value) else value
+
+    async def _yielded(self, items: Any) -> Any:
+        if self._item_stream is None:
+            async with aclosing(items):
+                return [item async for item in items]
+        await self._item_stream.send_all(items, repr(self._node.task_id))
+        return None
+
+    def _begin(self) -> Body:
+        body = body_of_try(self._run, self._node, self._start, self._pages, self._results)
+        self.operator = body.operator
+        if body.label is not None and body.label != self._label:
+            self._label = body.label
+            self._tell(Labelled(self._start.task_no, self._start.start_no, body.label))
+        return body
+
+    async def _sense(self, sensor: SensorSpec) -> Any:
+        """Poke until the condition is met, with a new body each time, as in a slot worker."""
+        pokes = 0
+        while True:
+            recheck_in_us = None
+            self.last_poke_at, self.next_poke_at = now(), None
+            try:
+                done, value = poke_result(await self._once())
+                if done:
+                    return value
+            except NotReady as exc:
+                recheck_in_us = exc.recheck_in_us
+            except Exception as exc:
+                if not is_ignored(self._node, exc):
+                    raise
+                print_traceback(exc)
+            pokes += 1
+            wait_us = interval_after(sensor, pokes) if recheck_in_us is None else recheck_in_us
+            self.next_poke_at = now() + wait_us
+            await asyncio.sleep(wait_us / 1_000_000)
+
+    # ── timeout ─────────────────────────────────────────────────────────────────────────
+
+    def _limit_us(self) -> int | None:
+        limit_us = spec_of(self._node).execution_timeout_us
+        if limit_us is not None and self._node.sensor is None:
+            limit_us = self._start.timeout_us or limit_us  # the remaining time
+        return limit_us
+
+
+def interval_after(sensor: SensorSpec, pokes: int) -> int:
+    """Return the microseconds between poke number ``pokes`` (from 1) and the next."""
+    # Use floats: an integer power grows without bound, while a float stops at infinity.
+    longest = float(sensor.timeout_us if sensor.max_interval_us is None else sensor.max_interval_us)
+    try:
+        grown = sensor.interval_us * sensor.backoff ** (pokes - 1)
+    except OverflowError:
+        grown = longest
+    return round(min(grown, max(longest, float(sensor.interval_us))))
+
 
 CANCEL_SECONDS = 10.0
 """How long a cancelled try may clean up before it is abandoned."""
@@ -141,7 +277,7 @@ class HostedTry(UserCoroutine):
         self._host.report_for(self, report)
 
     async def packed(self, steps: Steps[bytes]) -> bytes:
-        """See ``item_stream.ItemReporter``."""
+        """See ``task.items.ItemReporter``."""
         return await self._host.packed(steps)
 
     def find_class(self, path: str) -> Any:
@@ -180,7 +316,7 @@ class CoroutineHost:
         self._suspended: dict[int, HostedTry] = {}
         self._sensors: dict[int, HostedTry] = {}
         # Not the loop's default threads: user code may occupy all of those.
-        self._pressure = Pressure(welcome.memory_limit_bytes, own_memory)
+        self._pressure = MemoryPressure(welcome.memory_limit_bytes, own_memory)
         self._writers = ThreadPoolExecutor(2, thread_name_prefix="aioflow-results")
         self._steps = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="aioflow-step")
         self._slices = Slices()
@@ -225,7 +361,9 @@ class CoroutineHost:
         for number in command.numbers:
             task_try = self._sensors[number].task_try if number in self._sensors else None
             if task_try is not None:
-                described.append((number, Watched(0, task_try.next_poke_at, task_try.last_poke_at)))
+                described.append(
+                    (number, TriggerDescription(0, task_try.next_poke_at, task_try.last_poke_at))
+                )
         self._reports.report(Described(command.question, tuple(described)))
 
     # ── one try ─────────────────────────────────────────────────────────────────────────
@@ -292,7 +430,7 @@ class CoroutineHost:
             self._supervisor.cancel(hosted, _EVICTED)
             self.evicted += 1
         if excess:
-            self._loop.call_later(POLL_SECONDS, self._relieve)
+            self._loop.call_later(MEMORY_POLL_SECONDS, self._relieve)
 
     def find_class(self, start: StartTask, path: str) -> Any:
         """Resolve ``path`` in the try's code version or in an installed package."""
@@ -304,13 +442,13 @@ class CoroutineHost:
         task_index = (start.position, start.map_index)
         info = self._runs.info(start.run_no)
         dag_id = "" if info is None else info.dag_id
-        asker.set(QueryClient(self._channels, start.run_no, task_index, dag_id=dag_id))
-        held.set({})
+        query_sender.set(QueryClient(self._channels, start.run_no, task_index, dag_id=dag_id))
+        declared_values.set({})
         try:
             run = self._runs.of(start)
             node = hosted.node = run.dag.nodes[start.position]
             if self._traces:
-                enter(run.info, start)
+                attach_span(run.info, start)
         except BaseException as exc:  # noqa: BLE001 - importing the DAG file is user code
             self._report(hosted, not_begun(start, exc))
             return
@@ -336,7 +474,7 @@ class CoroutineHost:
         problem: BaseException
         try:
             if names := spec_of(node).values:
-                held.set(await self._values(hosted.start, names))
+                declared_values.set(await self._values(hosted.start, names))
             value = await task_try.value()
             if hosted.calls is not None:
                 hosted.calls.end()
@@ -345,7 +483,7 @@ class CoroutineHost:
                 return await self._slices.run(items)
             packed = await self._slices.run(pack(node, hosted.start, value, self._results))
             if packed.write is not None:
-                await written(
+                await write_result_in_thread(
                     packed.write,
                     self._writers,
                     write_failure_reporter(hosted.start, self._reports.report),
@@ -359,7 +497,9 @@ class CoroutineHost:
         steps = ended_badly(node, hosted.start, hosted.began_at, problem, task_try.operator)
         return await self._slices.run(steps)
 
-    async def _values(self, start: StartTask, names: tuple[tuple[ValueKind, str], ...]) -> Held:
+    async def _values(
+        self, start: StartTask, names: tuple[tuple[ValueKind, str], ...]
+    ) -> NamedValues:
         question = values.encoded_query(start.position, names)
         try:
             return values.decoded(
@@ -407,7 +547,7 @@ class CoroutineHost:
         if hosted.ending == _TIMEOUT and hosted.node is not None:
             problem = _too_long(hosted.node)
             steps = ended_badly(hosted.node, hosted.start, hosted.began_at, problem)
-            self._report(hosted, at_once(steps))
+            self._report(hosted, run_steps(steps))
         self._reports.exit_if_abandoned(self._supervisor.abandoned_count)
 
     # ── reports ─────────────────────────────────────────────────────────────────────────

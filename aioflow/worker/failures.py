@@ -1,28 +1,58 @@
-"""Converts exceptions of user code: one clean line for the row, the traceback for the log."""
+"""Converts exceptions of user code: one clean line for the row, the traceback for the log.
+
+If ``kwargs[key]`` failed and the key exists in Airflow's context, but not in ours, the line says
+what to write instead.
+"""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import reprlib
 import sys
 import traceback
 from contextlib import suppress
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
+from aioflow.author.context import CONTEXT_INSTEAD, INJECTED, context_hint
 from aioflow.model.states import Failure
-from aioflow.worker import context_hints
-from aioflow.worker.values import masks
-from aioflow.worker.withheld_variables import hint_of
+from aioflow.worker.query.values import masks
+from aioflow.worker.withheld_variables import last_frame, withheld_variable_hint
 
 __all__ = (
     "MESSAGE_LIMIT",
+    "context_key_hint",
     "failure_of",
     "one_line",
     "print_traceback",
     "text_of",
     "traceback_of",
 )
+
+
+def context_key_hint(problem: BaseException) -> str:
+    """Return what to write instead of e.g. ``kwargs["ti"]``; empty for any other exception."""
+    if type(problem) is not KeyError or len(problem.args) != 1:
+        return ""
+    key = problem.args[0]
+    if not isinstance(key, str) or key not in CONTEXT_INSTEAD:
+        return ""
+    frame = last_frame(problem.__traceback__)
+    is_filled = frame is not None and _has_context(frame)
+    return f" is no key of the context{context_hint(key)}" if is_filled else ""
+
+
+def _has_context(frame: FrameType) -> bool:
+    """Return whether the ``**`` parameter of the function was filled with the run's context."""
+    code = frame.f_code
+    if not code.co_flags & inspect.CO_VARKEYWORDS:
+        return False
+    count = code.co_argcount + code.co_kwonlyargcount
+    names = code.co_varnames
+    kwargs = frame.f_locals.get(names[count + bool(code.co_flags & inspect.CO_VARARGS)])
+    return isinstance(kwargs, dict) and kwargs.keys() | set(names[:count]) >= INJECTED
+
 
 MESSAGE_LIMIT = 4 * 1024
 """Maximum bytes of a message in UTF-8."""
@@ -66,7 +96,7 @@ def failure_of(problem: BaseException, reason: str = "") -> Failure:
 
 def _message(problem: BaseException) -> str:
     try:
-        hint = hint_of(problem) or context_hints.hint_of(problem)
+        hint = withheld_variable_hint(problem) or context_key_hint(problem)
         return one_line(masks.masked_text(text_of(problem) + hint))
     except BaseException as exc:  # noqa: BLE001 - user code's __str__ may do anything
         return f"(its message cannot be shown: __str__ raised {type(exc).__name__})"

@@ -1,20 +1,170 @@
-"""The link between daemon and child on an event loop: frames of messages over a socketpair."""
+"""The link between daemon and child: frames of messages over a socketpair.
+
+A frame is a 4-byte little-endian length and a msgpack array of tagged messages
+(``aioflow.protocol.reports``). Messages are sent in batches. ``frames`` splits a batch, so that no
+number of small messages exceeds the limit of a frame. A child without an event loop uses the
+blocking link.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Generic, TypeVar, cast
 
 import msgspec
 
-from aioflow.errors import LinkClosed
+from aioflow.errors import LinkClosed, Unserializable
 from aioflow.protocol.commands import Order
 from aioflow.protocol.reports import Report
-from aioflow.worker.frames import complete_frames, frames
 
-__all__ = ("Link", "child_link", "daemon_link")
+__all__ = (
+    "FRAME_LIMIT",
+    "FRAME_MESSAGES",
+    "MESSAGE_LIMIT",
+    "BlockingLink",
+    "Link",
+    "child_link",
+    "complete_frames",
+    "daemon_link",
+    "frames",
+    "packed",
+)
+
+FRAME_LIMIT = 128 * 1024 * 1024
+"""Maximum bytes of a frame. A longer one closes the link: the other end is broken or hostile."""
+
+FRAME_MESSAGES = 1_000
+"""A frame is full with this many messages ..."""
+_FRAME_BYTES = 16 * 1024 * 1024
+"""... or as soon as it has this many bytes, including the last message."""
+
+MESSAGE_LIMIT = FRAME_LIMIT - _FRAME_BYTES - 1024
+"""Maximum bytes of one message: it fits into any frame that is not full."""
+
+_HEADER = struct.Struct("<I")
+_ARRAY = struct.Struct(">BI")
+_ARRAY_32 = 0xDD
+_START = _HEADER.size + _ARRAY.size
+_encoder = msgspec.msgpack.Encoder()
+
+
+def packed(message: object) -> msgspec.Raw:
+    """Encode one message, to be sent later in a batch.
+
+    Use it for messages with content of user code: an encoding error then fails this message alone,
+    and not the whole batch.
+
+    Raises:
+        Unserializable: If it cannot be encoded, or has more than ``MESSAGE_LIMIT`` bytes.
+    """
+    name = type(message).__name__
+    try:
+        data = _encoder.encode(message)
+    except (TypeError, ValueError, OverflowError) as exc:
+        raise Unserializable(name, "value", str(exc)) from exc
+    if len(data) > MESSAGE_LIMIT:
+        why = f"{len(data)} bytes, {MESSAGE_LIMIT} are allowed"
+        raise Unserializable(name, "value", why)
+    return msgspec.Raw(data)
+
+
+def frames(messages: Sequence[object]) -> Iterator[bytearray]:
+    """Split messages into frames; an empty batch makes one empty frame."""
+    frame, count = bytearray(_START), 0
+    for message in messages:
+        _encoder.encode_into(message, frame, -1)
+        count += 1
+        if count >= FRAME_MESSAGES or len(frame) >= _FRAME_BYTES:
+            yield _closed(frame, count)
+            frame, count = bytearray(_START), 0
+    if count or not messages:
+        yield _closed(frame, count)
+
+
+def _closed(frame: bytearray, count: int) -> bytearray:
+    _HEADER.pack_into(frame, 0, len(frame) - _HEADER.size)
+    _ARRAY.pack_into(frame, _HEADER.size, _ARRAY_32, count)
+    return frame
+
+
+def _checked_length(header: bytes | bytearray) -> int:
+    length: int = _HEADER.unpack_from(header)[0]
+    if length > FRAME_LIMIT:
+        raise LinkClosed(f"a frame of {length} bytes is longer than {FRAME_LIMIT}")
+    return length
+
+
+def complete_frames(buffer: bytearray) -> list[bytes]:
+    """Remove the complete frames from the buffer and return them, without their lengths.
+
+    Raises:
+        LinkClosed: If a frame is too long.
+    """
+    frames, start, size = [], 0, len(buffer)
+    while size - start >= _HEADER.size:
+        length = _checked_length(buffer[start : start + _HEADER.size])
+        end = start + _HEADER.size + length
+        if end > size:
+            break
+        frames.append(bytes(buffer[start + _HEADER.size : end]))
+        start = end
+    del buffer[:start]
+    return frames
+
+
+@cache
+def _command_decoder() -> msgspec.msgpack.Decoder[list[Order]]:
+    """Created lazily: it takes as long as parsing a small DAG file, which needs no decoder."""
+    return msgspec.msgpack.Decoder(list[Order])
+
+
+class BlockingLink:
+    """A child's end of the link without an event loop: slot workers, parsers, callback workers.
+
+    ``send`` may be called from one thread while another is in ``receive``.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    def send(self, messages: Sequence[object]) -> None:
+        """Send messages in as few frames as possible; blocks while the socket's buffer is full.
+
+        Raises:
+            LinkClosed: If the daemon has closed the link or died.
+        """
+        try:
+            for frame in frames(messages):
+                self._sock.sendall(frame)
+        except OSError as exc:
+            raise LinkClosed(str(exc)) from exc
+
+    def receive(self) -> list[Order]:
+        """Return the commands of the next frame; blocks until it is complete.
+
+        Raises:
+            LinkClosed: If the daemon has closed the link or died.
+        """
+        length = _checked_length(self._exactly(_HEADER.size))
+        return _command_decoder().decode(self._exactly(length))
+
+    def _exactly(self, size: int) -> bytearray:
+        data = bytearray(size)
+        view, have = memoryview(data), 0
+        while have < size:
+            try:
+                count = self._sock.recv_into(view[have:])
+            except OSError as exc:
+                raise LinkClosed(str(exc)) from exc
+            if count == 0:
+                raise LinkClosed("the daemon closed the link")
+            have += count
+        return data
+
 
 Incoming = TypeVar("Incoming")
 

@@ -1,39 +1,305 @@
-"""The role ``parser``: forks a process per file, supervises it, and reports the outcome.
+"""The role ``parser``: imports each DAG file or plug-in in a fork and reports its definitions.
 
-It has imported what every DAG file needs and never runs user code. So each file gets a fresh
-process for the price of a fork instead of a start. The effects of a file are confined to its own
-process, and all processes it starts are killed.
+The parent has imported what every DAG file needs and never runs user code. So each file gets a
+fresh process for the price of a fork instead of a start. The parent supervises the fork. The
+effects of a file are confined to its own process, and all processes it starts are killed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
+import inspect
 import os
 import select
 import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import NoReturn
 
 import msgspec
+from msgspec.structs import replace
 
-from aioflow.errors import LinkClosed
+from aioflow.author.dag import registered
+from aioflow.author.dag_spec import describe, lint
+from aioflow.author.trigger import Trigger, class_path
+from aioflow.errors import AioflowError, LinkClosed
 from aioflow.protocol.commands import Inspect, Order, Parse, ParserLimits
-from aioflow.protocol.parse_results import NO_ROOM, DagFailure, Inspected, Named, Parsed, ParserDied
+from aioflow.protocol.reports import (
+    NO_PARSER_CAPACITY,
+    DagFailure,
+    DataFiles,
+    Inspected,
+    NamesFound,
+    Parsed,
+    ParserDied,
+    TriggerKind,
+)
 from aioflow.worker import process_tree
-from aioflow.worker.failures import print_traceback
-from aioflow.worker.frames import BlockingLink, complete_frames
-from aioflow.worker.module_names import ModuleState, watch_loaders
-from aioflow.worker.parse import handle
+from aioflow.worker.code.data_files import BadFiles, UsedFiles
+from aioflow.worker.code.imports import Reach, trigger_digests
+from aioflow.worker.code.loader import CodeMissing, WholeProcess
+from aioflow.worker.code.shared_state import (
+    ModuleState,
+    ProcessState,
+    SharedState,
+    shown,
+    watch_loaders,
+)
+from aioflow.worker.failures import failure_of, print_traceback
+from aioflow.worker.link import BlockingLink, complete_frames
 from aioflow.worker.process import adopt_orphans, die_with_parent, limit_parser, stand_back
-from aioflow.worker.shared_state import SharedState
-from aioflow.worker.stdio import configure_logging, line_by_line
+from aioflow.worker.stdio import configure_logging, flush, line_by_line
 
-__all__ = ("Forking",)
+__all__ = (
+    "Forking",
+    "handle_parse_command",
+    "inspect_plugin",
+)
+
+
+def inspect_plugin(entry_point: str) -> Inspected:
+    """Import a plug-in and return its triggers, or the failure.
+
+    Args:
+        entry_point: ``module``, for all trigger classes it names; or ``module:Class``.
+    """
+    module, _, name = entry_point.partition(":")
+    try:
+        found: object = importlib.import_module(module)
+        for part in name.split(".") if name else ():
+            found = getattr(found, part)
+        classes = [found] if isinstance(found, type) else list(vars(found).values())
+        kinds = tuple(_trigger_kinds(classes, module.partition(".")[0]))
+    except BaseException as exc:  # noqa: BLE001 - a plug-in may raise anything
+        print_traceback(exc)
+        reason = "exit" if isinstance(exc, SystemExit) else "import_error"
+        return Inspected((), DagFailure(reason, f"{type(exc).__name__}: {failure_of(exc).message}"))
+    return Inspected(kinds)
+
+
+def _trigger_kinds(found: list[object], package: str) -> Iterator[TriggerKind]:
+    """Yield the public triggers defined in the plug-in's own package, not those it only imports."""
+    for cls in found:
+        if not (isinstance(cls, type) and issubclass(cls, Trigger)):
+            continue
+        if cls.__module__.partition(".")[0] == package and not cls.__name__.startswith("_"):
+            summary = (inspect.getdoc(cls) or "").partition("\n")[0]
+            # A dataclass without a docstring gets its signature as one.
+            has_own = "__doc__" in vars(cls) and not summary.startswith(f"{cls.__name__}(")
+            public = tuple(map(str, cls.public_fields))
+            yield TriggerKind(class_path(cls), summary if has_own else "", public)
+
+
+_REASON_LENGTH = 300
+
+_HALF_MADE = "partially initialized module"
+_UNDECODABLE = ("codec can't decode", "encoding problem", "unknown encoding", "Non-UTF-8", "BOM")
+
+
+def handle_parse_command(
+    command: Parse | Inspect, link: BlockingLink, shared: SharedState, modules: ModuleState
+) -> None:
+    """Handle one command and report the result.
+
+    Args:
+        shared: Process state that a file must leave unchanged.
+        modules: Module state that a file may change only if its DAGs are isolated.
+    """
+    found: Parsed | Inspected
+    match command:
+        case Parse():
+            folder = Path(command.folder)
+            used = UsedFiles(folder, command.file)
+            reach = Reach(folder, used.take)
+            reach.add([command.file])
+            # Send this before running any code, so that it is known even if the import crashes.
+            link.send([NamesFound(*_reached(reach))])
+            found = _parse(folder, command.file, reach, used, shared, modules)
+        case Inspect():
+            found = inspect_plugin(command.entry_point)
+    flush()
+    link.send([found])
+
+
+def _parse(
+    folder: Path,
+    file: str,
+    reach: Reach,
+    used: UsedFiles,
+    shared: SharedState,
+    modules: ModuleState,
+) -> Parsed:
+    """Import a DAG file. Return its DAGs, or the failures.
+
+    Whatever the import does, including ``sys.exit`` and running out of memory, becomes a failure of
+    this file. One invalid DAG does not affect the others in the file.
+    """
+    problem: BaseException | None = None
+    code = WholeProcess(folder)
+    state = ProcessState(str(folder))
+    modules.begin(str(folder))
+    used.opened.begin()
+    try:
+        code.load_file(file)
+    except BaseException as exc:  # noqa: BLE001 - a DAG file may raise anything
+        problem = exc
+    used.opened.end()
+    # Restore first: what the file replaced may not work.
+    changed = shared.put_back()
+    replaced = modules.end()
+    failures = [_patched_failure(changed)] if changed else []
+    if problem is not None:
+        failures.append(_dag_failure(problem, folder))
+        print_traceback(problem)
+    if failures:
+        _follow(reach, folder, problem)
+        files, wanted = _reached(reach)
+        return Parsed((), tuple(failures), files, wanted=wanted, beside=_beside(used))
+    changes = state.changes()
+    if replaced:
+        changes.append(f"replaces {shown(replaced)}")
+    return _isolated(_described(folder, file, reach, used), changes)
+
+
+def _beside(used: UsedFiles) -> DataFiles:
+    """Return the files used by a failed DAG file: a change to any of them causes a new parse."""
+    try:
+        return used.found()
+    except BadFiles:
+        return DataFiles()
+
+
+def _isolated(parsed: Parsed, changes: Sequence[str]) -> Parsed:
+    """Mark the DAGs of a file as isolated, each in its own worker process, with the reasons."""
+    if not changes:
+        return parsed
+    reasons = tuple(f"importing the file {change}"[:_REASON_LENGTH] for change in changes)
+    dags = [replace(dag, isolated=(*dag.isolated, *reasons)) for dag in parsed.dags]
+    return replace(parsed, dags=tuple(dags))
+
+
+def _patched_failure(names: list[str]) -> DagFailure:
+    message = f"importing the file replaces {shown(names)}, which all DAGs share"
+    return DagFailure("patched", message)
+
+
+def _described(folder: Path, file: str, reach: Reach, used: UsedFiles) -> Parsed:
+    dags, failures, odd = [], [], []
+    found = registered(str(folder / file))
+    for dag in found:
+        try:
+            spec, wrong = describe(dag, file=file)
+            odd += lint(dag) if spec is not None else []
+        except BaseException as exc:  # noqa: BLE001 - defaults and timetables are user code
+            failures.append(_dag_failure(exc, folder))
+            print_traceback(exc)
+            continue
+        failures += wrong
+        if spec is not None:
+            dags.append(spec)
+    _follow(reach, folder, None)
+    modules, wanted = _reached(reach)
+    digests = trigger_digests(folder)
+    try:
+        beside = used.found(tuple(pattern for dag in found for pattern in dag.reads))
+    except BadFiles as exc:
+        beside, dags = DataFiles(), []
+        failures.insert(0, DagFailure("files", str(exc)))
+    return Parsed(tuple(dags), tuple(failures), modules, digests, tuple(odd), wanted, beside)
+
+
+def _dag_failure(problem: BaseException, folder: Path) -> DagFailure:
+    message = failure_of(problem).message
+    line = _innermost_line(problem, folder)
+    match problem:
+        case AioflowError():
+            return DagFailure(problem.code, message, line)
+        case SyntaxError() if _is_undecodable(problem):
+            return DagFailure("encoding", problem.msg or message, problem.lineno or line)
+        case SyntaxError():
+            return DagFailure("syntax_error", problem.msg or message, problem.lineno or line)
+        case ValueError() if "null bytes" in message:
+            return DagFailure("syntax_error", message, line)
+        case SystemExit():
+            return DagFailure("exit", message, line)
+        case MemoryError():
+            return DagFailure("memory", "importing the file took more memory than allowed", line)
+        case CodeMissing():
+            return DagFailure("gone", message, line)
+        case RecursionError():
+            return DagFailure("recursion", message, line)
+        case ImportError() | AttributeError() if _HALF_MADE in message or _is_cycle(problem):
+            return DagFailure("import_cycle", message, line)
+        case ImportError():
+            return DagFailure("import_error", message, line)
+        case _:
+            return DagFailure("raised", f"{type(problem).__name__}: {message}", line)
+
+
+def _innermost_line(problem: BaseException, folder: Path) -> int:
+    """Return the innermost line of the author's own code in the traceback, or 0."""
+    line = 0
+    for frame, number in traceback.walk_tb(problem.__traceback__):
+        if frame.f_code.co_filename.startswith(f"{folder}/"):
+            line = number
+    return line
+
+
+def _is_cycle(problem: ImportError | AttributeError) -> bool:
+    """Return whether a name was requested from a file that was still being imported."""
+    path = getattr(problem, "path", None)
+    frames = traceback.walk_tb(problem.__traceback__)
+    return path is not None and any(frame.f_code.co_filename == path for frame, _ in frames)
+
+
+def _is_undecodable(problem: SyntaxError) -> bool:
+    return any(words in (problem.msg or "") for words in _UNDECODABLE)
+
+
+def _reached(reach: Reach) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return tuple(sorted(reach.files)), tuple(sorted(reach.wanted))
+
+
+def _follow(reach: Reach, folder: Path, problem: BaseException | None) -> None:
+    """Add the files that were imported, and the paths where a module was not found.
+
+    A helper that fails to import is not in ``sys.modules``, but fixing it must cause a new parse.
+    """
+    below = f"{folder}/"
+    found = [
+        name
+        for name in (*_imported(), *_traceback_files(problem))
+        if name.startswith(below) and name.endswith(".py") and Path(name).is_file()
+    ]
+    reach.add(name.removeprefix(below) for name in found)
+    if isinstance(problem, ModuleNotFoundError) and problem.name:
+        reach.wanted.add(problem.name.replace(".", "/"))
+
+
+def _imported() -> Iterator[str]:
+    for module in list(sys.modules.values()):
+        name = getattr(module, "__file__", None)
+        if isinstance(name, str):
+            yield name
+
+
+def _traceback_files(problem: BaseException | None) -> Iterator[str]:
+    seen: set[int] = set()
+    while problem is not None and id(problem) not in seen:
+        seen.add(id(problem))
+        if isinstance(problem, SyntaxError) and problem.filename:
+            yield problem.filename
+        for frame, _ in traceback.walk_tb(problem.__traceback__):
+            yield frame.f_code.co_filename
+        problem = problem.__cause__ or problem.__context__
+
 
 POLL_SECONDS = 0.1
 """How often the number of processes is checked."""
@@ -41,7 +307,7 @@ POLL_SECONDS = 0.1
 _FAULT = 70
 _CLOSED = 113
 """Exit status of a fork whose link was closed by the file."""
-_decoder = msgspec.msgpack.Decoder(list[Parsed | Inspected | Named])
+_decoder = msgspec.msgpack.Decoder(list[Parsed | Inspected | NamesFound])
 _LAST_WORDS = 2_048
 _CHUNK = 64 * 1024
 
@@ -82,7 +348,7 @@ class Forking:
                 try:
                     pid, sock, output = self._fork(command, ours, theirs)
                 except OSError as exc:
-                    return ParserDied(exc.errno or 0, b"", NO_ROOM, exc.strerror or "")
+                    return ParserDied(exc.errno or 0, b"", NO_PARSER_CAPACITY, exc.strerror or "")
             return _Watch(pid, sock, output, command.limits).result()
 
     def _fork(
@@ -112,7 +378,7 @@ class Forking:
                 os.dup2(output, number)
             os.close(output)
             limit_parser(command.limits.memory_bytes)
-            handle(command, _LinkOfFork(sock), self._shared, self._modules)
+            handle_parse_command(command, _LinkOfFork(sock), self._shared, self._modules)
             # Skip threads and exit handlers of the file.
             os._exit(0)
         except BaseException as exc:  # noqa: BLE001 - nothing may lead back into the fork's parent
@@ -153,10 +419,10 @@ class _Watch:
         self._limits = limits
         self._until = time.monotonic() + limits.wall_seconds
         self._buffer = bytearray()
-        self._tasks = process_tree.tasks_of_machine()
+        self._tasks = process_tree.machine_thread_count()
         self._printed = 0
         self._last_words = b""
-        self._named = Named()
+        self._named = NamesFound()
         self._answer: Parsed | Inspected | None = None
         self._went_beyond = ("", "")
 
@@ -170,7 +436,7 @@ class _Watch:
         finally:
             os.close(handle)
         self._take_rest()
-        left = process_tree.kill_all()
+        left = process_tree.kill_descendants()
         if status == _CLOSED and not self._went_beyond[0]:
             message = "importing the file closed descriptors that it had not opened"
             self._went_beyond = ("descriptors", message)
@@ -235,18 +501,18 @@ class _Watch:
             return False  # the file wrote to a descriptor that is not its own
         return bool(data)
 
-    def _take(self, report: Parsed | Inspected | Named) -> None:
-        if isinstance(report, Named):
+    def _take(self, report: Parsed | Inspected | NamesFound) -> None:
+        if isinstance(report, NamesFound):
             self._named = report
         elif self._answer is None:
             self._answer = report
 
     def _count_processes(self) -> None:
         limit = self._limits.processes
-        tasks = process_tree.tasks_of_machine()
+        tasks = process_tree.machine_thread_count()
         if 0 <= tasks < self._tasks + limit:
             return
-        if process_tree.count() > limit:
+        if process_tree.descendant_count() > limit:
             message = f"importing the file started more than {limit} processes"
             self._went_beyond = ("processes", message)
 

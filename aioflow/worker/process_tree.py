@@ -1,16 +1,105 @@
-"""The process tree below this process: counts its processes, and kills them all."""
+"""The process tree below a child, as reported by the kernel: counted, killed, freed of orphans.
+
+Reading the processes of the machine blocks for some milliseconds. A process that forks twice is
+re-parented out of this process: neither its parent nor its session leads here. It still inherits
+the resource limit that marks this process (see ``processes.orphans``). A process with this mark is
+an orphan unless a chain of living parents leads from it to this process. So a pool, server or
+tracker that is reused by later tasks survives, with its workers.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from aioflow.worker import processes
+__all__ = (
+    "Orphans",
+    "ProcessStat",
+    "descendant_count",
+    "has_children",
+    "kill_descendants",
+    "machine_thread_count",
+    "own_children",
+    "process_ids",
+    "process_stat",
+)
 
-__all__ = ("count", "kill_all", "tasks_of_machine")
+_PROC = Path("/proc")
+_THREADS = "/proc/self/task"
+
+
+class ProcessStat(NamedTuple):
+    """One process.
+
+    Attributes:
+        is_zombie: It has ended, but its parent has not reaped it.
+        start_ticks: Start time, in the kernel's clock ticks since boot.
+        processor_ticks: CPU time of its threads, in the same ticks.
+    """
+
+    is_zombie: bool
+    parent: int
+    group: int
+    session: int
+    start_ticks: int
+    processor_ticks: int
+
+
+def process_ids() -> Iterator[int]:
+    """Yield the ids of all processes."""
+    for name in os.listdir(_PROC):  # noqa: PTH208 - thousands of Path objects for a name each
+        if name.isdigit():
+            yield int(name)
+
+
+def has_children() -> bool:
+    """Return whether this process has children, including zombies. Takes about a microsecond."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def own_children() -> set[int]:
+    """Return the process ids of the children of this process, including zombies."""
+    try:
+        # One list per thread; adopted processes are in the list of the first thread.
+        return {pid for thread in os.listdir(_THREADS) for pid in _children_of(thread)}  # noqa: PTH208
+    except FileNotFoundError:  # kernel without CONFIG_PROC_CHILDREN, or a thread ended
+        me = os.getpid()
+        known = ((pid, process_stat(pid)) for pid in process_ids())
+        return {pid for pid, found in known if found is not None and found.parent == me}
+
+
+def _children_of(thread: str) -> list[int]:
+    with open(f"{_THREADS}/{thread}/children", "rb") as file:  # noqa: PTH123 - as above
+        return [int(pid) for pid in file.read().split()]
+
+
+def process_stat(pid: int) -> ProcessStat | None:
+    """Return the status of a process; ``None`` if it does not exist."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The command's name is in parentheses and may itself contain blanks and parentheses.
+    fields = text[text.rindex(")") + 2 :].split(maxsplit=20)
+    return ProcessStat(
+        is_zombie=fields[0] in {"X", "Z"},
+        parent=int(fields[1]),
+        group=int(fields[2]),
+        session=int(fields[3]),
+        start_ticks=int(fields[19]),
+        processor_ticks=int(fields[11]) + int(fields[12]),
+    )
+
 
 PATIENCE_SECONDS = 0.1
 """Grace period for processes about to end, such as helpers whose parent has just died."""
@@ -18,16 +107,15 @@ PATIENCE_SECONDS = 0.1
 DEATH_SECONDS = 5.0
 """A killed process that takes longer hangs in the kernel; the parent of this process handles it."""
 
-_PROC = Path("/proc")
 _POLL_SECONDS = 0.002
 
 
-def count() -> int:
+def descendant_count() -> int:
     """Return the number of living processes below this one."""
-    return len(_living())
+    return len(_living_descendants())
 
 
-def tasks_of_machine() -> int:
+def machine_thread_count() -> int:
     """Return the number of threads on this machine; -1 if the kernel does not report it.
 
     A single read, where ``count`` needs one per process.
@@ -38,7 +126,7 @@ def tasks_of_machine() -> int:
         return -1
 
 
-def kill_all() -> int:
+def kill_descendants() -> int:
     """Kill and reap all processes below this one; return how many had to be killed.
 
     Call ``adopt_orphans`` first: then no process is missed.
@@ -47,7 +135,7 @@ def kill_all() -> int:
     until = time.monotonic() + DEATH_SECONDS
     is_over = _wait_for_end(PATIENCE_SECONDS)
     while not is_over and time.monotonic() < until:
-        found = _living()
+        found = _living_descendants()
         # Stop all of them first: running ones may fork faster than they are killed.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in found:
@@ -62,14 +150,14 @@ def kill_all() -> int:
 def _wait_for_end(seconds: float) -> bool:
     """Reap ended processes until the timeout. Return whether none is left."""
     until = time.monotonic() + seconds
-    while _reap():
+    while _reap_children():
         if time.monotonic() > until:
             return False
         time.sleep(_POLL_SECONDS)
     return True
 
 
-def _reap() -> bool:
+def _reap_children() -> bool:
     """Reap ended processes. Return whether there are others."""
     while True:
         try:
@@ -80,11 +168,11 @@ def _reap() -> bool:
             return True
 
 
-def _living() -> set[int]:
+def _living_descendants() -> set[int]:
     """Return all processes below this one except zombies, whose children count as well."""
     children: dict[int, list[tuple[int, bool]]] = {}
-    for pid in processes.numbers():
-        known = processes.stat(pid)
+    for pid in process_ids():
+        known = process_stat(pid)
         if known is not None:
             children.setdefault(known.parent, []).append((pid, known.is_zombie))
     found, pending = set(), [os.getpid()]
@@ -94,3 +182,98 @@ def _living() -> set[int]:
             if not is_zombie:
                 found.add(pid)
     return found
+
+
+_MARKED_LIMIT = resource.RLIMIT_RTTIME
+_LOWEST_MARK = 1 << 62
+
+
+class Orphans:
+    """Orphans of this process. Create it before user code runs.
+
+    Without a mark in its resource limit it never finds any.
+    """
+
+    def __init__(self) -> None:
+        self._mark = resource.getrlimit(_MARKED_LIMIT)
+        self._is_marked = self._mark[1] >= _LOWEST_MARK
+        self._faults = _faults_of_children()
+        self._hanging: set[int] = set()
+
+    def kill(self) -> int:
+        """Kill all orphans and return their number. Takes 2 µs if no process was started."""
+        if not self._is_marked or not self._may_exist():
+            return 0
+        left = self._find_after(PATIENCE_SECONDS)
+        killed: set[int] = set()
+        until = time.monotonic() + DEATH_SECONDS
+        while left and time.monotonic() < until:
+            # Stop all of them first: running ones may fork faster than they are killed.
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in left:
+                    self._signal(pid, number)
+            killed |= left
+            left = self._find_after(_POLL_SECONDS)
+        self._hanging |= left
+        return len(killed)
+
+    def _may_exist(self) -> bool:
+        """Return whether this process has a child, or had one since the last call.
+
+        An orphan's parent was such a child, or a descendant of one. A child that was waited for
+        has added its page faults to the sum, unless SIGCHLD is ignored.
+        """
+        before, self._faults = self._faults, _faults_of_children()
+        return (
+            self._faults != before
+            or has_children()
+            or signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
+        )
+
+    def _find_after(self, seconds: float) -> set[int]:
+        """Return an empty set once there are no orphans, else those left after the timeout."""
+        until = time.monotonic() + seconds
+        while (found := self._find()) and time.monotonic() < until:
+            time.sleep(_POLL_SECONDS)
+        return found
+
+    def _find(self) -> set[int]:
+        marked = {pid for pid in process_ids() if self._is_ours(pid)}
+        below = {os.getpid()}
+        return {pid for pid in marked if self._is_orphan(pid, below)} - self._hanging
+
+    def _is_ours(self, pid: int) -> bool:
+        try:
+            return resource.prlimit(pid, _MARKED_LIMIT) == self._mark
+        except OSError:
+            return False  # it has ended, or belongs to another user
+
+    def _is_orphan(self, pid: int, below: set[int]) -> bool:
+        """Return whether no chain of living parents leads to ``below``; extend it by a chain."""
+        chain: set[int] = set()
+        while pid and pid not in below:
+            stat = process_stat(pid)
+            if stat is None:
+                return bool(chain)  # its parent has just ended: it is being re-parented
+            if stat.is_zombie and not chain:
+                return False
+            chain.add(pid)
+            pid = stat.parent
+        if not pid:
+            return True
+        below |= chain
+        return False
+
+    def _signal(self, pid: int, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            handle = os.pidfd_open(pid)
+            try:
+                # The number may have been reused: only the handle is sure to mean this process.
+                if self._is_ours(pid):
+                    signal.pidfd_send_signal(handle, number)
+            finally:
+                os.close(handle)
+
+
+def _faults_of_children() -> int:
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt

@@ -1,4 +1,4 @@
-"""Common base of the shared child programs: event loop, link to the daemon, report buffer."""
+"""Common part of the shared child programs: event loop, link, report buffer, forwarded output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -19,19 +19,26 @@ import msgspec
 import uvloop
 
 from aioflow.errors import TaskError
+from aioflow.model.ids import StartNo, TaskNo
 from aioflow.protocol.commands import Hello, Order, Ping, Reply
 from aioflow.protocol.reports import CancelQuery, Pong, Query, Report
-from aioflow.worker.crash_recorder import CrashRecorder
-from aioflow.worker.frames import packed
-from aioflow.worker.installed import InstalledPackages
-from aioflow.worker.link import Link, child_link
-from aioflow.worker.stdio import configure_logging, line_by_line
-from aioflow.worker.watchdog import Watchdog, announcer
+from aioflow.worker.code.installed_packages import InstalledPackages
+from aioflow.worker.link import Link, child_link, packed
+from aioflow.worker.stdio import (
+    Attributed,
+    OutputBuffer,
+    OutputOwner,
+    configure_logging,
+    line_by_line,
+    waker,
+)
+from aioflow.worker.watchdog import CrashRecorder, Watchdog, announcer
 
 __all__ = (
     "ABANDONED_LIMIT",
     "GIVEN_UP",
     "REPORTS_AT_ONCE",
+    "OutputForwarder",
     "ReportBuffer",
     "Role",
     "RoleFactory",
@@ -302,3 +309,51 @@ async def _serve(
 
     reports.connect(await child_link(sock, handle, on_closed))
     handle(first)
+
+
+class OutputForwarder:
+    """Replaces the standard streams of a shared child.
+
+    Args:
+        reports: Where output is reported.
+        serve: Runs a coroutine of the child itself.
+        current: Returns the supervised coroutine whose code is running.
+    """
+
+    def __init__(
+        self,
+        reports: ReportBuffer,
+        serve: Callable[[Coroutine[Any, Any, None]], None],
+        current: Callable[[], OutputOwner | None],
+    ) -> None:
+        self._reports = reports
+        self._serve = serve
+        self._is_pumping = False
+        self._buffer = OutputBuffer(waker(asyncio.get_running_loop(), self._forward))
+        sys.stdout = Attributed(sys.stdout, current, self._buffer)
+        sys.stderr = Attributed(sys.stderr, current, self._buffer)
+
+    def add(self, of: tuple[TaskNo, StartNo], text: str) -> None:
+        """Add text to the output of a try or trigger."""
+        if text:
+            self._buffer.add(of, text.encode("utf-8", "backslashreplace"))
+
+    def flush(self, of: tuple[TaskNo, StartNo]) -> None:
+        """Report the buffered output of a try or trigger, before a report that must follow it."""
+        for output in self._buffer.take(of):
+            self._reports.report(output)
+
+    def _forward(self) -> None:
+        if not self._is_pumping:
+            self._is_pumping = True
+            self._serve(self._send())
+
+    async def _send(self) -> None:
+        try:
+            while outputs := self._buffer.take():
+                for output in outputs:
+                    self._reports.report(output)
+                await asyncio.sleep(0)  # the line sends in the next loop iteration
+                await self._reports.drain()
+        finally:
+            self._is_pumping = False

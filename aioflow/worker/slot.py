@@ -7,17 +7,24 @@ both. There is no third thread.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeAlias
 
 import msgspec
 
-from aioflow.errors import LinkClosed
+from aioflow.author.client import NamedValues, set_process_values
+from aioflow.author.codec import run_steps
+from aioflow.author.deferral import poke_result
+from aioflow.errors import LinkClosed, TaskError, UnknownValue
+from aioflow.model.dag import ValueKind
+from aioflow.model.ids import RunNo
 from aioflow.protocol.commands import (
     ForgetRun,
     Hello,
@@ -35,19 +42,106 @@ from aioflow.protocol.reports import (
     Query,
     Recalled,
     ResultWriteFailed,
+    SensorNotReady,
     TaskStarted,
 )
-from aioflow.worker.code import CodeCache
-from aioflow.worker.frames import BlockingLink
-from aioflow.worker.installed import InstalledPackages
-from aioflow.worker.orphans import Orphans
-from aioflow.worker.outcome import now
-from aioflow.worker.run_body import run_body
-from aioflow.worker.runs import Runs
-from aioflow.worker.span_context import within
+from aioflow.worker.code.installed_packages import InstalledPackages
+from aioflow.worker.code.loader import CodeCache
+from aioflow.worker.link import BlockingLink
+from aioflow.worker.process_tree import Orphans
+from aioflow.worker.query import values
+from aioflow.worker.query.messages import ResultsPage, ResultsWanted
 from aioflow.worker.stdio import IDLE, Descriptors, configure_logging, flush, line_by_line, put_back
+from aioflow.worker.task.arguments import Runs, spec_of
+from aioflow.worker.task.body import body_of_try, use_span
+from aioflow.worker.task.outcome import (
+    ended_badly,
+    gives_items,
+    handled,
+    not_begun,
+    now,
+    pack,
+    succeeded,
+    write_failure_reporter,
+    write_result,
+)
 
-__all__ = ("Slot",)
+__all__ = (
+    "AskDaemon",
+    "Slot",
+    "run_body",
+)
+
+Tell: TypeAlias = Callable[[Labelled | ResultWriteFailed], None]
+
+AskDaemon: TypeAlias = Callable[[RunNo, str, bytes], Reply]
+"""Sends the query ``(run, kind, body)`` and returns the reply; see ``questions``."""
+
+
+def run_body(start: StartTask, runs: Runs, ask: AskDaemon, tell: Tell, results: Path) -> Ended:
+    """Run a try in this thread and return its report. User code cannot make it raise.
+
+    Args:
+        runs: Must already know the run.
+        ask: Queries the daemon for results of parents and for declared values. Blocks, and may be
+            called from threads of user code.
+        tell: Called with the label before the body runs, and later each time the result cannot be
+            written.
+        results: Folder of the large results.
+    """
+    try:
+        run = runs.of(start)
+        node = run.dag.nodes[start.position]
+    except BaseException as exc:  # noqa: BLE001 - importing the DAG file is user code
+        return not_begun(start, exc)
+    began_at = now()
+    body = None
+    try:
+        set_process_values(_fetch_values(ask, start, spec_of(node).values))
+        body = body_of_try(run, node, start, partial(_fetch_page, ask), results)
+        if body.label is not None:
+            tell(Labelled(start.task_no, start.start_no, body.label))
+        value = body.call()
+        if inspect.iscoroutine(value):
+            value.close()
+            raise TypeError(
+                f"{node.task_id!r} is no `async def`, yet returned a coroutine; "
+                "declare it async, so that it runs on an event loop"
+            )
+        if body.is_check:
+            done, value = poke_result(value)
+            if not done:
+                return SensorNotReady(start.task_no, start.start_no, began_at, now())
+        if gives_items(node, start):
+            return run_steps(handled(node, start, began_at, value))
+        packed = run_steps(pack(node, start, value, results))
+        if packed.write is not None:
+            write_result(packed.write, write_failure_reporter(start, tell))
+        return succeeded(start, began_at, packed)
+    except BaseException as exc:  # noqa: BLE001 - user code may raise anything
+        operator = None if body is None else body.operator
+        return run_steps(ended_badly(node, start, began_at, exc, operator))
+    finally:
+        set_process_values({})
+
+
+def _fetch_page(ask: AskDaemon, run_no: RunNo, position: int, after: int) -> ResultsPage:
+    got = ask(run_no, "results", msgspec.msgpack.encode(ResultsWanted(position, after)))
+    if got.error:
+        raise TaskError(f"results of a parent are not to be had: {got.error}")
+    return msgspec.msgpack.decode(got.body, type=ResultsPage)
+
+
+def _fetch_values(
+    ask: AskDaemon, start: StartTask, names: tuple[tuple[ValueKind, str], ...]
+) -> NamedValues:
+    if not names:
+        return {}
+    got = ask(start.run_no, "values", values.encoded_query(start.position, names))
+    if got.error:
+        raise UnknownValue(got.error)
+    return values.decoded(names, got.body)
+
 
 Key: TypeAlias = tuple[int, int]
 
@@ -167,7 +261,7 @@ class Slot:
         try:
             if not self._traces:
                 return run_body(start, self._runs, self._ask, self._tell, self._results)
-            with within(self._runs.info(start.run_no), start):
+            with use_span(self._runs.info(start.run_no), start):
                 return run_body(start, self._runs, self._ask, self._tell, self._results)
         finally:
             flush()

@@ -2,19 +2,28 @@
 
 An anyio task group costs twice the memory per coroutine, and one that swallows cancellation
 would spin in it. Here a coroutine is cancelled once, awaited with a timeout, then abandoned: it
-may run on, is counted, and is never awaited again.
+may run on, is counted, and is never awaited again. Long computations run in slices, so that none
+of them blocks the event loop for long.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar, cast
 
-from aioflow.worker.crash_recorder import NO_OWNER, CrashRecorder, Stepped
+from aioflow.author.codec import Steps
+from aioflow.worker.watchdog import NO_OWNER, CrashRecorder, Stepped
 
-__all__ = ("TaskSupervisor", "UserCoroutine", "current_coroutine", "watching")
+__all__ = (
+    "Slices",
+    "TaskSupervisor",
+    "UserCoroutine",
+    "current_coroutine",
+    "watching",
+)
 
 
 class UserCoroutine:
@@ -161,3 +170,42 @@ class TaskSupervisor(Generic[Supervised]):
         if hosted is not None and asyncio.iscoroutine(coroutine):
             coroutine = Stepped(coroutine, hosted, self._recorder)
         return asyncio.Task(coroutine, loop=loop, context=context, **options)
+
+
+SLICE_SECONDS = 0.005
+"""Maximum seconds of a slice."""
+
+T = TypeVar("T")
+
+
+class Slices:
+    """Runs computations in slices. Each loop iteration runs at most one slice of one of them.
+
+    Args:
+        seconds: Length of a slice.
+    """
+
+    def __init__(self, seconds: float = SLICE_SECONDS) -> None:
+        self._seconds = seconds
+        self._turn = asyncio.Lock()
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Run all steps and return their result.
+
+        Unless another computation waits, the first step runs immediately: most need only one.
+        """
+        result: T
+        try:
+            if self._turn.locked():
+                await asyncio.sleep(0)
+            else:
+                next(steps)  # usually the only one, which needs neither lock nor clock
+            while True:
+                async with self._turn:
+                    until = time.monotonic() + self._seconds
+                    while time.monotonic() < until:
+                        next(steps)
+                    await asyncio.sleep(0)
+        except StopIteration as done:
+            result = done.value
+        return result

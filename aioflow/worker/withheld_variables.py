@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from types import FrameType, TracebackType
 
-__all__ = ("WITHHELD", "hint_of", "last_frame", "take_names")
+__all__ = ("WITHHELD", "last_frame", "take_names", "withheld_variable_hint")
 
 WITHHELD = "AIOFLOW_CHILD_WITHHELD"
 """The variable in which the daemon passes these names, without values."""
@@ -21,7 +21,7 @@ def take_names() -> None:
     _names = frozenset(os.environ.pop(WITHHELD, "").split(",")) - {""}
 
 
-def hint_of(problem: BaseException) -> str:
+def withheld_variable_hint(problem: BaseException) -> str:
     """Return how to pass on the withheld variable whose lookup failed; empty if none did."""
     if not isinstance(problem, KeyError) or not _names or len(problem.args) != 1:
         return ""

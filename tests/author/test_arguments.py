@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from aioflow import DAG, Retry, current, dag, task
-from aioflow.author.binding import (
+from aioflow.author.context import INJECTED
+from aioflow.author.node import (
     Binding,
     FromContext,
     FromParameter,
     FromSource,
     FromTask,
-    Literal,
+    LiteralValue,
     Nested,
+    Node,
 )
-from aioflow.author.context import INJECTED
-from aioflow.author.node import Node
 
 
 @task
@@ -42,7 +42,7 @@ def test_values_results_and_their_parts():
         load(1, result, part=result["rows"][0])
 
     assert arguments(call) == {
-        "plain": Literal(1),
+        "plain": LiteralValue(1),
         "whole": FromTask(0),
         "part": FromTask(0, ("rows", 0)),
     }
@@ -69,7 +69,7 @@ def test_a_container_without_references_is_the_object_of_the_file():
 
     given = arguments(lambda: load(value))["value"]
 
-    assert isinstance(given, Literal)
+    assert isinstance(given, LiteralValue)
     assert given.value is value
 
 
@@ -101,8 +101,8 @@ def test_what_the_call_says_is_not_replaced_by_the_run():
     def load(ds: str, run_id: str | None = None) -> None: ...
 
     assert arguments(lambda: load("2020-01-01", run_id=None)) == {
-        "ds": Literal("2020-01-01"),
-        "run_id": Literal(None),
+        "ds": LiteralValue("2020-01-01"),
+        "run_id": LiteralValue(None),
     }
 
 
@@ -112,7 +112,7 @@ def test_open_keywords_take_the_whole_context():
 
     given = arguments(lambda: load(extra=1))
 
-    assert given.pop("extra") == Literal(1)
+    assert given.pop("extra") == LiteralValue(1)
     assert given == {name: FromContext(name) for name in INJECTED - {"ds"}}
 
 
@@ -136,7 +136,7 @@ def test_partial_fixes_and_expand_maps():
 
     assert arguments(lambda: load.partial(y=2).expand(x=[1, 2])) == {
         "x": FromSource(0),
-        "y": Literal(2),
+        "y": LiteralValue(2),
         "ds": FromContext("ds"),
     }
 

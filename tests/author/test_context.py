@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from aioflow import current, dag
-from aioflow.author.context import INJECTED, RunContext, resolve
+from aioflow.author.context import INJECTED, RunContext, context_value, parameter_values
 from aioflow.author.context import current as same_current
-from aioflow.author.parameters import parameter_values
 from aioflow.errors import BadConf
 
 SECOND = 1_000_000
@@ -57,26 +56,26 @@ RUN = RunContext(
     ],
 )
 def test_a_run_knows(name, value):
-    assert resolve(name, RUN) == value
+    assert context_value(name, RUN) == value
 
 
 def test_one_instant_is_another_wall_time_in_another_zone():
     there = replace(RUN, timezone="America/New_York")
 
-    assert resolve("ts_nodash", RUN) == "20260102T030000"
-    assert resolve("ts_nodash", there) == "20260101T163000"
-    assert resolve("ts", there) == "2026-01-01T16:30:00-05:00"
+    assert context_value("ts_nodash", RUN) == "20260102T030000"
+    assert context_value("ts_nodash", there) == "20260101T163000"
+    assert context_value("ts", there) == "2026-01-01T16:30:00-05:00"
 
 
 def test_the_whole_context_has_every_name():
     kept_for_authors = {"cause", "conf", "round", "run_logical_date"}
-    assert resolve("context", RUN).keys() == (INJECTED | kept_for_authors) - {"context"}
+    assert context_value("context", RUN).keys() == (INJECTED | kept_for_authors) - {"context"}
 
 
 def test_every_attribute_of_current_can_be_resolved():
     for name in type(current).__annotations__:
         assert getattr(current, name).binding.name == name
-        assert resolve(name, RUN) == resolve("context", RUN)[name]
+        assert context_value(name, RUN) == context_value("context", RUN)[name]
     assert current is same_current
 
 
@@ -85,8 +84,8 @@ def test_a_run_without_a_logical_date_takes_when_it_was_created():
         run_id="r", dag_id="d", created_at=instant(datetime(2026, 2, 2, tzinfo=UTC))
     )
 
-    assert resolve("ds", by_hand) == "2026-02-02"
-    assert resolve("logical_date", by_hand) == datetime(2026, 2, 2, tzinfo=UTC)
+    assert context_value("ds", by_hand) == "2026-02-02"
+    assert context_value("logical_date", by_hand) == datetime(2026, 2, 2, tzinfo=UTC)
 
 
 def test_the_idempotency_key_differs_between_children_but_not_between_tries():
@@ -99,7 +98,7 @@ def test_the_idempotency_key_differs_between_children_but_not_between_tries():
             map_index=map_index,
             try_number=try_number,
         )
-        return str(resolve("idempotency_key", run))
+        return str(context_value("idempotency_key", run))
 
     assert key(3, 1) == key(3, 2) == "r/t/3"
     assert key(4, 1) == "r/t/4"
@@ -107,7 +106,7 @@ def test_the_idempotency_key_differs_between_children_but_not_between_tries():
 
 def test_the_rerun_key_differs_after_a_clear_and_for_other_rows_but_not_between_tries():
     def key(**fields: Any) -> str:
-        return str(resolve("rerun_key", replace(RUN, map_index=0, **fields)))
+        return str(context_value("rerun_key", replace(RUN, map_index=0, **fields)))
 
     assert key(try_number=1) == key(try_number=2)
     assert len({key(), key(clear_number=2), key(task_no=8)}) == 3
@@ -116,7 +115,7 @@ def test_the_rerun_key_differs_after_a_clear_and_for_other_rows_but_not_between_
 @pytest.mark.parametrize("name", ["nonsense", "params.missing"])
 def test_an_unknown_name_is_no_value(name):
     with pytest.raises(KeyError):
-        resolve(name, RUN)
+        context_value(name, RUN)
 
 
 # ── parameters ──────────────────────────────────────────────────────────────────────────
@@ -184,6 +183,6 @@ def test_a_required_parameter_must_be_given():
 def test_a_run_by_hand_stands_for_no_instant_but_has_one():
     by_hand = replace(RUN, logical_date=None)
 
-    assert resolve("run_logical_date", by_hand) is None
-    assert resolve("run_logical_date", RUN) == resolve("logical_date", RUN)
-    assert resolve("logical_date", by_hand) is not None
+    assert context_value("run_logical_date", by_hand) is None
+    assert context_value("run_logical_date", RUN) == context_value("logical_date", RUN)
+    assert context_value("logical_date", by_hand) is not None

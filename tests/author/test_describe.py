@@ -29,12 +29,20 @@ from aioflow import (
     sensor,
     task,
 )
-from aioflow.author.binding import Literal
 from aioflow.author.dag import registered
-from aioflow.author.describe import describe
+from aioflow.author.dag_spec import describe
+from aioflow.author.node import LiteralValue
 from aioflow.core.state.child_roles import ASKED_FOR
-from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, RetryPolicy, SensorSpec, TaskSpec
-from aioflow.model.schedule import ScheduleSpec
+from aioflow.model.dag import (
+    Body,
+    DagSpec,
+    MapSource,
+    MapSpec,
+    RetryPolicy,
+    ScheduleSpec,
+    SensorSpec,
+    TaskSpec,
+)
 from aioflow.model.timestamps import EARLIEST_DATE, LATEST_DATE
 
 SECOND = 1_000_000
@@ -623,8 +631,8 @@ def test_a_dag_in_a_loop_sees_its_own_turn():
 
     assert [made.dag_id for made in registered()] == ["a", "b"]
     assert [made.nodes[0].arguments for made in registered()] == [
-        {"value": Literal("a")},
-        {"value": Literal("b")},
+        {"value": LiteralValue("a")},
+        {"value": LiteralValue("b")},
     ]
 
 

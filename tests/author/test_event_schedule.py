@@ -9,8 +9,8 @@ import pytest
 
 from aioflow import Asset, DagError, Trigger, TriggerEvent, dag, task
 from aioflow.author.assets import asset_condition
-from aioflow.author.describe import describe
-from aioflow.model.dag_triggers import ASSETS, AssetCondition
+from aioflow.author.dag_spec import describe
+from aioflow.model.triggers import ASSETS, AssetCondition
 
 A, B, C = Asset("a"), Asset("b"), Asset("s3://bucket/c")
 

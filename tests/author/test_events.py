@@ -9,7 +9,7 @@ import pytest
 
 from aioflow import DagError, Operator, Sensor, StartTriggerArgs, dag, sensor, task
 from aioflow.author.dag import DAG, registered
-from aioflow.author.describe import describe
+from aioflow.author.dag_spec import describe
 from aioflow.model.dag import Body, DagSpec, EventsSpec
 from aioflow_triggers.temporal import TimeDeltaTrigger
 

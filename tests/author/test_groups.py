@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aioflow import DAG, DagError, dag, setup, task, teardown
-from aioflow.author.describe import describe
+from aioflow.author.dag_spec import describe
 from aioflow.model.dag import EdgeGroup, TaskSpec
 from aioflow.model.states import TriggerRule
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from aioflow import DAG, DagError, Operator, task
-from aioflow.author.binding import FromContext, FromTask, Literal, Spread
-from aioflow.author.describe import describe
+from aioflow.author.dag_spec import describe
+from aioflow.author.node import FromContext, FromTask, LiteralValue, Spread
 from aioflow.model.dag import DagSpec, MapSource
 
 
@@ -169,7 +169,7 @@ def test_an_operator_takes_its_arguments_by_name_and_its_options_from_partial():
         with pytest.raises(DagError, match="'pool', which partial"):
             Copy.partial(task_id="d", target="/b").expand_kwargs([{"source": "", "pool": "p"}])
 
-    assert made.nodes[0].arguments["target"] == Literal("/b")
+    assert made.nodes[0].arguments["target"] == LiteralValue("/b")
     assert made.nodes[0].sources[0].values == [{"source": "/a"}]
 
 

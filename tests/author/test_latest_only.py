@@ -9,11 +9,11 @@ import pytest
 import time_machine
 
 from aioflow import DAG, Every, dag, latest_only, task
-from aioflow.author.binding import FromContext, Literal
-from aioflow.author.describe import describe
-from aioflow.author.latest_only import is_latest
+from aioflow.author.dag_spec import describe
+from aioflow.author.node import FromContext, LiteralValue
+from aioflow.author.task import is_latest
 from aioflow.model.dag import Chooses
-from aioflow.worker.branching import skipped_by
+from aioflow.worker.task.outcome import skipped_by
 
 NOW = datetime(2026, 3, 5, 12, tzinfo=UTC)
 FAR = timedelta(days=4000)
@@ -62,7 +62,7 @@ def test_it_skips_its_children_alone_and_asks_the_run_for_its_slot():
         FromContext("cause"),
         FromContext("logical_date"),
     )
-    assert arguments["timezone"] == Literal("Asia/Kolkata")
+    assert arguments["timezone"] == LiteralValue("Asia/Kolkata")
 
 
 def test_it_may_be_called_otherwise():

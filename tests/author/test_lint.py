@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from aioflow import DAG, DagError, Operator, current, dag, task
-from aioflow.author.describe import describe
-from aioflow.author.lint import advice
+from aioflow.author.dag_spec import describe, lint
 from aioflow.model.states import TriggerRule
 
 
@@ -29,7 +28,7 @@ def maybe(value: Any) -> None: ...
 def odd(made: DAG) -> list[str]:
     spec, failures = describe(made)
     assert spec is not None, failures
-    return [said.reason for said in advice(made)]
+    return [said.reason for said in lint(made)]
 
 
 def test_an_ordinary_dag_is_not_odd():
@@ -61,7 +60,7 @@ def test_a_parameter_that_nothing_takes_is_odd():
 def advice_of(made: DAG) -> list[Any]:
     spec, _ = describe(made)
     assert spec is not None
-    return advice(made)
+    return lint(made)
 
 
 def test_whoever_takes_the_context_may_use_any_parameter():

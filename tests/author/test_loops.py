@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from aioflow import DAG, DagError, sensor, task, task_group
-from aioflow.author.binding import FromParameter, FromRound, FromTask, Literal
 from aioflow.author.dag import dag
-from aioflow.author.describe import describe
+from aioflow.author.dag_spec import describe
+from aioflow.author.node import FromParameter, FromRound, FromTask, LiteralValue
 from aioflow.model.dag import Body, Chooses, DagSpec, MapSource, MapSpec
 
 
@@ -112,7 +112,7 @@ def test_the_value_of_the_round_before_is_bound_with_what_stands_in_for_it():
     arguments = [node.arguments for node in made.nodes]
 
     assert arguments[1]["before"] == FromRound(FromTask(0))
-    assert arguments[4]["before"] == FromRound(Literal(None))
+    assert arguments[4]["before"] == FromRound(LiteralValue(None))
     assert arguments[7]["before"] == FromRound(FromParameter("begin"))
     assert 0 in made.nodes[1].argument_parents
 
@@ -125,7 +125,7 @@ def test_a_part_of_the_round_before_or_of_the_last_value_may_be_taken():
     with DAG("made") as made:
         after(parts()["b"])
 
-    assert made.nodes[0].arguments["value"] == FromRound(Literal(None), ("a", 0))
+    assert made.nodes[0].arguments["value"] == FromRound(LiteralValue(None), ("a", 0))
     assert made.nodes[2].arguments["value"] == FromTask(0, ("b",), is_last=True)
 
 

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from aioflow import DagError, EmailNotifier
-from aioflow.author.named_values import Connection
+from aioflow.author.client import Connection
 from aioflow.author.transports import mail
 from aioflow.errors import NotificationFailed
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from aioflow import DAG, DagError, task, task_group
-from aioflow.author.binding import FromSource, FromTask
-from aioflow.author.describe import describe
+from aioflow.author.dag_spec import describe
+from aioflow.author.node import FromSource, FromTask
 from aioflow.model.dag import Chooses, DagSpec, MapSource
 
 NUMBER: Any = 5

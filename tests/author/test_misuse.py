@@ -13,7 +13,7 @@ import pytest
 
 from aioflow import DAG, DagError, Operator, Retry, Sensor, chain, current, dag, sensor, task
 from aioflow.author.dag import registered
-from aioflow.author.describe import describe
+from aioflow.author.dag_spec import describe
 from aioflow.errors import BadSchedule, DuplicateDag, ReferenceMisused, UnknownParent
 
 # Type checkers refuse most of what follows already, so they are not told what these are.

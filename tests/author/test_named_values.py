@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioflow import Connection, UnknownValue, connection, dag, secret, task, variable
-from aioflow.author.describe import describe
-from aioflow.author.named_values import connection_of, fetch_secret, held
+from aioflow.author.client import connection_of, declared_values, fetch_secret
+from aioflow.author.dag_spec import describe
 from aioflow.errors import DagError
 from aioflow.model.dag import ValueKind
 
@@ -64,13 +64,13 @@ def test_what_is_no_connection_is_refused_without_being_repeated(told):
 
 
 def test_a_task_has_at_hand_what_it_was_told():
-    token = held.set({(ValueKind.SECRET, "A"): "a", (ValueKind.VARIABLE, "A"): [1]})
+    token = declared_values.set({(ValueKind.SECRET, "A"): "a", (ValueKind.VARIABLE, "A"): [1]})
     try:
         assert (secret("A"), variable("A")) == ("a", [1])
         with pytest.raises(UnknownValue, match=r"@task\(connections=\['A'\]\)"):
             connection("A")
     finally:
-        held.reset(token)
+        declared_values.reset(token)
 
 
 async def test_outside_of_everything_nobody_is_told_anything():

@@ -22,10 +22,9 @@ from hypothesis import strategies as st
 
 import aioflow
 from aioflow.author import codec
-from aioflow.author.custom_codecs import register_codec
-from aioflow.author.packing import Packing
-from aioflow.author.param import json_text
-from aioflow.author.small import packed_small
+from aioflow.author.codec import Packing
+from aioflow.author.msgpack_forms import packed_small, register_codec
+from aioflow.author.params import json_text
 from aioflow.errors import Unserializable, ValueTooLarge
 
 LIMIT = 64 * 1024

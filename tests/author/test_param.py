@@ -7,10 +7,9 @@ import json
 import pytest
 
 from aioflow import DAG, Param, dag, task
-from aioflow.author.context import RunContext
-from aioflow.author.describe import describe
-from aioflow.author.param import misfit
-from aioflow.author.parameters import parameter_values
+from aioflow.author.context import RunContext, parameter_values
+from aioflow.author.dag_spec import describe
+from aioflow.author.params import schema_misfit
 from aioflow.errors import BadConf, DagError
 from aioflow.model.dag import ParamSpec
 
@@ -70,7 +69,7 @@ def test_what_makes_no_sense_is_refused_where_it_is_written(make, says):
     ],
 )
 def test_a_value_fits_or_the_reason_names_the_parameter(schema, value, fits):
-    why = misfit({"n": json.dumps(schema)}, {"n": value, "other": object()})
+    why = schema_misfit({"n": json.dumps(schema)}, {"n": value, "other": object()})
 
     assert (why is None) is fits
     assert why is None or why.startswith("the parameter 'n' does not fit: ")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from aioflow import DAG, Context, DagError, Operator, TaskGroup, chain, dag, task, task_group
-from aioflow.author.describe import describe
-from aioflow.worker.branching import skipped_by
+from aioflow.author.dag_spec import describe
+from aioflow.worker.task.outcome import skipped_by
 
 
 def parents(made: DAG) -> dict[str, set[str]]:

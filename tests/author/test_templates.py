@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aioflow import DAG, Operator, StartTriggerArgs, task
-from aioflow.author.airflow_context import CONTEXT_INSTEAD
-from aioflow.author.context import TEMPLATE_NAMES
-from aioflow.author.describe import describe
-from aioflow.author.lint import advice
+from aioflow.author.context import CONTEXT_INSTEAD, TEMPLATE_NAMES
+from aioflow.author.dag_spec import describe, lint
 from aioflow.author.templates import mistake_in, names_of
 from tests.differing import differing
 
@@ -85,7 +83,7 @@ def odd(made: DAG) -> dict[str, str]:
     """Return what is odd about templates, by task."""
     spec, failures = describe(made)
     assert spec is not None, failures
-    found = [said for said in advice(made) if said.reason == "odd.template"]
+    found = [said for said in lint(made) if said.reason == "odd.template"]
     assert all(said.line > 0 for said in found)
     return {said.message.split("'")[1]: said.message for said in found}
 

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from aioflow import dag, task
-from aioflow.author.describe import describe
-from aioflow.author.timetables import TimetableTrigger, is_timetable, timetable_trigger
+from aioflow.author.dag_spec import describe
+from aioflow.author.schedule import TimetableTrigger, is_timetable, timetable_trigger
 from aioflow.author.trigger import construct, prepare
 from aioflow.errors import BadSchedule
 from aioflow.testing import Sim

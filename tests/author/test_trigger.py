@@ -32,13 +32,13 @@ from aioflow.author.client import (
     NamedEvent,
     NamedEvents,
     RunEnding,
-    asker,
     named_events,
     own_dag_id,
+    query_sender,
     run_start_id,
 )
 from aioflow.author.codec import encode_fields
-from aioflow.author.start import start_spec
+from aioflow.author.deferral import start_spec
 from aioflow.author.trigger import class_path, construct, prepare, serialize
 from aioflow.errors import AioflowError, DagError, WrongField
 from aioflow.model.dag import ValueKind
@@ -447,11 +447,11 @@ class Recorder:
 
 
 async def test_a_question_reaches_the_host_as_it_was_asked():
-    token = asker.set(Recorder())
+    token = query_sender.set(Recorder())
 
     ending = await run_ending("d", task_id="t", since=NOW)
 
-    asker.reset(token)
+    query_sender.reset(token)
     assert ending.result == (
         "d",
         {"task_id": "t", "run_id": None, "logical_date": None, "since": NOW},
@@ -460,13 +460,13 @@ async def test_a_question_reaches_the_host_as_it_was_asked():
 
 async def test_a_question_about_many_runs_is_told_each_by_its_name():
     told: list[tuple[str, Any]] = []
-    token = asker.set(Recorder())
+    token = query_sender.set(Recorder())
 
     endings = RunEndings(lambda of, ending: told.append((of, ending)))
     for run_id in ("a", "b"):
         endings.ask(f"run {run_id}", "d", run_id=run_id, since=NOW)
 
-    asker.reset(token)
+    query_sender.reset(token)
     assert [(of, ending.result[1]["run_id"]) for of, ending in told] == [
         ("run a", "a"),
         ("run b", "b"),
@@ -479,24 +479,24 @@ def test_nobody_asks_for_many_runs_outside_of_a_host():
 
 
 async def test_named_events_come_from_the_host():
-    token = asker.set(Recorder())
+    token = query_sender.set(Recorder())
 
     events = [event async for event in named_events("n", key="k")]
 
-    asker.reset(token)
+    query_sender.reset(token)
     assert events == [NamedEvent(7, "n", data={"key": "k", "after": None})]
 
 
 async def test_a_question_about_many_events_is_told_each_by_its_name():
     told: list[tuple[str, NamedEvent | AioflowError]] = []
-    token = asker.set(Recorder())
+    token = query_sender.set(Recorder())
 
     events: NamedEvents[str] = NamedEvents("n", lambda of, event: told.append((of, event)))
     events.ask("mine", key="k", after=run_start_id())
     events.forget("mine")
     assert own_dag_id() == "mine"
 
-    asker.reset(token)
+    query_sender.reset(token)
     assert told[0] == ("mine", NamedEvent(7, "n", data={"key": "k", "after": 5}))
     assert str(told[1][1]) == "forgotten"
 
@@ -523,13 +523,13 @@ async def test_an_instant_without_a_zone_is_refused():
 
 
 async def test_a_trigger_asks_for_what_is_kept():
-    token = asker.set(Recorder())
+    token = query_sender.set(Recorder())
     try:
         asked = [await fetch_secret("A"), await fetch_connection("B"), await fetch_variable("C")]
         with pytest.raises(UnknownValue, match="await fetch_secret"):
             secret("A")
     finally:
-        asker.reset(token)
+        query_sender.reset(token)
 
     assert asked == [
         (ValueKind.SECRET, "A"),

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NewType, Protocol, TypedDict, TypeVa
 import pytest
 
 from aioflow import DAG, current, dag, sensor, task
-from aioflow.author.describe import describe
+from aioflow.author.dag_spec import describe
 from aioflow.author.type_check import fits
 from aioflow.testing import Sim
 

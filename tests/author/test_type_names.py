@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, NewType, Optional, TypeVar, Union
 import pytest
 
 from aioflow import DAG, dag, task
+from aioflow.author.dag_spec import describe
 from aioflow.author.decode import restore
-from aioflow.author.describe import describe
-from aioflow.author.type_names import conf_misfit, type_name
+from aioflow.author.params import type_misfit, type_name
 from aioflow.errors import Unserializable
 
 
@@ -88,12 +88,12 @@ def test_a_value_is_refused_if_the_task_would_refuse_it(annotation: Any):
             is_fit = False
         else:
             is_fit = True
-        wrong = conf_misfit({"n": type_name(annotation)}, {"n": value})
+        wrong = type_misfit({"n": type_name(annotation)}, {"n": value})
         assert (wrong is None) is is_fit or "Any" in type_name(annotation), (value, wrong)
 
 
 def test_the_message_names_the_parameter_its_type_and_the_place():
-    wrong = conf_misfit({"days": "list[date]", "other": "int"}, {"days": ["2026-01-01", "soon"]})
+    wrong = type_misfit({"days": "list[date]", "other": "int"}, {"days": ["2026-01-01", "soon"]})
 
     assert wrong is not None
     assert "'days' must be list[date], got ['2026-01-01', 'soon']" in wrong
@@ -101,7 +101,7 @@ def test_the_message_names_the_parameter_its_type_and_the_place():
 
 
 def test_a_long_value_is_cut_short():
-    wrong = conf_misfit({"n": "int"}, {"n": "x" * 100_000})
+    wrong = type_misfit({"n": "int"}, {"n": "x" * 100_000})
 
     assert wrong is not None
     assert len(wrong) < 500

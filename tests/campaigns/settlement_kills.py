@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from aioflow.crypto import Vault
-from aioflow.processes.marks import carrier
-from aioflow.processes.orphans import home_mark
+from aioflow.processes.orphans import carries_mark, home_mark
 from aioflow.store import open_store
-from aioflow.store.replay import compare
-from aioflow.worker import processes
+from aioflow.store.journal import compare_with_replay
+from aioflow.worker import process_tree
 from benchmarks.daemon import DaemonProcess, eventually
 from examples.settlement_data import generate
 from tests.executors.processes import is_alive
@@ -185,8 +184,8 @@ def _tasks(daemon: DaemonProcess, run_id: str, merchants: int) -> Iterator[dict[
 
 
 def _assert_nobody_left(home: Path) -> None:
-    carries = carrier(f"{home_mark(home)}:")
-    assert [pid for pid in processes.numbers() if carries(pid) and is_alive(pid)] == []
+    carries = carries_mark(f"{home_mark(home)}:")
+    assert [pid for pid in process_tree.process_ids() if carries(pid) and is_alive(pid)] == []
 
 
 def _assert_database(home: Path, db: str | None) -> None:
@@ -203,4 +202,4 @@ def _assert_database(home: Path, db: str | None) -> None:
 async def _differences(home: Path, db: str | None) -> list[str]:
     vault = Vault.open(home / "key")
     async with open_store(db or f"sqlite:///{home}/aioflow.db", vault, exclusive=False) as store:
-        return await compare(store)
+        return await compare_with_replay(store)

@@ -83,8 +83,8 @@ except SystemExit:
 OURS = {
     *("aioflow", "aioflow.cli", "aioflow.errors", "aioflow.model", "aioflow.settings"),
     *("aioflow.protocol", "aioflow.protocol.requests"),
-    *("aioflow.model.access", "aioflow.model.backfill", "aioflow.model.dag"),
-    *("aioflow.model.dag_triggers", "aioflow.model.ids", "aioflow.model.schedule"),
+    *("aioflow.model.access", "aioflow.model.dag", "aioflow.model.dag"),
+    *("aioflow.model.triggers", "aioflow.model.ids", "aioflow.model.dag"),
     *("aioflow.model.states", "aioflow.model.timestamps"),
 }
 HEAVY = {

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioflow.cli import follow, logs
+from aioflow.cli import logs, run_progress
 from aioflow.cli.client import Refused
 from aioflow.cli.logs import _decoded, found_lines, pieces_until
 from aioflow.cli.output import print_json, safe, safe_text, wait_text
@@ -154,7 +154,7 @@ class Restarting:
 
 def followed(daemon: Restarting, monkeypatch: pytest.MonkeyPatch) -> bytes:
     monkeypatch.setattr(logs, "connect", lambda arguments: daemon)
-    monkeypatch.setattr(follow, "_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "_EVERY_SECONDS", 0.0)
     words = argparse.Namespace(run_id="r", task="t", map=-1, try_number=None)
     return b"".join(logs._follow(words))
 
@@ -181,7 +181,7 @@ def test_a_log_is_followed_over_a_restart_of_the_daemon(monkeypatch, capsys):
     ids=["no-daemon-from-the-start", "another-error", "it-never-comes-back"],
 )
 def test_a_log_is_not_followed_without_end(monkeypatch, fates, error):
-    monkeypatch.setattr(follow, "_AWAY_SECONDS", 0.01)
+    monkeypatch.setattr(run_progress, "_AWAY_SECONDS", 0.01)
 
     with pytest.raises(error):
         followed(Restarting(*fates), monkeypatch)

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from aioflow.cli.startup_banner import banner_facts, banner_lines, shown_url
-from aioflow.daemon import Ready
+from aioflow.daemon.node import Ready
 from tests.cli.served import Daemon
 from tests.cli.test_shapes import TOLD
 from tests.commands import run

@@ -8,17 +8,15 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core import idempotency
 from aioflow.core.repair import mark
 from aioflow.core.repair.clear import asks, key_of, needed
-from aioflow.core.runs import backfills
-from aioflow.core.runs.restore import Restoring
+from aioflow.core.runs import backfills, create
+from aioflow.core.runs.restore import RunRestore
 from aioflow.core.scheduling import clock_steps
 from aioflow.core.state.memory import Memory
 from aioflow.core.transitions import net_is_reachable
-from aioflow.model.backfill import BackfillRow
 from aioflow.model.batch import Batch
-from aioflow.model.dag_triggers import DagEventRow, DagTriggerChanges, DagTriggerRow, EventOutcome
+from aioflow.model.dag import BackfillRow
 from aioflow.model.rows import (
     DeletionRow,
     EventRow,
@@ -31,9 +29,9 @@ from aioflow.model.rows import (
     TriggerRow,
 )
 from aioflow.model.states import RecordState, TaskState
-from aioflow.protocol.inputs import Input
+from aioflow.model.triggers import DagEventRow, DagTriggerChanges, DagTriggerRow, EventOutcome
+from aioflow.protocol.inputs import CoroutineProgress, Input, LiveRun
 from aioflow.protocol.outbox import ENGINE_KINDS
-from aioflow.protocol.recovery import LiveRun, Progress
 from aioflow.protocol.reports import TriggerFired
 
 __all__ = ("Rows", "recall", "rows_of")
@@ -288,12 +286,12 @@ class Rows:
                 counts[item.task_no] = counts.get(item.task_no, 0) + 1
         return list(counts.items())
 
-    def progress(self, task_no: int) -> Progress:
+    def progress(self, task_no: int) -> CoroutineProgress:
         """How far a task's record goes, as the database would say it."""
         rows = [row for _, row in sorted(self.records.items()) if row.task_no == task_no]
         failed = [row.ordinal for row in rows if row.state is RecordState.FAILED]
         opened = [row for row in rows if row.state is RecordState.OPEN]
-        return Progress(
+        return CoroutineProgress(
             task_no=task_no,
             count=len(rows),
             first_failed=min(failed, default=-1),
@@ -340,7 +338,7 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
     if any(isinstance(entry, TriggerFired) for entry in inputs):
         events = rows.dag_events.values()
         memory.known_keys = {(row.trigger_no, row.key) for row in events if row.key is not None}
-    run_ids, keys = idempotency.asked(inputs)
+    run_ids, keys = create.requested_runs(inputs)
     named = []
     if run_ids or keys:
         named = [
@@ -348,7 +346,7 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
             for run in rows.runs.values()
             if run.run_id in run_ids or run.key in keys.get(run.dag_id, ())
         ]
-    idempotency.remember([(run, run.run_no in rows.deletions) for run in named], memory)
+    create.remember_existing_runs([(run, run.run_no in rows.deletions) for run in named], memory)
     for request in asks(inputs):
         runs = [run for run in rows.seen() if run.run_id == request.run_id]
         if not runs:
@@ -362,7 +360,7 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
             for spec in rows.versions[run.version].dags:
                 memory.add_plan(run.version, spec)
             found = rows.live_run(run.run_no)
-            loading = Restoring(found, memory)
+            loading = RunRestore(found, memory)
             loading.take_ended(found)
             memory.loaded[request.run_id, key] = loading.look_back()
     memory.prefetched_tasks = {number: rows.tasks[number] for number in needed(inputs, memory)}

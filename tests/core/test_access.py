@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aioflow.core.access import LOGINS, TOKENS
-from aioflow.core.state.audit_chain import BEGINNING, LOST, check_chain, check_head
+from aioflow.core.state.accounts import CHAIN_BEGINNING, CHAIN_LOST, check_chain, check_head
 from aioflow.errors import (
     AccountExists,
     LoginFailed,
@@ -225,7 +225,7 @@ def test_what_somebody_changes_is_in_the_audit_of_the_same_batch(world):
     batch, _, _ = world.decide([RequestReceived(1, SetPool(name="db", slots=3), BY)])
 
     (row,) = batch.audit
-    assert (len(batch.pools), row.previous) == (1, BEGINNING)
+    assert (len(batch.pools), row.previous) == (1, CHAIN_BEGINNING)
     assert row.noted == AuditEntry(
         actor="root",
         role="admin",
@@ -275,7 +275,7 @@ def lines(world, count):
 
 
 def ends(rows):
-    return [row.audit_no for row in rows], rows[-1].digest if rows else BEGINNING
+    return [row.audit_no for row in rows], rows[-1].digest if rows else CHAIN_BEGINNING
 
 
 def test_where_the_audit_ends_goes_with_its_lines_and_what_is_cut_off_shows(world):
@@ -313,7 +313,7 @@ def test_a_change_of_the_key_seals_anew_where_the_audit_ends(world, admitted):
 
 def test_where_its_end_was_not_known_the_audit_says_so_in_its_chain_from_then_on(world, admitted):
     before, _ = lines(world, 1)
-    admitted.head = AuditHead(written=None, last=LOST)
+    admitted.head = AuditHead(written=None, last=CHAIN_LOST)
     assert "is not known" in check_head(admitted.head, *ends(before))[0]
 
     after, head = lines(world, 2)

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from aioflow.core.repair import execution
-from aioflow.core.triggers import assets, event_runs
-from aioflow.core.triggers.assets import is_met
+from aioflow.core.triggers import event_runs
+from aioflow.core.triggers.event_runs import is_condition_met
 from aioflow.model.dag import DagSpec, TaskSpec
-from aioflow.model.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec, EventOutcome
+from aioflow.model.triggers import ASSETS, AssetCondition, DagTriggerSpec, EventOutcome
 from aioflow.protocol.inputs import FileDeleted, RequestReceived
 from aioflow.protocol.requests import ClearTasks, EmitEvent, SetPaused
 from tests.core.test_event_runs import outcomes, packed
@@ -80,7 +80,7 @@ def counts(world: World) -> list[dict[str, int]]:
     ],
 )
 def test_when_a_condition_is_met(condition, there, met):
-    assert is_met(condition, set(there)) is met
+    assert is_condition_met(condition, set(there)) is met
 
 
 def test_the_success_of_a_task_starts_the_run_in_the_same_commit():
@@ -188,8 +188,8 @@ def test_a_dag_without_the_parameter_is_not_told_which_they_were():
 
 
 def test_of_very_many_events_the_latest_are_held(monkeypatch):
-    monkeypatch.setattr(assets, "PENDING_LIMIT", 3)
-    monkeypatch.setattr(assets, "TOLD_LIMIT", 2)
+    monkeypatch.setattr(event_runs, "PENDING_LIMIT", 3)
+    monkeypatch.setattr(event_runs, "TOLD_LIMIT", 2)
     world = world_of(A_AND_B)
     tell(world, *"aaaaa")
     assert outcomes(world) == [EventOutcome.REPLACED] * 2 + [EventOutcome.HELD] * 3

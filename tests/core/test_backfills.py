@@ -18,9 +18,7 @@ from aioflow.errors import (
     UnknownBackfill,
     UnknownDag,
 )
-from aioflow.model.backfill import BackfillRow
-from aioflow.model.dag import DagSpec, RetryPolicy, TaskSpec
-from aioflow.model.schedule import ScheduleSpec
+from aioflow.model.dag import BackfillRow, DagSpec, RetryPolicy, ScheduleSpec, TaskSpec
 from aioflow.protocol.inputs import ContinueBackfill, FileDeleted
 from aioflow.protocol.reports import Deferred, Succeeded
 from aioflow.protocol.requests import (

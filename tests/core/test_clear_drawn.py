@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from aioflow.core.runs.restore import restore
+from aioflow.core.runs.restore import restore_run
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Run
 from aioflow.model.dag import DagSpec, EdgeGroup, MapSource, MapSpec, RetryPolicy, TaskSpec
@@ -121,7 +121,7 @@ class Drawn:
         fresh = Memory(epoch=99)
         fresh.dag_versions = world.memory.dag_versions
         for run_no in world.rows.unfinished():
-            read, known = restore(world.rows.live_run(run_no), fresh), world.memory.runs[run_no]
+            read, known = restore_run(world.rows.live_run(run_no), fresh), world.memory.runs[run_no]
             assert read.tallies == known.tallies
             assert (read.unfinished, coarse(read)) == (known.unfinished, coarse(known))
             assert dict(read.cleared.items()) == dict(known.cleared.items())

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from aioflow.core.repair import execution
 from aioflow.core.repair.clear import portion
-from aioflow.core.state.siblings import MappedChildren
+from aioflow.core.state.mapped_task import MappedChildren
 from aioflow.errors import RequestError
 from aioflow.model.dag import Body, MapSource, MapSpec, StartTriggerSpec, TaskSpec
 from aioflow.model.rows import ExpansionRow

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from aioflow.core.scheduling.timetable import latest_slot, slots_between
-from aioflow.model.schedule import ScheduleSpec
+from aioflow.model.dag import ScheduleSpec
 
 MINUTE = 60_000_000
 HOUR, DAY = 60, 1440  # minutes

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from msgspec.msgpack import decode
 
 from aioflow.core.scheduling import clock_steps
-from aioflow.model.dag import DagSpec, TaskSpec
-from aioflow.model.schedule import ScheduleSpec
+from aioflow.model.dag import DagSpec, ScheduleSpec, TaskSpec
 from aioflow.protocol.outbox import ALERT, Alert
 from aioflow.protocol.requests import CancelRun, SetPaused
 from tests.core.world import SECOND, World

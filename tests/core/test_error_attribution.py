@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioflow.core.error_attribution import culprits
+from aioflow.core.quarantine import culprits
 from aioflow.core.state.dag_triggers import DagTrigger
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, TriggerInstance
 

@@ -12,8 +12,8 @@ from aioflow.core.triggers.dag_triggers import FIRST_WAIT_US, LONGEST_WAIT_US, W
 from aioflow.core.triggers.event_runs import LONGEST_HOLD, conf_of
 from aioflow.core.why import explain_dag_trigger
 from aioflow.model.dag import DagSpec, TaskSpec
-from aioflow.model.dag_triggers import DagTriggerSpec, EventOutcome
 from aioflow.model.states import CODE_MISSING, Failure, WaitKind
+from aioflow.model.triggers import DagTriggerSpec, EventOutcome
 from aioflow.protocol.effects import AssignTrigger, ConfirmEvents, ReleaseTrigger, RestoreCode, Warn
 from aioflow.protocol.inputs import (
     CodeRestored,

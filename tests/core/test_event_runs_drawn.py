@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from aioflow.model.dag import DagSpec, IfPaused, TaskSpec
-from aioflow.model.dag_triggers import DagTriggerSpec
 from aioflow.model.states import Failure
+from aioflow.model.triggers import DagTriggerSpec
 from aioflow.protocol.effects import AssignTrigger, ConfirmEvents, ReleaseTrigger
 from aioflow.protocol.inputs import FileDeleted, HostLost, HostUp
 from aioflow.protocol.reports import TriggerEnded, TriggerFired

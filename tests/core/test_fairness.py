@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioflow.core.scheduling.fairness import STEP_US, Fairness
+from aioflow.core.scheduling.ready import STEP_US, Fairness
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, TaskSpec
 from aioflow.protocol.reports import Succeeded
 from tests.core.world import World

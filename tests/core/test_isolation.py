@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from aioflow.core.state.loop_blocking import NAMES_KEPT, WITHIN_US, LoopBlockers
-from aioflow.core.triggers import isolation
+from aioflow.core.state.attribution import BLOCK_WINDOW_US, BLOCKER_LIMIT, LoopBlockers
+from aioflow.core.triggers import migration
 from aioflow.errors import RequestError
 from aioflow.model.dag import Body, DagSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import Failure, TriggerState
@@ -201,10 +201,10 @@ def test_what_stalls_all_the_time_is_told_once_a_second():
 def test_no_more_names_are_kept_than_anybody_reads():
     stalls = LoopBlockers()
     stalls.find("trigger", SLOW).is_quarantined = True
-    for number in range(2 * NAMES_KEPT):
+    for number in range(2 * BLOCKER_LIMIT):
         stalls.find("task", f"dag.t{number}")
 
-    assert len(stalls.all()) == NAMES_KEPT
+    assert len(stalls.all()) == BLOCKER_LIMIT
     assert stalls.is_quarantined(SLOW)
 
 
@@ -218,7 +218,7 @@ def test_no_more_names_are_kept_than_anybody_reads():
         pytest.param([(0, 5_000)], True, id="one-of-five-seconds"),
         pytest.param([(0, 120), (1, 120)], False, id="two"),
         pytest.param([(0, 120), (1, 120), (1, 120)], True, id="three"),
-        pytest.param([(0, 120), (1, 120), (WITHIN_US / 1e6, 120)], False, id="three-in-long"),
+        pytest.param([(0, 120), (1, 120), (BLOCK_WINDOW_US / 1e6, 120)], False, id="three-in-long"),
     ],
 )
 def test_a_class_goes_into_quarantine_after(stalls, moves):
@@ -306,7 +306,7 @@ def test_the_quarantine_host_is_not_given_what_another_host_still_has():
 
 
 def test_a_class_with_many_triggers_moves_in_several_turns(monkeypatch):
-    monkeypatch.setattr(isolation, "REHOST_AT_ONCE", 20)
+    monkeypatch.setattr(migration, "REHOST_AT_ONCE", 20)
     world = World(cpu_slots=25)
     world.load(spec(*(f"t{number}" for number in range(25))))
     world.trigger()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aioflow.core import transaction
-from aioflow.core.runs import run as run_steps
+from aioflow.core.runs import progress as run_steps
 from aioflow.model.states import TaskState
 from aioflow.protocol.reports import Succeeded
 from aioflow.protocol.requests import Mark

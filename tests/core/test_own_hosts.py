@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from aioflow.core.state.child_roles import ASKED_FOR, async_role, is_own, kind_of, own_role
-from aioflow.core.state.dag_version import DagVersion
+from aioflow.core.state.graph import DagVersion
 from aioflow.core.triggers.assignment import role_of
 from aioflow.model.dag import Body, DagSpec, RetryPolicy, SensorSpec, TaskSpec
-from aioflow.model.dag_triggers import DagTriggerSpec
 from aioflow.model.states import Failure
+from aioflow.model.triggers import DagTriggerSpec
 from aioflow.protocol.effects import AssignTrigger, StartHost, StartTry, StopTry, Warn
 from aioflow.protocol.inputs import (
     FileParsed,

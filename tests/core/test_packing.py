@@ -11,10 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.core.runs.restart import give_up
-from aioflow.core.runs.restore import Restoring, restore
+from aioflow.core.runs.restore import RunRestore, quarantine_unrestored, restore_run
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.pages import Numbers, Pages, Rows
+from aioflow.core.state.packed_maps import Numbers, Pages, Rows
 from aioflow.core.state.task_instance import Run, TaskInstance, TriggerInstance
 from aioflow.core.triggers.assignment import HANDED_AT_ONCE
 from aioflow.core.why import explain_task
@@ -479,7 +478,7 @@ def test_a_run_that_only_waits_comes_back_as_it_was():
     assert not world.memory.runs.objects
     fresh = World()
     fresh.memory.dag_versions = world.memory.dag_versions
-    stored = restore(world.rows.live_run(run_no), fresh.memory)
+    stored = restore_run(world.rows.live_run(run_no), fresh.memory)
 
     run = world.memory.runs[run_no]
 
@@ -668,13 +667,13 @@ def test_a_run_that_cannot_be_restored_leaves_nothing_folded():
     for version in world.rows.versions.values():
         for spec in version.dags:
             world.memory.add_plan(version.version, spec)
-    restoring = Restoring(rows, world.memory)
+    restoring = RunRestore(rows, world.memory)
     restoring.take(rows)
     assert folded(world) == 2
 
     with pytest.raises((KeyError, IndexError)):
         restoring.take(msgspec.structs.replace(rows, tasks=[task]))
-    give_up(rows.run, "its rows make no sense", world.memory, is_damaged=False)
+    quarantine_unrestored(rows.run, "its rows make no sense", world.memory, is_damaged=False)
 
     assert folded(world) == 0
     assert len(world.memory.waits) == 0

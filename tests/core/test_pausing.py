@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.core.triggers import pausing
+from aioflow.core.triggers import migration
 from aioflow.model.dag import DagSpec, MapSource, MapSpec, TaskSpec
 from aioflow.model.states import Failure, WaitKind
 from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger
@@ -59,7 +59,7 @@ def pause(world: World, *, paused: bool = True, dag_id: str = "dag") -> None:
     world.ask(SetPaused(dag_id=dag_id, paused=paused))
 
 
-def confirm(world: World, reason: str = pausing.PAUSED) -> None:
+def confirm(world: World, reason: str = migration.PAUSED) -> None:
     """Its host lets go of whatever it was asked for."""
     ends = [(e.end.trigger_no, e.end.hosting) for e in said(world, ReleaseTrigger)]
     world.turn(*(TriggerEnded(*end, world.now, reason=reason) for end in ends))
@@ -231,7 +231,7 @@ def test_a_saved_file_says_it_otherwise(was, now):
 
 
 def test_however_many_they_are_each_turn_takes_some(monkeypatch):
-    monkeypatch.setattr(pausing, "STOPPED_AT_ONCE", 3)
+    monkeypatch.setattr(migration, "STOPPED_AT_ONCE", 3)
     world = World(cpu_slots=10)
     world.load(spec(*EACH))
     world.trigger()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioflow.core.pool_usage import holders
+from aioflow.core.requests import pool_holders
 from aioflow.model.dag import Body, TaskSpec
 from aioflow.protocol.requests import SetPool
 from tests.core.world import World
@@ -19,5 +19,5 @@ def test_those_who_have_a_pool_are_told_and_nobody_behind_the_last_of_them_is_lo
     del last.is_hosted  # a look at it would raise
 
     for pool in ("p", "q"):
-        (holder,) = holders(pool, world.memory, world.slots, limit=10)
+        (holder,) = pool_holders(pool, world.memory, world.slots, limit=10)
         assert not holder.is_waiting

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from aioflow.core.retention import Aged, may_go, old_numbers
+from aioflow.core.retention import Aged, deletable_runs, old_numbers
 from aioflow.errors import RequestError
 from aioflow.model.dag import TaskSpec
 from aioflow.model.rows import RunRow
@@ -46,7 +46,7 @@ LATER = replace(DATED, run_no=8, ended_at=5_000, logical_date=6)
     ],
 )
 def test_which_runs_may_go(run, after, goes):
-    found = list(may_go([Aged(run, after)], before=BEFORE, newest=NEWEST))
+    found = list(deletable_runs([Aged(run, after)], before=BEFORE, newest=NEWEST))
 
     assert found == ([run] if goes else [])
 
@@ -57,7 +57,7 @@ def test_of_a_line_of_old_runs_those_before_live_ones_stay():
         runs[at] = replace(runs[at], state=RunState.RUNNING, ended_at=None)
     line = [Aged(run, after) for run, after in zip(runs, [*runs[1:], None], strict=True)]
 
-    found = may_go(line, before=BEFORE, newest=5)
+    found = deletable_runs(line, before=BEFORE, newest=5)
 
     assert [run.run_no for run in found] == [1, 4]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core.tasks.retry_budget import REASON
+from aioflow.core.tasks.tries import BUDGET_EXHAUSTED
 from aioflow.model.dag import DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.protocol.outbox import Alert
 from aioflow.protocol.requests import ClearTasks
@@ -46,7 +46,7 @@ def test_a_storm_of_failures_takes_no_more_retries_than_its_run_has():
 
     assert fail_all(world) == WIDTH + 4
     assert world.run_state(run) == "failed"
-    assert told(world) == [(REASON, "the run has used up its 4 retries")]
+    assert told(world) == [(BUDGET_EXHAUSTED, "the run has used up its 4 retries")]
 
 
 def test_what_fails_over_the_budget_says_so_and_what_it_failed_of():
@@ -54,7 +54,7 @@ def test_what_fails_over_the_budget_says_so_and_what_it_failed_of():
     fail_all(world)
 
     rows = [row for row in world.rows.tasks.values() if row.run_no == run]
-    assert {row.failure.reason for row in rows if row.failure is not None} == {REASON}
+    assert {row.failure.reason for row in rows if row.failure is not None} == {BUDGET_EXHAUSTED}
     assert {row.failure.message for row in rows if row.failure is not None} == {
         "no (the run has used up its 0 retries)"
     }
@@ -117,7 +117,7 @@ def test_a_pool_has_so_many_retries_a_minute_for_all_runs():
     assert _fail_each(world) == 2 * WIDTH
     world.pass_time(0)
     assert len(world.starts) == 3
-    assert told(world) == [(REASON, "pool bank has used up its 3 retries a minute")]
+    assert told(world) == [(BUDGET_EXHAUSTED, "pool bank has used up its 3 retries a minute")]
 
     world.pass_time(61)
     assert _fail_each(world) == 3

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from aioflow.core.repair import execution
-from aioflow.core.runs.restore import restore
+from aioflow.core.runs.restore import restore_run
 from aioflow.core.state.memory import Memory
 from aioflow.errors import RequestError, UnknownRound
 from aioflow.model.dag import MapSource, MapSpec
@@ -273,7 +273,7 @@ def rows_tell_it_all(world: World) -> None:
     fresh = Memory(epoch=99)
     fresh.dag_versions, fresh.clearings = world.memory.dag_versions, world.memory.clearings
     for run_no in world.rows.unfinished():
-        read, known = restore(world.rows.live_run(run_no), fresh), world.memory.runs[run_no]
+        read, known = restore_run(world.rows.live_run(run_no), fresh), world.memory.runs[run_no]
         assert read.removed == known.removed
         assert dict(read.cleared.items()) == dict(known.cleared.items())
         for position, group in read.groups.items():

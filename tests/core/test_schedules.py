@@ -8,12 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.core.runs import schedule_alerts
+from aioflow.core.runs import alerts
+from aioflow.core.runs.alerts import SCHEDULE_LATE
 from aioflow.core.runs.create import QUEUED_RUNS, has_slot_due
-from aioflow.core.runs.schedule_alerts import REASON
 from aioflow.core.scheduling.timetable import starts_at
-from aioflow.model.dag import DagSpec, TaskSpec
-from aioflow.model.schedule import ScheduleSpec
+from aioflow.model.dag import DagSpec, ScheduleSpec, TaskSpec
 from aioflow.protocol.inputs import FileDeleted
 from aioflow.protocol.outbox import Alert
 from aioflow.protocol.requests import SetPaused
@@ -43,7 +42,7 @@ def slots_run(world: World) -> list[int]:
 
 def told(world: World) -> list[str]:
     alerts = [msgspec.msgpack.decode(found.body, type=Alert) for found in world.alerts()]
-    return [alert.message for alert in alerts if alert.reason == REASON]
+    return [alert.message for alert in alerts if alert.reason == SCHEDULE_LATE]
 
 
 def come_back(world: World, after_us: int) -> None:
@@ -475,7 +474,7 @@ def test_a_slot_that_is_held_back_is_told_when_it_is_late_and_not_again():
 
 def refuse_slot(world: World, dag_id: str) -> None:
     """What the engine does about a slot that it cannot make."""
-    world.aside(lambda tx: schedule_alerts.cannot_be_made(dag_id, "no such zone", tx))
+    world.aside(lambda tx: alerts.alert_if_refused(dag_id, "no such zone", tx))
 
 
 def test_a_slot_that_is_refused_again_and_again_is_told_once():

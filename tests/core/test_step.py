@@ -22,9 +22,16 @@ from aioflow.errors import (
     UnknownDag,
     UnknownRun,
 )
-from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, RetryPolicy, SensorSpec
+from aioflow.model.dag import (
+    Body,
+    DagSpec,
+    MapSource,
+    MapSpec,
+    RetryPolicy,
+    ScheduleSpec,
+    SensorSpec,
+)
 from aioflow.model.rows import PoolRow
-from aioflow.model.schedule import ScheduleSpec
 from aioflow.model.states import Failure, TriggerRule, WaitKind
 from aioflow.protocol.effects import (
     AssignTrigger,

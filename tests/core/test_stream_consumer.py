@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.core.tasks import start_command, stream_consumer
+from aioflow.core.tasks import start_command, streams
 from aioflow.model.dag import (
     Body,
     EventsSpec,
@@ -512,4 +512,4 @@ def test_both_kinds_of_bodies_take_events(body):
     world.pass_time(1)
 
     assert given(world) == [4]
-    assert stream_consumer.has_batch(next(iter(world.memory.waits.values())))
+    assert streams.has_batch(next(iter(world.memory.waits.values())))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.core.state import streams
+from aioflow.core.state import task_instance
 from aioflow.model.dag import Body, EventsSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import TriggerRule, WaitKind
 from aioflow.protocol.commands import ItemsStored, StartTask
@@ -412,7 +412,7 @@ def test_several_take_the_items_of_one_stream():
 
 
 def test_items_at_hand_are_bounded_by_their_bytes(monkeypatch):
-    monkeypatch.setattr(streams, "RECENT_BYTES", 1)
+    monkeypatch.setattr(task_instance, "RECENT_BYTES", 1)
     world = streaming(World(cpu_slots=1))
     give(world, 0, 1, 2)
 

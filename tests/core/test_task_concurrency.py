@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.core.scheduling.task_concurrency import Across
+from aioflow.core.scheduling.ready import TaskConcurrency
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, TaskSpec
 from aioflow.model.states import WaitKind
 from aioflow.protocol.reports import Succeeded
@@ -155,7 +155,7 @@ def test_one_that_has_its_room_does_not_stand_behind_one_that_came_back_and_wait
     world = World()
     runs = runs_of(world, 4, limited())
     lives = [world.memory.active_tasks[world.memory.runs[run_no].task_no(0, -1)] for run_no in runs]
-    across = Across(lambda _: True)
+    across = TaskConcurrency(lambda _: True)
     kept, begun, fresh, later = (
         (0, 0, 7, lives[0]),
         (1, 0, 5, lives[1]),

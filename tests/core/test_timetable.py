@@ -18,7 +18,7 @@ from aioflow.core.scheduling.timetable import (
     validate,
 )
 from aioflow.errors import BadSchedule
-from aioflow.model.schedule import CRON_NAMES, ScheduleSpec
+from aioflow.model.dag import CRON_NAMES, ScheduleSpec
 
 SECOND = 1_000_000
 HOUR = 3_600 * SECOND

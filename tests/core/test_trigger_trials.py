@@ -12,8 +12,8 @@ from aioflow.core.crash_trials import TRIGGER_DEATHS
 from aioflow.core.state.child_roles import TRIGGERS, own_role
 from aioflow.core.why import explain_dag_trigger, explain_task
 from aioflow.model.dag import DagSpec, RetryPolicy, TaskSpec
-from aioflow.model.dag_triggers import DagTriggerSpec
 from aioflow.model.rows import TaskRow
+from aioflow.model.triggers import DagTriggerSpec
 from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger, StartHost
 from aioflow.protocol.inputs import Drain, HostUp, Restarted
 from aioflow.protocol.outbox import ALERT, TRIAL

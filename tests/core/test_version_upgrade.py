@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aioflow.core.repair import execution
-from aioflow.core.runs.version_diff import differences
+from aioflow.core.runs.version_upgrade import differences
 from aioflow.errors import DagBroken, VersionDiffers
 from aioflow.model.dag import Chooses, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import TaskState, TriggerRule

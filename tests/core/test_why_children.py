@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from aioflow.core import why_children
-from aioflow.core.why import explain_task
-from aioflow.core.why_children import NAMED, SAMPLED
+from aioflow.core import why
+from aioflow.core.why import NAMED_CHILDREN, SAMPLED_CHILDREN, explain_task
 from aioflow.model.dag import MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import TaskState
 from aioflow.protocol.requests import CountTasks, ExplainChildren, SetPool
@@ -97,16 +96,16 @@ def test_however_many_there_are_few_are_explained(monkeypatch: pytest.MonkeyPatc
         return known(run, position, index, *rest)
 
     known = explain_task
-    monkeypatch.setattr(why_children, "explain_task", explain)
-    world = World(cpu_slots=3 * SAMPLED)
+    monkeypatch.setattr(why, "explain_task", explain)
+    world = World(cpu_slots=3 * SAMPLED_CHILDREN)
     run = world.begin(fan_out(4_000))
     run_id = world.rows.runs[run].run_id
     causes = world.ask(ExplainChildren(run_id=run_id, position=0))
 
-    assert len(explained) == SAMPLED + NAMED
+    assert len(explained) == SAMPLED_CHILDREN + NAMED_CHILDREN
     assert [(cause.state, cause.count) for cause in causes] == [
-        (TaskState.QUEUED, 4_000 - 3 * SAMPLED),
-        (TaskState.RUNNING, SAMPLED),
+        (TaskState.QUEUED, 4_000 - 3 * SAMPLED_CHILDREN),
+        (TaskState.RUNNING, SAMPLED_CHILDREN),
     ]
 
 

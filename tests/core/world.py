@@ -7,22 +7,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from aioflow.api.layout import absent_state
+from aioflow.api.task_instances import absent_state
 from aioflow.core import outbox, rollback
 from aioflow.core.runs import previous
-from aioflow.core.runs.restore import restore
+from aioflow.core.runs.restore import restore_run
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state import outbox_quota
-from aioflow.core.state.ids import IdBlock
-from aioflow.core.state.memory import Memory
+from aioflow.core.state.memory import IdBlock, Memory
 from aioflow.core.state.run_sequence import EndedRun, last_rounds, run_key, stored_as
 from aioflow.core.step import decide
 from aioflow.core.transaction import Transaction
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec, TaskSpec
-from aioflow.model.dag_triggers import EventOutcome
 from aioflow.model.states import Failure
 from aioflow.model.timestamps import Moment
+from aioflow.model.triggers import EventOutcome
 from aioflow.protocol.effects import (
     Acknowledge,
     Again,
@@ -98,7 +97,7 @@ class World:
             row for row in self.rows.triggers.values() if row.run_no not in unfinished
         ]
         for run_no in unfinished:
-            restore(self.rows.live_run(run_no), self.memory)
+            restore_run(self.rows.live_run(run_no), self.memory)
 
     def restart(self) -> None:
         """Crash, come back with no timer armed, and have every host ready again."""
@@ -221,7 +220,7 @@ class World:
             self.memory, list(self.rows.dags.values()), list(self.rows.files.values())
         )
         runs = [
-            restore(self.rows.live_run(run_no), self.memory)
+            restore_run(self.rows.live_run(run_no), self.memory)
             for run_no in tx.runs
             if run_no in self.rows.runs and self.rows.runs[run_no].ended_at is None
         ]

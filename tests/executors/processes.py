@@ -16,7 +16,7 @@ from aioflow.processes import Children
 
 PRELUDE = """
 import os, signal, socket, subprocess, sys, time
-from aioflow.worker.frames import BlockingLink
+from aioflow.worker.link import BlockingLink
 from aioflow.protocol.reports import *
 from aioflow.protocol.commands import *
 from aioflow.errors import LinkClosed

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from aioflow.executors.heartbeat import FROZEN_SECONDS, Heartbeat
+from aioflow.executors.worker_process import FROZEN_SECONDS, Heartbeat
 from aioflow.processes import Child
 
 TEN_MINUTES = 600

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from aioflow.clock import SystemClock
-from aioflow.executors.host_heartbeat import HostHeartbeat
+from aioflow.executors.shared_host import HostHeartbeat
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 

@@ -6,8 +6,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from aioflow.executors import preview
-from aioflow.executors.preview import FireTimePreviews
+from aioflow.executors import host_inspection
+from aioflow.executors.host_inspection import FireTimePreviews
 from aioflow.protocol.commands import PreviewFireTimes, StartTrigger
 from aioflow.protocol.reports import FireTimesPreviewed
 
@@ -64,7 +64,7 @@ async def test_one_that_stands_still_is_named_and_its_loss_is_told_to_all_that_a
 
 
 async def test_one_without_an_answer_is_given_up_and_a_late_answer_is_nobodys(monkeypatch):
-    monkeypatch.setattr(preview, "LIMIT_SECONDS", 0.01)
+    monkeypatch.setattr(host_inspection, "PREVIEW_SECONDS", 0.01)
     wire, told = Wire(), []
 
     await wire.ask(told)

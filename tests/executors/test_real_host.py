@@ -12,10 +12,9 @@ from aioflow.catalog.parse import Limits
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import SystemClock
 from aioflow.executors.async_host import AsyncExecutor
-from aioflow.executors.blocked_process import UNKNOWN_LOCATION
 from aioflow.executors.executor_context import ExecutorContext
-from aioflow.executors.host_heartbeat import HEALTH_SECONDS
-from aioflow.executors.slot import SlotExecutor
+from aioflow.executors.shared_host import HEALTH_SECONDS, UNKNOWN_LOCATION
+from aioflow.executors.slot_executor import SlotExecutor
 from aioflow.processes import Children
 from aioflow.protocol.commands import RunInfo, StartTask
 from aioflow.protocol.effects import StartTry

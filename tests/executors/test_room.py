@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from aioflow.processes import NoHeadroom
-from aioflow.processes.memory_headroom import ProcessHeadroom
+from aioflow.processes.memory import ProcessHeadroom
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
@@ -57,7 +57,7 @@ class Machine:
 @pytest.fixture
 def said(caplog):
     """What has been logged; asked for when it is looked at."""
-    caplog.set_level(logging.INFO, "aioflow.processes.memory_headroom")
+    caplog.set_level(logging.INFO, "aioflow.processes.memory")
     return lambda: caplog.messages
 
 

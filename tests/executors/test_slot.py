@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from aioflow.clock import SystemClock
-from aioflow.executors import process
+from aioflow.executors import worker_process
 from aioflow.executors.executor_context import ExecutorContext
-from aioflow.executors.slot import SlotExecutor
+from aioflow.executors.slot_executor import SlotExecutor
 from aioflow.model.dag import Body
 from aioflow.processes import Child, Children
 from aioflow.protocol.commands import Reply, RunInfo, StartTask
@@ -169,7 +169,7 @@ async def test_a_run_is_told_once_and_forgotten_when_it_has_ended(tmp_path):
 async def test_a_process_that_knows_many_runs_forgets_the_one_it_had_nothing_of_for_longest(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(process, "RUNS_LIMIT", 2)
+    monkeypatch.setattr(worker_process, "RUNS_LIMIT", 2)
     tell = """
 told = [(type(o).__name__, o.run_no) for o in orders]
 value = msgspec.msgpack.encode(told[-2:])
@@ -185,7 +185,7 @@ value = msgspec.msgpack.encode(told[-2:])
 
 
 async def test_a_run_is_not_forgotten_while_a_try_of_it_is_on_its_way(tmp_path, monkeypatch):
-    monkeypatch.setattr(process, "RUNS_LIMIT", 2)
+    monkeypatch.setattr(worker_process, "RUNS_LIMIT", 2)
     tell = "value = msgspec.msgpack.encode([type(o).__name__ for o in orders])"
     async with node(tmp_path) as n:
         for number, run_no in ((1, 7), (2, 8), (3, 9)):
@@ -668,7 +668,7 @@ async def test_a_child_is_told_nothing_of_another_run(tmp_path):
 
 
 async def test_a_process_is_replaced_after_so_many_tries(tmp_path, monkeypatch):
-    monkeypatch.setattr(process, "TRIES_LIMIT", 3)
+    monkeypatch.setattr(worker_process, "TRIES_LIMIT", 3)
     async with node(tmp_path) as n:
         pids = []
         for number in range(1, 7):
@@ -680,8 +680,8 @@ async def test_a_process_is_replaced_after_so_many_tries(tmp_path, monkeypatch):
 
 
 async def test_a_process_that_has_grown_is_replaced(tmp_path, monkeypatch):
-    monkeypatch.setattr(process, "MEMORY_LIMIT_BYTES", 200 * 1024 * 1024)
-    monkeypatch.setattr(process, "MEMORY_CHECK_TRIES", 1)
+    monkeypatch.setattr(worker_process, "MEMORY_LIMIT_BYTES", 200 * 1024 * 1024)
+    monkeypatch.setattr(worker_process, "MEMORY_CHECK_TRIES", 1)
     async with node(tmp_path) as n:
         hoard = "global hoard\nhoard = b'x' * 300_000_000\n" + PID
         n.executor.start(start(1, hoard, expected_us=10**9))

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from aioflow.store.sqlite_file import open_reader
+from aioflow.store.sqlite.database_file import open_reader
 from benchmarks.daemon import eventually
 from tests.faults import tools
 from tests.faults.ground import Ground, Victim

@@ -23,11 +23,10 @@ from typing import Any
 import msgspec
 
 from aioflow.crypto import Vault
-from aioflow.processes.marks import carrier
-from aioflow.processes.orphans import Record, home_mark, read_start_ticks
+from aioflow.processes.orphans import Record, carries_mark, home_mark, read_start_ticks
 from aioflow.store import open_store
-from aioflow.store.replay import compare
-from aioflow.worker import processes
+from aioflow.store.journal import compare_with_replay
+from aioflow.worker import process_tree
 from benchmarks.daemon import DaemonProcess, eventually
 from tests.executors.processes import is_alive
 
@@ -304,7 +303,7 @@ class Ground:
     async def _differences(self) -> list[str]:
         vault = Vault.open(self.home / "key")
         async with open_store(f"sqlite:///{self.database}", vault, exclusive=False) as store:
-            return await compare(store)
+            return await compare_with_replay(store)
 
     def judge_nobody_left(self, timeout: float = 60.0) -> None:
         """Assert that no process of the home is alive."""
@@ -314,8 +313,8 @@ class Ground:
         """Every process that a daemon of this home has started."""
         if not self.home.exists():
             return []
-        carries = carrier(f"{home_mark(self.home)}:")
-        return [pid for pid in processes.numbers() if carries(pid) and is_alive(pid)]
+        carries = carries_mark(f"{home_mark(self.home)}:")
+        return [pid for pid in process_tree.process_ids() if carries(pid) and is_alive(pid)]
 
 
 def wait_for_death(daemon: Victim, or_else: Callable[[], bool], timeout: float = 60.0) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.store.sqlite_file import open_reader
+from aioflow.store.sqlite.database_file import open_reader
 from tests.faults.ground import Ground, Victim
 
 __all__ = ("steps_killed",)

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from aioflow.store.lock import FileLock
-from aioflow.store.sqlite_file import prepare
+from aioflow.store.sqlite.database_file import prepare_file
+from aioflow.store.sqlite.lock import FileLock
 
 # What is told on the last line: every module there is when the command ends, or the loop begins.
 COMMAND = """
@@ -23,8 +23,8 @@ anyio.run = lambda *_, **options: int(not options["backend_options"]["use_uvloop
 {COMMAND}
 """
 
-DATABASE = {"aiosqlite", "alembic", "aioflow.store.sqlite", "sqlalchemy"}
-SERVING = {"aioflow.api", "aioflow.front", "aioflow.web", "fastapi", "starlette", "uvicorn"}
+DATABASE = {"aiosqlite", "alembic", "aioflow.store.sqlite.store", "sqlalchemy"}
+SERVING = {"aioflow.api", "aioflow.daemon.front", "aioflow.web", "fastapi", "starlette", "uvicorn"}
 DRAWING = {"pygments", "rich"}
 
 
@@ -42,20 +42,20 @@ def modules_of(program: str, *words: str, home: Path, status: int = 0) -> set[st
 def test_a_daemon_imports_neither_a_database_nor_its_face_before_the_loop_runs(tmp_path):
     found = modules_of(BEFORE_THE_LOOP, "up", home=tmp_path)
 
-    assert {"aioflow.daemon", "structlog"} <= found
+    assert {"aioflow.daemon.node", "structlog"} <= found
     assert not found & (DATABASE | SERVING | DRAWING)
 
 
 def test_a_list_without_a_daemon_imports_a_database_only_where_there_is_one(tmp_path):
     nothing = modules_of(COMMAND, "dags", "list", home=tmp_path, status=1)
     lock = FileLock.take(tmp_path / "aioflow.db")
-    prepare(tmp_path / "aioflow.db", lock)
+    prepare_file(tmp_path / "aioflow.db", lock)
     lock.release()
 
     read = modules_of(COMMAND, "dags", "list", home=tmp_path)
 
     assert "aioflow.cli.offline_database" in nothing
     assert not nothing & (DATABASE | SERVING | DRAWING | {"pydantic", "structlog"})
-    assert {"aioflow.api", "aioflow.store.sqlite"} <= read
+    assert {"aioflow.api", "aioflow.store.sqlite.store"} <= read
     unneeded = SERVING - {"aioflow.api"} | DRAWING | {"alembic", "pydantic", "structlog"}
     assert not read & unneeded

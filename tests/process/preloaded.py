@@ -54,7 +54,7 @@ def program(folder: Path) -> Iterator[None]:
 
 
 def _serve(server: socket.socket) -> None:
-    import aioflow.daemon  # noqa: F401 - what most commands need
+    import aioflow.daemon.node  # noqa: F401 - what most commands need
 
     ended = 0
     begun = 0

@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
-from aioflow.api.public_fields import CATALOGUE
+from aioflow.api.trigger_details import CATALOGUE_FIELDS
 from aioflow.cli import command_parser
 from aioflow.cli.completion import words_of
 from benchmarks.daemon import eventually
@@ -104,7 +104,7 @@ def arrivals() -> None:
     waits("EventTrigger")
 """
 
-NAMES = [path.rpartition(":")[2] for path in CATALOGUE]
+NAMES = [path.rpartition(":")[2] for path in CATALOGUE_FIELDS]
 FLOWS = ("hidden", "pages", "arrivals")
 DENIED = 3
 ASKED = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from aioflow_triggers.places import PER_ORIGIN
+from aioflow_triggers.http_client import CONNECTIONS_PER_ORIGIN
 from benchmarks.daemon import eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
@@ -97,11 +97,11 @@ def test_a_hundred_waits_for_a_silent_server_delay_none_for_another(shared_daemo
             lambda: str(daemon.run(stuck, limit=1)),
             look_seconds=0.1,
         )
-        eventually(lambda: len(asked) >= PER_ORIGIN, 60)
+        eventually(lambda: len(asked) >= CONNECTIONS_PER_ORIGIN, 60)
         for dag in ("patient", "brisk"):
             run = daemon.wait(daemon.trigger(dag, {"url": healthy, "count": 5}), timeout=60)
             assert run["state"] == "success", run
         assert daemon.run(stuck, limit=1)["counts"] == {"success": 1, "deferred": 110}
-        assert len(asked) == PER_ORIGIN
+        assert len(asked) == CONNECTIONS_PER_ORIGIN
         daemon.request("POST", f"/api/v1/runs/{stuck}/cancel", status=None)
         daemon.wait(stuck)

@@ -44,10 +44,10 @@ def start(number: int, module: str, home: Path, *words: str) -> subprocess.Compl
 @pytest.mark.parametrize(
     "module",
     [
-        "aioflow.cli.audit",  # among the first of all
+        "aioflow.cli.access",  # among the first of all
         "aioflow.settings.reading",
-        "aioflow.store.sqlite",  # while the database is opened
-        "aioflow.front",  # while the processes come up
+        "aioflow.store.sqlite.store",  # while the database is opened
+        "aioflow.daemon.front",  # while the processes come up
     ],
 )
 def test_a_signal_in_the_middle_of_a_start_ends_it_with_success(tmp_path, number, module):
@@ -67,6 +67,13 @@ def test_a_demo_that_is_ended_while_it_starts_leaves_no_folder(tmp_path, monkeyp
 
 def test_a_command_that_is_no_daemon_ends_by_the_signal(tmp_path):
     words = ("dags", "list", "--home", str(tmp_path))
-    command = [sys.executable, "-c", PROGRAM, str(int(signal.SIGTERM)), "aioflow.cli.audit", *words]
+    command = [
+        sys.executable,
+        "-c",
+        PROGRAM,
+        str(int(signal.SIGTERM)),
+        "aioflow.cli.access",
+        *words,
+    ]
 
     assert subprocess.run(command, capture_output=True, timeout=60).returncode == -signal.SIGTERM

@@ -20,10 +20,9 @@ from aioflow.core.quarantine import (
     consequence,
 )
 from aioflow.core.repair.clear import portion
-from aioflow.core.runs.restart import in_parts
-from aioflow.core.runs.restore import restore
+from aioflow.core.runs.restore import restore_run, split_restart
 from aioflow.core.state import outbox_quota
-from aioflow.core.state.ids import IdBlock
+from aioflow.core.state.memory import IdBlock
 from aioflow.core.state.task_instance import Run
 from aioflow.core.step import TURN_INPUTS, TurnFailed, decide
 from aioflow.core.transaction import Transaction
@@ -347,7 +346,7 @@ class Circle:
         """See ``Engine._isolate``. Every failure must have been planned by a fault."""
         self._must_be_meant(inputs, exc)
         self._take_back(exc.tx)
-        for entry in [part for whole in inputs for part in in_parts(whole, self.memory)]:
+        for entry in [part for whole in inputs for part in split_restart(whole, self.memory)]:
             is_blamed = isinstance(entry, _BLAMED) and self.node.faults.happens("refused for good")
             try:
                 self._circle([entry], "always" if is_blamed else "never", granting=False)
@@ -378,7 +377,7 @@ class Circle:
         tables = node.tables
         rollback.recall_catalog(memory, list(tables.dags.values()), list(tables.files.values()))
         runs = [
-            restore(tables.live_run(run_no), memory)
+            restore_run(tables.live_run(run_no), memory)
             for run_no in tx.runs
             if run_no in tables.runs and tables.runs[run_no].ended_at is None
         ]

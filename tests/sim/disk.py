@@ -14,9 +14,9 @@ from typing import Any, cast
 import aiosqlite
 
 from aioflow.crypto import Vault
-from aioflow.store.inline import InlineReader, InlineWriter, another_reader, empty_database
-from aioflow.store.sqlite import SqliteStore
-from aioflow.store.sqlite_file import open_reader, open_writer
+from aioflow.store.sqlite.database_file import open_reader, open_writer
+from aioflow.store.sqlite.inline import InlineReader, InlineWriter, another_reader, empty_database
+from aioflow.store.sqlite.store import SqliteStore
 
 __all__ = ("Disk", "PowerCut")
 

@@ -15,8 +15,8 @@ from aioflow.core import transaction
 from aioflow.core.repair import execution
 from aioflow.core.runs import backfills, cancel
 from aioflow.core.state import outbox_quota
-from aioflow.core.triggers import assets, event_runs, event_stream
-from aioflow.maintenance import deletion
+from aioflow.core.triggers import event_runs, event_stream
+from aioflow.maintenance import retention
 from aioflow.model.dag import DEFAULT_POOL, Body, DagSpec, TaskSpec
 from tests.sim.evented import Stream, of_the_model, with_events
 from tests.sim.filling import with_schedules
@@ -138,10 +138,10 @@ _TURNS: tuple[_Choice, ...] = (
     (event_stream, "EVENTS_AHEAD", (3, 1)),
     (outbox_quota, "WINDOW", (3, 1)),
     (execution, "SLICE_TASKS", (3, 1)),
-    (deletion, "SLICE_ROWS", (3, 1)),
+    (retention, "DELETION_SLICE_ROWS", (3, 1)),
     (cancel, "BATCH_ROWS", (3, 1)),
     (event_runs, "RUNS_AHEAD", (3, 1)),
-    (assets, "PENDING_LIMIT", (3, 2)),
+    (event_runs, "PENDING_LIMIT", (3, 2)),
     (backfills, "SLOTS_AT_ONCE", (2, 1)),
     (backfills, "BACK_AT_ONCE", (2, 1)),
 )

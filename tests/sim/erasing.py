@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from aioflow.maintenance import deletion
+from aioflow.maintenance import retention
 from aioflow.model.batch import Batch
 from aioflow.model.ids import RunNo
 from aioflow.protocol.outbox import callback_kind
@@ -69,7 +69,9 @@ class Eraser:
         for table in ERASED:
             keys = tables.keys_of(table.name, run_no)
             if keys:
-                yield EraseRows(run_no=run_no, table=table.name, keys=keys[: deletion.SLICE_ROWS])
+                yield EraseRows(
+                    run_no=run_no, table=table.name, keys=keys[: retention.DELETION_SLICE_ROWS]
+                )
 
 
 def hold(node: Any, batch: Batch) -> None:

@@ -19,7 +19,9 @@ from aioflow.core.state.memory import Memory
 from aioflow.core.triggers.assignment import is_stopped
 from aioflow.core.triggers.dag_triggers import host_role
 from aioflow.model.dag import DagSpec
-from aioflow.model.dag_triggers import (
+from aioflow.model.rows import RunRow
+from aioflow.model.states import RunState
+from aioflow.model.triggers import (
     ASSET,
     ASSETS,
     BY_EVENT,
@@ -30,8 +32,6 @@ from aioflow.model.dag_triggers import (
     EventOutcome,
     IfRunning,
 )
-from aioflow.model.rows import RunRow
-from aioflow.model.states import RunState
 from aioflow.protocol.requests import EmitEvent
 from tests.sim.broken import Broken
 from tests.sim.script import StreamPlan, carried, plan_of, token_of

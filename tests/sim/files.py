@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import anyio.lowlevel
 
-from aioflow.maintenance import deletion
+from aioflow.maintenance import retention
 from aioflow.results import result_path
 from tests.sim.broken import Broken
 
@@ -74,5 +74,5 @@ def without_threads() -> Iterator[None]:
         await anyio.lowlevel.checkpoint()
         return function()
 
-    with patch.object(deletion, "in_thread", here):
+    with patch.object(retention, "in_thread", here):
         yield

@@ -15,10 +15,8 @@ from msgspec.structs import replace
 from aioflow.core.scheduling import timetable
 from aioflow.core.state.child_roles import async_role
 from aioflow.core.state.task_instance import TaskInstance
-from aioflow.model.backfill import BackfillRow
-from aioflow.model.dag import Body, DagSpec
+from aioflow.model.dag import BackfillRow, Body, DagSpec, ScheduleSpec
 from aioflow.model.rows import RunRow
-from aioflow.model.schedule import ScheduleSpec
 from aioflow.protocol.effects import StartTry
 from aioflow.protocol.requests import CancelBackfill, StartBackfill
 from tests.sim import liveness

@@ -18,15 +18,14 @@ from aioflow.clock import Clock
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, kind_of
 from aioflow.core.transaction import Transaction
-from aioflow.engine.dispatch import EffectHandler
-from aioflow.engine.loop import Engine
+from aioflow.engine.loop import EffectHandler, Engine
 from aioflow.executors.executor_context import ExecutorContext
-from aioflow.executors.host_heartbeat import HEALTH_SECONDS, HostHeartbeat
+from aioflow.executors.shared_host import HEALTH_SECONDS, HostHeartbeat
 from aioflow.executors.triggerer import CAPACITY, Triggerer
-from aioflow.maintenance.deletion import Deleting
+from aioflow.maintenance.retention import Deleting
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
-from aioflow.model.dag_triggers import ASSETS
+from aioflow.model.triggers import ASSETS
 from aioflow.protocol.commands import ForgetRun
 from aioflow.protocol.effects import (
     AssignTrigger,
@@ -164,7 +163,7 @@ class Incarnation:
         """Return the runs that wait in a shared poller that is restarted forever.
 
         A poller that ran for long before it failed is restarted: the triggers in it are neither
-        charged nor split up, however often it fails. See ``worker.shared_poller``.
+        charged nor split up, however often it fails. See ``worker.trigger.shared_poller``.
         """
         found = set[int]()
         for role in self.triggerers:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.state_counts import TALLY
+from aioflow.core.state.graph import TALLY
 from aioflow.core.state.task_instance import Run
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.core.why import explain_task

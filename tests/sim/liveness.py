@@ -10,8 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from aioflow.core.scheduling.slots import Slots
-from aioflow.core.scheduling.workers import Worker
+from aioflow.core.scheduling.slots import Slots, Worker
 from aioflow.core.state.child_roles import async_role
 from aioflow.core.state.crash_trials import may_host
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, TriggerInstance

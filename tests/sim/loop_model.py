@@ -30,7 +30,7 @@ from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.states import TaskState
 from aioflow.protocol.inputs import FileParsed, Input
 from aioflow.protocol.requests import CancelRun, SetPaused, SetPool
-from aioflow.store.replay import compare
+from aioflow.store.journal import compare_with_replay
 from tests.sim import evented, filling, invariants, liveness, misbehaving, past, recovery, stored
 from tests.sim.broken import Broken
 from tests.sim.crowd import Crowd
@@ -219,7 +219,7 @@ class LoopNode:
                 life.children.bury()
         if self.broken is not None:
             raise self.broken
-        differences = await compare(disk.store)
+        differences = await compare_with_replay(disk.store)
         if differences:
             raise Broken("I1 journal", "; ".join(differences[:5]))
 

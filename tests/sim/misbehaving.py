@@ -12,11 +12,10 @@ from typing import Any, ClassVar
 import msgspec
 
 from aioflow.author.client import named_events
-from aioflow.author.start import TaskFailedEvent, TaskSkippedEvent, TaskSuccessEvent
-from aioflow.author.trigger import Trigger, TriggerEvent
-from aioflow.author.watch import Share, Watch
-from aioflow.worker import shared_poller
+from aioflow.author.deferral import TaskFailedEvent, TaskSkippedEvent, TaskSuccessEvent
+from aioflow.author.trigger import Share, Trigger, TriggerEvent, Watch
 from aioflow.worker.task_supervisor import current_coroutine
+from aioflow.worker.trigger import shared_poller
 from tests.sim.script import StreamPlan
 
 __all__ = ("NAMED", "RAISED", "Misbehaving", "Named", "Streaming", "draw", "draw_stream")

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from aioflow.core import outbox, rollback
-from aioflow.core.runs.restore import restore
+from aioflow.core.runs.restore import restore_run
 from aioflow.core.scheduling.ready import Ready
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
@@ -264,7 +264,7 @@ class Node:
         evented.begin(memory, tables)
         filling.restore(memory, tables)
         for run_no in unfinished:
-            restore(tables.live_run(run_no), memory)
+            restore_run(tables.live_run(run_no), memory)
 
     def _bring_up(self) -> None:
         """Start new incarnations until one survives its first turn."""

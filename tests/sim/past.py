@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core.runs.evaluation import verdict
 from aioflow.core.runs.previous import holder, wanted
 from aioflow.core.state.run_sequence import (
     GOOD,
@@ -21,7 +20,7 @@ from aioflow.core.state.run_sequence import (
     run_key,
     stored_as,
 )
-from aioflow.core.tasks.trigger_rules import Verdict
+from aioflow.core.tasks.trigger_rules import Verdict, verdict
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
 from aioflow.model.rows import RunRow, TaskRow

@@ -1,8 +1,8 @@
 """A trigger host inside the same event loop: the real role behind a delayed pipe.
 
 Real are ``Triggerer`` and ``SharedHost`` on the daemon's side, the frames between, and
-``worker.triggers`` with its supervisor on the other side. Replaced are the socket, the process, and
-the few lines that pass commands to the role.
+``worker.triggerer`` with its supervisor on the other side. Replaced are the socket, the process,
+and the few lines that pass commands to the role.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ import msgspec
 from aioflow.author.trigger import Trigger
 from aioflow.clock import Clock
 from aioflow.model.states import Failure
-from aioflow.processes.memory_headroom import ProcessHeadroom
+from aioflow.processes.memory import ProcessHeadroom
 from aioflow.protocol.commands import Hello, Order, Ping, Reply, RunInfo, StartTask, StartTrigger
 from aioflow.protocol.inputs import LoopBlocked
 from aioflow.protocol.reports import Pong, Report
-from aioflow.worker import shared_poller, triggers
-from aioflow.worker.crash_recorder import CrashRecorder
-from aioflow.worker.frames import frames
-from aioflow.worker.outcome import Packed
+from aioflow.worker import triggerer
+from aioflow.worker.link import frames
 from aioflow.worker.shared_host import ReportBuffer
-from aioflow.worker.shared_poller import HostedWatch
-from aioflow.worker.trigger_factory import TriggerMaker
-from aioflow.worker.trigger_instance import HostedTrigger, Wait
-from aioflow.worker.triggers import TriggerHost
+from aioflow.worker.task.outcome import Packed
+from aioflow.worker.trigger import shared_poller
+from aioflow.worker.trigger.factory import TriggerMaker
+from aioflow.worker.trigger.instance import HostedTrigger, Wait
+from aioflow.worker.trigger.shared_poller import HostedWatch
+from aioflow.worker.triggerer import TriggerHost
+from aioflow.worker.watchdog import CrashRecorder
 from tests.sim.actors import Stage, result_of_start
 from tests.sim.broken import Broken
 from tests.sim.misbehaving import draw
@@ -73,11 +74,11 @@ def host_clock(now: Callable[[], int]) -> Iterator[None]:
     with (
         patch.object(sys, "stdout", sys.stdout),  # each host replaces it by its own
         patch.object(sys, "stderr", sys.stderr),
-        patch.object(triggers, "now", now),
-        patch.object(triggers, "print_traceback", lambda problem: None),
-        patch.object(triggers, "traceback_of", lambda problem: ""),
+        patch.object(triggerer, "now", now),
+        patch.object(triggerer, "print_traceback", lambda problem: None),
+        patch.object(triggerer, "traceback_of", lambda problem: ""),
         patch.object(shared_poller, "print_traceback", lambda problem: None),
-        patch.object(triggers, "pack", _pack),
+        patch.object(triggerer, "pack", _pack),
     ):
         yield
 
@@ -89,19 +90,19 @@ class _Runs:
         self._world = world
 
     def add(self, info: RunInfo) -> None:
-        """See ``worker.runs``."""
+        """See ``worker.task.arguments``."""
 
     def forget(self, run_no: int) -> None:
-        """See ``worker.runs``."""
+        """See ``worker.task.arguments``."""
 
     def of(self, start: StartTask) -> Any:
-        """See ``worker.runs``; the DAG node is what ``_pack`` needs."""
+        """See ``worker.task.arguments``; the DAG node is what ``_pack`` needs."""
         node = partial(result_of_start, self._world)
         return SimpleNamespace(dag=SimpleNamespace(nodes={start.position: (node, start)}))
 
 
 def _pack(node: Any, start: StartTask, payload: object, results: Path) -> Packed:
-    """See ``worker.outcome``: return the result that the seed has for this start."""
+    """See ``worker.task.outcome``: return the result that the seed has for this start."""
     result, _ = node
     return Packed(*result(_as_host(start)))
 
@@ -132,11 +133,11 @@ class _Maker:
         self.runs = _Runs(world)
 
     def known(self, command: StartTrigger) -> type[Trigger[Any]] | None:
-        """See ``worker.trigger_factory``."""
+        """See ``worker.trigger.factory``."""
         return self._real.known(command)
 
     async def make(self, command: StartTrigger, enter: Callable[[str], None]) -> Trigger[Any]:
-        """See ``worker.trigger_factory``."""
+        """See ``worker.trigger.factory``."""
         if command.is_made_there:
             command = self._of_start(command)
         return await self._real.make(command, enter)

@@ -15,8 +15,8 @@ from unittest.mock import patch
 from aioflow.model.dag import Body, TaskSpec
 from aioflow.protocol.commands import Reply, StartTask
 from aioflow.protocol.reports import Failed, Labelled, ResultWriteFailed
-from aioflow.worker import outcome
-from aioflow.worker.run_body import run_body
+from aioflow.worker.slot import run_body
+from aioflow.worker.task import outcome
 from tests.sim.broken import Broken
 from tests.sim.misbehaving import RAISED
 
@@ -40,7 +40,7 @@ class _Runs:
         self._run = SimpleNamespace(dag=SimpleNamespace(nodes=[node]))
 
     def of(self, start: StartTask) -> Any:
-        """See ``worker.runs``."""
+        """See ``worker.task.arguments``."""
         return self._run
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from aioflow.core import outbox
-from aioflow.core.runs.restore import restore
+from aioflow.core.runs.restore import restore_run
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
 from aioflow.core.tasks import one_to_one
@@ -30,7 +30,7 @@ def memory_is_what_rows_say(node: Any) -> None:
     if set(node.memory.runs) != unfinished_runs:
         raise Broken("restore", f"remembered {set(node.memory.runs)}, stored {unfinished_runs}")
     for run_no in sorted(unfinished_runs):
-        _same_run(node.memory.runs[run_no], restore(node.tables.live_run(run_no), fresh))
+        _same_run(node.memory.runs[run_no], restore_run(node.tables.live_run(run_no), fresh))
     if set(fresh.active_tasks) != set(node.memory.active_tasks):
         raise Broken(
             "restore",

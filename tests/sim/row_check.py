@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Table
 
 from aioflow.crypto import Vault
-from aioflow.store import dag_rows, rows, tables
+from aioflow.store import rows, run_causes, tables
 from tests.sim.tables import Tables
 
 __all__ = ("differences", "standing")
@@ -61,10 +61,10 @@ def _compared(
     yield tables.deletion, lambda values: values[0], {(no,): no for no in known.deletions}
     yield (
         tables.dag_trigger,
-        lambda values: dag_rows.dag_trigger_row(values, vault),
+        lambda values: run_causes.dag_trigger_row(values, vault),
         _by(known.dag_triggers.values(), "trigger_no"),
     )
-    yield tables.dag_event, dag_rows.dag_event_row, _by(known.dag_events.values(), "event_no")
+    yield tables.dag_event, run_causes.dag_event_row, _by(known.dag_events.values(), "event_no")
     yield tables.backfill, rows.backfill_row, _by(known.backfills.values(), "backfill_no")
     yield tables.record, rows.record_row, _by(known.records.values(), "task_no", "ordinal")
     yield tables.version, rows.version_row, _by(known.versions.values(), "version")

@@ -18,7 +18,7 @@ from aioflow.model.batch import Batch
 from aioflow.model.rows import NodeFacts
 from aioflow.model.states import RunState, TaskState, TriggerState
 from aioflow.store import Claim
-from aioflow.store.sqlite import SqliteStore
+from aioflow.store.sqlite.store import SqliteStore
 from tests.sim.broken import Broken
 from tests.sim.disk import Disk, PowerCut
 from tests.sim.faults import Faults

@@ -13,7 +13,6 @@ import msgspec
 from aioflow.errors import BatchRefused
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
-from aioflow.model.dag_triggers import ASSET
 from aioflow.model.rows import (
     EventRow,
     ExpansionRow,
@@ -27,6 +26,8 @@ from aioflow.model.rows import (
     TriggerRow,
 )
 from aioflow.model.states import RunState, TaskState, TriggerState
+from aioflow.model.triggers import ASSET
+from aioflow.protocol.inputs import LiveRun
 from aioflow.protocol.outbox import (
     ALERT,
     CLEAR,
@@ -37,8 +38,7 @@ from aioflow.protocol.outbox import (
     Deadline,
     is_callback,
 )
-from aioflow.protocol.recovery import LiveRun
-from aioflow.store.fence import confirm_applied
+from aioflow.store.ownership import confirm_applied
 from tests.core.stored_rows import Rows, rows_of
 from tests.sim.script import UNSTORABLE
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from aioflow.core.state.child_roles import QUARANTINE
-from aioflow.core.triggers.isolation import BLOCKED
+from aioflow.core.triggers.migration import BLOCKED
 from aioflow.model.states import Failure
 from aioflow.protocol.commands import EventsStored, StartTrigger, StopTrigger
 from aioflow.protocol.effects import AssignTrigger

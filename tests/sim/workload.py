@@ -13,11 +13,11 @@ from aioflow.model.dag import (
     MapSource,
     MapSpec,
     RetryPolicy,
+    ScheduleSpec,
     SensorSpec,
     StartTriggerSpec,
     TaskSpec,
 )
-from aioflow.model.schedule import ScheduleSpec
 from aioflow.model.states import TriggerRule
 
 __all__ = ("COUNTING", "POOLS", "SECOND", "make_dag", "make_dags", "without")

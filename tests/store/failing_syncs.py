@@ -32,8 +32,9 @@ from msgspec.structs import replace
 
 from aioflow.errors import StoreUnavailable, SyncFailed
 from aioflow.model.batch import Batch
-from aioflow.store import Durability, Store, checkpointer, open_store, sqlite_file
-from aioflow.store.replay import compare
+from aioflow.store import Durability, Store, open_store
+from aioflow.store.journal import compare_with_replay
+from aioflow.store.sqlite import database_file, writer
 from tests.store.samples import DAG, NOON, RESULT, RUN, TASK, VAULT, VERSION, batch
 
 FILES = ("aioflow.db", "aioflow.db-wal")
@@ -173,7 +174,7 @@ class Trial:
         disk.disk_before_sync(None)
         assert not self.errors, self.errors[:3]
         async with open_store(f"sqlite:///{self._path}", VAULT, exclusive=False) as store:
-            assert await compare(store) == []
+            assert await compare_with_replay(store) == []
 
 
 async def made(folder: Path) -> Path:
@@ -210,8 +211,8 @@ async def main(folder: Path, durability: Durability, wanted: list[str]) -> None:
     On a slow machine the sync of a number may come with the end of a life, or not at all: then the
     one before it is tried, until a life is ended by it.
     """
-    checkpointer.WAL_GOAL_BYTES = LOG_BYTES
-    sqlite_file._WAL_LIMIT_BYTES = LOG_BYTES
+    writer.WAL_GOAL_BYTES = LOG_BYTES
+    database_file._WAL_LIMIT_BYTES = LOG_BYTES
     start = await made(folder)
     held = "held" in wanted
     for name in [one for one in wanted if one != "held"]:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from aioflow.model.rows import TriggerRow
-from aioflow.protocol.recovery import Snapshot
+from aioflow.protocol.inputs import RecoverySnapshot
 from aioflow.store import Store
 
 __all__ = ("load",)
 
 
-async def load(store: Store) -> Snapshot:
+async def load(store: Store) -> RecoverySnapshot:
     """Return what ``store.unfinished`` gives, its pieces put together."""
-    snapshot: Snapshot | None = None
+    snapshot: RecoverySnapshot | None = None
     async with store.unfinished() as parts:
         async for part in parts:
-            if isinstance(part, Snapshot):
+            if isinstance(part, RecoverySnapshot):
                 snapshot = part
                 continue
             assert snapshot is not None, "it comes first"

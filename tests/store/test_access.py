@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from aioflow.core.state.audit_chain import BEGINNING, LOST, chained, grown
+from aioflow.core.state.accounts import CHAIN_BEGINNING, CHAIN_LOST, chained_row, grown_head
 from aioflow.crypto import Vault
 from aioflow.errors import BatchRefused
 from aioflow.model.access import AccountRow, AuditEntry, AuditHead, LoginRow, Role, TokenRow
 from aioflow.store import open_store
-from aioflow.store.replay import compare
+from aioflow.store.journal import compare_with_replay
 from tests.store.loading import load
 from tests.store.samples import NOON, batch, execute
 
@@ -41,12 +41,12 @@ LOGIN = LoginRow(
 SAID = AuditEntry(
     actor="anna", role="operator", action="pool.set", target="db", address="::1", after="3 slots"
 )
-FIRST = chained(10, NOON, SAID, previous=BEGINNING)
-SECOND = chained(
+FIRST = chained_row(10, NOON, SAID, previous=CHAIN_BEGINNING)
+SECOND = chained_row(
     12, NOON + 1, replace(SAID, is_refused=True, code="request.forbidden"), previous=FIRST.digest
 )
 
-HEAD = grown(AuditHead(), [FIRST, SECOND])
+HEAD = grown_head(AuditHead(), [FIRST, SECOND])
 
 
 def everything(number: int = 1):
@@ -67,7 +67,7 @@ async def test_they_come_back_as_they_were_stored(store):
     assert await store.list_tokens() == [TOKEN, WIDE]
     assert await store.list_logins() == [LOGIN]
     assert await store.list_audit() == [SECOND, FIRST]
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
 
 
 async def test_a_restart_knows_them_and_where_the_audit_ends(store):
@@ -99,7 +99,7 @@ async def test_they_change_and_go(store):
     assert await store.list_accounts() == [raised]
     assert await store.list_tokens() == [used]
     assert await store.list_logins() == []
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
 
 
 async def test_a_name_that_is_free_in_the_same_batch_may_be_taken_again(store):
@@ -127,7 +127,7 @@ async def test_the_audit_comes_in_pages_both_ways_and_goes_when_it_is_old(store)
     assert await store.list_numbers("audit", after=-1, limit=9) == [(10, NOON), (12, NOON + 1)]
     await store.commit(batch(2, erased={"audit": [(10,)]}))
     assert await store.list_audit() == [SECOND]
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
 
 
 async def test_where_the_audit_ends_is_known_to_who_has_the_key_alone(store, store_url):
@@ -137,13 +137,13 @@ async def test_where_the_audit_ends_is_known_to_who_has_the_key_alone(store, sto
     await store.commit(batch(2, audit_head=later, erased={"audit": [(10,)]}))
 
     assert await store.find_audit_head() == later
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
     async with open_store(store_url, Vault([b"z" * 32]), exclusive=False) as stranger:
-        assert await stranger.find_audit_head() == AuditHead(written=None, last=LOST)
+        assert await stranger.find_audit_head() == AuditHead(written=None, last=CHAIN_LOST)
 
 
 async def test_where_the_audit_ends_is_lost_if_only_its_lines_are_left(store, store_url):
     await store.commit(everything())
     execute(store_url, "DELETE FROM audit_head")
 
-    assert (await load(store)).audit_head == AuditHead(written=None, last=LOST)
+    assert (await load(store)).audit_head == AuditHead(written=None, last=CHAIN_LOST)

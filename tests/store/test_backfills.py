@@ -7,10 +7,10 @@ from anyio import create_task_group
 from msgspec.structs import replace
 
 from aioflow.errors import BatchRefused
-from aioflow.model.backfill import BackfillRow
+from aioflow.model.dag import BackfillRow
 from aioflow.model.rows import DeletionRow
 from aioflow.model.states import RunState
-from aioflow.store.replay import compare
+from aioflow.store.journal import compare_with_replay
 from tests.store.loading import load
 from tests.store.samples import NOON, RUN, batch, first_batch
 
@@ -40,7 +40,7 @@ async def test_a_backfill_comes_back_as_it_was_stored(store):
 
     found = await store.find_backfills([50, 51, 40, 60])
     assert [row for row, _ in found] == [ONE, OVER, OTHER]
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
 
 
 async def test_a_backfill_is_found_by_its_idempotency_key(store):
@@ -73,7 +73,7 @@ async def test_of_several_rows_of_one_the_last_counts_and_a_restart_has_what_goe
     await store.commit(batch(3, backfills=[replace(OTHER, state="done", ended_at=NOON)]))
 
     assert (await load(store)).backfills == [later]
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
 
 
 async def test_a_dag_has_one_backfill_that_goes_on(store):
@@ -122,7 +122,7 @@ async def test_its_runs_are_counted_by_state_without_those_that_are_being_delete
     ]
     assert list(found[1][1]) == [RunState.RUNNING, RunState.SUCCESS]
     assert (await store.find_run("r2")).backfill == 50
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
 
 
 async def test_it_and_its_runs_are_seen_as_of_one_moment(store):

@@ -10,9 +10,9 @@ from aioflow.crypto import Vault
 from aioflow.errors import BatchRefused, Fenced, SchemaMismatch, StrangeDatabase
 from aioflow.model.rows import EventRow, PoolRow, RunChange, TriggerChange, TriggerRow
 from aioflow.model.states import RunState, TaskState, TriggerState
-from aioflow.protocol.recovery import LiveRun
-from aioflow.store import open_store, paging, reading, tables
-from aioflow.store.replay import REPLAYED, compare
+from aioflow.protocol.inputs import LiveRun
+from aioflow.store import open_store, query_protocol, reading, tables
+from aioflow.store.journal import REPLAYED, compare_with_replay
 from tests.store.loading import load
 from tests.store.samples import (
     DAG,
@@ -114,7 +114,7 @@ async def test_a_cancelled_commit_is_whole_or_nothing_and_holds_up_nobody(store)
     await store.commit(batch(2, done_outbox=[3], gone_files=["etl.py"]))
 
     assert await store.list_dag_files() == []
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
 
 
 async def test_leased_numbers_never_overlap(store_url):
@@ -213,7 +213,7 @@ async def test_a_restart_leaves_ended_runs_and_their_versions_alone(store):
 
 @pytest.mark.parametrize("page", [1, 2, 3, 1000])
 async def test_a_restart_reads_large_runs_in_pieces(store, monkeypatch, page):
-    for module in (reading, paging):
+    for module in (reading, query_protocol):
         monkeypatch.setattr(module, "PAGE_ROWS", page)
     await store.commit(first_batch())
     ended = [
@@ -261,7 +261,7 @@ async def test_a_request_to_clear_is_found_by_its_key(store):
     assert await store.find_clear(2, "k") is None
     with pytest.raises(BatchRefused):
         await store.commit(batch(3, new_clears=[(1, "k", 4)]))
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
 
 
 async def test_changes_set_what_they_carry_and_nothing_else(store):
@@ -298,7 +298,7 @@ async def test_a_run_is_moved_to_another_version_from_the_one_it_has(store):
     with pytest.raises(BatchRefused):
         await store.commit(batch(3, run_versions=[(1, "ab12", "cd34")]))
     assert await store.list_runs() == [replace(RUN, version="cd34")]
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
 
 
 async def test_what_is_done_is_deleted(store):

@@ -15,7 +15,7 @@ from aioflow.model.dag import ValueKind
 from aioflow.model.rows import ValueRow
 from aioflow.store import open_store
 from aioflow.store.copying import copy, export
-from aioflow.store.replay import compare
+from aioflow.store.journal import compare_with_replay
 from tests.store.samples import NOON, TRIGGER, VAULT, batch, first_batch
 from tests.store.test_access import ANNA, BOB, everything
 
@@ -58,7 +58,7 @@ async def test_a_copy_has_all_rows_and_goes_on_where_the_source_stood(urls):
         assert (claim.epoch, claim.commit_no) == (2, 1)
         assert await store.lease_numbers(1) >= 1_000
         await store.commit(batch(2))
-        assert await compare(store) == []
+        assert await compare_with_replay(store) == []
 
 
 async def test_whoever_is_let_in_is_let_in_to_the_copy_and_the_audit_goes_along(urls):

@@ -10,16 +10,16 @@ from msgspec.structs import replace
 
 from aioflow.crypto import Vault
 from aioflow.errors import BatchRefused
-from aioflow.model.dag_triggers import (
+from aioflow.model.triggers import (
     DagEventRow,
     DagTriggerChanges,
     DagTriggerRow,
     EventOutcome,
-    Held,
+    HeldEvent,
     OutcomeChange,
 )
 from aioflow.store import open_store
-from aioflow.store.replay import compare
+from aioflow.store.journal import compare_with_replay
 from tests.store.loading import load
 from tests.store.samples import NOON, batch, first_batch
 
@@ -43,7 +43,7 @@ def then(number: int, **changes: Any):
 
 
 async def test_what_is_stored_is_read_at_the_next_start(store):
-    held = Held(2, 82, "b", b"\x01", NOON, NOON + 5)
+    held = HeldEvent(2, 82, "b", b"\x01", NOON, NOON + 5)
     moved = replace(TRIGGER, sequence=3, event=b"\x07", event_key="b", held=held, run_no=1)
     await store.commit(first(FIRST, SECOND, replace(THIRD, outcome=EventOutcome.HELD)))
     await store.commit(then(2, moved=[moved]))
@@ -143,7 +143,7 @@ async def test_what_was_held_is_not_any_more(store):
     await store.commit(then(2, outcomes=[OutcomeChange(81, EventOutcome.RUN, 1)]))
 
     assert (await load(store)).held_events == []
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
     with pytest.raises(BatchRefused):
         await store.commit(then(3, outcomes=[OutcomeChange(81, EventOutcome.SKIPPED)]))
 
@@ -153,7 +153,7 @@ async def test_the_journal_tells_of_all_of_it_and_of_no_field(store):
     moved = replace(TRIGGER, sequence=2, event=b"\x07")
     await store.commit(then(2, moved=[moved], outcomes=[OutcomeChange(81, EventOutcome.REPLACED)]))
 
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
     for row in await store.read_journal():
         assert b"s3cret" not in row.body
 

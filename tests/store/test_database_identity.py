@@ -15,12 +15,13 @@ from msgspec.structs import replace
 
 from aioflow._threads import in_thread
 from aioflow.errors import ForeignDatabase, StrangeDatabase, SyncFailed
-from aioflow.settings.identity import identity_file
-from aioflow.store import checkpointer, file_integrity, open_store, sqlite_file
-from aioflow.store import writer as writer_module
+from aioflow.settings.home import identity_file
+from aioflow.store import open_store
 from aioflow.store.copying import copy
-from aioflow.store.replay import compare
-from aioflow.store.wal_file import log_path
+from aioflow.store.journal import compare_with_replay
+from aioflow.store.sqlite import database_file, writer
+from aioflow.store.sqlite import writer as writer_module
+from aioflow.store.sqlite.wal_file import log_path
 from tests.commands import run
 from tests.store.samples import RESULT, TASK, VAULT, batch, first_batch
 from tests.web.damaged_sqlite import SqliteHome
@@ -86,7 +87,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 async def commits_in(home: Path) -> int:
     async with opened(home) as store:
-        assert await compare(store) == []
+        assert await compare_with_replay(store) == []
         return (await store.claim()).commit_no
 
 
@@ -169,7 +170,7 @@ async def test_a_copy_from_right_before_the_life_of_a_log_is_completed_by_it_or_
     home, tmp_path, monkeypatch, starts_over
 ):
     if starts_over:
-        monkeypatch.setattr(checkpointer, "WAL_GOAL_BYTES", 100_000)
+        monkeypatch.setattr(writer, "WAL_GOAL_BYTES", 100_000)
     await commit_more(home, 1)
     await commit_more(home, 2)
     before = shutil.copy(home / "aioflow.db", tmp_path / "before.db")
@@ -208,8 +209,8 @@ async def test_a_restored_copy_is_served_once_the_old_log_is_moved_away_as_it_sa
 async def test_what_is_left_at_any_moment_belongs_together_wherever_it_is_moved(
     home, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(checkpointer, "WAL_GOAL_BYTES", 100_000)
-    monkeypatch.setattr(sqlite_file, "_WAL_LIMIT_BYTES", 100_000)
+    monkeypatch.setattr(writer, "WAL_GOAL_BYTES", 100_000)
+    monkeypatch.setattr(database_file, "_WAL_LIMIT_BYTES", 100_000)
     logs = set()
     async with opened(home) as store:
         await store.claim()
@@ -240,9 +241,9 @@ async def test_a_log_whose_begin_was_never_synced_is_no_obstacle(home, tmp_path)
 
 
 async def test_a_log_from_before_databases_had_numbers_is_replayed(home, tmp_path, monkeypatch):
-    monkeypatch.setattr("aioflow.store.writer.next_log", lambda raw: None)
-    monkeypatch.setattr("aioflow.store.sqlite_file.next_log", lambda raw: None)
-    monkeypatch.setattr("aioflow.store.sqlite_file.first_log", lambda raw: None)
+    monkeypatch.setattr("aioflow.store.sqlite.writer.next_log", lambda raw: None)
+    monkeypatch.setattr("aioflow.store.sqlite.database_file.next_log", lambda raw: None)
+    monkeypatch.setattr("aioflow.store.sqlite.database_file.first_log", lambda raw: None)
     left = await killed(home, tmp_path / "left", 1, 2)
     monkeypatch.undo()
 
@@ -390,7 +391,7 @@ async def test_a_start_refuses_no_file_for_single_values_that_cannot_be_read(hom
     with closing(sqlite3.connect(left / "aioflow.db")) as raw:
         lines = [line for (line,) in raw.execute("PRAGMA quick_check(1000)")]
         (page,) = raw.execute("SELECT max(rootpage) FROM sqlite_master").fetchone()
-        assert file_integrity.damage(raw) == []
+        assert database_file.quick_check(raw) == []
     assert {line.split()[0] for line in lines} >= {"NULL", "non-INTEGER", "non-BLOB", "CHECK"}
     await _judge_damage(left, tmp_path, [page])  # that is another matter
 
@@ -410,7 +411,7 @@ async def test_what_the_start_has_no_time_to_check_is_checked_while_it_works(
     home, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(writer_module, "CHECK_SECONDS", 0.0)
-    monkeypatch.setattr(file_integrity, "_STEPS_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(database_file, "_STEPS_BETWEEN_LOOKS", 1)
     left = await _left(home, tmp_path)
     with closing(sqlite3.connect(left / "aioflow.db")) as raw:
         (page,) = raw.execute(
@@ -446,7 +447,7 @@ async def test_db_check_names_what_is_damaged(home, tmp_path):
 
 async def test_after_a_clean_end_nothing_is_checked(home, monkeypatch):
     await commit_more(home, 1)
-    monkeypatch.setattr(writer_module, "damage", lambda *_: pytest.fail("checked"))
+    monkeypatch.setattr(writer_module, "quick_check", lambda *_: pytest.fail("checked"))
 
     assert await commits_in(home) == 1
 

@@ -18,7 +18,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from aioflow.errors import SchemaMismatch
-from aioflow.store import access_tables, open_store, schema, tables
+from aioflow.store import open_store, tables
 from tests.store.samples import VAULT, execute
 
 NEXT = """
@@ -56,10 +56,10 @@ async def older_url(empty_store_url, tmp_path, monkeypatch):
         pass
     execute(empty_store_url, "INSERT INTO pool VALUES ('gpu', 2, 0)")
     scripts = tmp_path / "migrations"
-    shutil.copytree(Path(schema.__file__).parent / "migrations", scripts)
+    shutil.copytree(Path(tables.__file__).parent / "migrations", scripts)
     (scripts / "versions" / "r0002_colour.py").write_text(NEXT)
-    monkeypatch.setattr(schema, "_SCRIPTS", scripts)
-    monkeypatch.setattr(schema, "HEAD", "0002")
+    monkeypatch.setattr(tables, "_MIGRATIONS", scripts)
+    monkeypatch.setattr(tables, "HEAD_REVISION", "0002")
     return empty_store_url
 
 
@@ -81,7 +81,7 @@ async def test_a_database_is_migrated_once(older_url):
 
 
 async def test_a_migration_that_fails_changes_nothing(older_url):
-    broken = schema._SCRIPTS / "versions" / "r0002_colour.py"
+    broken = tables._MIGRATIONS / "versions" / "r0002_colour.py"
     broken.write_text(NEXT + "    op.execute('DELETE FROM no_such_table')\n")
 
     with pytest.raises(Exception, match="no_such_table"):
@@ -105,7 +105,7 @@ async def test_a_database_of_a_later_revision_is_refused(older_url, monkeypatch)
 @pytest.mark.parametrize("name", ["sqlite", "postgresql"])
 def test_the_newest_script_creates_the_declared_tables(name):
     """For PostgreSQL only while the first revision is the newest one."""
-    assert access_tables.account.metadata is tables.metadata
+    assert tables.account.metadata is tables.metadata
     dialect = sqlalchemy.create_mock_engine(f"{name}://", print).dialect
     all_tables = tables.metadata.tables.values()
     indexes = [index for table in all_tables for index in table.indexes]
@@ -113,7 +113,7 @@ def test_the_newest_script_creates_the_declared_tables(name):
         *(str(CreateTable(table).compile(dialect=dialect)) for table in all_tables),
         *(str(CreateIndex(index).compile(dialect=dialect)) for index in indexes),
     ]
-    scripted = schema.statements("0001" if name == "postgresql" else schema.HEAD, name)
+    scripted = tables.statements("0001" if name == "postgresql" else tables.HEAD_REVISION, name)
 
     assert {" ".join(ddl.split()) for ddl in declared} == {
         " ".join(statement.split()) for statement in scripted if statement.startswith("CREATE")

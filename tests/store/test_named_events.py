@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from aioflow.errors import BatchRefused
 from aioflow.model.rows import NamedEventRow
-from aioflow.store.replay import compare
+from aioflow.store.journal import compare_with_replay
 from tests.store.samples import NOON, RUN, batch, first_batch
 
 FIRST = NamedEventRow(event_no=40, name="approved", key="a", data=b"\x01", at=NOON, run_no=1)
@@ -62,7 +62,7 @@ async def test_the_journal_tells_of_events_and_of_who_called_a_run(store):
     await store.commit(with_events(*ALL))
     await store.commit(batch(2, new_runs=[called]))
 
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
     assert await store.find_run("etl-2") == called
 
 

@@ -9,9 +9,8 @@ from aioflow.crypto import Vault
 from aioflow.model.dag import ValueKind
 from aioflow.model.rows import ValueRow
 from aioflow.store import tables
-from aioflow.store.journal import decode
-from aioflow.store.replay import compare
-from aioflow.store.values import new_values, value_row
+from aioflow.store.journal import compare_with_replay, decode
+from aioflow.store.rows import new_values, value_row
 from tests.store.samples import NOON, batch, first_batch
 
 CANARY = b"canary-7f3a91"
@@ -41,7 +40,7 @@ async def test_a_value_that_is_set_again_replaces_what_it_was(store):
     await store.commit(batch(2, values=[again]))
 
     assert await store.list_values(ValueKind.SECRET) == [again]
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
 
 
 @pytest.mark.parametrize("last", [None, b"new"], ids=["deleted-last", "set-last"])
@@ -53,14 +52,14 @@ async def test_of_several_changes_in_one_batch_the_last_one_counts(store, last):
     await store.commit(batch(2, values=[one, two]))
 
     assert await store.list_values(ValueKind.SECRET) == ([] if last is None else [two])
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
 
 
 async def test_what_is_not_there_may_be_deleted(store):
     await store.commit(with_values(replace(TOKEN, value=None)))
 
     assert await store.list_values(ValueKind.SECRET) == []
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
 
 
 async def test_no_value_stands_in_any_table_in_clear(store):

@@ -15,8 +15,8 @@ from sqlalchemy.engine import make_url
 
 from aioflow.errors import ForeignDatabase, SchemaMismatch, StoreUnavailable
 from aioflow.store import open_store
-from aioflow.store.postgres import PostgresStore
-from aioflow.store.replay import compare
+from aioflow.store.journal import compare_with_replay
+from aioflow.store.postgres.store import PostgresStore
 from tests.store.samples import RUN, VAULT, batch, execute, first_batch
 
 pytestmark = pytest.mark.postgres
@@ -46,7 +46,7 @@ async def test_a_lost_connection_is_unavailable_and_the_same_batch_goes_in_after
         await store.commit(batch(2, done_outbox=[3]))
     await store.commit(batch(2, done_outbox=[3]))
 
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
 
 
 async def test_readers_come_back_after_a_lost_connection(store, postgres_url):
@@ -102,7 +102,7 @@ async def test_a_reader_makes_no_tables(postgres_url):
 async def test_an_older_schema_waits_for_the_word(postgres_url, monkeypatch):
     async with open_store(postgres_url, VAULT):
         pass
-    monkeypatch.setattr("aioflow.store.schema.HEAD", "9999")
+    monkeypatch.setattr("aioflow.store.tables.HEAD_REVISION", "9999")
 
     with pytest.raises(SchemaMismatch, match="db migrate"):
         async with open_store(postgres_url, VAULT):
@@ -194,7 +194,7 @@ async def test_a_commit_whose_reply_was_lost_is_not_applied_again(postgres_url, 
             await store.commit(batch(2, done_outbox=[3]))
 
             assert journal == [1, 2]  # it had been applied
-            assert await compare(store) == []
+            assert await compare_with_replay(store) == []
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from aioflow.errors import BatchRefused
 from aioflow.model.rows import ItemRow, RecordChange, RecordRow, TriggerChange
 from aioflow.model.states import RecordState, TaskState, TriggerState
-from aioflow.protocol.recovery import Progress
-from aioflow.store.replay import compare
+from aioflow.protocol.inputs import CoroutineProgress
+from aioflow.store.journal import compare_with_replay
 from tests.store.loading import load
 from tests.store.samples import (
     FAILURE,
@@ -84,7 +84,7 @@ async def test_a_restart_knows_the_records_and_the_items_of_each_run(store, stor
 
     runs = (await load(store)).runs[1:]
 
-    assert [run.progress for run in runs] == [[Progress(100 + n, 2)] for n in numbers]
+    assert [run.progress for run in runs] == [[CoroutineProgress(100 + n, 2)] for n in numbers]
     assert [run.items for run in runs] == [[(100 + n, 1)] for n in numbers]
 
 
@@ -106,7 +106,7 @@ async def test_a_call_is_made_opened_and_answered_in_one_batch(store):
     await store.commit(replace(with_records(STEP, FAILED, OPEN), record_changes=[change]))
 
     assert (await store.list_records(10))[-1] == replace(OPEN, state=S.FAILED, failure=FAILURE)
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
 
 
 async def test_a_dropped_call_may_be_made_again_in_the_same_batch(store):
@@ -116,7 +116,7 @@ async def test_a_dropped_call_may_be_made_again_in_the_same_batch(store):
     await store.commit(batch(2, dropped_records=[(10, 1)], new_records=[reexpanded]))
 
     assert await store.list_records(10) == [STEP, reexpanded]
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ async def test_a_restart_knows_how_far_each_task_has_come(store):
 
     (run,) = (await load(store)).runs
 
-    expected = [Progress(10, 3, 1, "any_of", "A, B"), Progress(11, 1)]
+    expected = [CoroutineProgress(10, 3, 1, "any_of", "A, B"), CoroutineProgress(11, 1)]
     assert sorted(run.progress, key=lambda progress: progress.task_no) == expected
     assert await store.load_run(1) == run
 
@@ -189,7 +189,7 @@ async def test_the_journal_tells_the_same_as_the_tables(store):
         )
     )
 
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
 
 
 @pytest.mark.parametrize(
@@ -204,4 +204,4 @@ async def test_a_hand_in_the_records_is_noticed(store, store_url, statement):
     await store.commit(with_records(STEP, FAILED))
     execute(store_url, statement)
 
-    assert "record" in " ".join(await compare(store))
+    assert "record" in " ".join(await compare_with_replay(store))

@@ -13,9 +13,9 @@ from aioflow.core.transitions import TASK_MOVES
 from aioflow.model.batch import Batch
 from aioflow.model.rows import RunChange, TriggerChange
 from aioflow.model.states import RunState, TaskState, TriggerState
-from aioflow.protocol.recovery import LiveRun
+from aioflow.protocol.inputs import LiveRun
 from aioflow.store import journal
-from aioflow.store.replay import compare
+from aioflow.store.journal import compare_with_replay
 from tests.store.loading import load
 from tests.store.samples import (
     DAG,
@@ -52,7 +52,7 @@ async def test_a_replay_arrives_at_the_tables(store):
         )
     )
 
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ async def test_a_hand_in_the_database_is_noticed(store, store_url, statement, sa
     await store.commit(first_batch())
     execute(store_url, statement)
 
-    differences = await compare(store)
+    differences = await compare_with_replay(store)
 
     assert differences
     assert said in " ".join(differences)
@@ -99,7 +99,7 @@ async def test_a_damaged_journal_row_is_noticed(store, store_url):
     await store.commit(batch(2, done_outbox=[3]))
     execute(store_url, "UPDATE journal SET body = (SELECT body FROM journal WHERE commit_no = 1)")
 
-    assert any("there already" in fault for fault in await compare(store))
+    assert any("there already" in fault for fault in await compare_with_replay(store))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ async def test_a_step_the_rules_do_not_know_is_noticed(store):
         batch(2, steps=[(10, TaskState.REMOVED)], task_changes=[moved(TASK, TaskState.REMOVED)])
     )
 
-    assert await compare(store) == ["commit 2: task 10 steps from running to removed"]
+    assert await compare_with_replay(store) == ["commit 2: task 10 steps from running to removed"]
 
 
 async def test_steps_that_lead_elsewhere_are_noticed(store):
@@ -125,7 +125,7 @@ async def test_steps_that_lead_elsewhere_are_noticed(store):
         batch(2, steps=[(10, TaskState.QUEUED)], task_changes=[moved(TASK, TaskState.SUCCESS)])
     )
 
-    assert await compare(store) == ["commit 2: task 10 stepped to queued, not success"]
+    assert await compare_with_replay(store) == ["commit 2: task 10 stepped to queued, not success"]
 
 
 # ── Random legal batches ────────────────────────────────────────────────────────────────
@@ -163,7 +163,7 @@ async def test_what_was_written_is_what_a_restart_reads(store, width, rounds):
     expected.tasks.extend(tasks.values())
     assert await store.load_run(base) == expected
     assert expected in (await load(store)).runs
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
 
 
 async def _last_commit(store):

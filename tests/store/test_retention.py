@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from aioflow.model.rows import DeletionRow, NamedEventRow, RunChange
 from aioflow.model.states import RunState, TaskState
-from aioflow.store.replay import compare
+from aioflow.store.journal import compare_with_replay
 from tests.store.samples import (
     NOON,
     RUN,
@@ -108,7 +108,7 @@ async def shortened(store):
 async def test_a_journal_without_its_beginning_is_still_held_against_the_tables(store):
     await shortened(store)
 
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ async def test_a_hand_in_the_database_is_noticed_as_far_as_the_journal_goes(
     await shortened(store)
     execute(store_url, statement)
 
-    assert said in " ".join(await compare(store))
+    assert said in " ".join(await compare_with_replay(store))
 
 
 async def test_what_the_rest_of_the_journal_tells_wrongly_is_noticed(store, store_url):
@@ -145,4 +145,4 @@ async def test_what_the_rest_of_the_journal_tells_wrongly_is_noticed(store, stor
         )
     )
 
-    assert any("task 10" in fault for fault in await compare(store))
+    assert any("task 10" in fault for fault in await compare_with_replay(store))

@@ -26,10 +26,11 @@ from aioflow.errors import (
     StrangeDatabase,
 )
 from aioflow.model.states import TaskState
-from aioflow.store import open_store, schema, sqlite_file, tables
-from aioflow.store.checkpointer import WAL_BOUND_BYTES
-from aioflow.store.lock import FileLock
-from aioflow.store.replay import compare
+from aioflow.store import open_store, tables
+from aioflow.store.journal import compare_with_replay
+from aioflow.store.sqlite import database_file
+from aioflow.store.sqlite.lock import FileLock
+from aioflow.store.sqlite.writer import WAL_BOUND_BYTES
 from tests.store.loading import load
 from tests.store.samples import OUTBOX, RESULT, RUN, TRIGGER, VAULT, batch, first_batch
 
@@ -56,7 +57,7 @@ async def store(url):
 HOLDER = """
 import sys
 from pathlib import Path
-from aioflow.store.lock import FileLock
+from aioflow.store.sqlite.lock import FileLock
 lock = FileLock.take(Path(sys.argv[1]))
 print("locked", flush=True)
 sys.stdin.read()
@@ -221,7 +222,7 @@ async def test_a_damaged_file_is_refused(path, url):
 
 async def test_a_file_signed_by_us_without_our_tables_is_refused(path, url):
     with closing(sqlite3.connect(path)) as raw:
-        raw.execute(f"PRAGMA application_id = {sqlite_file.APPLICATION_ID}")
+        raw.execute(f"PRAGMA application_id = {database_file.APPLICATION_ID}")
         raw.execute("CREATE TABLE theirs (a)")
 
     with pytest.raises(ForeignDatabase):
@@ -238,7 +239,7 @@ async def test_an_empty_file_becomes_a_database(path, url):
 
 async def test_a_file_whose_signing_was_cut_short_becomes_a_database(path, url):
     with closing(sqlite3.connect(path)) as raw:
-        raw.execute(f"PRAGMA application_id = {sqlite_file.APPLICATION_ID}")
+        raw.execute(f"PRAGMA application_id = {database_file.APPLICATION_ID}")
     # What a kill leaves before that is synced: a journal that says "it was empty before".
     magic, no_pages, sector_size = bytes.fromhex("d9d505f920a163d7"), bytes(12), 512
     head = magic + no_pages + sector_size.to_bytes(4, "big") + (4096).to_bytes(4, "big")
@@ -281,7 +282,7 @@ async def test_a_url_that_names_no_store_is_refused(url):
 
 
 async def test_without_its_driver_postgresql_is_refused_with_how_to_install_it(monkeypatch):
-    monkeypatch.delitem(sys.modules, "aioflow.store.postgres", raising=False)
+    monkeypatch.delitem(sys.modules, "aioflow.store.postgres.store", raising=False)
     monkeypatch.setitem(sys.modules, "asyncpg", None)
 
     with pytest.raises(SettingsError, match=r"pip install 'aioflow-engine\[postgres\]'"):
@@ -317,7 +318,7 @@ async def test_a_file_lost_under_the_daemon_is_noticed(store, path, loss):
 
 
 async def test_a_locked_file_is_unavailable_and_then_is_not(url, path, monkeypatch):
-    monkeypatch.setattr(sqlite_file, "BUSY_MS", 10)
+    monkeypatch.setattr(database_file, "BUSY_MS", 10)
     async with open_store(url, VAULT) as store:
         await store.claim()
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -347,7 +348,7 @@ async def test_a_full_disk_is_unavailable_and_work_goes_on_when_there_is_room(st
     await store._writer.run(limit(1_000_000))
     await store.commit(large)
 
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
 
 
 async def test_after_a_write_that_failed_the_file_is_opened_afresh(store):
@@ -364,7 +365,7 @@ async def test_after_a_write_that_failed_the_file_is_opened_afresh(store):
     await store.commit(batch(2, done_outbox=[3]))
 
     assert store._writer._connection is not old
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []
 
 
 async def test_the_log_stays_short_under_load(store, path):
@@ -453,14 +454,14 @@ async def test_a_daemon_killed_while_it_commits_leaves_whole_batches(url):
             counted = await store.count_states(1)
             assert commit_no in {acknowledged, acknowledged + 1}
             assert counted == [(0, TaskState.RUNNING, 1 + 300 * (commit_no - 1))]
-            assert await compare(store) == []
+            assert await compare_with_replay(store) == []
 
 
 MIGRATOR = """
 import os, sqlite3, sys
 from pathlib import Path
-from aioflow.store import schema, sqlite_file
-from aioflow.store.lock import FileLock
+from aioflow.store.sqlite import database_file
+from aioflow.store.sqlite.lock import FileLock
 
 stop_at = int(sys.argv[2])
 seen = 0
@@ -471,16 +472,16 @@ def die(statement):
     if seen == stop_at:
         os.kill(os.getpid(), 9)
 
-real = sqlite_file._connect
+real = database_file._connect
 
 def connect(path, *pragmas, **options):
     raw = real(path, *pragmas, **options)
     raw.set_trace_callback(die)
     return raw
 
-sqlite_file._connect = connect
+database_file._connect = connect
 path = Path(sys.argv[1])
-sqlite_file.prepare(path, FileLock.take(path))
+database_file.prepare_file(path, FileLock.take(path))
 print(seen)
 """
 
@@ -513,11 +514,13 @@ async def test_a_daemon_killed_while_it_makes_the_tables_can_start_again(tmp_pat
 
 def test_an_empty_file_gets_at_once_what_all_revisions_make(tmp_path, monkeypatch):
     made = _dump_of_new(tmp_path / "made.db")
-    monkeypatch.setattr(sqlite_file, "_is_empty", lambda raw: False)
+    monkeypatch.setattr(database_file, "_is_empty", lambda raw: False)
     migrated = _dump_of_new(tmp_path / "migrated.db")
 
     # Alembic makes the indexes of one revision in any order.
-    assert _without_layout(made) == _without_layout(migrated), f"update {schema.HEAD}.sqlite.sql"
+    assert _without_layout(made) == _without_layout(migrated), (
+        f"update {tables.HEAD_REVISION}.sqlite.sql"
+    )
 
 
 def _without_layout(dump: list[str]) -> list[str]:
@@ -525,7 +528,7 @@ def _without_layout(dump: list[str]) -> list[str]:
 
 
 def _dump_of_new(path: Path) -> list[str]:
-    sqlite_file.prepare(path, lock := FileLock.take(path))
+    database_file.prepare_file(path, lock := FileLock.take(path))
     lock.release()
     with closing(sqlite3.connect(path)) as raw:
         return list(raw.iterdump())
@@ -555,7 +558,7 @@ def _schema(path):
 async def test_a_reader_does_not_migrate_an_older_schema(path, url, monkeypatch):
     async with open_store(url, VAULT):
         pass
-    monkeypatch.setattr("aioflow.store.schema.HEAD", "9999")
+    monkeypatch.setattr("aioflow.store.tables.HEAD_REVISION", "9999")
 
     with pytest.raises(SchemaMismatch):
         async with open_store(url, VAULT, exclusive=False):
@@ -620,7 +623,7 @@ def test_a_file_that_grows_while_two_threads_verify_it_was_not_cut(path):
 async def test_tasks_of_live_runs_are_found_without_reading_all(store):
     """The plan, because the price shows only after months of history."""
     from aioflow.store import selects
-    from aioflow.store.sql import SQLITE, compiled
+    from aioflow.store.changes import SQLITE, compiled
 
     def plan(raw):
         return [

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from aioflow.errors import BatchRefused
 from aioflow.model.rows import ExpansionChange, ExpansionRow, ItemRow
-from aioflow.store.replay import compare
+from aioflow.store.journal import compare_with_replay
 from tests.store.loading import load
 from tests.store.samples import batch, first_batch
 
@@ -101,4 +101,4 @@ async def test_the_journal_tells_of_items_and_of_what_grows(store):
         batch(3, gone_items=[11], expansion_changes=[ExpansionChange(1, 1, 2, 2, False)])
     )
 
-    assert await compare(store) == []
+    assert await compare_with_replay(store) == []

@@ -14,7 +14,7 @@ from sqlalchemy.engine import make_url
 from aioflow.errors import StoreSlow
 from aioflow.model.rows import DeletionRow, NamedEventRow, NodeFacts
 from aioflow.model.states import Failure, RunState, TaskState, TriggerState
-from aioflow.store import open_store, sqlite
+from aioflow.store import open_store
 from tests.store.loading import load
 from tests.store.samples import (
     NOON,
@@ -225,7 +225,7 @@ class LimitClock:
 
 async def test_those_who_ask_much_take_no_reader_from_the_engine(store, store_url, monkeypatch):
     clock = LimitClock()
-    monkeypatch.setattr(sqlite, "_clock", clock)
+    monkeypatch.setattr("aioflow.store.sqlite.store._clock", clock)
     endless = ENDLESS[store_url.partition(":")[0]]
     asking, given_up = store.limited(2), []
 

@@ -15,7 +15,7 @@ import pytest
 
 from aioflow import Share, Trigger, TriggerEvent, Unserializable, Watch
 from aioflow.testing import BEGINS_AT, Sim, collect
-from aioflow.worker.trigger_events import TriggerWrong
+from aioflow.worker.trigger.instance import TriggerWrong
 from aioflow_triggers import FileTrigger, NewFiles, TimeDeltaTrigger
 
 HOUR = timedelta(hours=1)

@@ -15,14 +15,14 @@ import pytest
 
 from aioflow import dag, task
 from aioflow.author.dag import forget_registered
-from aioflow.testing import BEGINS_AT, Sim, standstill
-from aioflow.testing.standstill import Standstill
+from aioflow.testing import BEGINS_AT, Sim, fake_time
+from aioflow.testing.fake_time import Standstill
 
 
 @pytest.fixture(autouse=True)
 def _told_soon(monkeypatch):
     forget_registered()
-    monkeypatch.setattr(standstill, "REPORT_AFTER_SECONDS", 0.2)
+    monkeypatch.setattr(fake_time, "REPORT_AFTER_SECONDS", 0.2)
 
 
 class Reports(list[str]):
@@ -152,9 +152,9 @@ import threading
 import pytest
 from typing import Any
 from aioflow import dag, task
-from aioflow.testing import standstill
+from aioflow.testing import fake_time
 
-standstill.REPORT_AFTER_SECONDS = 0.2
+fake_time.REPORT_AFTER_SECONDS = 0.2
 
 @task
 def computes() -> None:

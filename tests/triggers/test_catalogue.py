@@ -15,12 +15,11 @@ import pytest
 
 import aioflow_triggers
 from aioflow import Operator, Sensor, Trigger
-from aioflow.api.public_fields import PublicFields
-from aioflow.api.wait_texts import SENTENCES
+from aioflow.api.trigger_details import CATALOGUE_SENTENCES, PublicFields
 from aioflow.author.trigger import class_path, serialize
 from aioflow.catalog.plugins import plug_ins
 from aioflow.redaction import Masks
-from aioflow.worker.plugin import inspect_plugin
+from aioflow.worker.parser import inspect_plugin
 from tests.differing import differing
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -126,7 +125,7 @@ WAITS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def test_each_class_of_the_catalogue_says_in_a_sentence_what_it_waits_for():
-    assert SENTENCES.keys() == set(map(class_path, triggers()))
+    assert CATALOGUE_SENTENCES.keys() == set(map(class_path, triggers()))
 
     shown = PublicFields(Masks())
     found = {}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from aioflow import AioflowError, NamedEvent, Share, TriggerEvent
-from aioflow.author.client import asker
-from aioflow.author.events import checked_event
+from aioflow.author.client import query_sender
+from aioflow.author.durable_calls import checked_event
 from aioflow.author.trigger import construct, serialize
 from aioflow.errors import BadEvent, WrongField
 from aioflow_triggers.events import Emissions, EventTrigger
@@ -76,7 +76,7 @@ def daemon():
 
 
 async def test_an_event_says_its_name_key_data_and_number(hosted, daemon):
-    asker.set(daemon)
+    query_sender.set(daemon)
     async with aclosing(hosted(EventTrigger("approved", key="k")).run()) as events:
         event = await anext(events)
 
@@ -87,7 +87,7 @@ async def test_an_event_says_its_name_key_data_and_number(hosted, daemon):
 
 
 async def test_a_stream_that_is_hosted_again_goes_on_behind_its_last_event(hosted, daemon):
-    asker.set(daemon)
+    query_sender.set(daemon)
     last = TriggerEvent({"name": "e", "key": None, "data": None, "id": 7}, "7")
 
     events = [e async for e in hosted(EventTrigger("e", after=3), last=last).run()]
@@ -96,7 +96,7 @@ async def test_a_stream_that_is_hosted_again_goes_on_behind_its_last_event(hoste
 
 
 async def test_a_wait_behind_an_event_is_told_of_later_ones_alone(hosted, daemon):
-    asker.set(daemon)
+    query_sender.set(daemon)
     trigger = EventTrigger("e", "k")
 
     later = trigger.behind({"name": "e", "key": "k", "data": None, "id": 5})
@@ -110,7 +110,7 @@ async def test_a_wait_behind_an_event_is_told_of_later_ones_alone(hosted, daemon
 
 
 async def test_one_event_is_waited_for_in_the_watch_of_its_name(hosted, daemon):
-    asker.set(daemon)
+    query_sender.set(daemon)
 
     shares = [hosted(trigger).share() for trigger in (EventTrigger("e"), EventTrigger("e", "k", 9))]
 
@@ -121,7 +121,7 @@ async def test_one_event_is_waited_for_in_the_watch_of_its_name(hosted, daemon):
 
 
 async def test_a_watch_tells_each_of_its_event_or_of_the_reason_why_there_is_none(daemon):
-    asker.set(daemon)
+    query_sender.set(daemon)
     watch = Emissions("e")
     watch.joined(("k", 4))
     watch.joined((None, 9))

@@ -7,7 +7,7 @@ import pytest
 from anyio import wait_all_tasks_blocked
 
 from aioflow import AioflowError, RunEnding
-from aioflow.author.client import asker
+from aioflow.author.client import query_sender
 from aioflow.author.trigger import construct, serialize
 from aioflow_triggers.external import RunTrigger, TasksTrigger
 from tests.triggers.conftest import NOON
@@ -61,7 +61,7 @@ def daemon():
 
 
 async def event_of(trigger, daemon):
-    asker.set(daemon)
+    query_sender.set(daemon)
     return [event async for event in trigger.run()]
 
 
@@ -80,7 +80,7 @@ async def test_any_final_state_is_an_event(hosted, daemon, state):
 
 async def test_a_wait_that_is_given_up_is_forgotten(hosted, daemon):
     daemon.states[None] = "running"
-    asker.set(daemon)
+    query_sender.set(daemon)
     events = hosted(RunTrigger("other", run_id="r")).run()
     waiting = asyncio.ensure_future(anext(events))
     await wait_all_tasks_blocked()

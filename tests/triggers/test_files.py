@@ -15,10 +15,9 @@ import anyio
 import pytest
 
 from aioflow import Unserializable
-from aioflow.author.trigger import construct, serialize
-from aioflow.author.watch import set_wanted
-from aioflow_triggers import files, folders, lookers
-from aioflow_triggers import folder as folder_module
+from aioflow.author.trigger import construct, serialize, set_wanted
+from aioflow_triggers import files, folder_poll, folders
+from aioflow_triggers import folders as folder_module
 from aioflow_triggers.files import FileGoneTrigger, FilesTrigger, FileTrigger, NewFiles
 from aioflow_triggers.folders import watching
 
@@ -97,8 +96,8 @@ async def test_folders_that_hang_delay_no_other_folder_and_take_one_thread_each(
             gate.wait(30)
         return real(path)
 
-    monkeypatch.setattr(lookers, "HANGS_AFTER_SECONDS", 0.05)
-    monkeypatch.setattr("aioflow_triggers.looks.os.scandir", slow)
+    monkeypatch.setattr(folder_poll, "HANGS_AFTER_SECONDS", 0.05)
+    monkeypatch.setattr("aioflow_triggers.folder_poll.os.scandir", slow)
     for n in range(6):
         (tmp_path / f"hangs-{n}").mkdir()
         (tmp_path / f"hangs-{n}" / "a").touch()
@@ -230,7 +229,7 @@ async def test_thousands_who_have_one_look_are_woken_without_holding_up_the_loop
             pass  # what a sensor does with a look
         woken += 1
 
-    monkeypatch.setattr("aioflow_triggers.looks.os.scandir", gated)
+    monkeypatch.setattr("aioflow_triggers.folder_poll.os.scandir", gated)
     waiting = [asyncio.ensure_future(wait(str(n))) for n in range(5_000)]
     await looks.wait()
     gc.disable()  # collecting what the tests have left takes longer than a slice

@@ -11,10 +11,10 @@ import pytest
 
 from aioflow import DagError, Fail
 from aioflow.author.trigger import construct, serialize
-from aioflow_triggers import extras, web
+from aioflow_triggers import extras, http_client
 from aioflow_triggers.data import JsonIs, Nothing, at_path
 from aioflow_triggers.http import HttpTrigger, HttpUnexpected
-from aioflow_triggers.web import Forbidden, Response, ResponseTooLarge, may_follow
+from aioflow_triggers.http_client import Forbidden, Response, ResponseTooLarge, may_follow
 from tests.triggers.conftest import NOON
 from tests.triggers.site import Reply, site
 
@@ -184,7 +184,7 @@ async def test_all_waits_share_the_connections(pauses):
         await events_of(HttpTrigger(here.url))
 
         assert here.connections == 1
-    assert not web._pools  # and nobody keeps them
+    assert not http_client._pools  # and nobody keeps them
 
 
 async def test_the_loop_goes_on_while_certificates_are_read_for_all_who_ask_first(
@@ -206,7 +206,7 @@ async def test_the_loop_goes_on_while_certificates_are_read_for_all_who_ask_firs
 
     assert len(made_in) == 1
     assert threading.get_ident() not in made_in
-    assert not web._pools
+    assert not http_client._pools
 
 
 # ── what can go wrong on the way ────────────────────────────────────────────────────────
@@ -312,11 +312,11 @@ def test_whom_a_redirect_may_lead_to(url, target, may):
     ],
 )
 def test_which_addresses_are_link_local(address, refused):
-    assert web._is_link_local(address) is refused
+    assert http_client._is_link_local(address) is refused
 
 
 async def test_nothing_is_asked_at_an_address_that_is_refused(pauses, monkeypatch):
-    monkeypatch.setattr(web, "_is_link_local", lambda address: address == "127.0.0.1")
+    monkeypatch.setattr(http_client, "_is_link_local", lambda address: address == "127.0.0.1")
     async with site() as here:
         with pytest.raises(Forbidden, match="link-local"):
             await events_of(HttpTrigger(here.url))

@@ -16,11 +16,10 @@ import asyncinotify
 import pytest
 
 from aioflow import DagError, TriggerEvent
-from aioflow.author.trigger import construct, serialize
-from aioflow.author.watch import set_wanted
+from aioflow.author.trigger import construct, serialize, set_wanted
 from aioflow_triggers import folders
-from aioflow_triggers.arrivals import Arrivals
 from aioflow_triggers.files import (
+    Arrivals,
     FileGoneTrigger,
     FilesTrigger,
     FileTrigger,
@@ -317,8 +316,8 @@ async def test_what_this_machine_is_short_of_fails_nobody(tmp_path, monkeypatch,
 
         return look
 
-    monkeypatch.setattr("aioflow_triggers.looks.os.scandir", or_short(real_list))
-    monkeypatch.setattr("aioflow_triggers.looks.os.stat", or_short(real_stat))
+    monkeypatch.setattr("aioflow_triggers.folder_poll.os.scandir", or_short(real_list))
+    monkeypatch.setattr("aioflow_triggers.folder_poll.os.stat", or_short(real_stat))
     (tmp_path / "a").touch()
     (tmp_path / "b").touch()
     async with (
@@ -338,7 +337,7 @@ async def test_names_are_looked_up_where_the_folder_cannot_be_listed(tmp_path, m
     def locked(path):
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
-    monkeypatch.setattr("aioflow_triggers.looks.os.scandir", locked)
+    monkeypatch.setattr("aioflow_triggers.folder_poll.os.scandir", locked)
     wants = dict.fromkeys(str(n) for n in range(100))
     (tmp_path / "7").touch()
     watch = RestingFiles(f"{tmp_path}/", POLL, 0)

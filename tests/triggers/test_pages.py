@@ -6,10 +6,10 @@ import pytest
 
 from aioflow import TriggerEvent, Unserializable
 from aioflow.author.trigger import construct, serialize
-from aioflow_triggers import web
+from aioflow_triggers import http_client
 from aioflow_triggers.http import HttpUnexpected
+from aioflow_triggers.http_client import Forbidden
 from aioflow_triggers.pages import HttpPagesTrigger
-from aioflow_triggers.web import Forbidden
 from tests.triggers.conftest import as_hosted, stream
 from tests.triggers.site import Reply, site
 
@@ -70,7 +70,7 @@ async def test_a_cursor_leads_from_page_to_page(three_pages, pauses):
     assert [event.key for event in events] == ["1", "2", "3", "4", "5"]
     assert events[2].payload["page"] == three_pages.url + "/list?cursor=b+c"
     assert three_pages.connections == 1
-    assert not web._pools
+    assert not http_client._pools
 
 
 async def test_pages_are_counted_until_there_is_none(three_pages, pauses):

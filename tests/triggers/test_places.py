@@ -12,10 +12,18 @@ from typing import Any
 
 import pytest
 
-from aioflow.author.client import asker
+from aioflow.author.client import query_sender
 from aioflow_triggers.http import HttpTrigger
-from aioflow_triggers.places import ALL, PER_DAG, PER_ORIGIN, ConnectionSlots, NoConnectionSlot
-from aioflow_triggers.web import Away, ClientShare, Request
+from aioflow_triggers.http_client import (
+    CONNECTIONS,
+    CONNECTIONS_PER_DAG,
+    CONNECTIONS_PER_ORIGIN,
+    Away,
+    ClientShare,
+    ConnectionSlots,
+    NoConnectionSlot,
+    Request,
+)
 from tests.triggers.site import Reply, site
 
 PATIENCE = 30.0
@@ -34,7 +42,7 @@ class Of:
 async def asked_for(dag_id: str, trigger: HttpTrigger) -> Any:
     """Return the event of a trigger of a DAG."""
     host: Any = Of(dag_id)
-    asker.set(host)
+    query_sender.set(host)
     return [event async for event in trigger.run()]
 
 
@@ -101,7 +109,7 @@ async def test_a_server_that_does_not_answer_delays_no_wait_for_another(dag):
             )
 
     assert [event.payload["status"] for (event,) in events] == [200] * 5
-    assert len(taken) <= PER_ORIGIN
+    assert len(taken) <= CONNECTIONS_PER_ORIGIN
 
 
 async def test_a_dag_that_asks_many_silent_servers_delays_no_other_dag():
@@ -113,14 +121,14 @@ async def test_a_dag_that_asks_many_silent_servers_delays_no_other_dag():
             (event,) = await asked_for("good", HttpTrigger(here.url))
 
     assert event.payload["status"] == 200
-    assert sum(len(taken) for _, taken in pits) <= PER_DAG
+    assert sum(len(taken) for _, taken in pits) <= CONNECTIONS_PER_DAG
 
 
 async def test_who_gets_no_connection_in_time_asks_later():
     async with tarpit() as (silent, _), ClientShare("test") as line:
         asked = [
             asyncio.ensure_future(line.ask(Request(silent, timeout_seconds=3_600)))
-            for _ in range(PER_ORIGIN)
+            for _ in range(CONNECTIONS_PER_ORIGIN)
         ]
         await asyncio.sleep(0)
         with pytest.raises(Away, match=r"no connection was free within 0\.05 s"):
@@ -146,7 +154,7 @@ async def test_a_head_that_drips_is_an_answer_that_does_not_come_in_time():
 async def test_a_dripping_reply_gives_its_place_back():
     async with site() as here, ClientShare("test") as line:
         here.replies = [Reply(200, stall=True)]
-        for _ in range(PER_ORIGIN + 1):
+        for _ in range(CONNECTIONS_PER_ORIGIN + 1):
             with pytest.raises(Away):
                 await line.ask(Request(here.url, timeout_seconds=0.01))
 
@@ -166,9 +174,9 @@ async def test_no_limit_is_passed_and_each_has_its_turn(seed):
         try:
             async with places.place(dag, origin, rng.choice((0.001, 60.0, 60.0))):
                 inside.update((dag, origin, "all"))
-                assert inside["all"] <= ALL
-                assert inside[dag] <= PER_DAG
-                assert inside[origin] <= PER_ORIGIN
+                assert inside["all"] <= CONNECTIONS
+                assert inside[dag] <= CONNECTIONS_PER_DAG
+                assert inside[origin] <= CONNECTIONS_PER_ORIGIN
                 try:
                     await asyncio.sleep(rng.random() * 0.005)
                 finally:
@@ -206,11 +214,14 @@ async def test_where_all_is_taken_the_next_place_is_for_the_dag_with_the_fewest(
             order.append(dag)
             await release.wait()
 
-    first = [asyncio.create_task(hold(f"d{n // PER_DAG}", f"o{n}")) for n in range(ALL + 20)]
+    first = [
+        asyncio.create_task(hold(f"d{n // CONNECTIONS_PER_DAG}", f"o{n}"))
+        for n in range(CONNECTIONS + 20)
+    ]
     await asyncio.sleep(0)
     late = asyncio.create_task(hold("late", "o"))
     await asyncio.sleep(0)
-    assert len(order) == ALL
+    assert len(order) == CONNECTIONS
     first[0].cancel()
     await asyncio.gather(first[0], return_exceptions=True)
     await asyncio.sleep(0)

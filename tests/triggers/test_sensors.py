@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from aioflow import DAG, AioflowError, Fail, NotReady, RunEnding, Sensor, Skip, TaskDeferred
-from aioflow.author.client import asker
-from aioflow.author.deferrable import set_default_deferrable
+from aioflow.author.client import query_sender
+from aioflow.author.deferral import set_default_deferrable
 from aioflow_triggers.data import JsonIs
 from aioflow_triggers.external import TasksTrigger
 from aioflow_triggers.files import FilesTrigger, FileTrigger
@@ -300,11 +300,11 @@ class Daemon:
 
 @contextmanager
 def asking(daemon):
-    token = asker.set(daemon)
+    token = query_sender.set(daemon)
     try:
         yield daemon
     finally:
-        asker.reset(token)
+        query_sender.reset(token)
 
 
 def external(**options):

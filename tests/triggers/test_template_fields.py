@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from aioflow import DAG, Operator
-from aioflow.author.describe import describe
-from aioflow.author.lint import advice
-from aioflow.worker.arguments import Arguments, KnownRun
-from aioflow.worker.body import begin
+from aioflow.author.dag_spec import describe, lint
+from aioflow.worker.task.arguments import Arguments, KnownRun
+from aioflow.worker.task.body import body_of_try
 from aioflow_triggers import BashOperator, EmptyOperator, FileSensor
 from tests.differing import differing
 from tests.triggers.test_catalogue import defined
@@ -67,7 +66,7 @@ def given(cls: type[Operator], name: str) -> tuple[Any, list[str]]:
         cls(**arguments, task_id="t")
     spec, failures = describe(made)
     assert spec is not None, failures
-    odd = [one.message for one in advice(made) if one.reason == "odd.template"]
+    odd = [one.message for one in lint(made) if one.reason == "odd.template"]
     run = KnownRun(run_info(run_id="r-1"), made)
     value = Arguments(run, made.nodes[0], start(0), no_results, Path()).all()[name]
     return value["a"] if is_dict else value, odd
@@ -123,7 +122,7 @@ def test_a_file_named_by_the_day_is_looked_for(tmp_path):
 def operator(made: DAG, position: int) -> Any:
     """Return the instance that a try runs."""
     run = KnownRun(run_info(run_id="r-1"), made)
-    return begin(run, made.nodes[position], start(position), no_results, Path()).operator
+    return body_of_try(run, made.nodes[position], start(position), no_results, Path()).operator
 
 
 def test_an_operator_without_arguments_has_no_fields():

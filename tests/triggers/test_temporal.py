@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from aioflow import DagError, TriggerEvent, Unserializable
-from aioflow.author.trigger import construct, serialize
-from aioflow.author.watch import set_wanted
+from aioflow.author.trigger import construct, serialize, set_wanted
 from aioflow_triggers.temporal import CronTrigger, DateTimeTrigger, TimeDeltaTrigger, TimeHeap
 from tests.triggers.conftest import NOON
 

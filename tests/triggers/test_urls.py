@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioflow import masked_url, masked_urls
-from aioflow_triggers.urls import bare, whole
+from aioflow_triggers.pages import with_credentials, without_credentials
 
 CANARY = "c4n4ry"
 words = st.text(st.characters(blacklist_categories=["Cs"]), max_size=8)
@@ -58,6 +58,6 @@ def test_the_rest_of_it_stays(url, masked):
 def test_what_a_trigger_keeps_of_a_page_leads_back_to_it(url, kept):
     own = "https://u:p@h/a?token=x&page=1"
 
-    assert bare(url, own) == kept
-    assert whole(kept, own) == url
-    assert whole(url, own) == url
+    assert without_credentials(url, own) == kept
+    assert with_credentials(kept, own) == url
+    assert with_credentials(url, own) == url

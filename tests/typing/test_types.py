@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from aioflow.author.dag import forget_registered, registered
-from aioflow.author.describe import describe
+from aioflow.author.dag_spec import describe
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

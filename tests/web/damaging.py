@@ -10,10 +10,9 @@ from sqlalchemy import Table
 
 from aioflow.clock import SystemClock
 from aioflow.model.access import Actor, Role
-from aioflow.model.dag import Body, DagSpec, RetryPolicy, TaskSpec
-from aioflow.model.dag_triggers import DagTriggerSpec
-from aioflow.model.schedule import ScheduleSpec
+from aioflow.model.dag import Body, DagSpec, RetryPolicy, ScheduleSpec, TaskSpec
 from aioflow.model.states import Failure
+from aioflow.model.triggers import DagTriggerSpec
 from aioflow.protocol.effects import StartTry
 from aioflow.protocol.reports import (
     CallAnswered,
@@ -25,7 +24,7 @@ from aioflow.protocol.reports import (
     Succeeded,
     TriggerFired,
 )
-from aioflow.store import access_tables, tables
+from aioflow.store import tables
 from tests.web.node import CHAIN, FAN, STREAM, Node, node
 
 __all__ = (
@@ -44,7 +43,7 @@ __all__ = (
 )
 
 TABLES: tuple[Table, ...] = tuple(tables.metadata.sorted_tables)
-assert access_tables.audit in TABLES
+assert tables.audit in TABLES
 
 NO_TEXT = object()
 """Stands for the bytes ff 41 in place of a text."""

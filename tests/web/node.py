@@ -15,21 +15,21 @@ import argon2
 import msgspec
 
 from aioflow.api import Api
-from aioflow.api.passwords import Passwords
+from aioflow.api.authentication import Passwords
 from aioflow.api.schemas import CleanedView
 from aioflow.author.codec import encode
 from aioflow.clock import SystemClock
 from aioflow.core.scheduling.slots import Slots
 from aioflow.crypto import Vault
-from aioflow.engine.dispatch import EffectDispatcher
-from aioflow.engine.loop import Engine
+from aioflow.engine.loop import EffectDispatcher, Engine
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import Failure
 from aioflow.protocol.effects import AssignTrigger, DeliverOutbox, StartTry
 from aioflow.protocol.inputs import FileBroken, FileParsed, HostUp
 from aioflow.protocol.reports import Deferred, Failed, Succeeded
-from aioflow.store import Store, open_store, sqlite_file
-from aioflow.store.lock import FileLock
+from aioflow.store import Store, open_store
+from aioflow.store.sqlite import database_file
+from aioflow.store.sqlite.lock import FileLock
 from aioflow.telemetry.task_log import TaskLog
 from tests.effects import EXECUTED
 
@@ -163,7 +163,7 @@ def _migrated() -> bytes:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "aioflow.db"
         lock = FileLock.take(path)
-        sqlite_file.prepare(path, lock)
+        database_file.prepare_file(path, lock)
         lock.release()
         return path.read_bytes()
 

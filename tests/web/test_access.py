@@ -12,7 +12,7 @@ import pytest
 
 from aioflow.api.accounts import Access
 from aioflow.api.audit import audit_faults
-from aioflow.api.passwords import Passwords
+from aioflow.api.authentication import Passwords
 from aioflow.errors import StoreUnavailable
 from aioflow.model.access import HOME, Actor, Role
 from aioflow.web.app import create_app

@@ -15,7 +15,7 @@ from msgspec.msgpack import Ext
 
 import aioflow.api
 from aioflow.api.schemas import plain_bytes, plain_fields
-from aioflow.author.scalars import Tag
+from aioflow.author.msgpack_forms import Tag
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
 from aioflow.web.tokens import Token

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from aioflow.errors import StrangeDatabase
-from aioflow.store.replay import compare
+from aioflow.store.journal import compare_with_replay
 from aioflow.store.ui_protocol import CommitsAbove
 from tests.web.damaging import make_home
 from tests.web.node import node
@@ -84,7 +84,7 @@ async def test_it_is_said_which_row_is_damaged_and_what_mends_it(
         assert raw.execute(told).rowcount == 1
     async with node(home) as n:
         await n.api.emit("a turn of its own", key=None, data=None, request="turn")
-        differences = await compare(n.store)
+        differences = await compare_with_replay(n.store)
     assert any("goes on with" in one for one in differences) is has_gap
     assert has_gap or differences == []
 

@@ -14,11 +14,11 @@ import pytest
 
 from aioflow.clock import SystemClock
 from aioflow.errors import StoreError
-from aioflow.model.damage import DAMAGED, Damage
+from aioflow.model.rows import DAMAGED, Damage
 from aioflow.protocol.inputs import HostUp
 from aioflow.protocol.outbox import ALERT, Alert
 from aioflow.protocol.reports import Succeeded, TriggerFired
-from aioflow.store.replay import compare
+from aioflow.store.journal import compare_with_replay
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
 from aioflow.web.tokens import Token
@@ -191,7 +191,7 @@ async def _everything_can_be_read(n: Node) -> None:
     for path in _views(reading):
         answer = await ask(web, "GET", path)
         assert answer.status < 500, (path, answer.body)
-    await compare(n.store)
+    await compare_with_replay(n.store)
 
 
 def _views(paths: list[str]) -> Iterator[str]:

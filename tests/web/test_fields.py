@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 from fastapi.routing import APIRoute
 
-from aioflow.api.public_fields import CATALOGUE
+from aioflow.api.trigger_details import CATALOGUE_FIELDS
 from aioflow.author.codec import encode
 from aioflow.author.trigger import class_path
 from aioflow.model.dag import DagSpec, TaskSpec
-from aioflow.model.dag_triggers import DagTriggerSpec
+from aioflow.model.triggers import DagTriggerSpec
 from aioflow.web.app import create_app
 from aioflow.web.permissions import each_route
 from aioflow.web.tokens import Token
@@ -27,7 +27,7 @@ TOKEN = Token("t" * 43)
 HEADERS = {"authorization": f"Bearer {TOKEN.secret}"}
 ENDLESS = {"stream", "follow_log"}
 
-TASKS = tuple(f"t{n}" for n in range(len(CATALOGUE) + 1))
+TASKS = tuple(f"t{n}" for n in range(len(CATALOGUE_FIELDS) + 1))
 CHAIN = DagSpec(
     dag_id="chain", file="chain.py", tasks=tuple(TaskSpec(task_id=task) for task in TASKS)
 )
@@ -70,7 +70,7 @@ def _filled(path: str, named: dict[str, str]) -> str:
 def test_the_daemon_knows_what_each_class_of_the_catalogue_declares():
     declared = {class_path(cls): tuple(cls.public_fields) for cls in triggers()}
 
-    assert dict(CATALOGUE) == declared
+    assert dict(CATALOGUE_FIELDS) == declared
     for cls in cast("list[Any]", triggers()):
         assert {*cls.public_fields} <= {field.name for field in dataclasses.fields(cls)}
 
@@ -97,7 +97,7 @@ async def test_no_route_shows_a_field_that_is_not_public(tmp_path):
     leaks = [address for address, answer in answers.items() if CANARY.encode() in answer.body]
     assert not leaks, (leaks[0], answers[leaks[0]].body)
     details = [view["detail"] for view in listed.json]
-    assert sum("(" in detail for detail in details) == 2 * len(CATALOGUE)
+    assert sum("(" in detail for detail in details) == 2 * len(CATALOGUE_FIELDS)
     assert details.count("mine:OfTheFile") == 1
     assert any("url='https://bank.example/accounts?token=***'" in detail for detail in details)
 

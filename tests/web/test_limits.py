@@ -13,8 +13,8 @@ import pytest
 
 from aioflow import web
 from aioflow.settings import Settings
-from aioflow.web import limits, request_body, server
-from aioflow.web.limits import HEAD_BYTES, limited
+from aioflow.web import limits, server
+from aioflow.web.limits import HEAD_BYTES, limited_protocol
 from tests.web.node import CHAIN, node
 
 pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 @asynccontextmanager
 async def served(home, monkeypatch, **limits):
-    monkeypatch.setattr(server, "limited", functools.partial(limited, **limits))
+    monkeypatch.setattr(server, "limited_protocol", functools.partial(limited_protocol, **limits))
     async with node(home) as n:
         n.define(CHAIN)
         stop = anyio.Event()
@@ -237,7 +237,7 @@ async def test_what_is_no_http_fills_no_log(tmp_path, monkeypatch, caplog):
 
 
 async def test_a_body_that_dawdles_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(request_body, "_SECONDS", 0.3)
+    monkeypatch.setattr(limits, "_BODY_SECONDS", 0.3)
     async with served(tmp_path, monkeypatch) as (port, token):
         head = (
             b"POST /api/v1/dags/chain/runs HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n"

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from aioflow.executors.worker_output import log_key
+from aioflow.executors.worker_process import log_key
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
 from aioflow.web.tokens import Token

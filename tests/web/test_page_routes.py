@@ -10,11 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from aioflow.api import triggers_page
-from aioflow.executors.host_load import HostLoad, WatchLoad
-from aioflow.model.dag import DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
-from aioflow.model.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
-from aioflow.model.schedule import ScheduleSpec
-from aioflow.model.trigger_description import Watched
+from aioflow.executors.host_inspection import HostLoad, WatchLoad
+from aioflow.model.dag import DagSpec, MapSource, MapSpec, RetryPolicy, ScheduleSpec, TaskSpec
+from aioflow.model.triggers import ASSETS, AssetCondition, DagTriggerSpec, TriggerDescription
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
 from aioflow.web.tokens import Token
@@ -365,7 +363,7 @@ async def test_each_host_of_triggers_tells_how_late_it_is_and_what_it_has(tmp_pa
 
 async def test_a_parked_wait_tells_what_it_shares_where_its_host_does(tmp_path):
     async def watched(numbers):
-        return {numbers[0]: Watched(3, NOON)}
+        return {numbers[0]: TriggerDescription(3, NOON)}
 
     async with app(tmp_path) as (n, web):
         for _ in range(2):

@@ -9,8 +9,8 @@ from aioflow.errors import SettingsError
 from aioflow.model.access import HOME, Actor, Role
 from aioflow.settings import Settings
 from aioflow.web.app import create_app
-from aioflow.web.limits import _Limits
-from aioflow.web.proxy_headers import Proxies
+from aioflow.web.auth_context import Proxies
+from aioflow.web.limits import _ConnectionLimits
 from aioflow.web.tokens import Token
 from tests.web.node import ask, node
 
@@ -91,7 +91,7 @@ async def test_logins_through_a_proxy_count_by_address_and_get_a_secure_cookie(t
 
 
 def test_a_proxy_may_have_as_many_connections_as_there_are():
-    limits = _Limits(10, 2, 1.0, PROXIES.is_trusted)
+    limits = _ConnectionLimits(10, 2, 1.0, PROXIES.is_trusted)
 
     assert [limits.acquire("10.0.0.5") for _ in range(11)] == [True] * 10 + [False]
     assert not limits.acquire("1.2.3.4")

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from aioflow.web.request_body import is_too_deep
+from aioflow.web.limits import is_json_too_deep
 
 
 @pytest.mark.parametrize(
@@ -31,5 +31,5 @@ from aioflow.web.request_body import is_too_deep
 def test_depth_is_measured_outside_of_texts_and_in_no_time(body, expected):
     began = time.thread_time()
 
-    assert is_too_deep(body) is expected
+    assert is_json_too_deep(body) is expected
     assert time.thread_time() - began < 2

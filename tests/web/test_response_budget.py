@@ -8,11 +8,16 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from aioflow.executors.worker_output import log_key
+from aioflow.executors.worker_process import log_key
 from aioflow.model.access import HOME, Actor, Role
-from aioflow.web import response_budget
+from aioflow.web import limits
 from aioflow.web.app import create_app
-from aioflow.web.response_budget import IN_ALL, PER_CALLER, BudgetShare, ResponseBudget
+from aioflow.web.limits import (
+    MAX_RESPONSE_BYTES,
+    MAX_RESPONSE_BYTES_PER_CALLER,
+    BudgetShare,
+    ResponseBudget,
+)
 from aioflow.web.tokens import Token
 from tests.web.node import CHAIN, ask, node
 
@@ -129,14 +134,16 @@ class Idle:
 @pytest.mark.parametrize(
     ("names", "connections", "limit"),
     [
-        pytest.param(["ada"], 200, PER_CALLER, id="one-who-asks-200-times"),
-        pytest.param([f"user{n}" for n in range(8)], 25, IN_ALL, id="eight-who-ask-25-times"),
+        pytest.param(["ada"], 200, MAX_RESPONSE_BYTES_PER_CALLER, id="one-who-asks-200-times"),
+        pytest.param(
+            [f"user{n}" for n in range(8)], 25, MAX_RESPONSE_BYTES, id="eight-who-ask-25-times"
+        ),
     ],
 )
 async def test_bytes_of_logs_that_nobody_takes_are_bounded(
     tmp_path, monkeypatch, names, connections, limit
 ):
-    monkeypatch.setattr(response_budget, "_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(limits, "_BUDGET_WAIT_SECONDS", 0.2)
     async with app(tmp_path) as (n, web), anyio.create_task_group() as group:
         idle = Idle(web)
         known = [await viewer(n, name) for name in names]
@@ -177,7 +184,7 @@ async def test_whoever_reads_one_piece_after_the_other_gets_all_of_it(tmp_path):
 
 
 async def test_who_takes_nothing_keeps_no_other_from_reading(tmp_path, monkeypatch):
-    monkeypatch.setattr(response_budget, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(limits, "_BUDGET_WAIT_SECONDS", 0.1)
     async with app(tmp_path) as (n, web), anyio.create_task_group() as group:
         idle, ada, ben = Idle(web), await viewer(n, "ada"), await viewer(n, "ben")
         for _ in range(4):

@@ -13,11 +13,11 @@ import anyio
 import pytest
 import structlog.testing
 
-from aioflow.api import history, replay
+from aioflow.api import gantt, live_stream
 from aioflow.api import live_stream as telling
 from aioflow.api.live_stream import CLIENTS, PER_CALLER, QUEUED, Commits, News, Sorted, Topic
 from aioflow.clock import SystemClock
-from aioflow.executors.worker_output import log_key
+from aioflow.executors.worker_process import log_key
 from aioflow.model.access import HOME, Actor, Role
 from aioflow.model.states import TaskState
 from aioflow.store.journal import Entry, decode
@@ -398,7 +398,7 @@ async def test_a_defect_in_what_is_told_ends_no_commit_half_way():
 
 
 async def test_who_missed_more_than_can_be_told_reads_anew(tmp_path, monkeypatch):
-    monkeypatch.setattr(replay, "_CHANGES", 3)
+    monkeypatch.setattr(live_stream, "_REPLAY_CHANGES", 3)
     async with app(tmp_path) as (n, watch):
         since = n.api.reads.commit_no
         for run_id in "rstu":
@@ -411,7 +411,7 @@ async def test_who_missed_more_than_can_be_told_reads_anew(tmp_path, monkeypatch
 
 async def test_what_was_missed_is_taken_in_a_thread_a_commit_at_a_time(tmp_path, monkeypatch):
     threads: list[int] = []
-    take = replay._Changes._take
+    take = live_stream._ReplayedChanges._take
 
     def decoded(body: bytes) -> Entry:
         threads.append(threading.get_ident())
@@ -421,8 +421,8 @@ async def test_what_was_missed_is_taken_in_a_thread_a_commit_at_a_time(tmp_path,
         threads.append(threading.get_ident())
         return take(self, *row)
 
-    monkeypatch.setattr("aioflow.api.replay.decode", decoded)
-    monkeypatch.setattr(replay._Changes, "_take", taken)
+    monkeypatch.setattr("aioflow.api.live_stream.decode", decoded)
+    monkeypatch.setattr(live_stream._ReplayedChanges, "_take", taken)
     async with app(tmp_path) as (n, watch):
         since = n.api.reads.commit_no
         await n.api.trigger("chain", run_id="r")
@@ -447,9 +447,9 @@ async def test_steps_are_read_few_commits_at_a_time_and_no_more_than_fit(tmp_pat
             return await read(after, limit=limit)
 
         monkeypatch.setattr(n.store, "read_journal", read_journal)
-        whole = await history.read_steps(n.store, run, set())
-        monkeypatch.setattr(history, "_BYTES", 100)
-        cut = await history.read_steps(n.store, run, set())
+        whole = await gantt.read_state_changes(n.store, run, set())
+        monkeypatch.setattr(gantt, "_JOURNAL_BYTES", 100)
+        cut = await gantt.read_state_changes(n.store, run, set())
 
     assert max(limits) <= 10
     assert (whole, cut) == ({}, None)

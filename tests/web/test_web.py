@@ -12,8 +12,7 @@ import structlog.testing
 
 from aioflow.errors import StoreUnavailable
 from aioflow.model.access import HOME, Actor, Role
-from aioflow.model.dag import DagSpec, TaskSpec
-from aioflow.model.schedule import ScheduleSpec
+from aioflow.model.dag import DagSpec, ScheduleSpec, TaskSpec
 from aioflow.web.app import create_app
 from aioflow.web.guard import BODY_LIMIT, Trusted
 from aioflow.web.tokens import Token

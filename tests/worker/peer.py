@@ -15,8 +15,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from aioflow.author.codec import decode
-from aioflow.processes.marks import mark_limit
-from aioflow.processes.orphans import kill_marked
+from aioflow.processes.orphans import kill_marked, mark_process
 from aioflow.protocol.commands import Hello, RunInfo, StartTask
 from aioflow.protocol.reports import Report
 from aioflow.worker.task_supervisor import UserCoroutine
@@ -79,7 +78,7 @@ class Child:
             start_new_session=True,
         )
         self._mark = f"{NONCE}:{os.urandom(8).hex()}"
-        mark_limit(self.process.pid, self._mark)
+        mark_process(self.process.pid, self._mark)
         theirs.close()
         ours.settimeout(self.PATIENCE)
         self.sock = ours

@@ -8,15 +8,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from aioflow.author.codec import decode, encode
-from aioflow.author.start import EndEvent
-from aioflow.author.steps import at_once
+from aioflow.author.codec import decode, encode, run_steps
+from aioflow.author.deferral import EndEvent
 from aioflow.protocol.commands import Parse
-from aioflow.protocol.parse_results import Parsed
-from aioflow.protocol.reports import Deferred, Output, Succeeded, TriggerEnded, TriggerFired
-from aioflow.worker.airflow import base, finder
-from aioflow.worker.airflow.temporal import DateTimeTrigger
-from aioflow.worker.trigger_events import payload_of
+from aioflow.protocol.reports import Deferred, Output, Parsed, Succeeded, TriggerEnded, TriggerFired
+from aioflow.worker.airflow import finder, triggers
+from aioflow.worker.airflow.triggers import DateTimeTrigger
+from aioflow.worker.trigger.instance import payload_of
 from tests.worker.peer import run_info, start, write_version
 from tests.worker.test_triggerer import hosting
 
@@ -191,7 +189,7 @@ def test_a_sensor_written_for_airflow_defers_to_an_instant(home, spawn):
     child.send(run_info(), start(0))
 
     deferred = child.expect(Deferred)
-    assert deferred.class_path == "aioflow.worker.airflow.temporal:DateTimeTrigger"
+    assert deferred.class_path == "aioflow.worker.airflow.triggers:DateTimeTrigger"
     moment = decode(deferred.kwargs)["moment"]
     assert timedelta(minutes=59) < moment - datetime.now(UTC) <= timedelta(hours=1)
 
@@ -281,15 +279,15 @@ def test_instants_are_in_utc_unless_something_else_is_said(path):
 @pytest.mark.parametrize(
     ("kind", "state"),
     [
-        (base.TaskSuccessEvent, "success"),
-        (base.TaskFailedEvent, "failed"),
-        (base.TaskSkippedEvent, "skipped"),
+        (triggers.TaskSuccessEvent, "success"),
+        (triggers.TaskFailedEvent, "failed"),
+        (triggers.TaskSkippedEvent, "skipped"),
     ],
 )
 def test_an_event_that_ends_its_task_has_the_state_of_that_as_its_payload(kind, state):
     event = kind(xcoms={"return_value": 3, "more": 4})
 
-    assert issubclass(kind, base.TriggerEvent)
+    assert issubclass(kind, triggers.TriggerEvent)
     assert issubclass(kind, EndEvent)
     assert (event.payload, event.task_instance_state, event.ends) == (state, state, state)
     assert (event.xcoms, event.result) == ({"return_value": 3, "more": 4}, 3)
@@ -303,19 +301,19 @@ async def test_an_instant_that_ends_its_task_yields_success():
 
     event = await anext(DateTimeTrigger(past, end_from_trigger=True).run())
 
-    assert isinstance(event, base.TaskSuccessEvent)
+    assert isinstance(event, triggers.TaskSuccessEvent)
     assert (event.payload, event.result) == ("success", past)
 
 
 @pytest.mark.parametrize(
     ("event", "stored"),
     [
-        (base.TaskSuccessEvent(), b""),
-        (base.TaskSuccessEvent(xcoms={"a": 1}), encode({"a": 1}, "it")),
-        (base.TaskSuccessEvent(xcoms={"return_value": None}), b""),
-        (base.TaskFailedEvent(xcoms={"return_value": "full"}), encode("full", "it")),
-        (base.TaskFailedEvent(), encode("Moment gave no reason", "it")),
+        (triggers.TaskSuccessEvent(), b""),
+        (triggers.TaskSuccessEvent(xcoms={"a": 1}), encode({"a": 1}, "it")),
+        (triggers.TaskSuccessEvent(xcoms={"return_value": None}), b""),
+        (triggers.TaskFailedEvent(xcoms={"return_value": "full"}), encode("full", "it")),
+        (triggers.TaskFailedEvent(), encode("Moment gave no reason", "it")),
     ],
 )
 def test_the_task_ends_with_what_the_event_was_made_with(event, stored):
-    assert at_once(payload_of(event, "Moment")) == stored
+    assert run_steps(payload_of(event, "Moment")) == stored

@@ -10,8 +10,7 @@ from itertools import chain
 
 import pytest
 
-from aioflow.author.airflow_context import CONTEXT_INSTEAD
-from aioflow.author.context import TEMPLATE_NAMES, RunContext, resolve
+from aioflow.author.context import CONTEXT_INSTEAD, TEMPLATE_NAMES, RunContext, context_value
 from aioflow.errors import AirflowImport, UnknownContextKey
 from aioflow.worker.airflow import finder
 from aioflow.worker.airflow.instead import MODULES, NAMES, PAGE, instead_of
@@ -147,7 +146,7 @@ def test_each_key_of_airflows_context_is_there_or_says_what_to_write():
 
 
 def test_a_key_that_the_context_does_not_have_says_what_to_write():
-    context = resolve("context", RUN)
+    context = context_value("context", RUN)
 
     with pytest.raises(UnknownContextKey) as raised:
         context["ti"]
@@ -168,7 +167,7 @@ def ported(key: str, **kwargs):
 
 
 def test_kwargs_that_the_run_has_filled_say_so_too():
-    filled = resolve("context", RUN) | {"context": {}}
+    filled = context_value("context", RUN) | {"context": {}}
 
     def message(key: str, given: dict[str, object]) -> str:
         with pytest.raises(KeyError) as raised:

@@ -19,7 +19,7 @@ from aioflow.protocol.reports import (
     Succeeded,
 )
 from aioflow.results import result_path
-from aioflow.worker.queries import ResultsPage, RunEnded, RunEnding, RunsWanted
+from aioflow.worker.query.messages import ResultsPage, RunEnded, RunEnding, RunsWanted
 from aioflow.worker.shared_host import REPORTS_AT_ONCE
 from tests.differing import differing
 from tests.worker.peer import Child, kinds, result_of, run_info, start, write_version

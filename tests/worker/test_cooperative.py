@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from aioflow.author.steps import Steps
-from aioflow.worker.cooperative import SLICE_SECONDS, Slices
+from aioflow.author.codec import Steps
+from aioflow.worker.task_supervisor import SLICE_SECONDS, Slices
 
 
 def endless() -> Steps[int]:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from aioflow import DAG, Continuous, Dates, task
-from aioflow.author.context import resolve
+from aioflow.author.context import context_value
 from aioflow.author.dag import forget_registered
 from aioflow.protocol.commands import RunInfo
-from aioflow.worker.arguments import KnownRun
+from aioflow.worker.task.arguments import KnownRun
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -47,8 +47,11 @@ def interval(
         cause="schedule",
     )
     context = KnownRun(info, made_dag).own_context()
-    found = resolve("data_interval", context)
-    assert found == (resolve("data_interval_start", context), resolve("data_interval_end", context))
+    found = context_value("data_interval", context)
+    assert found == (
+        context_value("data_interval_start", context),
+        context_value("data_interval_end", context),
+    )
     return tuple(moment.strftime("%m-%dT%H:%M") for moment in found)
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from aioflow.worker.dict_counts import DictCounts
+from aioflow.worker.code.shared_state import DictCounts
 
 
 @pytest.mark.parametrize("has_counts", [True, False], ids=["counted", "compared"])

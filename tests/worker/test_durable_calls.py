@@ -38,8 +38,8 @@ from aioflow.protocol.reports import (
     StreamOpened,
     Succeeded,
 )
-from aioflow.worker.memory_pressure import POLL_SECONDS, Pressure
-from aioflow.worker.queries import RecordItem, RecordsPage, RecordsWanted
+from aioflow.worker.process import MEMORY_POLL_SECONDS, MemoryPressure
+from aioflow.worker.query.messages import RecordItem, RecordsPage, RecordsWanted
 from tests.worker.peer import Child, kinds, result_of, run_info, start, write_version
 
 pytestmark = pytest.mark.process
@@ -807,24 +807,27 @@ class Meter:
     ("used", "excess"), [(50, 0), (100, 0), (101, 1), (125, 20), (200, 50), (10_000, 99)]
 )
 def test_the_share_that_is_too_much_is_let_go(used, excess):
-    assert Pressure(100, Meter(used)).excess(100) == excess
+    assert MemoryPressure(100, Meter(used)).excess(100) == excess
 
 
 def test_there_is_one_look_in_its_time_and_none_without_a_limit():
-    pressure = Pressure(100, Meter(500))
+    pressure = MemoryPressure(100, Meter(500))
 
-    assert [pressure.is_due(at) for at in (5.0, 5.0 + POLL_SECONDS / 2, 5.0 + POLL_SECONDS)] == [
+    assert [
+        pressure.is_due(at)
+        for at in (5.0, 5.0 + MEMORY_POLL_SECONDS / 2, 5.0 + MEMORY_POLL_SECONDS)
+    ] == [
         True,
         False,
         True,
     ]
-    assert not Pressure(0, Meter(500)).is_due(5.0)
+    assert not MemoryPressure(0, Meter(500)).is_due(5.0)
 
 
 def test_the_meter_sees_what_a_process_takes():
     """A process of its own: what ran before the test in this one is let go of at any moment."""
     program = """
-from aioflow.worker.memory_pressure import own_memory
+from aioflow.worker.process import own_memory
 before = own_memory()
 taken = bytearray(b"x") * 64_000_000
 print(own_memory() - before, len(taken))

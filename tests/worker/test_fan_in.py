@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioflow.model.states import TaskState
-from aioflow.worker.fan_in import Results
-from aioflow.worker.queries import ResultsPage
+from aioflow.worker.query.messages import ResultsPage
+from aioflow.worker.task.items import Results
 
 
 class Parent:

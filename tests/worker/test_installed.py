@@ -12,7 +12,7 @@ import pytest
 from aioflow.author.codec import encode
 from aioflow.protocol.commands import Ping, StartTrigger
 from aioflow.protocol.reports import Pong, TriggerEnded, TriggerFired
-from aioflow.worker.installed import InstalledPackages
+from aioflow.worker.code.installed_packages import InstalledPackages
 from tests.packages import SitePackages
 from tests.worker.peer import VERSION, write_version
 
@@ -108,7 +108,7 @@ def test_an_upgrade_of_aioflow_itself_is_left_to_a_restart(site, installed):
 def test_a_lazy_module_is_not_loaded_by_a_look():
     code = (
         "import importlib.util, sys\n"
-        "from aioflow.worker.installed import InstalledPackages\n"
+        "from aioflow.worker.code.installed_packages import InstalledPackages\n"
         "installed = InstalledPackages('/nowhere')\n"
         "spec = importlib.util.find_spec('wave')\n"
         "spec.loader = importlib.util.LazyLoader(spec.loader)\n"

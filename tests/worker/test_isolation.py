@@ -9,8 +9,8 @@ import pytest
 
 from aioflow.core.state.child_roles import ASKED_FOR
 from aioflow.protocol.commands import Parse
-from aioflow.protocol.parse_results import Parsed
-from aioflow.worker.process_state import _PROBES
+from aioflow.protocol.reports import Parsed
+from aioflow.worker.code.shared_state import _PROBES
 from tests.changes import CHANGES, HARMLESS
 from tests.worker.peer import Child
 

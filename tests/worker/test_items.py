@@ -10,7 +10,7 @@ import pytest
 from aioflow.author.codec import decode, encode
 from aioflow.protocol.commands import ItemsStored, Reply, StopTask
 from aioflow.protocol.reports import EventsHandled, Failed, ItemYielded, Query, Succeeded
-from aioflow.worker.queries import ResultsPage, ResultsWanted
+from aioflow.worker.query.messages import ResultsPage, ResultsWanted
 from tests.worker.peer import Child, result_of, run_info, start, write_version
 
 pytestmark = pytest.mark.process

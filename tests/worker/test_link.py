@@ -6,7 +6,7 @@ import pytest
 from aioflow.errors import Unserializable
 from aioflow.protocol.commands import StartTrigger
 from aioflow.protocol.reports import Report, TriggerFired
-from aioflow.worker.frames import FRAME_LIMIT, FRAME_MESSAGES, MESSAGE_LIMIT, frames, packed
+from aioflow.worker.link import FRAME_LIMIT, FRAME_MESSAGES, MESSAGE_LIMIT, frames, packed
 
 
 def fired(key: str | None = None, payload: bytes = b"") -> TriggerFired:

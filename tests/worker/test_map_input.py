@@ -13,7 +13,7 @@ from aioflow.author.codec import encode
 from aioflow.protocol.commands import Reply
 from aioflow.protocol.reports import Failed, Query, Skipped, Succeeded
 from aioflow.results import result_path, write_list, write_value
-from aioflow.worker.queries import ResultsPage, ResultsWanted, asked_alone
+from aioflow.worker.query.messages import ResultsPage, ResultsWanted, asked_alone
 from tests.worker.peer import Child, result_of, run_info, start, write_version
 
 HEAD = """

@@ -6,7 +6,7 @@ import pytest
 
 from aioflow.protocol.commands import StartTask
 from aioflow.protocol.reports import Labelled, Succeeded
-from aioflow.worker.map_labels import LABEL_LIMIT
+from aioflow.worker.task.items import LABEL_LIMIT
 from tests.worker.peer import Child, result_of, run_info, start, write_version
 
 pytestmark = pytest.mark.process

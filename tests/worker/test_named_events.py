@@ -16,8 +16,8 @@ from aioflow.author.codec import encode
 from aioflow.errors import AioflowError, TaskError, Unserializable
 from aioflow.protocol.commands import Reply
 from aioflow.protocol.reports import CancelQuery, Query
-from aioflow.worker.named_events import QUEUE_LIMIT, EventFollower, Subscriptions
-from aioflow.worker.queries import EventItem, EventsPage, EventsWanted
+from aioflow.worker.query.messages import EventItem, EventsPage, EventsWanted
+from aioflow.worker.query.named_events import QUEUE_LIMIT, EventFollower, Subscriptions
 from aioflow.worker.shared_host import ReportBuffer
 
 PAGE = 50

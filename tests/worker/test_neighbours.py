@@ -25,7 +25,7 @@ from aioflow.author.trigger import class_path, shares
 from aioflow.errors import Unserializable
 from aioflow.protocol.commands import Reply, StartTrigger
 from aioflow.protocol.reports import Query, TriggerEnded, TriggerFired
-from aioflow.worker.queries import (
+from aioflow.worker.query.messages import (
     EventItem,
     EventsPage,
     EventsWanted,

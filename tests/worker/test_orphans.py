@@ -146,7 +146,7 @@ assert found.kill() == 0
 def test_without_a_mark_nothing_is_killed():
     source = """
 import os, signal, subprocess
-from aioflow.worker.orphans import Orphans
+from aioflow.worker.process_tree import Orphans
 found = Orphans()
 subprocess.run(["sh", "-c", "sleep 1000 > /dev/null & echo $!"])
 assert found.kill() == 0

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from aioflow.protocol.commands import Parse
-from aioflow.protocol.parse_results import Parsed
+from aioflow.protocol.reports import Parsed
 from tests.worker.peer import VERSION, write_version
 
 pytestmark = pytest.mark.process

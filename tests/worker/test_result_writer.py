@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from aioflow.worker.result_writer import write_out, written
+from aioflow.worker.task.outcome import write_result, write_result_in_thread
 
 
 class Disk:
@@ -29,7 +29,7 @@ class Disk:
 def test_a_worker_writes_as_soon_as_the_disk_takes_it_with_longer_and_longer_pauses(number, capsys):
     disk, pauses, full = Disk(7, number), [], []
 
-    write_out(disk.write, full.append, pauses.append)
+    write_result(disk.write, full.append, pauses.append)
 
     assert disk.writes == 1
     assert pauses == [0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
@@ -41,7 +41,7 @@ def test_a_worker_writes_as_soon_as_the_disk_takes_it_with_longer_and_longer_pau
 async def test_a_shared_host_does_so_without_holding_a_thread(capsys):
     disk, full = Disk(20), []
 
-    await written(disk.write, on_failed=full.append)
+    await write_result_in_thread(disk.write, on_failed=full.append)
 
     assert disk.writes == 1
     assert full == 20 * [True]
@@ -53,4 +53,4 @@ def test_what_is_no_refusal_of_the_disk_is_raised():
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        write_out(broken, list[bool]().append)
+        write_result(broken, list[bool]().append)

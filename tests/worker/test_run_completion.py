@@ -14,9 +14,9 @@ from aioflow.author.codec import encode
 from aioflow.errors import TaskError, Unserializable
 from aioflow.protocol.commands import Reply
 from aioflow.protocol.reports import CancelQuery, Query
-from aioflow.worker import queries
-from aioflow.worker.queries import NAME_LIMIT, PAGE_ITEMS, RunEnded, RunsWanted
-from aioflow.worker.run_completion import RunCompletionQueries, SingleRunQueries
+from aioflow.worker.query import messages
+from aioflow.worker.query.client import RunCompletionQueries, SingleRunQueries
+from aioflow.worker.query.messages import NAME_LIMIT, PAGE_ITEMS, RunEnded, RunsWanted
 from aioflow.worker.shared_host import ReportBuffer
 from tests.executors.processes import until
 
@@ -44,7 +44,7 @@ class Daemon(ReportBuffer):
 
     def tell(self, *numbers: int, state: str = "success", result: bytes | None = None) -> None:
         """Answer the question that was asked last."""
-        told = [RunEnded(no, queries.RunEnding(f"r{no}", state, result)) for no in numbers]
+        told = [RunEnded(no, messages.RunEnding(f"r{no}", state, result)) for no in numbers]
         self.handle_reply(Reply(self.asked[-1][0].question, msgspec.msgpack.encode(told)))
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from aioflow.author.codec import decode, encode
-from aioflow.model.trigger_description import Watched
+from aioflow.model.triggers import TriggerDescription
 from aioflow.protocol.commands import Describe, Ping, StartTrigger, StopTrigger
 from aioflow.protocol.reports import Described, Output, Pong, TriggerEnded, TriggerFired
 from tests.differing import differing
@@ -225,7 +225,11 @@ def test_what_they_share_and_when_that_looks_next_is_told_to_whoever_asks(host):
     noon = 1_893_456_000_000_000
     assert host.expect(Pong).watches == (("flow:Shared", 2, noon),)
     told = host.expect(Described)
-    shared, of_one, alone = Watched(2, noon, noon - 5_000_000), Watched(0, None), Watched(0, None)
+    shared, of_one, alone = (
+        TriggerDescription(2, noon, noon - 5_000_000),
+        TriggerDescription(0, None),
+        TriggerDescription(0, None),
+    )
     assert told == Described(5, ((0, shared), (2, shared), (3, of_one), (4, alone)))
 
     host.send(*(StopTrigger(n, 1, "cancelled") for n in range(5)))

@@ -22,7 +22,7 @@ from aioflow.protocol.reports import (
     TaskStarted,
 )
 from aioflow.results import RESULT_LIMIT, read_item, read_value, result_path
-from aioflow.worker.queries import ResultsPage, ResultsWanted
+from aioflow.worker.query.messages import ResultsPage, ResultsWanted
 from tests.worker.peer import MARK, Child, kinds, result_of, run_info, start, write_version
 
 pytestmark = pytest.mark.process

@@ -11,7 +11,7 @@ from aioflow.author.codec import decode, encode
 from aioflow.protocol.commands import Reply, StartTrigger
 from aioflow.protocol.reports import Query, TriggerEnded, TriggerFired
 from aioflow.results import result_path, write_list
-from aioflow.worker.queries import ResultsPage
+from aioflow.worker.query.messages import ResultsPage
 from tests.worker.peer import VERSION, run_info, start, write_version
 
 pytestmark = pytest.mark.process

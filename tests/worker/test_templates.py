@@ -10,7 +10,7 @@ import pytest
 from aioflow.author.codec import encode
 from aioflow.author.context import RunContext
 from aioflow.protocol.reports import Failed, Succeeded
-from aioflow.worker.templates import renderer
+from aioflow.worker.task.arguments import template_renderer
 from tests.worker.peer import result_of, run_info, start, write_version
 
 RUN = RunContext(
@@ -91,15 +91,15 @@ def test_a_template_that_cannot_be_rendered_fails_the_try(child, position, says)
 @pytest.mark.process
 def test_a_text_without_braces_costs_no_template_engine():
     code = (
-        "import sys; from aioflow.worker import arguments, templates;"
-        "assert templates.renderer(None)('plain { text }') == 'plain { text }';"
+        "import sys; from aioflow.worker.task import arguments;"
+        "assert arguments.template_renderer(None)('plain { text }') == 'plain { text }';"
         "assert 'jinja2' not in sys.modules and 'jsonschema' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_everything_inside_lists_and_dicts_is_rendered_and_keeps_its_form():
-    render = renderer(RUN)
+    render = template_renderer(RUN)
 
     assert render(["{{ ds }}\n", ("{{ ts_nodash }}",), {"{{ ds }}": 1, "b": None}, 2]) == [
         "2026-01-01\n",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aioflow.protocol.commands import Parse
-from aioflow.protocol.parse_results import Parsed
+from aioflow.protocol.reports import Parsed
 
 pytestmark = pytest.mark.process
 

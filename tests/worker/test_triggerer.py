@@ -17,7 +17,7 @@ from aioflow.protocol.reports import (
     TriggerEnded,
     TriggerFired,
 )
-from aioflow.worker.queries import EventsPage, RunEnded, RunEnding, RunsWanted
+from aioflow.worker.query.messages import EventsPage, RunEnded, RunEnding, RunsWanted
 from tests.differing import differing
 from tests.worker.peer import VERSION, kinds, write_version
 

@@ -14,9 +14,20 @@ from hypothesis import strategies as st
 from aioflow.author.codec import encode
 from aioflow.protocol.commands import StartTrigger
 from aioflow.protocol.reports import TriggerFired
-from aioflow.worker.blocked_loop import LINE_LIMIT, BlockedLoop, BlockedLoopReader, line_of
-from aioflow.worker.crash_recorder import ASLEEP, MARKED, WIPED, CrashRecorder, Stepped
-from aioflow.worker.watchdog import LATE_LOOKS, Standstill, place_of
+from aioflow.worker.watchdog import (
+    ASLEEP,
+    LATE_LOOKS,
+    LINE_LIMIT,
+    MARKED,
+    WIPED,
+    BlockedLoop,
+    BlockedLoopReader,
+    CrashRecorder,
+    Standstill,
+    Stepped,
+    blocked_loop_line,
+    place_of,
+)
 from tests.worker.peer import NONCE, VERSION, Guest, run_info, start, write_version
 
 PERIOD = 0.02
@@ -86,7 +97,13 @@ def test_a_step_wakes_the_watchdog_once():
 @given(st.lists(st.integers(1, 60), max_size=8), st.text(st.characters(exclude_characters="\x1e")))
 def test_lines_are_taken_out_of_what_is_printed_in_whatever_pieces_they_come(sizes, text):
     around = text.encode("utf-8", "backslashreplace")
-    data = around + line_of(STALL, b"abcd") + around + line_of(STALL, b"abcd") + b"end"
+    data = (
+        around
+        + blocked_loop_line(STALL, b"abcd")
+        + around
+        + blocked_loop_line(STALL, b"abcd")
+        + b"end"
+    )
     lines = BlockedLoopReader("abcd")
     printed, blocks = b"", []
     pieces = iter(data)
@@ -104,7 +121,7 @@ def test_lines_are_taken_out_of_what_is_printed_in_whatever_pieces_they_come(siz
 @pytest.mark.parametrize(
     "line",
     [
-        pytest.param(line_of(STALL, b"guess"), id="another-nonce"),
+        pytest.param(blocked_loop_line(STALL, b"guess"), id="another-nonce"),
         pytest.param(b"\x1eabcd stal", id="almost"),
         pytest.param(b"\x1e" * 10, id="bytes-that-begin-one"),
     ],
@@ -124,7 +141,7 @@ def test_a_line_that_is_none_though_it_has_the_nonce_is_dropped():
 
 
 def test_a_line_fits_into_one_piece_of_the_pipe_however_long_the_path():
-    longest = line_of(BlockedLoop(1, 1 << 60, 1 << 40, "\udcff" * 10_000), NONCE.encode())
+    longest = blocked_loop_line(BlockedLoop(1, 1 << 60, 1 << 40, "\udcff" * 10_000), NONCE.encode())
 
     assert len(longest) <= LINE_LIMIT
     assert longest.endswith(b"\n")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TypedDict, TypeVar
 
 from aioflow import Duration, Share, Trigger, TriggerEvent, Watch, as_timedelta
-from aioflow_triggers.arrivals import Arrivals, is_over
 from aioflow_triggers.folders import (
     Crowd,
     FolderPoll,
@@ -25,6 +24,7 @@ from aioflow_triggers.folders import (
 from aioflow_triggers.paths import absolute, in_key, in_one_folder, parted
 
 __all__ = (
+    "Arrivals",
     "FileGone",
     "FileGoneTrigger",
     "FileSeen",
@@ -35,7 +35,57 @@ __all__ = (
     "NewFile",
     "NewFiles",
     "RestingFiles",
+    "has_rested",
 )
+
+
+class Arrivals:
+    """Tracks which files are new and complete.
+
+    Attributes:
+        due_in: Seconds from the last poll until the next file may be complete.
+    """
+
+    def __init__(self, rest_seconds: float, horizon_ns: int) -> None:
+        self.due_in = math.inf
+        self._rest_seconds = rest_seconds
+        self._horizon_ns = horizon_ns
+        self._resting: dict[str, tuple[FoundFile, float]] = {}
+        self._received: dict[str, tuple[int, int]] = {}
+
+    def see(self, at: float, files: dict[str, FoundFile]) -> list[tuple[str, FoundFile]]:
+        """Return the files that became complete, ordered by their last change."""
+        self._received = {name: told for name, told in self._received.items() if name in files}
+        resting: dict[str, tuple[FoundFile, float]] = {}
+        complete = []
+        for name, found in files.items():
+            if found.changed_ns < self._horizon_ns or self._received.get(name) == _file_version(
+                found
+            ):
+                continue
+            before, since = self._resting.get(name, (found, at))
+            if _file_version(before) != _file_version(found):
+                since = at
+            if has_rested(at - since, self._rest_seconds):
+                complete.append((name, found))
+                self._received[name] = _file_version(found)
+            else:
+                resting[name] = (found, since)
+        self._resting = resting
+        first = min((since for _, since in resting.values()), default=math.inf)
+        self.due_in = first + self._rest_seconds - at
+        return sorted(complete, key=lambda arrival: (arrival[1].changed_ns, arrival[0]))
+
+
+def _file_version(found: FoundFile) -> tuple[int, int]:
+    return found.size_bytes, found.modified_ns
+
+
+def has_rested(rested: float, wanted: float) -> bool:
+    """Return whether a file has been unchanged for the required time."""
+    # Tolerates float errors: times one period apart may differ by slightly less.
+    return rested >= wanted * 0.999
+
 
 T = TypeVar("T")
 
@@ -200,7 +250,7 @@ class RestingFiles(Watch[str, FileSeen]):
         return [
             name
             for name, (_, since) in resting.items()
-            if is_over(poll.at - since, self._rest_seconds)
+            if has_rested(poll.at - since, self._rest_seconds)
         ]
 
     def _event(self, name: str, found: FoundFile) -> TriggerEvent[FileSeen]:
@@ -479,7 +529,7 @@ async def _rested(
     """
     poll = await seat.poll()
     state, since = state_of(poll), poll.at
-    while state is None or not is_over(poll.at - since, rest_seconds):
+    while state is None or not has_rested(poll.at - since, rest_seconds):
         if state is None and not patient:
             return None
         due_in = math.inf if state is None else since + rest_seconds - poll.at

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 from aioflow import Duration, Fail, Trigger, TriggerEvent, as_timedelta
 from aioflow_triggers.data import JsonIs
 from aioflow_triggers.extras import require
-from aioflow_triggers.web import Away, ClientShare, Request, Response, check_url
+from aioflow_triggers.http_client import Away, ClientShare, Request, Response, check_url
 
 __all__ = ("HttpAnswer", "HttpTrigger", "HttpUnexpected", "JsonIs", "checked_interval")
 

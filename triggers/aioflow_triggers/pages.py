@@ -1,4 +1,7 @@
-"""A trigger that reads a paginated API as one stream."""
+"""A trigger that reads a paginated API as one stream.
+
+Credentials are removed from the URLs of pages before they are stored in events.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,7 @@ from aioflow import Duration, Trigger, TriggerEvent, as_timedelta, masked_url
 from aioflow_triggers.data import Nothing, at_path
 from aioflow_triggers.extras import require
 from aioflow_triggers.http import HttpUnexpected, checked_interval
-from aioflow_triggers.urls import bare, whole
-from aioflow_triggers.web import (
+from aioflow_triggers.http_client import (
     Away,
     ClientShare,
     Forbidden,
@@ -27,7 +29,45 @@ from aioflow_triggers.web import (
     may_follow,
 )
 
-__all__ = ("HttpPagesTrigger", "PageItems")
+__all__ = (
+    "HttpPagesTrigger",
+    "PageItems",
+    "with_credentials",
+    "without_credentials",
+)
+
+_MASK = "***"
+
+
+def without_credentials(url: str, own: str) -> str:
+    """Return a URL with the user information and query values of ``own`` masked."""
+    parts, ours = urlsplit(url), urlsplit(own)
+    secret = set(parse_qsl(ours.query))
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    netloc = parts.netloc
+    if "@" in netloc:
+        netloc = f"{_MASK}@{netloc.rpartition('@')[2]}"
+    query = parts.query
+    if secret.intersection(pairs):
+        hidden = [(name, _MASK if (name, value) in secret else value) for name, value in pairs]
+        query = urlencode(hidden, safe="*")
+    return urlunsplit(parts._replace(netloc=netloc, query=query))
+
+
+def with_credentials(url: str, own: str) -> str:
+    """Return the URL that was passed to ``bare``."""
+    parts, ours = urlsplit(url), urlsplit(own)
+    known = dict(parse_qsl(ours.query))
+    netloc, query = parts.netloc, parts.query
+    if netloc.startswith(f"{_MASK}@") and "@" in ours.netloc:
+        netloc = f"{ours.netloc.rpartition('@')[0]}@{netloc.rpartition('@')[2]}"
+    pairs = parse_qsl(query, keep_blank_values=True)
+    if any(value == _MASK for _, value in pairs):
+        query = urlencode(
+            [(name, known.get(name, value) if value == _MASK else value) for name, value in pairs]
+        )
+    return urlunsplit(parts._replace(netloc=netloc, query=query))
+
 
 _BODY_LIMIT = 8 * 1024 * 1024
 _KEY_LENGTH = 500
@@ -160,7 +200,9 @@ class HttpPagesTrigger(Trigger[PageItems]):
     def _start(self) -> _Position:
         """Return the page to begin with."""
         if self.last is not None:
-            return _Position(whole(self.last.payload["page"], self.url), behind=self.last.key)
+            return _Position(
+                with_credentials(self.last.payload["page"], self.url), behind=self.last.key
+            )
         if self.page_parameter is None:
             return _Position(self.url)
         return _Position(_with_parameter(self.url, self.page_parameter, str(self.first_page)))
@@ -216,7 +258,9 @@ class HttpPagesTrigger(Trigger[PageItems]):
             new = [([item], key) for item, key in new]
         for items, key in new:
             place.told.update(keys if self.per == "page" else [key])
-            yield TriggerEvent(PageItems(items=items, page=bare(place.url, self.url)), key=key)
+            yield TriggerEvent(
+                PageItems(items=items, page=without_credentials(place.url, self.url)), key=key
+            )
 
     def _key(self, item: Any, url: str) -> str:
         found = at_path(item, self.key)

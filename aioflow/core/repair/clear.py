@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from aioflow.core.repair import execution, mark, selection
-from aioflow.core.runs import iterations, version_upgrade
-from aioflow.core.state.dag_version import DagVersion
+from aioflow.core.runs import progress, version_upgrade
+from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Run
 from aioflow.core.transaction import Transaction
@@ -154,6 +154,6 @@ def _check_round(request: ClearTasks, run: Run) -> None:
         mapped = run.spec.tasks[position].mapped
         if mapped is None or mapped.until < 0:
             raise RequestError(f"task {task_id!r} is in no loop; leave --round away")
-        begun, _ = iterations.begun(run, position)
+        begun, _ = progress.started_iterations(run, position)
         if request.round >= begun:
             raise UnknownRound(request.run_id, task_id, request.round, begun)

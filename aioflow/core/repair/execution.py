@@ -5,7 +5,7 @@ and waits are deleted; its tries stay visible. The children of a mapped task kee
 its width, unless its input is cleared as well. Then they are ``removed``, and it is expanded again
 with new children.
 
-A loop may also go back to an iteration, see ``rewind``. A marked task ends in the requested state,
+A loop may also go back to an iteration, see ``reset``. A marked task ends in the requested state,
 and decisions that followed from its earlier end are cleared, see ``mark``. Then running tasks whose
 trigger rule no longer says run are stopped, see ``mark_apply``.
 
@@ -19,17 +19,16 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice, takewhile
 from typing import Final, NamedTuple
 
-from aioflow.core.repair import mark_apply, pending_clears
-from aioflow.core.repair.reset import dissolve, ended, remove, renewed, reset, stopped
+from aioflow.core.repair import mark_apply, reset, selection
+from aioflow.core.repair.reset import dissolve, ended, remove, renewed, reset_task, stopped
 from aioflow.core.repair.selection import FAILED, skipped_children
-from aioflow.core.runs import create, deadline_alerts, version_upgrade
-from aioflow.core.runs.iterations import reopen
-from aioflow.core.runs.run import outcome, resume
-from aioflow.core.state.dag_version import DagVersion
+from aioflow.core.runs import alerts, create, version_upgrade
+from aioflow.core.runs.progress import outcome, reopen_loops, resume
+from aioflow.core.runs.task_counts import recount, retally
+from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, is_under_way
-from aioflow.core.tasks import retry_budget, rewind, stream_expand
+from aioflow.core.tasks import stream_expand, tries
 from aioflow.core.tasks.readiness import fresh
-from aioflow.core.tasks.recount import recount, retally
 from aioflow.core.transaction import Transaction
 from aioflow.model.ids import TaskNo
 from aioflow.model.states import RunState, TaskState
@@ -90,7 +89,7 @@ def count(run: Run, chosen: Clearing) -> int:
         elif position in chosen.failed:
             total += sum(group.counts[state] for state in FAILED)
         elif position in rounds:
-            total += rewind.begun_in(group, rounds[position])
+            total += reset.count_rewound(group, rounds[position])
         else:
             total += sum(1 for _ in _indexes(group, chosen, position))
     return total
@@ -136,7 +135,7 @@ def begin(run: Run, tx: Transaction, *, dag_version: DagVersion | None = None) -
 def hold(run: Run, chosen: Clearing, tx: Transaction) -> None:
     """Suspend a run until the selection is done. An ended run is added to memory again."""
     memory = tx.memory
-    pending_clears.store(run, chosen, tx)
+    selection.suspend_run(run, chosen, tx)
     if run.row.ended_at is not None:
         memory.touch(run.row.run_id)
         memory.dag_versions.setdefault((run.row.version, run.row.dag_id), run.dag_version)
@@ -176,7 +175,7 @@ def go_on(run: Run, tx: Transaction) -> None:
         _finish(run, tx)
         return
     _clear(run, places, tx)
-    rewind.shorten(run, tx)
+    reset.shorten_loops(run, tx)
     tx.put_off(run)
 
 
@@ -203,7 +202,7 @@ def give_up(run: Run, tx: Transaction) -> None:
     if run.clearing is not None:
         for position in run.clearing.positions:
             tx.task_over(run, position)  # the next run had to ignore it meanwhile
-        pending_clears.let_go(run, tx)
+        selection.end_suspension(run, tx)
 
 
 # ── selection of a slice ────────────────────────────────────────────────────────────────
@@ -217,7 +216,7 @@ def _next(run: Run) -> list[_Place]:
     cleared = chain(_unmapped_places(run, chosen), _children(run, chosen))
     first = chain(_marked(run), cleared, _unrun(run))
     places = list(islice(first, SLICE_TASKS))
-    for found in rewind.taken_back(run):
+    for found in reset.tasks_to_rewind(run):
         if len(places) >= SLICE_TASKS:
             break
         places += [_child(group, index) for group, index in found]
@@ -348,13 +347,13 @@ def _clear(run: Run, places: Iterable[_Place], tx: Transaction) -> None:
 
 def _restart_task(run: Run, place: _Place, tx: Transaction) -> TaskInstance:
     if place.state.is_live:
-        retry_budget.take_back(run, run.active_tasks[place.task_no])
+        tries.refund_retries(run, run.active_tasks[place.task_no])
         old = stopped(run.active_tasks[place.task_no], tx)
     else:
         row = tx.memory.prefetched_tasks[place.task_no]
-        retry_budget.take_back(run, row)
+        tries.refund_retries(run, row)
         old = ended(run, row, tx)
-    return reset(old, tx)
+    return reset_task(old, tx)
 
 
 def _clear_unrun(run: Run, place: _Place, tx: Transaction) -> None:
@@ -381,7 +380,7 @@ def _finish(run: Run, tx: Transaction) -> None:
         return
     for position in run.groups.keys() & chosen.reexpanded:
         dissolve(run, position, tx)
-    reopen(run, tx)
+    reopen_loops(run, tx)
     for group in list(run.groups.values()):
         tx.expansions.take_over(renewed(group))
     stream_expand.close_left_open(run, tx)
@@ -399,7 +398,7 @@ def _finish(run: Run, tx: Transaction) -> None:
         if run not in tx.memory.queued_runs.get(run.queue, ()):
             create.run_reopened(run, tx)
     elif run.row.quarantine is None:
-        deadline_alerts.arm_timeout(run, tx)  # it may have been moved to another version
+        alerts.arm_timeout(run, tx)  # it may have been moved to another version
         tx.slots.offer_again(run)
         resume(run, tx)
 

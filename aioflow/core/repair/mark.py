@@ -17,14 +17,13 @@ from typing import TypeAlias
 
 from aioflow.core.repair import execution, selection
 from aioflow.core.repair.mark_apply import takers
-from aioflow.core.repair.pending_clears import spare_child
-from aioflow.core.repair.selection import Chosen, named
+from aioflow.core.repair.selection import Chosen, exclude_child, named
 from aioflow.core.runs import previous
 from aioflow.core.runs.cancel import mark_ended, mark_live
-from aioflow.core.runs.evaluation import WHOLE
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.run_sequence import run_key
 from aioflow.core.state.task_instance import MappedTask, Run
+from aioflow.core.tasks.trigger_rules import WHOLE
 from aioflow.core.transaction import Transaction
 from aioflow.errors import RequestError, UnknownRun, UnknownTask
 from aioflow.model.ids import TaskNo
@@ -268,7 +267,7 @@ def _unrun(
         if not selection.is_chosen_away(row, marked, run):
             unrun.add(position)
         elif index >= 0:
-            spare_child(excluded, run, position, index)
+            exclude_child(excluded, run, position, index)
     for position, group in run.groups.items():
         first, end = meant.get(position, (0, 0))
         if (first, end) == (0, group.width):

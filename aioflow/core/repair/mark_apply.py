@@ -13,15 +13,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from aioflow.core.repair import pending_clears
-from aioflow.core.repair.reset import dissolve, ended, forget_result, reset, stopped
-from aioflow.core.runs import iterations
-from aioflow.core.runs.evaluation import WHOLE, verdict
+from aioflow.core.repair import selection
+from aioflow.core.repair.reset import dissolve, ended, forget_result, reset_task, stopped
+from aioflow.core.runs import progress
+from aioflow.core.runs.task_counts import retally
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, is_under_way
-from aioflow.core.tasks import one_to_one, retry_budget, stream_expand
+from aioflow.core.tasks import one_to_one, stream_expand, tries
 from aioflow.core.tasks.readiness import fresh, is_cleared
-from aioflow.core.tasks.recount import retally
-from aioflow.core.tasks.trigger_rules import Verdict
+from aioflow.core.tasks.trigger_rules import WHOLE, Verdict, verdict
 from aioflow.core.transaction import Transaction
 from aioflow.model.ids import TaskNo
 from aioflow.model.rows import ResultRow
@@ -51,7 +50,7 @@ def end(run: Run, position: int, index: int, tx: Transaction) -> None:
     task.ended_at = max(tx.now, task.started_at or tx.now)  # the clock may have been set back
     task.failure = marked(state)
     tx.move(task, state)
-    if iterations.is_decided(run, position, index):
+    if progress.is_last_decider(run, position, index):
         _end_loop(run, position, tx)
     if index >= 0:
         return
@@ -70,13 +69,13 @@ def _take_away(run: Run, task_no: TaskNo, tx: Transaction) -> tuple[int, Timesta
     """Stop a task wherever it is. Return its try number, and when that started."""
     task, row = run.active_tasks.get(task_no), tx.memory.prefetched_tasks.get(task_no)
     if task is not None:
-        retry_budget.end_otherwise(run, task)
+        tries.correct_retries(run, task)
         begun = task.try_number, task.started_at
         restart(stopped(task, tx), tx, keeps_items=True)
         return begun
     if row is None or row.state.is_live:
         return 0, None
-    retry_budget.end_otherwise(run, row)
+    tries.correct_retries(run, row)
     restart(ended(run, row, tx), tx, keeps_items=True)
     return row.try_number, row.started_at
 
@@ -89,7 +88,7 @@ def restart(old: TaskInstance, tx: Transaction, *, keeps_items: bool = False) ->
     """
     run = old.run
     given = run.items.pop(old.task_no, None) if keeps_items and old.spec.streams else None
-    task = reset(old, tx)
+    task = reset_task(old, tx)
     run.cleared.hold(task.task_no, task)
     if given is not None:
         run.items[old.task_no] = given
@@ -97,7 +96,7 @@ def restart(old: TaskInstance, tx: Transaction, *, keeps_items: bool = False) ->
 
 def _end_loop(run: Run, decider: int, tx: Transaction) -> None:
     """Close a loop after the iteration in which its deciding task was marked."""
-    for group in iterations.groups_of(run, decider):
+    for group in progress.loop_groups(run, decider):
         if group.is_open:
             tx.change_group(group, group.width)
             group.is_open = False
@@ -156,7 +155,7 @@ def overtake(run: Run, tx: Transaction) -> bool:
     reexpanded = (takers(run, whole) & run.groups.keys()) - {place[0] for place in mark.places}
     for position in whole:
         _stop(run, run.task_no(position, WHOLE), tx)
-    pending_clears.store(run, _further(chosen, mark, whole, groups, reexpanded), tx)
+    selection.suspend_run(run, _further(chosen, mark, whole, groups, reexpanded), tx)
     return True
 
 
@@ -230,7 +229,7 @@ def stop_overtaken(run: Run, tx: Transaction, limit: int) -> int:
 def _stop(run: Run, task_no: TaskNo, tx: Transaction) -> None:
     """Stop a task in progress that should not run, and reset it as if it had not started."""
     task = run.active_tasks[task_no]
-    retry_budget.take_back(run, task)
+    tries.refund_retries(run, task)
     restart(stopped(task, tx), tx)
 
 

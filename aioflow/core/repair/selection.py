@@ -1,35 +1,85 @@
-"""Selection of the tasks to clear: those that a person names, and those that depend on them."""
+"""Selection of the tasks to clear: those that a person names, and those that depend on them.
+
+While a clear or mark is pending, its run is suspended, and an outbox row holds the selected tasks.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
-from aioflow.core.repair.pending_clears import spare_child
-from aioflow.core.runs.evaluation import verdict
-from aioflow.core.state.scopes import reached
+import msgspec
+from msgspec.structs import replace
+
+from aioflow.core.state.graph import reached
 from aioflow.core.state.task_instance import Run, is_under_way
 from aioflow.core.tasks import one_to_one, stream_expand
 from aioflow.core.tasks.expand import leaves, width
-from aioflow.core.tasks.trigger_rules import Verdict
+from aioflow.core.tasks.trigger_rules import Verdict, verdict
+from aioflow.core.transaction import Transaction
 from aioflow.errors import UnknownTask
 from aioflow.model.dag import Chooses
 from aioflow.model.ids import TaskNo
 from aioflow.model.rows import TaskRow
 from aioflow.model.states import TaskState
-from aioflow.protocol.outbox import Clearing
+from aioflow.protocol.outbox import CLEAR, Clearing
 from aioflow.protocol.requests import ClearTasks
 
 __all__ = (
     "FAILED",
     "Chosen",
     "choose",
+    "end_suspension",
+    "exclude_child",
+    "exclude_task",
     "is_chosen_away",
     "is_reexpanded",
     "left_failed",
     "named",
     "skipped_children",
+    "suspend_run",
 )
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def suspend_run(run: Run, chosen: Clearing, tx: Transaction) -> None:
+    """Suspend a run for this selection, which replaces an earlier one."""
+    end_suspension(run, tx)
+    tx.runs[run.run_no] = run
+    tx.memory.clearings[run.run_no] = (tx.outbox.add(CLEAR, _encode(chosen)), chosen)
+    run.clearing = chosen
+    run.looked = {}
+
+
+def end_suspension(run: Run, tx: Transaction) -> None:
+    """Delete the selection and end the suspension."""
+    if run.clearing is not None:
+        run.clearing = None
+        number, _ = tx.memory.clearings.pop(run.run_no)
+        tx.outbox.write_off(number)
+
+
+def exclude_task(run: Run, position: int, index: int, tx: Transaction) -> None:
+    """Remove a task from the selection, because a branch that has just ended skipped it."""
+    chosen = run.clearing
+    if chosen is None or position in chosen.reexpanded or position not in chosen.positions:
+        return
+    if index < 0:
+        suspend_run(run, replace(chosen, retained=tuple(sorted({*chosen.retained, position}))), tx)
+        return
+    excluded = dict(chosen.excluded)
+    own = {position: bytearray(excluded[position])} if position in excluded else {}
+    exclude_child(own, run, position, index)
+    excluded[position] = bytes(own[position])
+    suspend_run(run, replace(chosen, excluded=tuple(sorted(excluded.items()))), tx)
+
+
+def exclude_child(excluded: dict[int, bytearray], run: Run, position: int, index: int) -> None:
+    """Exclude a child from the selection: one bit for each child of a mapped task."""
+    bits = excluded.setdefault(position, bytearray(run.groups[position].width + 7 >> 3))
+    bits[index >> 3] |= 1 << (index & 7)
+
 
 FAILED = frozenset({TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED})
 """The final states that "only failed" selects."""
@@ -167,7 +217,7 @@ def _chosen_away(
         if index < 0:
             retained.add(position)
         else:
-            spare_child(excluded, run, position, index)
+            exclude_child(excluded, run, position, index)
     return retained, excluded
 
 

@@ -19,8 +19,7 @@ from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import backfill_queue
 from aioflow.core.transaction import Transaction
 from aioflow.errors import BackfillRefused, RequestError, UnknownBackfill
-from aioflow.model.backfill import BackfillRow, BackfillState, Reprocess
-from aioflow.model.dag import DagSpec
+from aioflow.model.dag import BackfillRow, BackfillState, DagSpec, Reprocess
 from aioflow.model.rows import DagRow, RunRow
 from aioflow.model.states import RunState
 from aioflow.model.timestamps import Timestamp

@@ -9,10 +9,10 @@ from itertools import islice
 
 from aioflow.core.repair import execution
 from aioflow.core.repair.mark_apply import marked
-from aioflow.core.runs import create, deadline_alerts
-from aioflow.core.runs.run import alert, end
+from aioflow.core.runs import alerts, create
+from aioflow.core.runs.progress import alert, end
 from aioflow.core.state.task_instance import Run, TaskInstance
-from aioflow.core.tasks import child_runs, stream_consumer
+from aioflow.core.tasks import durable_calls, streams
 from aioflow.core.tasks.readiness import cleared_places, fresh
 from aioflow.core.transaction import BATCH_ROWS, Transaction
 from aioflow.core.triggers import lifecycle
@@ -54,9 +54,9 @@ def mark_ended(run: Run, state: RunState, tx: Transaction, *, is_told: bool) -> 
 
 def run_due(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
     """Handle a timer of a run: a deadline or its timeout."""
-    deadline_alerts.told(run_no, at, tx)
+    alerts.alert_deadline(run_no, at, tx)
     run = tx.memory.runs.get(run_no)
-    if run is None or not deadline_alerts.is_timed_out(run, at, tx.memory):
+    if run is None or not alerts.is_timed_out(run, at, tx.memory):
         return
     alert(run, -1, _timed_out(run), tx)
     _cut_short(run, RunState.FAILED, tx, at)
@@ -69,7 +69,7 @@ def _cut_short(run: Run, state: RunState, tx: Transaction, at: Timestamp | None 
     execution.give_up(run, tx)
     tx.change_run(run, state=state, is_told=at is not None)  # a person needs no callback
     create.run_ended(run, was=was, tx=tx)
-    child_runs.ended(run, tx)
+    durable_calls.resume_caller(run, tx)
     cancel_tasks(run, tx, at)
 
 
@@ -118,12 +118,12 @@ def cancel_tasks(run: Run, tx: Transaction, now: Timestamp | None = None) -> Non
 
 def _stop(task: TaskInstance, state: TaskState, now: Timestamp, tx: Transaction) -> None:
     run = task.run
-    if run.state is RunState.FAILED and deadline_alerts.is_over(run, now, tx.memory):
+    if run.state is RunState.FAILED and alerts.is_past_timeout(run, now, tx.memory):
         lifecycle.stop(task, "timeout", tx)
         task.failure = _timed_out(run)
     else:
         lifecycle.stop(task, "cancelled", tx)
-        stream_consumer.cancel(task, tx)  # work that its streams started is to be undone
+        streams.cancel_streams(task, tx)  # work that its streams started is to be undone
         if run.state is not RunState.CANCELLED:
             task.failure = marked(state)
     if state is TaskState.SUCCESS:

@@ -1,35 +1,49 @@
-"""Creation of runs, scheduled or requested, and the limit of active runs per DAG."""
+"""Creation of runs, scheduled or requested, and the limit of active runs per DAG.
+
+A repeated request is detected by its idempotency key or run id. Runs that have ended or are being
+deleted exist only as rows. They are read for the turn, see ``requested_runs``.
+
+When a task ends, the tasks in the next run that wait for it are evaluated. When a run ends, queued
+runs of its DAG start.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from aioflow.core.idempotency import same_run
-from aioflow.core.runs import deadline_alerts, previous, schedule_alerts
-from aioflow.core.runs.conf import require_fit
-from aioflow.core.runs.run import begin
+from aioflow.core.runs import alerts, previous
+from aioflow.core.runs.progress import begin, step
 from aioflow.core.runs.versions import arm_schedule, put_dag, slot_starts_at
 from aioflow.core.scheduling import clock_steps, timetable
-from aioflow.core.state.dag_version import DagVersion
+from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.memory import Memory
+from aioflow.core.state.run_sequence import run_key
 from aioflow.core.state.task_instance import Run
 from aioflow.core.transaction import Transaction
-from aioflow.errors import DagBroken, RequestError, UnknownDag
-from aioflow.model.dag_triggers import BY_EVENT
+from aioflow.errors import BadConf, DagBroken, RequestError, RunBeingDeleted, RunExists, UnknownDag
+from aioflow.model.dag import DagSpec
 from aioflow.model.ids import TriggerNo
 from aioflow.model.rows import DagRow, RunRow
-from aioflow.model.states import RunState
+from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import EARLIEST_DATE, LATEST_DATE, Timestamp, to_datetime
-from aioflow.protocol.inputs import ContinueBackfill, CreateMissingRuns
+from aioflow.model.triggers import BY_EVENT
+from aioflow.protocol.inputs import (
+    ContinueBackfill,
+    CreateMissingRuns,
+    Input,
+    PreviousRunLoaded,
+    RequestReceived,
+)
 from aioflow.protocol.requests import CreateRun
 
 __all__ = (
     "MISSED_SLOTS_AT_ONCE",
     "QUEUED_RUNS",
+    "advance_next_runs",
     "begin_queued",
     "check_conf",
     "count_runs",
@@ -39,13 +53,108 @@ __all__ = (
     "is_running",
     "make_run",
     "make_slots",
+    "previous_run_loaded",
+    "remember_existing_runs",
+    "requested_runs",
     "rests",
     "run_ended",
     "run_reopened",
+    "same_run",
     "set_paused",
     "slot_due",
     "step_back",
+    "validate_conf",
 )
+
+
+def requested_runs(inputs: Iterable[Input]) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the run ids that requests among inputs name, and their idempotency keys by DAG."""
+    run_ids: list[str] = []
+    keys: dict[str, list[str]] = {}
+    for entry in inputs:
+        if isinstance(entry, RequestReceived) and isinstance(entry.request, CreateRun):
+            if entry.request.run_id is not None:
+                run_ids.append(entry.request.run_id)
+            if entry.request.key is not None:
+                keys.setdefault(entry.request.dag_id, []).append(entry.request.key)
+    return run_ids, keys
+
+
+def remember_existing_runs(found: Iterable[tuple[RunRow, bool]], memory: Memory) -> None:
+    """Store the loaded runs for this turn: each run, and whether it is being deleted."""
+    memory.existing_runs, memory.existing_runs_by_key = {}, {}
+    for row, is_going in found:
+        memory.existing_runs[row.run_id] = row, is_going
+        if row.key is not None:
+            memory.existing_runs_by_key[row.dag_id, row.key] = row, is_going
+
+
+def same_run(request: CreateRun, tx: Transaction) -> str | None:
+    """Return the id of the run, ended or not, that an equal request has created before.
+
+    Raises:
+        RunExists: If another request created the run of that id.
+        RunBeingDeleted: If its id, or its key, belongs to a run whose rows are not deleted yet.
+    """
+    if request.key is not None:
+        keyed = _run_of_key(request.dag_id, request.key, tx)
+        if keyed is not None:
+            return keyed.run_id
+    if request.run_id is None:
+        return None
+    named = _run_of_id(request.run_id, tx)
+    if named is None:
+        return None
+    if (named.dag_id, named.conf) != (request.dag_id, request.conf):
+        raise RunExists(request.run_id)
+    return named.run_id
+
+
+def _run_of_key(dag_id: str, key: str, tx: Transaction) -> RunRow | None:
+    memory = tx.memory
+    number = memory.run_keys.get((dag_id, key))
+    if number is not None:
+        return memory.runs.peek(number).row
+    return _existing_run(memory.existing_runs_by_key.get((dag_id, key)), tx, key)
+
+
+def _run_of_id(run_id: str, tx: Transaction) -> RunRow | None:
+    run = tx.memory.find_run(run_id)
+    return _existing_run(tx.memory.existing_runs.get(run_id), tx) if run is None else run.row
+
+
+def _existing_run(
+    found: tuple[RunRow, bool] | None, tx: Transaction, key: str = ""
+) -> RunRow | None:
+    if found is None:
+        return None
+    row, is_going = found
+    if is_going or any(gone.run_no == row.run_no for gone in tx.batch.new_deletions):
+        raise RunBeingDeleted(row.run_id, key)
+    return row
+
+
+def validate_conf(spec: DagSpec, conf: bytes | None) -> None:
+    """Check a conf against the parameters of a DAG.
+
+    Raises:
+        BadConf: If the conf is not a mapping, lacks a required parameter, or has one that the DAG
+            does not define.
+    """
+    try:
+        given: object = {} if conf is None else msgspec.msgpack.decode(conf)
+    except msgspec.DecodeError as exc:
+        raise BadConf(f"the conf of {spec.dag_id!r} cannot be read: {exc}") from exc
+    if not isinstance(given, dict):
+        raise BadConf(f"the conf of {spec.dag_id!r} must be a JSON object of its parameters")
+    allowed = ", ".join(spec.parameters) or "none"
+    for name in given:
+        if name not in spec.parameters:
+            raise BadConf(f"DAG {spec.dag_id!r} has no parameter {name!r}; it has: {allowed}")
+    missing = [name for name in spec.required if name not in given]
+    if missing:
+        raise BadConf(f"DAG {spec.dag_id!r} needs {', '.join(missing)}; give it with --conf")
+
 
 MISSED_SLOTS_AT_ONCE = 10
 """Maximum runs created in one turn for missed fire times; the rest follow in later turns."""
@@ -147,7 +256,7 @@ def check_conf(request: CreateRun, tx: Transaction) -> DagVersion:
         RequestError: As ``make_run``.
     """
     _, dag_version = find(request.dag_id, tx.memory)
-    require_fit(dag_version.graph.spec, request.conf)
+    validate_conf(dag_version.graph.spec, request.conf)
     return dag_version
 
 
@@ -193,7 +302,7 @@ def _add_run(
     tx.memory.add_run(run)
     tx.new_run(run)
     _remember_run(run, tx.memory)
-    deadline_alerts.schedule(run, tx)
+    alerts.schedule_deadlines(run, tx)
     previous.came_before(run, tx)
     if not rests(run, tx.memory):
         begin_queued(run.queue, tx)
@@ -235,7 +344,7 @@ def run_ended(run: Run, *, was: RunState, tx: Transaction) -> None:
         memory.active_runs[run.queue] -= 1
     else:
         step_back(run, tx)
-    deadline_alerts.write_off(run.run_no, tx)
+    alerts.delete_deadlines(run.run_no, tx)
     tx.eased_dags.add(dag_id)
     begin_queued(run.queue, tx)
     if run.row.backfill is not None:
@@ -329,9 +438,9 @@ def slot_due(dag_id: str, at: Timestamp, tx: Transaction) -> None:
         return
     room = QUEUED_RUNS - len(tx.memory.queued_runs.get(dag_id, ()))
     if room <= 0:
-        schedule_alerts.held_back(row, dag_version.graph.spec, starts, tx)
+        alerts.alert_if_blocked(row, dag_version.graph.spec, starts, tx)
         return
-    row = schedule_alerts.told(row, dag_version.graph.spec, starts, tx)
+    row = alerts.alert_if_late(row, dag_version.graph.spec, starts, tx)
     _make_due(row, dag_version, min(room, MISSED_SLOTS_AT_ONCE), tx)
 
 
@@ -429,3 +538,45 @@ def has_slot_due(memory: Memory, now: Timestamp) -> bool:
         for row in memory.dags.values()
         if (at := slot_starts_at(row, memory, now)) is not None
     )
+
+
+def advance_next_runs(tx: Transaction) -> None:
+    """Evaluate the tasks that waited for tasks ended in this turn, and start queued runs."""
+    while tx.ended_tasks or tx.held_dags:
+        while tx.ended_tasks:
+            run, position = tx.ended_tasks.pop()
+            _advance_next_run(run, position, tx)
+        for dag_id in sorted(tx.held_dags):
+            tx.held_dags.discard(dag_id)
+            begin_queued(dag_id, tx)
+
+
+def _advance_next_run(run: Run, position: int, tx: Transaction) -> None:
+    """Evaluate the dependent tasks in the next run. This run may have ended meanwhile."""
+    memory, order = tx.memory, run_key(run.row)
+    line = memory.run_sequences.get(run.row.dag_id)
+    number = None if line is None or order is None else line.behind(order)
+    behind = None if number is None else memory.runs.get(number)
+    if behind is None or not _is_advancing(behind):
+        return
+    at = behind.graph.position_of.get(run.spec.tasks[position].task_id)
+    if at is not None:
+        _evaluate_pending(behind, behind.graph.past_of[at], tx)
+
+
+def previous_run_loaded(entry: PreviousRunLoaded, tx: Transaction) -> None:
+    """Evaluate the waiting tasks of a run whose previous run is now known."""
+    run = tx.memory.runs.get(entry.run_no)
+    if run is not None and _is_advancing(run):
+        _evaluate_pending(run, tuple(sorted(run.graph.past)), tx)
+
+
+def _is_advancing(run: Run) -> bool:
+    return run.state is RunState.RUNNING and run.row.quarantine is None
+
+
+def _evaluate_pending(run: Run, positions: tuple[int, ...], tx: Transaction) -> None:
+    pending = [at for at in positions if run.states[at] == TaskState.PENDING]
+    if pending:
+        tx.runs[run.run_no] = run  # so that the run is restored if the turn is rolled back
+        step(run, pending, tx)

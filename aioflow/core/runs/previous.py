@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from aioflow.core.runs.evaluation import verdict
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.run_sequence import GOOD, NEXT, EndedRun, NotLoaded, RunKey, run_key
 from aioflow.core.state.task_instance import Run
-from aioflow.core.tasks.trigger_rules import Verdict
+from aioflow.core.tasks.trigger_rules import Verdict, verdict
 from aioflow.core.transaction import Transaction
 from aioflow.model.ids import RunNo
 from aioflow.model.states import RunState, TaskState

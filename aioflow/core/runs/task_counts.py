@@ -1,12 +1,23 @@
-"""Number of tasks of a run by state, computed from counts and not per task."""
+"""Number of tasks of a run by state, and recomputation of its tallies from the task states.
+
+The number by state is computed from counts and not per task.
+"""
 
 from __future__ import annotations
 
 from aioflow.core.scheduling.ready import still_waits
+from aioflow.core.state.graph import TALLY
 from aioflow.core.state.task_instance import MappedTask, Run
-from aioflow.model.states import TaskState
+from aioflow.core.tasks import one_to_one, stream_expand
+from aioflow.core.tasks.readiness import is_cleared, rewind
+from aioflow.model.states import RunState, TaskState
 
-__all__ = ("counted", "fresh_queued")
+__all__ = (
+    "counted",
+    "fresh_queued",
+    "recount",
+    "retally",
+)
 
 
 def counted(run: Run) -> list[tuple[int, TaskState, int]]:
@@ -17,11 +28,11 @@ def counted(run: Run) -> list[tuple[int, TaskState, int]]:
     of_groups = [
         (group.position, state, count)
         for group in run.groups.values()
-        for state, count in _of_group(group)
+        for state, count in _group_counts(group)
         if count
     ]
     alone = [
-        (position, _state(run, position), 1)
+        (position, _counted_state(run, position), 1)
         for position in range(len(run.states))
         if position not in run.groups
     ]
@@ -36,15 +47,62 @@ def fresh_queued(group: MappedTask) -> int:
     return group.fresh
 
 
-def _of_group(group: MappedTask) -> list[tuple[TaskState, int]]:
+def _group_counts(group: MappedTask) -> list[tuple[TaskState, int]]:
     fresh = fresh_queued(group)
     more = {TaskState.PENDING: -fresh, TaskState.QUEUED: fresh}
     return [(state, group.counts[state] + more.get(state, 0)) for state in TaskState]
 
 
-def _state(run: Run, position: int) -> TaskState:
+def _counted_state(run: Run, position: int) -> TaskState:
     state = TaskState(run.states[position])
     if state is TaskState.PENDING or not state.is_live:
         return state
     task = run.active_tasks.objects.get(run.task_no(position, -1))
     return TaskState.DEFERRED if task is None else task.state  # packed, so it only waits
+
+
+def retally(run: Run) -> None:
+    """Recompute the states of mapped tasks, the tallies and the number of unfinished tasks."""
+    for position, fan_out in run.groups.items():
+        run.states[position] = fan_out.outcome() if fan_out.is_over else TaskState.RUNNING
+    for at in range(len(run.tallies)):
+        run.tallies[at] = 0
+    for looks in run.graph.judged:
+        for look in looks:
+            run.tallies[look.tally * TALLY] = len(look.parents) - len(look.indexed)
+    run.unfinished = 0
+    for position, number in enumerate(run.states):
+        state, group = TaskState(number), run.groups.get(position)
+        run.unfinished += state.is_live
+        if group is None:
+            if not state.is_live:
+                run.count_ended(position, state)
+            continue
+        for ended in (one for one in TaskState if not one.is_live):
+            if group.counts[ended]:
+                run.count_child(group, ended, group.counts[ended])
+        if group.is_loop and group.is_over:
+            run.count_ended(position, group.outcome())
+        stream_expand.count(group)
+
+
+def recount(run: Run) -> None:
+    """Recompute everything that follows from the states of the tasks of a run.
+
+    Children that follow others are evaluated afterwards by steps, some in each turn.
+    """
+    retally(run)
+    one_to_one.begin_anew(run)
+    for group in run.groups.values():
+        rewind(group)
+    # Children that were cleared, or left when the run was cancelled, wait for their rule again.
+    for position, group in run.groups.items():
+        if group.is_over or group.unfinished:
+            continue
+        if stream_expand.source_of(run, position) >= 0 and not is_cleared(group):
+            continue  # the end of its stream matters only to the tasks after it
+        asks_past = position in run.graph.past  # the previous run may have changed since
+        goes_on = group.is_between_rounds or (not asks_past and one_to_one.may_go_on(run, position))
+        if run.state is not RunState.RUNNING or not goes_on:
+            run.states[position] = TaskState.PENDING
+            one_to_one.forget(group)

@@ -1,31 +1,93 @@
 """Upgrade of a run to the newest version of its DAG while its tasks are cleared.
 
-A run has one version. Ended tasks keep their rows and results; all others run the newest code.
-So every active task must be cleared in the same request, since else it would run partly in one
-version and partly in the other.
+A run has one version. Ended tasks keep their rows and results; all others run the newest code. So
+every active task must be cleared in the same request, since else it would run partly in one version
+and partly in the other.
+
+The rows of a run refer to tasks by position, and its mapped children to items by index. So both
+versions need the same tasks at the same positions, with the same edges and expansions. Code,
+retries, pools, limits and timeouts may differ.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from msgspec.structs import replace
 
 from aioflow.core.repair.reset import renewed
-from aioflow.core.runs.conf import require_fit
-from aioflow.core.runs.version_diff import differences
+from aioflow.core.runs.create import validate_conf
 from aioflow.core.state.child_roles import async_role
-from aioflow.core.state.dag_version import DagVersion
+from aioflow.core.state.graph import TALLY, DagVersion
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.state_counts import TALLY
 from aioflow.core.state.task_instance import Run, is_under_way, run_info
+from aioflow.core.tasks.expand import leaves
 from aioflow.core.transaction import Transaction
 from aioflow.errors import BadConf, DagBroken, UnknownDag, VersionDiffers
+from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.ids import TaskNo
 from aioflow.protocol.commands import ForgetRun
 
-__all__ = ("check_idle", "move", "newest")
+__all__ = (
+    "check_idle",
+    "differences",
+    "move",
+    "newest",
+)
+
+_ALIKE: tuple[tuple[str, Callable[[TaskSpec], object]], ...] = (
+    ("follows other tasks", lambda task: (task.parents, task.argument_parents)),
+    (
+        "has another trigger rule",
+        lambda task: (task.rule, task.min_success, task.groups, task.fails_run),
+    ),
+    ("is mapped otherwise", lambda task: task.mapped),
+    ("is a stream in one of them only", lambda task: task.streams),
+    ("is a setup or teardown in one of them only", lambda t: (t.is_setup, t.is_teardown)),
+    ("chooses otherwise what is skipped", lambda task: task.chooses),
+    (
+        "waits for the run before in one of them only",
+        lambda task: (task.depends_on_past, task.wait_for_downstream),
+    ),
+)
+
+
+def differences(old: DagSpec, new: DagSpec) -> list[str]:
+    """Return why a run of one version cannot continue with another, in the order of the tasks."""
+    was, now = ([task.task_id for task in spec.tasks] for spec in (old, new))
+    missing = [f"task {task_id!r} is gone" for task_id in was if task_id not in set(now)]
+    added = [f"task {task_id!r} is new" for task_id in now if task_id not in set(was)]
+    if missing or added:
+        return missing + added
+    if was != now:
+        first = next(a for a, b in zip(was, now, strict=True) if a != b)
+        return [f"the tasks are in another order, from {first!r} on"]
+    return [
+        reason for at in range(len(was)) for reason in _task_differences(old.tasks, new.tasks, at)
+    ]
+
+
+def _task_differences(
+    old: Sequence[TaskSpec], new: Sequence[TaskSpec], position: int
+) -> Iterator[str]:
+    was, now = old[position], new[position]
+    for reason, part in _ALIKE:
+        if part(was) != part(now):
+            yield f"task {was.task_id!r} {reason}"
+    if was.map_limit != now.map_limit and _grows(old, was):
+        # Its children have the row numbers that were reserved when it expanded.
+        limit = "max_rounds" if was.mapped is not None and was.mapped.until >= 0 else "map_limit"
+        yield f"task {was.task_id!r} has another {limit}"
+
+
+def _grows(tasks: Sequence[TaskSpec], task: TaskSpec) -> bool:
+    """Return whether the task is in a loop or expands over a stream."""
+    if task.mapped is None:
+        return False
+    made = (leaf.position for leaf in leaves(task.mapped.sources))
+    return task.mapped.until >= 0 or any(tasks[at].streams for at in made if at >= 0)
+
 
 _FEW = 5
 
@@ -48,7 +110,7 @@ def newest(run: Run, memory: Memory) -> DagVersion | None:
     found = differences(run.spec, dag_version.graph.spec)
     if not found:
         try:
-            require_fit(dag_version.graph.spec, run.row.conf)
+            validate_conf(dag_version.graph.spec, run.row.conf)
         except BadConf as exc:
             found = [str(exc)]
     if found:

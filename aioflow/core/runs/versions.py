@@ -1,27 +1,32 @@
 """Newest versions of DAGs, the files that define them, and the start of their schedules.
 
-A DAG name belongs to the first file that defined it. Another file with the same name gets an
-error, and takes the name over when the first file drops it.
+A DAG name belongs to the first file that defined it. Another file with the same name gets an error,
+and takes the name over when the first file drops it. A report about a file changes the versions
+first, then the triggers that must move.
+
+A task that can never start, because it needs more slots than its pool has, is reported for the DAG
+file when that is parsed and whenever a pool changes. The DAG stays active, because its other tasks
+may run, and the pool can be resized.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from aioflow.core import retention
-from aioflow.core.runs.pool_fit import too_wide
 from aioflow.core.scheduling import timetable
+from aioflow.core.scheduling.ready import is_hosted_sensor
 from aioflow.core.state.child_roles import ASKED_FOR
 from aioflow.core.state.memory import Memory
 from aioflow.core.transaction import Transaction
+from aioflow.core.triggers import migration
 from aioflow.core.triggers.assignment import is_stopped
 from aioflow.core.triggers.dag_triggers import adopt, place_of
-from aioflow.errors import DuplicateDag
-from aioflow.model.dag import DagSpec
+from aioflow.errors import DuplicateDag, PoolTooNarrow
+from aioflow.model.dag import DagSpec, ScheduleSpec
 from aioflow.model.rows import DagFileRow, DagRow, PoolRow, VersionRow
-from aioflow.model.schedule import ScheduleSpec
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.effects import Warn
 from aioflow.protocol.inputs import (
@@ -32,7 +37,48 @@ from aioflow.protocol.inputs import (
     PauseTriggers,
 )
 
-__all__ = ("arm_schedule", "file_broken", "file_gone", "file_parsed", "put_dag", "slot_starts_at")
+__all__ = (
+    "apply_parsed_file",
+    "arm_schedule",
+    "file_broken",
+    "file_gone",
+    "file_parsed",
+    "put_dag",
+    "recheck_pool_fit",
+    "slot_starts_at",
+    "task_too_wide",
+)
+
+
+def task_too_wide(specs: Iterable[DagSpec], pools: Mapping[str, PoolRow]) -> PoolTooNarrow | None:
+    """Return the error for the first task that never fits into its pool, or ``None``."""
+    for spec in specs:
+        for task in spec.tasks:
+            pool = pools.get(task.pool)
+            if pool is not None and task.slots > pool.slots and not is_hosted_sensor(task):
+                name = f"{spec.dag_id}.{task.task_id}"
+                return PoolTooNarrow(name, task.slots, task.pool, pool.slots)
+    return None
+
+
+def recheck_pool_fit(tx: Transaction, pools: Mapping[str, PoolRow]) -> None:
+    """Update this finding of each file. Any other error of a file takes precedence."""
+    memory = tx.memory
+    specs: dict[str, list[DagSpec]] = {}
+    for row in memory.dags.values():
+        if not row.gone:
+            spec = memory.dag_versions[row.version, row.dag_id].graph.spec
+            specs.setdefault(row.file, []).append(spec)
+    for file in list(memory.files.values()):
+        if file.reason not in {None, PoolTooNarrow.code}:
+            continue
+        found = task_too_wide(specs.get(file.file, ()), pools)
+        reason, message = (None, None) if found is None else (found.code, str(found))
+        if (reason, message) != (file.reason, file.message):
+            changed = msgspec.structs.replace(file, reason=reason, message=message)
+            memory.files[file.file] = changed
+            rows = tx.batch.dag_files
+            tx.batch.dag_files = [*(row for row in rows if row.file != file.file), changed]
 
 
 def file_parsed(parsed: FileParsed, tx: Transaction, pools: Mapping[str, PoolRow]) -> None:
@@ -52,7 +98,7 @@ def file_parsed(parsed: FileParsed, tx: Transaction, pools: Mapping[str, PoolRow
     _keep_version(parsed, tx)
     for spec in mine:
         _adopt(spec, parsed.file, parsed.version, tx)
-    found = too_wide(mine, pools)
+    found = task_too_wide(mine, pools)
     if found is not None:
         failures.append((found.code, str(found)))
     reason, message = failures[0] if failures else (None, None)
@@ -141,7 +187,7 @@ def _put_file(row: DagFileRow, tx: Transaction) -> None:
 def _keep_version(parsed: FileParsed, tx: Transaction) -> None:
     memory = tx.memory
     if parsed.version not in memory.stored_versions:
-        retention.spare_version(parsed.version, tx)
+        retention.retain_version(parsed.version, tx)
         memory.stored_versions.add(parsed.version)
         tx.batch.new_versions.append(
             VersionRow(
@@ -288,3 +334,9 @@ def _prune_plans(tx: Transaction) -> None:
     }
     for key in memory.dag_versions.keys() - needed:
         tx.pruned[key] = memory.dag_versions.pop(key)
+
+
+def apply_parsed_file(entry: FileParsed, tx: Transaction) -> None:
+    """Apply the report of a file that has a good version."""
+    file_parsed(entry, tx, tx.slots.pools)
+    migration.file_parsed(entry, tx)

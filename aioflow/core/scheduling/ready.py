@@ -1,24 +1,38 @@
-"""The ready queues: tasks that wait for a slot, and their order.
+"""The ready queues: tasks that wait for a slot, their order, and limits on concurrent instances.
 
 Ready entries wait in one heap per kind of body, pool and required host. An entry is a queued task,
 or a whole mapped task whose pending children are drawn from it one by one, so a fan-out of a
 million costs as much as one task. The order is: resumed before new tasks, then priority, then the
-turn of the DAG, see ``fairness``. New tasks of backfill runs come after all others. Tasks that keep
-their slots in a pool while deferred come first, because no other task can use these slots.
+turn of the DAG. New tasks of backfill runs come after all others. Tasks that keep their slots in a
+pool while deferred come first, because no other task can use these slots.
 
 An entry that the limits of its run exclude is set aside with the run, in the same order. For each
 task that leaves its slot one entry returns, so a limit costs no more with ten thousand tasks behind
 it than with ten.
+
+Slots are shared fairly among DAGs of equal priority, however many tasks each of them has. A new
+entry gets a *turn*: the amount of work of its DAG that will have been served by then in the same
+queue, but at least the present turn, which is that of the entry served last. So eight thousand
+tasks of one DAG get consecutive turns, and the first task of another DAG gets the turn of the first
+of them, not the one after the last. A task that is expected to take less than 5 ms counts
+proportionally less. Within one turn the DAG whose first task of that turn is the oldest goes first,
+with all its tasks of that turn: short tasks of one DAG are claimed together and find its code
+loaded, even if runs of many DAG files started in between. The cost is bounded: per DAG, newer tasks
+pass an older one of the same rank and priority for less than 5 ms of expected work plus one task,
+and only once. Pools that wait for the same slots share them in the same way.
+
+``TaskConcurrency`` limits how many instances of a task run at once in all runs of its DAG. Entries
+beyond the limit are set aside and return one at a time. The next one returns only when the last one
+has started, was set aside for another reason, or no longer waits; or when it goes before the last
+one, which may wait for the very slots that it keeps.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from typing import TypeAlias
 
-from aioflow.core.scheduling.fairness import Fairness, age_of
-from aioflow.core.scheduling.task_concurrency import Across, Item, Queue
 from aioflow.core.state.child_roles import is_own
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
 from aioflow.core.tasks.readiness import fresh
@@ -30,19 +44,228 @@ from aioflow.model.states import TaskState
 __all__ = (
     "SENSOR_QUEUE",
     "START_QUEUE",
+    "Fairness",
+    "Item",
+    "Queue",
     "Ready",
     "Room",
+    "TaskConcurrency",
+    "age_of",
     "head",
     "is_hosted_sensor",
     "is_start",
     "still_waits",
 )
 
+STEP_US = 5_000
+
+_DAGS_WORTH_SWEEPING = 256
+_AGE_BITS = 40
+_TURN_BITS = 2 * _AGE_BITS
+
+_QueueKey: TypeAlias = tuple[str, str]
+_Class: TypeAlias = tuple[_QueueKey, int, int]
+_Next: TypeAlias = tuple[float, int, int]
+"""When the next task of a DAG may go; the turn of its last one; the age of the first in that."""
+
+_FIRST: _Next = (0.0, -1, 0)
+
+
+class Fairness:
+    """The turns in all queues. After a restart all entries get new turns, the oldest first."""
+
+    def __init__(self) -> None:
+        self._age = 0
+        self._now: dict[_Class, float] = {}
+        self._next: dict[tuple[_Class, str], _Next] = {}
+        self._swept = 0
+        self._virtual_time: dict[str, float] = {}
+        self._line_next: dict[_QueueKey, float] = {}
+
+    def age(self) -> int:
+        """Return a number that increases with each call."""
+        self._age += 1
+        return self._age
+
+    def turn(
+        self, queue_key: _QueueKey, rank: int, priority: int, dag_id: str, cost_us: float, age: int
+    ) -> int:
+        """Return when one more task of a DAG may go: a lower number goes first.
+
+        Args:
+            queue_key: The executor and the pool that it waits for.
+            cost_us: How long it is expected to take; 0 if unknown.
+            age: Decides within one turn: first by the age of the DAG's first task in it, then its
+                own.
+        """
+        kind = (queue_key, rank, priority)
+        following, last, first_age = self._next.get((kind, dag_id), _FIRST)
+        at = max(self._now.get(kind, 0.0), following)
+        number = int(at // STEP_US)
+        if number != last:
+            first_age = age
+        self._next[kind, dag_id] = (at + _counted_cost(cost_us), number, first_age)
+        self._sweep()
+        return (number << _TURN_BITS) + (first_age << _AGE_BITS) + age
+
+    def line_turn(self, queue_key: _QueueKey) -> int:
+        """Return the turn of a pool among the pools of an executor."""
+        at = max(self._virtual_time.get(queue_key[0], 0.0), self._line_next.get(queue_key, 0.0))
+        return int(at // STEP_US)
+
+    def served(
+        self, queue_key: _QueueKey, rank: int, priority: int, turn: int, cost_us: float
+    ) -> None:
+        """Record that an entry was given its slot."""
+        kind = (queue_key, rank, priority)
+        self._now[kind] = max(self._now.get(kind, 0.0), float((turn >> _TURN_BITS) * STEP_US))
+        at = max(self._virtual_time.get(queue_key[0], 0.0), self._line_next.get(queue_key, 0.0))
+        self._virtual_time[queue_key[0]] = at
+        self._line_next[queue_key] = at + _counted_cost(cost_us)
+
+    def _sweep(self) -> None:
+        """Forget DAGs that are not ahead of the present turn."""
+        if len(self._next) > max(_DAGS_WORTH_SWEEPING, 2 * self._swept):
+            self._next = {
+                key: of for key, of in self._next.items() if of[0] > self._now.get(key[0], 0.0)
+            }
+            self._swept = len(self._next)
+
+
+def _counted_cost(cost_us: float) -> float:
+    return min(cost_us or STEP_US, STEP_US)
+
+
+def age_of(turn: int) -> int:
+    """Return the age that was passed for a turn."""
+    return turn & ((1 << _AGE_BITS) - 1)
+
+
+Item: TypeAlias = tuple[int, int, int, TaskInstance | MappedTask]
+"""Rank (keeping its slots, resumed or new), priority, turn, and the entry."""
+
+Queue: TypeAlias = list[Item]
+
+_TaskKey: TypeAlias = tuple[str, str]
+_BodyAndPool: TypeAlias = tuple[str, str]
+
+
+class TaskConcurrency:
+    """Counts by DAG and task, for all versions. Each entry applies the limit of its own version.
+
+    Args:
+        still_waits: Whether an entry has not been started, ended or forgotten since.
+    """
+
+    def __init__(self, still_waits: Callable[[TaskInstance | MappedTask], bool]) -> None:
+        self._still_waits = still_waits
+        self._running: dict[_TaskKey, int] = {}
+        self._aside: dict[_TaskKey, dict[_BodyAndPool, Queue]] = {}
+        self._called: dict[_TaskKey, dict[_BodyAndPool, Item]] = {}
+
+    def running(self, entry: TaskInstance | MappedTask) -> int:
+        """Return how many instances of its task hold a slot, in runs whose version limits it."""
+        return self._running.get(_task_key(entry), 0)
+
+    def is_full(self, entry: TaskInstance | MappedTask) -> bool:
+        """Return whether its limit is exhausted."""
+        at_once = _task_limit(entry)
+        return at_once is not None and self.running(entry) >= at_once
+
+    def enter(self, task: TaskInstance) -> None:
+        """Count a task that gets its slot."""
+        if _task_limit(task) is not None:
+            key = _task_key(task)
+            self._running[key] = self._running.get(key, 0) + 1
+
+    def leave(self, task: TaskInstance) -> None:
+        """Stop counting a task that frees its slot."""
+        if _task_limit(task) is not None:
+            key = _task_key(task)
+            self._running[key] -= 1
+            if not self._running[key]:
+                del self._running[key]
+
+    def recount(self) -> None:
+        """Reset all counts, before each task with a slot is counted again."""
+        self._running.clear()
+
+    def put_aside(self, item: Item) -> None:
+        """Set aside an entry until an instance of its task frees its slot."""
+        entry = item[3]
+        lines = self._aside.setdefault(_task_key(entry), {})
+        heapq.heappush(lines.setdefault(_body_and_pool(entry), []), item)
+        self.passed(entry)
+
+    def passed(self, entry: TaskInstance | MappedTask) -> None:
+        """Record that a returned entry has started, or is set aside for another reason."""
+        if not self._called or _task_limit(entry) is None:
+            return
+        called = self._called.get(_task_key(entry), {})
+        item = called.get(_body_and_pool(entry))
+        if item is not None and item[3] is entry:
+            del called[_body_and_pool(entry)]
+
+    def come_back(self) -> Iterator[Item]:
+        """Yield each queue's next entry if its limit admits it, unless one is still returning."""
+        for key in list(self._aside):
+            lines, called = self._aside[key], self._called.setdefault(key, {})
+            for queue_key in list(lines):
+                if not self._may_call(lines[queue_key], called.get(queue_key)):
+                    continue
+                item = self._next(lines[queue_key])
+                if item is not None:
+                    called[queue_key] = item
+                    yield item
+                if not lines[queue_key]:
+                    del lines[queue_key]
+            if not lines:
+                del self._aside[key]
+                self._called.pop(key, None)
+
+    def _may_call(self, aside: Queue, before: Item | None) -> bool:
+        """Return whether the entry that returned before does not block the next one."""
+        if before is None or not self._still_waits(before[3]):
+            return True
+        return bool(aside) and aside[0][:3] < before[:3]
+
+    def rerank(self, pool: str, ranked: Callable[[Item], Item]) -> None:
+        """Reorder the entries of a pool after the tasks that keep slots in it have changed."""
+        for lines in self._aside.values():
+            for (_, name), aside in lines.items():
+                if name == pool:
+                    aside[:] = map(ranked, aside)
+                    heapq.heapify(aside)
+
+    def _next(self, aside: Queue) -> Item | None:
+        while aside and not self._still_waits(aside[0][3]):
+            heapq.heappop(aside)
+        return heapq.heappop(aside) if aside and not self.is_full(aside[0][3]) else None
+
+    def waiting(self) -> Iterator[TaskInstance | MappedTask]:
+        """Yield the entries set aside. Some of them may no longer wait."""
+        for lines in self._aside.values():
+            for aside in lines.values():
+                yield from (item[3] for item in aside)
+
+
+def _task_limit(entry: TaskInstance | MappedTask) -> int | None:
+    return entry.spec.max_active_tis_per_dag
+
+
+def _task_key(entry: TaskInstance | MappedTask) -> _TaskKey:
+    return entry.run.row.dag_id, entry.spec.task_id
+
+
+def _body_and_pool(entry: TaskInstance | MappedTask) -> _BodyAndPool:
+    """Return the queue that it waits in: versions of a DAG may assign a task to different pools."""
+    return entry.spec.body.value, entry.spec.pool
+
+
 Room: TypeAlias = Callable[[TaskInstance | MappedTask], bool]
 """Whether the pool has capacity for the entry, and its host is up."""
 
-_Line: TypeAlias = tuple[str, str]
-_Key: TypeAlias = tuple[_Line, str]
+_HostQueueKey: TypeAlias = tuple[_QueueKey, str]
 """The key of a queue: executor and pool, and the role of the host if one is required."""
 
 SENSOR_QUEUE = "sensor"
@@ -72,10 +295,10 @@ class Ready:
 
     def __init__(self, pool_holds: Container[TaskNo]) -> None:
         self.came_back = False
-        self.across = Across(still_waits)
+        self.across = TaskConcurrency(still_waits)
         self._pool_holds = pool_holds
-        self._queues: dict[_Key, Queue] = {}
-        self._swept: dict[_Key, int] = {}
+        self._queues: dict[_HostQueueKey, Queue] = {}
+        self._swept: dict[_HostQueueKey, int] = {}
         self._too_wide: list[Item] = []
         self._fairness = Fairness()
 
@@ -87,7 +310,7 @@ class Ready:
         """Assign the entry its rank, priority and turn."""
         rank, priority, _, _ = self._ranked((0, -entry.spec.priority, 0, entry))
         dag_id, cost_us = entry.run.row.dag_id, _expected(entry)
-        turn = self._fairness.turn(_line(entry), rank, priority, dag_id, cost_us, age)
+        turn = self._fairness.turn(_queue_key(entry), rank, priority, dag_id, cost_us, age)
         return rank, priority, turn, entry
 
     def _ranked(self, item: Item) -> Item:
@@ -185,7 +408,7 @@ class Ready:
     def draw(self, queue: Queue) -> TaskInstance:
         """Remove one task from the head. A mapped task stays until no pending child is left."""
         rank, priority, turn, entry = queue[0]
-        queue_key, cost_us = _line(entry), _expected(entry)
+        queue_key, cost_us = _queue_key(entry), _expected(entry)
         self._fairness.served(queue_key, rank, priority, turn, cost_us)
         self.across.passed(entry)
         if isinstance(entry, TaskInstance):
@@ -205,12 +428,12 @@ class Ready:
         self._enqueue(self._ranked(item))
 
     def _enqueue(self, item: Item) -> None:
-        key = _key(item[3])
+        key = _host_queue_key(item[3])
         queue = self._queues.setdefault(key, [])
         heapq.heappush(queue, item)
         self._sweep(key, queue)
 
-    def _sweep(self, key: _Key, queue: Queue) -> None:
+    def _sweep(self, key: _HostQueueKey, queue: Queue) -> None:
         """Drop stale entries once they may outnumber the others."""
         if len(queue) > max(_WORTH_SWEEPING, 2 * self._swept.get(key, 0)):
             queue[:] = [item for item in queue if still_waits(item[3])]
@@ -282,12 +505,12 @@ def _expected(entry: TaskInstance | MappedTask) -> float:
     return entry.run.durations[entry.position]
 
 
-def _key(entry: TaskInstance | MappedTask) -> _Key:
-    queue_key = _line(entry)
+def _host_queue_key(entry: TaskInstance | MappedTask) -> _HostQueueKey:
+    queue_key = _queue_key(entry)
     return queue_key, "" if queue_key[0] in _HOSTLESS else entry.run.async_role
 
 
-def _line(entry: TaskInstance | MappedTask) -> _Line:
+def _queue_key(entry: TaskInstance | MappedTask) -> _QueueKey:
     return _queue_kind(entry), entry.spec.pool
 
 

@@ -29,7 +29,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from aioflow.errors import BadSchedule
-from aioflow.model.schedule import Missed, ScheduleSpec
+from aioflow.model.dag import MissedSlots, ScheduleSpec
 from aioflow.model.timestamps import Timestamp, to_datetime, to_timestamp
 
 __all__ = (
@@ -280,7 +280,7 @@ def missed(
     *,
     cursor: Timestamp,
     now: Timestamp,
-    policy: Missed,
+    policy: MissedSlots,
     limit: int,
     last: Timestamp | None = None,
     salt: str = "",

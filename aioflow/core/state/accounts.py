@@ -1,21 +1,106 @@
-"""Accounts, API tokens and sessions in the engine's memory, and the head of the audit log.
+"""Accounts, API tokens and sessions in the engine's memory, and the hash chain of the audit log.
 
-Each kind is small: ``core.access`` enforces a limit on its number.
+Each kind is small: ``core.access`` enforces a limit on its number. By the chain, a changed or
+missing audit entry is detectable. Missing entries at the end are detected by the encrypted head,
+which requires the key to forge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from aioflow.core.state.audit_chain import chained, grown, shortened
-from aioflow.model.access import AccountRow, AuditEntry, AuditHead, LoginRow, TokenRow
+import msgspec
+
+from aioflow.model.access import AccountRow, AuditEntry, AuditHead, AuditRow, LoginRow, TokenRow
 from aioflow.model.batch import Batch
 from aioflow.model.timestamps import Timestamp
-from aioflow.protocol.recovery import Snapshot
+from aioflow.protocol.inputs import RecoverySnapshot
 from aioflow.protocol.requests import AUDIT
 
-__all__ = ("AccountUpdates", "Accounts")
+__all__ = (
+    "CHAIN_BEGINNING",
+    "CHAIN_LOST",
+    "AccountUpdates",
+    "Accounts",
+    "chained_row",
+    "check_chain",
+    "check_head",
+    "grown_head",
+    "shortened_head",
+)
+
+CHAIN_BEGINNING = b""
+"""Digest that precedes the first entry ever."""
+
+CHAIN_LOST = b"lost"
+"""Digest that precedes the next entry if the last one is unknown. This is detectable, too."""
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def chained_row(number: int, at: Timestamp, noted: AuditEntry, *, previous: bytes) -> AuditRow:
+    """Return an audit row that is chained to the digest of its predecessor."""
+    said = (previous, number, at, *msgspec.structs.astuple(noted))
+    digest = hashlib.sha256(_encode(said)).digest()
+    return AuditRow(audit_no=number, at=at, noted=noted, previous=previous, digest=digest)
+
+
+def check_chain(rows: Iterable[AuditRow], *, before: AuditRow | None = None) -> list[str]:
+    """Verify the hash chain and return one message per broken entry.
+
+    The first entry is trusted: its predecessor may have been removed by retention.
+
+    Args:
+        rows: Entries in ascending order of number.
+        before: Last entry of the previous page.
+    """
+    faults = []
+    for row in rows:
+        if chained_row(row.audit_no, row.at, row.noted, previous=row.previous) != row:
+            faults.append(f"audit {row.audit_no} is not as it was written")
+        elif before is not None and row.previous != before.digest:
+            faults.append(f"audit {row.audit_no} does not follow {before.audit_no}: lines are gone")
+        before = row
+    return faults
+
+
+def grown_head(head: AuditHead, rows: Sequence[AuditRow]) -> AuditHead:
+    """Return the audit head after these entries were appended."""
+    if not rows:
+        return head
+    written = None if head.written is None else head.written + len(rows)
+    return msgspec.structs.replace(head, written=written, last=rows[-1].digest)
+
+
+def shortened_head(head: AuditHead, numbers: Iterable[int]) -> AuditHead:
+    """Return the audit head after its oldest entries were deleted.
+
+    Numbers that were deleted before are not counted again.
+    """
+    gone = [number for number in numbers if number > head.erased_until]
+    if not gone:
+        return head
+    return msgspec.structs.replace(head, erased=head.erased + len(gone), erased_until=max(gone))
+
+
+def check_head(head: AuditHead, numbers: Sequence[int], last: bytes) -> list[str]:
+    """Verify the audit head and return the problems found.
+
+    Args:
+        numbers: Numbers of all entries, ascending.
+        last: Digest of the last entry; ``CHAIN_BEGINNING`` if there is none.
+    """
+    if head.last == CHAIN_LOST:
+        return ["where the audit ended is not known: that is gone, or no key of this home opens it"]
+    kept = len(numbers) - bisect_right(numbers, head.erased_until)
+    if numbers and head.last != last:
+        return [f"the audit ends with {numbers[-1]}, and did not: lines are gone, or made up"]
+    if head.written is not None and kept != head.written - head.erased:
+        return [f"the audit has {kept} lines, and had {head.written - head.erased}"]
+    return []
 
 
 class Accounts:
@@ -32,7 +117,7 @@ class Accounts:
         self.logins: dict[int, LoginRow] = {}
         self.head = AuditHead()
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: RecoverySnapshot) -> None:
         """Load everything from a recovery snapshot."""
         self.accounts = {row.account_no: row for row in snapshot.accounts}
         self.tokens = {row.token_no: row for row in snapshot.tokens}
@@ -102,11 +187,13 @@ class AccountUpdates:
         before = self._admitted.head
         last = before.last
         for line in self._lines:
-            row = chained(self._take(), now, line, previous=last)
+            row = chained_row(self._take(), now, line, previous=last)
             batch.audit.append(row)
             last = row.digest
         erased = batch.erased.get(AUDIT, ())
-        head = shortened(grown(before, batch.audit), (int(number) for (number,) in erased))
+        head = shortened_head(
+            grown_head(before, batch.audit), (int(number) for (number,) in erased)
+        )
         if head != before or self._is_reencrypted:
             self._head = batch.audit_head = head
 

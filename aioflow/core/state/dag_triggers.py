@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from aioflow.model.dag_triggers import (
+from aioflow.model.ids import TriggerNo
+from aioflow.model.states import Failure
+from aioflow.model.timestamps import Timestamp
+from aioflow.model.triggers import (
     ASSETS,
     AssetCondition,
     DagEventRow,
     DagTriggerChanges,
     DagTriggerRow,
 )
-from aioflow.model.ids import TriggerNo
-from aioflow.model.states import Failure
-from aioflow.model.timestamps import Timestamp
 
 __all__ = ("DagTrigger", "DagTriggerUpdates", "DagTriggers", "PendingAssetEvent")
 

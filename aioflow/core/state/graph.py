@@ -1,8 +1,16 @@
-"""The dependency graph of a DAG, and its validation.
+"""The dependency graph of a DAG, its validation, and the DAG version that holds it.
 
-The engine walks ``Graph``, which is built once per DAG version and shared by all its runs.
-Parsers call ``validate`` first. Both loop over positions and never recurse, because a chain of
-tasks may have any length.
+The engine walks ``Graph``, which is built once per DAG version and shared by all its runs. Parsers
+call ``validate`` first. Both loop over positions and never recurse, because a chain of tasks may
+have any length.
+
+A task with a setup among its parents is a teardown of that setup if it says so. The scope of a
+setup is everything after it and before one of its teardowns; without teardowns, everything after
+it. As in Airflow, no task in a scope runs unless its setup has succeeded, whatever its own rule is.
+Exceptions are the rule ``always`` and the direct children of the setup. No teardown runs before
+everything in its scope has ended.
+
+Ended parents are counted in tallies, which the graph numbers and each run stores.
 """
 
 from __future__ import annotations
@@ -10,16 +18,103 @@ from __future__ import annotations
 import heapq
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from aioflow.core.state.scopes import ParentScope, is_ignorable, own_parents, reached, scope_groups
 from aioflow.core.tasks.expand import leaves
 from aioflow.errors import CycleError, DagError, DuplicateTask, UnknownParent
 from aioflow.model.dag import DagSpec, MapSource, TaskSpec
-from aioflow.model.states import TriggerRule
+from aioflow.model.states import TaskState, TriggerRule
 
-__all__ = ("Graph", "Judged", "is_identifier", "orphans", "validate")
+__all__ = (
+    "TALLY",
+    "TALLY_OFFSET",
+    "DagVersion",
+    "Graph",
+    "Judged",
+    "ParentScope",
+    "is_identifier",
+    "is_ignorable",
+    "orphans",
+    "own_parents",
+    "reached",
+    "scope_groups",
+    "validate",
+)
+
+_WAITS_FOR_ALL = frozenset({TriggerRule.ALL_DONE, TriggerRule.ALL_DONE_SETUP_SUCCESS})
+
+
+class ParentScope(NamedTuple):
+    """A trigger rule for some parents of a task."""
+
+    parents: tuple[int, ...]
+    rule: TriggerRule
+    min_success: float | None = None
+
+
+def scope_groups(
+    tasks: Sequence[TaskSpec], children: Sequence[Sequence[int]]
+) -> dict[int, list[ParentScope]]:
+    """Return the rules that scopes add to those of the authors, by position.
+
+    Args:
+        children: Children of each task.
+    """
+    asked: dict[int, list[ParentScope]] = defaultdict(list)
+    setups: dict[int, list[int]] = defaultdict(list)
+    between: dict[int, set[int]] = defaultdict(set)
+    for setup, task in enumerate(tasks):
+        if not task.is_setup:
+            continue
+        after = reached(children[setup], children)
+        teardowns = [child for child in children[setup] if tasks[child].is_teardown]
+        scope = after
+        for teardown in teardowns:
+            before = after & reached(tasks[teardown].parents, [task.parents for task in tasks])
+            between[teardown] |= before
+            scope = before if scope is after else scope | before
+        for position in scope - set(teardowns):
+            if setup not in tasks[position].parents:  # else its own rule evaluates it
+                setups[position].append(setup)
+    for position, indirect in setups.items():
+        if tasks[position].rule is not TriggerRule.ALWAYS:
+            # As a share, so that the order in which the setups end does not matter.
+            asked[position].append(ParentScope(tuple(indirect), TriggerRule.ALL_SUCCESS, 1.0))
+    for teardown, positions in between.items():
+        task = tasks[teardown]
+        unseen = positions.difference(own_parents(task) if task.rule in _WAITS_FOR_ALL else ())
+        if unseen:
+            asked[teardown].append(ParentScope(tuple(sorted(unseen)), TriggerRule.ALL_DONE))
+    return asked
+
+
+def own_parents(task: TaskSpec) -> tuple[int, ...]:
+    """Return the parents that the rule of the task itself evaluates: those in no group."""
+    if not task.groups:
+        return task.parents
+    grouped = {parent for group in task.groups for parent in group.parents}
+    return tuple(parent for parent in task.parents if parent not in grouped)
+
+
+def is_ignorable(task: TaskSpec) -> bool:
+    """Return whether the state of the task does not affect the run."""
+    return task.is_teardown and not task.fails_run
+
+
+def reached(first: Iterable[int], neighbours: Sequence[Sequence[int]]) -> set[int]:
+    """Return these positions and everything reachable from them."""
+    seen = set(first)
+    agenda = list(seen)
+    while agenda:
+        for position in neighbours[agenda.pop()]:
+            if position not in seen:
+                seen.add(position)
+                agenda.append(position)
+    return seen
+
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,250}")
 
@@ -441,3 +536,53 @@ def _cycles(children: tuple[tuple[int, ...], ...]) -> Iterator[list[int]]:
                 depth_of[child] = len(path)
                 path.append(child)
                 pending.append(iter(children[child]))
+
+
+class DagVersion:
+    """A DAG version, with measured durations of its tasks.
+
+    Attributes:
+        durations: Expected microseconds of user code by position; 0 while unknown.
+        is_taken: 1 where a task takes the result of the position as an argument.
+    """
+
+    __slots__ = ("durations", "graph", "is_taken", "version")
+
+    def __init__(self, version: str, spec: DagSpec) -> None:
+        self.version = version
+        self.graph = Graph(spec)
+        self.durations = array("d", bytes(8 * len(spec.tasks)))
+        self.is_taken = bytearray(len(spec.tasks))
+        for task in spec.tasks:
+            for parent in task.argument_parents:
+                self.is_taken[parent] = 1
+
+    @property
+    def widest_run(self) -> int:
+        """Upper bound of the row numbers that creating and starting one run needs."""
+        tasks = self.graph.spec.tasks
+        mapped = sum(task.map_limit for task in tasks if task.mapped is not None)
+        spec = self.graph.spec
+        deadlines = sum(task.deadline_us is not None for task in tasks)
+        deadlines += spec.deadline_us is not None
+        called = sum(task.callbacks is not None for task in tasks)
+        return mapped + len(tasks) + deadlines + 2 * called + 5
+
+
+TALLY = 6
+"""Words per tally in ``Run.tallies``: all parent instances, then those that ended as success,
+failed, upstream_failed, skipped and removed.
+"""
+
+TALLY_OFFSET = bytes(
+    {
+        TaskState.SUCCESS: 1,
+        TaskState.FAILED: 2,
+        TaskState.CANCELLED: 2,  # trigger rules treat cancelled as failed
+        TaskState.UPSTREAM_FAILED: 3,
+        TaskState.SKIPPED: 4,
+        TaskState.REMOVED: 5,
+    }.get(state, 0)
+    for state in TaskState
+)
+"""By state, the word of a tally that counts tasks that ended in it."""

@@ -1,4 +1,7 @@
-"""The engine's memory: the catalog, live runs, their tasks, and the triggers these wait for."""
+"""The engine's memory: the catalog, live runs, their tasks, and the triggers these wait for.
+
+Row numbers are leased ahead in blocks, so that decisions need no database access.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,22 @@ from typing import NamedTuple
 import msgspec
 
 from aioflow.core.state.accounts import Accounts
+from aioflow.core.state.attribution import CrashSuspects, LoopBlockers
 from aioflow.core.state.dag_triggers import DagTriggers
-from aioflow.core.state.dag_version import DagVersion
-from aioflow.core.state.loop_blocking import LoopBlockers
+from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.outbox_quota import OutboxQuota
 from aioflow.core.state.packing import PackedCache, Packing
 from aioflow.core.state.run_sequence import RunSequence, ended_as, run_key
-from aioflow.core.state.suspects import CrashSuspects
 from aioflow.core.state.task_instance import Run, TaskInstance, TriggerInstance
 from aioflow.errors import RequestError
-from aioflow.model.backfill import BackfillRow
-from aioflow.model.dag import DagSpec
+from aioflow.model.dag import BackfillRow, DagSpec
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import DagFileRow, DagRow, OutboxRow, RunRow, TaskRow, TriggerRow, ValueRow
 from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.outbox import CLEAR, TRIAL, Clearing, Deadline, Trial
 
-__all__ = ("WAITS_LIMIT", "Memory", "RetryMinute", "RunEnd")
+__all__ = ("WAITS_LIMIT", "IdBlock", "Memory", "RetryMinute", "RunEnd")
 
 _DIGITS = 20
 
@@ -92,7 +93,7 @@ class Memory:
             depend on, by class path. Present for versions whose triggers are assigned to hosts;
             lost at a restart.
         backpressured: Tasks whose output is ahead of its consumers. They continue when there is
-            capacity, see ``tasks.stream_producer``.
+            capacity, see ``tasks.streams``.
         dag_triggers: Triggers that start runs of DAGs.
         known_keys: Keys of events of DAG triggers that this turn receives and that are already
             stored: trigger number and key.
@@ -110,7 +111,7 @@ class Memory:
             because the epoch is its upper half.
         hosts_up: Roles whose shared host is ready.
         node_no: Number of this node.
-        is_drained: The node accepts no more work, see ``draining``.
+        is_drained: The node accepts no more work, see ``processes``.
         event_requests: Idempotency keys of recent named events: event number by name and key. Lost
             at a restart.
         encrypted: Values and triggers that a request of this turn re-encrypts.
@@ -326,3 +327,31 @@ class Memory:
 def _ends_with_number(run_id: str, run_no: RunNo) -> bool:
     """Return whether a run id ends with its row number, as generated ids do."""
     return run_id.endswith(f".{run_no}")
+
+
+class IdBlock:
+    """A block of row numbers leased from the store."""
+
+    __slots__ = ("end", "first")
+
+    def __init__(self, first: int, end: int) -> None:
+        self.first = first
+        self.end = end
+
+    @property
+    def left(self) -> int:
+        """How many numbers remain in the block."""
+        return self.end - self.first
+
+    def take(self, count: int = 1) -> int:
+        """Return the first of ``count`` consecutive numbers.
+
+        Raises:
+            ValueError: If the block is too short or ``count`` is negative. This is a bug: the
+                engine leases ``numbers_needed`` before each turn.
+        """
+        if not 0 <= count <= self.left:
+            raise ValueError(f"{count} numbers asked for, {self.left} leased")
+        first = self.first
+        self.first += count
+        return first

@@ -1,11 +1,15 @@
 """Live runs in memory and their tasks: a few words per task, never an object per child.
 
-A pending or ended task is one byte in its run, or in its group if it is a mapped child. Only a
-task in between (queued in its own right, running, sensing, deferred, retrying) has a
-``TaskInstance``, so memory grows with the number of active tasks, not with width. A task that
-only waits is packed, see ``packing``.
+A pending or ended task is one byte in its run, or in its group if it is a mapped child. Only a task
+in between (queued in its own right, running, sensing, deferred, retrying) has a ``TaskInstance``,
+so memory grows with the number of active tasks, not with width. A task that only waits is packed,
+see ``packing``. A pending task has a row only if it was cleared.
 
-These objects only keep their own data consistent. Decisions are made in ``runs.run``,
+The ``execution_timeout`` of a try counts running and deferred time together. It is measured in
+steady time from the start of the try. The row stores its end in ``due_at``, which is otherwise
+unused during a try.
+
+These objects only keep their own data consistent. Decisions are made in ``runs.progress``,
 ``scheduling.slots``, ``triggers`` and ``step``.
 """
 
@@ -13,20 +17,19 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from aioflow.core.state.child_roles import async_role
-from aioflow.core.state.cleared_tasks import ClearedTasks
-from aioflow.core.state.dag_version import DagVersion
-from aioflow.core.state.packed_map import PackedMap
-from aioflow.core.state.siblings import MappedChildren
-from aioflow.core.state.state_counts import TALLY, TALLY_OFFSET
-from aioflow.core.state.streams import EventStream, StreamOutput
+from aioflow.core.state.graph import TALLY, TALLY_OFFSET, DagVersion
+from aioflow.core.state.mapped_task import MappedChildren
+from aioflow.core.state.packed_maps import Numbers, PackedMap, Pages
+from aioflow.model.batch import Batch
 from aioflow.model.dag import Body, DagSpec, TaskSpec
 from aioflow.model.ids import RunNo, StartNo, TaskNo
-from aioflow.model.rows import ExpansionRow, RunRow, TriggerRow
+from aioflow.model.rows import ExpansionChange, ExpansionRow, RunRow, TaskRow, TriggerRow
 from aioflow.model.states import Failure, RunState, TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.commands import RunInfo
@@ -34,15 +37,130 @@ from aioflow.protocol.outbox import Clearing
 
 __all__ = (
     "NOWHERE",
+    "RECENT_BYTES",
     "ActiveTasks",
+    "ClearedTasks",
+    "EventStream",
+    "Expansions",
     "Fire",
     "MappedTask",
     "Run",
+    "StreamOutput",
     "TaskInstance",
     "TriggerInstance",
     "is_under_way",
     "run_info",
+    "stored_due",
+    "stored_times",
+    "time_left",
+    "time_limit",
+    "try_ends_at",
 )
+
+Held = TypeVar("Held")
+
+
+class ClearedTasks(Generic[Held]):
+    """Cleared tasks with their last ``start_no``, or with the task until the clear is committed."""
+
+    __slots__ = ("_held", "_stored")
+
+    def __init__(self) -> None:
+        self._stored: Pages[StartNo] = Pages(Numbers)
+        self._held: dict[TaskNo, Held] = {}
+
+    def __contains__(self, task_no: TaskNo) -> bool:
+        return task_no in self._held or task_no in self._stored
+
+    def __bool__(self) -> bool:
+        return bool(self._held) or bool(self._stored)
+
+    def hold(self, task_no: TaskNo, task: Held) -> None:
+        """Add a task that this turn cleared. It may start in the same turn."""
+        self._held[task_no] = task
+
+    def put(self, task_no: TaskNo, start_no: StartNo) -> None:
+        """Record the last ``start_no`` of a cleared task: its clear is committed."""
+        self._held.pop(task_no, None)
+        self._stored.put(task_no, start_no)
+
+    def take(self, task_no: TaskNo) -> Held | StartNo | None:
+        """Remove a task that is no longer pending. Return its task or ``start_no``, or ``None``."""
+        held = self._held.pop(task_no, None)
+        return self._stored.take(task_no) if held is None else held
+
+    def between(self, first: int, end: int) -> Iterator[TaskNo]:
+        """Yield the task numbers in ``[first, end)``, ascending."""
+        held = [number for number in self._held if first <= number < end]
+        stored = self._stored.between(first, end)
+        return iter(sorted({*held, *stored})) if held else stored
+
+    def items(self) -> Iterator[tuple[TaskNo, StartNo]]:
+        """Yield the committed entries."""
+        return self._stored.items()
+
+
+RECENT_BYTES = 256 * 1024
+"""Size of a task's most recent items in memory; children query the store for older ones."""
+
+
+class EventStream:
+    """The events of a trigger that fires more than once.
+
+    Attributes:
+        next_sequence: Sequence number of the next event to store.
+        pending: ``(sequence, payload, key)`` of events stored and not consumed, in order.
+        keys: Digests of the keys of all events ever stored.
+        index: Index of the next event of the current assignment.
+        taken: Events below this index were confirmed to the host as stored.
+        last: Payload and key of the last event stored, for the next host of the trigger.
+    """
+
+    __slots__ = ("index", "keys", "last", "next_sequence", "pending", "pending_bytes", "taken")
+
+    def __init__(self) -> None:
+        self.next_sequence = 0
+        self.pending: deque[tuple[int, bytes, str | None]] = deque()
+        self.pending_bytes = 0
+        self.keys: set[int] = set()
+        self.index = 0
+        self.taken = 0
+        self.last: tuple[bytes, str | None] | None = None
+
+    def store(self, sequence: int, payload: bytes, key: str | None) -> None:
+        """Add an event until it is consumed."""
+        self.pending.append((sequence, payload, key))
+        self.pending_bytes += len(payload)
+        self.next_sequence = sequence + 1
+
+
+class StreamOutput:
+    """The items that a task has yielded.
+
+    Attributes:
+        count: Number of all items.
+    """
+
+    __slots__ = ("_recent", "_size", "count")
+
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+        self._recent: deque[bytes] = deque()
+        self._size = 0
+
+    def add(self, payload: bytes) -> None:
+        """Add an item. Older ones are dropped beyond ``RECENT_BYTES``."""
+        self.count += 1
+        self._recent.append(payload)
+        self._size += len(payload)
+        while self._size > RECENT_BYTES:
+            self._size -= len(self._recent.popleft())
+
+    def at_hand(self, index: int) -> bytes | None:
+        """Return an item if it is still in memory, else ``None``."""
+        place = index - (self.count - len(self._recent))
+        return self._recent[place] if 0 <= place < len(self._recent) else None
+
 
 NOWHERE = (-1, False, False)
 """Slot, claim and host of a task that no process has."""
@@ -357,7 +475,7 @@ class Run:
         is_forgotten: The run was dropped and loaded again; references to this object are stale.
         retried: Number of retries of its tasks, including scheduled ones.
         is_over_budget: People were alerted that the retry budget is exhausted, see
-            ``tasks.retry_budget``.
+            ``tasks.tries``.
         beyond_budget: Number of tasks that failed because of that budget.
         cleared: Pending tasks with a row.
         removed: Mapped tasks with a row from an end without expansion, by their ``start_no``.
@@ -478,3 +596,98 @@ class Run:
         """Count a parent as ``width`` instances instead of one."""
         for tally in self.graph.counts_in[position]:
             self.tallies[tally * TALLY] += width - 1
+
+
+class Expansions:
+    """The expansion changes of one transaction; ``close`` adds them to its batch."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._changed: dict[tuple[RunNo, int], tuple[MappedTask, int]] = {}
+
+    def change(self, group: MappedTask, was: int) -> None:
+        """Record the width that an expansion had before its first change; -1 if it had no row."""
+        self._changed.setdefault((group.run.run_no, group.position), (group, was))
+
+    def take_over(self, group: MappedTask) -> None:
+        """Replace the object of an expansion; changes recorded so far apply to the new one."""
+        key = group.run.run_no, group.position
+        if key in self._changed:
+            self._changed[key] = group, self._changed[key][1]
+
+    def dissolve(self, run_no: RunNo, position: int) -> None:
+        """Delete the row of an expansion and drop this turn's changes of it.
+
+        The task may be expanded again in the same turn.
+        """
+        _, was = self._changed.pop((run_no, position), (None, 0))
+        if was >= 0:  # an expansion of this turn has no row yet
+            self._batch.gone_expansions.append((run_no, position))
+
+    def close(self) -> None:
+        """Add the recorded changes to the batch."""
+        for group, was in self._changed.values():
+            number, position = group.run.run_no, group.position
+            if was < 0:
+                row = ExpansionRow(
+                    run_no=number,
+                    position=position,
+                    width=group.width,
+                    first_task_no=group.first_task_no,
+                    is_open=group.is_open,
+                )
+                self._batch.new_expansions.append(row)
+            else:
+                change = ExpansionChange(number, position, was, group.width, group.is_open)
+                self._batch.expansion_changes.append(change)
+
+
+_DUE_STATES = frozenset({TaskState.RETRYING, TaskState.SENSING})
+"""States in which ``due_at`` of the row means when the task is due."""
+
+
+def time_left(task: TaskInstance, steady: Timestamp) -> int | None:
+    """Return the microseconds left to the try, at least 1, or ``None`` without a limit.
+
+    The time of a try continues while it is deferred. The 1 lets an expired try report its timeout.
+    A sensor has the full ``execution_timeout`` for each poke; the wait between pokes is limited by
+    its own ``timeout``.
+    """
+    if task.ends_at is None:  # true of nearly every task: this is called for each start
+        return task.spec.execution_timeout_us
+    ends = try_ends_at(task, steady)
+    return task.spec.execution_timeout_us if ends is None else max(1, ends - steady)
+
+
+def try_ends_at(task: TaskInstance, steady: Timestamp) -> Timestamp | None:
+    """Return when the try times out, at most its full timeout from now; ``None`` for never."""
+    limit = time_limit(task.spec)
+    return None if task.ends_at is None or limit is None else min(task.ends_at, steady + limit)
+
+
+def time_limit(spec: TaskSpec) -> int | None:
+    """Return the limit of a try, running and deferred together; ``None`` without one.
+
+    A sensor's ``execution_timeout`` limits one poke, so its waits have no such limit.
+    """
+    return None if spec.sensor is not None else spec.execution_timeout_us
+
+
+def stored_due(task: TaskInstance) -> Timestamp | None:
+    """Return the value of ``due_at`` in the row of a task."""
+    return task.ends_at if task.due_at is None else task.due_at
+
+
+def stored_times(
+    spec: TaskSpec, row: TaskRow, shift: int
+) -> tuple[Timestamp | None, Timestamp | None]:
+    """Return when a restored task is due and when its try times out, as its row says.
+
+    Args:
+        shift: Offset of the wall clock from steady time.
+    """
+    limit = time_limit(spec)
+    if row.state in _DUE_STATES or limit is None or row.started_at is None:
+        return row.due_at, None
+    # Rows of an earlier program version hold the start of the try and no end.
+    return None, row.started_at - shift + limit if row.due_at is None else row.due_at

@@ -3,21 +3,26 @@
 The calls of a task are numbered from 0. Only the last can be open. While it is, the task is
 deferred, and its coroutine is suspended in the async host. If the host has lost it, it runs again
 from the start, and the records answer the calls that it made before.
+
+A call may start a run of another DAG and wait for it. The run, the record of the call and the wait
+for the run's end are one commit. No host has such a wait; the commit that ends the run also answers
+it.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from aioflow.core.state.execution_timeout import try_ends_at
-from aioflow.core.state.task_instance import TaskInstance, TriggerInstance
+from aioflow.core.runs import create
+from aioflow.core.state.task_instance import Run, TaskInstance, TriggerInstance, try_ends_at
 from aioflow.core.tasks.tries import requeue, unpark
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import event_stream, named_events
-from aioflow.core.triggers.assignment import SLEEP
+from aioflow.core.triggers.assignment import RUN, SLEEP
+from aioflow.errors import DagBroken, DagRunFailed, RequestError, UnknownDag
 from aioflow.model.ids import TriggerNo
 from aioflow.model.rows import RecordRow, TriggerRow
-from aioflow.model.states import Failure, RecordState, TaskState, TriggerState
+from aioflow.model.states import Failure, RecordState, RunState, TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.commands import CallRecorded
 from aioflow.protocol.effects import ConfirmCall
@@ -31,6 +36,7 @@ from aioflow.protocol.reports import (
     StreamOpened,
     TriggerFired,
 )
+from aioflow.protocol.requests import CreateRun
 
 __all__ = (
     "NEXT",
@@ -48,6 +54,8 @@ __all__ = (
     "open_stream",
     "park",
     "record",
+    "resume_caller",
+    "start_run",
     "time_out",
     "wait_for",
 )
@@ -292,3 +300,71 @@ def wait_for(
 
 def _raw(event: bytes | None) -> msgspec.Raw:
     return msgspec.Raw(b"\xc0" if event is None else event)
+
+
+_WENT_WELL = frozenset({RunState.SUCCESS, RunState.PARTIAL})
+
+
+def start_run(task: TaskInstance, report: RunCalled, tx: Transaction) -> None:
+    """Start a run for a coroutine, which is suspended until the run has ended if it waits for it.
+
+    If the run cannot be created, the failure is recorded as the answer and the coroutine continues.
+    """
+    if report.ordinal != task.recorded or task.state is not TaskState.RUNNING:
+        return  # repeated report
+    number = tx.numbers.take()
+    request = CreateRun(dag_id=report.dag_id, conf=report.conf)
+    try:
+        caller = number if report.waits else None
+        run = create.make_run(request, tx, cause="task", caller=caller)
+    except RequestError as exc:
+        failure, arguments = _refusal(exc)
+        record(task, report, RecordState.FAILED, tx, answer=arguments, failure=failure)
+        confirm(task, report.ordinal, tx, arguments, failure)
+        return
+    if not report.waits:
+        answer = _encode(run.row.run_id)
+        record(task, report, RecordState.ANSWERED, tx, answer=answer)
+        confirm(task, report.ordinal, tx, answer, None)
+        return
+    park(task, report, tx)
+    until = deadline(task, None, tx.steady)
+    kwargs = _encode({"dag": run.row.dag_id, "run_id": run.row.run_id})
+    task.waits = (wait_for(task, 0, (RUN, kwargs), until, tx, number=number),)
+    tx.wake_task(task, until)
+
+
+def resume_caller(run: Run, tx: Transaction) -> None:
+    """Resume the task that waits for a run, now that the run is in its final state."""
+    caller = run.row.caller
+    wait = None if caller is None else tx.memory.waits.get(caller)
+    if wait is None or wait.task is None or wait.state is not TriggerState.WAITING:
+        return  # the task was cancelled, or restarts
+    task, row = wait.task, run.row
+    if row.state in _WENT_WELL:
+        answer = {"state": row.state.label, "run_id": row.run_id, "result": None}
+        give_answer(task, _encode(answer), None, tx)
+    else:
+        arguments = (row.dag_id, row.run_id, row.state.label)
+        failure = _call_failure(DagRunFailed(*arguments), "dag_run_failed")
+        give_answer(task, _encode(arguments), failure, tx)
+    tx.drop_wait(wait)
+    wait.task, task.waits = None, ()
+    requeue(task, tx)
+
+
+def _refusal(problem: RequestError) -> tuple[Failure, bytes]:
+    """Return the failure of the call, and the encoded arguments of its exception."""
+    match problem:
+        case UnknownDag():
+            arguments = [problem.dag_id]
+        case DagBroken():
+            arguments = [problem.dag_id, problem.reason]
+        case _:
+            arguments = [str(problem)]
+    return _call_failure(problem, "run_refused"), _encode(arguments)
+
+
+def _call_failure(problem: Exception, reason: str) -> Failure:
+    cls = type(problem)
+    return Failure(type=f"{cls.__module__}:{cls.__qualname__}", message=str(problem), reason=reason)

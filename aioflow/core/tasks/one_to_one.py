@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from aioflow.core.runs.evaluation import instances, verdict
-from aioflow.core.state.one_to_one import OneToOne
-from aioflow.core.state.state_counts import TALLY
+from aioflow.core.state.graph import TALLY
+from aioflow.core.state.mapped_task import OneToOne
 from aioflow.core.state.task_instance import MappedTask, Run
 from aioflow.core.tasks.expand import leaves, takers
-from aioflow.core.tasks.trigger_rules import Verdict
+from aioflow.core.tasks.trigger_rules import Verdict, parent_states, verdict
 from aioflow.model.dag import MapSpec
 from aioflow.model.states import TaskState
 
@@ -99,7 +98,7 @@ def child_verdict(group: MappedTask, index: int) -> Verdict:
     for leaf in leaves(mapped.sources):
         if leaf.position not in run.graph.indexed[position]:
             continue
-        for state in instances(run, position, leaf.position, index):
+        for state in parent_states(run, position, leaf.position, index):
             if state < TaskState.SUCCESS:
                 return Verdict.WAIT
     return said

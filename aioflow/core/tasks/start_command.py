@@ -7,8 +7,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from aioflow.core.state.execution_timeout import time_left
-from aioflow.core.state.task_instance import TaskInstance, TriggerInstance
+from aioflow.core.state.task_instance import TaskInstance, TriggerInstance, time_left
 from aioflow.core.tasks.expand import leaves
 from aioflow.core.tasks.stream_expand import source_of
 from aioflow.model.dag import MapSpec

@@ -1,16 +1,23 @@
-"""The life of a try: its start, its failure, and its continuation after an interruption."""
+"""The life of a try: its start, its failure, its continuation, and the budget of its retries.
+
+Retries help where few tasks fail. Where everything fails, they multiply the load on a system that
+is already in trouble. A budget limits the retries of one run, and of one pool per minute, with a
+single alert.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
 from aioflow.core import crash_trials
-from aioflow.core.runs import iterations
-from aioflow.core.runs.run import AT_HAND_BYTES, alert, end
-from aioflow.core.scheduling.workers import Grant
-from aioflow.core.state.execution_timeout import time_limit
-from aioflow.core.state.task_instance import Run, TaskInstance
-from aioflow.core.tasks import retry, retry_budget
+from aioflow.core.runs import progress
+from aioflow.core.runs.progress import AT_HAND_BYTES, alert, end
+from aioflow.core.scheduling.slots import Grant
+from aioflow.core.state.memory import RetryMinute
+from aioflow.core.state.task_instance import Run, TaskInstance, time_limit
+from aioflow.core.tasks import retry
 from aioflow.core.tasks.retry import INTERRUPTION_LIMIT_OWN
 from aioflow.core.tasks.start_command import order
 from aioflow.core.transaction import Transaction
@@ -18,7 +25,7 @@ from aioflow.core.triggers import named_events
 from aioflow.core.triggers.assignment import let_go
 from aioflow.model.dag import Body
 from aioflow.model.ids import StartNo
-from aioflow.model.rows import ResultRow, TryRow
+from aioflow.model.rows import ResultRow, TaskRow, TryRow
 from aioflow.model.states import CODE_MISSING, IMPORT_ERROR, Failure, TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.commands import ResumeCoroutine
@@ -34,8 +41,11 @@ from aioflow.protocol.reports import (
 )
 
 __all__ = (
+    "BUDGET_EXHAUSTED",
     "await_code",
     "begin_try",
+    "correct_retries",
+    "count_retries",
     "cut_short",
     "drop_record",
     "fail",
@@ -49,9 +59,11 @@ __all__ = (
     "look_again",
     "not_ready",
     "recalled",
+    "refund_retries",
     "requeue",
     "result_write_failed",
     "skipped",
+    "spend_retry",
     "start",
     "stop_of",
     "succeed",
@@ -59,6 +71,86 @@ __all__ = (
     "unpark",
     "wake_due",
 )
+
+BUDGET_EXHAUSTED = "retry_budget"
+"""Failure reason of a task that may have had tries left."""
+
+_MINUTE_US = 60_000_000
+
+
+def spend_retry(task: TaskInstance, failure: Failure, tx: Transaction) -> Failure | None:
+    """Take one retry from the budgets. Return the failure to end with if one is exhausted."""
+    over = _exhausted_by_run(task.run, tx) or _exhausted_by_pool(task, tx)
+    if not over:
+        task.run.retried += 1
+        return None
+    task.run.beyond_budget += 1
+    return replace(failure, message=f"{failure.message} ({over})"[:4_096], reason=BUDGET_EXHAUSTED)
+
+
+def _exhausted_by_run(run: Run, tx: Transaction) -> str:
+    own = run.spec.retry_budget
+    most = tx.memory.retries_per_run if own is None else own
+    if most is None or run.retried < most:
+        return ""
+    over = f"the run has used up its {most} retries"
+    if not run.is_over_budget:
+        run.is_over_budget = True
+        tx.outbox.alert_of(run.row, BUDGET_EXHAUSTED, over)
+    return over
+
+
+def _exhausted_by_pool(task: TaskInstance, tx: Transaction) -> str:
+    most, pool = tx.memory.retries_per_pool, task.spec.pool
+    if most is None:
+        return ""
+    minutes, now = tx.memory.retries, tx.steady
+    minute = minutes.get(pool, RetryMinute(now))
+    if not 0 <= now - minute.began < _MINUTE_US:
+        is_next = 0 <= now - minute.began < 2 * _MINUTE_US
+        minute = RetryMinute(now, is_known=is_next and minute.is_over)
+    if minute.count < most:
+        minutes[pool] = replace(minute, count=minute.count + 1)
+        return ""
+    over = f"pool {pool} has used up its {most} retries a minute"
+    if not (minute.is_over or minute.is_known):
+        tx.outbox.alert_of(task.run.row, BUDGET_EXHAUSTED, over, task.spec.task_id)
+    minutes[pool] = replace(minute, is_over=True)
+    return over
+
+
+def count_retries(run: Run, rows: Iterable[TaskRow]) -> None:
+    """Add the retries of these task rows to the counts of a run."""
+    for row in rows:
+        if row.try_number <= 1 and row.failure is None and row.state is not TaskState.RETRYING:
+            continue  # as nearly all rows
+        if row.state is TaskState.PENDING or row.state is TaskState.REMOVED:
+            continue
+        run.retried += _retries_of(row)
+        run.beyond_budget += _is_beyond_budget(row)
+    run.is_over_budget |= run.beyond_budget > 0
+
+
+def refund_retries(run: Run, row: TaskRow | TaskInstance) -> None:
+    """Return the retries of a task to the budget of its run: the task is reset."""
+    run.retried -= _retries_of(row)
+    run.beyond_budget -= _is_beyond_budget(row)
+    run.is_over_budget &= run.beyond_budget > 0
+
+
+def correct_retries(run: Run, row: TaskRow | TaskInstance) -> None:
+    """Correct the counts for a task that ends before its retry, or whose failure is replaced."""
+    run.retried -= row.state is TaskState.RETRYING
+    run.beyond_budget -= _is_beyond_budget(row)
+    run.is_over_budget &= run.beyond_budget > 0
+
+
+def _retries_of(row: TaskRow | TaskInstance) -> int:
+    return max(0, row.try_number - 1) + (row.state is TaskState.RETRYING)
+
+
+def _is_beyond_budget(row: TaskRow | TaskInstance) -> bool:
+    return row.failure is not None and row.failure.reason == BUDGET_EXHAUSTED
 
 
 CODE_AGAIN_US = 2_000_000
@@ -158,7 +250,7 @@ def keep_try(
 def succeed(task: TaskInstance, report: Succeeded, tx: Transaction) -> None:
     """End a task whose try returned. Keep its result for the database and for dependent tasks."""
     run, position = task.run, task.position
-    exhausted = iterations.exhausted(task) if report.again else None
+    exhausted = progress.iteration_limit_failure(task) if report.again else None
     if exhausted is not None:
         fail(task, exhausted, tx)
         return
@@ -224,7 +316,7 @@ def fail_or_retry(
             random=tx.random(),
             retry_after_us=retry_after_us,
         )
-    over = None if at is None else retry_budget.spend(task, failure, tx)
+    over = None if at is None else spend_retry(task, failure, tx)
     if at is None or over is not None:
         fail(task, over or failure, tx)
         return

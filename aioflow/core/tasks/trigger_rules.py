@@ -1,25 +1,33 @@
-"""Trigger rules: whether a task runs, by the states in which its parents ended.
+"""Trigger rules: whether a task or child runs, by the states in which its parents ended.
 
-``decide`` takes counts and never visits parents, so that the end of a parent costs one addition
-per child, however many parents there are. Every rule depends only on *which* states occur among
-the parents, so a rule is a function of a set of six, tabulated once.
+``decide`` takes counts and never visits parents, so that the end of a parent costs one addition per
+child, however many parents there are. Every rule depends only on *which* states occur among the
+parents, so a rule is a function of a set of six, tabulated once.
 
 Verdicts come as early as a rule allows. As further parents end, RUN, UPSTREAM_FAILED and SKIP do
 not change, for every rule and in every order, with one exception: under ``all_success`` a SKIP
 turns into UPSTREAM_FAILED when a parent fails after another was skipped. A task that was skipped
 early therefore stays skipped, as in Airflow. Once all parents have ended, no rule waits.
+
+``verdict`` evaluates the rules of one task of a run. It takes the counts of the parents from
+tallies. Exceptions are the mapped parents that children follow index by index: of those, it looks
+up one child.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import TypeAlias
 
-from aioflow.model.states import TriggerRule
+from aioflow.core.state.graph import TALLY, TALLY_OFFSET, Judged
+from aioflow.core.state.task_instance import Run
+from aioflow.core.tasks import stream_expand
+from aioflow.core.tasks.expand import leaves, pick
+from aioflow.model.states import TaskState, TriggerRule
 
-__all__ = ("Verdict", "decide", "decide_share", "together")
+__all__ = ("WHOLE", "Verdict", "decide", "decide_share", "parent_states", "together", "verdict")
 
 
 class Verdict(Enum):
@@ -216,3 +224,96 @@ _RULES: Mapping[TriggerRule, _Rule] = {
     TriggerRule.ALWAYS: _always,
 }
 _TABLE = {rule: tuple(map(judge, range(2 * _UNFINISHED))) for rule, judge in _RULES.items()}
+
+
+WHOLE = -1
+"""Map index of a task that is not mapped, or not expanded yet."""
+
+
+def verdict(run: Run, position: int, index: int = WHOLE) -> Verdict:
+    """Return the verdict of the trigger rules.
+
+    A task over a stream that has yielded items runs if it would run after a success of the stream.
+    """
+    if stream_expand.has_begun(run, position):
+        source = stream_expand.source_of(run, position)
+        if _verdict_assuming(run, position, index, source) is Verdict.RUN:
+            return Verdict.RUN
+    return _verdict_assuming(run, position, index)
+
+
+def parent_states(run: Run, position: int, parent: int, index: int) -> Iterator[int]:
+    """Yield the states of the parent's instances that one child of a task depends on."""
+    group = run.groups.get(parent)
+    if group is None:
+        yield run.states[parent]
+    elif index == WHOLE:
+        yield TaskState.PENDING  # each child is evaluated by itself
+    else:
+        for number in _indexes(run, position, parent, index):
+            yield group.states[number]
+
+
+def _indexes(run: Run, position: int, parent: int, index: int) -> Iterator[int]:
+    mapped = run.spec.tasks[position].mapped
+    assert mapped is not None  # noqa: S101 - only mapped tasks follow others
+    if parent in mapped.along:
+        yield index
+        return
+    one_to_one = run.groups[position].one_to_one
+    assert one_to_one is not None  # noqa: S101
+    if len(one_to_one.widths) == 1:
+        yield index
+        return
+    picks = pick(mapped, index, one_to_one.widths)
+    pairs = zip(leaves(mapped.sources), picks, strict=True)
+    # An instance that the child uses twice counts once.
+    yield from {number for leaf, number in pairs if leaf.position == parent and number >= 0}
+
+
+def _verdict_assuming(run: Run, position: int, index: int, assumed: int = -1) -> Verdict:
+    """Return the verdict, with one parent assumed to have succeeded."""
+    looks = run.graph.judged[position]
+    if len(looks) == 1:
+        return _group_verdict(run, position, looks[0], index, assumed)
+    return together([_group_verdict(run, position, look, index, assumed) for look in looks])
+
+
+def _group_verdict(run: Run, position: int, look: Judged, index: int, assumed: int) -> Verdict:
+    counts = run.tallies[look.tally * TALLY : (look.tally + 1) * TALLY]
+    for parent in look.indexed:
+        for state in parent_states(run, position, parent, index):
+            counts[0] += 1
+            if state >= TaskState.SUCCESS:
+                counts[TALLY_OFFSET[state]] += 1
+    total, success, failed, upstream_failed, skipped, removed = counts
+    success += assumed in look.parents
+    if look.min_success is not None:
+        return decide_share(
+            look.min_success,
+            total=total,
+            success=success,
+            failed=failed,
+            upstream_failed=upstream_failed,
+            skipped=skipped,
+            removed=removed,
+        )
+    setups = [_setup_state(run, position, look, p, index) for p in look.setups if p != assumed]
+    return decide(
+        look.rule,
+        total=total,
+        success=success,
+        failed=failed,
+        upstream_failed=upstream_failed,
+        skipped=skipped,
+        removed=removed,
+        setup_total=len(look.setups),
+        setup_success=setups.count(TaskState.SUCCESS) + (assumed in look.setups),
+        setup_skipped=setups.count(TaskState.SKIPPED),
+    )
+
+
+def _setup_state(run: Run, position: int, look: Judged, setup: int, index: int) -> int:
+    if setup not in look.indexed:
+        return run.states[setup]
+    return next(parent_states(run, position, setup, index), TaskState.PENDING)

@@ -10,7 +10,7 @@ import msgspec
 
 from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of, own_role
 from aioflow.core.state.crash_trials import may_host, may_host_all
-from aioflow.core.state.dag_version import DagVersion
+from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.packing import PackedTask, TaskShape
 from aioflow.core.state.task_instance import TriggerInstance

@@ -20,10 +20,10 @@ from aioflow.core.state.memory import Memory
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers.assignment import is_stopped, role_of, want_host
 from aioflow.model.dag import DagSpec
-from aioflow.model.dag_triggers import ASSETS, DagTriggerRow, DagTriggerSpec
 from aioflow.model.ids import TriggerNo
 from aioflow.model.states import CODE_MISSING, Failure
 from aioflow.model.timestamps import Timestamp
+from aioflow.model.triggers import ASSETS, DagTriggerRow, DagTriggerSpec
 from aioflow.protocol.commands import StartTrigger, StopTrigger
 from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger, RestoreCode, WakeAt
 from aioflow.protocol.inputs import TimerFired

@@ -1,11 +1,14 @@
-"""Runs that events start: each event is stored with its outcome in one commit.
+"""Runs that events of triggers and assets start: an event is stored with its outcome in one commit.
 
 A host reports the events of a DAG's trigger in order, each with its index in the assignment, which
 detects repetitions. An event with a key is processed once, whichever assignment reports it again
-and when. An event without a key counts as new if a later assignment yields it again.
+and when. An event without a key counts as new if a later assignment yields it again. The host
+learns which events are stored, and may be up to its window ahead of that, unless too many runs of
+the DAG are queued.
 
-The host learns which events are stored, and may be up to its window ahead of that, unless too many
-runs of the DAG are queued.
+An asset event is a named event whose name begins with ``asset:``. The commit in which the task
+succeeds emits it, and each DAG that depends on the asset records it in the same commit. Events stay
+pending until they meet the condition of the DAG. Then all of them start one run.
 """
 
 from __future__ import annotations
@@ -16,24 +19,29 @@ import msgspec
 
 from aioflow.core.runs import create
 from aioflow.core.runs.cancel import cancel
-from aioflow.core.state.dag_triggers import DagTrigger
+from aioflow.core.state.dag_triggers import DagTrigger, PendingAssetEvent
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Fire
 from aioflow.core.transaction import Transaction
+from aioflow.core.triggers.assignment import is_stopped
 from aioflow.core.triggers.dag_triggers import fail, retry, spec_of, wake
-from aioflow.core.triggers.isolation import failure_of_culprit
+from aioflow.core.triggers.migration import failure_of_culprit
+from aioflow.core.triggers.named_events import MadeAnew
 from aioflow.errors import RequestError
 from aioflow.model.dag import DagSpec
-from aioflow.model.dag_triggers import (
+from aioflow.model.ids import TriggerNo
+from aioflow.model.rows import NamedEventRow
+from aioflow.model.timestamps import Timestamp
+from aioflow.model.triggers import (
+    ASSET,
     BY_EVENT,
+    AssetCondition,
     DagEventRow,
     DagTriggerSpec,
     EventOutcome,
-    Held,
+    HeldEvent,
     OutcomeChange,
 )
-from aioflow.model.ids import TriggerNo
-from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.commands import EventsStored
 from aioflow.protocol.inputs import HostLost
 from aioflow.protocol.reports import TriggerFired
@@ -42,15 +50,19 @@ from aioflow.protocol.requests import CreateRun
 __all__ = (
     "LONGEST_HOLD",
     "RUNS_AHEAD",
+    "TRIGGERING_EVENTS",
     "asked_keys",
+    "awaited_assets",
     "conf_of",
+    "continue_triggers",
     "due",
     "fire",
-    "is_full",
+    "has_full_queue",
+    "is_condition_met",
     "lose_host",
+    "record_asset_events",
     "restarted",
-    "settle",
-    "start",
+    "start_run",
 )
 
 RUNS_AHEAD = 10_000
@@ -118,7 +130,7 @@ def _store(one: DagTrigger, spec: DagTriggerSpec, report: TriggerFired, tx: Tran
         )
         _tell(one, sequence, reason, tx)
     elif spec.debounce_us is None:
-        outcome, run_no, reason = start(one, spec, sequence, report.key, report.payload, tx)
+        outcome, run_no, reason = start_run(one, spec, sequence, report.key, report.payload, tx)
     else:
         _hold(one, spec.debounce_us, event_no, report, tx)
     tx.fires.append(Fire(one.row.class_path, report.key))
@@ -143,7 +155,7 @@ def _hold(
     before = one.row.held
     since = tx.steady if before is None else before.since
     due_at = min(tx.steady + quiet_us, since + LONGEST_HOLD * quiet_us)
-    held = Held(one.row.sequence - 1, event_no, report.key, report.payload, since, due_at)
+    held = HeldEvent(one.row.sequence - 1, event_no, report.key, report.payload, since, due_at)
     one.row = msgspec.structs.replace(one.row, held=held)
     if before is not None:
         tx.batch.of_dags.outcomes.append(OutcomeChange(before.event_no, EventOutcome.REPLACED))
@@ -174,7 +186,7 @@ def due(trigger_no: TriggerNo, at: Timestamp, tx: Transaction) -> None:
         )
     else:
         of = (held.sequence, held.key, held.payload)
-        change = OutcomeChange(held.event_no, *start(one, spec, *of, tx))
+        change = OutcomeChange(held.event_no, *start_run(one, spec, *of, tx))
     tx.batch.of_dags.outcomes.append(change)
 
 
@@ -186,7 +198,7 @@ def restarted(tx: Transaction) -> None:
             wake(one, one.looks_at, tx)
 
 
-def start(
+def start_run(
     one: DagTrigger,
     spec: DagTriggerSpec,
     sequence: int,
@@ -215,7 +227,7 @@ def start(
     return EventOutcome.RUN, run.run_no, None
 
 
-def is_full(dag_id: str, memory: Memory) -> bool:
+def has_full_queue(dag_id: str, memory: Memory) -> bool:
     """Return whether so many runs of a DAG are queued that events must not start more."""
     return len(memory.queued_runs.get(dag_id, ())) >= RUNS_AHEAD
 
@@ -269,12 +281,12 @@ def _tell(one: DagTrigger, sequence: int, reason: str, tx: Transaction) -> None:
 
 def _credit(one: DagTrigger, tx: Transaction) -> None:
     """Let the trigger continue, unless too many runs are queued."""
-    if one.taken < one.index and one.hosting and not is_full(one.row.dag_id, tx.memory):
+    if one.taken < one.index and one.hosting and not has_full_queue(one.row.dag_id, tx.memory):
         one.taken = one.index
         tx.credit(EventsStored(one.row.trigger_no, one.hosting, one.taken))
 
 
-def settle(tx: Transaction) -> None:
+def continue_triggers(tx: Transaction) -> None:
     """Let the triggers continue that had to wait for runs of their DAGs to end."""
     for dag_id in sorted(tx.eased_dags):
         one = tx.memory.dag_triggers.of(dag_id)
@@ -295,3 +307,121 @@ def lose_host(lost: HostLost, tx: Transaction) -> None:
             failure = failure_of_culprit(one.row.class_path, lost, tx.memory)
             if failure is not None:
                 fail(one, failure, tx)
+
+
+PENDING_LIMIT = 1_000
+"""Maximum number of pending events of one asset per DAG. The oldest are dropped."""
+
+TOLD_LIMIT = 100
+"""Maximum number of events of each asset that are passed to a run: the latest."""
+
+EXTRA_LIMIT = 4_096
+"""Maximum size in bytes of the extra data of an external event. Of more only the size is passed."""
+
+TRIGGERING_EVENTS = "triggering_events"
+"""The parameter of a DAG that receives the events that started a run."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(MadeAnew)
+
+
+def record_asset_events(tx: Transaction) -> None:
+    """Record the asset events of this turn for their DAGs. Each DAG starts one run at most."""
+    standing = tx.memory.dag_triggers
+    taken: dict[TriggerNo, DagTrigger] = {}
+    for event in tx.asset_events:
+        for taker in standing.takers(event.name.removeprefix(ASSET)):
+            if spec_of(taker, tx.memory) is not None:
+                _record_asset_event(taker, event, tx)
+                taken[taker.row.trigger_no] = taker
+    tx.asset_events.clear()
+    for taker in taken.values():
+        _start_if_met(taker, tx)
+    tx.placed_dags += sorted(tx.eased_dags)  # fewer runs wait: pending events may start one
+    while tx.placed_dags:  # pending events may meet another condition, or start a run again
+        one = standing.of(tx.placed_dags.pop())
+        if one is not None:
+            _start_if_met(one, tx)
+
+
+def is_condition_met(condition: AssetCondition, there: set[str]) -> bool:
+    """Return whether these assets meet a condition."""
+    found = (
+        part in there if isinstance(part, str) else is_condition_met(part, there)
+        for part in condition.parts
+    )
+    return all(found) if condition.is_all else any(found)
+
+
+def awaited_assets(one: DagTrigger) -> str:
+    """Describe which assets a DAG waits for, and how many events of each are pending."""
+    condition = one.condition
+    if condition is None:
+        return ""
+    counts = (f"{name} ({len(one.pending.get(name, ()))})" for name in condition.names())
+    return ("all of " if condition.is_all else "any of ") + ", ".join(counts)
+
+
+def _record_asset_event(one: DagTrigger, event: NamedEventRow, tx: Transaction) -> None:
+    name = event.name.removeprefix(ASSET)
+    tx.dag_triggers.note(one)
+    sequence = one.row.sequence
+    one.row = msgspec.structs.replace(one.row, sequence=sequence + 1)
+    row = DagEventRow(
+        event_no=tx.numbers.take(),
+        trigger_no=one.row.trigger_no,
+        sequence=sequence,
+        key=str(event.event_no),
+        at=tx.now,
+        outcome=EventOutcome.HELD,
+        asset=name,
+        data=_received_event(event),
+    )
+    tx.batch.of_dags.events.append(row)
+    before = one.pending.get(name, ())
+    for old in before[: max(0, len(before) - PENDING_LIMIT + 1)]:
+        tx.batch.of_dags.outcomes.append(OutcomeChange(old.event_no, EventOutcome.REPLACED))
+    kept = before[-(PENDING_LIMIT - 1) :]
+    one.pending = {
+        **one.pending,
+        name: (*kept, PendingAssetEvent(row.event_no, sequence, row.data or b"")),
+    }
+
+
+def _received_event(event: NamedEventRow) -> bytes:
+    """Return the event as a run receives it. The data of an external event is the extra."""
+    of: dict[str, Any] = {"id": event.event_no, "run_id": None, "task_id": None, "map_index": -1}
+    try:
+        told = _decode.decode(event.data)
+    except msgspec.DecodeError:
+        size = len(event.data)
+        extra = msgspec.Raw(event.data) if size <= EXTRA_LIMIT else {"size_bytes": size}
+        return _encode({**of, "extra": extra})
+    more = {"run_id": told.run_id, "task_id": told.task_id, "map_index": told.map_index}
+    return _encode({**of, **more, "extra": told.extra})
+
+
+def _start_if_met(one: DagTrigger, tx: Transaction) -> None:
+    """Start a run with all pending events, if they meet the condition."""
+    memory, dag_id = tx.memory, one.row.dag_id
+    spec = spec_of(one, memory)
+    condition = one.condition
+    if condition is None or spec is None or is_stopped(dag_id, memory):
+        return
+    if has_full_queue(dag_id, memory):
+        return
+    there = {name for name in condition.names() if one.pending.get(name)}
+    if not is_condition_met(condition, there):
+        return
+    tx.dag_triggers.note(one)
+    pending, one.pending = one.pending, {}
+    told = {
+        name: [msgspec.Raw(event.data) for event in events[-TOLD_LIMIT:]]
+        for name, events in pending.items()
+        if name in there
+    }
+    last = max(event.sequence for events in pending.values() for event in events)
+    payload = _encode({TRIGGERING_EVENTS: told})
+    outcome = start_run(one, spec, last, None, payload, tx)
+    for events in pending.values():
+        tx.batch.of_dags.outcomes += [OutcomeChange(event.event_no, *outcome) for event in events]

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from aioflow.core.state.streams import EventStream
-from aioflow.core.state.task_instance import TriggerInstance
+from aioflow.core.state.task_instance import EventStream, TriggerInstance
 from aioflow.core.transaction import Transaction
 from aioflow.model.rows import EventRow, TriggerRow
 from aioflow.model.states import Failure, TriggerState

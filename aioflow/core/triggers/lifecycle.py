@@ -3,16 +3,16 @@
 ``waiting`` -> ``fired`` -> deleted when the work it resumed has ended; or ``waiting`` -> ``ending``
 -> deleted when its host has released it. A report of an earlier assignment is late and ignored,
 because the trigger has moved since. A stream is ``waiting`` while its trigger continues, and
-``fired`` once that has ended, until its events are consumed.
+``fired`` once that has ended, until its events are consumed. A person may fire a trigger manually.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from aioflow.core.runs.run import alert, end
+from aioflow.core.runs.progress import alert, end
 from aioflow.core.state.task_instance import TaskInstance, TriggerInstance
-from aioflow.core.tasks import durable_calls, stream_consumer
+from aioflow.core.tasks import durable_calls, streams
 from aioflow.core.tasks.tries import (
     begin_try,
     fail_or_retry,
@@ -26,13 +26,16 @@ from aioflow.core.tasks.tries import (
     unpark,
 )
 from aioflow.core.transaction import Transaction
-from aioflow.core.triggers import event_stream, isolation
+from aioflow.core.triggers import event_stream, migration
 from aioflow.core.triggers.assignment import REASSIGNED, host, let_go, unhost
-from aioflow.core.triggers.pausing import PAUSED
+from aioflow.core.triggers.event_stream import MANUAL_INDEX
+from aioflow.core.triggers.migration import PAUSED
+from aioflow.errors import RequestError, UnknownTrigger
 from aioflow.model.rows import FROM_START, TriggerRow
 from aioflow.model.states import CODE_MISSING, Failure, TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
-from aioflow.protocol.effects import RestoreCode, Warn
+from aioflow.protocol.commands import StopTrigger
+from aioflow.protocol.effects import ReleaseTrigger, RestoreCode, Warn
 from aioflow.protocol.inputs import CodeRestored, HostLost
 from aioflow.protocol.reports import (
     Awaiting,
@@ -44,6 +47,7 @@ from aioflow.protocol.reports import (
     TriggerEnded,
     TriggerFired,
 )
+from aioflow.protocol.requests import FireTrigger
 
 __all__ = (
     "await_triggers",
@@ -51,6 +55,7 @@ __all__ = (
     "defer",
     "fail_parked",
     "fire",
+    "fire_manually",
     "lose_host",
     "next_event",
     "open_stream",
@@ -95,7 +100,7 @@ def _begin(task: TaskInstance, row: TriggerRow, tx: Transaction) -> None:
     tx.new_wait(wait)
     tx.move(task, TaskState.DEFERRED)
     if wait.is_handled:
-        stream_consumer.begin_to_wait(task, wait, tx)
+        streams.defer_until_events(task, wait, tx)
     else:
         task.waits = (wait,)
         tx.wake_task(task, row.deadline_at)
@@ -105,7 +110,7 @@ def _begin(task: TaskInstance, row: TriggerRow, tx: Transaction) -> None:
 def start(task: TaskInstance, tx: Transaction) -> None:
     """Defer a task before any of its try has run, without a worker."""
     if task.resumed is not None:
-        stream_consumer.wait_again(task, tx)
+        streams.wait_for_stream(task, tx)
         return
     trigger = task.spec.start_trigger
     assert trigger is not None  # noqa: S101 - what was granted says so
@@ -162,7 +167,7 @@ def fire(wait: TriggerInstance, report: TriggerFired, tx: Transaction) -> None:
     if report.hosting != wait.hosting or wait.state is not TriggerState.WAITING or task is None:
         return
     if wait.is_handled:
-        stream_consumer.take(wait, task, report, tx)
+        streams.store_event(wait, task, report, tx)
         return
     if wait.stream is not None:
         event_stream.take(wait, report, tx)
@@ -177,7 +182,7 @@ def fire(wait: TriggerInstance, report: TriggerFired, tx: Transaction) -> None:
         tx.move_wait(wait, TriggerState.FIRED, event=report.payload, key=report.key)
         task.waits, task.resumed = (), wait
     elif durable_calls.fire(wait, report, tx):
-        _let_go_of_waits(task, wait, tx)
+        _release_waits(task, wait, tx)
     else:
         return
     requeue(task, tx)
@@ -190,7 +195,7 @@ def _end_task(
     tx: Transaction,
 ) -> None:
     """End the task with an event, without a worker."""
-    _let_go_of_waits(task, wait, tx)
+    _release_waits(task, wait, tx)
     match report.ends:
         case "success":
             body = report.payload or None
@@ -218,7 +223,7 @@ def _leads_nowhere(wait: TriggerInstance) -> Failure:
     return Failure(type="TriggerFailed", message=message, reason="trigger_yield")
 
 
-def _let_go_of_waits(
+def _release_waits(
     task: TaskInstance,
     fired: TriggerInstance | None,
     tx: Transaction,
@@ -295,7 +300,7 @@ def _tell(wait: TriggerInstance, failure: Failure, tx: Transaction) -> None:
 def _end_stream(wait: TriggerInstance, failure: Failure | None, tx: Transaction) -> None:
     task = wait.task
     if wait.is_handled:
-        stream_consumer.ended(wait, failure, tx)
+        streams.stream_ended(wait, failure, tx)
         return
     event_stream.close(wait, failure, tx)
     if task is None or not durable_calls.is_after(task, wait) or not event_stream.is_over(wait):
@@ -318,7 +323,7 @@ def _fail(
     if task is None:
         tx.drop_wait(wait)
         return
-    _let_go_of_waits(task, wait, tx)
+    _release_waits(task, wait, tx)
     unpark(task, tx, "cancelled")
     sensor = task.spec.sensor
     if sensor is not None and sensor.on_error == "ignore" and failure.reason == "trigger":
@@ -336,7 +341,7 @@ def fail_parked(task: TaskInstance, report: Failed, tx: Transaction) -> None:
     if task.state is not TaskState.DEFERRED or report.interrupted:
         unpark(task)  # its waits continue, and then it runs again from the top
         return
-    _let_go_of_waits(task, None, tx)
+    _release_waits(task, None, tx)
     unpark(task)
     fail_or_retry(
         task,
@@ -350,15 +355,15 @@ def fail_parked(task: TaskInstance, report: Failed, tx: Transaction) -> None:
 def time_out(task: TaskInstance, at: Timestamp, tx: Transaction) -> None:
     """Process the deadline of a wait."""
     wait = task.wait
-    if wait is not None and stream_consumer.has_batch(wait):
-        stream_consumer.go_on(task, tx)  # it has waited for a full batch long enough
+    if wait is not None and streams.has_batch(wait):
+        streams.resume_with_events(task, tx)  # it has waited for a full batch long enough
         return
     if wait is None or at != (task.deadline_at if wait.stream else wait.row.deadline_at):
         return  # it waits for something else by now
     ends_try = task.ends_at is not None and task.ends_at <= max(at, tx.steady)
     if wait.row.ordinal >= 0 and not ends_try:
         durable_calls.time_out(task, tx)
-        _let_go_of_waits(task, None, tx, reason="timeout")
+        _release_waits(task, None, tx, reason="timeout")
         return
     if wait.row.timeout_method and not ends_try:
         _resume_late(task, wait, tx)
@@ -366,7 +371,7 @@ def time_out(task: TaskInstance, at: Timestamp, tx: Transaction) -> None:
     failure = Failure(
         type="TaskTimeout", message=_too_long(task, wait, ends_try=ends_try), reason="timeout"
     )
-    _let_go_of_waits(task, None, tx, reason="timeout")
+    _release_waits(task, None, tx, reason="timeout")
     unpark(task, tx, "timeout")
     fail_or_retry(task, failure, tx)
 
@@ -379,7 +384,7 @@ def _too_long(task: TaskInstance, wait: TriggerInstance, *, ends_try: bool) -> s
             f"the try took longer than its execution_timeout of {seconds:g} s; "
             f"{row.class_path} had given no event"
         )
-    limit = stream_consumer.timeout_of(wait) if wait.is_handled else None
+    limit = streams.event_timeout(wait) if wait.is_handled else None
     if limit is None:
         limit = (row.deadline_at or row.since) - row.since
     return f"{row.class_path} gave no event in {limit / 1e6:g} s"
@@ -406,7 +411,7 @@ def _resume_late(task: TaskInstance, wait: TriggerInstance, tx: Transaction) -> 
 
 def lose_host(lost: HostLost, tx: Transaction) -> None:
     """Release the triggers of a lost host. Only the trigger whose code killed it is charged."""
-    isolation.blame(lost, tx)
+    migration.isolate_culprit(lost, tx)
     memory = tx.memory
     culprit = memory.waits.get(lost.culprit)  # packed or not
     memory.packing.lose(lost.role, memory.hosting)
@@ -419,7 +424,7 @@ def lose_host(lost: HostLost, tx: Transaction) -> None:
             unhost(wait)
     if culprit is None or culprit.role != lost.role or culprit.state is not TriggerState.WAITING:
         return
-    failure = isolation.failure_of_culprit(culprit.row.class_path, lost, memory)
+    failure = migration.failure_of_culprit(culprit.row.class_path, lost, memory)
     if failure is not None and culprit.stream is not None:
         _end_stream(culprit, failure, tx)
     elif failure is not None:
@@ -446,3 +451,61 @@ def stop(task: TaskInstance, reason: str, tx: Transaction) -> None:
     if task.worker >= 0 or task.is_hosted:
         tx.effects.append(stop_of(task, task.start_no, reason))
     tx.slots.release(task)
+
+
+_NO_PAYLOAD = msgspec.msgpack.encode(None)
+
+
+def fire_manually(request: FireTrigger, tx: Transaction) -> tuple[str, str, int]:
+    """Process the event as if the trigger had yielded it. Return run, task and map index.
+
+    It ends the trigger, unless that is a stream: its host must release it, as after any wait that
+    has ended. A stream continues.
+
+    Raises:
+        UnknownTrigger: If no such trigger waits.
+        RequestError: If its event cannot be given manually.
+    """
+    of_dag = tx.memory.dag_triggers.get(request.trigger_no)
+    if of_dag is not None:
+        raise RequestError(
+            f"trigger {request.trigger_no} starts runs of {of_dag.row.dag_id}; start one yourself "
+            f"with `aioflow dags trigger {of_dag.row.dag_id}`"
+        )
+    wait = tx.memory.waits.get(request.trigger_no)
+    if wait is None or wait.task is None or wait.state is not TriggerState.WAITING:
+        raise UnknownTrigger(request.trigger_no)
+    task = wait.task
+    told = task.run.row.run_id, task.spec.task_id, task.map_index
+    end = _release_effect(wait)
+    fire(wait, _manual_event(wait, request, tx), tx)
+    if end is not None:
+        tx.effects.append(end)
+    return told
+
+
+def _manual_event(wait: TriggerInstance, request: FireTrigger, tx: Transaction) -> TriggerFired:
+    ends, payload = "", request.payload
+    if wait.row.ordinal < 0 and not wait.row.next_method and wait.stream is None:
+        if wait.task is not None and wait.task.spec.feeds_limit is not None:
+            raise RequestError(
+                f"the event of trigger {request.trigger_no} is a result that others expand over, "
+                "which cannot be given by hand; mark the task instead"
+            )
+        ends, payload = "success", b"" if payload == _NO_PAYLOAD else payload
+    return TriggerFired(
+        trigger_no=wait.row.trigger_no,
+        hosting=wait.hosting,
+        index=MANUAL_INDEX,
+        at=tx.now,
+        payload=payload,
+        key=request.key,
+        ends=ends,
+    )
+
+
+def _release_effect(wait: TriggerInstance) -> ReleaseTrigger | None:
+    """Return the effect that releases the trigger from its host; ``None`` if none is needed."""
+    if wait.stream is not None or not wait.hosting:
+        return None
+    return ReleaseTrigger(StopTrigger(wait.row.trigger_no, wait.hosting, "finished"), wait.role)

@@ -1,8 +1,16 @@
-"""Migration of triggers to the newest code of their file: the row stays, the class is replaced.
+"""Moves of triggers to newer code or other hosts: for changed files, pauses and blocked loops.
 
 A trigger is released by its host, and assigned again once that has confirmed. So events that it
-yields until then still count, and two instances of it never run at once. Only triggers move whose
-class, or code on which it depends, has changed.
+yields until then still count, and two instances of it never run at once. Its row, its fields,
+``since``, last event and deadline stay.
+
+* Migration: only triggers move to the newest code of their file whose class, or code on which it
+  depends, has changed.
+* Pause: triggers of a DAG with ``if_paused="stop"`` are released, and assigned again when the DAG
+  is resumed. Which ones are stopped is not stored, because it follows from the row of the DAG.
+* Isolation: a class moves to the quarantine host when it blocks its event loop too often or for too
+  long, or when its host had to be replaced because of it. There such classes can block only each
+  other. A class moves back on request, or with a restart of the daemon.
 """
 
 from __future__ import annotations
@@ -12,30 +20,51 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from aioflow.core.state.attribution import LoopBlocker
+from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of
 from aioflow.core.state.dag_triggers import DagTrigger
-from aioflow.core.state.dag_version import DagVersion
+from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import TriggerInstance
 from aioflow.core.transaction import Transaction
-from aioflow.core.triggers.assignment import HOSTLESS, REASSIGNED, host, newest_version, role_of
-from aioflow.core.triggers.dag_triggers import place_of
+from aioflow.core.triggers.assignment import (
+    HOSTLESS,
+    REASSIGNED,
+    host,
+    is_stopped,
+    newest_version,
+    role_of,
+)
+from aioflow.core.triggers.dag_triggers import place_all, place_of
+from aioflow.errors import UnknownClass
 from aioflow.model.ids import TriggerNo
-from aioflow.model.states import TriggerState
+from aioflow.model.states import Failure, TriggerState
 from aioflow.protocol.commands import StopTrigger
-from aioflow.protocol.effects import ReleaseTrigger
+from aioflow.protocol.effects import ReleaseTrigger, Warn
 from aioflow.protocol.inputs import (
     FileParsed,
+    HostLost,
     IsolateTriggerClass,
+    LoopBlocked,
     MigrateTriggers,
     PauseTriggers,
     TriggerCapacityChanged,
 )
 
 __all__ = (
+    "BLOCKED",
+    "PAUSED",
     "REHOST_AT_ONCE",
+    "STOPPED_AT_ONCE",
+    "failure_of_culprit",
     "file_parsed",
+    "isolate_culprit",
+    "loop_blocked",
+    "migrate_triggers",
+    "move_class",
     "move_next",
-    "rehost",
+    "pause_triggers",
+    "release_class",
     "room_changed",
 )
 
@@ -58,7 +87,7 @@ def file_parsed(parsed: FileParsed, tx: Transaction) -> None:
         tx.effects.append(MigrateTriggers(parsed.file, parsed.version))
 
 
-def rehost(entry: MigrateTriggers, tx: Transaction) -> None:
+def migrate_triggers(entry: MigrateTriggers, tx: Transaction) -> None:
     """Release the next triggers of a file that must be assigned again."""
     found = _outdated(entry.version, entry.after, tx.memory)
     move_next(entry, found, tx, reason=REASSIGNED, most=REHOST_AT_ONCE)
@@ -139,3 +168,180 @@ def _is_other(
     if now is None:
         return False  # its class is in a package or was deleted: it stays as it is
     return memory.trigger_code.get(was, {}).get(class_path) != now
+
+
+PAUSED = "paused"
+"""The reason to release a trigger whose DAG is paused."""
+
+STOPPED_AT_ONCE = 250
+"""Maximum number of triggers released or assigned in one turn. The others follow."""
+
+
+def pause_triggers(entry: PauseTriggers, tx: Transaction) -> None:
+    """Release the next triggers of a DAG, or assign them again."""
+    memory = tx.memory
+    if is_stopped(entry.dag_id, memory) != entry.is_stopped:
+        return  # the opposite has been requested since
+    move_next(entry, _misplaced_by_pause(entry, memory), tx, reason=PAUSED, most=STOPPED_AT_ONCE)
+
+
+def _misplaced_by_pause(entry: PauseTriggers, memory: Memory) -> Iterator[TriggerInstance]:
+    """Yield the triggers of a DAG that have a host though it is stopped, or the reverse, by number.
+
+    Triggers that have not confirmed their release yet are assigned when they do.
+    """
+    parking = memory.packing
+    forms = {
+        number
+        for form, number in parking.forms.numbered()
+        if form.dag_version.graph.spec.dag_id == entry.dag_id and form.class_path not in HOSTLESS
+    }
+    for number in parking.numbers(forms, entry.after):
+        wait = parking.peek(number)
+        if wait is None or wait.task is None or wait.state is not TriggerState.WAITING:
+            continue
+        is_its = wait.run.row.dag_id == entry.dag_id and wait.row.class_path not in HOSTLESS
+        if is_its and bool(wait.hosting) == entry.is_stopped:
+            yield wait
+
+
+BLOCKED = "blocked"
+"""The failure reason of a host that was killed because its event loop was blocked."""
+
+
+def loop_blocked(report: LoopBlocked, tx: Transaction) -> None:
+    """Count and log a step that blocks an event loop. Quarantine the class above a limit."""
+    found = _blocker_of(report, tx.memory)
+    if found is None:
+        return  # its task ended meanwhile
+    tx.memory.loop_blockers.note(found, report, tx.at)
+    _log_block(found, report, tx)
+    if found.kind != "trigger" or is_own(report.role):  # there it can block only its own DAG
+        return
+    if not found.is_quarantined and found.is_offender(tx.steady):
+        tx.effects.append(IsolateTriggerClass(found.name, is_quarantined=True))
+
+
+def release_class(class_path: str, tx: Transaction) -> bool:
+    """Move the triggers of a class back to the shared host. Return whether it was in quarantine.
+
+    Raises:
+        UnknownClass: If the class has never blocked an event loop.
+    """
+    found = tx.memory.loop_blockers.of_class(class_path)
+    if found is None:
+        raise UnknownClass(class_path)
+    found.offences = ()
+    tx.effects.append(IsolateTriggerClass(class_path, is_quarantined=False))
+    return found.is_quarantined
+
+
+def move_class(entry: IsolateTriggerClass, tx: Transaction) -> None:
+    """Move a class into quarantine or back: release those of its triggers that are elsewhere.
+
+    They are assigned to the right host when their present host confirms, see ``migration``. Those
+    without a host are assigned now. Many triggers take several turns.
+    """
+    memory = tx.memory
+    found = memory.loop_blockers.find("trigger", entry.class_path)
+    if found.is_quarantined != entry.is_quarantined:
+        if entry.after >= 0:
+            return  # superseded
+        found.is_quarantined = entry.is_quarantined
+        what = "goes into" if entry.is_quarantined else "comes out of"
+        tx.effects.append(Warn(f"a trigger class {what} quarantine", {"trigger": found.name}))
+        if entry.is_quarantined:
+            _alert_isolation(found, tx)
+    move_next(entry, _misplaced_of_class(entry, memory), tx, reason=REASSIGNED, most=REHOST_AT_ONCE)
+    if entry.after < 0:
+        place_all(tx)
+
+
+def _alert_isolation(found: LoopBlocker, tx: Transaction) -> None:
+    message = f"triggers of class {found.name} hold up their loop: they go into quarantine"
+    tx.outbox.alert("quarantine", message, run_id=found.run_id, task_id=found.task_id)
+
+
+def isolate_culprit(lost: HostLost, tx: Transaction) -> None:
+    """Quarantine the class that blocked a loop for so long that its host was killed."""
+    wait = tx.memory.waits.get(lost.culprit)
+    class_path = lost.class_path if wait is None else wait.row.class_path
+    if class_path and lost.failure.reason == BLOCKED and not is_own(lost.role):
+        tx.effects.append(IsolateTriggerClass(class_path, is_quarantined=True))
+
+
+def failure_of_culprit(class_path: str, lost: HostLost, memory: Memory) -> Failure | None:
+    """Return the failure of the trigger that ran when its host died; ``None`` if it continues.
+
+    A blocking trigger gets a second chance in a host where it blocks no others. A trigger that ran
+    when its host was killed from outside is not charged, see ``memory.crash_suspects``.
+    """
+    if lost.failure.reason != BLOCKED:
+        known = (memory.active_tasks, memory.waits, memory.dag_triggers)
+        return memory.crash_suspects.failure(lost, *known)
+    if lost.role == TRIGGERS:
+        return None
+    where = "its host in quarantine too" if lost.role == QUARANTINE else "the own host of its DAG"
+    message = f"{class_path} held up {where}: {lost.failure.message}"
+    return Failure(type="Stalled", message=message, reason="stalled")
+
+
+def _misplaced_of_class(entry: IsolateTriggerClass, memory: Memory) -> Iterator[TriggerInstance]:
+    """Yield the triggers of a class that have no host or the wrong one, by number."""
+    parking = memory.packing
+    forms = {no for form, no in parking.forms.numbered() if form.class_path == entry.class_path}
+    for number in parking.numbers(forms, entry.after):
+        wait = parking.peek(number)
+        if wait is None or wait.row.class_path != entry.class_path or wait.task is None:
+            continue
+        role = role_of(entry.class_path, wait.run.dag_version, memory)
+        if wait.state is TriggerState.WAITING and not (wait.hosting and wait.role == role):
+            yield wait
+
+
+def _blocker_of(report: LoopBlocked, memory: Memory) -> LoopBlocker | None:
+    """Return the counters of the class or task in a report, with its current names."""
+    if kind_of(report.role) == ASYNC:
+        task = memory.active_tasks.get(report.culprit)
+        if task is None:
+            return None
+        run, task_id = task.run.row, task.name
+        found = memory.loop_blockers.find("task", f"{run.dag_id}.{task.spec.task_id}")
+    else:
+        wait = memory.waits.get(report.culprit)
+        of_dag = memory.dag_triggers.get(report.culprit)
+        if of_dag is not None:
+            return memory.loop_blockers.find("trigger", of_dag.row.class_path)
+        if wait is None:  # no task waits for it, and it is slow to stop
+            return (
+                memory.loop_blockers.find("trigger", report.class_path)
+                if report.class_path
+                else None
+            )
+        run, task_id = wait.run.row, "" if wait.task is None else wait.task.name
+        found = memory.loop_blockers.find("trigger", wait.row.class_path)
+    found.run_id, found.task_id = run.run_id, task_id or found.task_id
+    return found
+
+
+def _log_block(found: LoopBlocker, report: LoopBlocked, tx: Transaction) -> None:
+    if not found.may_tell(tx.steady):
+        return
+    found.told_at = tx.steady
+    facts: dict[str, str | int] = {
+        found.kind: found.name,
+        "run_id": found.run_id,
+        "task_id": found.task_id,
+        "place": found.place,
+        "milliseconds": report.milliseconds,
+        "count": found.count,
+        "host": report.role,
+    }
+    if found.kind == "trigger":
+        facts["trigger_id"] = report.culprit
+        of_dag = tx.memory.dag_triggers.get(report.culprit)
+        if of_dag is not None:
+            facts["dag_id"] = of_dag.row.dag_id
+    verb = "held up" if report.is_over else "holds up"
+    doing = "importing " if report.is_loading else ""
+    tx.effects.append(Warn(f"{doing}user code {verb} the loop of its host", facts))

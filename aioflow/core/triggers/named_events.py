@@ -11,9 +11,9 @@ import msgspec
 
 from aioflow.core.state.task_instance import TaskInstance
 from aioflow.core.transaction import Transaction
-from aioflow.model.dag_triggers import ASSET
 from aioflow.model.ids import RunNo
 from aioflow.model.rows import NamedEventRow
+from aioflow.model.triggers import ASSET
 from aioflow.protocol.requests import EmitEvent
 
 __all__ = ("REQUESTS_KEPT", "MadeAnew", "announce", "emit", "store")

@@ -1,10 +1,10 @@
-"""Runs migrations within the transaction that ``store.schema`` has opened."""
+"""Runs migrations within the transaction that ``store.tables`` has opened."""
 
 from __future__ import annotations
 
 from alembic import context
 
-from aioflow.store.schema import REVISION_TABLE
+from aioflow.store.tables import REVISION_TABLE
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -31,22 +31,42 @@ _PACKAGES = frozenset(
         "airflow.utils",
     }
 )
-CONTENTS = {
-    "airflow.configuration": "configuration",
-    "airflow.exceptions": "exceptions",
-    "airflow.models": "models",
-    "airflow.models.baseoperator": "models",
-    "airflow.sdk": "sdk",
-    "airflow.sdk.definitions._internal.types": "types",
-    "airflow.sdk.exceptions": "exceptions",
-    "airflow.sdk.timezone": "timezone",
-    "airflow.sensors.base": "sensors",
-    "airflow.triggers.base": "base",
-    "airflow.triggers.temporal": "temporal",
-    "airflow.utils.context": "context",
-    "airflow.utils.timezone": "timezone",
+_EXCEPTIONS = ("sdk", ("AirflowException", "AirflowFailException", "AirflowSkipException"))
+_TIMEZONE = (
+    "timezone",
+    (
+        *("convert_to_utc", "datetime", "is_localized", "is_naive", "make_aware", "make_naive"),
+        *("parse", "utc", "utcnow"),
+    ),
+)
+CONTENTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "airflow.configuration": ("sdk", ("AirflowConfigException", "conf")),
+    "airflow.exceptions": _EXCEPTIONS,
+    "airflow.models": ("sdk", ("BaseOperator",)),
+    "airflow.models.baseoperator": ("sdk", ("BaseOperator",)),
+    "airflow.sdk": (
+        "sdk",
+        (
+            *("AirflowException", "BaseOperator", "BaseSensorOperator", "BaseTrigger", "Context"),
+            *("PokeReturnValue", "TriggerEvent"),
+        ),
+    ),
+    "airflow.sdk.definitions._internal.types": ("sdk", ("NOTSET", "ArgNotSet", "is_arg_set")),
+    "airflow.sdk.exceptions": _EXCEPTIONS,
+    "airflow.sdk.timezone": _TIMEZONE,
+    "airflow.sensors.base": ("sdk", ("BaseSensorOperator", "PokeReturnValue")),
+    "airflow.triggers.base": (
+        "triggers",
+        (
+            *("BaseEventTrigger", "BaseTrigger", "StartTriggerArgs", "TaskFailedEvent"),
+            *("TaskSkippedEvent", "TaskSuccessEvent", "TriggerEvent"),
+        ),
+    ),
+    "airflow.triggers.temporal": ("triggers", ("DateTimeTrigger", "TimeDeltaTrigger")),
+    "airflow.utils.context": ("sdk", ("Context",)),
+    "airflow.utils.timezone": _TIMEZONE,
 }
-"""The module in this package that provides the contents of each Airflow module."""
+"""For each Airflow module: the module in this package that defines its names, and the names."""
 
 
 def install() -> None:
@@ -128,10 +148,8 @@ def names_of(module: str) -> tuple[str, ...]:
     """Return the names in the stand-in for an Airflow module."""
     if module == _ROOT:
         return ("__version__",)
-    if module not in CONTENTS:
-        return ()
-    ours = importlib.import_module(f"{_HERE}.{CONTENTS[module]}")
-    return tuple(ours.__all__)
+    _, names = CONTENTS.get(module, ("", ()))
+    return names
 
 
 def _root_spec() -> importlib.machinery.ModuleSpec | None:
@@ -155,7 +173,7 @@ def _spec(name: str) -> importlib.machinery.ModuleSpec:
 
 
 class _Loader:
-    """Fills a module with the public names of the module that provides its contents."""
+    """Fills a module with its names from the module in this package that defines them."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return None
@@ -170,5 +188,6 @@ class _Loader:
         if name == _ROOT:
             vars(module)["__version__"] = STANDS_FOR
         if name in CONTENTS:
-            ours = importlib.import_module(f"{_HERE}.{CONTENTS[name]}")
-            vars(module).update({public: getattr(ours, public) for public in ours.__all__})
+            source, names = CONTENTS[name]
+            ours = importlib.import_module(f"{_HERE}.{source}")
+            vars(module).update({public: getattr(ours, public) for public in names})

@@ -1,20 +1,83 @@
-"""``airflow.sdk``: the part that triggers and operators use."""
+"""``airflow.sdk``, and the other modules of Airflow that triggers and operators import names from.
+
+The finder says which name belongs to which module.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+from aioflow.author.deferral import Fail, PokeReturnValue, Skip, default_deferrable
 from aioflow.author.operator import Context
 from aioflow.author.operator import Operator as BaseOperator
 from aioflow.author.operator import Sensor as BaseSensorOperator
-from aioflow.author.signals import PokeReturnValue
-from aioflow.worker.airflow.base import BaseTrigger, TriggerEvent
-from aioflow.worker.airflow.exceptions import AirflowException
+from aioflow.worker.airflow.triggers import BaseTrigger, TriggerEvent
 
 __all__ = (
+    "NOTSET",
+    "AirflowConfigException",
     "AirflowException",
+    "AirflowFailException",
+    "AirflowSkipException",
+    "ArgNotSet",
     "BaseOperator",
     "BaseSensorOperator",
     "BaseTrigger",
     "Context",
     "PokeReturnValue",
     "TriggerEvent",
+    "conf",
+    "is_arg_set",
 )
+
+_REQUIRED: Any = object()
+
+
+class AirflowConfigException(Exception):
+    """The setting does not exist, and no fallback was given."""
+
+
+class _Conf:
+    """Provides ``[operators] default_deferrable``; any other setting has the caller's fallback."""
+
+    def get(self, section: str, key: str, fallback: Any = _REQUIRED, **options: Any) -> Any:
+        """Return the fallback.
+
+        Raises:
+            AirflowConfigException: If there is none.
+        """
+        if fallback is _REQUIRED:
+            raise AirflowConfigException(f"section/key [{section}/{key}] not found in config")
+        return fallback
+
+    def getboolean(self, section: str, key: str, fallback: Any = _REQUIRED, **options: Any) -> Any:
+        """Return whether operators defer by default; for any other setting, the fallback."""
+        if (section, key) == ("operators", "default_deferrable"):
+            return default_deferrable()
+        return self.get(section, key, fallback)
+
+    getint = getfloat = get
+
+
+conf = _Conf()
+
+
+class AirflowException(Exception):
+    """The base class of Airflow's own exceptions."""
+
+
+AirflowSkipException = Skip
+AirflowFailException = Fail
+
+
+class ArgNotSet:
+    """The type of ``NOTSET``."""
+
+
+NOTSET = ArgNotSet()
+"""Represents an argument that was not given, where ``None`` has a meaning."""
+
+
+def is_arg_set(value: object) -> bool:
+    """Return whether an argument was given."""
+    return not isinstance(value, ArgNotSet)

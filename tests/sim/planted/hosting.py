@@ -16,15 +16,15 @@ BUGS = (
         needs="`sys.exit()` in a `def` task: its process ends, an interruption, not a failure",
         edits=(
             Edit(
-                "aioflow.worker.run_body",
+                "aioflow.worker.slot",
                 "run_body",
-                "return at_once(ended_badly(node, start, began_at, exc, operator))",
+                "return run_steps(ended_badly(node, start, began_at, exc, operator))",
                 """
-                from aioflow.author.signals import TaskDeferred
+                from aioflow.author.deferral import TaskDeferred
 
                 if not isinstance(exc, (Exception, TaskDeferred)):
                     raise
-                return at_once(ended_badly(node, start, began_at, exc, operator))
+                return run_steps(ended_badly(node, start, began_at, exc, operator))
                 """,
             ),
         ),
@@ -39,7 +39,7 @@ BUGS = (
         needs="`sys.exit()` in a trigger, or where its class is loaded: the whole host ends",
         edits=(
             Edit(
-                "aioflow.worker.triggers",
+                "aioflow.worker.triggerer",
                 "TriggerHost._host",
                 "BaseException",
                 "(Exception, asyncio.CancelledError)",
@@ -114,7 +114,7 @@ BUGS = (
         needs="a re-hosting, a timeout or a shutdown of a trigger with `on_kill`",
         edits=(
             Edit(
-                "aioflow.worker.triggers",
+                "aioflow.worker.triggerer",
                 "TriggerHost._clean_up",
                 "reason == _CANCELLED",
                 "reason != _FINISHED",
@@ -153,7 +153,7 @@ BUGS = (
         where="host",
         needs="a newer order for a trigger that the host has",
         edits=(
-            Edit("aioflow.worker.triggers", "TriggerHost._start", "self._end(known, _REASSIGNED)"),
+            Edit("aioflow.worker.triggerer", "TriggerHost._start", "self._end(known, _REASSIGNED)"),
         ),
         seen_by="tests/worker/test_triggerer.py"
         "::test_a_repeated_hosting_is_one_and_a_newer_one_takes_over",

@@ -42,7 +42,12 @@ BUGS = (
         where="core",
         needs="a clear, or a mark, of a running task, then the report of its start",
         edits=(
-            Edit("aioflow.core.repair.reset", "reset", "after_clear(old.start_no)", "old.start_no"),
+            Edit(
+                "aioflow.core.repair.reset",
+                "reset_task",
+                "after_clear(old.start_no)",
+                "old.start_no",
+            ),
         ),
         seed=Seed(1, 0),
     ),
@@ -73,7 +78,7 @@ BUGS = (
         edits=(
             Edit(
                 "aioflow.core.repair.reset",
-                "reset",
+                "reset_task",
                 "tx.batch.gone_results.append(task.task_no)",
             ),
         ),
@@ -85,7 +90,9 @@ BUGS = (
         promise="what waits for the previous run looks at the one before the deleted",
         where="core",
         needs="`depends_on_past`, and a deleted run that did not succeed",
-        edits=(Edit("aioflow.core.delete", "delete", "previous.forget(row.dag_id, order, tx)"),),
+        edits=(
+            Edit("aioflow.core.retention", "delete_run", "previous.forget(row.dag_id, order, tx)"),
+        ),
         seed=Seed(1, 32),
     ),
     PlantedBug(

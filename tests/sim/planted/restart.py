@@ -17,7 +17,7 @@ BUGS = (
         edits=(
             Edit(
                 "aioflow.core.runs.restore",
-                "Restoring._add",
+                "RunRestore._add",
                 "task.try_number = row.try_number",
             ),
         ),
@@ -33,8 +33,8 @@ BUGS = (
         needs="a crash while something runs: `interruptions` does not change",
         edits=(
             Edit(
-                "aioflow.core.runs.restart",
-                "_resume_live",
+                "aioflow.core.runs.restore",
+                "_resume_task",
                 "cut_short(task, failure, tx)",
                 """
                 from aioflow.core.tasks.tries import requeue
@@ -72,8 +72,8 @@ BUGS = (
         needs="a crash while something is retrying",
         edits=(
             Edit(
-                "aioflow.core.runs.restart",
-                "_resume_live",
+                "aioflow.core.runs.restore",
+                "_resume_task",
                 "tx.wake_task(task, task.due_at)",
                 """
                 if task.state is TaskState.SENSING:
@@ -93,8 +93,8 @@ BUGS = (
         needs="a crash during a wait with a deadline that no event ends",
         edits=(
             Edit(
-                "aioflow.core.runs.restart",
-                "_resume_live",
+                "aioflow.core.runs.restore",
+                "_resume_task",
                 "tx.wake_task(task, task.wait.row.deadline_at)",
             ),
         ),
@@ -108,8 +108,8 @@ BUGS = (
         needs="a crash while a try is claimed, or queued after a start",
         edits=(
             Edit(
-                "aioflow.core.runs.restart",
-                "_resume_live",
+                "aioflow.core.runs.restore",
+                "_resume_task",
                 """
                 case TaskState.QUEUED:
                     tx.slots.offer(task)
@@ -131,7 +131,7 @@ BUGS = (
         needs="a crash in the middle of a fan-out",
         edits=(
             Edit(
-                "aioflow.core.runs.run",
+                "aioflow.core.runs.progress",
                 "resume",
                 """
                 if group.has_fresh and run.states[group.position] == TaskState.RUNNING:
@@ -150,10 +150,10 @@ BUGS = (
         where="core",
         needs="a crash in the middle of a fan-out that another task follows",
         edits=(
-            Edit("aioflow.core.tasks.recount", "retally", "stream_expand.count(group)"),
+            Edit("aioflow.core.runs.task_counts", "retally", "stream_expand.count(group)"),
             Edit(
                 "aioflow.core.runs.restore",
-                "Restoring.look_back",
+                "RunRestore.look_back",
                 """
                 for expansion in self._expansions:
                     stream_expand.restore(self.run, expansion)
@@ -172,7 +172,7 @@ BUGS = (
         needs="a crash after a parent failed by its upstream, beside one that has not ended",
         edits=(
             Edit(
-                "aioflow.core.tasks.recount",
+                "aioflow.core.runs.task_counts",
                 "retally",
                 """
                 if not state.is_live:
@@ -196,13 +196,13 @@ BUGS = (
         needs="a crash between the expansion and the first child's start",
         edits=(
             Edit(
-                "aioflow.core.tasks.recount",
+                "aioflow.core.runs.task_counts",
                 "retally",
                 "TaskState.RUNNING",
                 "TaskState.RUNNING if any(fan_out.states) else TaskState.PENDING",
             ),
             Edit(
-                "aioflow.core.runs.run",
+                "aioflow.core.runs.progress",
                 "_expand",
                 "position in run.groups",
                 "position in run.groups and any(run.groups[position].states)",
@@ -218,7 +218,7 @@ BUGS = (
         needs="a crash, or a turn that is undone, in the middle of a fan-out",
         edits=(
             Edit(
-                "aioflow.core.tasks.recount",
+                "aioflow.core.runs.task_counts",
                 "recount",
                 "rewind(group)",
                 """
@@ -238,7 +238,7 @@ BUGS = (
         needs="a crash, or a turn that is undone, in a fan-out that another task follows",
         edits=(
             Edit(
-                "aioflow.core.tasks.recount",
+                "aioflow.core.runs.task_counts",
                 "retally",
                 """
                 for ended in (one for one in TaskState if not one.is_live):
@@ -259,7 +259,7 @@ BUGS = (
         needs="a restart between the end of a loop and the start of what comes after it",
         edits=(
             Edit(
-                "aioflow.core.tasks.recount",
+                "aioflow.core.runs.task_counts",
                 "retally",
                 """
                 if group.is_loop and group.is_over:
@@ -277,8 +277,8 @@ BUGS = (
         needs="a crash between an alert's commit and its delivery",
         edits=(
             Edit(
-                "aioflow.core.runs.restart",
-                "_go_on_with_dags",
+                "aioflow.core.runs.restore",
+                "_resume_dags",
                 """
                 for kind in list(memory.outbox_quotas):
                     tx.outbox.read_on(kind)
@@ -297,8 +297,8 @@ BUGS = (
         needs="a crash between the order to end a trigger and its host's report",
         edits=(
             Edit(
-                "aioflow.core.runs.restart",
-                "_sweep",
+                "aioflow.core.runs.restore",
+                "_delete_stray_triggers",
                 """
                 for wait in list(memory.waits.objects.values()):
                     if wait.state is TriggerState.ENDING:
@@ -314,7 +314,7 @@ BUGS = (
         promise="a pool is never exceeded",
         where="core",
         needs="a deferred task in such a pool, then a restart",
-        edits=(Edit("aioflow.core.runs.restart", "_go_on", "tx.slots.keep_all(run)"),),
+        edits=(Edit("aioflow.core.runs.restore", "_resume_run", "tx.slots.keep_all(run)"),),
         seen_by="tests/core/test_pools.py::test_what_waits_weighs_the_same_after_a_restart",
         seed=Seed(2, 1000),
     ),
@@ -324,7 +324,7 @@ BUGS = (
         promise="people are alerted of what is late",
         where="core",
         needs="a crash between the start of a run and its deadline",
-        edits=(Edit("aioflow.core.runs.restart", "_go_on_with_dags", "deadline_alerts.arm(tx)"),),
+        edits=(Edit("aioflow.core.runs.restore", "_resume_dags", "alerts.arm_deadlines(tx)"),),
         seen_by="tests/core/test_deadline_alerts.py"
         "::test_a_deadline_is_not_lost_by_a_restart_whenever_that_comes",
         seed=Seed(1, 3),
@@ -335,9 +335,7 @@ BUGS = (
         promise="a run that takes too long fails",
         where="core",
         needs="a crash while a run with a `run_timeout` is running",
-        edits=(
-            Edit("aioflow.core.runs.restart", "_go_on", "deadline_alerts.arm_timeout(run, tx)"),
-        ),
+        edits=(Edit("aioflow.core.runs.restore", "_resume_run", "alerts.arm_timeout(run, tx)"),),
         seen_by="tests/core/test_deadline_alerts.py::test_the_time_of_a_run_goes_on_over_a_restart",
         seed=Seed(1, 4),
     ),
@@ -347,7 +345,7 @@ BUGS = (
         promise="each event starts its run, or it is stored why not",
         where="core",
         needs="a crash while an event is held by `debounce`",
-        edits=(Edit("aioflow.core.runs.restart", "_go_on_with_dags", "event_runs.restarted(tx)"),),
+        edits=(Edit("aioflow.core.runs.restore", "_resume_dags", "event_runs.restarted(tx)"),),
         seed=Seed(1, 13),
     ),
 )

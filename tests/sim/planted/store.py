@@ -15,7 +15,9 @@ BUGS = (
         where="store",
         needs="a second claim, then a commit under the first, at the number it expects",
         edits=(
-            Edit("aioflow.store.sql", "FENCE", "_node.c.epoch == _bound(_node, 'epoch', 'epoch')"),
+            Edit(
+                "aioflow.store.changes", "FENCE", "_node.c.epoch == _bound(_node, 'epoch', 'epoch')"
+            ),
         ),
         seen_by="tests/store/test_contract.py::test_a_fenced_node_writes_nothing",
         seed=Seed(2, 1),
@@ -28,7 +30,7 @@ BUGS = (
         needs="a commit that is applied and whose reply is lost",
         edits=(
             Edit(
-                "aioflow.store.sql",
+                "aioflow.store.changes",
                 "FENCE",
                 "_node.c.commit_no == _bound(_node, 'commit_no', 'before')",
                 "_node.c.commit_no >= _bound(_node, 'commit_no', 'before')",
@@ -47,7 +49,7 @@ BUGS = (
         needs="a batch with a guard that does not hold",
         edits=tuple(
             Edit(module, "_run", "count != len(rows)", "count > len(rows)")
-            for module in ("aioflow.store.sqlite", "aioflow.store.postgres")
+            for module in ("aioflow.store.sqlite.store", "aioflow.store.postgres.store")
         ),
         seen_by="tests/store/test_contract.py::test_a_refused_batch_leaves_nothing",
         seed=Seed(2, 1),
@@ -60,7 +62,7 @@ BUGS = (
         needs="a kill, a full disk or a refusal between the two",
         edits=(
             Edit(
-                "aioflow.store.sqlite",
+                "aioflow.store.sqlite.store",
                 "SqliteStore._apply",
                 """
                 if not _advanced(raw, epoch, batch):
@@ -85,7 +87,7 @@ BUGS = (
         needs="the same task interrupted again and again, by crashes only",
         edits=(
             Edit("aioflow.store.changes", "_TASK_CHANGED", "'interruptions'"),
-            Edit("aioflow.store.run_rows", "task_changes", "change.interruptions"),
+            Edit("aioflow.store.batch_rows", "task_changes", "change.interruptions"),
         ),
         seed=Seed(2, 0),
     ),
@@ -97,7 +99,7 @@ BUGS = (
         needs="a second claim, then a commit under the first",
         edits=(
             Edit(
-                "aioflow.store.sql",
+                "aioflow.store.changes",
                 "_claim",
                 "_node.c.epoch + literal_column('1')",
                 "_node.c.epoch",
@@ -126,7 +128,7 @@ BUGS = (
             Edit(
                 "aioflow.store.changes",
                 "KINDS",
-                "_kind('new clear', tables.clear_request, Action.INSERT, run_rows.new_clears)",
+                "_kind('new clear', tables.clear_request, Action.INSERT, batch_rows.new_clears)",
             ),
         ),
         seed=Seed(2, 0),

@@ -16,13 +16,13 @@ BUGS = (
         needs="a failed task; a crash before the next turn leaves its run without an end",
         edits=(
             Edit(
-                "aioflow.core.runs.restart",
-                "_go_on",
+                "aioflow.core.runs.restore",
+                "_resume_run",
                 "run.row.quarantine is None",
                 "run.row.quarantine is None and run.groups",
             ),
             Edit(
-                "aioflow.core.runs.run",
+                "aioflow.core.runs.progress",
                 "end",
                 "_step(run, follows, tx)",
                 """
@@ -37,7 +37,7 @@ BUGS = (
                 "_continue_run",
                 "go_on(run, tx)",
                 """
-                from aioflow.core.runs.run import resume
+                from aioflow.core.runs.progress import resume
 
                 resume(run, tx)
                 """,
@@ -53,13 +53,13 @@ BUGS = (
         needs="a crash between the end of the source and the next turn",
         edits=(
             Edit(
-                "aioflow.core.runs.run",
+                "aioflow.core.runs.progress",
                 "resume",
                 "[p for p in run.graph.order if run.states[p] == TaskState.PENDING]",
                 "[p for p in run.graph.order if run.spec.tasks[p].mapped is None]",
             ),
             Edit(
-                "aioflow.core.runs.run",
+                "aioflow.core.runs.progress",
                 "end",
                 "_step(run, follows, tx)",
                 """
@@ -75,7 +75,7 @@ BUGS = (
                 "_continue_run",
                 "go_on(run, tx)",
                 """
-                from aioflow.core.runs.run import step
+                from aioflow.core.runs.progress import step
 
                 tasks = run.spec.tasks
                 step(run, (p for p in run.graph.order if tasks[p].mapped), tx)
@@ -93,7 +93,7 @@ BUGS = (
         needs="a window smaller than the width, then another expansion",
         edits=(
             Edit(
-                "aioflow.core.runs.run",
+                "aioflow.core.runs.progress",
                 "_make_group",
                 "tx.numbers.take(numbers)",
                 "tx.numbers.take(min(numbers, spec.window or numbers))",
@@ -131,8 +131,8 @@ BUGS = (
                 "tx.put_off(run)",
             ),
             Edit(
-                "aioflow.core.runs.restart",
-                "_go_on",
+                "aioflow.core.runs.restore",
+                "_resume_run",
                 """
                 if not run.state.is_live and run.clearing is None:
                     cancel_tasks(run, tx)
@@ -298,7 +298,7 @@ BUGS = (
         promise="each transition calls its own callback",
         where="core",
         needs="a retry of a task with `on_retry` or `on_failure`",
-        edits=(Edit("aioflow.core.callbacks", "_EVENTS", "'retry'", "'failure'"),),
+        edits=(Edit("aioflow.core.outbox", "_TASK_EVENTS", "'retry'", "'failure'"),),
         seen_by="tests/core/test_outbox.py::test_each_transition_owes_its_own_callback",
         seed=Seed(1, 0),
     ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from alembic import op
 
-from aioflow.store.schema import statements
+from aioflow.store.tables import statements
 
 __all__ = ("branch_labels", "depends_on", "down_revision", "revision", "upgrade")
 

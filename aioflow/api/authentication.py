@@ -1,0 +1,399 @@
+"""Authentication: cache of accounts, tokens and sessions; password hashes; login throttling.
+
+The cache has the state as of the last commit, so a request is authenticated without a query.
+
+Throttling makes password guessing take impractically long, and locks out no user. Each address
+has a bucket of a few tries, and gets one back every few seconds. Each name has a larger bucket
+that refills faster, so that no single address uses up the tries of a name. A successful login
+costs none. Where a name has logged in before from an address, that pair has a bucket of its own:
+guessing from elsewhere does not use it up.
+
+All state of the throttle is bounded, and an attacker cannot evict entries of others: names without
+an account never displace names of users, and a rejected try is not recorded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import math
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+import anyio
+import argon2
+import msgspec
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from aioflow._threads import in_thread
+from aioflow.errors import AccountRefused, TooManyLogins
+from aioflow.model.access import HOME, AccountRow, CallerKind, LoginRow, Role, TokenRow
+from aioflow.model.batch import Batch
+from aioflow.model.timestamps import Timestamp
+from aioflow.store import Store
+
+__all__ = (
+    "TOKEN_PREFIX",
+    "AuthCache",
+    "Caller",
+    "LoginThrottle",
+    "Passwords",
+    "checked_password",
+    "digest_of",
+)
+
+TOKEN_PREFIX = "aio_"  # noqa: S105 - what tokens begin with, so that scanners find lost ones
+
+_USED_AGAIN_US = 60_000_000
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """The authenticated sender of a request.
+
+    Attributes:
+        scopes: The DAGs that a token is valid for; ``None`` for all.
+        number: Of the token or session; -1 for the home's own token and socket.
+    """
+
+    name: str
+    role: Role
+    kind: CallerKind
+    scopes: tuple[str, ...] | None = None
+    number: int = -1
+
+
+def digest_of(secret: str, cookie: str = "") -> bytes:
+    """Return the stored digest of a token, or of the value of the cookie with that name."""
+    return hashlib.sha256(f"{cookie}{secret}".encode("utf-8", "surrogateescape")).digest()
+
+
+class AuthCache:
+    """Accounts, tokens and sessions, updated by each commit.
+
+    Attributes:
+        uses: Times of token uses still to be stored, by token number. A use less than a minute
+            after the last one is left out.
+    """
+
+    def __init__(self) -> None:
+        self.uses: dict[int, Timestamp] = {}
+        self._accounts: dict[int, AccountRow] = {}
+        self._tokens: dict[int, TokenRow] = {}
+        self._logins: dict[int, LoginRow] = {}
+        self._names: dict[str, int] = {}
+        self._token_of: dict[bytes, int] = {}
+        self._login_of: dict[bytes, int] = {}
+        self._changed: set[tuple[str, int]] | None = None
+
+    async def load(self, store: Store) -> None:
+        """Read the stored rows. Rows committed meanwhile take precedence."""
+        known: set[tuple[str, int]] = set()
+        self._changed = known
+        accounts = await store.list_accounts()
+        tokens = await store.list_tokens()
+        logins = await store.list_logins()
+        self._changed = None
+        self._put_accounts([row for row in accounts if ("account", row.account_no) not in known])
+        self._put_tokens([row for row in tokens if ("token", row.token_no) not in known])
+        self._put_logins([row for row in logins if ("login", row.login_no) not in known])
+
+    def committed(self, batch: Batch) -> None:
+        """Apply a batch."""
+        for number in batch.gone_accounts:
+            self._note("account", number)
+            self._drop_account(number)
+        for number in batch.gone_tokens:
+            self._note("token", number)
+            token = self._tokens.pop(number, None)
+            if token is not None:
+                self._token_of.pop(token.digest, None)
+        for number in batch.gone_logins:
+            self._note("login", number)
+            login = self._logins.pop(number, None)
+            if login is not None:
+                self._login_of.pop(login.digest, None)
+        self._put_accounts(batch.accounts)
+        self._put_tokens(batch.tokens)
+        self._put_logins(batch.logins)
+
+    def account(self, name: str) -> AccountRow | None:
+        """Return the account with this name."""
+        number = self._names.get(name)
+        return None if number is None else self._accounts[number]
+
+    def places(self) -> list[tuple[str, str]]:
+        """Return the name and address of each session."""
+        return [(login.name, login.address) for login in self._logins.values()]
+
+    def of_token(self, given: str, now: Timestamp) -> Caller | None:
+        """Return the caller with this token, if it is valid now."""
+        if not given.startswith(TOKEN_PREFIX):
+            return None
+        number = self._token_of.get(digest_of(given))
+        row = None if number is None else self._tokens[number]
+        if row is None or not _is_token_good(row, now):
+            return None
+        if now - max(row.last_used_at or 0, self.uses.get(row.token_no, 0)) >= _USED_AGAIN_US:
+            self.uses[row.token_no] = now
+        return Caller(
+            name=row.name, role=row.role, kind="token", scopes=row.scopes, number=row.token_no
+        )
+
+    def of_cookie(self, name: str, given: str, now: Timestamp) -> Caller | None:
+        """Return the caller with this session, if it is active and its cookie has this name."""
+        number = self._login_of.get(digest_of(given, name))
+        row = None if number is None else self._logins[number]
+        if row is None or row.expires_at <= now:
+            return None
+        if row.name == HOME:
+            return Caller(name=HOME, role=Role.ADMIN, kind="session", number=row.login_no)
+        account = self.account(row.name)
+        if account is None or account.is_disabled:
+            return None
+        return Caller(name=row.name, role=account.role, kind="session", number=row.login_no)
+
+    def is_good(self, caller: Caller, now: Timestamp) -> bool:
+        """Return whether an authenticated caller still has access."""
+        match caller.kind:
+            case "home":
+                return True
+            case "token":
+                token = self._tokens.get(caller.number)
+                return token is not None and _is_token_good(token, now)
+            case "session":
+                login = self._logins.get(caller.number)
+                return login is not None and login.expires_at > now
+
+    def _note(self, kind: str, number: int) -> None:
+        if self._changed is not None:
+            self._changed.add((kind, number))
+
+    def _put_accounts(self, rows: list[AccountRow]) -> None:
+        for row in rows:
+            self._accounts[row.account_no] = row
+            self._names[row.name] = row.account_no
+            self._note("account", row.account_no)
+
+    def _put_tokens(self, rows: list[TokenRow]) -> None:
+        for row in rows:
+            self._tokens[row.token_no] = row
+            self._token_of[row.digest] = row.token_no
+            self._note("token", row.token_no)
+
+    def _put_logins(self, rows: list[LoginRow]) -> None:
+        for row in rows:
+            self._logins[row.login_no] = row
+            self._login_of[row.digest] = row.login_no
+            self._note("login", row.login_no)
+
+    def _drop_account(self, number: int) -> None:
+        row = self._accounts.pop(number, None)
+        if row is not None and self._names.get(row.name) == number:
+            del self._names[row.name]
+
+
+def _is_token_good(row: TokenRow, now: Timestamp) -> bool:
+    return row.revoked_at is None and (row.expires_at is None or row.expires_at > now)
+
+
+_PASSWORD_SHORTEST, _PASSWORD_LONGEST = 10, 1_024  # characters
+_HASHING_THREADS = 1
+"""Limits hashing to one core and the memory of one hash, however many logins there are."""
+
+_WAITING_LOGINS = 16
+_AGAIN_SECONDS = 2
+
+# The minimum that OWASP recommends: 19 MiB, two iterations.
+_OWASP = argon2.PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
+
+_NO_USER = "$argon2id$v=19$m={m},t={t},p={p}$c29tZXRoaW5nc2FsdHkxMg${digest}"
+_NO_USER_DIGEST = "ZzO1ZQm0pOZzY6V2v3r8mVJY9b2uZk0h7pXqk0yF1mE"
+
+
+def checked_password(password: str) -> str:
+    """Return the password if its length is valid.
+
+    Raises:
+        AccountRefused: If it is too short, or too long.
+    """
+    if not _PASSWORD_SHORTEST <= len(password) <= _PASSWORD_LONGEST:
+        raise AccountRefused(
+            f"a password has {_PASSWORD_SHORTEST} to {_PASSWORD_LONGEST} characters"
+        )
+    return password
+
+
+class Passwords:
+    """Hashes and verifies passwords. Callers are rejected while too many wait.
+
+    Args:
+        hasher: Its parameters determine how long a hash takes.
+    """
+
+    def __init__(self, hasher: argon2.PasswordHasher = _OWASP) -> None:
+        self._hasher = hasher
+        self._no_user = _NO_USER.format(
+            m=hasher.memory_cost, t=hasher.time_cost, p=hasher.parallelism, digest=_NO_USER_DIGEST
+        ).encode()
+        self._limiter = anyio.CapacityLimiter(_HASHING_THREADS)
+        self._waiting = 0
+
+    async def hashed(self, password: str) -> bytes:
+        """Return the hash of a password.
+
+        Raises:
+            AccountRefused: If the password is invalid.
+            TooManyLogins: If too many callers wait already.
+        """
+        text = checked_password(password).encode("utf-8", "surrogatepass")
+        with self._in_line():
+            return (await in_thread(self._hasher.hash, text, limiter=self._limiter)).encode()
+
+    async def matches(self, secret: bytes | None, password: str) -> bool:
+        """Return whether a password matches a hash. It takes as long for ``None`` as for a hash.
+
+        Raises:
+            TooManyLogins: If too many callers wait already.
+        """
+        if len(password) > _PASSWORD_LONGEST:
+            return False
+        text = password.encode("utf-8", "surrogatepass")
+        with self._in_line():
+            is_same = await in_thread(
+                self._is_of, secret or self._no_user, text, limiter=self._limiter
+            )
+        return is_same and secret is not None
+
+    @contextmanager
+    def _in_line(self) -> Iterator[None]:
+        if self._waiting >= _WAITING_LOGINS:
+            raise TooManyLogins(_AGAIN_SECONDS)
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
+    def _is_of(self, secret: bytes, password: bytes) -> bool:
+        try:
+            return self._hasher.verify(secret, password)
+        except (VerificationError, InvalidHashError):
+            return False
+
+
+_MAX_BUCKETS = 10_000
+"""Entries of each kind; the least recently used are dropped."""
+
+_NETWORK_BITS = 64
+"""IPv6 prefix that counts as one address, since a client usually controls all of its prefix."""
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class _Bucket(msgspec.Struct):
+    left: float
+    at: float
+
+
+class _Buckets(Generic[Key]):
+    """Token buckets of one kind.
+
+    Args:
+        tries: The capacity of a bucket.
+        back_seconds: The time after which one try is restored.
+    """
+
+    def __init__(self, tries: int, back_seconds: float) -> None:
+        self._tries = tries
+        self._back_seconds = back_seconds
+        self._known: OrderedDict[Key, _Bucket] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def missing_seconds(self, key: Key, now: float) -> float:
+        """Return the seconds until a try is available; 0 or less if one is."""
+        return (1 - self._left(key, now)) * self._back_seconds
+
+    def take(self, key: Key, now: float, count: int = 1) -> None:
+        """Take ``count`` tries; -1 returns one."""
+        left = min(self._tries, self._left(key, now) - count)
+        self._known[key] = _Bucket(left, now)
+        self._known.move_to_end(key)
+        if len(self._known) > _MAX_BUCKETS:
+            self._known.popitem(last=False)
+
+    def _left(self, key: Key, now: float) -> float:
+        bucket = self._known.get(key)
+        if bucket is None:
+            return self._tries
+        return min(self._tries, bucket.left + (now - bucket.at) / self._back_seconds)
+
+
+class LoginThrottle:
+    """Counts login tries per address, per name, and per known pair of both."""
+
+    def __init__(self) -> None:
+        self._addresses = _Buckets[str](10, 6.0)
+        self._names = _Buckets[str](30, 2.0)
+        self._strangers = _Buckets[str](30, 2.0)
+        self._own = _Buckets[tuple[str, str]](10, 6.0)
+        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def begin(self, name: str, address: str, now: float, *, is_user: bool) -> None:
+        """Take a try; return it with ``succeed``.
+
+        Args:
+            now: Monotonic seconds.
+            is_user: Whether there is a user of that name. It makes no other difference.
+
+        Raises:
+            TooManyLogins: If no try is left. The state does not change then.
+        """
+        network = _network(address)
+        if (name, network) in self._known:
+            _take_try([(self._own, (name, network))], now)
+        else:
+            names = self._names if is_user else self._strangers
+            _take_try([(self._addresses, network), (names, name)], now)
+
+    def succeed(self, name: str, address: str, now: float) -> None:
+        """Return the try of a successful login, and remember its address."""
+        network = _network(address)
+        if (name, network) in self._known:
+            self._own.take((name, network), now, -1)
+        else:
+            self._addresses.take(network, now, -1)
+            self._names.take(name, now, -1)
+        self.remember(name, address)
+
+    def remember(self, name: str, address: str) -> None:
+        """Record that this name has logged in from this address."""
+        known = (name, _network(address))
+        self._known[known] = None
+        self._known.move_to_end(known)
+        if len(self._known) > _MAX_BUCKETS:
+            self._known.popitem(last=False)
+
+
+def _take_try(from_each: list[tuple[_Buckets[Key], Key]], now: float) -> None:
+    seconds = max(buckets.missing_seconds(key, now) for buckets, key in from_each)
+    if seconds > 0:
+        raise TooManyLogins(math.ceil(seconds))
+    for buckets, key in from_each:
+        buckets.take(key, now)
+
+
+def _network(address: str) -> str:
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return address
+    mapped = found.ipv4_mapped
+    if mapped is not None:
+        return str(mapped)
+    return str(ipaddress.ip_network((found, _NETWORK_BITS), strict=False))

@@ -1,0 +1,399 @@
+"""Task instances of a run as shown to users: row numbers, states, results and logs.
+
+A task instance is located by its position and map index, whether it has a row or not. Of a
+result a small value is shown, else its size. A log has one part per try, with tries numbered
+across clears. A search reads a bounded part of a log at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aioflow._threads import in_thread
+from aioflow.api.page_schemas import LogLinesView, LogLineView
+from aioflow.api.schemas import (
+    TaskView,
+    error_view,
+    iso,
+    plain_bytes,
+    shown_state,
+    task_state_name,
+    unreadable,
+    wait_view,
+)
+from aioflow.model.dag import DagSpec
+from aioflow.model.ids import TaskNo
+from aioflow.model.rows import DAMAGED, ExpansionRow, ResultRow, RunRow, TaskRow, TryRow
+from aioflow.model.states import RunState, TaskState, Wait
+from aioflow.results import read_items, read_one_item, result_path
+from aioflow.store import Store
+from aioflow.telemetry.task_log import WHOLE_LOG, LogPart
+
+__all__ = (
+    "LOG_LINE_BYTES",
+    "RESULT_BYTES",
+    "RunLayout",
+    "ShownResults",
+    "TaskLocation",
+    "absent_state",
+    "find_log_lines",
+    "log_part_of_try",
+    "task_view",
+)
+
+
+class TaskLocation(msgspec.Struct, frozen=True):
+    """The location of one task instance in a run."""
+
+    position: int
+    map_index: int
+    task_no: TaskNo
+
+
+class RunLayout:
+    """The locations of all task instances of a run.
+
+    Args:
+        run: The run.
+        spec: The DAG as of the run's version.
+        expansions: Those known so far. A mapped task without one counts as one instance.
+    """
+
+    def __init__(self, run: RunRow, spec: DagSpec, expansions: Sequence[ExpansionRow]) -> None:
+        self.spec = spec
+        self._first = run.first_task_no
+        self._expansions = {  # a damaged row may name a task that the DAG does not have
+            one.position: one for one in expansions if one.position < len(spec.tasks)
+        }
+
+    @property
+    def total(self) -> int:
+        """Number of task instances."""
+        return sum(self.width(position) for position in range(len(self.spec.tasks)))
+
+    def width(self, position: int) -> int:
+        """Return the number of instances of a task."""
+        expansion = self._expansions.get(position)
+        return 1 if expansion is None else expansion.width
+
+    def is_expanded(self, position: int) -> bool:
+        """Return whether a task has children."""
+        return position in self._expansions
+
+    def is_open(self, position: int) -> bool:
+        """Return whether a task has children and a stream may add more."""
+        expansion = self._expansions.get(position)
+        return expansion is not None and expansion.is_open
+
+    def shown(self, place: TaskLocation) -> tuple[int, int]:
+        """Return the map index and iteration of a task instance as shown to users."""
+        if not self.is_in_loop(place.position):
+            return place.map_index, 0
+        return -1, max(place.map_index, 0)
+
+    def is_in_loop(self, position: int) -> bool:
+        """Return whether a task is in a loop; its ``width`` is the number of iterations begun."""
+        mapped = self.spec.tasks[position].mapped
+        return mapped is not None and mapped.until >= 0
+
+    def last_round(self, position: int) -> int:
+        """Return the last iteration of a task that has begun; -1 if the task is in no loop."""
+        is_round = self.is_in_loop(position) and self.is_expanded(position)
+        return self.width(position) - 1 if is_round else -1
+
+    def place(self, position: int, map_index: int) -> TaskLocation | None:
+        """Locate a task instance; ``None`` if that child or iteration does not exist.
+
+        Args:
+            map_index: The child; in a loop, the iteration. -1 means the mapped task as a whole, or
+                the loop's last iteration.
+        """
+        is_to_come = self.is_in_loop(position) and not self.is_expanded(position)
+        if map_index < 0 or (map_index == 0 and is_to_come):
+            map_index = self.last_round(position)
+        if map_index < 0:
+            return TaskLocation(position, -1, self._first + position)
+        task_no = self.task_no(position, map_index)
+        return None if task_no is None else TaskLocation(position, map_index, task_no)
+
+    def task_no(self, position: int, map_index: int) -> TaskNo | None:
+        """Return the row number of a task instance; ``None`` if the index does not exist."""
+        expansion = self._expansions.get(position)
+        if expansion is None:
+            return self._first + position if map_index < 0 else None
+        return expansion.first_task_no + map_index if 0 <= map_index < expansion.width else None
+
+    def find(self, task_no: TaskNo) -> TaskLocation | None:
+        """Return the location of a row number; ``None`` if it is not of this run."""
+        position = task_no - self._first
+        if 0 <= position < len(self.spec.tasks):
+            return TaskLocation(position, -1, task_no)
+        for expansion in self._expansions.values():
+            map_index = task_no - expansion.first_task_no
+            if 0 <= map_index < expansion.width:
+                return TaskLocation(expansion.position, map_index, task_no)
+        return None
+
+    def page(self, offset: int, limit: int) -> list[TaskLocation]:
+        """Return the locations from ``offset`` on, at most ``limit``."""
+        found: list[TaskLocation] = []
+        for position in range(len(self.spec.tasks)):
+            width = self.width(position)
+            if offset >= width:
+                offset -= width
+                continue
+            found.extend(self._places(position, offset, offset + limit - len(found)))
+            offset = 0
+            if len(found) >= limit:
+                break
+        return found
+
+    def _places(self, position: int, start: int, end: int) -> Iterator[TaskLocation]:
+        expansion = self._expansions.get(position)
+        if expansion is None:
+            yield TaskLocation(position, -1, self._first + position)
+            return
+        for map_index in range(start, min(end, expansion.width)):
+            yield TaskLocation(position, map_index, expansion.first_task_no + map_index)
+
+    @staticmethod
+    def ranges(places: Sequence[TaskLocation], longest: int) -> Iterator[tuple[TaskNo, TaskNo]]:
+        """Yield ``(first, end)`` of adjacent row numbers, so that few queries cover all of them."""
+        first = end = -1
+        for place in places:
+            if place.task_no == end and end - first < longest:
+                end += 1
+                continue
+            if end > first:
+                yield first, end
+            first, end = place.task_no, place.task_no + 1
+        if end > first:
+            yield first, end
+
+    def counts(
+        self, rows: Sequence[tuple[int, TaskState, int]], run_state: RunState
+    ) -> dict[str, int]:
+        """Return the number of task instances in each state, including those without a row.
+
+        Args:
+            rows: As ``Store.count_states`` returns them.
+            run_state: Determines the state of task instances without a row.
+        """
+        counts: dict[str, int] = {}
+        for _, state, count in rows:
+            counts[state.label] = counts.get(state.label, 0) + count
+        absent = self.total - sum(count for _, _, count in rows)
+        if absent > 0:
+            label = absent_state(run_state).label
+            counts[label] = counts.get(label, 0) + absent
+        return dict(sorted(counts.items()))
+
+
+def absent_state(run_state: RunState) -> TaskState:
+    """Return the state of a task without a row.
+
+    It is pending in a live run, successful in a successful one, and cancelled otherwise. A run that
+    was marked manually has ended although its tasks had not.
+    """
+    if run_state.is_live:
+        return TaskState.PENDING
+    return TaskState.SUCCESS if run_state is RunState.SUCCESS else TaskState.CANCELLED
+
+
+def task_view(
+    layout: RunLayout,
+    place: TaskLocation,
+    row: TaskRow | None,
+    run_state: RunState,
+    waits: Mapping[tuple[int, int], Wait | None],
+    results: Mapping[TaskNo, Any],
+    labels: Mapping[TaskNo, str],
+) -> TaskView:
+    """Return one task as JSON shows it.
+
+    Args:
+        run_state: Determines the state of a task without a row.
+        waits: What tasks wait for, by position and map index.
+        results, labels: By the row number of the task.
+    """
+    task = layout.spec.tasks[place.position]
+    map_index, round_number = layout.shown(place)
+    wait = waits.get((place.position, place.map_index))
+    state = absent_state(run_state) if row is None else row.state
+    shown = shown_state(state, run_state, wait)
+    failed = None if row is None else row.failure
+    if failed is not None and state is TaskState.SUCCESS and failed.reason != DAMAGED:
+        failed = None
+    return TaskView(
+        task_id=task.task_id,
+        map_index=map_index,
+        round=round_number,
+        map_label=labels.get(place.task_no),
+        state=shown.label if row is None or shown is not state else task_state_name(row),
+        try_number=0 if row is None else row.try_number,
+        max_tries=task.retry.tries,
+        interruptions=0 if row is None else row.interruptions,
+        started_at=None if row is None else iso(row.started_at),
+        ended_at=None if row is None else iso(row.ended_at),
+        waiting_on=wait_view(wait, state),
+        error=error_view(failed),
+        result=results.get(place.task_no) if state is TaskState.SUCCESS else None,
+    )
+
+
+RESULT_BYTES = 4 * 1024
+"""Largest result that a response contains."""
+
+_RESULT_ITEMS = 100
+"""Stored items read for display; of more only the number is shown."""
+
+
+class ShownResults:
+    """Reads results from the store and from the folder of large results."""
+
+    def __init__(self, store: Store, folder: Path | None) -> None:
+        self._store = store
+        self._folder = folder
+
+    async def shown(self, row: ResultRow) -> Any:
+        """Return a result if it is small. A list that others expand over is in a file of items."""
+        if row.size > RESULT_BYTES:
+            return {"size_bytes": row.size}
+        if row.body is not None:
+            return plain_bytes(row.body)
+        if row.width == 0:
+            return []
+        if row.width is not None and row.size == 0:
+            return await self._items(row)
+        if row.width is None or self._folder is None:
+            return {"size_bytes": row.size}
+        path = result_path(self._folder, row.task_no, row.start_no)
+        try:
+            items = await in_thread(read_items, path)
+        except OSError:
+            return {"size_bytes": row.size}  # deleted, or on another machine
+        except ValueError as exc:
+            return unreadable(exc)
+        return [plain_bytes(item) for item in items]
+
+    async def item(self, row: ResultRow, index: int) -> Any:
+        """Return one item of a list that others expand over, if it is small."""
+        if row.body is not None or self._folder is None:
+            return {"index": index}
+        path = result_path(self._folder, row.task_no, row.start_no)
+        try:
+            body = await in_thread(read_one_item, path, index)
+        except (OSError, IndexError):
+            return {"index": index}  # deleted, or on another machine
+        except ValueError as exc:
+            return unreadable(exc)
+        return {"size_bytes": len(body)} if len(body) > RESULT_BYTES else plain_bytes(body)
+
+    async def _items(self, row: ResultRow) -> Any:
+        """Return the items a task has stored, if they are small."""
+        items = await self._store.list_items(row.task_no, limit=_RESULT_ITEMS)
+        size = sum(len(item.payload) for item in items)
+        if size > RESULT_BYTES or len(items) == _RESULT_ITEMS:
+            return {"items": row.width}
+        return [plain_bytes(item.payload) for item in items]
+
+
+def log_part_of_try(
+    tries: Sequence[TryRow], row: TaskRow | None, try_number: int | None
+) -> LogPart | None:
+    """Return the part of a log that a try printed, or all of it; ``None`` if there is no such try.
+
+    Each ended try has a row, except a first success. The running try has none.
+
+    Args:
+        tries: The tries of the task, in the order of their execution.
+        row: The task's row, if it has one.
+        try_number: Counted from 1, across clears; ``None`` for the whole log.
+    """
+    last = tries[-1] if tries else None
+    if try_number is None:
+        return LogPart(cleared=_clear_notices(tries, row))
+    if try_number <= len(tries):
+        after = tries[try_number - 2].start_no if try_number > 1 else WHOLE_LOG.after
+        return LogPart(after=after, upto=tries[try_number - 1].start_no)
+    if try_number > len(tries) + 1:
+        return None
+    # Later tries have other numbers in their log records, so this selects the current one.
+    own = try_number if row is None else row.try_number
+    return LogPart(after=WHOLE_LOG.after if last is None else last.start_no, try_number=own)
+
+
+def _clear_notices(tries: Sequence[TryRow], row: TaskRow | None) -> tuple[tuple[int, bytes], ...]:
+    """Return the executions after which the task was cleared, with a notice for the log.
+
+    A clear shows in a try number that does not increase.
+    """
+    counts = [(one.start_no, one.try_number) for one in tries]
+    if row is not None and (not counts or row.start_no > counts[-1][0]):
+        counts.append((row.start_no, max(row.try_number, 1)))
+    found = []
+    for at in range(1, len(counts)):
+        (start_no, before), (_, number) = counts[at - 1], counts[at]
+        if number <= before:
+            text = f"\n[aioflow: the task was cleared; try {at + 1} follows]\n"
+            found.append((start_no, text.encode()))
+    return tuple(found)
+
+
+_LOG_PIECE_BYTES = 1024 * 1024
+_LOG_PIECES = 64
+LOG_LINE_BYTES = 4 * 1024
+"""Longer lines are cut here."""
+
+
+async def find_log_lines(
+    read: Callable[[int, int], Awaitable[bytes]], text: str, *, offset: int, limit: int
+) -> LogLinesView:
+    """Return at most ``limit`` matching lines within the next 64 MiB of a log.
+
+    Args:
+        read: Reads the log, given an offset and a number of bytes.
+        text: Text to find, case-insensitive; an empty one matches every line.
+        offset: Start of a line, in bytes.
+    """
+    wanted = text.casefold()
+    found: list[LogLineView] = []
+    rest = b""
+    for _ in range(_LOG_PIECES):
+        piece = await read(offset + len(rest), _LOG_PIECE_BYTES)
+        data = rest + piece
+        is_all = len(piece) < _LOG_PIECE_BYTES
+        ended = len(data) if is_all or len(data) > _LOG_PIECE_BYTES else data.rfind(b"\n") + 1
+        more, after = await in_thread(
+            _matching_log_lines, data[:ended], wanted, offset, limit - len(found)
+        )
+        found += more
+        if len(found) == limit:
+            return LogLinesView(lines=found, next_offset=after)
+        if is_all:
+            return LogLinesView(lines=found, next_offset=None)
+        offset, rest = after, data[ended:]
+    return LogLinesView(lines=found, next_offset=offset)
+
+
+def _matching_log_lines(
+    data: bytes, wanted: str, offset: int, limit: int
+) -> tuple[list[LogLineView], int]:
+    """Return at most ``limit`` matching lines, and the offset behind the last line examined.
+
+    A megabyte of short lines takes long, so this runs in a thread and not on the event loop.
+    """
+    found: list[LogLineView] = []
+    begin = 0
+    while begin < len(data) and len(found) < limit:
+        end = data.find(b"\n", begin) + 1 or len(data)
+        shown = data[begin : min(end, begin + LOG_LINE_BYTES)].decode(errors="replace")
+        shown = shown.rstrip("\r\n")
+        if wanted in shown.casefold():
+            found.append(LogLineView(offset=offset + begin, text=shown))
+        begin = end
+    return found, offset + begin

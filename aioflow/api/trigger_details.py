@@ -1,0 +1,254 @@
+"""Details of triggers: their public fields, and sentences that describe what they wait for.
+
+Fields declared public are shown, all others are masked. A class declares its public fields in
+``public_fields``. The declarations of the catalogue are repeated here because the daemon does not
+import it. Plug-ins are inspected once, in a separate process. For any other class, the host of the
+trigger reports the declaration. Other fields may contain credentials, and so may the user
+information and query of a URL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from aioflow.api.schemas import plain_bytes
+from aioflow.model.triggers import TriggerDescription
+from aioflow.protocol.reports import TriggerKind
+from aioflow.redaction import MASK, Masks, masked_url, masked_urls
+
+__all__ = (
+    "CATALOGUE_FIELDS",
+    "CATALOGUE_SENTENCES",
+    "DETAIL_LENGTH",
+    "PublicFields",
+    "wait_sentence",
+)
+
+Fields: TypeAlias = Mapping[str, Any]
+"""The public fields of a trigger, with URLs masked."""
+
+_NAMED_TASKS = 5
+"""Tasks that a sentence names; further ones are counted."""
+
+
+def wait_sentence(class_path: str, fields: Fields) -> str | None:
+    """Return what a trigger waits for; ``None`` if its class is not in the catalogue."""
+    say = CATALOGUE_SENTENCES.get(class_path)
+    try:
+        return None if say is None else say(fields)
+    except (KeyError, TypeError, ValueError):  # fields of another release, or damaged ones
+        return None
+
+
+def _files_sentence(fields: Fields) -> str:
+    at_least = fields["at_least"]
+    count = "a file" if at_least == 1 else f"{at_least} files"
+    return f"for {count} like {fields['pattern']}"
+
+
+def _event_sentence(fields: Fields) -> str:
+    key = "" if fields.get("key") is None else f" with the key {fields['key']}"
+    return f"for the event {fields['name']}{key}"
+
+
+def _run_sentence(fields: Fields) -> str:
+    task = "" if fields.get("task") is None else f"task {fields['task']} of "
+    if fields.get("run_id") is not None:
+        return f"for {task}run {fields['run_id']} of DAG {fields['dag']}"
+    if fields.get("logical_date") is None:
+        return f"for {task}the next run of DAG {fields['dag']} to end"
+    offset = "" if fields.get("offset") is None else f", offset by {_duration(fields['offset'])}"
+    return f"for {task}the run of DAG {fields['dag']} at {_moment(fields['logical_date'])}{offset}"
+
+
+def _tasks_sentence(fields: Fields) -> str:
+    tasks = list(fields.get("tasks") or ())
+    named = ", ".join(tasks[:_NAMED_TASKS]) + (
+        f" and {len(tasks) - _NAMED_TASKS} more" * (len(tasks) > _NAMED_TASKS)
+    )
+    of = f"{'task' if len(tasks) == 1 else 'tasks'} {named} of " if tasks else ""
+    return f"for {of}the run of DAG {fields['dag']} at {_moment(fields['logical_date'])}"
+
+
+def _http_sentence(fields: Fields) -> str:
+    status = fields["status"]
+    statuses = ", ".join(map(str, status)) if isinstance(status, list) else str(status)
+    return f"for {fields['method']} {fields['url']} to answer {statuses}"
+
+
+def _pages_sentence(fields: Fields) -> str:
+    if fields.get("interval") is None:
+        return f"for the items of {fields['url']}, up to its last page"
+    return f"for new items of {fields['url']}, without end as interval is not None"
+
+
+def _datetime_sentence(fields: Fields) -> str:
+    return f"for {_moment(fields['moment'])}"
+
+
+def _timedelta_sentence(fields: Fields) -> str:
+    return f"for {_duration(fields['delta'])} to pass"
+
+
+def _moment(value: Any) -> str:
+    return str(value).replace("+00:00", "Z")
+
+
+def _duration(value: Any) -> str:
+    return f"{value:g} s" if isinstance(value, int | float) else str(value)
+
+
+CATALOGUE_SENTENCES: Mapping[str, Callable[[Fields], str]] = {
+    "aioflow_triggers.events:EventTrigger": _event_sentence,
+    "aioflow_triggers.external:RunTrigger": _run_sentence,
+    "aioflow_triggers.external:TasksTrigger": _tasks_sentence,
+    "aioflow_triggers.files:FileGoneTrigger": "for the file {path} to be removed".format_map,
+    "aioflow_triggers.files:FileTrigger": "for the file {path}".format_map,
+    "aioflow_triggers.files:FilesTrigger": _files_sentence,
+    "aioflow_triggers.files:NewFiles": "for new files like {pattern}".format_map,
+    "aioflow_triggers.http:HttpTrigger": _http_sentence,
+    "aioflow_triggers.objects:NewObjects": "for new objects like {url}".format_map,
+    "aioflow_triggers.objects:ObjectTrigger": "for the object {url}".format_map,
+    "aioflow_triggers.pages:HttpPagesTrigger": _pages_sentence,
+    "aioflow_triggers.temporal:CronTrigger": (
+        "for the next tick of {expression!r} in {timezone}".format_map
+    ),
+    "aioflow_triggers.temporal:DateTimeTrigger": _datetime_sentence,
+    "aioflow_triggers.temporal:TimeDeltaTrigger": _timedelta_sentence,
+}
+"""By class path. A test compares the keys with the registered catalogue."""
+
+
+DETAIL_LENGTH = 500
+"""Longer details are cut here."""
+
+_BRIEF_FIELDS = 2
+"""Fields in a brief text; classes declare the most significant ones first."""
+
+CATALOGUE_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "aioflow_triggers.events:EventTrigger": ("name", "key", "after"),
+    "aioflow_triggers.external:RunTrigger": ("dag", "task", "run_id", "logical_date", "offset"),
+    "aioflow_triggers.external:TasksTrigger": ("dag", "logical_date", "tasks", "good"),
+    "aioflow_triggers.files:FileGoneTrigger": ("path", "poll_seconds"),
+    "aioflow_triggers.files:FileTrigger": ("path", "poll_seconds", "stable"),
+    "aioflow_triggers.files:FilesTrigger": ("pattern", "at_least", "poll_seconds", "stable"),
+    "aioflow_triggers.files:NewFiles": ("pattern", "stable", "existing", "poll_seconds"),
+    "aioflow_triggers.http:HttpTrigger": (
+        *("url", "method", "status", "interval", "timeout", "body_limit"),
+    ),
+    "aioflow_triggers.objects:NewObjects": ("url", "existing", "interval"),
+    "aioflow_triggers.objects:ObjectTrigger": ("url", "interval"),
+    "aioflow_triggers.pages:HttpPagesTrigger": (
+        *("url", "items", "key", "next_link", "next_cursor", "cursor_parameter"),
+        *("page_parameter", "first_page", "per", "interval", "timeout", "body_limit"),
+    ),
+    "aioflow_triggers.temporal:CronTrigger": ("expression", "timezone"),
+    "aioflow_triggers.temporal:DateTimeTrigger": ("moment",),
+    "aioflow_triggers.temporal:TimeDeltaTrigger": ("delta",),
+}
+"""The declarations of the catalogue's classes; a test checks that they agree."""
+
+
+class PublicFields:
+    """Shows the public fields of triggers.
+
+    Args:
+        masks: Masks texts that are known to be secret.
+    """
+
+    def __init__(self, masks: Masks) -> None:
+        self._masks = masks
+        self._declared = dict(CATALOGUE_FIELDS)
+
+    def learn(self, kinds: Iterable[TriggerKind]) -> None:
+        """Register the public fields that the classes of a plug-in declare."""
+        for kind in kinds:
+            if kind.public_fields:
+                self._declared[kind.class_path] = tuple(kind.public_fields)
+
+    def detail(
+        self, class_path: str, kwargs: bytes | None, watched: TriggerDescription | None = None
+    ) -> str:
+        """Return the description by the trigger's author, else the class with its fields.
+
+        Fields are shown only if the class declares public ones.
+
+        Args:
+            watched: The description from the trigger's host.
+        """
+        if watched is not None and watched.text:
+            return self._safe(watched.text)
+        public = self._public(class_path, watched)
+        fields = None if public is None else plain_bytes(kwargs)
+        if public is None or not isinstance(fields, dict):
+            return class_path
+        shown = ", ".join(
+            f"{name}={_masked(value)!r}" if name in public else f"{name}={MASK.decode()}"
+            for name, value in fields.items()
+            if value is not None and (name in public or value)
+        )
+        name = class_path.rpartition(":")[2]
+        return self._masks.masked_text(f"{name}({shown})")[:DETAIL_LENGTH]
+
+    def sentence(
+        self, class_path: str, kwargs: bytes | None, watched: TriggerDescription | None
+    ) -> str:
+        """Return what a trigger waits for as a sentence, and the result of its last check.
+
+        Args:
+            watched: The description from the trigger's host.
+        """
+        text = None if watched is None or not watched.text else self._safe(watched.text)
+        if text is None and class_path in CATALOGUE_FIELDS:
+            fields = plain_bytes(kwargs)
+            known = fields if isinstance(fields, dict) else {}
+            shown = {
+                name: _masked(known[name]) for name in CATALOGUE_FIELDS[class_path] if name in known
+            }
+            text = wait_sentence(class_path, shown)
+            text = text and self._masks.masked_text(text)
+        text = text or self.detail(class_path, kwargs, watched)
+        note = "" if watched is None or not watched.note else f"; {self._safe(watched.note)}"
+        return f"{text}{note}"[:DETAIL_LENGTH]
+
+    def brief(self, name: str, class_path: str, kwargs: bytes) -> str:
+        """Return the name of a class with the first public fields that are set, if any."""
+        fields = plain_bytes(kwargs)
+        known = fields if isinstance(fields, dict) else {}
+        public = self._declared.get(class_path, ())
+        told = [field for field in public if not _is_unset(known.get(field))][:_BRIEF_FIELDS]
+        shown = ", ".join(
+            f"{field}={_masked(known[field])!r}" if at else repr(_masked(known[field]))
+            for at, field in enumerate(told)
+        )
+        return self._masks.masked_text(f"{name}({shown})") if shown else name
+
+    def _public(
+        self, class_path: str, watched: TriggerDescription | None
+    ) -> Collection[str] | None:
+        """Return the public fields: those registered here, else those reported by the host."""
+        declared = self._declared.get(class_path)
+        if declared is None and watched is not None and watched.public:
+            return watched.public
+        return declared
+
+    def _safe(self, text: str) -> str:
+        """Mask secrets in a text from the trigger's author or its last check."""
+        return self._masks.masked_text(masked_urls(text))[:DETAIL_LENGTH]
+
+
+def _is_unset(value: Any) -> bool:
+    return value is None or value is False
+
+
+def _masked(value: Any) -> Any:
+    match value:
+        case str():
+            return masked_url(value)
+        case list():
+            return [_masked(item) for item in value]
+        case dict():
+            return {name: _masked(item) for name, item in value.items()}
+        case _:
+            return value

@@ -1,0 +1,297 @@
+"""``aioflow up``, ``demo``, ``config``, ``nodes`` and ``top``: run, configure and watch the daemon.
+
+This module only declares commands and runs light ones: the daemon, the demo and the live overview
+are imported when their command runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import sys
+from functools import partial
+from typing import Any
+
+from aioflow.cli.arguments import Nouns, add_command, add_group, positive, seconds
+from aioflow.cli.client import connect
+from aioflow.cli.output import hint, print_json, print_table, say
+from aioflow.cli.queries import read
+
+__all__ = (
+    "add_config",
+    "add_demo",
+    "add_nodes",
+    "add_top",
+    "add_up",
+)
+
+_GC_THRESHOLDS = (10_000, 20, 20)
+
+_SWITCH_SECONDS = 0.0005
+"""Longest time a thread may hold the interpreter while others wait for it. The writer thread needs
+the interpreter for each row; with the default of 5 ms it would wait longer for that than for the
+disk."""
+
+
+def add_up(nouns: Nouns) -> None:
+    """Declare the command."""
+    parser = add_command(
+        nouns,
+        "up",
+        _up,
+        text="run the daemon until it is stopped; the same as no command at all",
+        example="aioflow up --dags ./dags --port 0 --until-idle",
+        remote=False,
+    )
+    parser.add_argument(
+        "--dags",
+        action="append",
+        metavar="DIR",
+        help="folder of DAG files, may be given again (default ./dags, else HOME/dags)",
+    )
+    parser.add_argument(
+        "--db",
+        metavar="URL",
+        help="default sqlite:///HOME/aioflow.db; for this daemon alone: where none runs, other "
+        "commands read the setting db.url",
+    )
+    parser.add_argument(
+        "--db-wait",
+        metavar="SECONDS",
+        help="wait this long for a PostgreSQL server that does not answer, default 300",
+    )
+    parser.add_argument("--host", metavar="ADDRESS", help="default 127.0.0.1")
+    parser.add_argument("--port", metavar="N", help="default 8793; 0 for any free one")
+    parser.add_argument(
+        "--allow-remote",
+        action="store_true",
+        default=None,
+        help="let other machines reach it; without TLS the token travels in the open",
+    )
+    parser.add_argument("--cpu-slots", metavar="N", help="worker processes, default: cores")
+    parser.add_argument("--async-slots", metavar="N", help="coroutines at once, default 1000")
+    parser.add_argument("--trigger-capacity", metavar="N", help="waits hosted, default 100000")
+    parser.add_argument(
+        "--until-idle", action="store_true", default=None, help="end when nothing is left to do"
+    )
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="claim the database even if another daemon serves it or its key differs",
+    )
+    parser.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
+
+
+def _settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "dags": arguments.dags,
+        "db.url": arguments.db,
+        "db.wait_seconds": arguments.db_wait,
+        "web.host": arguments.host,
+        "web.port": arguments.port,
+        "web.allow_remote": arguments.allow_remote,
+        "slots.cpu": arguments.cpu_slots,
+        "slots.async": arguments.async_slots,
+        "triggers.capacity": arguments.trigger_capacity,
+        "daemon.until_idle": arguments.until_idle,
+        "log.level": arguments.log_level,
+    }
+
+
+def _freeze_startup_objects() -> None:
+    """Exclude the objects created at startup from garbage collection, as they live until the end.
+
+    Traversing all modules whenever ten thousand tasks resume would block the event loop for a tenth
+    of a second.
+    """
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    import anyio
+
+    from aioflow.cli.startup_banner import banner_facts, banner_lines
+    from aioflow.daemon.node import Ready, serve
+    from aioflow.settings import Settings
+    from aioflow.telemetry import log
+
+    settings = Settings.read(arguments.home, _settings_of(arguments))
+    log.configure(level=settings.log_level, style=settings.log_format)
+    for odd in settings.oddities:
+        logging.getLogger(__name__).warning(odd)
+    sys.setswitchinterval(_SWITCH_SECONDS)
+
+    def announce(ready: Ready) -> None:
+        _freeze_startup_objects()
+        if arguments.json:
+            print_json(banner_facts(ready, sys.stdout), line=True)
+        else:
+            print(banner_lines(ready, sys.stdout), flush=True)
+
+    start = partial(serve, settings, announce, take_over=arguments.take_over)
+    return anyio.run(start, backend_options={"use_uvloop": True})
+
+
+def add_demo(nouns: Nouns) -> None:
+    """Declare the command."""
+    parser = add_command(
+        nouns,
+        "demo",
+        _demo,
+        text="show what it does: a day's settlements, from the bank's file to the total",
+        example="aioflow demo --exit",
+        remote=False,
+    )
+    parser.description = (
+        "A daemon with the example DAGs, a run that waits for the bank's file, the file, the "
+        "total. On a temporary home; with --home on that one, which is kept."
+    )
+    parser.add_argument("--exit", action="store_true", help="end with the run; do not stay up")
+    parser.add_argument("--port", metavar="N", default="0", help="of the page; default: any")
+    parser.add_argument(
+        "--after", type=seconds, default=3.0, metavar="SECONDS", help="when the file arrives"
+    )
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from aioflow.cli.embedded_daemon import run_demo
+
+    return run_demo(arguments)
+
+
+def add_config(nouns: Nouns) -> None:
+    """Declare the command."""
+    verbs = add_group(nouns, "config", text="show settings", example="aioflow config show")
+    add_command(
+        verbs,
+        "show",
+        _show_settings,
+        text="show each setting and where it came from",
+        example="AIOFLOW_WEB__PORT=0 aioflow config show",
+        remote=False,
+    )
+
+
+def _show_settings(arguments: argparse.Namespace) -> int:
+    from aioflow.settings import Settings
+
+    settings = Settings.read(arguments.home)
+    for odd in settings.oddities:
+        hint(odd)
+    if arguments.json:
+        print_json(
+            [
+                {"name": name, "value": value, "source": settings.sources[name]}
+                for name, value in settings.values.items()
+            ]
+        )
+        return 0
+    print_table(
+        ("SETTING", "VALUE", "FROM"),
+        (
+            (name, _setting_text(value), settings.sources[name])
+            for name, value in settings.values.items()
+        ),
+        empty="there are none",
+    )
+    return 0
+
+
+def _setting_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ", ".join(value) if isinstance(value, list | tuple) else str(value)
+
+
+def add_nodes(nouns: Nouns) -> None:
+    """Declare the commands."""
+    verbs = add_group(
+        nouns,
+        "nodes",
+        text="see which daemons there are, and have one rest",
+        example="aioflow nodes list",
+    )
+    add_command(
+        verbs,
+        "list",
+        _list_nodes,
+        text="list the nodes of the database",
+        example="aioflow nodes list",
+    )
+    draining = add_command(
+        verbs,
+        "drain",
+        _drain_node,
+        text="have a node start nothing more, also after a restart; what runs ends",
+        example="aioflow nodes drain 1",
+    )
+    draining.add_argument("node", type=positive, metavar="NODE")
+    undraining = add_command(
+        verbs,
+        "undrain",
+        _undrain_node,
+        text="have a node take work again",
+        example="aioflow nodes undrain 1",
+    )
+    undraining.add_argument("node", type=positive, metavar="NODE")
+
+
+def _list_nodes(arguments: argparse.Namespace) -> int:
+    nodes = read(arguments, lambda source: source.nodes())
+    if arguments.json:
+        print_json(nodes)
+        return 0
+    print_table(
+        ("NODE", "STATE", "HOST", "PID", "VERSION", "STARTED", "SEEN"),
+        (
+            (
+                node["node"],
+                node["state"],
+                node["host"],
+                node["pid"],
+                node["version"],
+                node["started_at"],
+                node["seen_at"],
+            )
+            for node in nodes
+        ),
+        empty="no daemon has used this database",
+    )
+    return 0
+
+
+def _drain_node(arguments: argparse.Namespace) -> int:
+    answer = connect(arguments).post("nodes", str(arguments.node), "drain")
+    return say(arguments, answer, f"node {arguments.node} starts nothing more; what runs ends")
+
+
+def _undrain_node(arguments: argparse.Namespace) -> int:
+    answer = connect(arguments).post("nodes", str(arguments.node), "undrain")
+    return say(arguments, answer, f"node {arguments.node} takes work")
+
+
+def add_top(nouns: Nouns) -> None:
+    """Declare the command."""
+    parser = add_command(
+        nouns,
+        "top",
+        _top,
+        text="show runs, pools, parked waits, loop lag and events per second, live",
+        example="aioflow top --count 1",
+    )
+    parser.add_argument(
+        "--every",
+        type=partial(seconds, least=0.1),
+        default=1.0,
+        metavar="SECONDS",
+        help="between two looks, 1",
+    )
+    parser.add_argument("--count", type=positive, metavar="N", help="so many looks; else until ^C")
+
+
+def _top(arguments: argparse.Namespace) -> int:
+    from aioflow.cli.overview import show_overview
+
+    return show_overview(arguments)

@@ -1,0 +1,240 @@
+"""Alerts for late schedules and for deadlines of runs and tasks, and the timeout of runs.
+
+One alert is sent for all fire times of a schedule that are late together. This happens when the
+daemon was down, the database was unavailable, too many runs of the DAG are queued, or a run is
+refused repeatedly. There is no further alert until the schedule is on time again. Fire times are
+not late if they passed while the DAG was paused or its file was missing, or before the DAG was
+known.
+
+A deadline ends nothing; it causes an alert. The commit that creates the run adds an outbox row for
+it. The commit in which it is reached replaces this row by the alert. So no alert is lost and none
+is repeated. The rows of a run are deleted when it ends. A run timeout needs no row: it follows from
+the start of the run and its DAG version.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from aioflow.core import outbox
+from aioflow.core.runs.versions import put_dag
+from aioflow.core.scheduling import timetable
+from aioflow.core.state.memory import Memory, RunEnd
+from aioflow.core.state.task_instance import Run
+from aioflow.core.transaction import Transaction
+from aioflow.model.dag import DagSpec
+from aioflow.model.ids import RunNo
+from aioflow.model.rows import DagRow
+from aioflow.model.states import RunState, TaskState
+from aioflow.model.timestamps import Timestamp
+from aioflow.protocol.effects import WakeAt
+from aioflow.protocol.inputs import TimerFired
+from aioflow.protocol.outbox import DEADLINE, Deadline
+
+__all__ = (
+    "SCHEDULE_LATE",
+    "alert_deadline",
+    "alert_if_blocked",
+    "alert_if_late",
+    "alert_if_refused",
+    "arm_deadlines",
+    "arm_timeout",
+    "delete_deadlines",
+    "index_deadlines",
+    "is_past_timeout",
+    "is_timed_out",
+    "schedule_deadlines",
+)
+
+SCHEDULE_LATE: Final = "schedule_late"
+
+_COUNTED_LATE = 10
+"""Late fire times are counted up to this number."""
+
+_WHAT_RUNS = {
+    "all": "all of them are made up for",
+    "latest": "the latest is made up for",
+    "skip": "they are skipped",
+}
+
+
+def alert_if_late(row: DagRow, spec: DagSpec, starts: Timestamp, tx: Transaction) -> DagRow:
+    """Alert if the next run of a DAG is created late. Return the DAG's row.
+
+    Args:
+        starts: When the run should have started.
+    """
+    if not _is_late(starts, tx):
+        return row
+    if not _is_known(row):
+        _alert_late(row, spec, _WHAT_RUNS[spec.missed], tx)
+    return msgspec.structs.replace(row, late_alert_for=tx.now)
+
+
+def alert_if_blocked(row: DagRow, spec: DagSpec, starts: Timestamp, tx: Transaction) -> None:
+    """Alert if the next run, which is blocked, is late; else set a timer for when it will be."""
+    after = tx.memory.late_after_us
+    if _is_known(row) or after is None or row.next_run_at is None:
+        return
+    if not _is_late(starts, tx):
+        tx.wake_dag(row.dag_id, row.next_run_at, starts + after + 1)
+        return
+    _alert_late(row, spec, "too many of its runs wait already", tx)
+    put_dag(msgspec.structs.replace(row, late_alert_for=tx.now), tx)
+
+
+def alert_if_refused(dag_id: str, reason: str, tx: Transaction) -> None:
+    """Alert if the next run, which was refused and will be tried again, is late."""
+    row = tx.memory.dags.get(dag_id)
+    if row is None or row.next_run_at is None or _is_known(row):
+        return
+    if _is_late(row.next_run_at, tx):
+        _alert_missing_runs(
+            row, row.next_run_at, "a slot", f"it cannot be made: {reason[:1_000]}", tx
+        )
+        put_dag(msgspec.structs.replace(row, late_alert_for=tx.now), tx)
+
+
+def _is_late(starts: Timestamp, tx: Transaction) -> bool:
+    after = tx.memory.late_after_us
+    return after is not None and tx.now - starts > after
+
+
+def _is_known(row: DagRow) -> bool:
+    slot = row.next_run_at
+    return slot is not None and row.late_alert_for is not None and slot <= row.late_alert_for
+
+
+def _alert_late(row: DagRow, spec: DagSpec, what_follows: str, tx: Transaction) -> None:
+    assert spec.schedule is not None  # noqa: S101 - without a schedule there are no fire times
+    assert row.next_run_at is not None  # noqa: S101
+    until = tx.now if spec.end_date is None else min(tx.now, spec.end_date)
+    count = len(
+        timetable.slots_between(
+            spec.schedule,
+            spec.timezone,
+            after=row.next_run_at - 1,
+            until=until,
+            limit=_COUNTED_LATE,
+        )
+    )
+    number = f"{count} or more slots" if count == _COUNTED_LATE else f"{count} slots"
+    what = "a slot" if count < 2 else number
+    _alert_missing_runs(row, row.next_run_at, what, what_follows, tx)
+
+
+def _alert_missing_runs(
+    row: DagRow, slot: Timestamp, what: str, what_follows: str, tx: Transaction
+) -> None:
+    since = datetime.fromtimestamp(slot / 1e6, UTC).isoformat(timespec="seconds")
+    after_seconds = (tx.memory.late_after_us or 0) / 1e6
+    tx.memory.schedules_late += 1
+    missing = f"{what} of its schedule since {since} had no run {after_seconds:g} s later"
+    tx.outbox.alert(SCHEDULE_LATE, f"{missing}: {what_follows}", run_id="", dag_id=row.dag_id)
+
+
+_decode = msgspec.msgpack.Decoder(Deadline).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+_FEW = 1_000
+
+
+def schedule_deadlines(run: Run, tx: Transaction) -> None:
+    """Schedule the deadline alerts of a new run: one outbox row per distinct deadline."""
+    lengths = {task.deadline_us for task in run.spec.tasks} | {run.spec.deadline_us}
+    for length in sorted(length for length in lengths if length is not None):
+        at = tx.steady + length
+        deadline = Deadline(run.run_no, at, length)
+        number = tx.outbox.add(DEADLINE, _encode(deadline))
+        tx.memory.deadlines.setdefault(run.run_no, {})[number] = deadline
+        tx.wake_run(run.run_no, at)
+
+
+def index_deadlines(memory: Memory) -> None:
+    """Rebuild the pending deadlines from the outbox."""
+    memory.deadlines.clear()
+    for number, (kind, body) in memory.outbox.items():
+        if kind == DEADLINE:
+            deadline = _decode(body)
+            memory.deadlines.setdefault(deadline.run_no, {})[number] = deadline
+
+
+def arm_deadlines(tx: Transaction) -> None:
+    """Arm timers for all pending deadlines after a restart; past ones fire at once."""
+    for run_no, deadlines in tx.memory.deadlines.items():
+        for deadline in deadlines.values():
+            tx.effects.append(WakeAt(TimerFired(deadline.at, run_no=run_no)))
+
+
+def arm_timeout(run: Run, tx: Transaction) -> None:
+    """Arm the timeout of a run that has started, was restored, or was cleared.
+
+    A second call for the same start does not change that start in steady time.
+    """
+    length, began = run.spec.run_timeout_us, run.row.started_at
+    if length is None:
+        tx.memory.run_ends.pop(run.run_no, None)  # an earlier version of the DAG had a timeout
+    elif began is not None:
+        ends = tx.memory.run_ends
+        known = ends.get(run.run_no)
+        if known is not None and known.began == began:
+            started = known.started
+        else:  # the row has wall time, which may have stepped before a restart
+            started = min(began - tx.at.shift, tx.steady)
+        at = started + length
+        ends[run.run_no] = RunEnd(began, started, at)
+        if len(ends) > 2 * len(tx.memory.runs) + _FEW:
+            for run_no in [number for number in ends if number not in tx.memory.runs]:
+                del ends[run_no]
+        tx.wake_run(run.run_no, at)
+
+
+def is_timed_out(run: Run, at: Timestamp, memory: Memory) -> bool:
+    """Return whether a timer that fired is the timeout of a running run."""
+    is_running = run.state is RunState.RUNNING and run.row.quarantine is None
+    end = memory.run_ends.get(run.run_no)
+    return is_running and end is not None and end.at == at
+
+
+def is_past_timeout(run: Run, steady: Timestamp, memory: Memory) -> bool:
+    """Return whether the timeout of a run has passed."""
+    end = memory.run_ends.get(run.run_no)
+    return end is not None and end.at <= steady
+
+
+def alert_deadline(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
+    """Queue alerts for everything unfinished at its deadline. Idempotent."""
+    memory = tx.memory
+    deadline = memory.deadlines.get(run_no, {})
+    run = memory.runs.get(run_no)
+    for number, due in [(number, due) for number, due in deadline.items() if due.at == at]:
+        del deadline[number]
+        tx.outbox.write_off(number)
+        if run is not None and run.state.is_live:
+            # Rows of an earlier program version do not say the length.
+            _alert_unfinished(run, due.length_us or at - run.row.created_at, tx)
+
+
+def _alert_unfinished(run: Run, length: int, tx: Transaction) -> None:
+    if run.spec.deadline_us == length:
+        message = f"the run has not ended {length / 1e6:g} s after it was made"
+        tx.outbox.alert_of(run.row, "deadline", message)
+        _call_back(run, -1, tx)
+    for position, task in enumerate(run.spec.tasks):
+        if task.deadline_us == length and run.states[position] < TaskState.SUCCESS:
+            message = f"the task has not ended {length / 1e6:g} s after its run was made"
+            tx.outbox.alert_of(run.row, "deadline", message, task.task_id)
+            _call_back(run, position, tx)
+
+
+def _call_back(run: Run, position: int, tx: Transaction) -> None:
+    tx.outbox.call_back(run.row.dag_id, outbox.deadline_callback(run, position, tx.now))
+
+
+def delete_deadlines(run_no: RunNo, tx: Transaction) -> None:
+    """Delete the pending deadlines of a run that has ended."""
+    for number in tx.memory.deadlines.pop(run_no, {}):
+        tx.outbox.write_off(number)

@@ -1,0 +1,564 @@
+"""Progress of a run when one of its tasks ends, and iterations of its loops.
+
+``end`` records the end, updates the tallies of the children, and steps: each child whose rule can
+be decided now is made ready, expanded, skipped or failed, and so on down the graph, with a queue
+instead of recursion.
+
+A loop is a set of tasks that repeat together until one of them, the decider, ends them. The map
+index is the iteration. All tasks of a loop have as many children as iterations have started, and
+stay open until the decider ends in the last iteration. If it succeeds and asks for another
+iteration, the same commit adds a child to each. Any other end closes the loop. Iterations that a
+person has undone (see ``repair.reset``) reuse their rows when they start again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from aioflow.core.repair import selection
+from aioflow.core.runs import alerts, previous
+from aioflow.core.state.graph import Graph, is_ignorable
+from aioflow.core.state.mapped_task import OneToOne
+from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
+from aioflow.core.tasks import expand, one_to_one, stream_expand
+from aioflow.core.tasks.one_to_one import Entry
+from aioflow.core.tasks.readiness import fresh
+from aioflow.core.tasks.trigger_rules import WHOLE, Verdict, verdict
+from aioflow.core.transaction import Transaction
+from aioflow.core.triggers.assignment import let_go
+from aioflow.model.dag import Chooses
+from aioflow.model.rows import ExpansionRow
+from aioflow.model.states import Failure, RunState, TaskState, TriggerRule, TriggerState
+from aioflow.model.timestamps import Timestamp
+from aioflow.protocol.commands import ForgetRun
+
+__all__ = (
+    "AT_HAND_BYTES",
+    "JUDGED_CHILDREN",
+    "add_iteration",
+    "alert",
+    "begin",
+    "close_loop",
+    "end",
+    "end_unstarted",
+    "go_on",
+    "is_last_decider",
+    "iteration_limit_failure",
+    "leave",
+    "loop_groups",
+    "outcome",
+    "reopen_loops",
+    "resume",
+    "started_iterations",
+    "step",
+)
+
+
+def started_iterations(run: Run, position: int) -> tuple[int, bool]:
+    """Return how many iterations the loop of a task has started, and whether more may follow."""
+    mapped = run.spec.tasks[position].mapped
+    assert mapped is not None  # noqa: S101 - only mapped tasks are in loops
+    group = run.groups.get(mapped.until)
+    if group is None:
+        return 1, run.states[mapped.until] < TaskState.SUCCESS
+    return group.width, group.is_open
+
+
+def loop_groups(run: Run, decider: int) -> Iterator[MappedTask]:
+    """Yield the expanded tasks of a loop."""
+    mapped = run.spec.tasks[decider].mapped
+    assert mapped is not None  # noqa: S101 - see ``started_iterations``
+    for position in sorted((decider, *mapped.along)):
+        group = run.groups.get(position)
+        if group is not None:
+            yield group
+
+
+def iteration_limit_failure(task: TaskInstance) -> Failure | None:
+    """Return the failure of a loop that needs another iteration beyond its limit, or ``None``."""
+    limit = task.spec.map_limit
+    if task.map_index + 1 < limit:
+        return None
+    message = f"not good after {limit} rounds, which is its max_rounds"
+    return Failure(type="RoundsExhausted", message=message, reason="max_rounds")
+
+
+def add_iteration(run: Run, decider: int, tx: Transaction) -> list[MappedTask]:
+    """Add an iteration. Return the mapped tasks that must be evaluated, or whose new children must.
+
+    A task before the loop may have been marked since; then the new iteration may not be allowed to
+    run.
+    """
+    grown = []
+    for group in loop_groups(run, decider):
+        tx.change_group(group, group.width)
+        had_fresh = group.has_fresh
+        group.grow()
+        _reuse_row(group, tx)
+        if group.one_to_one is not None:
+            grown.append(group)
+        elif not (had_fresh or group.unfinished or one_to_one.may_go_on(run, group.position)):
+            run.states[group.position] = TaskState.PENDING
+            grown.append(group)
+        elif not had_fresh:
+            tx.slots.offer(group)
+    return grown
+
+
+def _reuse_row(group: MappedTask, tx: Transaction) -> None:
+    """Reuse the row of the last child, if this iteration was undone before."""
+    run, index = group.run, group.width - 1
+    task_no = group.first_task_no + index
+    start_no = run.removed.pop(task_no, None)
+    if start_no is None:
+        return
+    task = TaskInstance(run, task_no, group.position, index)
+    task.state = task.stored_state = TaskState.REMOVED
+    task.start_no = task.stored_start = start_no
+    tx.move(task, TaskState.PENDING)
+    run.cleared.hold(task_no, task)
+
+
+def is_last_decider(run: Run, position: int, map_index: int) -> bool:
+    """Return whether a task is the decider of the last iteration."""
+    if run.spec.tasks[position].chooses is not Chooses.ROUNDS:
+        return False
+    return map_index < 0 or map_index + 1 == run.groups[position].width
+
+
+def close_loop(run: Run, decider: int, tx: Transaction) -> Iterator[int]:
+    """Close a loop. Yield the tasks to evaluate now."""
+    for group in loop_groups(run, decider):
+        if not group.is_open:
+            continue
+        tx.change_group(group, group.width)
+        group.is_open = False
+        if group.is_over:
+            run.end_group(group)
+            tx.task_over(run, group.position)
+        yield from run.graph.judges[group.position]
+
+
+def reopen_loops(run: Run, tx: Transaction) -> None:
+    """Reopen closed loops whose deciding task never ran and is pending again.
+
+    Such a loop is in its first iteration. A mark that would keep further ones is refused.
+    """
+    for group in list(run.groups.values()):
+        mapped = run.spec.tasks[group.position].mapped
+        if not group.is_loop or group.is_open or mapped is None or mapped.until in run.groups:
+            continue
+        if run.states[mapped.until] < TaskState.SUCCESS:
+            tx.expansions.dissolve(run.run_no, group.position)
+            group.is_open = True
+            tx.change_group(group, -1)
+
+
+AT_HAND_BYTES = 1024
+"""Results up to this size stay in memory for tasks that take them as arguments."""
+
+JUDGED_CHILDREN = 2_000
+"""Maximum children evaluated for the first time in one turn; the others follow in later turns."""
+
+_FAILURE_AWAITED = frozenset(
+    {TriggerRule.ONE_SUCCESS, TriggerRule.ONE_DONE, TriggerRule.ONE_FAILED, TriggerRule.ALL_FAILED}
+)
+"""Rules that expect a failed parent; such a failure does not make the run ``partial``."""
+
+
+def begin(run: Run, tx: Transaction) -> None:
+    """Start a queued run: tasks that wait for no parent become ready."""
+    tx.change_run(run, state=RunState.RUNNING, started_at=tx.now)
+    alerts.arm_timeout(run, tx)
+    if run.cleared or any(run.states):
+        resume(run, tx)
+        return
+    graph = run.graph
+    step(run, (p for p in graph.order if _waits_for_no_parent(graph, p)), tx)
+
+
+def _waits_for_no_parent(graph: Graph, position: int) -> bool:
+    return all(look.rule is TriggerRule.ALWAYS for look in graph.judged[position])
+
+
+def resume(run: Run, tx: Transaction) -> None:
+    """Evaluate all undecided tasks of a restored run.
+
+    Loops between two iterations are not evaluated; the next iteration is.
+    """
+    for position, group in run.groups.items():
+        if group.is_between_rounds:
+            run.states[position] = TaskState.RUNNING
+    undecided = [p for p in run.graph.order if run.states[p] == TaskState.PENDING]
+    for group in run.groups.values():
+        if group.has_fresh and run.states[group.position] == TaskState.RUNNING:
+            tx.slots.offer(group)
+    step(run, undecided, tx)
+    go_on(run, tx)
+
+
+def end(
+    task: TaskInstance,
+    state: TaskState,
+    tx: Transaction,
+    *,
+    at: Timestamp | None = None,
+    skips: tuple[int, ...] = (),
+    again: bool = False,
+) -> None:
+    """End a task in a final state, and step.
+
+    Args:
+        at: When it ended; now by default.
+        skips: Tasks to skip before any rule is evaluated, unless they have started. If the task is
+            a
+            mapped child, their children at its own index are skipped.
+        again: The loop that it decides continues with another iteration.
+    """
+    if task.state is TaskState.RETRYING:
+        task.run.retried -= 1  # it ends before that retry has run
+    tx.move(task, state)
+    ended_at = tx.now if at is None else at
+    task.ended_at = max(ended_at, task.started_at or ended_at)  # the clock may have been set back
+    task.due_at = task.ends_at = None
+    if task.spec.sensor is None:  # a sensor's deadline remains visible
+        task.deadline_at = None
+    run = task.run
+    leave(task, tx)
+    if task.task_no in run.items and not task.spec.streams:
+        tx.batch.gone_items.append(task.task_no)  # its result includes all items
+        del run.items[task.task_no]
+    if run.state is RunState.RUNNING:
+        grown = add_iteration(run, task.position, tx) if again else []
+        follows = _ended(run, task.position, task.map_index, state, tx)
+        for group in grown:
+            follows += [(group.position, WHOLE), *_judge_children(group, tx)]
+        for position in skips:
+            follows += _skip(run, position, task.map_index, tx)
+        _step(run, follows, tx)
+        tx.slots.unblock(task)
+    elif task.map_index < 0:  # its run was cut short: only tasks of the next run may follow
+        run.states[task.position] = state
+
+
+def _skip(run: Run, position: int, map_index: int, tx: Transaction) -> list[Entry]:
+    """Skip a task, or its child at this index, unless it has started."""
+    if map_index >= 0:
+        group = run.groups.get(position)
+        if group is None or not one_to_one.may_skip(group, map_index):
+            return []
+    elif run.states[position] != TaskState.PENDING:
+        return []
+    end_unstarted(run, position, TaskState.SKIPPED, tx, map_index=map_index)
+    selection.exclude_task(run, position, map_index, tx)
+    return _ended(run, position, map_index, TaskState.SKIPPED, tx)
+
+
+def leave(task: TaskInstance, tx: Transaction) -> None:
+    """Release everything that a task holds: its slot, triggers and durable calls."""
+    tx.slots.release(task)
+    task.run.active_tasks.pop(task.task_no, None)
+    tx.memory.active_tasks.pop(task.task_no, None)
+    if task.waits or task.streams or task.resumed is not None:
+        _release_triggers(task, tx)
+    tx.runs[task.run.run_no] = task.run
+    if task.recorded:
+        tx.drop_records(task)
+
+
+def _release_triggers(task: TaskInstance, tx: Transaction) -> None:
+    done = [
+        w for w in task.waits if w.is_handled or (w.state is TriggerState.FIRED and not w.stream)
+    ]
+    for wait in (*done, *task.streams.values()):
+        let_go(wait, "finished", tx)
+    if task.resumed is not None:
+        let_go(task.resumed, "finished", tx)
+
+
+def end_unstarted(
+    run: Run,
+    position: int,
+    state: TaskState,
+    tx: Transaction,
+    *,
+    failure: Failure | None = None,
+    map_index: int = WHOLE,
+) -> None:
+    """Write the row of a task or child that ends before it was ready."""
+    task = fresh(run, position, map_index)
+    task.try_number = 0
+    task.ended_at = tx.now
+    task.failure = failure
+    tx.move(task, state)
+    if map_index < 0:
+        run.states[position] = state
+
+
+def outcome(run: Run) -> RunState:
+    """Return the final state of a run whose tasks have all ended.
+
+    The leaves decide. If they went well although a task failed that no rule expected to fail, the
+    run is ``partial``.
+    """
+    bad = (TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED)
+    if any(run.states[leaf] in bad for leaf in run.graph.leaves):
+        return RunState.FAILED
+    for position, task in enumerate(run.spec.tasks):
+        if run.states[position] != TaskState.FAILED or is_ignorable(task):
+            continue
+        if not any(
+            _awaits_failure(run.graph, child, position) for child in run.graph.judges[position]
+        ):
+            return RunState.PARTIAL
+    return RunState.SUCCESS
+
+
+def _awaits_failure(graph: Graph, child: int, parent: int) -> bool:
+    """Return whether a rule of the child expects a failure of this parent."""
+    return any(
+        look.rule in _FAILURE_AWAITED and look.min_success is None and parent in look.parents
+        for look in graph.judged[child]
+    )
+
+
+def _ended(
+    run: Run, position: int, map_index: int, state: TaskState, tx: Transaction
+) -> list[Entry]:
+    """Record the end of one instance; return the tasks to evaluate."""
+    judges = run.graph.judges[position]
+    if map_index < 0:
+        run.count_ended(position, state)
+        run.states[position] = state
+        run.unfinished -= 1
+        tx.task_over(run, position)
+        if run.spec.tasks[position].streams:
+            judges = (*judges, *stream_expand.close(run, position, tx))
+    else:
+        group = run.groups[position]
+        run.count_child(group, state)
+        if group.is_over:
+            run.end_group(group)
+            tx.task_over(run, position)
+    if is_last_decider(run, position, map_index):
+        judges = (*judges, *close_loop(run, position, tx))
+    entries = [(judge, WHOLE) for judge in judges]
+    if map_index >= 0 and run.graph.followers[position]:
+        entries += one_to_one.followers(run, position, map_index)
+    return entries
+
+
+def step(run: Run, first: Iterable[int], tx: Transaction) -> None:
+    """Evaluate these tasks, and all that follow from them."""
+    _step(run, [(position, WHOLE) for position in first], tx)
+
+
+def _step(run: Run, first: Iterable[Entry], tx: Transaction) -> None:
+    if run.clearing is not None:
+        return  # all tasks are evaluated when the clear is complete
+    agenda = deque(first)
+    while agenda:
+        position, index = agenda.popleft()
+        group = run.groups.get(position)
+        if index >= 0 and group is not None and group.one_to_one is not None:
+            agenda.extend(_judge_child(group, group.one_to_one, index, tx))
+        elif run.states[position] == TaskState.PENDING:
+            agenda.extend(_judge(run, position, tx))
+    if run.unfinished == 0 and run.state is RunState.RUNNING:
+        tx.change_run(run, state=outcome(run), ended_at=tx.now)
+        tx.effects.append(ForgetRun(run.run_no))
+        tx.memory.drop_run(run)
+        tx.ended_runs.append(run)
+
+
+def _judge(run: Run, position: int, tx: Transaction) -> list[Entry]:
+    """Evaluate a task as a whole; return the tasks to evaluate next."""
+    said = verdict(run, position)
+    ended: TaskState | None
+    if said is Verdict.RUN or (said is Verdict.WAIT and _may_open(run, position)):
+        if position in run.graph.past and not previous.admits(run, position, tx):
+            return []
+        ended = _make_ready(run, position, tx)
+    elif said is Verdict.WAIT:
+        return []
+    else:
+        ended = TaskState.SKIPPED if said is Verdict.SKIP else TaskState.UPSTREAM_FAILED
+        if position in run.groups:
+            return _end_children(run, position, ended, tx)
+        end_unstarted(run, position, ended, tx)
+    if ended is not None:
+        return _ended(run, position, WHOLE, ended, tx)
+    group = run.groups.get(position)
+    if group is None:
+        return []
+    entries = [(follower, WHOLE) for follower in run.graph.followers[position]]
+    return entries + _judge_children(group, tx)
+
+
+def _may_open(run: Run, position: int) -> bool:
+    return bool(run.graph.indexed[position]) and one_to_one.may_open(run, position)
+
+
+def _judge_children(group: MappedTask, tx: Transaction) -> list[Entry]:
+    """Evaluate the children that were not since the expansion; return the next tasks."""
+    entries: list[Entry] = []
+    pairing = group.one_to_one if group.run.clearing is None else None
+    while pairing is not None and pairing.judged < group.width:
+        if tx.is_full or tx.judged >= JUDGED_CHILDREN:
+            tx.put_off(group.run)
+            break
+        tx.judged += 1
+        pairing.judged += 1
+        entries += _judge_child(group, pairing, pairing.judged - 1, tx)
+    return entries
+
+
+def _judge_child(group: MappedTask, pairing: OneToOne, index: int, tx: Transaction) -> list[Entry]:
+    if group.states[index] != TaskState.PENDING:
+        return []
+    said = one_to_one.child_verdict(group, index)
+    if said is Verdict.WAIT:
+        return []
+    run, position = group.run, group.position
+    if said is Verdict.RUN:
+        had_fresh = group.has_fresh
+        pairing.let(index)
+        if not had_fresh and group.has_fresh:
+            tx.slots.offer(group)
+        return []
+    ended = TaskState.SKIPPED if said is Verdict.SKIP else TaskState.UPSTREAM_FAILED
+    end_unstarted(run, position, ended, tx, map_index=index)
+    return _ended(run, position, index, ended, tx)
+
+
+def go_on(run: Run, tx: Transaction) -> None:
+    """Evaluate the children for which an earlier turn had no capacity."""
+    for group in list(run.groups.values()):
+        if run.states[group.position] == TaskState.PENDING and run.state is RunState.RUNNING:
+            step(run, [group.position], tx)
+        is_judged = run.states[group.position] == TaskState.RUNNING  # else the task comes first
+        if group.one_to_one is not None and is_judged and run.state is RunState.RUNNING:
+            _step(run, _judge_children(group, tx), tx)
+
+
+def _lacks_a_list(run: Run, position: int) -> bool:
+    """Return whether a list that a mapped task expands over has yet to be produced."""
+    mapped = run.spec.tasks[position].mapped
+    if mapped is None or stream_expand.source_of(run, position) >= 0:  # a stream may begin empty
+        return False
+    lists = [leaf.position for leaf in expand.leaves(mapped.sources) if leaf.position >= 0]
+    plain = [position for position in lists if run.spec.tasks[position].mapped is None]
+    return any(run.states[position] < TaskState.SUCCESS for position in plain)
+
+
+def _make_ready(run: Run, position: int, tx: Transaction) -> TaskState | None:
+    """Queue a task, or expand it; return its final state if it ended at once instead."""
+    if run.spec.tasks[position].mapped is not None:
+        return _expand(run, position, tx)
+    run.states[position] = TaskState.QUEUED
+    task = fresh(run, position, -1)
+    task.queued_at = tx.now
+    tx.move(task, TaskState.QUEUED)
+    run.active_tasks[task.task_no] = task
+    tx.memory.active_tasks[task.task_no] = task
+    tx.slots.offer(task)
+    return None
+
+
+def _end_children(run: Run, position: int, state: TaskState, tx: Transaction) -> list[Entry]:
+    """End the cleared children of a mapped task that will not run again."""
+    group = run.groups[position]
+    run.states[position] = TaskState.RUNNING
+    entries: dict[Entry, None] = {}  # a child has followers of its own
+    index = group.pending_from(0)
+    while index < group.width:
+        if tx.is_full or tx.judged >= JUDGED_CHILDREN:
+            tx.put_off(run)
+            run.states[position] = TaskState.PENDING  # the others follow with their task
+            break
+        tx.judged += 1
+        end_unstarted(run, position, state, tx, map_index=index)
+        entries.update(dict.fromkeys(_ended(run, position, index, state, tx)))
+        index = group.pending_from(index + 1)
+    return list(entries)
+
+
+def _expand(run: Run, position: int, tx: Transaction) -> TaskState | None:
+    if position in run.groups:  # it was cleared, and keeps its width
+        run.states[position] = TaskState.RUNNING
+        if run.groups[position].one_to_one is None:
+            tx.slots.offer(run.groups[position])
+        return None
+    spec = run.spec.tasks[position]
+    assert spec.mapped is not None  # noqa: S101 - checked by the caller
+    stream = stream_expand.source_of(run, position)
+    if stream >= 0 and run.states[stream] < TaskState.SUCCESS:
+        stream_expand.open_group(run, position, tx)
+        return None
+    if _lacks_a_list(run, position) or not one_to_one.is_known(run, position):
+        return None
+    widths = []
+    for leaf, known in zip(
+        expand.leaves(spec.mapped.sources), one_to_one.widths(run, spec.mapped), strict=True
+    ):
+        if known is None:
+            ended = _without_source(run.states[leaf.position])
+            end_unstarted(run, position, ended, tx)
+            return ended
+        widths.append(known)
+    width = expand.width(spec.mapped, widths)
+    if width == 0:
+        end_unstarted(run, position, TaskState.SKIPPED, tx)
+        return TaskState.SKIPPED
+    capped = expand.check_cap(width, spec.map_limit)
+    if capped is not None:
+        failure = Failure(type="FanOutCapped", message=str(capped), reason="fanout_cap")
+        end_unstarted(run, position, TaskState.FAILED, tx, failure=failure)
+        alert(run, position, failure, tx)
+        return TaskState.FAILED
+    group = _make_group(run, position, width, tx)
+    if run.graph.indexed[position]:
+        group.one_to_one = OneToOne(widths, group.width)
+    else:
+        tx.slots.offer(group)
+    return None
+
+
+def _make_group(run: Run, position: int, width: int, tx: Transaction) -> MappedTask:
+    """Expand a task.
+
+    In a loop, it has as many children as iterations have started, and may stay open.
+    """
+    spec, is_open = run.spec.tasks[position], False
+    numbers = width
+    if spec.mapped is not None and spec.mapped.until >= 0:
+        width, is_open = started_iterations(run, position)
+        numbers = spec.map_limit
+    row = ExpansionRow(
+        run_no=run.run_no,
+        position=position,
+        width=width,
+        first_task_no=tx.numbers.take(numbers),
+        is_open=is_open,
+    )
+    stream_expand.remove_unexpanded(run, position, tx)
+    group = run.groups[position] = MappedTask(run, row)
+    run.states[position] = TaskState.RUNNING
+    tx.change_group(group, -1)
+    if not group.is_loop:
+        run.widen(position, width)
+    return group
+
+
+def _without_source(parent: int) -> TaskState:
+    """Return the state of a mapped task without a list. A success without a list was marked."""
+    if parent in {TaskState.SKIPPED, TaskState.SUCCESS}:
+        return TaskState.SKIPPED
+    return TaskState.UPSTREAM_FAILED
+
+
+def alert(run: Run, position: int, failure: Failure, tx: Transaction) -> None:
+    """Queue an alert about a task, or about the run for position -1."""
+    task_id = run.spec.tasks[position].task_id if position >= 0 else ""
+    tx.outbox.alert_of(run.row, failure.reason, failure.message, task_id)

@@ -1,0 +1,174 @@
+"""Attribution of crashed hosts and blocked event loops to the user code that caused them.
+
+Blocks of an event loop are counted per trigger class and per task, to decide when a class is
+isolated. A host's crash by a segfault, an exit or an out-of-memory error is charged to the code
+that was running. A SIGKILL usually comes from outside, so that code is not charged. Code may send
+it to itself, though, and would crash its host for ever; so it is charged if it was running at too
+many kills.
+
+All counts are in memory only: a restart resets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+import msgspec
+
+from aioflow.core.tasks.retry import INTERRUPTION_LIMIT_OWN
+from aioflow.model.ids import TaskNo, TriggerNo
+from aioflow.model.states import Failure
+from aioflow.model.timestamps import Moment, Timestamp
+from aioflow.protocol.inputs import HostLost, LoopBlocked
+
+__all__ = (
+    "BLOCK_LIMIT",
+    "BLOCK_WINDOW_US",
+    "LONG_BLOCK_MS",
+    "CrashSuspects",
+    "LoopBlocker",
+    "LoopBlockers",
+)
+
+BLOCK_LIMIT = 3
+BLOCK_WINDOW_US = 3_600_000_000
+"""``BLOCK_LIMIT`` blocks within this time are too many."""
+
+LONG_BLOCK_MS = 5_000
+"""A single block of this length is enough."""
+
+BLOCKER_LIMIT = 1_000
+"""Maximum number of entries. Above it, the least recently reported entry is dropped."""
+
+_SILENCE_US = 1_000_000
+
+
+class LoopBlocker(msgspec.Struct, kw_only=True):
+    """Blocks of the event loop caused by one trigger class or one task.
+
+    Attributes:
+        kind: ``trigger`` or ``task``.
+        name: The class path, or the DAG and the task.
+        count: Number of blocks.
+        number: Trigger or task number of the last block.
+        place: Source location of the last block.
+        incident: Id of the last block, see ``protocol.inputs.LoopBlocked``.
+        incident_ms: Duration of the last block.
+        offences: When the most recent blocks that count towards isolation were reported.
+        is_quarantined: Its triggers run in the quarantine host.
+        told_at: When it was last logged.
+    """
+
+    kind: str
+    name: str
+    count: int = 0
+    longest_ms: int = 0
+    total_ms: int = 0
+    number: int = -1
+    run_id: str = ""
+    task_id: str = ""
+    place: str = ""
+    last_at: Timestamp = 0
+    incident: str = ""
+    incident_ms: int = 0
+    offences: tuple[Timestamp, ...] = ()
+    is_quarantined: bool = False
+    told_at: Timestamp = 0
+
+    def is_offender(self, steady: Timestamp) -> bool:
+        """Return whether it has blocked its loop too often or for too long in the last hour."""
+        recent = [at for at in self.offences if steady - at <= BLOCK_WINDOW_US]
+        return len(recent) >= BLOCK_LIMIT
+
+    def may_tell(self, steady: Timestamp) -> bool:
+        """Return whether it may be logged again: at most once per second."""
+        return abs(steady - self.told_at) >= _SILENCE_US
+
+
+class LoopBlockers:
+    """All known loop blockers, least recently reported first."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], LoopBlocker] = {}
+        self._counts = {"trigger": 0, "task": 0}
+
+    def all(self) -> list[LoopBlocker]:
+        """Return all entries, longest total duration first."""
+        return sorted(self._known.values(), key=lambda known: (-known.total_ms, known.name))
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of blocks by kind, including those of dropped entries."""
+        return dict(self._counts)
+
+    def of_class(self, class_path: str) -> LoopBlocker | None:
+        """Return the entry of a trigger class, or ``None``."""
+        return self._known.get(("trigger", class_path))
+
+    def is_quarantined(self, class_path: str) -> bool:
+        """Return whether triggers of this class run in the quarantine host."""
+        known = self._known.get(("trigger", class_path))
+        return known is not None and known.is_quarantined
+
+    def find(self, kind: str, name: str) -> LoopBlocker:
+        """Return the entry of this name, created if missing, and move it to the end."""
+        known = self._known.pop((kind, name), None) or LoopBlocker(kind=kind, name=name)
+        self._known[kind, name] = known  # moved to the end
+        if len(self._known) > BLOCKER_LIMIT:
+            self._forget_one()
+        return known
+
+    def note(self, known: LoopBlocker, report: LoopBlocked, at: Moment) -> None:
+        """Record a report. Further reports of the same block only update its duration."""
+        if report.incident != known.incident:
+            known.incident, known.incident_ms = report.incident, 0
+            known.count += 1
+            self._counts[known.kind] += 1
+            if not report.is_loading:
+                known.offences = (*known.offences[1 - BLOCK_LIMIT :], at.steady)
+        if report.milliseconds >= LONG_BLOCK_MS and not report.is_loading:
+            known.offences = (at.steady,) * BLOCK_LIMIT
+        known.total_ms += max(0, report.milliseconds - known.incident_ms)
+        known.incident_ms = max(known.incident_ms, report.milliseconds)
+        known.longest_ms = max(known.longest_ms, report.milliseconds)
+        known.number, known.place, known.last_at = report.culprit, report.place, at.now
+
+    def _forget_one(self) -> None:
+        free = (key for key, known in self._known.items() if not known.is_quarantined)
+        del self._known[next(free, next(iter(self._known)))]
+
+
+_KILLED = "killed"
+
+
+class CrashSuspects:
+    """Counts of kills during which each task or trigger was running, in memory only."""
+
+    def __init__(self) -> None:
+        self._kills: dict[TaskNo | TriggerNo, set[Timestamp]] = {}
+
+    def failure(self, lost: HostLost, *known: Container[TaskNo | TriggerNo]) -> Failure | None:
+        """Return the failure to charge to the culprit of a lost host, or ``None``.
+
+        A loss that is reported again because its turn was rolled back counts once.
+
+        Args:
+            lost: Report of the host's death, with the code that was running.
+            known: Numbers that still exist; the counts of all others are dropped.
+        """
+        if lost.failure.reason != _KILLED:
+            return lost.failure
+        kills = self._kills.setdefault(lost.culprit, set())
+        kills.add(lost.at)
+        self._kills = {
+            number: kills
+            for number, kills in self._kills.items()
+            if any(number in some for some in known)
+        }
+        if len(kills) <= INTERRUPTION_LIMIT_OWN:
+            return None
+        message = f"it was running {len(kills)} times when its host was killed"
+        return Failure(type="Killed", message=message, reason="interrupted")
+
+    def clear(self, number: TaskNo | TriggerNo) -> None:
+        """Reset the count of a task or trigger that has made progress."""
+        self._kills.pop(number, None)

@@ -1,0 +1,334 @@
+"""Tasks that produce or consume streams: generators, and operators that handle events in batches.
+
+A generator yields items before it ends: each item is stored, then handled by a child. While the
+window of a consumer is full, the generator is not sent the confirmation of its last items, and so
+does not continue (backpressure). It keeps its slot.
+
+An operator is started once per batch of events. A report that events were handled consumes them in
+one commit with the move of the task. So a start that is interrupted gets the same events again. The
+trigger and its events survive a failed try: the next one continues with the first unconsumed event.
+Between two starts, while there is no event, the task is ``deferred`` and holds no slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aioflow.core.runs.progress import step
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.task_instance import MappedTask, StreamOutput, TaskInstance, TriggerInstance
+from aioflow.core.tasks import stream_expand
+from aioflow.core.tasks.durable_calls import deadline
+from aioflow.core.tasks.expand import check_cap
+from aioflow.core.tasks.tries import (
+    begin_try,
+    fail,
+    fail_or_retry,
+    forget_calls,
+    requeue,
+    stop_of,
+    succeed,
+)
+from aioflow.core.transaction import Transaction
+from aioflow.core.triggers import event_stream
+from aioflow.core.triggers.assignment import host, let_go
+from aioflow.errors import FanOutCapped
+from aioflow.model.dag import Body, EventsSpec
+from aioflow.model.states import Failure, TaskState, TriggerState
+from aioflow.protocol.commands import ItemsStored
+from aioflow.protocol.effects import ConfirmCall
+from aioflow.protocol.reports import EventsHandled, ItemYielded, Succeeded, TriggerFired
+
+__all__ = (
+    "cancel_streams",
+    "defer_until_events",
+    "emit_items",
+    "event_timeout",
+    "events_handled",
+    "fail_beyond_limit",
+    "full_window",
+    "has_batch",
+    "has_capacity",
+    "release_backpressure",
+    "resume_with_events",
+    "store_event",
+    "store_item",
+    "stream_ended",
+    "wait_for_stream",
+)
+
+
+def store_item(task: TaskInstance, report: ItemYielded, tx: Transaction) -> None:
+    """Store an item that a generator yielded. Items of an earlier try are known by their index."""
+    if task.state is not TaskState.RUNNING:
+        return
+    given = task.run.items.get(task.task_no)
+    count = 0 if given is None else given.count
+    if report.index > count:
+        raise ValueError(f"item {report.index} of task {task.task_no} after {count}")
+    if report.index == count:
+        capped = emit_items(task, [report.payload], tx)
+        if capped is not None:
+            fail_beyond_limit(task, capped, tx)
+            return
+        if task.interruptions:  # it made progress since it was interrupted
+            task.interruptions = 0
+            tx.touch(task)
+    tx.memory.backpressured[task.task_no] = task
+
+
+def fail_beyond_limit(task: TaskInstance, capped: FanOutCapped, tx: Transaction) -> None:
+    """Fail a task that yielded more items than allowed. Children that have started continue."""
+    if task.is_hosted or task.worker >= 0:
+        tx.effects.append(stop_of(task, task.start_no, "failed"))
+    tx.slots.release(task)
+    failure = Failure(type="FanOutCapped", message=str(capped), reason="fanout_cap")
+    fail(task, failure, tx)
+
+
+def emit_items(
+    task: TaskInstance, payloads: Sequence[bytes], tx: Transaction
+) -> FanOutCapped | None:
+    """Add items to the output of a task, and children for them.
+
+    Returns:
+        Why not all of them were added, if there are more than may be expanded over.
+    """
+    run, spec = task.run, task.spec
+    if not payloads:
+        return None
+    given = run.items.get(task.task_no)
+    if given is None:
+        given = run.items[task.task_no] = StreamOutput()
+    capped = None
+    for payload in payloads:
+        if spec.feeds_limit is not None:
+            capped = check_cap(given.count + 1, spec.feeds_limit, is_whole=False)
+        if capped is not None:
+            break
+        tx.new_item(task, given.count, payload)
+        given.add(payload)
+    if spec.streams:
+        _feed(task, tx)
+    return capped
+
+
+def _feed(task: TaskInstance, tx: Transaction) -> None:
+    run = task.run
+    takers = stream_expand.takers(run, task.position)
+    for taker in takers:
+        group = run.groups.get(taker)
+        if group is not None and group.is_open:
+            stream_expand.grow(run, taker, tx)
+    step(run, [taker for taker in takers if taker not in run.groups], tx)
+
+
+def has_capacity(task: TaskInstance, slots: Slots) -> bool:
+    """Return whether the windows of its consumers allow a task to yield more."""
+    return full_window(task, slots) is None
+
+
+def full_window(task: TaskInstance, slots: Slots) -> MappedTask | None:
+    """Return the mapped task whose window is full, or ``None``.
+
+    A window does not count if none of its children can run because all slots are in use. The slots
+    may be held by the very tasks that wait for these children, which would be a deadlock.
+    """
+    for taker in stream_expand.takers(task.run, task.position):
+        group = task.run.groups.get(taker)
+        window = task.run.spec.tasks[taker].window
+        if group is None or window is None or group.width - group.ended < window:
+            continue
+        if not _get_no_slot(task, taker, slots) or _has_active_child(group):
+            return group
+    return None
+
+
+def _get_no_slot(task: TaskInstance, taker: int, slots: Slots) -> bool:
+    """Return whether no further child can get a slot."""
+    run, child = task.run, task.run.spec.tasks[taker]
+    pool = slots.pools.get(child.pool)
+    at_once = run.spec.max_active_tasks
+    return (
+        (child.body is Body.COROUTINE and slots.running_coroutines >= slots.coroutines)
+        or (at_once is not None and run.running >= at_once)
+        or (pool is not None and slots.used(child.pool) + child.slots > pool.slots)
+    )
+
+
+def _has_active_child(group: MappedTask) -> bool:
+    """Return whether a child has a slot, or is waiting for something other than a slot."""
+    return any(
+        task.position == group.position
+        and (task.state is not TaskState.QUEUED or task.worker >= 0 or task.is_hosted)
+        for task in group.run.active_tasks.values()
+    )
+
+
+def release_backpressure(tx: Transaction) -> list[TaskInstance]:
+    """Confirm the stored items to backpressured tasks whose consumers have capacity now.
+
+    Returns:
+        Those of them that hold no slot: operators that may handle further events.
+    """
+    held = tx.memory.backpressured
+    waiting = []
+    for task_no, task in list(held.items()):
+        if tx.memory.active_tasks.get(task_no) is not task:
+            del held[task_no]
+        elif task.state is TaskState.RUNNING:
+            if not has_capacity(task, tx.slots):
+                continue
+            del held[task_no]
+            if not task.is_hosted:
+                continue
+            given = task.run.items.get(task_no)
+            upto = 0 if given is None else given.count
+            taken = ItemsStored(task_no, task.start_no, upto)
+            tx.effects.append(ConfirmCall(taken, task.run.async_role))
+        elif task.state is TaskState.DEFERRED and has_capacity(task, tx.slots):
+            del held[task_no]
+            waiting.append(task)
+        elif task.state is not TaskState.DEFERRED:
+            del held[task_no]
+    return waiting
+
+
+def defer_until_events(task: TaskInstance, wait: TriggerInstance, tx: Transaction) -> None:
+    """Defer the task until there are events. Its timeout starts now."""
+    task.waits, task.resumed = (wait,), None
+    task.deadline_at = deadline(task, event_timeout(wait), tx.steady)
+    tx.wake_task(task, task.deadline_at)
+
+
+def has_batch(wait: TriggerInstance) -> bool:
+    """Return whether a trigger has events for a task that waits for them."""
+    return wait.stream is not None and wait.is_handled and bool(wait.stream.pending)
+
+
+def event_timeout(wait: TriggerInstance) -> int | None:
+    """Return the timeout of a wait for the next event, in microseconds; ``None`` without one."""
+    row = wait.row
+    return None if row.deadline_at is None else row.deadline_at - row.since
+
+
+def store_event(
+    wait: TriggerInstance,
+    task: TaskInstance,
+    report: TriggerFired,
+    tx: Transaction,
+) -> None:
+    """Store an event. The first of a batch waits for others, up to the delay of its operator."""
+    stream = wait.stream
+    assert stream is not None  # noqa: S101 - checked by the caller
+    before = len(stream.pending)
+    event_stream.take(wait, report, tx)
+    if len(stream.pending) == before or not _waits_for(task, wait):
+        return
+    spec = _operator_spec(task)
+    if len(stream.pending) >= spec.batch or not spec.delay_us:
+        resume_with_events(task, tx)
+    elif before == 0:
+        tx.wake_task(task, tx.steady + spec.delay_us)
+
+
+def stream_ended(wait: TriggerInstance, failure: Failure | None, tx: Transaction) -> None:
+    """Record the end of the trigger. The task is resumed when it has consumed all events."""
+    event_stream.close(wait, failure, tx)
+    task = wait.task
+    if task is not None and _waits_for(task, wait):
+        resume_with_events(task, tx)
+
+
+def events_handled(task: TaskInstance, report: EventsHandled, tx: Transaction) -> None:
+    """Consume the events that an operator handled, store its items, and continue or succeed."""
+    wait = task.resumed
+    assert wait is not None  # noqa: S101 - a start that handles events has their stream
+    assert wait.stream is not None  # noqa: S101 - as above
+    while wait.stream.pending and wait.stream.pending[0][0] < report.upto:
+        event_stream.consume(wait, tx)
+    capped = emit_items(task, report.items, tx)
+    if capped is not None:
+        fail_beyond_limit(task, capped, tx)
+        return
+    if report.is_last:
+        result = Succeeded(task.task_no, task.start_no, report.began_at, report.at)
+        succeed(task, result, tx)
+        return
+    forget_calls(task, 0, tx)
+    task.interruptions = 0
+    tx.move(task, TaskState.DEFERRED)
+    tx.slots.release(task)
+    tx.slots.unblock(task)
+    defer_until_events(task, wait, tx)
+    resume_with_events(task, tx)
+
+
+def resume_with_events(task: TaskInstance, tx: Transaction) -> None:
+    """Resume a waiting task if there are events, or end it if its stream has ended."""
+    wait = task.wait
+    if wait is None or wait.stream is None or not _waits_for(task, wait):
+        return
+    if wait.stream.pending and has_capacity(task, tx.slots):
+        _resume_task(task, wait, tx)
+    elif wait.stream.pending:
+        tx.memory.backpressured[task.task_no] = task
+    elif event_stream.is_over(wait):
+        _end_task(task, wait, tx)
+
+
+def cancel_streams(task: TaskInstance, tx: Transaction) -> None:
+    """Release the streams of a task with the reason ``cancelled``: a person ended it."""
+    known = {wait.row.trigger_no: wait for wait in (*task.waits, *task.streams.values())}
+    if task.resumed is not None:
+        known[task.resumed.row.trigger_no] = task.resumed
+    for wait in known.values():
+        if wait.stream is not None:
+            let_go(wait, "cancelled", tx)
+    task.waits = tuple(wait for wait in task.waits if wait.stream is None)
+    task.streams = {}
+    if task.resumed is not None and task.resumed.is_handled:
+        task.resumed = None
+
+
+def wait_for_stream(task: TaskInstance, tx: Transaction) -> None:
+    """Start the next try with a wait for its stream, whose trigger is assigned again.
+
+    Events with known keys are dropped.
+    """
+    wait = task.resumed
+    assert wait is not None  # noqa: S101 - checked by the caller
+    task.start_no += 1
+    begin_try(task, tx)
+    tx.move(task, TaskState.DEFERRED)
+    row = wait.row
+    tx.move_wait(wait, TriggerState.WAITING, event=row.event, key=row.event_key)
+    defer_until_events(task, wait, tx)
+    host(wait, tx)
+
+
+def _resume_task(task: TaskInstance, wait: TriggerInstance, tx: Transaction) -> None:
+    task.waits, task.resumed, task.deadline_at = (), wait, None
+    requeue(task, tx)
+
+
+def _end_task(task: TaskInstance, wait: TriggerInstance, tx: Transaction) -> None:
+    if wait.row.failure is not None:
+        fail_or_retry(task, wait.row.failure, tx)
+        return
+    spec = _operator_spec(task)
+    if task.spec.streams and not (spec.method and wait.row.next_method):
+        now = tx.now  # nothing is left to call and its items are stored: no slot needed
+        succeed(task, Succeeded(task.task_no, task.start_no, now, now), tx)
+        return
+    _resume_task(task, wait, tx)
+
+
+def _waits_for(task: TaskInstance, wait: TriggerInstance) -> bool:
+    return task.state is TaskState.DEFERRED and task.wait is wait and wait.is_handled
+
+
+def _operator_spec(task: TaskInstance) -> EventsSpec:
+    spec = task.spec.events
+    assert spec is not None  # noqa: S101 - only such tasks have such streams
+    return spec

@@ -1,0 +1,1 @@
+"""The daemon: one node, its database and its API, from the start to the drained end."""

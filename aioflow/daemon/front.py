@@ -1,0 +1,144 @@
+"""The API and the page of a node, and the deletion of expired data on request or on schedule.
+
+The node imports this module in a thread after its event loop has started, while the child
+processes start. ``aioflow.web`` is imported later: once a restart has assigned its triggers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from aioflow._threads import in_thread
+from aioflow.api import Api
+from aioflow.api.dags import HostedTimetables
+from aioflow.api.schemas import CleanedView
+from aioflow.catalog.parse import Parser
+from aioflow.catalog.plugins import warn_of_broken
+from aioflow.catalog.snapshot import Snapshots
+from aioflow.clock import Clock
+from aioflow.core.transaction import Transaction
+from aioflow.crypto import Vault
+from aioflow.engine.loop import Engine
+from aioflow.executors.host_pool import HostPool
+from aioflow.maintenance.retention import Cleaning, RetentionDays
+from aioflow.model.batch import Batch
+from aioflow.model.ids import RunNo
+from aioflow.model.timestamps import Timestamp
+from aioflow.settings import Settings
+from aioflow.store import Store
+from aioflow.telemetry.task_log import TaskLog
+
+__all__ = ("Front",)
+
+_QUESTION_SECONDS = 2.0
+"""Time limit of one SQL statement that an API request causes."""
+
+
+class Front:
+    """The API of a node, and the services behind it.
+
+    Args:
+        started_at: Start time of the node.
+        cycle: Describes a cycle of runs that wait for each other.
+        hosts: Of coroutines and triggers.
+        spans: Returns the numbers of spans created and dropped.
+
+    Attributes:
+        api: Answers requests from memory and the store; updated by each commit.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        store: Store,
+        vault: Vault,
+        *,
+        tasklog: TaskLog,
+        clock: Clock,
+        started_at: Timestamp,
+        cycle: Callable[[RunNo, int, int], str],
+        snapshots: Snapshots,
+        hosts: HostPool,
+        spans: Callable[[], tuple[int, int]],
+        dags_read: Callable[[], bool],
+    ) -> None:
+        self._settings = settings
+        self._stop = anyio.Event()
+        self._over = anyio.Event()
+        self._cleaning = Cleaning(
+            engine, store, tasklog, clock, _retention_days(settings), snapshots
+        )
+        self.api = Api(
+            engine,
+            store.limited(_QUESTION_SECONDS),
+            tasklog,
+            clock=clock,
+            started_at=started_at,
+            home=settings.home,
+            cycle=cycle,
+            vault=vault,
+            clean=self._clean,
+            hosts=hosts.loads,
+            watched=hosts.describe,
+            watched_sensors=hosts.describe_sensors,
+            spans=spans,
+            dags_read=dags_read,
+            timetables=HostedTimetables(hosts.triggerers, lambda: engine.memory, hosts.start),
+        )
+
+    async def _clean(self, dry_run: bool) -> CleanedView:
+        found = await (self._cleaning.preview() if dry_run else self._cleaning.clean())
+        return CleanedView(**msgspec.structs.asdict(found))
+
+    def committed(self, batch: Batch, tx: Transaction) -> None:
+        """Apply a durable batch to what the API has in memory."""
+        self.api.committed(batch, tx)
+
+    async def clean_up(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Delete expired data until cancelled; see ``Cleaning.run``."""
+        await self._cleaning.run(task_status=task_status)
+
+    async def inspect_plug_ins(self, parser: Parser) -> None:
+        """Learn which fields the triggers of plug-ins declare public; warn of broken plug-ins."""
+        await warn_of_broken(parser, self.api.public_fields.learn)
+
+    async def serve(self, *, task_status: TaskStatus[str] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Serve the API and the page until stopped; see ``web.serve``.
+
+        ``aioflow.web`` is imported in a thread. Its import is the longest part of a start, and
+        competes with the event loop for the interpreter lock.
+        """
+        try:
+            serve_web = await in_thread(_import_web)
+            await serve_web(self.api, self._settings, self._stop, task_status=task_status)
+        finally:
+            self._over.set()
+
+    async def stop(self, seconds: float) -> None:
+        """Stop serving within ``seconds``; the engine stores the last denied attempts."""
+        self._stop.set()
+        with anyio.move_on_after(seconds):
+            await self._over.wait()
+
+
+def _import_web() -> Callable[..., Coroutine[Any, Any, None]]:
+    from aioflow.web import serve
+
+    return serve
+
+
+def _retention_days(settings: Settings) -> RetentionDays:
+    return RetentionDays(
+        runs_days=settings.keep_runs_days,
+        events_days=settings.keep_events_days,
+        journal_days=settings.keep_journal_days,
+        logs_days=settings.keep_logs_days,
+        versions_days=settings.keep_versions_days,
+        audit_days=settings.keep_audit_days,
+    )

@@ -1,0 +1,557 @@
+"""A node: opens its resources, wires its parts in one task group, and drains it on a signal.
+
+The signals are SIGTERM, SIGINT, and the SIGHUP of a closed terminal. Until the event loop runs,
+``__main__`` handles them by exiting at once, since nothing is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Protocol, Self
+
+import anyio
+import anyio.to_thread
+import msgspec
+from anyio.abc import TaskGroup, TaskStatus
+
+from aioflow._threads import in_thread
+from aioflow.catalog import Catalog, Limits, ParsePace
+from aioflow.catalog.folder_scan import list_loaded
+from aioflow.catalog.parse import Parser
+from aioflow.catalog.snapshot import Snapshots
+from aioflow.clock import Clock, SystemClock
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.transaction import Transaction
+from aioflow.core.why import still_waits
+from aioflow.crypto import Vault
+from aioflow.daemon.db_wait import open_database
+from aioflow.engine.loop import Engine
+from aioflow.errors import HomeBusy, StoreUnavailable
+from aioflow.executors.effect_handlers import effect_handlers
+from aioflow.executors.executor_context import ExecutorContext
+from aioflow.executors.host_pool import HostPool
+from aioflow.executors.slot_executor import SlotExecutor
+from aioflow.maintenance.code_restore import CodeMissing
+from aioflow.maintenance.retention import Deleting
+from aioflow.model.batch import Batch
+from aioflow.model.rows import NodeFacts, VersionRow
+from aioflow.notifications import AlertSettings, OutboxWorker, Pace, targets_of
+from aioflow.processes import Children
+from aioflow.protocol.effects import DeliverOutbox, RestoreCode
+from aioflow.protocol.inputs import AlertRaised, ContinueRun, Drain
+from aioflow.protocol.outbox import Alert
+from aioflow.queries import QueryHandler
+from aioflow.redaction import Masks
+from aioflow.settings import Settings
+from aioflow.settings.home import check_writers, disable_core_dumps, make_home
+from aioflow.store import Store
+from aioflow.store.sqlite.lock import FileLock
+from aioflow.store.takeover import Beating, prepare_claim
+from aioflow.telemetry.log import Logger
+from aioflow.telemetry.task_log import TaskLog
+from aioflow.telemetry.tracing import Traces
+
+__all__ = (
+    "Ready",
+    "StopSignals",
+    "serve",
+)
+
+_log = Logger(__name__)
+
+
+class StopSignals:
+    """Stops a daemon at the first signal, and cancels everything at the second.
+
+    Attributes:
+        stopped: Set when the daemon is to stop.
+        everything: Cancelled by the second signal, if set.
+    """
+
+    def __init__(self) -> None:
+        self.stopped = anyio.Event()
+        self.everything: anyio.CancelScope | None = None
+        self._starting: anyio.CancelScope | None = None
+
+    @classmethod
+    @contextmanager
+    def received(cls) -> Iterator[Self]:
+        """Handle the signals within the block; restore the former handlers after it.
+
+        An ignored SIGHUP, as under ``nohup``, stays ignored.
+        """
+        loop, signals = asyncio.get_running_loop(), cls()
+        before = {number: signal.getsignal(number) for number in _stop_signal_numbers()}
+        for number in before:
+            loop.add_signal_handler(number, signals.receive, number)
+        try:
+            yield signals
+        finally:
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                if handler is not None:  # else not set by Python, and not restorable
+                    signal.signal(number, handler)
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Cancel the block at the first signal: nothing runs yet that could be drained."""
+        with anyio.CancelScope() as self._starting:
+            if self.stopped.is_set():
+                self._starting.cancel()
+            yield
+        self._starting = None
+
+    def receive(self, number: signal.Signals) -> None:
+        """Handle a signal."""
+        scope = self.everything if self.stopped.is_set() else self._starting
+        if self.stopped.is_set():
+            _log.warning("ending at once", signal=number.name)
+        else:
+            _log.info("draining" if scope is None else "ending", signal=number.name)
+        self.stopped.set()
+        if scope is not None:
+            scope.cancel()
+
+
+def _stop_signal_numbers() -> list[signal.Signals]:
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    return numbers if is_ignored else [*numbers, signal.SIGHUP]
+
+
+_FIRST_SWEEP_SECONDS = 2.0
+"""How long readiness waits for the DAG files: one that hangs must not delay the rest."""
+
+_WEB_WAITS_SECONDS = 2.0
+"""How long the web server may be delayed by the work of a restart."""
+
+_WATCH_STORE_SECONDS = 1.0
+
+_DRAINING = Path("run", "draining")
+"""File in a home that exists while its daemon drains; a second daemon mentions it in its error."""
+
+_RELEASE_SECONDS = 10.0
+"""Time limit for triggers to release their resources before a drained node ends."""
+
+_FINAL_REPORTS_SECONDS = 2.0
+"""Time limit for a drained node to commit the tries it interrupted. Otherwise their rows still say
+``running``, and the next start finds them."""
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """The contents of a start banner.
+
+    Attributes:
+        url: URL of the page, including the token.
+        token_file: The file that contains the token.
+        store: The database's URL, without its password.
+        stopped: Set when the node is to stop.
+    """
+
+    url: str
+    token_file: Path
+    home: Path
+    store: str
+    dags: tuple[Path, ...]
+    pid: int
+    stopped: anyio.Event
+
+
+async def serve(
+    settings: Settings, ready: Callable[[Ready], None], *, take_over: bool = False
+) -> int:
+    """Run a node until it is stopped; return its exit status.
+
+    SIGTERM, SIGINT and SIGHUP drain it: nothing more is started, and running tries may end within
+    ``settings.grace_seconds``. The rest is interrupted, which does not count against its retries. A
+    second signal ends the node at once, which is as safe as ``kill -9``; so does the first while
+    the database is opened.
+
+    Args:
+        settings: Settings of the node.
+        ready: Called once, when requests are answered and the hosts are up.
+        take_over: Whether to claim the database even if another daemon serves it, or no key of this
+            home decrypts its values.
+
+    Raises:
+        HomeBusy: If another daemon serves this home, whatever its database, or this database;
+            nothing of it is changed.
+        SettingsError: If other users could make it run their code, or no key of this home decrypts
+            the database's values.
+        AioflowError: If it cannot start, or its database failed for good; often inside an exception
+            group, because the error ended a service.
+    """
+    with StopSignals.received() as signals:
+        check_writers(settings, list_loaded(settings.dags))
+        make_home(settings.home)
+        disable_core_dumps()
+        with _alone(settings.home):
+            vault = await anyio.to_thread.run_sync(Vault.open, settings.key_file)
+            async with _tracing(settings) as traces, AsyncExitStack() as stack:
+                with signals.starting():
+                    store = await open_database(stack, settings, vault, SystemClock())
+                    about = await prepare_claim(settings, store, take_over=take_over)
+                if not signals.stopped.is_set():
+                    node = _Node(settings, store, vault, traces, about, signals.stopped)
+                    await _serve(node, ready, signals)
+                    with suppress(StoreUnavailable):
+                        await store.leave()
+    return 0
+
+
+@asynccontextmanager
+async def _tracing(settings: Settings) -> AsyncIterator[Traces | None]:
+    """Start the export of traces, if enabled; send the remaining spans at the end."""
+    if not settings.export_traces:
+        yield None
+        return
+    traces, close = await in_thread(_open_export)
+    try:
+        yield traces
+    finally:
+        with anyio.CancelScope(shield=True):
+            await in_thread(close)
+
+
+def _open_export() -> tuple[Traces, Callable[[], None]]:
+    from aioflow.telemetry.otel_export import open_export  # an SDK takes a while to import
+
+    return open_export()
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """Lock the home. Its children are swept by its mark, so no other daemon may share it."""
+    draining = home / _DRAINING
+    try:
+        lock = FileLock.take(home / "run" / "lock")
+    except HomeBusy as busy:
+        raise HomeBusy(str(home), busy.holder, is_draining=draining.exists()) from None
+    try:
+        with suppress(OSError):
+            draining.unlink()  # left by a daemon that was killed while it drained
+        yield
+    finally:
+        with suppress(OSError):
+            draining.unlink()
+        lock.release()
+
+
+async def _serve(node: _Node, ready: Callable[[Ready], None], signals: StopSignals) -> None:
+    async with anyio.create_task_group() as services:
+        signals.everything = services.cancel_scope
+        await node.start(services)
+        ready(node.describe())
+        await node.stopped.wait()
+        await node.drain()
+        services.cancel_scope.cancel()
+
+
+class _Front(Protocol):
+    """See ``front.Front``, which is imported once the event loop runs."""
+
+    def committed(self, batch: Batch, tx: Transaction) -> None:
+        """See ``api.Api.committed``."""
+
+    async def inspect_plug_ins(self, parser: Parser) -> None:
+        """See ``front.Front``."""
+
+    async def clean_up(self, *, task_status: TaskStatus[None] = ...) -> None:
+        """See ``maintenance.retention.Cleaning.run``."""
+
+    async def serve(self, *, task_status: TaskStatus[str] = ...) -> None:
+        """See ``front.Front``."""
+
+    async def stop(self, seconds: float) -> None:
+        """See ``front.Front``."""
+
+
+def _import_front() -> Callable[..., _Front]:
+    from aioflow.daemon.front import Front
+
+    return Front
+
+
+class _Node:
+    """The parts of one node, wired.
+
+    Attributes:
+        stopped: Set when the node is to stop.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        vault: Vault,
+        traces: Traces | None,
+        about: NodeFacts,
+        stopped: anyio.Event,
+    ) -> None:
+        clock = SystemClock()
+        self._started_at = clock.now()
+        self._settings = settings
+        self._store = store
+        self._vault = vault
+        self._clock = clock
+        self._traces = traces
+        self._url = ""
+        self._front: _Front | None = None
+        self.stopped = stopped
+        self._engine = engine = _engine(settings, store, clock, about)
+        masks = Masks()
+        self._tasklog = TaskLog(
+            settings.logs_folder, clock, cap_bytes=settings.log_cap_bytes, masks=masks
+        )
+        self._children = Children(settings.home, allowed=settings.children_env)
+        self._answers = QueryHandler(
+            store,
+            clock,
+            still_waits=lambda *task: still_waits(engine.memory, *task),
+            masks=masks,
+        )
+        context = self._wired(settings)
+        self._slot = SlotExecutor(context, settings.cpu_slots)
+        self._hosts = HostPool(
+            context,
+            health_seconds=settings.hosts_health_seconds,
+            capacity=settings.trigger_capacity,
+        )
+        self._snapshots = Snapshots(settings.code_folder)
+        self._deliveries = _deliveries(context, store, settings, self._snapshots)
+        self._code_missing = CodeMissing(store, self._snapshots, engine.report, clock)
+        self._deleting = Deleting(engine, store, self._tasklog, settings.results_folder, clock)
+
+    def _wired(self, settings: Settings) -> ExecutorContext:
+        return ExecutorContext(
+            children=self._children,
+            code=settings.code_folder,
+            results=settings.results_folder,
+            tasklog=self._tasklog,
+            report=self._engine.report,
+            clock=self._clock,
+            on_query=self._answers.submit,
+            memory_limit_bytes=settings.hosts_memory_limit_bytes,
+            stall_seconds=settings.hosts_stall_seconds,
+            default_deferrable=settings.default_deferrable,
+            default_tries=settings.default_tries,
+            traces=settings.export_traces,
+        )
+
+    def _spans(self) -> tuple[int, int]:
+        return (0, 0) if self._traces is None else (self._traces.made, self._traces.dropped)
+
+    async def _open_front(self, dags_read: Callable[[], bool]) -> _Front:
+        """Open the API and the services behind it.
+
+        The module is imported in a thread while the processes start, which takes as long.
+        """
+        make = await in_thread(_import_front)
+        return make(
+            self._settings,
+            self._engine,
+            self._store,
+            self._vault,
+            tasklog=self._tasklog,
+            clock=self._clock,
+            started_at=self._started_at,
+            cycle=self._answers.cycle,
+            snapshots=self._snapshots,
+            hosts=self._hosts,
+            spans=self._spans,
+            dags_read=dags_read,
+        )
+
+    def _connect(self, front: _Front) -> None:
+        """Register the handlers of effects and the subscribers of durable batches."""
+        dispatcher = self._engine.dispatcher
+        dispatcher.register(effect_handlers(self._slot, self._hosts))
+        dispatcher.register(
+            {DeliverOutbox: self._deliveries.put, RestoreCode: self._code_missing.ask}
+        )
+        dispatcher.subscribe(front.committed)
+        dispatcher.subscribe(self._answers.committed)
+        dispatcher.subscribe(self._deleting.committed)
+        if self._traces is not None:
+            dispatcher.subscribe(self._traces.committed)
+
+    async def start(self, services: TaskGroup) -> None:
+        """Start every service, each after those it needs."""
+        await services.start(self._children.run)
+        await services.start(self._tasklog.run)
+        await services.start(self._answers.run)
+        if self._traces is not None:
+            await services.start(self._traces.run)
+        catalog = await self._open_catalog()
+        async with anyio.create_task_group() as starting:
+            # The processes start while the engine reads the unfinished runs. Until then their
+            # reports wait in its inbox.
+            starting.start_soon(services.start, self._slot.run)
+            starting.start_soon(services.start, self._hosts.run)
+            front = self._front = await self._open_front(catalog.first_sweep_done.is_set)
+            self._connect(front)
+            await services.start(self._engine.run)
+            if not self._engine.memory.has_queued:
+                self._open_slots()
+            starting.start_soon(services.start, catalog.run)
+            starting.start_soon(services.start, self._deliveries.run)
+            starting.start_soon(self._start_web, services, front)
+        with anyio.move_on_after(_FIRST_SWEEP_SECONDS):
+            await catalog.first_sweep_done.wait()
+        services.start_soon(self._watch_store)
+        services.start_soon(self._examine_store)
+        services.start_soon(self._code_missing.run)
+        services.start_soon(self._deleting.run)
+        redirect = self._deliveries.redirect_alerts
+        services.start_soon(AlertSettings(self._settings, self._clock, redirect).run)
+        await services.start(front.clean_up)
+        services.start_soon(front.inspect_plug_ins, catalog.parser)
+        if self._settings.until_idle:
+            services.start_soon(self._stop_when_idle, catalog)
+
+    async def _open_catalog(self) -> Catalog:
+        """Open the catalog, and restore the code of everything that may still run."""
+        catalog = Catalog(
+            self._settings.dags,
+            self._snapshots,
+            self._children,
+            self._engine.report,
+            self._clock,
+            known=await self._store.list_dag_files(),
+            limits=Limits(
+                wall_seconds=self._settings.parse_timeout_seconds,
+                default_deferrable=self._settings.default_deferrable,
+                default_tries=self._settings.default_tries,
+            ),
+            pace=ParsePace(
+                look_seconds=self._settings.parse_look_seconds,
+                pause_seconds=self._settings.parse_pause_seconds,
+                processes=self._settings.parse_processes,
+            ),
+        )
+        await self._code_missing.restore_needed(self._settings.code_folder)
+        return catalog
+
+    async def _start_web(self, services: TaskGroup, front: _Front) -> None:
+        """Serve the API and the page, once the triggers of deferred tasks are assigned.
+
+        Queued tasks are not started before: one that crashes the daemon can be cancelled before it
+        does so again.
+        """
+        with anyio.move_on_after(_WEB_WAITS_SECONDS):
+            while self._engine.waiting_inputs and not self._engine.slots.is_held:
+                await self._engine.next_turn()
+        self._url = await services.start(front.serve)
+        self._open_slots()
+
+    def _open_slots(self) -> None:
+        """Start what was queued or running when the last daemon ended."""
+        self._engine.slots.is_held = False
+        self._engine.report([ContinueRun(-1)])  # a turn of the engine, for no particular run
+
+    def describe(self) -> Ready:
+        """Return the contents of the start banner."""
+        settings = self._settings
+        return Ready(
+            url=self._url,
+            token_file=settings.token_file,
+            home=settings.home,
+            store=settings.shown_db,
+            dags=settings.dags,
+            pid=os.getpid(),
+            stopped=self.stopped,
+        )
+
+    # ── shutdown ────────────────────────────────────────────────────────────────────────
+
+    async def drain(self) -> None:
+        """Start nothing more, and give running tries time to end."""
+        with suppress(OSError):
+            (self._settings.home / _DRAINING).touch(0o600)
+        self._engine.report([Drain()])
+        self._deliveries.drain()
+        with anyio.move_on_after(self._settings.grace_seconds):
+            await self._engine.wait_until_still()
+            await self._deliveries.quiet()
+        self._engine.report([Drain(is_over=True)])
+        with anyio.move_on_after(_FINAL_REPORTS_SECONDS):
+            await self._engine.wait_until_still()
+        with anyio.move_on_after(_RELEASE_SECONDS):
+            await self._hosts.shut_down()
+        if self._front is not None:
+            await self._front.stop(_RELEASE_SECONDS)
+
+    async def _watch_store(self) -> None:
+        """Fail if another daemon has claimed the database, even while nothing commits."""
+        beating = Beating(self._store, self._clock)
+        while True:
+            await self._clock.sleep(_WATCH_STORE_SECONDS)
+            self._store.verify()
+            await beating.heartbeat(self._engine.memory.commit_no)
+
+    async def _examine_store(self) -> None:
+        """Run the checks that the start had no time for, in the background."""
+        found = None
+        while found is None:
+            try:
+                found = await self._store.examine()
+            except StoreUnavailable as exc:
+                _log.warning("the database cannot be checked now", error=str(exc))
+                await self._clock.sleep(_WATCH_STORE_SECONDS)
+        self._engine.report([AlertRaised(reason=one.reason, message=one.message) for one in found])
+
+    async def _stop_when_idle(self, catalog: Catalog) -> None:
+        await catalog.first_sweep_done.wait()
+        await self._engine.wait_until_idle()
+        while any(quota.waiting for quota in self._engine.memory.outbox_quotas.values()):
+            await self._engine.next_turn()
+        await self._deliveries.quiet()
+        self.stopped.set()
+
+
+def _engine(settings: Settings, store: Store, clock: Clock, about: NodeFacts) -> Engine:
+    slots = Slots(cpu_slots=settings.cpu_slots, async_slots=settings.async_slots)
+    slots.is_held = True
+    return Engine(
+        store,
+        slots,
+        clock=clock,
+        random=random.SystemRandom().random,
+        retries_per_run=settings.retries_per_run or None,
+        retries_per_pool=settings.retries_per_pool or None,
+        late_after_us=round(settings.schedule_late_seconds * 1e6) or None,
+        ends_when_idle=settings.until_idle,
+        about=about,
+    )
+
+
+def _deliveries(
+    context: ExecutorContext, store: Store, settings: Settings, snapshots: Snapshots
+) -> OutboxWorker:
+    async def restore(row: VersionRow) -> None:
+        await snapshots.restore(row.version, row.sources)
+
+    return OutboxWorker(
+        context,
+        store,
+        pace=Pace(
+            processes=settings.callback_processes,
+            per_second=settings.callbacks_per_second,
+            timeout_seconds=settings.callback_timeout_seconds,
+        ),
+        targets=targets_of(settings),
+        restore=restore,
+        on_alert=_alert,
+    )
+
+
+def _alert(alert: Alert) -> None:
+    """Log an alert, for on-call people who monitor the log."""
+    facts: Mapping[str, object] = msgspec.structs.asdict(alert)
+    _log.error("alert", **facts)

@@ -1,0 +1,189 @@
+"""Pending timers until they are due, and pending requests until their response is durable.
+
+There are two heaps of timers, one sleeping task, and a coarse tick. Times that people schedule
+follow the wall clock. A retry, the next poke of a sensor, a deadline and the quiet time after an
+event are durations: their due times are in steady time. They are armed once, by the monotonic
+clock, and setting the wall clock does not move them.
+
+There may be a million durations, so each is one number: its due time by the monotonic clock, its
+timestamp, and its task, run or trigger.
+
+The heaps are checked at most every ``TICK_SECONDS``, because sleeping to the exact next of many
+close due times would spin. They are checked at least every ``LOOK_SECONDS``, so that a step of the
+wall clock is noticed. A step causes a turn of the engine.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Sequence
+
+import anyio
+from anyio.abc import TaskStatus
+
+from aioflow.clock import SteadyClock
+from aioflow.errors import DaemonStopping
+from aioflow.model.timestamps import Timestamp
+from aioflow.protocol.effects import Acknowledge
+from aioflow.protocol.inputs import ClockStepped, Input, TimerFired
+
+__all__ = ("LOOK_SECONDS", "TICK_SECONDS", "PendingRequests", "Timers")
+
+TICK_SECONDS = 0.002
+LOOK_SECONDS = 30.0
+
+_WORD = (1 << 64) - 1
+_OF_RUN, _OF_TRIGGER = 1 << 63, 1 << 62
+"""Bits that mark the number of a run, or of the trigger of a DAG, among those of tasks."""
+
+
+class Timers:
+    """Reports each ``TimerFired`` to the inbox when it is due.
+
+    A timer is never disarmed: the receiver checks whether it is still relevant.
+
+    Attributes:
+        look_seconds: The longest sleep; infinite if the wall clock cannot step.
+    """
+
+    def __init__(self, clock: SteadyClock, report: Callable[[Sequence[Input]], None]) -> None:
+        self.look_seconds = LOOK_SECONDS
+        self._clock = clock
+        self._report = report
+        self._by_wall: list[tuple[int, int, TimerFired]] = []
+        self._by_length: list[int] = []
+        self._armed = 0
+        self._earlier = anyio.Event()
+
+    def __len__(self) -> int:
+        return len(self._by_wall) + len(self._by_length)
+
+    def arm(self, due: TimerFired, *, at: Timestamp | None = None) -> None:
+        """Report ``due`` at its timestamp (or ``at``), at once if that has passed."""
+        instant = due.at if at is None else at
+        if due.dag_id:
+            self._armed += 1
+            heapq.heappush(self._by_wall, (instant, self._armed, due))
+            is_first = self._by_wall[0][1] == self._armed
+        else:
+            over = self._clock.monotonic_at(instant)
+            length = (over << 128) + (due.at << 64) + _owner_of(due)
+            heapq.heappush(self._by_length, length)
+            is_first = self._by_length[0] == length
+        if is_first:
+            self._earlier.set()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Report timers as they become due, until cancelled."""
+        task_status.started()
+        shift = self._clock.look().shift
+        while True:
+            self._earlier = anyio.Event()
+            at = self._clock.look()
+            if at.shift != shift:
+                shift = at.shift
+                self._report([ClockStepped()])
+            due = _pop_due(self._by_wall, at.now) + _pop_due_durations(
+                self._by_length, at.monotonic
+            )
+            if due:
+                self._report(due)
+            nearest = self.look_seconds
+            if self._by_wall:
+                nearest = min(nearest, (self._by_wall[0][0] - at.now) / 1e6)
+            if self._by_length:
+                nearest = min(nearest, ((self._by_length[0] >> 128) - at.monotonic) / 1e6)
+            with anyio.move_on_after(max(nearest, TICK_SECONDS)):
+                await self._earlier.wait()
+
+
+def _pop_due(heap: list[tuple[int, int, TimerFired]], now: int) -> list[TimerFired]:
+    due = []
+    while heap and heap[0][0] <= now:
+        due.append(heapq.heappop(heap)[2])
+    return due
+
+
+def _pop_due_durations(heap: list[int], now: int) -> list[TimerFired]:
+    due = []
+    while heap and heap[0] >> 128 <= now:
+        length = heapq.heappop(heap)
+        due.append(_timer_of(length >> 64 & _WORD, length & _WORD))
+    return due
+
+
+def _owner_of(due: TimerFired) -> int:
+    if due.run_no >= 0:
+        return _OF_RUN | due.run_no
+    return due.task_no if due.trigger_no < 0 else _OF_TRIGGER | due.trigger_no
+
+
+def _timer_of(at: Timestamp, whose: int) -> TimerFired:
+    if whose & _OF_RUN:
+        return TimerFired(at, run_no=whose ^ _OF_RUN)
+    return (
+        TimerFired(at, trigger_no=whose ^ _OF_TRIGGER)
+        if whose & _OF_TRIGGER
+        else TimerFired(at, whose)
+    )
+
+
+class _PendingRequest:
+    """One pending request."""
+
+    __slots__ = ("answer", "done", "error", "hears_end")
+
+    def __init__(self, *, hears_end: bool) -> None:
+        self.done = anyio.Event()
+        self.answer: object = None
+        self.error: Exception | None = None
+        self.hears_end = hears_end
+
+
+class PendingRequests:
+    """Pending requests by ticket."""
+
+    def __init__(self) -> None:
+        self._tickets = itertools.count(1)
+        self._waiting: dict[int, _PendingRequest] = {}
+        self._is_over = False
+
+    async def ask(self, put: Callable[[int], None], *, hears_end: bool) -> object:
+        """Submit a request under a new ticket and wait for the response.
+
+        Args:
+            put: Submits the request.
+            hears_end: Whether this raises if no request is processed any more. Otherwise it waits
+                until it is cancelled.
+
+        Raises:
+            DaemonStopping: If no request is processed any more and ``hears_end`` is set.
+        """
+        if self._is_over and hears_end:
+            raise DaemonStopping
+        ticket, waiting = next(self._tickets), _PendingRequest(hears_end=hears_end)
+        self._waiting[ticket] = waiting
+        try:
+            put(ticket)
+            await waiting.done.wait()
+        finally:
+            self._waiting.pop(ticket, None)
+        if waiting.error is not None:
+            raise waiting.error
+        return waiting.answer
+
+    def answer(self, told: Acknowledge) -> None:
+        """Deliver the response to a pending request."""
+        waiting = self._waiting.get(told.ticket)
+        if waiting is not None:  # otherwise the caller was cancelled
+            waiting.answer, waiting.error = told.answer, told.error
+            waiting.done.set()
+
+    def end(self) -> None:
+        """Fail all pending and future requests that have ``hears_end`` set."""
+        self._is_over = True
+        for waiting in self._waiting.values():
+            if waiting.hears_end and not waiting.done.is_set():
+                waiting.error = DaemonStopping()
+                waiting.done.set()

@@ -1,0 +1,347 @@
+"""Errors at run time: in user code, of the database, and of a daemon that cannot serve.
+
+An error in user code ends one try, not the daemon.
+"""
+
+from __future__ import annotations
+
+from aioflow.errors.root import AioflowError
+
+__all__ = (
+    "BatchRefused",
+    "CallCutShort",
+    "CallMismatch",
+    "DaemonAway",
+    "DaemonStopping",
+    "DagRunFailed",
+    "FanOutCapped",
+    "Fenced",
+    "ForeignDatabase",
+    "HomeBusy",
+    "HomeUnusable",
+    "LinkClosed",
+    "NotificationFailed",
+    "PortInUse",
+    "SchemaMismatch",
+    "SettingsError",
+    "StepFailed",
+    "StoreError",
+    "StoreSlow",
+    "StoreUnavailable",
+    "StrangeDatabase",
+    "SyncFailed",
+    "TaskError",
+    "TaskTimeout",
+    "UnknownContextKey",
+    "UnknownValue",
+)
+
+ANOTHER_HOME = "use --home for a second one"
+ANOTHER_DATABASE = "use --db for a database of its own, or --take-over if that one is to end"
+
+
+class HomeBusy(AioflowError):
+    """Another daemon serves this home, or this database.
+
+    Args:
+        otherwise: The alternative to stopping the other daemon, quoted in the message.
+        is_draining: Whether the other daemon is draining and will exit.
+    """
+
+    code = "home.busy"
+
+    def __init__(
+        self, path: str, holder: str, otherwise: str = ANOTHER_HOME, *, is_draining: bool = False
+    ) -> None:
+        state, first = "serves", "stop it first"
+        if is_draining:
+            state, first = "is draining, and still serves", "start again when it has ended"
+        super().__init__(f"another daemon ({holder}) {state} {path}; {first}, or {otherwise}")
+        self.path = path
+        self.holder = holder
+
+
+class HomeUnusable(AioflowError):
+    """A folder of the home cannot be created, or a file that the home needs cannot be used."""
+
+    code = "home.unusable"
+
+    def __init__(self, path: str, why: str, problem: str = "the folder {} cannot be made") -> None:
+        super().__init__(f"{problem.format(path)}: {why}; choose another with --home")
+        self.path = path
+        self.why = why
+
+
+class PortInUse(AioflowError):
+    """The address of the web server is already in use."""
+
+    code = "web.port_in_use"
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(f"{host}:{port} is in use; choose another with --port (0 = any)")
+        self.host = host
+        self.port = port
+
+
+class DaemonAway(AioflowError):
+    """No daemon is running for this home."""
+
+    code = "daemon.away"
+
+    def __init__(self, home: str, database: str = "") -> None:
+        """Make the error for a home.
+
+        Args:
+            database: The database that was tried as a fallback, and does not exist.
+        """
+        instead = f", and there is no database {database}" if database else ""
+        super().__init__(f"no daemon runs for {home}{instead}; start it with `aioflow up`")
+        self.home = home
+
+
+class DaemonStopping(AioflowError):
+    """The daemon is shutting down and executes no more requests.
+
+    The last request may or may not have been executed.
+    """
+
+    code = "daemon.stopping"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the daemon is stopping; ask again when it runs, with the same key or run id"
+        )
+
+
+class SettingsError(AioflowError):
+    """A setting is unknown or has an invalid value."""
+
+    code = "settings"
+
+
+class LinkClosed(AioflowError):
+    """The connection to another process was closed, or carried something invalid."""
+
+    code = "link.closed"
+
+
+class StoreError(AioflowError):
+    """A database operation failed."""
+
+    code = "store"
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be reached, or stays locked.
+
+    Either nothing was written, or the outcome is unknown. The same batch may be committed again:
+    the fence detects a batch that was already written.
+
+    Attributes:
+        may_pass: Whether the database may become reachable without a change to its
+            configuration or to aioflow's.
+    """
+
+    code = "store.unavailable"
+
+    may_pass = True
+
+
+class SyncFailed(StoreError):
+    """Syncing the database to disk failed: data written since the last sync may be lost.
+
+    The operating system may serve that data from memory until the machine stops, without writing
+    it to disk. The process therefore exits, and the next one writes the data again.
+    """
+
+    code = "store.sync"
+
+
+class StoreSlow(StoreError):
+    """A query exceeded its time limit and was abandoned.
+
+    Attributes:
+        seconds: The time limit.
+    """
+
+    code = "store.slow"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"the database had not answered after {seconds:g} s; narrow the question: "
+            "name a DAG or a run, or ask for a smaller page"
+        )
+        self.seconds = seconds
+
+
+class BatchRefused(StoreError):
+    """The database rejected the content of a batch. Nothing of the batch was written."""
+
+    code = "store.refused"
+
+
+class Fenced(StoreError):
+    """Another node declared this one dead and took over its work."""
+
+    code = "store.fenced"
+
+
+class StrangeDatabase(StoreError):
+    """The database is not the one this daemon expects. Nothing is written to it."""
+
+    code = "store.strange"
+
+
+class SchemaMismatch(StrangeDatabase):
+    """The database schema is newer than this version of aioflow, or only partly migrated."""
+
+    code = "store.schema"
+
+
+class ForeignDatabase(StrangeDatabase):
+    """The file or database exists, but was not created by aioflow, or is damaged."""
+
+    code = "store.foreign"
+
+
+class TaskError(AioflowError):
+    """User code failed. Ends one try, not the daemon."""
+
+    code = "task"
+
+
+class TaskTimeout(TaskError):
+    """A try, a wait or a sensor exceeded its timeout."""
+
+    code = "task.timeout"
+
+
+class StepFailed(TaskError):
+    """A recorded step failed with an exception that cannot be recreated in this process.
+
+    Attributes:
+        type: The name of the original exception's class.
+    """
+
+    code = "task.step_failed"
+
+    def __init__(self, type_name: str, message: str) -> None:
+        super().__init__(f"the recorded step raised {type_name}: {message}")
+        self.type = type_name
+
+
+class CallCutShort(TaskError):
+    """A task cancelled one of its own durable calls, or ended while one was in flight.
+
+    Attributes:
+        called: The call, with its place in the source.
+    """
+
+    code = "task.call_cut_short"
+
+    def __init__(self, called: str) -> None:
+        super().__init__(
+            f"{called} was cut short by the task itself; when the task runs again that would come "
+            "out differently: give wait() a timeout=, and await the call in the task's own body"
+        )
+        self.called = called
+
+
+class CallMismatch(TaskError):
+    """A re-run of a task made a different durable call than the one recorded at this position.
+
+    Attributes:
+        recorded: The recorded call, with its place in the source.
+        called: The call that was made now.
+    """
+
+    code = "task.call_mismatch"
+
+    def __init__(self, ordinal: int, recorded: str, called: str) -> None:
+        super().__init__(
+            f"durable call {ordinal} was {recorded} and is {called} now; a task that waits must "
+            "make the same calls in the same order each time: put what may differ into step()"
+        )
+        self.recorded = recorded
+        self.called = called
+
+
+class DagRunFailed(TaskError):
+    """A run started by ``run_dag`` has failed or was cancelled.
+
+    Attributes:
+        dag_id: The DAG of the run.
+        run_id: The run.
+        state: ``failed`` or ``cancelled``.
+    """
+
+    code = "task.dag_run_failed"
+
+    def __init__(self, dag_id: str, run_id: str, state: str) -> None:
+        super().__init__(f"run {run_id!r} of DAG {dag_id!r} ended {state}")
+        self.dag_id = dag_id
+        self.run_id = run_id
+        self.state = state
+
+
+class UnknownValue(TaskError):
+    """A secret, connection or variable is missing, undeclared, or cannot be decrypted.
+
+    Declare it on the task. Decryption fails if no available key matches.
+    """
+
+    code = "task.value"
+
+
+class NotificationFailed(TaskError):
+    """A webhook or an e-mail was not accepted.
+
+    Attributes:
+        may_pass: Whether a retry may succeed.
+    """
+
+    code = "task.notification"
+
+    def __init__(self, message: str, *, may_pass: bool) -> None:
+        super().__init__(message)
+        self.may_pass = may_pass
+
+
+class FanOutCapped(TaskError):
+    """A list has more items than the task that expands over it allows.
+
+    Attributes:
+        count: The number of items in the list, if known. For a source that is counted item by
+            item, such as a generator, the number of the first item above the limit.
+        limit: The ``map_limit`` of the mapped task.
+        is_whole: Whether ``count`` is the total number of items.
+    """
+
+    code = "task.fanout_cap"
+
+    def __init__(self, count: int, limit: int, *, is_whole: bool = True) -> None:
+        items = f"{count} items" if is_whole else f"more than {limit} items, without a known end"
+        super().__init__(
+            f"the result has {items}, but the task that expands over it is limited to "
+            f"{limit}; raise its map_limit if that many are meant"
+        )
+        self.count = count
+        self.limit = limit
+        self.is_whole = is_whole
+
+
+class UnknownContextKey(TaskError, KeyError):
+    """A task read a key that its context does not have.
+
+    Attributes:
+        key: The missing key.
+    """
+
+    code = "task.context"
+
+    def __init__(self, key: object, hint: str) -> None:
+        super().__init__(f"the context has no {key!r}{hint}")
+        self.key = key
+
+    def __str__(self) -> str:
+        return str(self.args[0])

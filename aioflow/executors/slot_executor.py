@@ -1,0 +1,501 @@
+"""Slot workers: a bounded number of busy processes, with idle ones beside them.
+
+A process serves one DAG version for its whole life, so a slot that gets work of another file needs
+another process. The former one stays idle, and any slot may use it again: work that alternates
+between files starts no new processes. One process without loaded code stays ready for a version
+that has none.
+
+A try given to a slot *waits* until the slot has a process that can take it. A slot holds a process
+only while that process has unfinished tries.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from aioflow.executors.executor_context import ExecutorContext
+from aioflow.executors.worker_process import (
+    FROZEN_SECONDS,
+    NO_PROCESS,
+    Heartbeat,
+    Process,
+    TryKey,
+    beat_seconds,
+    key_of,
+)
+from aioflow.model.ids import RunNo
+from aioflow.model.states import Failure
+from aioflow.processes import NoHeadroom, memory_limit_bytes
+from aioflow.protocol.effects import RecallTries, StartTry, StopTry
+from aioflow.protocol.inputs import WorkerUnresponsive
+from aioflow.protocol.reports import Recalled
+
+__all__ = (
+    "IDLE_SECONDS",
+    "MEMORY_SHARE",
+    "Processes",
+    "Slot",
+    "SlotExecutor",
+    "Worker",
+)
+
+HEAD_START_SECONDS = 0.1
+"""Delay of a replacement start. A start takes at least as much processor time as the first task of
+a small DAG file."""
+
+FIRST_DELAY_SECONDS = 0.1
+LONGEST_DELAY_SECONDS = 5.0
+
+_logger = logging.getLogger(__name__)
+
+
+class Slot(Protocol):
+    """A user of processes: see ``Worker``."""
+
+    @property
+    def wanted_version(self) -> str | None:
+        """Version of the first try that waits for a process; ``None`` if none waits."""
+
+    def hold(self, process: Process) -> None:
+        """Take a process and send it the waiting tries."""
+
+    def lost(self, process: Process, failure: Failure) -> None:
+        """Settle the tries of a dead process."""
+
+    def watch(self, process: Process) -> bool:
+        """Ping the process; return whether it is to be abandoned."""
+
+
+class Processes:
+    """Starts processes, hands them to slots, and caches the idle ones.
+
+    Args:
+        slots: Number of slots. As many loaded processes stay, however long they are idle.
+        idle_seconds: Lifetime of an idle process beyond these.
+        memory_bytes: Memory limit of all idle processes, enforced while there are more than slots.
+        frozen_seconds: How long a busy process may neither answer nor compute.
+    """
+
+    def __init__(
+        self,
+        context: ExecutorContext,
+        slots: int,
+        *,
+        idle_seconds: float,
+        memory_bytes: float,
+        frozen_seconds: float,
+    ) -> None:
+        self._context = context
+        self._slots = slots
+        self._idle_seconds = idle_seconds
+        self._memory_bytes = memory_bytes
+        self._frozen_seconds = frozen_seconds
+        self._group: TaskGroup | None = None
+        self._all: set[Process] = set()
+        self._wanting: dict[Slot, None] = {}
+        self._holders: dict[Process, Slot] = {}
+        self._unloaded: list[Process] = []
+        self._idle: dict[str, list[Process]] = {}
+        self._idle_count = self._idle_bytes = 0
+        self._starting = 0
+        self._failures = 0
+        self._is_held_up = self._is_replenishing = self._is_aging = False
+        self._is_watching = math.isinf(frozen_seconds)  # infinite: never start the watch
+
+    async def run(self) -> None:
+        """Keep processes until cancelled; then kill all of them."""
+        async with anyio.create_task_group() as self._group:
+            self._start(self._slots)
+            await anyio.sleep_forever()
+
+    # ── verbs ───────────────────────────────────────────────────────────────────────────
+
+    def want(self, slot: Slot) -> None:
+        """Give a slot a process for its waiting tries, now or as soon as there is one."""
+        version = slot.wanted_version
+        if version is None:
+            return
+        process = self._take_idle(version)
+        if process is None:
+            self._wanting[slot] = None
+        else:
+            self._hand_over(process, slot)
+        self._fill()
+
+    def put_back(self, process: Process) -> None:
+        """Hand a process that its slot no longer needs to another slot, or cache it."""
+        del self._holders[process]
+        self._failures = 0
+        if process.is_spent:
+            process.dismiss()
+            self._fill()
+        else:
+            self._offer(process)
+
+    def forget(self, run_no: RunNo) -> None:
+        """Drop a run that has ended, in all processes."""
+        for process in self._all:
+            process.forget(run_no)
+
+    # ── assignment ──────────────────────────────────────────────────────────────────────
+
+    def _hand_over(self, process: Process, slot: Slot) -> None:
+        self._wanting.pop(slot, None)
+        self._holders[process] = slot
+        slot.hold(process)
+        if not self._is_watching and self._group is not None:
+            self._is_watching = True
+            self._group.start_soon(self._watch)
+
+    async def _watch(self) -> None:
+        """Ping the processes while slots hold any."""
+        while self._holders:
+            await self._context.clock.sleep(beat_seconds(self._frozen_seconds))
+            for process, slot in list(self._holders.items()):
+                if slot.watch(process):
+                    self._give_up(process)
+        self._is_watching = False
+
+    def _give_up(self, process: Process) -> None:
+        """Let a slot continue without a process that was killed but hangs in the kernel.
+
+        The process runs no more code: on its return from the kernel it meets the signal first.
+        """
+        self._holders.pop(process).lost(process, process.kill_frozen())
+        self._fill()
+
+    def _offer(self, process: Process) -> None:
+        """Hand a free process to the first slot that waits for one like it, or cache it."""
+        for slot in list(self._wanting):
+            version = slot.wanted_version
+            if version is None:
+                del self._wanting[slot]
+            elif process.can_take(version):
+                self._hand_over(process, slot)
+                return
+        if not process.version:
+            self._unloaded.append(process)
+            return
+        process.idle_since_us = self._context.clock.monotonic_us()
+        self._idle.setdefault(process.version, []).append(process)
+        self._idle_count += 1
+        self._idle_bytes += process.memory_bytes
+        self._trim()
+
+    def _take_idle(self, version: str) -> Process | None:
+        """Return the last used idle process of a version, or else an unloaded one, if any."""
+        idle = self._idle.get(version)
+        if not idle:
+            return self._unloaded.pop() if self._unloaded else None
+        process = idle[-1]
+        self._remove_idle(process)
+        return process
+
+    def _remove_idle(self, process: Process) -> None:
+        """Remove a process from the idle ones. Does nothing if it is not idle."""
+        if process in self._unloaded:
+            self._unloaded.remove(process)
+        idle = self._idle.get(process.version, [])
+        if process not in idle:
+            return
+        idle.remove(process)
+        if not idle:
+            del self._idle[process.version]
+        self._idle_count -= 1
+        self._idle_bytes -= process.memory_bytes
+
+    # ── numbers ─────────────────────────────────────────────────────────────────────────
+
+    def _fill(self) -> None:
+        """Start the processes that slots wait for, and soon afterwards the spare unloaded ones."""
+        if self._group is None or self._is_held_up:
+            return
+        self._start(self._waiting)
+        if not self._is_replenishing and self._missing_ready > self._starting:
+            self._is_replenishing = True
+            self._group.start_soon(self._replenish)
+
+    async def _replenish(self) -> None:
+        """Start spare processes, after giving the work that took the last one a head start."""
+        await self._context.clock.sleep(HEAD_START_SECONDS)
+        self._is_replenishing = False
+        if not self._is_held_up:
+            self._start(self._missing_ready)
+
+    def _start(self, processes: int) -> None:
+        """Start as many processes, minus those that are already starting."""
+        for _ in range(processes - self._starting):
+            self._starting += 1
+            assert self._group is not None  # noqa: S101 - nothing is started before ``run``
+            self._group.start_soon(self._serve)
+
+    @property
+    def _waiting(self) -> int:
+        """Number of slots that wait for a process."""
+        return sum(slot.wanted_version is not None for slot in self._wanting)
+
+    @property
+    def _missing_ready(self) -> int:
+        """Number of processes to start so that one is unloaded, or one per slot that has none.
+
+        This includes the processes that slots wait for. While starts fail it is only these.
+        """
+        waiting = self._waiting
+        if self._failures:
+            return waiting
+        free = self._slots - len(self._holders) - self._idle_count
+        return waiting + max(1, free - waiting) - len(self._unloaded)
+
+    def _trim(self) -> None:
+        """Dismiss the least recently used idle processes while all use too much memory."""
+        while self._has_extra and self._idle_bytes > self._memory_bytes:
+            self._dismiss(self._least_recent())
+        if self._group is not None and self._has_extra and not self._is_aging:
+            self._is_aging = True
+            self._group.start_soon(self._dismiss_unused)
+
+    async def _dismiss_unused(self) -> None:
+        """Dismiss idle processes that were unused for too long, while there are more than slots."""
+        clock = self._context.clock
+        while self._has_extra and not math.isinf(self._idle_seconds):
+            oldest = self._least_recent()
+            idle_us = clock.monotonic_us() - oldest.idle_since_us
+            left_seconds = self._idle_seconds - idle_us / 1e6
+            if left_seconds > 0:
+                await clock.sleep(left_seconds)
+            else:
+                self._dismiss(oldest)
+        self._is_aging = False
+
+    @property
+    def _has_extra(self) -> bool:
+        return self._idle_count > self._slots
+
+    def _least_recent(self) -> Process:
+        oldest = (idle[0] for idle in self._idle.values())
+        return min(oldest, key=lambda process: process.idle_since_us)
+
+    def _dismiss(self, process: Process) -> None:
+        self._remove_idle(process)
+        process.dismiss()
+
+    # ── lifecycle ───────────────────────────────────────────────────────────────────────
+
+    async def _serve(self) -> None:
+        """Run one process until it is dead, then settle its tries."""
+        process, failure = Process(self._context, Heartbeat(self._frozen_seconds)), NO_PROCESS
+        is_up = lacks_headroom = False
+
+        def on_up() -> None:
+            nonlocal is_up
+            is_up = True
+            self._starting -= 1
+            self._offer(process)
+
+        self._all.add(process)
+        try:
+            failure = await process.run(on_up)
+        except* NoHeadroom:
+            lacks_headroom = True
+        except* OSError as exc:
+            self._failures += 1
+            _logger.error("no slot worker can be kept: %s", exc.exceptions)  # noqa: TRY400
+        self._all.discard(process)
+        if not is_up:
+            self._starting -= 1
+        self._failures += process.died_silently
+        self._remove_idle(process)
+        slot = self._holders.pop(process, None)
+        if slot is not None:
+            slot.lost(process, failure)
+        self._try_again(lacks_headroom=lacks_headroom)
+
+    def _try_again(self, *, lacks_headroom: bool) -> None:
+        """Start missing processes: at once, or after a delay if starts fail."""
+        if lacks_headroom:
+            self._failures = max(1, self._failures)
+            if self._idle_count:  # an idle process uses memory that another one needs
+                self._dismiss(self._least_recent())
+        if not self._failures:
+            self._fill()
+        elif self._group is not None and not self._is_held_up:
+            self._is_held_up = True
+            self._group.start_soon(self._hold_up, lacks_headroom)
+
+    async def _hold_up(self, lacks_headroom: bool) -> None:
+        if lacks_headroom:
+            await self._context.children.wait_for_headroom()
+        else:
+            delay = FIRST_DELAY_SECONDS * 2.0 ** min(self._failures - 1, 10)
+            await self._context.clock.sleep(min(delay, LONGEST_DELAY_SECONDS))
+        self._is_held_up = False
+        self._fill()
+
+
+SILENT_DEATHS_LIMIT = 3
+"""Consecutive processes that may die before they report anything; then a try fails for it."""
+
+
+class Worker:
+    """One slot. ``SlotExecutor`` calls the commands, ``Processes`` the rest."""
+
+    def __init__(self, number: int, context: ExecutorContext, processes: Processes) -> None:
+        self._number = number
+        self._context = context
+        self._processes = processes
+        self._process: Process | None = None
+        self._waiting: dict[TryKey, StartTry] = {}
+        self._silent_deaths = 0
+
+    # ── verbs ───────────────────────────────────────────────────────────────────────────
+
+    def start(self, effect: StartTry) -> None:
+        """Send a try to the process, or queue it for the next one if this one cannot take it."""
+        process = self._process
+        can_take = process is not None and process.can_take(effect.info.version)
+        if process is not None and can_take and not self._waiting:
+            process.start(effect)
+            return
+        self._waiting[key_of(effect)] = effect
+        if process is None:
+            self._processes.want(self)
+
+    def stop(self, key: TryKey) -> None:
+        """End a try at once, killing all its process has started. It reports nothing more."""
+        if self._waiting.pop(key, None) is None and self._process is not None:
+            self._process.stop(key)
+
+    def recall(self, keys: Sequence[TryKey]) -> None:
+        """Recall those of these tries that have not begun."""
+        here = tuple(key for key in keys if self._waiting.pop(key, None) is not None)
+        if here:
+            self._context.report([Recalled(here)])
+        if self._process is not None:
+            self._process.recall(keys)
+
+    # ── for Processes ───────────────────────────────────────────────────────────────────
+
+    @property
+    def wanted_version(self) -> str | None:
+        """Version of the first try that waits for a process; ``None`` if none waits."""
+        return next((effect.info.version for effect in self._waiting.values()), None)
+
+    def hold(self, process: Process) -> None:
+        """Take a process and send it the waiting tries."""
+        self._process = process
+        process.on_idle = partial(self._give_back, process)
+        waiting, self._waiting = self._waiting, {}
+        for effect in waiting.values():
+            self.start(effect)
+
+    def lost(self, process: Process, failure: Failure) -> None:
+        """Settle the tries of a dead process and, if more wait, request another process."""
+        self._silent_deaths = self._silent_deaths + 1 if process.died_silently else 0
+        # Recalling the same try forever would hide the fault, so the first waiting try fails.
+        is_charged = self._silent_deaths >= SILENT_DEATHS_LIMIT
+        if is_charged:
+            self._silent_deaths = 0
+        self._process = None
+        process.settle(failure, charge_first=is_charged)
+        if self._waiting:
+            self._processes.want(self)
+
+    def watch(self, process: Process) -> bool:
+        """Ping the process; kill it if it has given no sign of life for too long.
+
+        Returns:
+            Whether to abandon the process: it was killed, and does not die.
+        """
+        process.beat()
+        heartbeat = process.heartbeat
+        if heartbeat.is_silent != heartbeat.is_reported:
+            heartbeat.is_reported = heartbeat.is_silent
+            self._report_silence(heartbeat)
+        if heartbeat.is_frozen:
+            process.kill_frozen()
+        return heartbeat.survives_kill
+
+    def _report_silence(self, heartbeat: Heartbeat) -> None:
+        silent = WorkerUnresponsive(self._number)
+        if heartbeat.is_silent:
+            now = self._context.clock.now()
+            since, until = now - heartbeat.silent_us, now + heartbeat.left_us
+            silent = WorkerUnresponsive(self._number, since, until)
+        self._context.report([silent])
+
+    def _give_back(self, process: Process) -> None:
+        """Let another slot use the process, which has ended all its tries.
+
+        Does nothing if the slot has already returned it: threads left by a task may still report.
+        """
+        if process is not self._process:
+            return
+        self._process = None
+        self._silent_deaths = 0
+        self._processes.put_back(process)
+        if self._waiting:
+            self._processes.want(self)
+
+
+IDLE_SECONDS = 600.0
+"""An idle process beyond the number of slots is dismissed after this long without use."""
+MEMORY_SHARE = 4
+"""Idle processes may together use 1/``MEMORY_SHARE`` of the memory while more than slots."""
+
+
+class SlotExecutor:
+    """Runs ``def`` bodies in ``slots`` slots, numbered from 0.
+
+    The commands never block and never fail: outcomes are reported. A worker that dies is replaced;
+    a try that had begun in it is reported ``Failed``, a claimed one ``Recalled``.
+
+    Args:
+        idle_seconds: Lifetime of an unused process beyond the number of slots.
+        frozen_seconds: How long a busy process may neither answer nor compute.
+    """
+
+    def __init__(
+        self,
+        context: ExecutorContext,
+        slots: int,
+        *,
+        idle_seconds: float = IDLE_SECONDS,
+        frozen_seconds: float = FROZEN_SECONDS,
+    ) -> None:
+        self._processes = Processes(
+            context,
+            slots,
+            idle_seconds=idle_seconds,
+            frozen_seconds=frozen_seconds,
+            memory_bytes=memory_limit_bytes() / MEMORY_SHARE,
+        )
+        self._workers = tuple(Worker(n, context, self._processes) for n in range(slots))
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keep processes for the slots until cancelled; then kill all of them."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._processes.run)
+            task_status.started()
+
+    def start_try(self, effect: StartTry) -> None:
+        """Run a try in its worker, after those the worker already has."""
+        self._workers[effect.worker].start(effect)
+
+    def stop_try(self, effect: StopTry) -> None:
+        """End a try at once. The tries claimed behind it are reported ``Recalled``."""
+        self._workers[effect.worker].stop((effect.task_no, effect.start_no))
+
+    def recall(self, effect: RecallTries) -> None:
+        """Recall claimed tries. Those that have begun meanwhile stay."""
+        self._workers[effect.worker].recall(effect.tries)
+
+    def forget(self, run_no: RunNo) -> None:
+        """Drop a run that has ended, in all processes."""
+        self._processes.forget(run_no)

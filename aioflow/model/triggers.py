@@ -1,0 +1,242 @@
+"""Triggers that start runs of a DAG besides its schedule, and descriptions of hosted triggers.
+
+The former are declarations, rows and changes. The latter come from the hosts, for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.timestamps import Timestamp
+
+__all__ = (
+    "ASSET",
+    "ASSETS",
+    "BY_EVENT",
+    "AssetCondition",
+    "DagEventRow",
+    "DagTriggerChanges",
+    "DagTriggerRow",
+    "DagTriggerSpec",
+    "DescribeSensors",
+    "DescribeTriggers",
+    "EventOutcome",
+    "HeldEvent",
+    "IfRunning",
+    "OutcomeChange",
+    "TriggerDescription",
+    "describe_no_sensors",
+    "describe_no_triggers",
+)
+
+BY_EVENT = "event"
+"""The cause of a run that an event has started."""
+
+ASSET = "asset:"
+"""The prefix of the names of asset events."""
+
+ASSETS = "assets"
+"""The class path of a trigger that is a condition over assets. No host runs it."""
+
+IfRunning: TypeAlias = Literal["queue", "skip", "cancel_old"]
+"""The outcome of an event while a run of the DAG has not ended: its run is queued; it starts no
+run; or its run replaces the runs that earlier events have started."""
+
+
+class AssetCondition(msgspec.Struct, frozen=True, array_like=True):
+    """The assets that must be updated before a run starts: all of the parts, or any of them.
+
+    Attributes:
+        parts: Names of assets, and conditions.
+    """
+
+    is_all: bool
+    parts: tuple[str | AssetCondition, ...]
+
+    def names(self) -> list[str]:
+        """Return the assets it names, each once, in order."""
+        return list(dict.fromkeys(self._names()))
+
+    def _names(self) -> Iterator[str]:
+        for part in self.parts:
+            if isinstance(part, str):
+                yield part
+            else:
+                yield from part.names()
+
+
+class DagTriggerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A trigger each of whose events starts a run.
+
+    Attributes:
+        kwargs: msgpack of its fields, on their way from the parser. They are stored only in the row
+            of the trigger, encrypted.
+        name: For display: its class, or the assets of its condition.
+        debounce_us: How long it must be quiet before the last event starts a run.
+        is_timetable: Whether it is an author's own timetable, whose events are slots.
+    """
+
+    class_path: str
+    kwargs: bytes | None = None
+    name: str = ""
+    if_running: IfRunning = "queue"
+    debounce_us: int | None = None
+    is_timetable: bool = False
+
+
+class EventOutcome(IntEnum):
+    """The outcome of an event."""
+
+    RUN = 0
+    HELD = 1
+    """It starts a run once the trigger has been quiet for long enough."""
+    REPLACED = 2
+    """A later event came before the trigger had been quiet for long enough."""
+    SKIPPED = 3
+    """Another run was live."""
+    REFUSED = 4
+    """No run can be created from it."""
+
+    @property
+    def label(self) -> str:
+        """The name in JSON and logs."""
+        return self.name.lower()
+
+
+class HeldEvent(msgspec.Struct, frozen=True, array_like=True):
+    """An event that is held until the trigger has been quiet for long enough.
+
+    Attributes:
+        since: When the first event of the current burst came.
+        due_at: When it starts a run, unless another event comes.
+    """
+
+    sequence: int
+    event_no: int
+    key: str | None
+    payload: bytes
+    since: int
+    due_at: int
+
+
+class DagTriggerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The trigger of a DAG. It exists as long as the DAG is known, whatever its file declares.
+
+    Attributes:
+        trigger_no: From the series of runs and named events, so that an event is later than the
+            trigger if its number is higher.
+        kwargs: msgpack of its fields, encrypted at rest; ``None`` if no available key decrypts
+            them.
+        since: When its events begin to count.
+        sequence: The number of its next event.
+        event: msgpack of the payload of its last event.
+        run_no: The run it has started last.
+    """
+
+    trigger_no: int
+    dag_id: str
+    class_path: str
+    kwargs: bytes | None
+    since: int
+    sequence: int = 0
+    event: bytes | None = None
+    event_key: str | None = None
+    held: HeldEvent | None = None
+    run_no: int | None = None
+
+
+class DagEventRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of a DAG's trigger, with its outcome.
+
+    Attributes:
+        sequence: Counts the events of a trigger from 0, without gaps.
+        key: Unique in its trigger; ``None`` for an event without a key.
+        reason: Why it has started no run.
+        asset: The asset of an asset event; ``None`` for an event that a trigger yields.
+        data: msgpack of the data that a run receives of an asset event.
+    """
+
+    event_no: int
+    trigger_no: int
+    sequence: int
+    key: str | None
+    at: int
+    outcome: EventOutcome
+    run_no: int | None = None
+    reason: str | None = None
+    asset: str | None = None
+    data: bytes | None = None
+
+
+class OutcomeChange(msgspec.Struct, frozen=True, array_like=True):
+    """A new outcome of an event that was held."""
+
+    event_no: int
+    outcome: EventOutcome
+    run_no: int | None = None
+    reason: str | None = None
+
+
+class DagTriggerChanges(msgspec.Struct, kw_only=True):
+    """Changes of these rows in a batch.
+
+    Attributes:
+        triggers: Whole rows, inserted or replaced.
+        moved: Rows whose fields are unchanged.
+    """
+
+    triggers: list[DagTriggerRow] = msgspec.field(default_factory=list)
+    moved: list[DagTriggerRow] = msgspec.field(default_factory=list)
+    events: list[DagEventRow] = msgspec.field(default_factory=list)
+    outcomes: list[OutcomeChange] = msgspec.field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, name) for name in self.__struct_fields__)
+
+
+class TriggerDescription(msgspec.Struct, frozen=True, array_like=True):
+    """The description of a hosted trigger.
+
+    Attributes:
+        shared_with: Number of other triggers in its watch.
+        next_check_at: When it checks next, if known.
+        last_check_at: When it checked last, if reported.
+        text: What it waits for, according to its class; empty if the class does not tell.
+        note: The result of its last check; empty if not reported.
+        public: The fields that its class declares public.
+    """
+
+    shared_with: int
+    next_check_at: Timestamp | None
+    last_check_at: Timestamp | None = None
+    text: str = ""
+    note: str = ""
+    public: tuple[str, ...] = ()
+
+
+DescribeTriggers: TypeAlias = Callable[
+    [Sequence[TriggerNo]], Awaitable[Mapping[TriggerNo, TriggerDescription]]
+]
+"""Returns the descriptions of triggers from their hosts, as far as available."""
+
+DescribeSensors: TypeAlias = Callable[
+    [RunNo, Sequence[TaskNo]], Awaitable[Mapping[TaskNo, TriggerDescription]]
+]
+"""Returns the descriptions of those tasks of a run that are sensors in an async host."""
+
+
+async def describe_no_triggers(_: Sequence[TriggerNo]) -> Mapping[TriggerNo, TriggerDescription]:
+    """Return no description of any trigger, because there are no hosts."""
+    return {}
+
+
+async def describe_no_sensors(
+    _: RunNo, __: Sequence[TaskNo]
+) -> Mapping[TaskNo, TriggerDescription]:
+    """Return no description of any sensor, because there are no hosts."""
+    return {}

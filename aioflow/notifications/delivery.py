@@ -1,0 +1,289 @@
+"""Deliveries: their queue, and their inputs: the run, its code, and the values that it may read.
+
+The queue returns alerts first, then the deliveries of one DAG after another.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from aioflow.core.state.task_instance import run_info
+from aioflow.model.dag import CallbackSpec, DagSpec, ValueKind
+from aioflow.model.ids import RunNo
+from aioflow.model.rows import RunRow, VersionRow
+from aioflow.model.states import Failure
+from aioflow.protocol.commands import Notify, RunCallback, RunInfo
+from aioflow.protocol.effects import DeliverOutbox
+from aioflow.protocol.outbox import ALERT, Callback
+from aioflow.redaction import Masks, secret_texts
+from aioflow.store import Store
+from aioflow.telemetry.task_log import LogKey
+
+__all__ = (
+    "DeliveryQueue",
+    "ImpossibleDelivery",
+    "Job",
+    "PreparedDelivery",
+    "Preparing",
+    "Targets",
+)
+
+BURST = 50
+"""Consecutive deliveries of one DAG while others wait. They share a process with loaded code."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A delivery that waits.
+
+    Attributes:
+        attempts: Number of failed tries so far.
+    """
+
+    effect: DeliverOutbox
+    attempts: int = 0
+
+
+class DeliveryQueue:
+    """Deliveries that wait, by kind; see the module."""
+
+    def __init__(self) -> None:
+        self._by_kind: dict[str, deque[Job]] = {}
+        self._burst = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_kind.values()))
+
+    def put(self, job: Job) -> None:
+        """Add a delivery behind those of its kind."""
+        self._by_kind.setdefault(job.effect.kind, deque()).append(job)
+
+    def take(self, like: str = "") -> Job | None:
+        """Return the next delivery, preferably of the same kind; ``None`` if there is none."""
+        if ALERT in self._by_kind:
+            return self._pop(ALERT)
+        if like in self._by_kind and (self._burst < BURST or len(self._by_kind) == 1):
+            self._burst += 1
+            return self._pop(like)
+        self._burst = 1
+        kind = next(iter(self._by_kind), None)
+        if kind is None:
+            return None
+        jobs = self._by_kind.pop(kind)
+        self._by_kind[kind] = jobs  # moved to the end, behind the others
+        return self._pop(kind)
+
+    def _pop(self, kind: str) -> Job:
+        jobs = self._by_kind[kind]
+        job = jobs.popleft()
+        if not jobs:
+            del self._by_kind[kind]
+        return job
+
+
+_CACHE_LIMIT = 256
+
+Key = TypeVar("Key")
+Cached = TypeVar("Cached")
+
+
+class ImpossibleDelivery(Exception):
+    """The delivery can never be done; the message says why."""
+
+
+class Targets(msgspec.Struct, frozen=True, kw_only=True):
+    """Targets of alerts, besides the log.
+
+    Attributes:
+        webhook: A URL; empty for none.
+        webhook_secret: Name of the secret that contains the URL, instead.
+        signing_secret: Name of the secret to sign with.
+        email: Addresses.
+        connection: Name of the connection to send mail over.
+    """
+
+    webhook: str = ""
+    webhook_secret: str = ""
+    signing_secret: str = ""
+    email: tuple[str, ...] = ()
+    sender: str = ""
+    connection: str = "smtp"
+
+    @property
+    def is_empty(self) -> bool:
+        """True if alerts go only to the log."""
+        return not (self.webhook or self.webhook_secret or self.email)
+
+    @property
+    def names(self) -> tuple[tuple[ValueKind, str], ...]:
+        """The secrets and the connection that an alert needs."""
+        secrets = dict.fromkeys((self.webhook_secret, self.signing_secret))
+        found = [(ValueKind.SECRET, name) for name in secrets if name]
+        mail = [(ValueKind.CONNECTION, self.connection)] if self.email else []
+        return (*found, *mail)
+
+
+class PreparedDelivery(msgspec.Struct, frozen=True, kw_only=True):
+    """An outbox effect, with all the data needed to deliver it.
+
+    Attributes:
+        version: Version whose code it needs; empty for none.
+        what: Fields for the daemon's log.
+        log: Log for its output; ``None`` for the daemon's log.
+    """
+
+    job: Job
+    command: RunCallback | Notify
+    version: str
+    what: dict[str, str]
+    info: RunInfo | None = None
+    log: LogKey | None = None
+
+
+class Preparing:
+    """Reads the inputs of deliveries, and caches those that many share.
+
+    Args:
+        restore: Recreates a version's source folder if it is missing.
+        needs_values: Whether declared secrets, connections and variables must exist.
+
+    Attributes:
+        targets: Targets of alerts.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        masks: Masks,
+        targets: Targets,
+        restore: Callable[[VersionRow], Awaitable[None]],
+        *,
+        needs_values: bool,
+    ) -> None:
+        self._needs_values = needs_values
+        self._store = store
+        self._masks = masks
+        self.targets = targets
+        self._restore = restore
+        self._runs: dict[RunNo, RunRow] = {}
+        self._specs: dict[tuple[str, str], DagSpec] = {}
+
+    async def alert(self, job: Job) -> PreparedDelivery | None:
+        """Prepare an alert. Return ``None`` if alerts go only to the log.
+
+        Raises:
+            Impossible: If a secret or connection does not exist.
+            StoreUnavailable: If the database does not answer.
+        """
+        targets = self.targets
+        if targets.is_empty:
+            return None
+        command = Notify(
+            job.effect.outbox_no,
+            job.effect.body,
+            targets.webhook,
+            targets.webhook_secret,
+            targets.signing_secret,
+            targets.email,
+            targets.sender,
+            targets.connection,
+            targets.names,
+            await self._values(targets.names),
+        )
+        return PreparedDelivery(job=job, command=command, version="", what={"callback": "alert"})
+
+    async def callback(self, job: Job) -> PreparedDelivery:
+        """Prepare the call of an author's callback.
+
+        Raises:
+            Impossible: If its run or code was deleted, or a value it needs does not exist.
+            StoreUnavailable: If the database does not answer.
+        """
+        callback = msgspec.msgpack.decode(job.effect.body, type=Callback)
+        row = await self._run(callback.run_no)
+        spec = await self._spec(row)
+        callbacks = spec.callbacks
+        what = {"callback": f"on_{callback.event}", "run_id": row.run_id}
+        log = LogKey(
+            run_no=row.run_no,
+            position=callback.position,
+            map_index=callback.map_index,
+            task_no=callback.task_no,
+            start_no=callback.start_no,
+            try_number=callback.try_number,
+        )
+        if callback.position >= 0:
+            task = spec.tasks[callback.position]
+            callbacks = task.callbacks
+            index = "" if callback.map_index < 0 else f"[{callback.map_index}]"
+            what["task_id"] = f"{task.task_id}{index}"
+        names = _names(callbacks) if self._needs_values else ()
+        body = job.effect.body
+        if callback.position < 0 and callback.event == "failure" and callback.failure is None:
+            failure = await self._failure_of(row, spec)
+            body = msgspec.msgpack.encode(msgspec.structs.replace(callback, failure=failure))
+        command = RunCallback(
+            job.effect.outbox_no, row.run_no, body, names, await self._values(names)
+        )
+        info = run_info(row, spec.file)
+        return PreparedDelivery(
+            job=job, command=command, version=row.version, what=what, info=info, log=log
+        )
+
+    async def _run(self, run_no: RunNo) -> RunRow:
+        row = self._runs.get(run_no)
+        if row is None:
+            row = await self._store.find_run_no(run_no)
+            if row is None:
+                raise ImpossibleDelivery(f"its run, number {run_no}, is gone")
+            _remember(self._runs, run_no, row)
+        return row
+
+    async def _failure_of(self, run: RunRow, spec: DagSpec) -> Failure | None:
+        """Return the error of the run's first failed task, prefixed with that task's name."""
+        row = await self._store.find_first_failed(run.run_no)
+        if row is None or row.failure is None or row.position >= len(spec.tasks):
+            return None
+        index = "" if row.map_index < 0 else f"[{row.map_index}]"
+        message = f"{spec.tasks[row.position].task_id}{index}: {row.failure.message}"
+        return msgspec.structs.replace(row.failure, message=message)
+
+    async def _spec(self, row: RunRow) -> DagSpec:
+        known = self._specs.get((row.version, row.dag_id))
+        if known is not None:
+            return known
+        version = await self._store.find_version(row.version)
+        for spec in () if version is None else version.dags:
+            if spec.dag_id == row.dag_id and version is not None:
+                await self._restore(version)
+                _remember(self._specs, (row.version, row.dag_id), spec)
+                return spec
+        raise ImpossibleDelivery(f"the code of run {row.run_id} is gone")
+
+    async def _values(self, names: Sequence[tuple[ValueKind, str]]) -> tuple[bytes, ...]:
+        found = []
+        for kind, name in names:
+            row = await self._store.find_value(kind, name)
+            if row is None:
+                raise ImpossibleDelivery(
+                    f"there is no {kind} {name!r}; set it: aioflow {kind}s set {name}"
+                )
+            if row.value is None:
+                raise ImpossibleDelivery(f"no key of this home opens {kind} {name!r}; set it anew")
+            self._masks.hide(secret_texts(kind, name, msgspec.msgpack.decode(row.value)))
+            found.append(row.value)
+        return tuple(found)
+
+
+def _names(callbacks: CallbackSpec | None) -> tuple[tuple[ValueKind, str], ...]:
+    return () if callbacks is None else callbacks.values
+
+
+def _remember(cache: dict[Key, Cached], key: Key, value: Cached) -> None:
+    """Add an entry, and drop the oldest of many."""
+    cache[key] = value
+    if len(cache) > _CACHE_LIMIT:
+        del cache[next(iter(cache))]

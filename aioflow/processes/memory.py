@@ -1,0 +1,156 @@
+"""Memory for processes: this machine's limit, from its size and the cgroup, and its headroom.
+
+A machine without room for another process is detected, and starts are retried at a limited rate.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+
+from aioflow.clock import Clock
+
+__all__ = (
+    "SPAWN_RETRY_SECONDS",
+    "NoHeadroom",
+    "ProcessHeadroom",
+    "cgroup_files",
+    "memory_limit_bytes",
+)
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def memory_limit_bytes(root: Path = CGROUPS) -> int:
+    """Return the memory of the machine, or the limit of this process's cgroup if that is less."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path in cgroup_files("memory.max", "memory.limit_in_bytes", root):
+        try:
+            text = path.read_text().strip()
+        except OSError:
+            continue  # another version of cgroups, or another place in the hierarchy
+        if text.isdigit():  # it is "max" if there is no limit
+            limits.append(int(text))
+    return min(limits)
+
+
+def cgroup_files(version_2: str, version_1: str, root: Path = CGROUPS) -> Iterator[Path]:
+    """Yield possible paths of a file of this process's memory cgroup, by its name per version.
+
+    Inside a container the path in ``/proc`` is often that of the host.
+    """
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        inside = path.lstrip("/")
+        if "memory" in controllers.split(","):
+            yield root / "memory" / inside / version_1
+            yield root / "memory" / version_1
+        elif not controllers:
+            yield root / inside / version_2
+            yield root / version_2
+
+
+SPAWN_RETRY_SECONDS = 1.0
+"""While there is no room, one start is tried this often, however many are wanted."""
+
+_FIRST_SILENCE_US = 1_000_000
+_LONGEST_SILENCE_US = 60_000_000
+
+_logger = logging.getLogger(__name__)
+
+
+class NoHeadroom(OSError):
+    """No process could be started, which was logged. Retry after ``ProcessHeadroom.wait``."""
+
+
+class ProcessHeadroom:
+    """State shared by all that start processes, so that one failed start serves for all.
+
+    While there is no room, a start within a second of the last attempt is refused with the error of
+    that attempt. The first failure is logged at once; the log lines then become rarer, from one a
+    second to one a minute.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._refusal: OSError | None = None
+        self._refused_since_us = 0
+        self._again_us = 0
+        self._attempts = 0
+        self._silent_until_us = 0
+        self._silence_us = _FIRST_SILENCE_US
+        self._found = anyio.Event()
+
+    @contextmanager
+    def attempt(self, role: str) -> Iterator[None]:
+        """Start a process in this block.
+
+        Raises:
+            NoRoom: If the block raised ``OSError``, or another start failed within the last second.
+        """
+        if self._refusal is not None and self._clock.monotonic_us() < self._again_us:
+            raise _no_headroom(self._refusal) from self._refusal
+        try:
+            yield
+        except OSError as exc:
+            raise self.refused(role, exc) from exc
+        self._grant()
+
+    def refused(self, role: str, exc: OSError) -> NoHeadroom:
+        """Record that a child could start no process for this role; return the error to raise."""
+        self._refuse(role, exc)
+        return _no_headroom(exc)
+
+    async def wait(self) -> None:
+        """Return when a process was started, or another try is due."""
+        if self._refusal is None:
+            return
+        found, left_us = self._found, self._again_us - self._clock.monotonic_us()
+        async with anyio.create_task_group() as waiting:
+
+            async def sleep() -> None:
+                await self._clock.sleep(max(0, left_us) / 1e6)
+                waiting.cancel_scope.cancel()
+
+            waiting.start_soon(sleep)
+            await found.wait()
+            waiting.cancel_scope.cancel()
+
+    def _refuse(self, role: str, exc: OSError) -> None:
+        now = self._clock.monotonic_us()
+        if self._refusal is None:
+            self._refused_since_us, self._attempts = now, 0
+        self._refusal = exc
+        self._attempts += 1
+        self._again_us = now + round(SPAWN_RETRY_SECONDS * 1e6)
+        if now < self._silent_until_us:
+            return
+        self._silent_until_us = now + self._silence_us
+        self._silence_us = min(2 * self._silence_us, _LONGEST_SILENCE_US)
+        _logger.error(
+            "no %s process can be started, trying again every %g s (attempt %d in %.0f s): %s",
+            role,
+            SPAWN_RETRY_SECONDS,
+            self._attempts,
+            (now - self._refused_since_us) / 1e6,
+            exc,
+        )
+
+    def _grant(self) -> None:
+        if self._refusal is None:
+            return
+        seconds = (self._clock.monotonic_us() - self._refused_since_us) / 1e6
+        _logger.warning("processes can be started again, after %.1f s", seconds)
+        self._refusal = None
+        self._silence_us = _FIRST_SILENCE_US
+        self._found.set()
+        self._found = anyio.Event()
+
+
+def _no_headroom(exc: OSError) -> NoHeadroom:
+    return NoHeadroom(exc.errno, exc.strerror, exc.filename)

@@ -1,0 +1,469 @@
+"""The store on PostgreSQL: one writing connection and several reading ones.
+
+A connection is discarded after any error. The server rolls back its open transaction, and the fence
+shows whether a commit was applied.
+
+A text that is not UTF-8 is read as bytes, to report the damage. The server checks a text only when
+it is written, and returns any content of a damaged page. The driver raises for the whole result if
+one text is not UTF-8. Such a statement is repeated with a decoder that costs a call for each text.
+The connection keeps this decoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from copy import copy
+from typing import Any, Self
+
+import anyio
+import asyncpg
+from sqlalchemy.engine import URL
+
+from aioflow.crypto import Vault
+from aioflow.errors import BatchRefused, Fenced, HomeBusy, StoreSlow, StoreUnavailable
+from aioflow.errors.runtime import ANOTHER_DATABASE
+from aioflow.model.batch import Batch
+from aioflow.model.rows import NodeFacts
+from aioflow.model.timestamps import Timestamp
+from aioflow.store import Claim, Durability, Finding, Store, journal
+from aioflow.store.changes import (
+    CLAIM_NODE,
+    FENCE,
+    INSERT_JOURNAL,
+    LEASE_NUMBERS,
+    POSTGRES,
+    READ_NODE,
+    Changes,
+    Statement,
+    bind_batch,
+    compiled,
+    named_by,
+    written,
+)
+from aioflow.store.ownership import (
+    CLEAR_OWNER,
+    HEARTBEAT,
+    NODE_NO,
+    READ_EPOCH,
+    READ_OWNER,
+    SET_OWNER,
+    claim_from_row,
+    claim_parameters,
+    commit_times,
+    confirm_applied,
+)
+from aioflow.store.postgres.schema import (
+    CONNECT_SECONDS,
+    check_schema,
+    prepare_database,
+    translated_errors,
+)
+from aioflow.store.query_protocol import Fetch, Question
+from aioflow.store.reading import Reading
+from aioflow.store.rows import Values
+
+__all__ = (
+    "PagedResult",
+    "PostgresStore",
+    "fetch_rows",
+    "open_postgres",
+)
+
+_Question = tuple[str, tuple[Any, ...]]
+
+
+async def fetch_rows(
+    connection: Any, question: _Question, seconds: float | None
+) -> Sequence[Values]:
+    """Return all rows of a result.
+
+    Raises:
+        TimeoutError: If a statement takes longer than ``seconds``.
+    """
+    sql, values = question
+    try:
+        found: Sequence[Values] = await connection.fetch(sql, *values, timeout=seconds)
+    except UnicodeDecodeError:
+        await _keep_bytes(connection)
+        found = await connection.fetch(sql, *values, timeout=seconds)
+    return found
+
+
+class PagedResult:
+    """A result that is fetched a page at a time.
+
+    Args:
+        connection: In a transaction in which a repeated statement has the same result.
+        cursor: Before the first row.
+    """
+
+    def __init__(self, connection: Any, question: _Question, cursor: Any) -> None:
+        self._connection = connection
+        self._question = question
+        self._cursor = cursor
+        self._fetched = 0
+
+    @classmethod
+    async def of(cls, connection: Any, question: _Question) -> Self:
+        """Return the result of a statement."""
+        return cls(connection, question, await _cursor(connection, question))
+
+    async def fetch(self, count: int) -> Sequence[Values]:
+        """Return up to that many of the next rows, fewer at the end of the result."""
+        page: Sequence[Values]
+        try:
+            page = await self._cursor.fetch(count)
+        except UnicodeDecodeError:
+            await _keep_bytes(self._connection)
+            self._cursor = await _cursor(self._connection, self._question)
+            if self._fetched:
+                await self._cursor.forward(self._fetched)
+            page = await self._cursor.fetch(count)
+        self._fetched += len(page)
+        return page
+
+
+async def _cursor(connection: Any, question: _Question) -> Any:
+    sql, values = question
+    return await connection.cursor(sql, *values)
+
+
+async def _keep_bytes(connection: Any) -> None:
+    await connection.set_type_codec(
+        "text", schema="pg_catalog", encoder=str.encode, decoder=_text, format="binary"
+    )
+
+
+def _text(raw: bytes) -> str | tuple[bytes]:
+    """Return the text, or its bytes in a tuple if it is not UTF-8.
+
+    The tuple differs from the value of a bytes column, which would accept plain bytes.
+    """
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return (raw,)
+
+
+_COMMAND_SECONDS = 30
+_IDLE_SECONDS = 3
+"""Time limit for an idle transaction of the writer: its row locks block the next daemon."""
+
+_READING_SECONDS = 300
+"""The same limit for readers, which lock nothing, and the limit for their statements."""
+
+_READERS = 4
+_QUERY_CONNECTIONS = 3
+"""Further connections for reads with a time limit, opened when needed."""
+
+
+@asynccontextmanager
+async def open_postgres(
+    url: URL, vault: Vault, *, durability: Durability, exclusive: bool, migrate: bool
+) -> AsyncIterator[Store]:
+    """Open a database; see ``open_store``."""
+    dsn = url.set(drivername="postgresql").render_as_string(hide_password=False)
+    where = url.render_as_string(hide_password=True)
+    with translated_errors(where):
+        if exclusive:
+            await prepare_database(url, migrate=migrate)
+        else:
+            await check_schema(url)
+    async with AsyncExitStack() as stack:
+        writer = None
+        if exclusive:
+            writer = Writer(dsn, where, durability)
+            stack.push_async_callback(writer.close)
+        with translated_errors(where):
+            readers = await _open_readers(dsn, least=1, most=_READERS)
+        stack.push_async_callback(_close_readers, readers)
+        asked = await _open_readers(dsn, least=0, most=_QUERY_CONNECTIONS)
+        stack.push_async_callback(_close_readers, asked)
+        yield PostgresStore(where, vault, writer, readers, asked)
+
+
+async def _open_readers(dsn: str, *, least: int, most: int) -> asyncpg.Pool:
+    return await asyncpg.create_pool(
+        dsn,
+        min_size=least,
+        max_size=most,
+        timeout=CONNECT_SECONDS,
+        command_timeout=_COMMAND_SECONDS,
+        server_settings={
+            "application_name": "aioflow",
+            "default_transaction_read_only": "on",
+            "statement_timeout": f"{_READING_SECONDS}s",
+            "idle_in_transaction_session_timeout": f"{_READING_SECONDS}s",
+        },
+    )
+
+
+async def _close_readers(readers: asyncpg.Pool) -> None:
+    # Not close(): it would wait for running reads, even if the server does not answer.
+    readers.terminate()
+
+
+class Writer:
+    """The writing connection, opened when needed and again after it was lost."""
+
+    def __init__(self, dsn: str, where: str, durability: Durability) -> None:
+        self._dsn = dsn
+        self._where = where
+        self._settings = {
+            "application_name": "aioflow",
+            "synchronous_commit": "on" if durability == "full" else "off",
+            "statement_timeout": f"{_COMMAND_SECONDS}s",
+            "idle_in_transaction_session_timeout": f"{_IDLE_SECONDS}s",
+            "tcp_keepalives_idle": "5",
+            "tcp_keepalives_interval": "2",
+            "tcp_keepalives_count": "3",
+        }
+        self._turn = anyio.Lock()
+        self._connection: asyncpg.Connection | None = None
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[asyncpg.Connection]:
+        """Begin a transaction and yield its connection. Committed at the end of the block.
+
+        Raises:
+            StoreError: The error of the store for an error of PostgreSQL.
+        """
+        async with self._turn:
+            with translated_errors(self._where):
+                connection = await self._connected()
+                is_done = False
+                try:
+                    async with connection.transaction():
+                        yield connection
+                    is_done = True
+                finally:
+                    if not is_done:
+                        self._connection = None
+                        connection.terminate()
+
+    async def close(self) -> None:
+        """Close the connection at once. No transaction is open when the store closes."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+    async def _connected(self) -> asyncpg.Connection:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await asyncpg.connect(
+                self._dsn,
+                timeout=CONNECT_SECONDS,
+                command_timeout=_COMMAND_SECONDS,
+                server_settings=self._settings,
+            )
+        return self._connection
+
+
+class PostgresStore(Reading):
+    """See ``Store``.
+
+    Args:
+        readers: Connections of the engine and of other reads without a time limit.
+        asked: Connections of reads with a time limit.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        vault: Vault,
+        writer: Writer | None,
+        readers: asyncpg.Pool,
+        asked: asyncpg.Pool,
+    ) -> None:
+        super().__init__(POSTGRES, vault)
+        self._where = where
+        self._writer = writer
+        self._readers = readers
+        self._asked = asked
+        self._epoch: int | None = None
+        self._seconds: float | None = None
+
+    def limited(self, seconds: float) -> Store:
+        """See ``Store``."""
+        reader = copy(self)
+        reader._seconds = seconds  # noqa: SLF001 - its own
+        reader._readers = self._asked  # noqa: SLF001
+        return reader
+
+    async def claim(self, about: NodeFacts | None = None) -> Claim:
+        """See ``Store``."""
+        statement = compiled(CLAIM_NODE[POSTGRES], POSTGRES)
+        async with self._writing().transaction() as connection:
+            holder = await connection.fetchval(compiled(READ_OWNER, POSTGRES).sql)
+            if about is not None:
+                await self._take_over(connection, about)
+            row = await _row(connection, statement, claim_parameters(about))
+        claim = claim_from_row(row, after_crash=holder is not None)
+        self._epoch = claim.epoch
+        return claim
+
+    async def _take_over(self, connection: asyncpg.Connection, about: NodeFacts) -> None:
+        """Record the home that claims the database, unless another daemon was faster.
+
+        Raises:
+            HomeBusy: If another daemon was faster.
+        """
+        epoch = await connection.fetchval(compiled(READ_EPOCH, POSTGRES).sql)
+        if about.after is not None and epoch != about.after:
+            raise HomeBusy(self._where, "started at the same time", ANOTHER_DATABASE)
+        note = compiled(SET_OWNER, POSTGRES)
+        await connection.execute(note.sql, *note.placed({"home": about.home}))
+
+    async def heartbeat(self, at: Timestamp) -> None:
+        """See ``Store``."""
+        statement = compiled(HEARTBEAT, POSTGRES)
+        values = {"of_epoch": self._epoch, "at": at}
+        async with self._writing().transaction() as connection:
+            status = await connection.execute(statement.sql, *statement.placed(values))
+        if not _count(status):
+            raise Fenced(f"this node writes under epoch {self._epoch}, but another has begun")
+
+    async def leave(self) -> None:
+        """See ``Store``."""
+        async with self._writing().transaction() as connection:
+            epoch = await connection.fetchval(compiled(READ_EPOCH, POSTGRES).sql)
+            if epoch == self._epoch:
+                await connection.execute(compiled(CLEAR_OWNER, POSTGRES).sql)
+
+    async def lease_numbers(self, count: int) -> int:
+        """See ``Store``."""
+        if count < 1:
+            raise ValueError(f"at least one number must be leased, not {count}")
+        statement = compiled(LEASE_NUMBERS[POSTGRES], POSTGRES)
+        async with self._writing().transaction() as connection:
+            (end,) = await _row(connection, statement, {"name": "row", "count": count})
+        return int(end) - count
+
+    async def commit(self, batch: Batch) -> None:
+        """See ``Store``."""
+        if self._epoch is None:
+            raise RuntimeError("claim() comes before the first commit()")
+        changes = bind_batch(batch, self._vault)
+        body = journal.encode(batch, changes)
+        async with self._writing().transaction() as connection:
+            if not await _advanced(connection, self._epoch, batch):
+                return
+            await _run(connection, changes)
+            insert = compiled(INSERT_JOURNAL, POSTGRES)
+            values = {"commit_no": batch.number, "at": batch.at, "body": body}
+            await connection.execute(insert.sql, *insert.placed(values))
+
+    async def find_refused(self, batch: Batch) -> dict[str, int]:
+        """See ``Store``."""
+        refused: dict[str, int] = {}
+        try:
+            changes = bind_batch(batch, self._vault)
+            async with self._writing().transaction() as connection:
+                for kind, rows in changes:
+                    for row in rows:
+                        refused = named_by(kind, row)
+                        await _run(connection, [(kind, [row])])
+                raise _NothingRefusedError  # roll the trial back
+        except BatchRefused:
+            return refused
+        except _NothingRefusedError:
+            return {}
+
+    def verify(self) -> None:
+        """See ``Store``. The server guards its own files; the fence detects another writer."""
+
+    @property
+    def is_damaged(self) -> bool:
+        """See ``Store``. The server checks its own files."""
+        return False
+
+    async def examine(self) -> list[Finding]:
+        """See ``Store``."""
+        return []
+
+    async def size_bytes(self) -> int:
+        """See ``Store``."""
+        question = ("SELECT pg_database_size(current_database())", ())
+        ((row,),) = await self._fetch([question])
+        return int(row[0])
+
+    async def checkpoint(self) -> None:
+        """See ``Store``. The server checkpoints by itself."""
+
+    async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[Values]]:
+        with translated_errors(self._where):
+            async with self._readers.acquire(timeout=CONNECT_SECONDS) as connection:
+                seconds = self._seconds
+                if len(questions) == 1:
+                    return [await _fetch_within(connection, questions[0], seconds)]
+                async with connection.transaction(isolation="repeatable_read", readonly=True):
+                    return [
+                        await _fetch_within(connection, question, seconds) for question in questions
+                    ]
+
+    @asynccontextmanager
+    async def _streaming(self, questions: Sequence[Question]) -> AsyncIterator[list[Fetch]]:
+        with translated_errors(self._where):
+            async with (
+                self._readers.acquire(timeout=CONNECT_SECONDS) as connection,
+                connection.transaction(isolation="repeatable_read", readonly=True),
+            ):
+                answers = [await PagedResult.of(connection, question) for question in questions]
+                yield [answer.fetch for answer in answers]
+
+    def _writing(self) -> Writer:
+        if self._writer is None:
+            raise RuntimeError("this store was opened for reading")
+        return self._writer
+
+
+class _NothingRefusedError(Exception):
+    """Rolls back the transaction of a trial."""
+
+
+async def _fetch_within(
+    connection: Any, question: Question, seconds: float | None
+) -> Sequence[Values]:
+    try:
+        return await fetch_rows(connection, question, seconds)
+    except TimeoutError as exc:
+        if seconds is None:
+            raise
+        raise StoreSlow(seconds) from exc  # the driver has cancelled the statement
+
+
+async def _row(
+    connection: asyncpg.Connection, statement: Statement, values: dict[str, Any]
+) -> Values:
+    row = await connection.fetchrow(statement.sql, *statement.placed(values))
+    if row is None:
+        raise StoreUnavailable("PostgreSQL returned no row")
+    return tuple(row)
+
+
+async def _advanced(connection: asyncpg.Connection, epoch: int, batch: Batch) -> bool:
+    """Advance the commit number. Return ``False`` if the batch was applied earlier."""
+    fence = compiled(FENCE, POSTGRES)
+    number = batch.number
+    moved = {"before": number - 1, "number": number, **commit_times(batch)}
+    values = {"node_no": NODE_NO, "epoch": epoch, **moved}
+    if _count(await connection.execute(fence.sql, *fence.placed(values))) == 1:
+        return True
+    read = compiled(READ_NODE, POSTGRES)
+    node = await connection.fetchrow(read.sql, *read.placed(values))
+    confirm_applied(None if node is None else (node[0], node[1]), epoch=epoch, number=number)
+    return False
+
+
+async def _run(connection: asyncpg.Connection, changes: Changes) -> None:
+    for kind, rows in changes:
+        columns = zip(*rows, strict=True)
+        status = await connection.execute(written(kind, POSTGRES).sql, *map(list, columns))
+        count = _count(status)
+        if kind.is_counted and count != len(rows):
+            raise BatchRefused(f"{kind.name}: {count} of {len(rows)} rows stood as expected")
+
+
+def _count(status: str) -> int:
+    """Return the number of rows in ``UPDATE 3`` or ``INSERT 0 3``."""
+    return int(status.rpartition(" ")[2])

@@ -1,0 +1,399 @@
+"""The SQLite file: ownership, schema, connections, integrity, and translation of its errors.
+
+Damage means damage to the pages of the file. A single value that its column does not allow is none.
+It affects only its row and is reported when that is read, see ``columns``.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from sqlalchemy import StaticPool, create_engine
+
+from aioflow.clock import SystemClock
+from aioflow.errors import (
+    BatchRefused,
+    ForeignDatabase,
+    SchemaMismatch,
+    StoreUnavailable,
+    StrangeDatabase,
+    SyncFailed,
+)
+from aioflow.filesystem import full_disk
+from aioflow.store.sqlite import wal_file
+from aioflow.store.sqlite.lock import FileLock
+from aioflow.store.sqlite.wal_file import (
+    check_home,
+    check_log,
+    first_log,
+    next_log,
+    number_logs,
+    settle_identity,
+)
+from aioflow.store.tables import (
+    REVISION_TABLE,
+    check_revision,
+    sqlite_schema_script,
+    upgrade_schema,
+)
+
+__all__ = (
+    "APPLICATION_ID",
+    "BUSY_MS",
+    "CHECK_SECONDS",
+    "check_reader",
+    "damaged_file",
+    "full_check",
+    "is_input_output_error",
+    "is_sync_failure",
+    "open_checkpointer",
+    "open_reader",
+    "open_writer",
+    "prepare_file",
+    "quick_check",
+    "translated_errors",
+)
+
+CHECK_SECONDS = 1.0
+"""Time limit for the check at a start after an unclean shutdown.
+
+It suffices for some hundred megabytes in the system's cache. The rest of a larger file is checked
+while the daemon works.
+"""
+
+_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR}
+_LISTED = 100
+_SHOWN = 3
+"""Number of lines of damage in one message."""
+
+_OF_VALUES = re.compile(
+    r"(NULL|NUMERIC|TEXT|non-[A-Z]+) value in |CHECK constraint failed in ", re.ASCII
+)
+"""Beginnings of lines that report a value in a row."""
+
+_MORE = 100
+"""Factor for the number of lines to request if lines about values leave no room for others."""
+
+_STEPS_BETWEEN_LOOKS = 20_000
+
+_clock = SystemClock()
+
+
+def quick_check(raw: sqlite3.Connection, seconds: float | None = None) -> list[str] | None:
+    """Return the damage in the file, one line each.
+
+    Args:
+        seconds: Time limit. The result is ``None`` if it is exceeded, or if the connection is
+            interrupted. SQLite before 3.40 checks the time only between two statements.
+    """
+    if seconds is not None:
+        until = _clock.monotonic_us() + round(seconds * 1e6)
+        raw.set_progress_handler(lambda: _clock.monotonic_us() > until, _STEPS_BETWEEN_LOOKS)
+    try:
+        return _lines_of_check(raw, "quick_check", _SHOWN)
+    except sqlite3.OperationalError as exc:
+        if exc.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+            raise
+        return None
+    finally:
+        raw.set_progress_handler(None, 0)
+
+
+def full_check(url: str) -> list[str]:
+    """Return the damage in the file that a URL names, including inconsistent indexes.
+
+    A file that is missing or no SQLite database has none. Opening it reports that.
+    """
+    scheme, _, path = url.partition(":///")
+    if scheme != "sqlite" or not Path(path).exists():
+        return []
+    uri = f"{Path(path).absolute().as_uri()}?mode=ro"
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as raw:
+            return _lines_of_check(raw, "quick_check", _LISTED) or _lines_of_check(
+                raw, "integrity_check", _LISTED
+            )
+    except sqlite3.Error:
+        return []
+
+
+def _lines_of_check(raw: sqlite3.Connection, check: str, limit: int) -> list[str]:
+    """Return the lines of a check, without those about values."""
+    try:
+        rows = _rows_of_check(raw, check, limit)
+    except sqlite3.DatabaseError as exc:
+        if exc.sqlite_errorcode & 0xFF not in _DAMAGE:
+            raise
+        return _first_line_of_check(raw, check) or [str(exc)]
+    found = _lines_about_pages(rows)
+    if len(rows) < limit or len(found) == len(rows):
+        return found
+    return _lines_of_check(raw, check, limit * _MORE)[:limit]
+
+
+def _first_line_of_check(raw: sqlite3.Connection, check: str) -> list[str]:
+    """Return the first line of a check that fails later.
+
+    A failing check loses the lines before its failure.
+    """
+    try:
+        return _lines_about_pages(
+            _rows_of_check(raw, check, 1)
+        )  # the check ends by itself after one line
+    except sqlite3.DatabaseError:
+        return []
+
+
+def _rows_of_check(raw: sqlite3.Connection, check: str, limit: int) -> list[str]:
+    return [text for (text,) in raw.execute(f"PRAGMA {check}({limit})")]
+
+
+def _lines_about_pages(rows: list[str]) -> list[str]:
+    found = [line for text in rows for line in text.splitlines()]
+    return [
+        line
+        for line in found
+        if line != "ok" and not line.startswith("***") and not _OF_VALUES.match(line)
+    ]
+
+
+def damaged_file(path: Path, what: str) -> ForeignDatabase:
+    """Return the error for a damaged file, with the remedy."""
+    return ForeignDatabase(
+        f"{path} is damaged or no SQLite database: {what}. `aioflow db check` shows what is "
+        "damaged; restore the last copy, or save what can be read with `.recover` of sqlite3: "
+        "docs/how-to/repair-a-database.md"
+    )
+
+
+APPLICATION_ID = int.from_bytes(b"aiof", "big")
+"""In the file's header, where ``file(1)`` and this program recognize an aioflow database."""
+
+BUSY_MS = 5_000
+"""Time to wait for a lock, because another program may be reading the file."""
+
+_MAGIC = b"SQLite format 3\0"
+_HEADER_BYTES = 100
+_APPLICATION_ID_AT = 68
+_WRITER_CACHE_KIB = 8 * 1024
+"""Cache of the writer.
+
+With 200,000 tasks that continue in random order, updates touch pages all over the file. With 4 MiB
+they take a sixth longer, with 16 MiB no less. Updates in order do not depend on it.
+"""
+_CACHE_KIB = 2 * 1024
+"""Cache of readers and of the checkpoint connection, which need each page only once."""
+_WAL_LIMIT_BYTES = 4 * 1024 * 1024
+
+
+def prepare_file(path: Path, lock: FileLock, home: Path | None = None) -> None:
+    """Check that the file is ours and has the current schema. An empty one gets the schema.
+
+    A foreign file is only read, through the handle of the lock. Even opening it with SQLite could
+    change it, if it was left in the middle of a transaction or has the log of another database.
+
+    Args:
+        path: The file.
+        lock: The lock held on it.
+        home: The home that the file must belong to.
+
+    Raises:
+        ForeignDatabase: If aioflow did not create it, or it is damaged.
+        SchemaMismatch: If the schema is newer than this program.
+        StrangeDatabase: If it belongs to another log or another home.
+        StoreUnavailable: If it cannot be written.
+        SyncFailed: If a sync failed.
+    """
+    header = lock.head(_HEADER_BYTES)
+    if header and not _is_ours(header):
+        raise ForeignDatabase(f"{path} is a file that aioflow did not make; it is left alone")
+    check_log(path, header)
+    if home is not None:
+        check_home(path, home)
+    with translated_errors(path):
+        _doubt_log(path)
+        with closing(_connect(path, "synchronous = FULL", "wal_autocheckpoint = 0")) as raw:
+            _complete(path, lock, raw)
+            if home is not None:
+                settle_identity(path, home, raw)
+
+
+def _doubt_log(path: Path) -> None:
+    """Write, copy and sync the whole log of an earlier process again.
+
+    Nothing records which earlier syncs failed, and in which process.
+    """
+    if not wal_file.log_head(path):
+        return
+    try:
+        wal_file.write_again(path)
+        wal_file.copy_again(path)
+    except OSError as exc:
+        raise SyncFailed(f"the log of {path} cannot be written again: {exc.strerror}") from exc
+
+
+def _complete(path: Path, lock: FileLock, raw: sqlite3.Connection) -> None:
+    # Queried, not read from the header: if a process was killed while setting it, SQLite now rolls
+    # that page back, and then the file is empty.
+    if _application_id(raw) != APPLICATION_ID:
+        if lock.head(1):
+            raise ForeignDatabase(f"{path} became another file while it was opened")
+        # This comes first, before the log exists: if the process is killed afterwards, the file is
+        # either still empty or recognizable as ours.
+        raw.execute("BEGIN IMMEDIATE")
+        raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        first_log(raw)
+        raw.execute("COMMIT")
+    (mode,) = raw.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise StoreUnavailable(f"{path} is on a file system without a write-ahead log")
+    number_logs(raw)
+    if _is_empty(raw):
+        next_log(raw)
+        raw.executescript(sqlite_schema_script())
+    elif not _is_current(path, raw):
+        next_log(raw)
+        _migrate(raw)
+
+
+def _is_empty(raw: sqlite3.Connection) -> bool:
+    return raw.execute("SELECT name FROM sqlite_master").fetchone() is None
+
+
+def _is_ours(header: bytes) -> bool:
+    place = slice(_APPLICATION_ID_AT, _APPLICATION_ID_AT + 4)
+    return header.startswith(_MAGIC) and header[place] == APPLICATION_ID.to_bytes(4, "big")
+
+
+def _application_id(raw: sqlite3.Connection) -> int:
+    number: int = raw.execute("PRAGMA application_id").fetchone()[0]
+    return number
+
+
+def _is_current(path: Path, raw: sqlite3.Connection) -> bool:
+    names = {name for (name,) in raw.execute("SELECT name FROM sqlite_master")}
+    if not names:
+        return False
+    product = revision = None
+    if {"meta", REVISION_TABLE} <= names:
+        product = raw.execute("SELECT value FROM meta WHERE name = 'product'").fetchone()
+        revision = raw.execute(f"SELECT version_num FROM {REVISION_TABLE}").fetchone()
+    return check_revision(str(path), product and product[0], revision and revision[0])
+
+
+def _migrate(raw: sqlite3.Connection) -> None:
+    """Migrate in one transaction. If the process is killed meanwhile, the old schema remains."""
+    engine = create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool)
+    # SQLAlchemy commits or rolls back; Alembic does not touch a transaction that is already open.
+    with engine.begin() as connection:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        upgrade_schema(connection)
+
+
+def check_reader(path: Path, raw: sqlite3.Connection) -> None:
+    """Check that a file opened for reading is ours and has the current schema.
+
+    Raises:
+        ForeignDatabase: If aioflow did not create it.
+        SchemaMismatch: If the schema is not the one of this program.
+    """
+    if _application_id(raw) != APPLICATION_ID:
+        raise ForeignDatabase(f"{path} is a file that aioflow did not make")
+    if not _is_current(path, raw):
+        raise SchemaMismatch(f"{path} has an older schema; start the daemon once to migrate it")
+
+
+# ── connections ─────────────────────────────────────────────────────────────────────────
+
+
+def open_writer(path: Path, *, synchronous: str) -> sqlite3.Connection:
+    """Open the writing connection. It does no checkpoints by itself."""
+    return _connect(
+        path,
+        f"synchronous = {synchronous}",
+        "foreign_keys = ON",
+        "wal_autocheckpoint = 0",
+        f"journal_size_limit = {_WAL_LIMIT_BYTES}",
+        cache_kib=_WRITER_CACHE_KIB,
+    )
+
+
+def open_checkpointer(path: Path) -> sqlite3.Connection:
+    """Open a connection for checkpoints."""
+    return _connect(path, "wal_autocheckpoint = 0")
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """Open a read-only connection."""
+    return _connect(path, "query_only = ON", mode="ro")
+
+
+def _connect(
+    path: Path, *pragmas: str, mode: str = "rw", cache_kib: int = _CACHE_KIB
+) -> sqlite3.Connection:
+    # Created in one thread and used in another, never in two at once.
+    # Mode rw, not rwc: a file that was deleted meanwhile must not be created empty.
+    raw = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    ours = (f"busy_timeout = {BUSY_MS}", f"cache_size = -{cache_kib}", "mmap_size = 0")
+    try:
+        for pragma in (*ours, *pragmas):
+            raw.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        raw.close()  # the first pragma that reads the file detects damage
+        raise
+    return raw
+
+
+# ── errors ──────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def translated_errors(path: Path) -> Iterator[None]:
+    """Translate errors of SQLite to those of the store."""
+    try:
+        yield
+    except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, UnicodeError) as exc:
+        raise BatchRefused(f"the database refused the batch: {exc}") from exc
+    except sqlite3.Error as exc:
+        raise _meaning(path, exc) from exc
+
+
+def _meaning(path: Path, exc: sqlite3.Error) -> Exception:
+    code = getattr(exc, "sqlite_errorcode", 0)
+    if code == sqlite3.SQLITE_READONLY_DBMOVED:
+        return StrangeDatabase(f"the database file {path} was moved away: {exc}")
+    if is_sync_failure(exc):
+        return SyncFailed(f"the disk failed to sync the database {path}: {exc}")
+    match code & 0xFF:
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            return damaged_file(path, str(exc))
+        case sqlite3.SQLITE_ERROR | sqlite3.SQLITE_SCHEMA:
+            return StrangeDatabase(f"{path} is not the database it was: {exc}")
+        case sqlite3.SQLITE_FULL:
+            full = full_disk(path) or f"no space is left for the database {path}"
+            return StoreUnavailable(f"{full}; free some, work then resumes by itself ({exc})")
+        case _:
+            full = full_disk(path)
+            why = f"{full}; {exc}" if full else str(exc)
+            return StoreUnavailable(f"the database {path} cannot be used: {why}")
+
+
+def is_input_output_error(exc: BaseException | None) -> bool:
+    """Return whether the disk failed. The connection is then not trustworthy."""
+    code: int = getattr(exc, "sqlite_errorcode", 0)
+    return code & 0xFF == sqlite3.SQLITE_IOERR
+
+
+def is_sync_failure(exc: BaseException | None) -> bool:
+    """Return whether a sync failed. Then not even the file is trustworthy."""
+    code: int = getattr(exc, "sqlite_errorcode", 0)
+    return code in {sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC}

@@ -1,0 +1,430 @@
+"""The connection that writes a SQLite file, with the file's lock, check and checkpoints.
+
+aiosqlite owns the thread of a connection. Whole functions run in it, not single statements.
+
+Checkpoints do not block the writer. A separate thread copies the log back while the writer
+continues (a PASSIVE checkpoint). Only a little is appended meanwhile. The writer copies that itself
+after its next commit, so that the log is empty for a moment and starts over. The writer has to wait
+only if the log grows past its bound, because a reader blocks it or the disk is slow.
+
+SQLite does not sync a pass that does not reach the end of the log. If a later sync fails, it is
+unknown which pages are on the disk, so nothing may be copied any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import TypeVar
+
+import aiosqlite
+import anyio
+
+from aioflow._threads import in_thread
+from aioflow.clock import Clock, SystemClock
+from aioflow.errors import StoreUnavailable, SyncFailed
+from aioflow.store import Durability
+from aioflow.store.sqlite.database_file import (
+    BUSY_MS,
+    CHECK_SECONDS,
+    damaged_file,
+    is_input_output_error,
+    is_sync_failure,
+    open_checkpointer,
+    open_reader,
+    open_writer,
+    prepare_file,
+    quick_check,
+    translated_errors,
+)
+from aioflow.store.sqlite.lock import FileLock
+from aioflow.store.sqlite.wal_file import (
+    LastShutdown,
+    check_log,
+    copy_again,
+    log_head,
+    log_path,
+    next_log,
+)
+
+__all__ = (
+    "WAL_BOUND_BYTES",
+    "WAL_GOAL_BYTES",
+    "Checkpointer",
+    "Writer",
+    "open_threaded",
+    "open_to_write",
+    "run_in_its_thread",
+    "transaction",
+)
+
+WAL_GOAL_BYTES = 4 * 1024 * 1024
+"""Log size that starts a background checkpoint, and to which the log is truncated."""
+
+WAL_BOUND_BYTES = 64 * 1024 * 1024
+"""Log size at which the writer waits for a checkpoint."""
+
+_PATIENCE_US = 10_000_000
+"""Pause between checkpoints that make the writer wait: a blocking reader may be slow."""
+
+_FORCED_WAIT_MS = 200
+
+_log = logging.getLogger(__name__)
+
+
+class Checkpointer:
+    """The checkpoints of one writer, which calls ``after_commit`` in its thread.
+
+    Args:
+        path: The database file.
+        connection: For the checkpoints, used only by the thread of this object.
+        on_sync_failure: Called in any thread, before anything else is copied.
+
+    Attributes:
+        may_start_over: The next transaction may be the first of a new log.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        clock: Clock,
+        on_sync_failure: Callable[[sqlite3.Error], None],
+    ) -> None:
+        self._path = path
+        self._wal = log_path(path)
+        self._connection = connection
+        self._on_sync_failure = on_sync_failure
+        self._one_pass = Lock()
+        self._head = log_head(path)
+        self.may_start_over = True
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="aioflow-checkpoint")
+        # Start the thread now with a first task: later the system may have no thread to spare.
+        self._thread.submit(self.wal_bytes)
+        self._pass: Future[None] | None = None
+        self._next_force_us = 0
+
+    def after_commit(self, writer: sqlite3.Connection) -> None:
+        """Checkpoint if the log is long enough.
+
+        A failed checkpoint is logged and repeated after the next commit. The previous commit
+        remains valid, only the log grows.
+
+        Raises:
+            sqlite3.Error: If a sync failed.
+        """
+        if self.may_start_over:
+            self._check_for_new_log()
+        size = self.wal_bytes()
+        try:
+            if size > WAL_BOUND_BYTES and self._clock.monotonic_us() >= self._next_force_us:
+                self._force(writer)
+            elif size > WAL_GOAL_BYTES:
+                self._advance(writer)
+        except sqlite3.Error as exc:
+            if is_sync_failure(exc):
+                raise
+            _log.warning("a checkpoint failed, the log has %d bytes: %s", size, exc)
+
+    def wal_bytes(self) -> int:
+        """Return the size of the log on disk."""
+        try:
+            return self._wal.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def run(self) -> None:
+        """Copy back what readers allow now; blocks until it is done."""
+        self.may_start_over = True
+        self._thread.submit(self._copy_back).result()
+
+    def close(self) -> None:
+        """Wait for the thread and close its connection."""
+        self._thread.submit(self._connection.close)
+        self._thread.shutdown()
+
+    def _check_for_new_log(self) -> None:
+        """Check whether a new log has started.
+
+        If so, the next one can only start after a new pass.
+        """
+        head = log_head(self._path)
+        if head != self._head:
+            self._head = head
+            self.may_start_over = self._pass is not None and not self._pass.done()
+
+    def _advance(self, writer: sqlite3.Connection) -> None:
+        if self._pass is None:
+            self.may_start_over = True
+            self._pass = self._thread.submit(self._copy_back)
+        elif self._pass.done():
+            finished, self._pass = self._pass, None
+            finished.result()
+            self.may_start_over = True
+            self._checkpoint(writer, "PASSIVE")
+
+    def _force(self, writer: sqlite3.Connection) -> None:
+        self._next_force_us = self._clock.monotonic_us() + _PATIENCE_US
+        if self._pass is not None:
+            finished, self._pass = self._pass, None
+            finished.result()
+        self.may_start_over = True
+        writer.execute(f"PRAGMA busy_timeout = {_FORCED_WAIT_MS}")
+        try:
+            if self._checkpoint(writer, "TRUNCATE"):
+                held = "the database's log has %d bytes and cannot be cut: somebody reads it"
+                _log.warning(held, self.wal_bytes())
+        finally:
+            writer.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+
+    def _copy_back(self) -> None:
+        self._checkpoint(self._connection, "PASSIVE")
+
+    def _checkpoint(self, connection: sqlite3.Connection, mode: str) -> bool:
+        """Run one pass. Return whether a reader or writer blocked it."""
+        with self._one_pass:
+            try:
+                [(is_busy, *_)] = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+            except sqlite3.Error as exc:
+                if is_sync_failure(exc):
+                    self._on_sync_failure(exc)
+                raise
+        return bool(is_busy)
+
+
+_ROWS_AT_ONCE = 64
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def open_to_write(
+    path: Path, durability: Durability, home: Path | None
+) -> AsyncIterator[Writer]:
+    """Open a file exclusively for the block; see ``open_store``."""
+    lock = await in_thread(_take_lock, path)
+    try:
+        last_shutdown = LastShutdown(path, home)
+        await in_thread(prepare_file, path, lock, home)
+        last_shutdown.begin()  # after prepare(): until then the log shows an unclean shutdown
+        synchronous = "FULL" if durability == "full" else "NORMAL"
+        writer = Writer(path, lock, last_shutdown, synchronous=synchronous)
+        checking = None if last_shutdown.was_clean else _start_check(path)
+        try:
+            await writer.open()
+            writer.checking = checking
+            yield writer
+        finally:
+            with anyio.CancelScope(shield=True):
+                await writer.close()
+                if checking is not None:
+                    await in_thread(wait, [checking])
+            writer.note_end()
+    finally:
+        lock.release()
+
+
+def _start_check(path: Path) -> Future[bool]:
+    """Start the check of the file, which runs while the rest of the node starts."""
+    pool = ThreadPoolExecutor(1, thread_name_prefix="aioflow-check")
+    try:
+        return pool.submit(_check_file, path)
+    except RuntimeError as exc:  # the system has no thread to spare
+        raise StoreUnavailable(f"{path} cannot be checked: {exc}") from exc
+    finally:
+        pool.shutdown(wait=False)
+
+
+def _check_file(path: Path) -> bool:
+    """Check the file after an unclean shutdown, with a time limit.
+
+    Return whether it was completed.
+    """
+    with translated_errors(path), closing(open_reader(path)) as raw:
+        found = quick_check(raw, CHECK_SECONDS)
+    if found:
+        raise damaged_file(path, "; ".join(found))
+    return found is not None
+
+
+def _take_lock(path: Path) -> FileLock:
+    if not path.exists():
+        check_log(path, b"")  # before an empty file exists that the log could seem to fit
+    return FileLock.take(path)
+
+
+class Writer:
+    """The writing connection, with the lock, the check and the checkpoints of its file.
+
+    Attributes:
+        last_shutdown: How the previous process ended.
+        checking: The check after an unclean shutdown. Its result is whether it was completed.
+    """
+
+    def __init__(
+        self, path: Path, lock: FileLock, last_shutdown: LastShutdown, *, synchronous: str
+    ) -> None:
+        self._path = path
+        self._lock = lock
+        self.last_shutdown = last_shutdown
+        self.checking: Future[bool] | None = None
+        self._sync_failure = ""
+        self._synchronous = synchronous
+        self._clock = SystemClock()
+        self._turn = anyio.Lock()
+        self._connection: aiosqlite.Connection | None = None
+        self._checkpointer: Checkpointer | None = None
+
+    @property
+    def follows_crash(self) -> bool:
+        """Whether the previous process ended without closing the database."""
+        return not self.last_shutdown.was_clean
+
+    @property
+    def checkpointer(self) -> Checkpointer:
+        """The checkpointer of the open file."""
+        if self._checkpointer is None:
+            raise StoreUnavailable(f"the database {self._path} is not open")
+        return self._checkpointer
+
+    async def open(self) -> None:
+        """Open the file, which must have been prepared."""
+        with translated_errors(self._path):
+            raw = await in_thread(open_checkpointer, self._path)
+        self._checkpointer = Checkpointer(self._path, raw, self._clock, self._sync_failed)
+        connector = partial(open_writer, self._path, synchronous=self._synchronous)
+        self._connection = await open_threaded(connector, self._path)
+
+    async def close(self) -> None:
+        """Wait for running work, and close the file. The log is copied back."""
+        checkpointer, self._checkpointer = self._checkpointer, None
+        if checkpointer is not None:
+            await in_thread(checkpointer.close)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def checked(self) -> bool:
+        """Wait for the check after an unclean shutdown. Return whether it covered the whole file.
+
+        Raises:
+            ForeignDatabase: If the file is damaged.
+        """
+        return self.checking is None or await in_thread(self.checking.result)
+
+    async def run(self, function: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a function in the thread of the connection.
+
+        Raises:
+            StoreError: The error of the store for an error of SQLite.
+        """
+        async with self._turn:
+            self.raise_sync_failure()
+            if self._connection is None:
+                await self.open()
+            assert self._connection is not None  # noqa: S101 - open() raises otherwise
+            try:
+                with translated_errors(self._path):
+                    return await run_in_its_thread(
+                        self._connection, partial(self._guarded, function)
+                    )
+            except StoreUnavailable as exc:
+                # A disk that failed to write may have lost data that SQLite considers written.
+                if is_input_output_error(exc.__cause__):
+                    with anyio.CancelScope(shield=True):
+                        await self.close()
+                raise
+
+    @contextmanager
+    def transaction(self, raw: sqlite3.Connection) -> Iterator[None]:
+        """Write in the block, all or nothing. Called in the thread of the connection."""
+        with transaction(raw):
+            if self.checkpointer.may_start_over:
+                next_log(raw)
+            yield
+
+    def after_commit(self, raw: sqlite3.Connection) -> None:
+        """Keep the log short. Called in the thread of the connection."""
+        self.checkpointer.after_commit(raw)
+
+    def verify(self) -> None:
+        """Check that the file is still the locked one, and that no sync has failed."""
+        self.raise_sync_failure()
+        self._lock.verify()
+
+    def raise_sync_failure(self, cause: BaseException | None = None) -> None:
+        """Raise ``SyncFailed`` if a sync has failed. Later errors are consequences of that."""
+        if self._sync_failure:
+            raise SyncFailed(self._sync_failure) from cause
+
+    def note_end(self) -> None:
+        """Note that the file was closed.
+
+        After a failed sync, the next start must recover the log.
+        """
+        if not self._sync_failure:
+            self.last_shutdown.close()
+
+    def _guarded(self, function: Callable[[sqlite3.Connection], T], raw: sqlite3.Connection) -> T:
+        try:
+            return function(raw)
+        except sqlite3.Error as exc:
+            if is_sync_failure(exc):
+                self._sync_failed(exc)
+            self.raise_sync_failure(exc)
+            raise
+
+    def _sync_failed(self, exc: sqlite3.Error) -> None:
+        """Detach SQLite from the file, at once and in any thread.
+
+        On closing, SQLite would copy the rest of the log, sync that, and remove the log. The
+        earlier pages would then exist only in the memory of the system.
+        """
+        if not self._sync_failure:
+            self._sync_failure = (
+                f"the disk failed to sync the database {self._path} ({exc}): what was written "
+                "since is not safe. This process ends; the next start writes all of it again"
+            )
+            self._lock.sever()
+            copy_again(self._path, keep_open=True)  # in case another program closes it last
+            self.last_shutdown.fail(self._sync_failure)
+
+
+async def open_threaded(
+    connector: Callable[[], sqlite3.Connection], path: Path
+) -> aiosqlite.Connection:
+    """Open a connection that has its own thread."""
+    # Opened before aiosqlite gets it: if aiosqlite's connector fails, its thread is leaked.
+    with translated_errors(path):
+        raw = await in_thread(connector)
+        return await aiosqlite.Connection(lambda: raw, _ROWS_AT_ONCE)
+
+
+async def run_in_its_thread(
+    connection: aiosqlite.Connection, function: Callable[[sqlite3.Connection], T]
+) -> T:
+    """Run a function in the thread of the connection and return its result."""
+    # The whole function runs there, not single statements. aiosqlite has no public name for that.
+    execute: Callable[..., Awaitable[T]] = connection._execute  # noqa: SLF001
+    return await execute(function, connection._conn)  # noqa: SLF001
+
+
+@contextmanager
+def transaction(raw: sqlite3.Connection) -> Iterator[None]:
+    """Write in the block, all or nothing."""
+    # Immediate: a transaction that reads before it writes fails if another one wrote in between,
+    # and waiting does not help.
+    raw.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        raw.execute("COMMIT")
+    finally:
+        if raw.in_transaction:
+            raw.execute("ROLLBACK")

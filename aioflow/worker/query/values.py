@@ -1,0 +1,53 @@
+"""Secrets, connections and variables in a child: fetched for one try, masked in failures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from aioflow.author import codec
+from aioflow.author.client import Connection, NamedValues
+from aioflow.model.dag import ValueKind
+from aioflow.redaction import Masks, secret_texts
+from aioflow.worker.query.messages import ValuesFound, ValuesWanted
+
+__all__ = (
+    "decoded",
+    "encoded_query",
+    "held_of",
+    "hidden",
+    "masks",
+)
+
+masks = Masks()
+"""Masks of this process: values once received are masked in all failures it reports."""
+
+
+def encoded_query(position: int, names: tuple[tuple[ValueKind, str], ...]) -> bytes:
+    """Return the body of the query; see ``ValuesWanted``."""
+    return msgspec.msgpack.encode(ValuesWanted(position, names))
+
+
+def decoded(names: tuple[tuple[ValueKind, str], ...], answer: bytes) -> NamedValues:
+    """Decode the daemon's reply into values by kind and name, and mask them from now on."""
+    return held_of(names, msgspec.msgpack.decode(answer, type=ValuesFound).values)
+
+
+def held_of(names: tuple[tuple[ValueKind, str], ...], found: tuple[bytes, ...]) -> NamedValues:
+    """Return the received values by kind and name, and mask them from now on."""
+    held = {of: _restored(of[0], body) for of, body in zip(names, found, strict=True)}
+    for (kind, name), body in zip(names, found, strict=True):
+        masks.hide(secret_texts(kind, name, msgspec.msgpack.decode(body)))
+    return held
+
+
+def hidden(value: Any) -> Any:
+    """Return a value with secrets masked, if it is text."""
+    return masks.masked_text(value) if isinstance(value, str) else value
+
+
+def _restored(kind: ValueKind, body: bytes) -> Any:
+    if kind is ValueKind.CONNECTION:
+        return msgspec.convert(codec.decode(body), Connection)
+    return codec.decode(body)

@@ -1,0 +1,3 @@
+"""One try of a task: its arguments, items, body, durable calls and outcome."""
+
+from __future__ import annotations

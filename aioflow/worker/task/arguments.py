@@ -1,0 +1,545 @@
+"""Resolves the arguments of a try from the DAG file, the run, and results of its parents.
+
+A run is known to this process from its command on, and its DAG once a try of it has started.
+Templates in the arguments of operators are rendered only here, where user code runs. Only strings
+written in the DAG file are templates. A parent's result or the conf of a run is a value: braces in
+it have no meaning.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, get_args
+
+from aioflow.author.codec import decode
+from aioflow.author.context import RunContext, context_value, parameter_values
+from aioflow.author.dag import DAG
+from aioflow.author.decode import restore
+from aioflow.author.deferral import TRIGGER_KWARGS
+from aioflow.author.node import (
+    FromContext,
+    FromParameter,
+    FromRound,
+    FromSource,
+    FromTask,
+    LiteralValue,
+    Nested,
+    Node,
+    Source,
+    Spread,
+)
+from aioflow.author.schedule import clock_schedule, schedule_spec
+from aioflow.author.templates import environment, is_template
+from aioflow.errors import Unserializable
+from aioflow.model.dag import TaskSpec
+from aioflow.model.ids import clear_number
+from aioflow.model.timestamps import Timestamp
+from aioflow.protocol.commands import RunInfo, StartTask
+from aioflow.results import read_item, result_path
+from aioflow.worker.code.loader import CodeCache
+from aioflow.worker.query.messages import only
+from aioflow.worker.task.items import (
+    MapInput,
+    MapRaised,
+    Pages,
+    Results,
+    all_items,
+    decode_item,
+    one_item,
+)
+
+__all__ = (
+    "Arguments",
+    "BadArgument",
+    "KnownRun",
+    "RunUnknown",
+    "Runs",
+    "data_interval",
+    "spec_of",
+    "streamed_from",
+    "template_renderer",
+    "wanted_children",
+    "wanted_parents",
+)
+
+
+def template_renderer(run: RunContext) -> Callable[[Any], Any]:
+    """Return a function that renders strings, also in lists, tuples and dicts, for one try."""
+
+    def render(value: Any) -> Any:
+        match value:
+            case str() if is_template(value):
+                return environment().from_string(value).render(context_value("context", run))
+            case list():
+                return [render(item) for item in value]
+            case tuple() if type(value) is tuple:
+                return tuple(render(item) for item in value)
+            case dict():
+                return {key: render(item) for key, item in value.items()}
+            case _:
+                return value
+
+    return render
+
+
+class BadArgument(Exception):
+    """An argument of a task is unavailable or has the wrong type."""
+
+
+class KnownRun:
+    """A run in this process: its start data and its DAG."""
+
+    __slots__ = ("_asking", "_context", "dag", "info")
+
+    def __init__(self, info: RunInfo, dag: DAG) -> None:
+        self.info = info
+        self.dag = dag
+        self._context: RunContext | None = None
+        self._asking: dict[int, bool] = {}
+
+    def asks_for_results(self, node: Node) -> bool:
+        """Return whether a try of this task may need results other than its own mapped item.
+
+        If not, the search for results to fetch is skipped, as for most children of a fan-out.
+        """
+        asks = self._asking.get(node.position)
+        if asks is None:
+            asks = self._asking[node.position] = _takes_results(self.dag, node)
+        return asks
+
+    def context(self, node: Node, start: StartTask) -> RunContext:
+        """Return the context of this try: data about itself and the run.
+
+        Raises:
+            BadConf: If the conf does not fit the DAG's parameters.
+        """
+        return replace(
+            self.own_context(),
+            task_id=node.task_id,
+            try_number=start.try_number,
+            map_index=start.map_index if node.loop is None else -1,
+            round=None if node.loop is None else start.map_index,
+            task_no=start.task_no,
+            clear_number=clear_number(start.start_no),
+        )
+
+    def own_context(self) -> RunContext:
+        """Return the context of the run, without a task; see ``context``."""
+        if self._context is None:
+            self._context = self._of_run()
+        return self._context
+
+    def _of_run(self) -> RunContext:
+        info = self.info
+        bare = RunContext(
+            run_id=info.run_id,
+            dag_id=info.dag_id,
+            logical_date=info.logical_date,
+            created_at=info.created_at,
+            timezone=self.dag.timezone,
+            conf={} if info.conf is None else decode(info.conf, where="conf"),
+            cause=info.cause,
+            interval=data_interval(self.dag, info),
+        )
+        return replace(bare, params=parameter_values(self.dag.parameters, bare))
+
+
+def data_interval(dag: DAG, info: RunInfo) -> tuple[Timestamp, Timestamp] | None:
+    """Return the data interval of a run, which ends at its last fire time.
+
+    ``None`` means a point in time: the DAG uses no intervals, or has fewer than two fire times up
+    to the run. A manual run covers the last whole interval.
+    """
+    if dag.data_interval == "slot":
+        return None
+    # Import the calendar lazily: most children never need it.
+    from aioflow.core.scheduling.timetable import interval_up_to
+
+    schedule = schedule_spec(
+        clock_schedule(dag.schedule),
+        timezone=dag.timezone,
+        anchor=dag.start_date or 0,
+    )
+    at = info.created_at if info.logical_date is None else info.logical_date
+    if schedule is None or not schedule.has_slots:
+        return None
+    return interval_up_to(schedule, dag.timezone, at)
+
+
+def spec_of(node: Node) -> TaskSpec:
+    """Return the spec of a described node; every node in ``Code`` has one."""
+    assert node.spec is not None  # noqa: S101 - see above
+    return node.spec
+
+
+def wanted_parents(run: KnownRun, node: Node, start: StartTask) -> list[int]:
+    """Return the parents whose results to query, as ``ResultsWanted.position`` values."""
+    wanted = {
+        binding.position
+        for argument in node.arguments.values()
+        for binding in _bindings(argument, start)
+        if isinstance(binding, FromTask)
+    }
+    nodes = run.dag.nodes
+    asked = [
+        _asked_for(run, position)
+        for position in wanted
+        if (position not in start.at_hand or nodes[position].is_mapped)
+        and not is_along(node, position)
+    ]
+    if start.is_closing and not start.method:
+        asked.append(~start.task_no)  # its own output is its result
+    return sorted(asked)
+
+
+def is_along(node: Node, position: int) -> bool:
+    """Return whether a parent is in the task's mapped group, and so gives results per child."""
+    mapped = spec_of(node).mapped
+    return mapped is not None and position in mapped.along
+
+
+def wanted_children(node: Node, start: StartTask) -> list[tuple[int, int]]:
+    """Return the child results that a child needs, as pairs of position and map index."""
+    mapped = spec_of(node).mapped
+    if mapped is None:
+        return []
+    wanted = {
+        (binding.position, start.map_index)
+        for argument in node.arguments.values()
+        for binding in _bindings(argument, start)
+        if isinstance(binding, FromTask) and binding.position in mapped.along
+    }
+    if node.loop is not None and any(_looks_back(node, start)):
+        wanted.add((node.loop.value, start.map_index - 1))
+    for leaf, index in MapInput(node, mapped, start).picked():
+        if leaf.parent is not None and leaf.parent.is_mapped:
+            wanted.add((leaf.parent.position, index))
+    return sorted(wanted)
+
+
+def _takes_results(dag: DAG, node: Node) -> bool:
+    leaves = [leaf for source in node.sources for leaf in source.leaves]
+    parents = [leaf.parent for leaf in leaves if leaf.parent is not None]
+    if any(parent.is_mapped or spec_of(parent).streams for parent in parents):
+        return True
+    bound = (part for argument in node.arguments.values() for part in _parts(argument))
+    return any(isinstance(part, FromTask | FromRound) for part in bound)
+
+
+def _looks_back(node: Node, start: StartTask) -> Iterator[FromRound]:
+    """Yield the bindings to results of the previous iteration; none in the first iteration."""
+    for argument in node.arguments.values():
+        for binding in _bindings(argument, start):
+            if isinstance(binding, FromRound):
+                yield binding
+
+
+def _asked_for(run: KnownRun, position: int) -> int:
+    """Return the query position of a parent's results; for a stream, of its items."""
+    is_stream = spec_of(run.dag.nodes[position]).streams
+    return ~(run.info.first_task_no + position) if is_stream else position
+
+
+def streamed_from(run: KnownRun, node: Node, start: StartTask) -> int | None:
+    """Return the query position of the stream from which a child gets its item, or ``None``."""
+    mapped = spec_of(node).mapped
+    if mapped is None or start.map_index < 0 or len(mapped.sources) != 1:
+        return None
+    position = mapped.sources[0].position
+    if position < 0 or not spec_of(run.dag.nodes[position]).streams:
+        return None
+    return _asked_for(run, position)
+
+
+def _bindings(value: object, start: StartTask) -> Iterator[object]:
+    """Yield the bindings for this execution; a first iteration uses the initial values instead."""
+    for part in _parts(value):
+        if isinstance(part, FromRound) and start.map_index <= 0:
+            yield from _bindings(part.first, start)
+        else:
+            yield part
+
+
+def _parts(value: object) -> Iterator[object]:
+    """Yield the bindings that an argument is made of."""
+    match value:
+        case Nested(inner):
+            yield from _parts(inner)
+        case list() | tuple():
+            for item in value:
+                yield from _parts(item)
+        case dict():
+            for item in value.values():
+                yield from _parts(item)
+        case _:
+            yield value
+
+
+class Arguments:
+    """Resolves the bindings of one try.
+
+    Args:
+        pages: Fetches results of a parent; called only for those of ``wanted_parents``.
+        results: Folder of the large results.
+
+    Raises:
+        BadConf: If the conf of the run does not fit the DAG's parameters.
+    """
+
+    def __init__(
+        self, run: KnownRun, node: Node, start: StartTask, pages: Pages, results: Path
+    ) -> None:
+        self._run = run
+        self._node = node
+        self._start = start
+        self._pages = pages
+        self._folder = results
+        run.own_context()  # validates the conf, even for a task that does not use it
+        self._templates = frozenset(getattr(node.operator, "template_fields", ()))
+        self._render: Callable[[Any], Any] = _as_it_is
+
+    @cached_property
+    def context(self) -> RunContext:
+        """The context of the try, created lazily: most children of a fan-out never need it."""
+        return self._run.context(self._node, self._start)
+
+    def all(self) -> dict[str, Any]:
+        """Return every argument of the task by name.
+
+        Raises:
+            BadArgument: If one is unavailable: a missing key in a result, a list item that no
+                longer exists, a result that does not fit the annotation.
+            BaseException: Whatever a function given to ``map`` raises.
+        """
+        values: dict[str, Any] = {}
+        for name, binding in self._node.arguments.items():
+            self._render = self._rendering(name)
+            try:
+                if isinstance(binding, Spread):
+                    values.update(self._spread(binding))
+                else:
+                    values[name] = self._value(binding, self._node.annotations.get(name, Any))
+            except MapRaised as exc:
+                raise exc.problem from None
+            except (LookupError, TypeError, ValueError, OSError, Unserializable) as exc:
+                raise BadArgument(f"argument {name!r}: {type(exc).__name__}: {exc}") from exc
+            except Exception as exc:
+                if self._render is _as_it_is:
+                    raise
+                raise BadArgument(f"argument {name!r}: {type(exc).__name__}: {exc}") from exc
+        return values
+
+    def rendered(self, fields: Any) -> Any:
+        """Return fields from the DAG file, with those listed in ``template_fields`` rendered."""
+        if not self._templates or not isinstance(fields, Mapping):
+            return fields
+        render = template_renderer(self.context)
+        return {name: render(v) if name in self._templates else v for name, v in fields.items()}
+
+    def _rendering(self, name: str) -> Callable[[Any], Any]:
+        """Return the function that renders strings for this argument; identity if not templated."""
+        if name in self._templates:
+            return template_renderer(self.context)
+        if name == TRIGGER_KWARGS and self._node.starts_from_trigger:
+            return self.rendered
+        return _as_it_is
+
+    def _value(self, binding: object, annotation: Any) -> Any:
+        match binding:
+            case LiteralValue(value):
+                return self._render(value)
+            case FromTask(position, keys, is_last):
+                result = self._last if is_last else self._result
+                return _inside(result(position, Any if keys else annotation), keys)
+            case FromRound(first, keys):
+                return _inside(self._previous(first, Any if keys else annotation), keys)
+            case FromParameter(name, keys):
+                return _inside(self.context.params[name], keys)
+            case FromContext(name):
+                return context_value(name, self.context)
+            case FromSource(source, keys):
+                wanted = Any if keys else annotation
+                return _inside(self._items.item(source, wanted, self._fetch), keys)
+            case Nested(value):
+                return self._nested(value)
+            case _:
+                return self._render(binding)
+
+    def _nested(self, value: object) -> Any:
+        match value:
+            case list():
+                return [self._nested(item) for item in value]
+            case tuple():
+                return tuple(self._nested(item) for item in value)
+            case dict():
+                return {key: self._nested(item) for key, item in value.items()}
+            case _:
+                return self._value(value, Any)
+
+    def _result(self, position: int, annotation: Any) -> Any:
+        parent = self._run.dag.nodes[position]
+        if spec_of(parent).streams:
+            task_no = self._run.info.first_task_no + position
+            return all_items(self._pages, task_no, _item_annotation(annotation))
+        is_list = spec_of(parent).feeds_limit is not None
+        if is_along(self._node, position):
+            return self._child(position, self._start.map_index, annotation)
+        if parent.is_mapped:
+            item = _item_annotation(annotation)
+            return Results(
+                partial(self._pages, position),
+                lambda task_no, start_no, body: decode_item(
+                    self._folder, task_no, start_no, body, item, is_list=is_list
+                ),
+            )
+        if position in self._start.at_hand:
+            body = self._start.results.get(position)
+            return None if body is None else decode(body, annotation)
+        page = self._pages(position, -2)
+        if not page.items:
+            return None
+        _, task_no, start_no, body = page.items[0]
+        return decode_item(
+            self._folder,
+            task_no,
+            start_no,
+            body,
+            _item_annotation(annotation) if is_list and body is None else annotation,
+            is_list=is_list,
+        )
+
+    def _last(self, position: int, annotation: Any) -> Any:
+        """Return the result of the last loop iteration that has one."""
+        found = deque(self._rows(position), maxlen=1)
+        return decode_item(self._folder, *found[0], annotation) if found else None
+
+    def _rows(self, position: int) -> Iterator[tuple[int, int, bytes | None]]:
+        after, more = -2, True
+        while more:
+            page = self._pages(position, after)
+            after, more = page.last, page.more
+            yield from (item[1:] for item in page.items)
+
+    def _previous(self, first: object, annotation: Any) -> Any:
+        """Return the previous iteration's result; in the first iteration, the initial value."""
+        index, loop = self._start.map_index, self._node.loop
+        if index <= 0 or loop is None:
+            return self._value(first, annotation)
+        return self._child(loop.value, index - 1, annotation)
+
+    @property
+    def _items(self) -> MapInput:
+        mapped = spec_of(self._node).mapped
+        assert mapped is not None  # noqa: S101 - only such nodes have items
+        return MapInput(self._node, mapped, self._start)
+
+    def _fetch(self, leaf: Source, index: int, annotation: Any) -> Any:
+        if leaf.parent is None:
+            return self._render(leaf.values[index])
+        stream = streamed_from(self._run, self._node, self._start)
+        if stream is not None:
+            body = self._start.item
+            if body is None:
+                body = one_item(self._pages, ~stream, index)
+            return decode(body, annotation)
+        position = leaf.parent.position
+        if leaf.parent.is_mapped:
+            return self._child(position, index, annotation)
+        for at, task_no, start_no in self._start.sources:
+            if at == position:
+                path = result_path(self._folder, task_no, start_no)
+                return decode(read_item(path, index), annotation)
+        raise LookupError(f"the list of the task at position {position} was not named")
+
+    def _child(self, position: int, index: int, annotation: Any) -> Any:
+        """Return the result of one child; ``None`` if it has none."""
+        for at, task_no, start_no, body in self._pages(position, only(index)).items:
+            if at == index:
+                return decode_item(self._folder, task_no, start_no, body, annotation)
+        return None
+
+    def _spread(self, spread: Spread) -> dict[str, Any]:
+        """Return the arguments that a mapped item provides, by name."""
+        item = self._items.item(spread.source, Any, self._fetch)
+        refused = spread.refuse(item)
+        if refused is not None:
+            raise TypeError(refused)
+        source, known = self._node.sources[spread.source], self._node.annotations
+        if source.functions:
+            return dict(item)
+        if not any(source.parents):  # it has not been encoded
+            return dict(self.rendered(item))
+        return {name: restore(value, known.get(name, Any), name) for name, value in item.items()}
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _inside(value: Any, keys: tuple[str | int, ...]) -> Any:
+    for key in keys:
+        value = value[key]
+    return value
+
+
+def _item_annotation(annotation: Any) -> Any:
+    arguments = get_args(annotation)
+    return arguments[0] if len(arguments) == 1 else Any
+
+
+class RunUnknown(Exception):
+    """A start command arrived for a run that this process does not know or has forgotten."""
+
+    def __init__(self, run_no: int) -> None:
+        super().__init__(f"this process was not told of run {run_no}")
+
+
+class Runs:
+    """Written by one thread with ``tell`` and ``forget``, read by another."""
+
+    def __init__(self, code_cache: CodeCache) -> None:
+        self._code_cache = code_cache
+        self._infos: dict[int, RunInfo] = {}
+        self._known: dict[int, KnownRun] = {}
+
+    def add(self, info: RunInfo) -> None:
+        """Add a run; its code is loaded with its first try."""
+        self._infos[info.run_no] = info
+
+    def forget(self, run_no: int) -> None:
+        """Drop a run that has ended."""
+        self._infos.pop(run_no, None)
+        self._known.pop(run_no, None)
+
+    def of(self, start: StartTask) -> KnownRun:
+        """Return the run of a try. The first call imports the DAG file, which is user code.
+
+        Raises:
+            RunUnknown: If ``tell`` was not called for the run.
+            CodeMissing: If its version is not on this machine.
+        """
+        return self.known(start.run_no)
+
+    def known(self, run_no: int) -> KnownRun:
+        """See ``of``."""
+        known = self._known.get(run_no)
+        if known is not None:
+            return known
+        info = self._infos.get(run_no)
+        if info is None:
+            raise RunUnknown(run_no)
+        dag = self._code_cache.version(info.version).dag(info.file, info.dag_id)
+        known = self._known[run_no] = KnownRun(info, dag)
+        return known
+
+    def info(self, run_no: int) -> RunInfo | None:
+        """Return the data of a run, if it is known."""
+        return self._infos.get(run_no)
+
+    def versions(self) -> Collection[str]:
+        """Return the versions of all known runs."""
+        return {info.version for info in self._infos.values()}
