@@ -1,8 +1,7 @@
-"""The connections of every kind of host to the daemon, and the batching of its commands."""
+"""The connections of every kind of host to the daemon, and the check of its queries."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -11,7 +10,7 @@ import msgspec
 
 from aioflow.clock import Clock
 from aioflow.model.ids import RunNo
-from aioflow.processes import Child, Children
+from aioflow.processes import Children
 from aioflow.protocol.commands import Hello, Reply, RunInfo
 from aioflow.protocol.inputs import Input
 from aioflow.protocol.reports import CancelQuery, Query
@@ -20,7 +19,6 @@ from aioflow.worker.query.messages import refused
 
 __all__ = (
     "ExecutorContext",
-    "Outgoing",
     "QuerySender",
     "QuerySink",
     "ReportSink",
@@ -85,26 +83,6 @@ class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
             self.default_tries,
             self.traces,
         )
-
-
-class Outgoing:
-    """Commands on their way to one child. Those of one loop iteration share a frame."""
-
-    __slots__ = ("_child", "_messages")
-
-    def __init__(self, child: Child) -> None:
-        self._child = child
-        self._messages: list[object] = []
-
-    def put(self, message: object) -> None:
-        """Send a command with the next frame."""
-        if not self._messages:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._messages.append(message)
-
-    def _flush(self) -> None:
-        messages, self._messages = self._messages, []
-        self._child.send(messages)
 
 
 def may_query(sender: QuerySender, query: Query) -> bool:

@@ -17,10 +17,10 @@ from anyio.abc import TaskStatus
 
 from aioflow.clock import Clock
 from aioflow.core.state.child_roles import ASYNC, kind_of
-from aioflow.executors.executor_context import ExecutorContext, Outgoing
+from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.host_inspection import HostLoad, WatchLoad
 from aioflow.model.states import Failure
-from aioflow.processes import Child, NoHeadroom
+from aioflow.processes import Child, CommandBuffer, NoHeadroom
 from aioflow.protocol.commands import Ping
 from aioflow.protocol.inputs import HostLost, HostUp, LoopBlocked
 from aioflow.protocol.reports import Pong, Report
@@ -180,7 +180,7 @@ class SharedHost:
         self._commands_sent = 0
         self._blocked: Failure | None = None
         self._offender = -1
-        self._outgoing: Outgoing | None = None
+        self._outgoing: CommandBuffer | None = None
         self._child: Child | None = None
         self._starting: TaskStatus[None] | None = None
         self._late_us: deque[int] = deque(maxlen=_LAG_SAMPLES)
@@ -387,7 +387,7 @@ class SharedHost:
             0,
         )
         child.send([self._context.welcome(kind_of(self._role))])
-        self._child, self._outgoing = child, Outgoing(child)
+        self._child, self._outgoing = child, CommandBuffer(child)
         self._context.report([HostUp(self._role)])
         self._tell_started()
 

@@ -18,10 +18,10 @@ from typing import TypeAlias, TypeGuard
 
 import anyio
 
-from aioflow.executors.executor_context import ExecutorContext, Outgoing, may_query
+from aioflow.executors.executor_context import ExecutorContext, may_query
 from aioflow.model.ids import RunNo, StartNo, TaskNo
 from aioflow.model.states import Failure
-from aioflow.processes import Child
+from aioflow.processes import Child, CommandBuffer
 from aioflow.protocol.commands import ForgetRun, Ping, Recall, RunInfo, StartTask
 from aioflow.protocol.effects import StartTry
 from aioflow.protocol.inputs import Input
@@ -267,7 +267,7 @@ class Process:
         self._context = context
         self._child: Child | None = None
         self._killed_for: Failure | None = None
-        self._outgoing: Outgoing | None = None
+        self._outgoing: CommandBuffer | None = None
         self._is_accepting = False
         self._known_runs: dict[RunNo, RunInfo] = {}
         self._sent: dict[TryKey, _Try] = {}
@@ -309,7 +309,7 @@ class Process:
     def _adopt(self, child: Child) -> None:
         self._child = child
         self._is_accepting = True
-        self._outgoing = Outgoing(child)
+        self._outgoing = CommandBuffer(child)
         self._printing = WorkerOutput(self._context.tasklog, child.log_nonce)
         child.send([self._context.welcome("slot")])
 

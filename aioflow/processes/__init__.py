@@ -38,6 +38,7 @@ from aioflow.processes.orphans import (
 )
 from aioflow.processes.process import (
     Child,
+    CommandBuffer,
     Footprint,
     OomCounter,
     Plumbing,
@@ -46,7 +47,15 @@ from aioflow.processes.process import (
 )
 from aioflow.protocol.reports import Report
 
-__all__ = ("PROGRAM", "Child", "Children", "NoHeadroom", "describe_exit", "memory_limit_bytes")
+__all__ = (
+    "PROGRAM",
+    "Child",
+    "Children",
+    "CommandBuffer",
+    "NoHeadroom",
+    "describe_exit",
+    "memory_limit_bytes",
+)
 
 PROGRAM = (sys.executable, "-P", "-m", "aioflow.worker")
 """Without the working directory on the path: a file there must not shadow a library."""

@@ -30,6 +30,7 @@ from aioflow.worker.link import Link, daemon_link
 
 __all__ = (
     "Child",
+    "CommandBuffer",
     "Footprint",
     "OomCounter",
     "Plumbing",
@@ -380,3 +381,23 @@ def write_record(folder: Path, pid: int, boot: str, role: str) -> Path:
     record = Record(pid, read_start_ticks(pid) or 0, boot, role)
     write_file(path, msgspec.json.encode(record))
     return path
+
+
+class CommandBuffer:
+    """Commands on their way to one child. Those of one loop iteration share a frame."""
+
+    __slots__ = ("_child", "_messages")
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self._messages: list[object] = []
+
+    def put(self, message: object) -> None:
+        """Send a command with the next frame."""
+        if not self._messages:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._messages.append(message)
+
+    def _flush(self) -> None:
+        messages, self._messages = self._messages, []
+        self._child.send(messages)
