@@ -18,7 +18,7 @@ from aioflow.core.repair import execution
 from aioflow.core.scheduling.slots import Slots
 from aioflow.crypto import Vault
 from aioflow.engine.loop import EffectDispatcher, Engine
-from aioflow.engine.pending import Timers
+from aioflow.engine.timers import Timers
 from aioflow.errors import (
     BatchRefused,
     DaemonStopping,

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from aioflow.clock import SteadyClock
-from aioflow.engine.pending import Timers
+from aioflow.engine.timers import Timers
 from aioflow.protocol.inputs import ClockStepped, Input, TimerFired
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])

@@ -34,7 +34,8 @@ from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Run
 from aioflow.core.step import TurnFailed
 from aioflow.core.transaction import Transaction
-from aioflow.engine.pending import PendingRequests, Timers
+from aioflow.engine.pending_requests import PendingRequests
+from aioflow.engine.timers import Timers
 from aioflow.model.rows import RunRow
 from aioflow.model.states import Failure
 from aioflow.protocol.inputs import (

@@ -27,8 +27,9 @@ from aioflow.core.step import TURN_INPUTS, TurnFailed, decide, runs_beyond
 from aioflow.core.transaction import Transaction
 from aioflow.engine.isolation import Isolating, undamaged
 from aioflow.engine.metrics import Measures
-from aioflow.engine.pending import PendingRequests, Timers
+from aioflow.engine.pending_requests import PendingRequests
 from aioflow.engine.prefetch import Recalling
+from aioflow.engine.timers import Timers
 from aioflow.errors import BatchRefused, Fenced, StoreUnavailable, StrangeDatabase
 from aioflow.model.access import Actor
 from aioflow.model.batch import Batch

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from aioflow.clock import SteadyClock
-from aioflow.engine.pending import Timers
+from aioflow.engine.timers import Timers
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.inputs import Input, TimerFired
 from tests.sim.broken import Broken

@@ -84,7 +84,7 @@ def test_a_store_that_counts_no_guards_is_found_out(monkeypatch):
 
 
 def test_a_deadline_that_is_forgotten_is_found_and_shrunk_to_what_it_takes(monkeypatch):
-    monkeypatch.setattr("aioflow.engine.pending.Timers.arm", _arms_no_second_due)
+    monkeypatch.setattr("aioflow.engine.timers.Timers.arm", _arms_no_second_due)
     seeds = range(2, 20)  # 0 has enough runs to take a minute, and would be replayed many times
     looks = itertools.count()  # the search reads this clock before each replay
     broken = next(v for v in map(loop_model.play, seeds) if v.broken is not None)

@@ -1,4 +1,4 @@
-"""Armed timers, as in ``aioflow.engine.pending``, and a check that each was handled.
+"""Armed timers, as in ``aioflow.engine.timers``, and a check that each was handled.
 
 Schedules follow the wall clock; a duration is armed once and follows the monotonic clock. ``Watch``
 derives the timers from the rows alone.

@@ -136,7 +136,7 @@ BUGS = (
         promise="a clock that is set moves no retry, poll or deadline",
         where="engine",
         needs="a step of the wall clock: backward delays them, forward fires all at once",
-        edits=(Edit("aioflow.engine.pending", "Timers.arm", "due.dag_id", "True"),),
+        edits=(Edit("aioflow.engine.timers", "Timers.arm", "due.dag_id", "True"),),
         seen_by="tests/test_timers.py::test_a_length_of_time_is_not_moved_by_a_clock_that_is_set",
         seed=Seed(2, 2),
     ),

@@ -1,4 +1,4 @@
-"""Pending timers until they are due, and pending requests until their response is durable.
+"""Timers: each is reported to the inbox of the engine when it is due.
 
 There are two heaps of timers, one sleeping task, and a coarse tick. Times that people schedule
 follow the wall clock. A retry, the next poke of a sensor, a deadline and the quiet time after an
@@ -16,19 +16,16 @@ wall clock is noticed. A step causes a turn of the engine.
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections.abc import Callable, Sequence
 
 import anyio
 from anyio.abc import TaskStatus
 
 from aioflow.clock import SteadyClock
-from aioflow.errors import DaemonStopping
 from aioflow.model.timestamps import Timestamp
-from aioflow.protocol.effects import Acknowledge
 from aioflow.protocol.inputs import ClockStepped, Input, TimerFired
 
-__all__ = ("LOOK_SECONDS", "TICK_SECONDS", "PendingRequests", "Timers")
+__all__ = ("LOOK_SECONDS", "TICK_SECONDS", "Timers")
 
 TICK_SECONDS = 0.002
 LOOK_SECONDS = 30.0
@@ -127,63 +124,3 @@ def _timer_of(at: Timestamp, whose: int) -> TimerFired:
         if whose & _OF_TRIGGER
         else TimerFired(at, whose)
     )
-
-
-class _PendingRequest:
-    """One pending request."""
-
-    __slots__ = ("answer", "done", "error", "hears_end")
-
-    def __init__(self, *, hears_end: bool) -> None:
-        self.done = anyio.Event()
-        self.answer: object = None
-        self.error: Exception | None = None
-        self.hears_end = hears_end
-
-
-class PendingRequests:
-    """Pending requests by ticket."""
-
-    def __init__(self) -> None:
-        self._tickets = itertools.count(1)
-        self._waiting: dict[int, _PendingRequest] = {}
-        self._is_over = False
-
-    async def ask(self, put: Callable[[int], None], *, hears_end: bool) -> object:
-        """Submit a request under a new ticket and wait for the response.
-
-        Args:
-            put: Submits the request.
-            hears_end: Whether this raises if no request is processed any more. Otherwise it waits
-                until it is cancelled.
-
-        Raises:
-            DaemonStopping: If no request is processed any more and ``hears_end`` is set.
-        """
-        if self._is_over and hears_end:
-            raise DaemonStopping
-        ticket, waiting = next(self._tickets), _PendingRequest(hears_end=hears_end)
-        self._waiting[ticket] = waiting
-        try:
-            put(ticket)
-            await waiting.done.wait()
-        finally:
-            self._waiting.pop(ticket, None)
-        if waiting.error is not None:
-            raise waiting.error
-        return waiting.answer
-
-    def answer(self, told: Acknowledge) -> None:
-        """Deliver the response to a pending request."""
-        waiting = self._waiting.get(told.ticket)
-        if waiting is not None:  # otherwise the caller was cancelled
-            waiting.answer, waiting.error = told.answer, told.error
-            waiting.done.set()
-
-    def end(self) -> None:
-        """Fail all pending and future requests that have ``hears_end`` set."""
-        self._is_over = True
-        for waiting in self._waiting.values():
-            if waiting.hears_end and not waiting.done.is_set():
-                waiting.error = DaemonStopping()
-                waiting.done.set()
