@@ -120,7 +120,7 @@ class AsyncExecutor:
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 
-    def start(self, effect: StartTry) -> None:
+    def start_try(self, effect: StartTry) -> None:
         """Start a coroutine, or resume a suspended one. Does nothing while no host is up."""
         if not self._host.is_up:
             return
@@ -138,7 +138,7 @@ class AsyncExecutor:
         """Confirm to a coroutine that its durable call is recorded, or its yielded item stored."""
         self._host.put(effect.recorded)
 
-    def stop(self, effect: StopTry) -> None:
+    def stop_try(self, effect: StopTry) -> None:
         """Cancel a coroutine. Anything it still reports is ignored."""
         self._parked.discard((effect.task_no, effect.start_no))
         self._host.put(StopTask(effect.task_no, effect.start_no, effect.reason))

@@ -121,12 +121,12 @@ class HostPool:
     def start_try(self, effect: StartTry) -> None:
         """Start a coroutine in the host of its role."""
         if (executor := self._coroutines.get(effect.role)) is not None:
-            executor.start(effect)
+            executor.start_try(effect)
 
     def stop_try(self, effect: StopTry) -> None:
         """Stop a coroutine."""
         if (executor := self._coroutines.get(effect.role)) is not None:
-            executor.stop(effect)
+            executor.stop_try(effect)
 
     def confirm_call(self, effect: ConfirmCall) -> None:
         """Confirm to a coroutine that its durable call is recorded."""

@@ -80,13 +80,13 @@ class Node:
     def start(self, number, source):
         info = RunInfo(7, "r", "d", "v", "d.py", None, 0, None, 100)
         order = StartTask(7, number, 1, number, -1, 1, kwargs=source.encode())
-        self.executor.start(StartTry(Body.COROUTINE, -1, info, order))
+        self.executor.start_try(StartTry(Body.COROUTINE, -1, info, order))
 
     def resume(self, number, was):
         info = RunInfo(7, "r", "d", "v", "d.py", None, 0, None, 100)
         order = StartTask(7, number, was + 1, number, -1, 1)
         resume = ResumeCoroutine(7, number, was, was + 1, None)
-        self.executor.start(StartTry(Body.COROUTINE, -1, info, order, resume=resume))
+        self.executor.start_try(StartTry(Body.COROUTINE, -1, info, order, resume=resume))
 
     def of(self, kind):
         return [report for report in self.reports if isinstance(report, kind)]
@@ -114,7 +114,7 @@ async def test_a_run_is_told_before_its_first_task_and_forgotten_at_its_end(tmp_
         n.start(1, TELL)
         n.start(2, TELL)
         assert await n.value(2) == ["RunInfo", "StartTask", "StartTask"]
-        n.executor.stop(StopTry(Body.COROUTINE, -1, 1, 1, "cancelled"))
+        n.executor.stop_try(StopTry(Body.COROUTINE, -1, 1, 1, "cancelled"))
         n.executor.forget(7)
         n.executor.forget(7)
         n.start(3, TELL)
@@ -210,7 +210,7 @@ async def test_the_log_of_a_try_is_closed_when_nothing_of_it_is_left(tmp_path):
     goes = f"link.send([Output(order.task_no, order.start_no, b'bye'), {left}])\n"
     async with node(tmp_path) as n:
         n.start(5, "stopped = order")
-        n.executor.stop(StopTry(Body.COROUTINE, -1, 5, 1, "cancelled"))
+        n.executor.stop_try(StopTry(Body.COROUTINE, -1, 5, 1, "cancelled"))
         n.start(6, "order = stopped\n" + goes + "order = orders[-1]\n" + TELL)
         await n.value(6)
         assert not n.executor._printing

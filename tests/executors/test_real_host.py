@@ -127,7 +127,7 @@ class Node:
         info = RunInfo(7, "r7", "d", parsed.version, "d.py", None, 0, None, 100)
         executor = self.slots if body == "def" else self.hosted
         order = StartTask(7, number, 1, position, -1, 1)
-        executor.start(StartTry(body, 0 if body == "def" else -1, info, order, **options))
+        executor.start_try(StartTry(body, 0 if body == "def" else -1, info, order, **options))
         return number
 
     async def run(self, task_id, **options):

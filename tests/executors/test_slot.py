@@ -120,7 +120,7 @@ def until_there(path):
 async def test_tries_of_a_worker_run_in_order_and_report_their_begin(tmp_path):
     async with node(tmp_path) as n:
         for number in range(1, 50):
-            n.executor.start(start(number, "time.sleep(0.001)", claimed=number > 1))
+            n.executor.start_try(start(number, "time.sleep(0.001)", claimed=number > 1))
         await n.ended(*range(1, 50))
 
     assert [report.task_no for report in n.of(Succeeded)] == list(range(1, 50))
@@ -134,8 +134,8 @@ async def test_tries_of_a_worker_run_in_order_and_report_their_begin(tmp_path):
 async def test_a_begin_that_came_with_its_end_is_told_by_that(tmp_path):
     both = "link.send([TaskStarted(2, 1, 5), Succeeded(2, 1, 5, 6)])"
     async with node(tmp_path) as n:
-        n.executor.start(start(1, both))
-        n.executor.start(start(2, claimed=True))
+        n.executor.start_try(start(1, both))
+        n.executor.start_try(start(2, claimed=True))
         await n.ended(1, 2)
 
     assert not n.of(TaskStarted, 2)
@@ -150,8 +150,8 @@ while len(set(os.listdir(os.environ["HOME"])) & {"1", "2"}) < 2:
 """
     monkeypatch.setenv("HOME", str(tmp_path))
     async with node(tmp_path, slots=2) as n:
-        n.executor.start(start(1, meet, at=0))
-        n.executor.start(start(2, meet, at=1))
+        n.executor.start_try(start(1, meet, at=0))
+        n.executor.start_try(start(2, meet, at=1))
         await n.ended(1, 2)
 
 
@@ -159,10 +159,10 @@ async def test_a_run_is_told_once_and_forgotten_when_it_has_ended(tmp_path):
     tell = "value = msgspec.msgpack.encode([type(o).__name__ for o in orders])"
     async with node(tmp_path) as n:
         n.executor.start_try(start(1))
-        n.executor.start(start(2, tell))
+        n.executor.start_try(start(2, tell))
         assert await n.value(2) == ["RunInfo"]
         n.executor.forget(7)
-        n.executor.start(start(3, tell))
+        n.executor.start_try(start(3, tell))
         assert await n.value(3) == ["RunInfo", "ForgetRun", "RunInfo"]
 
 
@@ -176,11 +176,11 @@ value = msgspec.msgpack.encode(told[-2:])
 """
     async with node(tmp_path) as n:
         for number, run_no in ((1, 7), (2, 8), (3, 7)):
-            n.executor.start(start(number, run_no=run_no))
+            n.executor.start_try(start(number, run_no=run_no))
             await n.ended(number)
-        n.executor.start(start(4, tell, run_no=9))
+        n.executor.start_try(start(4, tell, run_no=9))
         assert await n.value(4) == [["ForgetRun", 8], ["RunInfo", 9]]
-        n.executor.start(start(5, tell, run_no=8))
+        n.executor.start_try(start(5, tell, run_no=8))
         assert await n.value(5) == [["ForgetRun", 7], ["RunInfo", 8]]
 
 
@@ -189,7 +189,7 @@ async def test_a_run_is_not_forgotten_while_a_try_of_it_is_on_its_way(tmp_path, 
     tell = "value = msgspec.msgpack.encode([type(o).__name__ for o in orders])"
     async with node(tmp_path) as n:
         for number, run_no in ((1, 7), (2, 8), (3, 9)):
-            n.executor.start(start(number, tell, run_no=run_no, claimed=number > 1))
+            n.executor.start_try(start(number, tell, run_no=run_no, claimed=number > 1))
         assert "ForgetRun" not in await n.value(3)
 
 
@@ -198,7 +198,7 @@ async def test_work_that_alternates_between_versions_costs_a_process_for_each_of
         pids = {"v1": set(), "v2": set(), "v3": set(), "v4": set(), "v5": set()}
         for number in range(1, 41):
             version = f"v{number % 5 + 1}"
-            n.executor.start(start(number, PID, at=number % 2, version=version))
+            n.executor.start_try(start(number, PID, at=number % 2, version=version))
             pids[version].add(await n.value(number))
 
     assert [len(of_version) for of_version in pids.values()] == [1] * 5
@@ -215,11 +215,11 @@ async def test_a_slot_that_waits_for_a_process_is_given_one_that_another_slot_pu
             raise BlockingIOError(11, "Resource temporarily unavailable")
 
         monkeypatch.setattr(n.children, "_spawn", fail)
-        n.executor.start(start(1, until_there(tmp_path / "go") + "\n" + PID))
-        n.executor.start(start(2, at=1, version="v2"))
+        n.executor.start_try(start(1, until_there(tmp_path / "go") + "\n" + PID))
+        n.executor.start_try(start(2, at=1, version="v2"))
         await n.began(1)
         await n.ended(2)
-        n.executor.start(start(3, PID, at=1))
+        n.executor.start_try(start(3, PID, at=1))
         (tmp_path / "go").touch()
         assert await n.value(1) == await n.value(3)
 
@@ -229,7 +229,7 @@ async def test_one_process_stands_ready_for_a_version_that_has_none(tmp_path):
         for number in range(1, 5):
             await until(n.unloaded)
             [ready] = [process._child.pid for process in n.unloaded()]
-            n.executor.start(start(number, PID, version=f"v{number}"))
+            n.executor.start_try(start(number, PID, version=f"v{number}"))
             assert await n.value(number) == ready
 
 
@@ -238,7 +238,7 @@ async def test_idle_processes_that_take_too_much_memory_go_the_least_recently_us
         n.executor._processes._memory_bytes = 0  # none beyond the number of slots
         pids = {}
         for number, version in ((1, "v1"), (2, "v2"), (3, "v1"), (4, "v1")):
-            n.executor.start(start(number, PID, version=version))
+            n.executor.start_try(start(number, PID, version=version))
             pids[number] = await n.value(number)
 
     assert len({pids[1], pids[2], pids[3]}) == 3
@@ -249,7 +249,7 @@ async def test_idle_processes_that_are_not_used_for_long_are_dismissed(tmp_path)
     async with node(tmp_path, idle_seconds=0.05) as n:
         pids = []
         for number in range(1, 5):
-            n.executor.start(start(number, PID, version=f"v{number}"))
+            n.executor.start_try(start(number, PID, version=f"v{number}"))
             pids.append(await n.value(number))
         await until(lambda: not any(map(is_alive, pids[:3])))
         assert is_alive(pids[3])
@@ -259,7 +259,7 @@ async def test_an_idle_process_gives_way_where_the_machine_has_no_room_for_anoth
     tmp_path, monkeypatch
 ):
     async with node(tmp_path) as n:
-        n.executor.start(start(1, PID))
+        n.executor.start_try(start(1, PID))
         idle = await n.value(1)
         await until(n.unloaded)
         spawn = n.children._spawn
@@ -270,9 +270,9 @@ async def test_an_idle_process_gives_way_where_the_machine_has_no_room_for_anoth
             return spawn(*arguments, **options)
 
         monkeypatch.setattr(n.children, "_spawn", fail_beside_the_idle_one)
-        n.executor.start(start(2, version="v2"))
+        n.executor.start_try(start(2, version="v2"))
         await n.ended(2)
-        n.executor.start(start(3, version="v3"))
+        n.executor.start_try(start(3, version="v3"))
         await n.ended(3)
 
     assert not n.of(Failed)
@@ -280,10 +280,10 @@ async def test_an_idle_process_gives_way_where_the_machine_has_no_room_for_anoth
 
 async def test_another_version_gets_another_process(tmp_path):
     async with node(tmp_path) as n:
-        n.executor.start(start(1, PID))
-        n.executor.start(start(2, PID))
+        n.executor.start_try(start(1, PID))
+        n.executor.start_try(start(2, PID))
         first, same = await n.value(1), await n.value(2)
-        n.executor.start(start(3, PID, version="v2"))
+        n.executor.start_try(start(3, PID, version="v2"))
         other = await n.value(3)
 
     assert first == same
@@ -304,11 +304,11 @@ async def test_another_version_gets_another_process(tmp_path):
 async def test_a_death_fails_what_had_begun_and_gives_back_what_had_not(tmp_path, source, reason):
     async with node(tmp_path) as n:
         n.executor.start_try(start(1))
-        n.executor.start(start(2, source))
-        n.executor.start(start(3))
-        n.executor.start(start(4))
+        n.executor.start_try(start(2, source))
+        n.executor.start_try(start(3))
+        n.executor.start_try(start(4))
         await until(n.recalled)
-        n.executor.start(start(5))
+        n.executor.start_try(start(5))
         await n.ended(5)
 
     [failed] = n.of(Failed)
@@ -321,7 +321,7 @@ async def test_a_death_fails_what_had_begun_and_gives_back_what_had_not(tmp_path
 
 async def test_what_a_body_last_said_is_quoted_when_its_process_dies(tmp_path):
     async with node(tmp_path) as n:
-        n.executor.start(start(1, "os.write(2, b'Fatal: no more beans'); os._exit(9)"))
+        n.executor.start_try(start(1, "os.write(2, b'Fatal: no more beans'); os._exit(9)"))
         await n.ended(1)
 
     assert n.of(Failed)[0].failure.message == (
@@ -367,9 +367,9 @@ async def test_without_processes_to_be_had_tries_wait(tmp_path, monkeypatch):
             return spawn(*arguments, **options)
 
         monkeypatch.setattr(n.children, "_spawn", fail)
-        n.executor.start(start(2, version="v2"))  # the unloaded process takes it
+        n.executor.start_try(start(2, version="v2"))  # the unloaded process takes it
         await n.ended(2)
-        n.executor.start(start(3, version="v3"))
+        n.executor.start_try(start(3, version="v3"))
         await n.ended(3)
 
     assert len(failures) == 2
@@ -383,11 +383,11 @@ async def test_a_try_over_its_time_is_killed_with_all_it_started(tmp_path):
     offspring = tmp_path / "offspring"
     source = f"daemonise({str(offspring)!r})\nsubprocess.run(['sleep', '1000'])"
     async with node(tmp_path) as n:
-        n.executor.start(start(1, source, timeout_us=5_000_000))
-        n.executor.start(start(2, claimed=True))
+        n.executor.start_try(start(1, source, timeout_us=5_000_000))
+        n.executor.start_try(start(2, claimed=True))
         await n.ended(1)
         assert not is_alive(int(offspring.read_text()))
-        n.executor.start(start(3))
+        n.executor.start_try(start(3))
         await n.ended(3)
 
     [failed] = n.of(Failed)
@@ -399,8 +399,8 @@ async def test_a_try_over_its_time_is_killed_with_all_it_started(tmp_path):
 
 async def test_the_time_of_a_try_counts_from_its_begin(tmp_path):
     async with node(tmp_path) as n:
-        n.executor.start(start(1, until_there(tmp_path / "go"), expected_us=10**12))
-        n.executor.start(start(2, "time.sleep(0.2)", claimed=True, timeout_us=60_000_000))
+        n.executor.start_try(start(1, until_there(tmp_path / "go"), expected_us=10**12))
+        n.executor.start_try(start(2, "time.sleep(0.2)", claimed=True, timeout_us=60_000_000))
         await n.began(1)
         n.clock.leapt_us = 3_600_000_000
         (tmp_path / "go").touch()
@@ -413,10 +413,10 @@ async def test_a_result_that_waits_for_the_disk_costs_no_time(tmp_path):
     kept = "link.send([ResultWriteFailed(*key, True)])\n"
     async with node(tmp_path) as n:
         source = kept + until_there(tmp_path / "written")
-        n.executor.start(start(1, source, timeout_us=60_000_000, expected_us=1_000_000))
+        n.executor.start_try(start(1, source, timeout_us=60_000_000, expected_us=1_000_000))
         await until(lambda: n.of(ResultWriteFailed))
         n.clock.leapt_us = 3_600_000_000
-        n.executor.start(start(2, claimed=True))
+        n.executor.start_try(start(2, claimed=True))
         await until(lambda: n.recalled() == [2])
         (tmp_path / "written").touch()
         await n.ended(1)
@@ -427,10 +427,10 @@ async def test_a_result_that_waits_for_the_disk_costs_no_time(tmp_path):
 
 async def test_a_short_timeout_is_kept_behind_a_long_one(tmp_path):
     async with node(tmp_path) as n:
-        n.executor.start(start(1, timeout_us=3_600_000_000))
+        n.executor.start_try(start(1, timeout_us=3_600_000_000))
         await n.ended(1)
         limits = {"timeout_us": 100_000, "limit_us": 3_000_000}
-        n.executor.start(start(2, "time.sleep(100)", **limits))
+        n.executor.start_try(start(2, "time.sleep(100)", **limits))
         await n.ended(2)
 
     assert n.of(Failed)[0].failure.reason == "timeout"
@@ -442,9 +442,9 @@ async def test_a_short_timeout_is_kept_behind_a_long_one(tmp_path):
 
 async def test_claimed_tries_behind_a_slow_one_are_given_back(tmp_path):
     async with node(tmp_path) as n:
-        n.executor.start(start(1, until_there(tmp_path / "go"), expected_us=1_000))
-        n.executor.start(start(2, claimed=True))
-        n.executor.start(start(3, claimed=True))
+        n.executor.start_try(start(1, until_there(tmp_path / "go"), expected_us=1_000))
+        n.executor.start_try(start(2, claimed=True))
+        n.executor.start_try(start(3, claimed=True))
         await until(n.recalled)
         assert not n.of(Succeeded)
         (tmp_path / "go").touch()
@@ -455,8 +455,8 @@ async def test_claimed_tries_behind_a_slow_one_are_given_back(tmp_path):
 
 async def test_claimed_tries_behind_one_as_slow_as_expected_stay(tmp_path):
     async with node(tmp_path) as n:
-        n.executor.start(start(1, "time.sleep(2)", expected_us=2_000_000))
-        n.executor.start(start(2, claimed=True))
+        n.executor.start_try(start(1, "time.sleep(2)", expected_us=2_000_000))
+        n.executor.start_try(start(2, claimed=True))
         await n.ended(1, 2)
 
     assert not n.recalled()
@@ -471,14 +471,14 @@ def silences(n):
 
 async def test_a_worker_that_is_frozen_is_killed_and_its_try_interrupted(tmp_path):
     async with node(tmp_path, frozen_seconds=0.4) as n:
-        n.executor.start(start(1, PID))
+        n.executor.start_try(start(1, PID))
         pid = await n.value(1)
-        n.executor.start(start(2, "time.sleep(1000)"))
-        n.executor.start(start(3, claimed=True))
+        n.executor.start_try(start(2, "time.sleep(1000)"))
+        n.executor.start_try(start(3, claimed=True))
         await n.began(2)
         os.kill(pid, signal.SIGSTOP)
         await n.ended(2)
-        n.executor.start(start(4))
+        n.executor.start_try(start(4))
         await n.ended(4)
         assert not is_alive(pid)
 
@@ -493,9 +493,9 @@ async def test_a_worker_that_is_frozen_is_killed_and_its_try_interrupted(tmp_pat
 
 async def test_a_worker_that_is_frozen_for_a_while_goes_on_and_is_charged_nothing(tmp_path):
     async with node(tmp_path, frozen_seconds=8) as n:
-        n.executor.start(start(1, PID))
+        n.executor.start_try(start(1, PID))
         pid = await n.value(1)
-        n.executor.start(start(2, until_there(tmp_path / "go")))
+        n.executor.start_try(start(2, until_there(tmp_path / "go")))
         await n.began(2)
         os.kill(pid, signal.SIGSTOP)
         await until(lambda: silences(n) == [(0, True)])
@@ -521,7 +521,7 @@ async def test_a_worker_that_is_frozen_for_a_while_goes_on_and_is_charged_nothin
 )
 async def test_a_worker_that_is_only_busy_is_never_taken_for_frozen(tmp_path, source):
     async with node(tmp_path, frozen_seconds=0.8) as n:
-        n.executor.start(start(1, source))
+        n.executor.start_try(start(1, source))
         await n.ended(1)
 
     assert n.of(Succeeded, 1)
@@ -529,15 +529,15 @@ async def test_a_worker_that_is_only_busy_is_never_taken_for_frozen(tmp_path, so
 
 async def test_a_worker_that_hangs_in_the_kernel_keeps_no_slot(tmp_path, monkeypatch):
     async with node(tmp_path, frozen_seconds=0.4) as n:
-        n.executor.start(start(1, PID))
+        n.executor.start_try(start(1, PID))
         pid = await n.value(1)
-        n.executor.start(start(2, "time.sleep(1000)"))
+        n.executor.start_try(start(2, "time.sleep(1000)"))
         await n.began(2)
         with monkeypatch.context() as patch:
             patch.setattr(Child, "kill", lambda _: None)  # it does not die
             os.kill(pid, signal.SIGSTOP)
             await n.ended(2)
-            n.executor.start(start(3))
+            n.executor.start_try(start(3))
             await n.ended(3)
             assert is_alive(pid)
 
@@ -547,9 +547,9 @@ async def test_a_worker_that_hangs_in_the_kernel_keeps_no_slot(tmp_path, monkeyp
 
 async def test_a_process_frozen_while_idle_gives_its_next_try_back_uncharged(tmp_path):
     async with node(tmp_path, frozen_seconds=0.4) as n:
-        n.executor.start(start(1, PID))
+        n.executor.start_try(start(1, PID))
         os.kill(await n.value(1), signal.SIGSTOP)
-        n.executor.start(start(2))
+        n.executor.start_try(start(2))
         await until(n.recalled)
 
     assert n.recalled() == [2]
@@ -564,15 +564,15 @@ def talk():
 threading.Thread(target=talk).start()
 """
     async with node(tmp_path) as n:
-        n.executor.start(start(1, talk))
+        n.executor.start_try(start(1, talk))
         await n.ended(1)
-        n.executor.start(start(2, PID, version="v2"))
+        n.executor.start_try(start(2, PID, version="v2"))
         pid = await n.value(2)
-        n.executor.start(start(3, "time.sleep(1000)", version="v2"))
+        n.executor.start_try(start(3, "time.sleep(1000)", version="v2"))
         await n.began(3)
         (tmp_path / "talk").touch()
         await until(lambda: n.asked)
-        n.executor.stop(StopTry(Body.FUNCTION, 0, 3, 1, "cancelled"))
+        n.executor.stop_try(StopTry(Body.FUNCTION, 0, 3, 1, "cancelled"))
         await until(lambda: not is_alive(pid))
 
 
@@ -581,11 +581,11 @@ threading.Thread(target=talk).start()
 
 async def test_stopping_what_runs_kills_it_and_gives_back_what_waits(tmp_path):
     async with node(tmp_path) as n:
-        n.executor.start(start(1, "subprocess.run(['sleep', '1000'])", expected_us=10**9))
-        n.executor.start(start(2, claimed=True))
+        n.executor.start_try(start(1, "subprocess.run(['sleep', '1000'])", expected_us=10**9))
+        n.executor.start_try(start(2, claimed=True))
         await n.began(1)
-        n.executor.stop(StopTry(Body.FUNCTION, 0, 1, 1, "cancelled"))
-        n.executor.start(start(3))  # the slot is free as soon as the engine says so
+        n.executor.stop_try(StopTry(Body.FUNCTION, 0, 1, 1, "cancelled"))
+        n.executor.start_try(start(3))  # the slot is free as soon as the engine says so
         await n.ended(3)
 
     assert n.recalled() == [2]
@@ -594,11 +594,11 @@ async def test_stopping_what_runs_kills_it_and_gives_back_what_waits(tmp_path):
 
 async def test_stopping_what_has_not_begun_is_silent(tmp_path):
     async with node(tmp_path) as n:
-        n.executor.start(start(1, until_there(tmp_path / "go")))
-        n.executor.start(start(2, claimed=True))
-        n.executor.start(start(3, claimed=True))
+        n.executor.start_try(start(1, until_there(tmp_path / "go")))
+        n.executor.start_try(start(2, claimed=True))
+        n.executor.start_try(start(3, claimed=True))
         await n.began(1)
-        n.executor.stop(StopTry(Body.FUNCTION, 0, 2, 1, "cancelled"))
+        n.executor.stop_try(StopTry(Body.FUNCTION, 0, 2, 1, "cancelled"))
         await until(lambda: (2, 1) not in n.executor._workers[0]._process._sent)
         (tmp_path / "go").touch()
         await n.ended(1, 3)
@@ -611,8 +611,8 @@ async def test_stopping_what_has_not_begun_is_silent(tmp_path):
 async def test_stopping_what_waits_for_a_process_is_silent(tmp_path):
     async with node(tmp_path) as n:
         n.executor.start_try(start(1))
-        n.executor.stop(StopTry(Body.FUNCTION, 0, 1, 1, "cancelled"))
-        n.executor.start(start(2))
+        n.executor.stop_try(StopTry(Body.FUNCTION, 0, 1, 1, "cancelled"))
+        n.executor.start_try(start(2))
         await n.ended(2)
 
     assert not n.of(TaskStarted, 1)
@@ -622,7 +622,7 @@ async def test_what_is_recalled_is_either_given_back_or_run(tmp_path):
     numbers = range(1, 400)
     async with node(tmp_path) as n:
         for number in numbers:
-            n.executor.start(start(number, claimed=number > 1))
+            n.executor.start_try(start(number, claimed=number > 1))
         for number in numbers:
             n.executor.recall(RecallTries(0, ((number, 1),)))
             await anyio.lowlevel.checkpoint()
@@ -645,7 +645,7 @@ value = msgspec.msgpack.encode([answers[0].body, answers[0].error])
 
 async def test_a_child_may_ask_about_its_own_run(tmp_path):
     async with node(tmp_path) as n:
-        n.executor.start(start(1, ASK.format(run_no=7)))
+        n.executor.start_try(start(1, ASK.format(run_no=7)))
         await until(lambda: n.asked)
         [(child, ask)] = n.asked
         assert ask == Query(5, 7, "results", b"what")
@@ -656,7 +656,7 @@ async def test_a_child_may_ask_about_its_own_run(tmp_path):
 
 async def test_a_child_is_told_nothing_of_another_run(tmp_path):
     async with node(tmp_path) as n:
-        n.executor.start(start(1, ASK.format(run_no=8)))
+        n.executor.start_try(start(1, ASK.format(run_no=8)))
         body, error = await n.value(1)
 
     assert not n.asked
@@ -672,7 +672,7 @@ async def test_a_process_is_replaced_after_so_many_tries(tmp_path, monkeypatch):
     async with node(tmp_path) as n:
         pids = []
         for number in range(1, 7):
-            n.executor.start(start(number, PID))
+            n.executor.start_try(start(number, PID))
             pids.append(await n.value(number))
 
     assert len(set(pids)) == 2
@@ -684,10 +684,10 @@ async def test_a_process_that_has_grown_is_replaced(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_process, "MEMORY_CHECK_TRIES", 1)
     async with node(tmp_path) as n:
         hoard = "global hoard\nhoard = b'x' * 300_000_000\n" + PID
-        n.executor.start(start(1, hoard, expected_us=10**9))
-        n.executor.start(start(2, PID))
+        n.executor.start_try(start(1, hoard, expected_us=10**9))
+        n.executor.start_try(start(2, PID))
         first, second = await n.value(1), await n.value(2)
-        n.executor.start(start(3, PID))
+        n.executor.start_try(start(3, PID))
         assert await n.value(3) != first
 
     assert first == second  # it was not idle in between
@@ -698,9 +698,9 @@ async def test_a_process_that_has_grown_is_replaced(tmp_path, monkeypatch):
 
 async def test_output_goes_to_the_try_that_printed_it(tmp_path):
     async with node(tmp_path) as n:
-        n.executor.start(start(1, "print('one')"))
-        n.executor.start(start(2))
-        n.executor.start(start(3, "subprocess.run(['echo', 'three'])"))
+        n.executor.start_try(start(1, "print('one')"))
+        n.executor.start_try(start(2))
+        n.executor.start_try(start(3, "subprocess.run(['echo', 'three'])"))
         await n.ended(1, 2, 3)
     assert await n.tasklog.read(7, 1) == b"one\n"
     assert await n.tasklog.read(7, 2) == b""
@@ -709,7 +709,7 @@ async def test_output_goes_to_the_try_that_printed_it(tmp_path):
 
 async def test_output_is_there_while_the_try_still_runs(tmp_path):
     async with node(tmp_path) as n:
-        n.executor.start(start(1, "print('begun', flush=True); time.sleep(1000)"))
+        n.executor.start_try(start(1, "print('begun', flush=True); time.sleep(1000)"))
         async with aclosing(n.tasklog.follow(7, 1)) as following:
             assert (await anext(following)).startswith(b"begun")
         assert not n.of(Succeeded)
@@ -718,10 +718,10 @@ async def test_output_is_there_while_the_try_still_runs(tmp_path):
 async def test_a_flood_is_capped_and_costs_no_memory(tmp_path):
     before = resident_bytes()
     async with node(tmp_path) as n:
-        n.executor.start(
+        n.executor.start_try(
             start(1, "for _ in range(200): os.write(1, b'x' * 1_000_000)", expected_us=10**9)
         )
-        n.executor.start(start(2, "print('after')"))
+        n.executor.start_try(start(2, "print('after')"))
         await until(lambda: n.of(Succeeded, 2), 50)
         assert resident_bytes() - before < 64 * 1024 * 1024
     assert n.of(Succeeded, 1)
@@ -740,9 +740,9 @@ def resident_bytes():
 
 async def test_cancelling_the_executor_leaves_no_process(tmp_path):
     async with node(tmp_path, slots=2) as n:
-        n.executor.start(start(1, "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + PID))
-        n.executor.start(start(2, "time.sleep(1000)"))
-        n.executor.start(start(3, PID, at=1))
+        n.executor.start_try(start(1, "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + PID))
+        n.executor.start_try(start(2, "time.sleep(1000)"))
+        n.executor.start_try(start(3, PID, at=1))
         pids = [await n.value(1), await n.value(3)]
         await n.began(2)
 
@@ -752,9 +752,9 @@ async def test_cancelling_the_executor_leaves_no_process(tmp_path):
 
 async def test_a_worker_killed_from_outside_costs_an_interruption(tmp_path):
     async with node(tmp_path) as n:
-        n.executor.start(start(1, PID))
+        n.executor.start_try(start(1, PID))
         pid = await n.value(1)
-        n.executor.start(start(2, "time.sleep(1000)"))
+        n.executor.start_try(start(2, "time.sleep(1000)"))
         await n.began(2)
         os.kill(pid, signal.SIGKILL)
         await n.ended(2)

@@ -131,10 +131,10 @@ return [pool.submit(os.getpid).result(), server[0].pid, children.read_text()]
 def test_one_that_is_about_to_end_may_do_so(home):
     source = f"""
 import resource, subprocess
-from aioflow.worker import orphans
+from aioflow.worker import process_tree
 resource.setrlimit(resource.RLIMIT_RTTIME, (1 << 61, 1 << 62))
-orphans.PATIENCE_SECONDS = 60.0
-found = orphans.Orphans()
+process_tree.PATIENCE_SECONDS = 60.0
+found = process_tree.Orphans()
 subprocess.run(["sh", "-c", "(sleep 0.1; echo said > {home}/said) &"])
 assert found.kill() == 0
 """

@@ -31,7 +31,7 @@ def kill(pid, number):
     real(pid, number)
 
 os.kill = kill
-process_tree.kill_all()
+process_tree.kill_descendants()
 print(others, mine)
 """
 
