@@ -211,8 +211,10 @@ def test_a_range_of_days_is_filled_once_and_what_would_be_done_is_said_before(da
     listed = daemon.run("backfills", "list", "--dag", "rolls")
     runs = daemon.run("runs", "list", "--dag", "rolls", "--json").json
 
-    slots = [f"{day}T23:30:00Z" for day in ("2025-12-31", "2026-01-01", "2026-01-02")]
-    assert [(one["logical_date"], one["action"]) for one in wished] == [(at, "run") for at in slots]
+    fire_times = [f"{day}T23:30:00Z" for day in ("2025-12-31", "2026-01-01", "2026-01-02")]
+    assert [(one["logical_date"], one["action"]) for one in wished] == [
+        (at, "run") for at in fire_times
+    ]
     assert (made["state"], made["max_active"], made["conf"]) == ("running", 2, {"n": 2})
     assert (done["state"], done["made"], done["runs"]) == ("done", 3, {"success": 3})
     assert done["progress"] == 1

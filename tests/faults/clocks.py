@@ -53,23 +53,23 @@ def clock_steps(folder: Path, *steps: int, count: int = 80, running: int = 10) -
 
 
 def schedule_steps(folder: Path) -> dict[str, int]:
-    """A schedule goes on after each step, and no slot of it runs twice."""
+    """A schedule goes on after each step, and no fire time of it runs twice."""
     shim = tools.ClockShim(folder)
     ground = Ground(folder)
     counts = []
     with ground.daemon(dags=TICKS).wrap((), **shim.environment) as daemon:
         for offset in (0, 6 * HOUR, 4 * HOUR, 6 * HOUR):
             shim.set(offset)
-            known = _slots(daemon)
-            eventually(lambda known=known: len(_slots(daemon) - known) >= 3, 45.0)  # type: ignore[misc]
-            counts.append(len(_slots(daemon)))
+            known = _fire_times(daemon)
+            eventually(lambda known=known: len(_fire_times(daemon) - known) >= 3, 45.0)  # type: ignore[misc]
+            counts.append(len(_fire_times(daemon)))
         runs = daemon.get("/api/v1/runs?dag=ticks&limit=1000")[1]
         dates = Counter(run["logical_date"] for run in runs)
         assert max(dates.values()) == 1, dates.most_common(3)
         for run in runs:
             assert run["state"] in {"queued", "running", "success"}, run
         ground.judge_database()
-    return {"slots": len(dates), "before_the_step_back": counts[1], "after_it": counts[2]}
+    return {"fire_times": len(dates), "before_the_step_back": counts[1], "after_it": counts[2]}
 
 
 def length_steps(folder: Path) -> dict[str, int]:
@@ -208,5 +208,5 @@ def _pids(daemon: Victim) -> dict[str, list[int]]:
     return {role: sorted(daemon.children(role)) for role in ROLES[1:]}
 
 
-def _slots(daemon: Victim) -> set[str]:
+def _fire_times(daemon: Victim) -> set[str]:
     return {run["logical_date"] for run in daemon.get("/api/v1/runs?dag=ticks&limit=1000")[1]}
