@@ -102,7 +102,7 @@ class Overview:
                 "def": SlotView(all=len(slots.workers), used=used),
                 "async": SlotView(all=slots.coroutines, used=slots.running_coroutines),
             },
-            parked=dict(sorted(stats.parked.items())),
+            deferred=dict(sorted(stats.deferred.items())),
             failed_24h=await store.count_failed_since(self._clock.now() - _DAY_US),
             import_errors=len(import_errors(known)),
             loop_lag_seconds=self._lag_seconds(),

@@ -336,8 +336,8 @@ def _has_started(
         tx.move(task, TaskState.RUNNING)
     if task.state is TaskState.RUNNING or task.is_hosted:
         return True
-    if isinstance(report, Failed) and task.parked_start == report.start_no:
-        lifecycle.fail_parked(task, report, tx)
+    if isinstance(report, Failed) and task.suspended_start == report.start_no:
+        lifecycle.fail_suspended(task, report, tx)
     return False
 
 
@@ -394,7 +394,7 @@ HANDLERS: dict[type[Input], Handler] = {
     NextEventRequested: _of_try(lifecycle.next_event),
     EventEmitted: _of_try(durable_calls.emit),
     RunCalled: _of_try(durable_calls.start_run),
-    NotSuspended: _of_try(durable_calls.not_parked),
+    NotSuspended: _of_try(durable_calls.not_suspended),
     RecordDropped: _of_try(drop_record),
     Labelled: _of_try(labelled),
     ResultWriteFailed: _of_try(result_write_failed),

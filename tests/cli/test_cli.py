@@ -152,11 +152,11 @@ def test_an_ended_run_is_deleted_with_what_it_printed_and_one_that_goes_on_is_no
 def test_a_wait_is_ended_by_hand(daemon):
     run_id = daemon.run("dags", "trigger", "approval", "--json").json["run_id"]
 
-    def parked():
+    def deferred():
         listed = daemon.run("triggers", "list", "--json").json
         return [row["trigger_id"] for row in listed if row["run_id"] == run_id]
 
-    (number,) = eventually(parked, 30)
+    (number,) = eventually(deferred, 30)
     fired = daemon.run("triggers", "fire", number, "--payload", '"yes"', "--json")
     watched = daemon.run("runs", "watch", run_id)
     again = daemon.run("triggers", "fire", number)

@@ -704,20 +704,20 @@ def test_when_the_async_host_dies_only_the_culprit_is_charged_a_try():
     run = world.begin(
         task("bad", body=Body.COROUTINE, retry=ONCE),
         task("good", body=Body.COROUTINE, retry=ONCE),
-        task("parked", sensor=HOURLY, body=Body.COROUTINE, retry=ONCE),
+        task("deferred", sensor=HOURLY, body=Body.COROUTINE, retry=ONCE),
     )
     culprit = world.started("bad").start.task_no
 
     world.turn(HostLost(role="async", culprit=culprit, failure=SEGFAULT, at=world.now))
     assert world.state(run, "bad") == "failed"
     assert world.state(run, "good") == "queued"
-    assert world.state(run, "parked") == "sensing"
+    assert world.state(run, "deferred") == "sensing"
     world.turn(HostUp("async"))
 
     rows = {row.position: row for row in world.rows.tasks.values()}
     assert (rows[1].interruptions, rows[2].interruptions) == (1, 0)
     assert world.started("good").start.start_no == 2
-    assert world.started("parked").start.start_no == 2
+    assert world.started("deferred").start.start_no == 2
 
 
 def lose_async_host(world: World, name: str, failure: Failure = KILLED) -> int:

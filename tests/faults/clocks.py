@@ -32,7 +32,7 @@ def clock_steps(folder: Path, *steps: int, count: int = 80, running: int = 10) -
     ground, gate = Ground(folder), folder / "gate"
     slots = ("--cpu-slots", str(running))  # one of those that run takes none
     with ground.daemon(*slots).wrap((), **shim.environment) as daemon:
-        run_id = _parked(ground, daemon, gate, count, running)
+        run_id = _deferred(ground, daemon, gate, count, running)
         before = _pids(daemon)
         for step in steps:
             shim.set(step)
@@ -103,7 +103,7 @@ def stand_still(folder: Path, role: str, seconds: float) -> dict[str, float]:
     """The daemon or a child stands still for a while; then all goes on as if it had not."""
     ground, gate = Ground(folder), folder / "gate"
     with ground.daemon() as daemon:
-        run_id = _parked(ground, daemon, gate, 20)
+        run_id = _deferred(ground, daemon, gate, 20)
         before = _pids(daemon)
         pids = [daemon.process.pid] if role == "daemon" else daemon.children(role)
         with tools.stopped(pids):
@@ -127,7 +127,7 @@ def frozen_worker(folder: Path) -> dict[str, float]:
     """A worker is stopped for good while its task runs: it is killed, and the task begins again."""
     ground, gate = Ground(folder), folder / "gate"
     with ground.daemon("--cpu-slots", "1") as daemon:
-        run_id = _parked(ground, daemon, gate, 1)
+        run_id = _deferred(ground, daemon, gate, 1)
         (pid,) = {line.pid for line in ground.begun(run_id) if line.task_id == "busy"}
         began = time.monotonic()
         os.kill(pid, signal.SIGSTOP)
@@ -151,10 +151,10 @@ def frozen_worker(folder: Path) -> dict[str, float]:
     return {"noticed_seconds": round(noticed, 1), "began_again_seconds": round(began_again, 1)}
 
 
-def _parked(ground: Ground, daemon: Victim, gate: Path, count: int, running: int = 2) -> str:
+def _deferred(ground: Ground, daemon: Victim, gate: Path, count: int, running: int = 2) -> str:
     """Start a run with tasks deferred and running; return it when they are."""
     run_id = ground.ask_until_answered(
-        daemon, dag_id="parked", gate=str(gate), count=count, running=running - 1
+        daemon, dag_id="deferred", gate=str(gate), count=count, running=running - 1
     )
     ground.acknowledged.clear()  # judged here, not as a run of ``small``
 
@@ -192,7 +192,7 @@ def _turns(daemon: Victim) -> int:
 def _assert_once(ground: Ground, run_id: str, tasks: list[Any], count: int) -> None:
     begun = Counter((line.task_id, line.map_index) for line in ground.begun(run_id))
     assert set(begun.values()) == {1}, {name: times for name, times in begun.items() if times > 1}
-    assert sum(name == "parked" for name, _ in begun) == count
+    assert sum(name == "deferred" for name, _ in begun) == count
     assert all(task["try_number"] == 1 for task in tasks), tasks
 
 

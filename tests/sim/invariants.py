@@ -25,6 +25,7 @@ from aioflow.protocol.requests import SetPaused
 from tests.sim import (
     called,
     counting,
+    deferral,
     erasing,
     evented,
     filling,
@@ -33,7 +34,6 @@ from tests.sim import (
     loops,
     operating,
     owing,
-    parked,
     past,
     ruled,
     stored,
@@ -99,7 +99,7 @@ def check(node: Any, turn: Turn) -> None:
     steps_are_legal(node, turn)
     run_moves_are_legal(node, turn)
     limits.hold(node, turn.batch, turn.starts)
-    parked.hold(node, turn)
+    deferral.hold(node, turn)
     past.nothing_starts_before_its_past(node, turn.batch)
     called.runs_answer_their_callers(node)
     streaming.hold(node, turn)

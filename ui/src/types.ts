@@ -236,7 +236,7 @@ export interface Overview {
   live_runs: number;
   states: Counts;
   slots: Record<string, { all: number; used: number }>;
-  parked: Counts;
+  deferred: Counts;
   failed_24h: number;
   import_errors: number;
   loop_lag_seconds: number;
