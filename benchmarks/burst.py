@@ -27,7 +27,7 @@ from benchmarks.yardsticks import rows_seconds, written_since
 
 FULL = {"count": 10_000, "rounds": 3}
 TINY = {"count": 50, "rounds": 1}
-PARKED_PER_SECOND = 1_200  # lower bound, used to choose the due time
+DEFERRED_PER_SECOND = 1_200  # lower bound, used to choose the due time
 
 
 class Burst(NamedTuple):
@@ -47,19 +47,19 @@ def burst(daemon: DaemonProcess, folder: Path, count: int) -> Burst:
     for lead in (3.0, 9.0, 27.0):
         if (found := _burst(daemon, folder, count, lead)) is not None:
             return found
-    raise AssertionError("due before all were parked: the machine is too slow for this")
+    raise AssertionError("due before all were deferred: the machine is too slow for this")
 
 
 def _burst(daemon: DaemonProcess, folder: Path, count: int, lead: float) -> Burst | None:
     """Return the result of one burst, or ``None`` if it was due before all tasks were deferred."""
-    due = time.time() + lead + count / PARKED_PER_SECOND
+    due = time.time() + lead + count / DEFERRED_PER_SECOND
     run_id = daemon.trigger("burst", {"count": count, "due": due})
     with daemon.database() as database:
 
         def number(sql: str) -> int:
             return int(database.execute(sql, (run_id,)).fetchone()[0])
 
-        eventually(lambda: number(PARKED) == count or time.time() >= due, due - time.time() + 30)
+        eventually(lambda: number(DEFERRED) == count or time.time() >= due, due - time.time() + 30)
         if time.time() >= due:
             daemon.wait(run_id)
             return None
@@ -73,7 +73,7 @@ def _burst(daemon: DaemonProcess, folder: Path, count: int, lead: float) -> Burs
     return Burst(max(late) / 1000, durable, rows_seconds(folder, written), written.commits)
 
 
-PARKED = (
+DEFERRED = (
     "SELECT count(*) FROM task JOIN run USING (run_no)"
     f" WHERE run.run_id = ? AND task.state = {TASK_DEFERRED}"
 )

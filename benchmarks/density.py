@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from aioflow.cli.density import Density, density_plot
-from aioflow.cli.density import measure as park
+from aioflow.cli.density import measure as defer
 from benchmarks import harness
 from benchmarks.daemon import fsync_ms
 from benchmarks.harness import Figure, command, report
@@ -49,9 +49,9 @@ def measure(
     seconds: float,
 ) -> dict[str, Any]:
     """Measure each kind at each number and report the cost per trigger."""
-    wide = [park(kind, count, seconds=seconds) for count in triggers for kind in kinds]
-    many = [park(kind, runs, shape="runs", seconds=seconds) for kind in ("time", "mixed")]
-    many.append(park("time", instants, seconds=seconds))
+    wide = [defer(kind, count, seconds=seconds) for count in triggers for kind in kinds]
+    many = [defer(kind, runs, shape="runs", seconds=seconds) for kind in ("time", "mixed")]
+    many.append(defer("time", instants, seconds=seconds))
     result = report(
         "density",
         figures=[figure for one in (*wide, *many) for figure in _figures(one)],
@@ -65,7 +65,7 @@ def measure(
 
 def _figures(one: Density) -> list[Figure]:
     shape = "one map" if one.shape == "wide" else "as many runs"
-    name = f"parked {one.kind}, {one.triggers:,} in {shape}"
+    name = f"deferred {one.kind}, {one.triggers:,} in {shape}"
     against = "a bare asyncio task"
     most = MOST_PRIVATE_BYTES if one.kind == "private" else MOST_BYTES
     at_most = None if one.kind == "mixed" else most

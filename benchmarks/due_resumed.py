@@ -9,7 +9,7 @@ due time. The rates alternate; medians of rounds. Yardstick: bare ``asyncio`` ta
 the same times, plus one durable commit of bare ``sqlite3``; between the due time and the resumed
 line there are one commit (the event, with the start) and two links.
 
-    python -m benchmarks.due_resumed --per-second 100,1000 --seconds 3 --parked 1000 --rounds 3
+    python -m benchmarks.due_resumed --per-second 100,1000 --seconds 3 --deferred 1000 --rounds 3
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from typing import Any
 from benchmarks.daemon import DaemonProcess, fsync_ms
 from benchmarks.harness import Figure, command, median, percentiles, report
 from benchmarks.latency import DAGS, lateness_ms
-from benchmarks.waiting import park
+from benchmarks.waiting import defer
 from benchmarks.yardsticks import bare_lateness_ms, commit_ms
 
-FULL = {"per_second": [100, 1000], "seconds": 3.0, "parked": 1000, "rounds": 3}
-TINY = {"per_second": [100], "seconds": 0.3, "parked": 20, "rounds": 1}
+FULL = {"per_second": [100, 1000], "seconds": 3.0, "deferred": 1000, "rounds": 3}
+TINY = {"per_second": [100], "seconds": 0.3, "deferred": 20, "rounds": 1}
 CLAIM_AT = 1000  # per second
 
 
 def measure(
-    folder: Path, *, per_second: list[int], seconds: float, parked: int, rounds: int
+    folder: Path, *, per_second: list[int], seconds: float, deferred: int, rounds: int
 ) -> dict[str, Any]:
     """Alternate the rates on one daemon and report the medians."""
     late: dict[int, list[dict[str, float]]] = {rate: [] for rate in per_second}
     bare: dict[int, list[dict[str, float]]] = {rate: [] for rate in per_second}
     with DaemonProcess(folder / "home", DAGS, flags=("--cpu-slots", "2")) as daemon:
         lateness_ms(daemon, 20, 100.0)  # warm-up: later runs find all imports done
-        park(daemon, parked)
+        defer(daemon, deferred)
         for _ in range(rounds):
             for rate in per_second:
                 count = max(10, int(rate * seconds))
@@ -58,7 +58,7 @@ def measure(
     return report(
         "due_resumed",
         figures=figures,
-        parked=parked,
+        deferred=deferred,
         seconds=seconds,
         rounds=rounds,
         durability="full",

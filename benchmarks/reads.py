@@ -107,7 +107,7 @@ def longest_ms(daemon: DaemonProcess, path: str, rounds: int) -> tuple[float, in
     return round(worst * 1000, 1), status
 
 
-def park(daemon: DaemonProcess, tasks: int) -> str:
+def defer(daemon: DaemonProcess, tasks: int) -> str:
     """Start a run and wait until all of its children are deferred; return its id."""
     run_id = daemon.trigger("waits", {"count": tasks})
     with daemon.database() as database:
@@ -124,7 +124,7 @@ def measure(folder: Path, *, tasks: int, rounds: int) -> dict[str, Any]:
     """Request every path and report each."""
     flags = ("--cpu-slots", "2", "--trigger-capacity", str(max(tasks, 1_000)))
     with DaemonProcess(folder / "home", DAGS, flags=flags) as daemon:
-        run_id = park(daemon, tasks)
+        run_id = defer(daemon, tasks)
         given = names(daemon, run_id, tasks)
         bare, _ = longest_ms(daemon, f"/api/v1{YARDSTICK}", rounds)
         figures, statuses = [], {}

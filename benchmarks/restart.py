@@ -29,7 +29,7 @@ from benchmarks.waiting import TASK_DEFERRED
 FULL = {"waits": [10_000, 100_000], "rounds": 3}
 TINY = {"waits": [20, 30], "rounds": 1}
 FEW = 10_000
-PARKED_PER_SECOND = 800  # lower bound, used to choose the due time
+DEFERRED_PER_SECOND = 800  # lower bound, used to choose the due time
 
 
 class Restart(NamedTuple):
@@ -51,7 +51,7 @@ def restart(home: Path, waits: int, lead: float = 4.0) -> Restart:
     flags = ("--cpu-slots", "2", "--trigger-capacity", capacity)
     daemon = DaemonProcess(home, DAGS, flags=flags)
     with daemon:
-        due = time.time() + lead + waits / PARKED_PER_SECOND
+        due = time.time() + lead + waits / DEFERRED_PER_SECOND
         first = daemon.trigger("burst", {"count": 1, "due": due})
         _until_deferred(daemon, 1, due)
         if waits:
@@ -114,7 +114,7 @@ def measure(folder: Path, *, waits: list[int], rounds: int) -> dict[str, Any]:
 
 
 def _figures(waits: int, full: list[Restart], empty: list[Restart]) -> list[Figure]:
-    against = "the same with nothing else parked"
+    against = "the same with nothing else deferred"
     all_within = 1.0 if waits <= FEW else 4.0
     return [
         Figure(

@@ -50,18 +50,18 @@ def _signal(daemon: DaemonProcess, number: signal.Signals) -> None:
             process.send_signal(number)
 
 
-def park(daemon: DaemonProcess, waits: int) -> None:
+def defer(daemon: DaemonProcess, waits: int) -> None:
     """Start a run and wait until ``waits`` tasks are deferred."""
     daemon.trigger("waits", {"count": waits})
 
-    def parked() -> bool:
+    def deferred() -> bool:
         with daemon.database() as database:
             count = database.execute(
                 "SELECT count(*) FROM task WHERE state = ?", (TASK_DEFERRED,)
             ).fetchone()[0]
         return bool(count == waits)
 
-    eventually(parked, 120.0)
+    eventually(deferred, 120.0)
 
 
 def measure(folder: Path, *, waits: int, pairs: int, tasks: int) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def measure(folder: Path, *, waits: int, pairs: int, tasks: int) -> dict[str, An
         DaemonProcess(folder / "alone", DAGS, flags=flags) as alone,
         DaemonProcess(folder / "waiting", DAGS, flags=flags) as waiting,
     ):
-        park(waiting, waits)
+        defer(waiting, waits)
         for daemon in (alone, waiting):
             seconds(daemon, 4)
         memory = {"alone": alone.memory_mib(), "waiting": waiting.memory_mib()}

@@ -506,7 +506,7 @@ async def test_a_round_that_has_not_begun_is_refused_with_those_that_have(tmp_pa
     assert [(task.task_id, task.round) for task in begun.causes] == [("improve", 1)]
 
 
-async def test_what_is_parked_is_listed_with_its_fields_only_where_they_hold_no_secrets(tmp_path):
+async def test_what_is_deferred_is_listed_with_its_fields_only_where_they_hold_no_secrets(tmp_path):
     async with node(tmp_path) as n:
         n.define(CHAIN)
         await n.api.trigger("chain", run_id="r1")
@@ -532,7 +532,7 @@ async def test_what_is_parked_is_listed_with_its_fields_only_where_they_hold_no_
     assert shown.tasks[0].waiting_on is not None
 
 
-async def test_what_is_parked_of_a_paused_dag_that_stops_its_triggers_is_listed_as_stopped(
+async def test_what_is_deferred_of_a_paused_dag_that_stops_its_triggers_is_listed_as_stopped(
     tmp_path,
 ):
     async with node(tmp_path) as n:
@@ -811,11 +811,11 @@ async def test_what_holds_up_a_loop_is_listed_counted_and_brought_back(tmp_path)
         run = await n.api.trigger("chain")
         await n.defer("flows:Slow", {})
         await n.api.set_paused("chain", paused=False)  # answered once it is committed
-        [parked] = await n.api.list_triggers()
+        [deferred] = await n.api.list_triggers()
         assert await n.api.list_slow() == []
         stalled = LoopBlocked(
             role="triggers",
-            culprit=parked.trigger_id,
+            culprit=deferred.trigger_id,
             incident="1.1",
             milliseconds=6_000,
             place="flows.py:3 in Slow.run",
@@ -829,7 +829,7 @@ async def test_what_holds_up_a_loop_is_listed_counted_and_brought_back(tmp_path)
 
     assert (slow.kind, slow.name, slow.run_id) == ("trigger", "flows:Slow", run.run_id)
     assert (slow.stalls, slow.longest_ms, slow.quarantined) == (1, 6_000, False)
-    assert (slow.trigger_id, slow.place) == (parked.trigger_id, "flows.py:3 in Slow.run")
+    assert (slow.trigger_id, slow.place) == (deferred.trigger_id, "flows.py:3 in Slow.run")
     assert (metrics.stalls, metrics.quarantined_classes) == ({"trigger": 1, "task": 0}, 0)
 
 

@@ -50,14 +50,14 @@ async def test_a_backfill_is_done_as_far_as_its_runs_have_ended(tmp_path, revers
             await n.succeed()
         views.append(await shown(n, number, "done", success=4))
 
-    assert [(view.state, view.next_slot, view.progress) for view in views] == [
+    assert [(view.state, view.next_fire_time, view.progress) for view in views] == [
         ("running", None, 0.0),
         ("running", None, 0.25),
         ("done", None, 1.0),
     ]
 
 
-async def test_a_backfill_with_slots_to_come_counts_those_behind_it(tmp_path):
+async def test_a_backfill_with_fire_times_to_come_counts_those_behind_it(tmp_path):
     async with node(tmp_path, cpu_slots=4) as n:
         await known(n)
         made, _ = await n.api.backfills.start(

@@ -159,7 +159,7 @@ async def test_a_timetable_is_called_what_its_author_called_it(tmp_path):
         assert (view.kind, view.detail) == ("timetable", "WorkingHours")
 
 
-async def test_they_are_listed_among_what_is_parked_in_pages(tmp_path):
+async def test_they_are_listed_among_what_is_deferred_in_pages(tmp_path):
     async with node(tmp_path) as n:
         await load(n)
         await n.api.trigger("dag", conf=None)

@@ -80,7 +80,7 @@ def test_the_command_weighs_each_kind_on_a_daemon_of_its_own(tmp_path):
     for one in found:
         assert set(one["bytes_by_role"]) == {"async", "daemon", "slot", "triggers"}
         assert one["bare"]["bytes_each"] > 100  # of few it is less than the noise of a page
-        assert one["park_seconds"] > 0
+        assert one["defer_seconds"] > 0
     assert "private" in texts(plot.read_text())
 
 

@@ -273,7 +273,7 @@ async def test_a_refused_batch_costs_only_its_culprit(store_url):
         assert "a test refuses" in held.quarantine
 
 
-async def test_a_slot_whose_run_is_refused_is_told_and_tried_again(store_url):
+async def test_a_fire_time_whose_run_is_refused_is_told_and_tried_again(store_url):
     async with node(store_url) as n:
         n.engine.memory.late_after_us = 1
         n.store.refuse = lambda batch: bool(batch.new_runs)

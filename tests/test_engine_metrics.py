@@ -106,8 +106,8 @@ async def test_what_fires_is_counted_where_it_is_taken_for_everyone_who_counts(t
             await n.api.trigger("chain")
             await n.defer(path, {})
             await n.api.list_pools()
-        for parked in await n.api.list_triggers():
-            await n.api.fire(parked.trigger_id)
+        for deferred in await n.api.list_triggers():
+            await n.api.fire(deferred.trigger_id)
         found = await families(n)
         overview = await n.api.reads.overview("ready")
 

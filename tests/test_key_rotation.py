@@ -22,7 +22,7 @@ from tests.web.node import Node, node
 SECRET = ValueKind.SECRET
 
 
-async def park(n: Node, count: int) -> None:
+async def defer(n: Node, count: int) -> None:
     """Have tasks wait, each with a trigger whose fields are encrypted."""
     tasks = tuple(TaskSpec(task_id=f"t{number}") for number in range(count))
     spec = DagSpec(dag_id="dag", file="dag.py", tasks=tasks)
@@ -33,10 +33,10 @@ async def park(n: Node, count: int) -> None:
         start = (await n.effects.next_start()).start
         n.engine.report([_deferred(start, n.engine.timers._clock.look().now)])
 
-    async def parked() -> bool:
+    async def deferred() -> bool:
         return len(await n.store.list_triggers()) == count
 
-    await until(n.engine, parked)
+    await until(n.engine, deferred)
 
 
 def _deferred(start: Any, at: int) -> Deferred:
@@ -65,7 +65,7 @@ async def opened(n: Node) -> list[bytes | None]:
 async def test_all_that_was_sealed_is_sealed_anew_and_the_old_key_is_gone(tmp_path):
     async with node(tmp_path) as n:
         await n.api.values.set(SECRET, "TOKEN", "hidden-text")
-        await park(n, 3)
+        await defer(n, 3)
         before, old, was = encrypted(tmp_path), keys_of(tmp_path), await opened(n)
 
         view = await n.api.rotate()
@@ -85,7 +85,7 @@ async def test_more_triggers_than_fit_into_a_turn_are_all_sealed_anew(tmp_path, 
     monkeypatch.setattr("aioflow.core.requests.KEY_ROTATION_PAGE", 2)
     monkeypatch.setattr("aioflow.engine.prefetch.KEY_ROTATION_PAGE", 2)
     async with node(tmp_path) as n:
-        await park(n, 5)
+        await defer(n, 5)
         before = encrypted(tmp_path)
 
         view = await n.api.rotate()
@@ -98,7 +98,7 @@ async def test_more_triggers_than_fit_into_a_turn_are_all_sealed_anew(tmp_path, 
 async def test_cut_short_anywhere_everything_opens_and_the_next_call_ends_it(tmp_path, pages):
     async with node(tmp_path) as n:
         await n.api.values.set(SECRET, "TOKEN", "hidden-text")
-        await park(n, 2)
+        await defer(n, 2)
         was, engine = await opened(n), n.engine
         asked = 0
         real = engine.ask

@@ -78,7 +78,7 @@ async def test_a_cancelled_run_waits_for_nothing(tmp_path):
     assert found.oldest == []
 
 
-async def test_what_is_parked_is_counted_by_kind_folded_or_not(tmp_path):
+async def test_what_is_deferred_is_counted_by_kind_folded_or_not(tmp_path):
     async with node(tmp_path) as n:
         n.define(CHAIN)
         for path in ("aioflow_triggers.files:FileTrigger", "mine:Own", "mine:Own"):
@@ -87,11 +87,11 @@ async def test_what_is_parked_is_counted_by_kind_folded_or_not(tmp_path):
         await n.api.list_pools()
         found = await MemoryStatsCollector(SystemClock(), n.engine).collect()
 
-    assert found.parked == {"file": 1, "Own": 2}
+    assert found.deferred == {"file": 1, "Own": 2}
     assert found.states == {TaskState.DEFERRED.label: 3}
 
 
-async def test_a_sensor_that_looks_waits_like_what_is_parked_and_is_among_the_oldest(tmp_path):
+async def test_a_sensor_that_looks_waits_like_what_is_deferred_and_is_among_the_oldest(tmp_path):
     async with node(tmp_path) as n:
         n.define(LOOKS)
         run = await n.api.trigger("looks")

@@ -117,7 +117,7 @@ async def test_a_length_of_time_is_not_moved_by_a_clock_that_is_set(whose, step)
         assert abs(at - began - 60 * SECOND) <= 10_000
 
 
-async def test_a_slot_follows_a_wall_clock_that_is_set_forward():
+async def test_a_fire_time_follows_a_wall_clock_that_is_set_forward():
     async with running() as heard:
         began = heard.clock.monotonic_us()
         heard.timers.arm(TimerFired(heard.clock.now() + 3600 * SECOND, dag_id="dag"))
@@ -128,7 +128,7 @@ async def test_a_slot_follows_a_wall_clock_that_is_set_forward():
         assert heard.came[0][0] - began <= 31 * SECOND
 
 
-async def test_a_slot_waits_again_for_a_wall_clock_that_is_set_back():
+async def test_a_fire_time_waits_again_for_a_wall_clock_that_is_set_back():
     async with running() as heard:
         began = heard.clock.monotonic_us()
         heard.timers.arm(TimerFired(heard.clock.now() + 60 * SECOND, dag_id="dag"))

@@ -70,7 +70,7 @@ async def ended(n):
         await n.engine.next_turn()
 
 
-async def parked(n):
+async def deferred(n):
     await until(n.engine, n.api.list_triggers)
     return (await n.api.list_triggers())[0].trigger_id
 
@@ -102,7 +102,7 @@ async def test_a_wait_lies_between_two_stays_that_are_linked(tmp_path):
     async with traced(tmp_path) as (n, tracer):
         await n.api.trigger("one")
         await n.defer(TIMER, {})
-        await n.api.fire(await parked(n))
+        await n.api.fire(await deferred(n))
         await n.succeed()
         await ended(n)
 
@@ -120,9 +120,9 @@ async def test_a_daemon_that_begins_anew_goes_on_with_the_trace(tmp_path):
     async with traced(tmp_path) as (n, before):
         made = await n.api.trigger("one")
         await n.defer(TIMER, {})
-        await parked(n)
+        await deferred(n)
     async with traced(tmp_path) as (n, after):
-        await n.api.fire(await parked(n))
+        await n.api.fire(await deferred(n))
         await n.succeed()
         await ended(n)
         row = await n.api.run(made.run_id)

@@ -16,7 +16,7 @@ from aioflow.api.schemas import instant, iso, plain_fields
 from aioflow.api.validation import checked_idempotency_key, packed_conf
 from aioflow.author.params import type_misfit
 from aioflow.clock import Clock
-from aioflow.core.runs.backfills import is_wanted, proposed, refuse_order, slots_of
+from aioflow.core.runs.backfills import fire_times_of, is_wanted, proposed, refuse_order
 from aioflow.core.scheduling.timetable import first_instant
 from aioflow.errors import BadConf, RequestError, UnknownBackfill
 from aioflow.model.dag import BackfillRow, DagSpec, Reprocess
@@ -25,10 +25,10 @@ from aioflow.model.states import RunState
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.requests import CancelBackfill, Request, StartBackfill
 
-__all__ = ("BackfillView", "Backfills", "SlotView")
+__all__ = ("BackfillView", "Backfills", "FireTimeView")
 
 PREVIEWED = 1_000
-"""Slots that a preview lists."""
+"""Fire times that a preview lists."""
 
 
 _LEFT = 0.99
@@ -41,9 +41,9 @@ class BackfillView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         first, last: Its range, both inclusive; it does not extend into the future.
         state: ``running``, ``done``, ``cancelled``, or ``failed`` with its ``failure``.
-        next_slot: The next slot; ``None`` after the last one.
+        next_fire_time: The next fire time; ``None`` after the last one.
         made: Number of runs created.
-        skipped: Number of slots whose existing run was left alone.
+        skipped: Number of fire times whose existing run was left alone.
         progress: Completed share of its range without unfinished runs, from 0 to 1; 1 only if
             nothing is left.
         runs: Number of its runs by state.
@@ -58,7 +58,7 @@ class BackfillView(msgspec.Struct, frozen=True, kw_only=True):
     reverse: bool
     conf: Any
     state: str
-    next_slot: str | None
+    next_fire_time: str | None
     made: int
     skipped: int
     progress: float
@@ -68,11 +68,11 @@ class BackfillView(msgspec.Struct, frozen=True, kw_only=True):
     failure: str | None
 
 
-class SlotView(msgspec.Struct, frozen=True, kw_only=True):
-    """The action of a backfill for one slot.
+class FireTimeView(msgspec.Struct, frozen=True, kw_only=True):
+    """The action of a backfill for one fire time.
 
     Attributes:
-        run_id: The newest run of the slot, if any.
+        run_id: The newest run of the fire time, if any.
         action: ``run``, or ``skip`` if that run remains the only one.
     """
 
@@ -156,8 +156,8 @@ class Backfills:
         last: str,
         reprocess: Reprocess = "none",
         reverse: bool = False,
-    ) -> Sequence[SlotView]:
-        """Return the actions of a backfill for the first slots of a range. Nothing changes."""
+    ) -> Sequence[FireTimeView]:
+        """Return the actions of a backfill for the first fire times of a range. Nothing changes."""
         begins, ends = _moment(first, "from"), _moment(last, "to")
         dag, spec = await self._dag(dag_id)
         request = StartBackfill(
@@ -169,9 +169,13 @@ class Backfills:
         )
         row = proposed(request, dag, spec, self._clock.now())
         refuse_order(row, spec)
-        slots = await in_thread(slots_of, row, spec, PREVIEWED)
-        found = {run.logical_date: run for run in await self._store.find_runs_at(dag_id, slots)}
-        return [_slot(slot, found.get(slot), reprocess) for slot in slots]
+        fire_times = await in_thread(fire_times_of, row, spec, PREVIEWED)
+        found = {
+            run.logical_date: run for run in await self._store.find_runs_at(dag_id, fire_times)
+        }
+        return [
+            _fire_time_view(fire_time, found.get(fire_time), reprocess) for fire_time in fire_times
+        ]
 
     async def show(self, backfill_id: int) -> BackfillView:
         """Return one backfill.
@@ -252,7 +256,7 @@ def _view(row: BackfillRow, counts: Mapping[RunState, int]) -> BackfillView:
         reverse=row.is_reverse,
         conf=None if row.conf is None else plain_fields(row.conf),
         state=row.state,
-        next_slot=iso(row.next_at),
+        next_fire_time=iso(row.next_at),
         made=row.made,
         skipped=row.skipped,
         progress=_progress(row, counts),
@@ -263,9 +267,9 @@ def _view(row: BackfillRow, counts: Mapping[RunState, int]) -> BackfillView:
     )
 
 
-def _slot(slot: Timestamp, run: RunRow | None, reprocess: Reprocess) -> SlotView:
-    return SlotView(
-        logical_date=iso(slot) or "",
+def _fire_time_view(fire_time: Timestamp, run: RunRow | None, reprocess: Reprocess) -> FireTimeView:
+    return FireTimeView(
+        logical_date=iso(fire_time) or "",
         run_id=None if run is None else run.run_id,
         state=None if run is None else run.state.label,
         action="run" if is_wanted(run, reprocess) else "skip",

@@ -260,8 +260,10 @@ class HostedTimetables:
     def expected(self) -> Mapping[str, Timestamp]:
         """See ``Timetables``."""
         dag_triggers = self._memory().dag_triggers
-        slots = [slot for host in self._hosts.values() for slot in host.expected.items()]
-        known = [(dag_triggers.get(number), at) for number, at in slots]
+        fire_times = [
+            fire_time for host in self._hosts.values() for fire_time in host.expected.items()
+        ]
+        known = [(dag_triggers.get(number), at) for number, at in fire_times]
         return {one.row.dag_id: at for one, at in known if one is not None}
 
     def expected_of(self, dag_id: str) -> Timestamp | None:
@@ -335,7 +337,7 @@ async def timetable_fire_times(
         raise TimetableAway(dag.dag_id)
     failure = answer.failure
     if failure is None:
-        return answer.slots
+        return answer.fire_times
     if failure.reason in _TIMETABLE_SILENT:
         raise TimetableSilent(dag.dag_id, failure.message)
     raise TimetableFailed(dag.dag_id, _timetable_error(failure), dag.file)
@@ -362,7 +364,7 @@ def calendar_fire_times(
     if spec.start_date is not None:
         after = max(after, spec.start_date - 1)
     until = _FOREVER if spec.end_date is None else spec.end_date
-    return timetable.slots_between(
+    return timetable.fire_times_between(
         spec.schedule, spec.timezone, after=after, until=until, limit=count
     )
 

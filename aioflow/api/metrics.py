@@ -78,7 +78,7 @@ class MemoryStats:
     Attributes:
         states: Number of live tasks by state.
         queued: Number of tasks that wait for a slot, by pool.
-        parked: Number of waiting triggers, by kind.
+        deferred: Number of waiting triggers, by kind.
         oldest: Queued tasks and polling sensors with the longest waits: start of the wait, row
             number and task.
     """
@@ -86,7 +86,7 @@ class MemoryStats:
     def __init__(self) -> None:
         self.states: Counter[str] = Counter()
         self.queued: Counter[str] = Counter()
-        self.parked: Counter[str] = Counter()
+        self.deferred: Counter[str] = Counter()
         self.oldest: list[tuple[Timestamp, int, TaskInstance]] = []
 
 
@@ -128,12 +128,12 @@ class MemoryStatsCollector:
         if folded > 0:
             found.states[TaskState.DEFERRED.label] += folded
         for form, count in memory.packing.forms.counts():
-            found.parked[kind_of(form.class_path)] += count
+            found.deferred[kind_of(form.class_path)] += count
         for some in _slices(lives):
             _count_tasks(some, found)
             yield
         for waits in _slices(list(memory.waits.objects.values())):
-            found.parked.update(
+            found.deferred.update(
                 kind_of(wait.row.class_path) for wait in waits if wait.state is TriggerState.WAITING
             )
             yield
@@ -203,7 +203,7 @@ class Metrics(msgspec.Struct, kw_only=True):
     """Current metrics of a node.
 
     Attributes:
-        parked: Waiting triggers by kind. With very many tasks it is slightly delayed, like the
+        deferred: Waiting triggers by kind. With very many tasks it is slightly delayed, like the
             numbers of tasks that wait for slots.
         owed: Callbacks and alerts in the outbox.
         stalls: How often user code blocked an event loop, by ``trigger`` and ``task``.
@@ -242,7 +242,7 @@ class Metrics(msgspec.Struct, kw_only=True):
     tasks_sensing: int
     live_runs: int
     live_tasks: int
-    parked: dict[str, int]
+    deferred: dict[str, int]
     stalls: dict[str, int]
     quarantined_classes: int
     owed: dict[str, int]
@@ -293,7 +293,7 @@ def measured(
         tasks_sensing=stats.states[TaskState.SENSING.label],
         live_runs=len(memory.runs),
         live_tasks=len(memory.active_tasks),
-        parked=dict(stats.parked),
+        deferred=dict(stats.deferred),
         stalls=memory.loop_blockers.counts(),
         quarantined_classes=sum(known.is_quarantined for known in memory.loop_blockers.all()),
         owed=outbox_counts(memory),

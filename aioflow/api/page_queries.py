@@ -102,7 +102,7 @@ class Overview:
                 "def": SlotView(all=len(slots.workers), used=used),
                 "async": SlotView(all=slots.coroutines, used=slots.running_coroutines),
             },
-            parked=dict(sorted(stats.parked.items())),
+            deferred=dict(sorted(stats.deferred.items())),
             failed_24h=await store.count_failed_since(self._clock.now() - _DAY_US),
             import_errors=len(import_errors(known)),
             loop_lag_seconds=self._lag_seconds(),
@@ -234,7 +234,7 @@ def _next_fire_time(spec: DagSpec, after: Timestamp) -> Timestamp | None:
     schedule = spec.schedule
     if schedule is None or schedule.once or schedule.gap_us is not None:
         return None
-    at = timetable.next_slot(schedule, spec.timezone, after=after)
+    at = timetable.next_fire_time(schedule, spec.timezone, after=after)
     return None if at is None or (spec.end_date is not None and at > spec.end_date) else at
 
 

@@ -70,7 +70,7 @@ class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         states: Tasks between pending and their end, by state.
         slots: By ``def`` and ``async``.
-        parked: Deferred waits by kind.
+        deferred: Waits for triggers, by kind.
         failed_24h: Runs among the newest 1,000 failed ones that ended within a day.
         fires_per_second: Average over the last minute.
         damaged: Rows of the database that cannot be read, as far as found.
@@ -83,7 +83,7 @@ class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
     live_runs: int
     states: dict[str, int]
     slots: dict[str, SlotView]
-    parked: dict[str, int]
+    deferred: dict[str, int]
     failed_24h: int
     import_errors: int
     loop_lag_seconds: float

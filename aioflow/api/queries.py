@@ -208,7 +208,7 @@ class RunReader:
             tasks=_task_specs(spec),
         )
 
-    async def next_slots(self, dag_id: str, after: Timestamp, count: int) -> list[str]:
+    async def next_fire_times(self, dag_id: str, after: Timestamp, count: int) -> list[str]:
         """Return the next fire times of a DAG's schedule, even if it is paused.
 
         They are unknown for a DAG that runs again as soon as it has run. A custom timetable is
@@ -221,12 +221,12 @@ class RunReader:
         spec = await self.spec(row.version, dag_id)
         if spec.trigger is not None and spec.trigger.is_timetable:
             own = (await self.store.find_dag_triggers([dag_id])).get(dag_id)
-            slots: Sequence[Timestamp] = await timetable_fire_times(
+            fire_times: Sequence[Timestamp] = await timetable_fire_times(
                 self.timetables, row, own, after, count
             )
         else:
-            slots = calendar_fire_times(row, spec, after, count)
-        return [iso(slot) or "" for slot in slots]
+            fire_times = calendar_fire_times(row, spec, after, count)
+        return [iso(fire_time) or "" for fire_time in fire_times]
 
     def _next_run_at(self, row: DagRow, spec: DagSpec) -> str | None:
         if self.timetables is not None and spec.trigger is not None and not row.gone:

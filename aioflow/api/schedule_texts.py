@@ -65,7 +65,7 @@ def _operand(part: AssetCondition, of: AssetCondition) -> str:
 def _clock_text(schedule: ScheduleSpec) -> str | None:
     if schedule.parts:
         return ", ".join(_clock_text(part) or "" for part in schedule.parts)
-    if not schedule.has_slots:
+    if not schedule.has_fire_times:
         return "@once" if schedule.once else "@continuous"
     if schedule.every_us is not None:
         return f"every {timedelta(microseconds=schedule.every_us)}"

@@ -102,7 +102,7 @@ class Api(Explaining):
     Attributes:
         actor: The actor of changes, for the audit; ``None`` for the daemon itself.
         access: Users, tokens and sessions.
-        backfills: Runs for the slots of a range.
+        backfills: Runs for the fire times of a range.
         values: Secrets, connections and variables.
         reads: Queries of the web page.
     """

@@ -251,8 +251,8 @@ def _blocked_state(number: TriggerNo, forms: set[int], memory: Memory) -> str:
     Args:
         forms: See ``_held_forms``.
     """
-    parking = memory.packing
-    if number not in parking.triggers.objects and not (forms and parking.form_of(number) in forms):
+    packing = memory.packing
+    if number not in packing.triggers.objects and not (forms and packing.form_of(number) in forms):
         return ""
     return _whereabouts(number, memory).state
 

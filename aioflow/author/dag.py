@@ -36,7 +36,7 @@ from aioflow.author.source_location import (
 )
 from aioflow.author.trigger import Trigger
 from aioflow.errors import DuplicateDag
-from aioflow.model.dag import IfPaused, IntervalKind, MissedSlots
+from aioflow.model.dag import IfPaused, IntervalKind, MissedFireTimes
 from aioflow.model.triggers import IfRunning
 
 __all__ = (
@@ -61,7 +61,7 @@ class DagOptions(TypedDict, total=False):
     ``default_args`` are options for its tasks, which a task may override. ``params`` are
     parameters with their defaults, in addition to those of the function. ``reads`` are files or
     glob patterns, relative to the folder of the DAG file, that must exist before a run can do
-    anything. ``data_interval`` is a point (``slot``), or begins at the ``previous`` fire time.
+    anything. ``data_interval`` is a point (``fire_time``), or begins at the ``previous`` fire time.
     ``description`` is Airflow's name for ``doc``, ``dagrun_timeout`` for ``run_timeout``, and
     ``on_failure_callback`` for ``on_failure``. Callbacks of a DAG are called for the run, not for
     its tasks. ``if_running`` and ``debounce`` require a trigger as ``schedule``: ``if_running``
@@ -76,7 +76,7 @@ class DagOptions(TypedDict, total=False):
     timezone: str
     start_date: datetime | date | None
     end_date: datetime | date | None
-    catchup: bool | MissedSlots
+    catchup: bool | MissedFireTimes
     data_interval: IntervalKind
     max_active_runs: int
     max_active_tasks: int | None
@@ -196,7 +196,7 @@ class DAG:
         self.start_date = instant(options.get("start_date"), self.timezone, "start_date")
         self.end_date = instant(options.get("end_date"), self.timezone, "end_date")
         self.missed = _missed(options.get("catchup", False))
-        self.data_interval = _data_interval(options.get("data_interval", "slot"))
+        self.data_interval = _data_interval(options.get("data_interval", "fire_time"))
 
     def __enter__(self) -> Self:
         self._tokens.append(_open.set((*_open.get(), self)))
@@ -311,7 +311,7 @@ def _flag(value: object, name: str) -> bool:
     return value
 
 
-def _missed(value: object) -> MissedSlots:
+def _missed(value: object) -> MissedFireTimes:
     """Return which missed fire times are run, translated from Airflow's ``catchup``."""
     match value:
         case True | "all":
@@ -326,12 +326,12 @@ def _missed(value: object) -> MissedSlots:
 
 def _data_interval(value: object) -> IntervalKind:
     match value:
-        case "slot":
-            return "slot"
+        case "fire_time":
+            return "fire_time"
         case "previous":
             return "previous"
         case _:
-            raise dag_error(f"data_interval is 'slot' or 'previous', not {value!r}")
+            raise dag_error(f"data_interval is 'fire_time' or 'previous', not {value!r}")
 
 
 def _limit(value: object, name: str, *, least: int = 1) -> int:

@@ -78,13 +78,13 @@ class Cron:
             BadSchedule: If the expression or the time zone is invalid, or ``moment`` has no zone.
         """
         # Imported late, as most processes never need the timetable.
-        from aioflow.core.scheduling.timetable import next_slot
+        from aioflow.core.scheduling.timetable import next_fire_time
 
         if moment.tzinfo is None:
             raise BadSchedule(f"moment={moment} needs a time zone")
         spec = _cron_spec(self)
-        slot = next_slot(spec, time_zone(timezone).key, after=to_timestamp(moment))
-        return None if slot is None else to_datetime(slot)
+        fire_time = next_fire_time(spec, time_zone(timezone).key, after=to_timestamp(moment))
+        return None if fire_time is None else to_datetime(fire_time)
 
 
 @dataclass(frozen=True)
@@ -337,23 +337,23 @@ class TimetableTrigger(Trigger[None]):
         """
         if self.begin is not None:
             after = max(after, to_datetime(self.begin - 1))
-        slots: list[datetime] = []
-        while len(slots) < count and (slot := self._slot(after)) is not None:
-            slots.append(slot)
-            after = slot
+        fire_times: list[datetime] = []
+        while len(fire_times) < count and (fire_time := self._fire_time(after)) is not None:
+            fire_times.append(fire_time)
+            after = fire_time
             await _sleep(0)
-        return slots
+        return fire_times
 
     async def run(self) -> AsyncIterator[TriggerEvent[None]]:
         """Yield an event at each fire time."""
         import asyncio  # imported late: a DAG file that only describes tasks does not need it
 
         after = self._begins_after()
-        while (slot := await self._next(after)) is not None:
-            self._tell(slot)
-            if await self._has_come(slot, after):
-                after = slot
-                yield TriggerEvent(None, key=str(to_timestamp(slot)))
+        while (fire_time := await self._next(after)) is not None:
+            self._tell(fire_time)
+            if await self._has_come(fire_time, after):
+                after = fire_time
+                yield TriggerEvent(None, key=str(to_timestamp(fire_time)))
             else:
                 after = self._from_now_on()
         self._tell(None)
@@ -382,17 +382,17 @@ class TimetableTrigger(Trigger[None]):
         while after > first:
             after = max(first, since - reach)
             reach *= 2
-            slot = self._slot(after)
-            if slot is not None and slot <= since:
+            fire_time = self._fire_time(after)
+            if fire_time is not None and fire_time <= since:
                 return after
         return since
 
-    async def _has_come(self, slot: datetime, after: datetime) -> bool:
+    async def _has_come(self, fire_time: datetime, after: datetime) -> bool:
         """Wait for a fire time; return ``False`` if the clock was set back far before ``after``.
 
         If the clock is changed meanwhile, the wait is at most a minute too long.
         """
-        while (left := (slot - _now()) / timedelta(seconds=1)) > 0:
+        while (left := (fire_time - _now()) / timedelta(seconds=1)) > 0:
             if self._from_now_on() < after - _SET_BACK:
                 return False
             await _sleep(min(left, _LONGEST_SLEEP_SECONDS))
@@ -404,30 +404,30 @@ class TimetableTrigger(Trigger[None]):
 
     async def _next(self, after: datetime) -> datetime | None:
         """Return the next fire time that counts."""
-        slot, asked = self._slot(after), 0
-        while slot is not None and not self.catchup:
-            following = self._slot(slot)
+        fire_time, asked = self._fire_time(after), 0
+        while fire_time is not None and not self.catchup:
+            following = self._fire_time(fire_time)
             if following is None or following > _now():
                 break
-            slot, asked = following, asked + 1
+            fire_time, asked = following, asked + 1
             if asked % _FIRE_TIMES_AT_ONCE == 0:
                 await _sleep(0)
-        return slot
+        return fire_time
 
-    def _slot(self, after: datetime) -> datetime | None:
-        slot = self._made.next_after(after)
-        if slot is None:
+    def _fire_time(self, after: datetime) -> datetime | None:
+        fire_time = self._made.next_after(after)
+        if fire_time is None:
             return None
-        if not isinstance(slot, datetime) or slot.tzinfo is None:
-            raise BadSchedule(f"{self.timetable} gave {slot!r}; a slot has a time zone")
-        slot = slot.astimezone(UTC)
-        if slot <= after:
-            raise BadSchedule(f"{self.timetable} gave {slot} as the slot after {after}")
+        if not isinstance(fire_time, datetime) or fire_time.tzinfo is None:
+            raise BadSchedule(f"{self.timetable} gave {fire_time!r}; a fire time has a time zone")
+        fire_time = fire_time.astimezone(UTC)
+        if fire_time <= after:
+            raise BadSchedule(f"{self.timetable} gave {fire_time} as the fire time after {after}")
         end = self.end
-        return None if end is not None and to_timestamp(slot) > end else slot
+        return None if end is not None and to_timestamp(fire_time) > end else fire_time
 
 
-def _ignore_fire_time(_slot: datetime | None) -> None:
+def _ignore_fire_time(_: datetime | None) -> None:
     """Do nothing: the default callback."""
 
 
@@ -504,14 +504,14 @@ def dag_trigger_spec(
         return None
     is_own = is_timetable(schedule)
     if quiet_us is not None and is_own:
-        raise BadSchedule("debounce goes with a trigger; a timetable has slots")
+        raise BadSchedule("debounce goes with a trigger; a timetable has fire times")
     if quiet_us == 0:
         raise BadSchedule("debounce must be longer than nothing")
     condition = asset_condition(schedule)
     name = type(schedule).__name__
     if is_own:
-        slots = timetable_trigger(schedule, catchup=catchup, begin=begin, end=end)
-        path, kwargs = slots.timetable, serialize(slots)[1]  # named in reports by its own class
+        trigger = timetable_trigger(schedule, catchup=catchup, begin=begin, end=end)
+        path, kwargs = trigger.timetable, serialize(trigger)[1]  # named in reports by its own class
     elif condition is None:
         wrong = never_yields(type(schedule))
         if wrong:

@@ -408,7 +408,7 @@ def latest_only(task_id: str = "latest_only") -> Ref[bool]:
         first=dag.start_date,
         last=dag.end_date,
         cause=current.cause,
-        slot=current.logical_date,
+        logical_date=current.logical_date,
     )
 
 
@@ -419,16 +419,16 @@ def is_latest(
     first: Timestamp | None,
     last: Timestamp | None,
     cause: str,
-    slot: datetime,
+    logical_date: datetime,
 ) -> bool:
     """Return whether the following tasks should run: no later fire time has passed."""
     # Imported late, as most processes never need the timetable.
-    from aioflow.core.scheduling.timetable import next_slot
+    from aioflow.core.scheduling.timetable import next_fire_time
 
     spec = schedule_spec(schedule, timezone=timezone, anchor=first or 0)
     if spec is None or cause != "schedule":
         return True
-    following = next_slot(spec, timezone, after=to_timestamp(slot))
+    following = next_fire_time(spec, timezone, after=to_timestamp(logical_date))
     if following is None or (last is not None and following > last):
         return True
     return following > time.time_ns() // 1_000  # noqa: TID251 - in a process of user code

@@ -19,7 +19,7 @@ def add_start(verbs: Nouns) -> None:
         verbs,
         "backfill",
         _start,
-        text="make runs for the slots of a range that has passed",
+        text="make runs for the fire times of a range that has passed",
         example="aioflow dags backfill daily --from 2026-01-01 --to 2026-01-31 --dry-run",
     )
     parser.add_argument("dag", metavar="DAG")
@@ -37,12 +37,12 @@ def add_start(verbs: Nouns) -> None:
         "--reprocess",
         choices=("none", "failed", "all"),
         default="none",
-        help="which slots get another run that have one: none by default",
+        help="which fire times get another run that have one: none by default",
     )
     parser.add_argument(
         "--max-active", type=positive, default=0, metavar="N", help="runs at once; as of the DAG"
     )
-    parser.add_argument("--reverse", action="store_true", help="the latest slot first")
+    parser.add_argument("--reverse", action="store_true", help="the latest fire time first")
     parser.add_argument("--conf", type=conf, metavar="JSON", help="parameters of each run")
 
 
@@ -92,21 +92,26 @@ def _start(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
     elif arguments.dry_run:
-        _print_slots(found)
+        _print_fire_times(found)
     else:
         print(f"backfill {found['backfill_id']} of {found['dag_id']}: {found['state']}")
         hint(f"follow it: aioflow backfills show {found['backfill_id']}")
     return 0
 
 
-def _print_slots(found: list[Any]) -> None:
+def _print_fire_times(found: list[Any]) -> None:
     print_table(
         ("LOGICAL DATE", "ACTION", "RUN", "STATE"),
         (
-            (slot["logical_date"], slot["action"], slot["run_id"] or "", slot["state"] or "")
-            for slot in found
+            (
+                fire_time["logical_date"],
+                fire_time["action"],
+                fire_time["run_id"] or "",
+                fire_time["state"] or "",
+            )
+            for fire_time in found
         ),
-        empty="no slot of its schedule lies in that range",
+        empty="no fire time of its schedule lies in that range",
     )
 
 
@@ -147,10 +152,10 @@ def _say(arguments: argparse.Namespace, found: dict[str, Any]) -> int:
     if arguments.json:
         print_json(found)
         return 0
-    for name in ("backfill_id", "dag_id", "state", "failure", "first", "last", "next_slot"):
+    for name in ("backfill_id", "dag_id", "state", "failure", "first", "last", "next_fire_time"):
         if found[name] is not None:
             print(f"{name}: {safe(found[name])}")
-    print(f"done: {found['progress']:.0%}, {found['skipped']} slots skipped")
+    print(f"done: {found['progress']:.0%}, {found['skipped']} fire times skipped")
     print(f"runs: {_counts(found) or 'none'}")
     return 0
 

@@ -27,13 +27,13 @@ def add_parser(nouns: Nouns) -> None:
         verbs,
         "density",
         _density,
-        text="measure the bytes and the idle processor time of parked triggers",
+        text="measure the bytes and the idle processor time of deferred triggers",
         example="aioflow bench density --triggers 1000,10000 --kind time,file --plot density.svg",
         remote=False,
     )
     density.description = (
-        "Parks triggers on a daemon of its own, on a temporary home; beside each figure stand "
-        "as many bare asyncio tasks."
+        "Defers tasks to triggers on a daemon of its own, on a temporary home; beside each figure "
+        "stand as many bare asyncio tasks."
     )
     density.add_argument(
         "--triggers",
@@ -90,7 +90,7 @@ def _density(arguments: argparse.Namespace) -> int:
         print_json(msgspec.to_builtins(found))
     else:
         print_table(
-            ("KIND", "TRIGGERS", "BYTES", "BARE TASK", "IDLE %", "IDLE us/s", "PARKED IN"),
+            ("KIND", "TRIGGERS", "BYTES", "BARE TASK", "IDLE %", "IDLE us/s", "DEFERRED IN"),
             (
                 (
                     one.kind,
@@ -99,7 +99,7 @@ def _density(arguments: argparse.Namespace) -> int:
                     one.bare.bytes_each,
                     one.idle_percent,
                     one.idle_us_each,
-                    f"{one.park_seconds} s",
+                    f"{one.defer_seconds} s",
                 )
                 for one in found
             ),

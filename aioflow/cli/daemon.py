@@ -278,7 +278,7 @@ def add_top(nouns: Nouns) -> None:
         nouns,
         "top",
         _top,
-        text="show runs, pools, parked waits, loop lag and events per second, live",
+        text="show runs, pools, deferred waits, loop lag and events per second, live",
         example="aioflow top --count 1",
     )
     parser.add_argument(

@@ -229,36 +229,36 @@ def _delete(arguments: argparse.Namespace) -> int:
 
 
 def _next(arguments: argparse.Namespace) -> int:
-    slots = read(
+    fire_times = read(
         arguments,
-        lambda source: source.next_slots(arguments.dag, arguments.after, arguments.count),
+        lambda source: source.next_fire_times(arguments.dag, arguments.after, arguments.count),
     )
     if arguments.json:
-        print_json(slots)
-    elif slots:
+        print_json(fire_times)
+    elif fire_times:
         zone = read(arguments, lambda source: source.dag(arguments.dag))["timezone"]
-        print("\n".join(_in_zone(slot, zone) for slot in slots))
+        print("\n".join(_in_zone(fire_time, zone) for fire_time in fire_times))
     else:
-        hint(_why_no_slot(arguments))
+        hint(_why_no_fire_time(arguments))
     return 0
 
 
-def _in_zone(slot: str, zone: str) -> str:
+def _in_zone(fire_time: str, zone: str) -> str:
     """Return a fire time in UTC, followed by the local time if the DAG's zone is not UTC."""
     from datetime import datetime
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     try:
-        local = datetime.fromisoformat(slot).astimezone(ZoneInfo(zone))
+        local = datetime.fromisoformat(fire_time).astimezone(ZoneInfo(zone))
     except (
         ZoneInfoNotFoundError,
         OverflowError,
     ):  # unknown on this machine; or year 10,000
-        return slot
-    return slot if zone == "UTC" else f"{slot}  {local.isoformat()} {zone}"
+        return fire_time
+    return fire_time if zone == "UTC" else f"{fire_time}  {local.isoformat()} {zone}"
 
 
-def _why_no_slot(arguments: argparse.Namespace) -> str:
+def _why_no_fire_time(arguments: argparse.Namespace) -> str:
     shown = read(arguments, lambda source: source.dag(arguments.dag))
     waits = shown["trigger"]
     if waits is not None and waits["kind"] != "timetable":

@@ -284,7 +284,7 @@ class Density(msgspec.Struct, frozen=True, kw_only=True):
         idle_percent: Share of one core that all processes use while all triggers wait.
         idle_us_each: Microseconds of processor time per second and trigger, beyond what the same
             daemon used before it had them.
-        park_seconds: From the request to the last trigger deferred.
+        defer_seconds: From the request to the last trigger deferred.
     """
 
     kind: str
@@ -294,7 +294,7 @@ class Density(msgspec.Struct, frozen=True, kw_only=True):
     bytes_by_role: dict[str, int]
     idle_percent: float
     idle_us_each: float
-    park_seconds: float
+    defer_seconds: float
     bare: Bare
 
 
@@ -320,11 +320,11 @@ def measure(
         tempfile.TemporaryDirectory(prefix="aioflow-density-") as folder,
         _daemon(Path(folder), slots, capacity=triggers + 2 * _WARM) as node,
     ):
-        node.park(kind, _WARM, shape)
+        node.defer(kind, _WARM, shape)
         before, idle_before = node.weigh(), node.cpu_seconds(seconds)
         began = monotonic()
-        node.park(kind, triggers, shape)
-        parked_in = monotonic() - began
+        node.defer(kind, triggers, shape)
+        took = monotonic() - began
         after, idle = node.weigh(), node.cpu_seconds(seconds)
     held = {role: (after[role] - before[role]) // triggers for role in sorted(after)}
     return Density(
@@ -335,7 +335,7 @@ def measure(
         bytes_by_role=held,
         idle_percent=round(100 * idle / seconds, 2),
         idle_us_each=round((idle - idle_before) * 1e6 / seconds / triggers, 3),
-        park_seconds=round(parked_in, 2),
+        defer_seconds=round(took, 2),
         bare=bare,
     )
 
@@ -358,7 +358,9 @@ def density_plot(found: Sequence[Density]) -> str:
         bare[one.triggers] = one.bare.bytes_each
     series = [Series(kind, places) for kind, places in points.items()]
     series.append(Series("bare asyncio task", sorted(bare.items()), is_yardstick=True))
-    return line_plot("A parked trigger, in all processes", "triggers parked", "bytes each", series)
+    return line_plot(
+        "A deferred trigger, in all processes", "triggers deferred", "bytes each", series
+    )
 
 
 class _Node:
@@ -370,7 +372,7 @@ class _Node:
         self._client = client
         self._last = -1  # number of the last trigger seen
 
-    def park(self, kind: str, count: int, shape: Shape) -> None:
+    def defer(self, kind: str, count: int, shape: Shape) -> None:
         """Start runs that defer ``count`` more triggers, and wait until all are deferred."""
         if shape == "wide":
             self._start("wide", {"kind": kind, "count": count})
@@ -379,14 +381,14 @@ class _Node:
                 self._start("one", {"kind": kind, "number": number})
         seen = 0
 
-        def are_parked() -> bool:
+        def are_deferred() -> bool:
             nonlocal seen
             while page := self._client.get("triggers", limit=_PAGE, after=self._last):
                 seen += len(page)
                 self._last = page[-1]["trigger_id"]
             return seen == count
 
-        _until(are_parked, seconds=60 + count / 100)
+        _until(are_deferred, seconds=60 + count / 100)
 
     def _start(self, dag_id: str, conf: dict[str, object]) -> None:
         self._client.post("dags", dag_id, "runs", body={"conf": conf})

@@ -145,7 +145,7 @@ def as_data(look: Look) -> dict[str, Any]:
         "tasks_queued": int(value(("tasks_queued", ""), 0)),
         "tasks_sensing": int(value(("tasks_sensing", ""), 0)),
         "slots": lanes,
-        "parked": {kind: int(n) for kind, n in _by_label(look, "parked_triggers").items()},
+        "deferred": {kind: int(n) for kind, n in _by_label(look, "deferred_triggers").items()},
         "pools": look.pools,
         "loop_lag_seconds": {
             "daemon": value(("loop_lag_seconds", ""), 0.0),
@@ -168,7 +168,8 @@ def _in_a_line(look: Look) -> str:
     lag = max(data["loop_lag_seconds"].values(), default=0.0)
     return (
         f"{data['live_runs']} runs, {data['live_tasks']} tasks, {data['tasks_queued']} queued, "
-        f"slots {slots}, {sum(data['parked'].values())} parked, {data['tasks_sensing']} sensing, "
+        f"slots {slots}, {sum(data['deferred'].values())} deferred, "
+        f"{data['tasks_sensing']} sensing, "
         f"{_per_second(data)}lag {lag * 1000:.0f} ms"
     )
 
@@ -187,7 +188,7 @@ def _drawn(look: Look) -> RenderableType:
     return Group(
         head,
         _table(("RUN", "DAG", "STARTED"), [_run(run) for run in look.runs]),
-        _table(("PARKED ON", "WAITS"), sorted(data["parked"].items())),
+        _table(("DEFERRED TO", "WAITS"), sorted(data["deferred"].items())),
         _table(("POOL", "USED", "SLOTS"), [(p["name"], p["used"], p["slots"]) for p in look.pools]),
         _table(
             ("LOOP", "LAG"),

@@ -35,8 +35,8 @@ class Source(Protocol):
     def dag(self, dag_id: str) -> Any:
         """``show_dag``."""
 
-    def next_slots(self, dag_id: str, after: str | None, count: int) -> Any:
-        """``next_slots``."""
+    def next_fire_times(self, dag_id: str, after: str | None, count: int) -> Any:
+        """``next_fire_times``."""
 
     def runs(
         self, *, dag: str | None, state: str | None, limit: int, before: str | None = None
@@ -133,7 +133,7 @@ class _Daemon:
     def dag(self, dag_id: str) -> Any:
         return self._client.get("dags", dag_id)
 
-    def next_slots(self, dag_id: str, after: str | None, count: int) -> Any:
+    def next_fire_times(self, dag_id: str, after: str | None, count: int) -> Any:
         return self._client.get("dags", dag_id, "next", **{"from": after, "count": count})
 
     def runs(
@@ -207,12 +207,12 @@ class _Database:
     def dag(self, dag_id: str) -> Any:
         return self._ask(lambda api: api.show_dag(dag_id))
 
-    def next_slots(self, dag_id: str, after: str | None, count: int) -> Any:
+    def next_fire_times(self, dag_id: str, after: str | None, count: int) -> Any:
         from aioflow.api import instant
 
         async def ask(api: Any) -> Any:
             start = api.clock.now() if after is None else instant(after, "--from")
-            return await api.next_slots(dag_id, start, count)
+            return await api.next_fire_times(dag_id, start, count)
 
         return self._ask(ask)
 

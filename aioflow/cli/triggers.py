@@ -17,18 +17,18 @@ _PAGE = 1_000
 
 def add_parser(nouns: Nouns) -> None:
     """Declare the commands."""
-    text = "list, show and fire what is parked, and what holds up others"
+    text = "list, show and fire what tasks wait for, and what holds up others"
     verbs = add_group(nouns, "triggers", text=text, example="aioflow triggers list")
     listing = add_command(
         verbs,
         "list",
         _list,
-        text="list what is parked, the oldest first",
+        text="list waits, the oldest first",
         example="aioflow triggers list --limit 20",
     )
     listing.add_argument("--limit", type=positive, metavar="N", help="all by default")
     show = add_command(
-        verbs, "show", _show, text="show one parked wait", example="aioflow triggers show 4711"
+        verbs, "show", _show, text="show one wait", example="aioflow triggers show 4711"
     )
     show.add_argument("trigger_id", type=from_zero, metavar="TRIGGER")
     add_command(
@@ -101,7 +101,7 @@ def _list(arguments: argparse.Namespace) -> int:
             )
             for trigger in found
         ),
-        empty="nothing is parked",
+        empty="nothing is deferred",
     )
     return 0
 

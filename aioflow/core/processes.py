@@ -11,7 +11,14 @@ from aioflow.core import crash_trials
 from aioflow.core.state.child_roles import ASYNC, is_own, kind_of
 from aioflow.core.state.task_instance import TaskInstance
 from aioflow.core.tasks.retry import INTERRUPTION_LIMIT_SHARED
-from aioflow.core.tasks.tries import cut_short, fail_or_retry, interrupt, requeue, stop_of, unpark
+from aioflow.core.tasks.tries import (
+    cut_short,
+    fail_or_retry,
+    forget_suspension,
+    interrupt,
+    requeue,
+    stop_of,
+)
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import dag_triggers, event_runs, lifecycle
 from aioflow.core.triggers.assignment import REASSIGNED, hand_on, host_all, want_own_hosts
@@ -92,7 +99,7 @@ def host_lost(lost: HostLost, tx: Transaction) -> None:
     memory.packing.lose(lost.role, memory.hosting)
     own = [one for one in memory.active_tasks.objects.values() if one.run.async_role == lost.role]
     for task in own:
-        unpark(task)
+        forget_suspension(task)
     charge = None
     if lost.culprit in memory.active_tasks:
         charge = memory.crash_suspects.failure(

@@ -183,11 +183,13 @@ def decide(
 
 def runs_beyond(inputs: Sequence[Input]) -> int:
     """Return how many runs these inputs may create in addition to one each."""
-    slots = sum(
+    fire_times = sum(
         bool(entry.dag_id) for entry in inputs if isinstance(entry, TimerFired | CreateMissingRuns)
     )
     filled = {entry.backfill_no for entry in inputs if isinstance(entry, ContinueBackfill)}
-    return slots * create.MISSED_SLOTS_AT_ONCE + len(filled) * backfills.SLOTS_AT_ONCE
+    return (
+        fire_times * create.MISSED_FIRE_TIMES_AT_ONCE + len(filled) * backfills.FIRE_TIMES_AT_ONCE
+    )
 
 
 def _settle_ended(tx: Transaction) -> None:
@@ -238,7 +240,7 @@ def _request_received(entry: RequestReceived, tx: Transaction) -> None:
 def _timer_fired(due: TimerFired, tx: Transaction) -> None:
     task = tx.memory.active_tasks.get(due.task_no)
     if due.dag_id:
-        create.slot_due(due.dag_id, due.at, tx)
+        create.fire_time_due(due.dag_id, due.at, tx)
     elif due.trigger_no >= 0:
         event_runs.due(due.trigger_no, due.at, tx)
     elif due.run_no >= 0:
@@ -334,8 +336,8 @@ def _has_started(
         tx.move(task, TaskState.RUNNING)
     if task.state is TaskState.RUNNING or task.is_hosted:
         return True
-    if isinstance(report, Failed) and task.parked_start == report.start_no:
-        lifecycle.fail_parked(task, report, tx)
+    if isinstance(report, Failed) and task.suspended_start == report.start_no:
+        lifecycle.fail_suspended(task, report, tx)
     return False
 
 
@@ -392,7 +394,7 @@ HANDLERS: dict[type[Input], Handler] = {
     NextEventRequested: _of_try(lifecycle.next_event),
     EventEmitted: _of_try(durable_calls.emit),
     RunCalled: _of_try(durable_calls.start_run),
-    NotSuspended: _of_try(durable_calls.not_parked),
+    NotSuspended: _of_try(durable_calls.not_suspended),
     RecordDropped: _of_try(drop_record),
     Labelled: _of_try(labelled),
     ResultWriteFailed: _of_try(result_write_failed),
@@ -425,7 +427,7 @@ HANDLERS: dict[type[Input], Handler] = {
     ContinueRun: _continue_run,
     PreviousRunLoaded: create.previous_run_loaded,
     ContinueBackfill: backfills.go_on,
-    CreateMissingRuns: create.make_slots,
+    CreateMissingRuns: create.create_missing_runs,
     OutboxDelivered: _outbox_delivered,
     OutboxLoaded: _outbox_loaded,
 }

@@ -354,9 +354,9 @@ class Transaction:
         if at is not None:
             self.effects.append(WakeAt(TimerFired(at, task.task_no)))
 
-    def wake_dag(self, dag_id: str, slot: Timestamp, at: Timestamp) -> None:
+    def wake_dag(self, dag_id: str, fire_time: Timestamp, at: Timestamp) -> None:
         """Set a timer at ``at`` for a scheduled time of a DAG."""
-        self.effects.append(WakeAt(TimerFired(slot, dag_id=dag_id), at))
+        self.effects.append(WakeAt(TimerFired(fire_time, dag_id=dag_id), at))
 
     def wake_run(self, run_no: RunNo, at: Timestamp) -> None:
         """Set a timer for a run."""

@@ -206,7 +206,7 @@ class Isolating:
         await self._commit_or_forget(told)
 
     async def _put_off(self, retry: RetryTimer, exc: Exception) -> None:
-        """Retry a timer of a DAG that could not be processed, such as a slot, after a while."""
+        """Retry a timer of a DAG that could not be processed, after a while."""
         _log.error("an instant of a DAG could not be taken, trying again", dag_id=retry.dag_id)
         self.timers.arm(retry.timer.due, at=retry.timer.at)
         if retry.is_scheduled:

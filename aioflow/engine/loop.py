@@ -19,7 +19,7 @@ from anyio.abc import TaskStatus
 from aioflow.clock import Clock, SteadyClock
 from aioflow.core import outbox, rollback
 from aioflow.core.repair.clear import portion
-from aioflow.core.runs.create import has_slot_due
+from aioflow.core.runs.create import has_fire_time_due
 from aioflow.core.runs.restore import RunRestore
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import IdBlock, Memory
@@ -201,9 +201,9 @@ class Engine(Isolating):
         )
 
     async def wait_until_idle(self) -> None:
-        """Wait until no run is live and no slot is due, or a drained node runs nothing."""
+        """Wait until no run is live and no fire time is due, or a drained node runs nothing."""
         while not (self.memory.is_drained and self._is_still) and (
-            self.memory.runs or self._inbox or has_slot_due(self.memory, self._clock.now())
+            self.memory.runs or self._inbox or has_fire_time_due(self.memory, self._clock.now())
         ):
             await self.next_turn()
 

@@ -92,8 +92,8 @@ class Recalling:
         * ``answered``: requests that were answered before;
         * ``existing_runs`` and ``existing_runs_by_key``: runs with the ids and keys of requests;
         * ``run_sequences``: which run precedes another;
-        * ``found_slots`` and ``found_ahead``: slots that have a run, of a backfill, and of a
-          schedule that ran ahead of the clock;
+        * ``found_fire_times`` and ``found_ahead``: fire times that have a run, of a backfill, and
+          of a schedule that ran ahead of the clock;
         * ``keyed_backfills``: backfills that a repeated request has started before;
         * ``loaded_outbox``: outbox rows to hand out;
         * ``encrypted``: values and triggers to encrypt with the new key.
@@ -103,7 +103,7 @@ class Recalling:
         """
         memory.prefetched_tasks, memory.answered, memory.prefetched_runs = {}, {}, {}
         memory.loaded_outbox, memory.encrypted = {}, ([], [])
-        memory.found_slots, memory.keyed_backfills, memory.found_ahead = {}, {}, {}
+        memory.found_fire_times, memory.keyed_backfills, memory.found_ahead = {}, {}, {}
         create.remember_existing_runs((), memory)
         memory.known_keys = await _known_keys(inputs, self._store, memory)
         if not memory.loaded and not self._one_at_a_time.locked():
@@ -140,19 +140,19 @@ class Recalling:
             begun = await store.find_keyed_backfill(dag_id, key)
             if begun is not None:
                 memory.keyed_backfills[dag_id, key] = begun.backfill_no
-        await self._find_slots(inputs, memory)
+        await self._find_fire_times(inputs, memory)
         for dag_id, orders in previous.wanted(inputs, memory):
             before = await store.find_runs_before(dag_id, orders)
             for order, row in zip(orders, before, strict=True):
                 memory.run_sequences[dag_id].learn(order, await _ended(row, store, memory))
 
-    async def _find_slots(self, inputs: Sequence[Input], memory: Memory) -> None:
-        """Find out which slots have runs, for backfills and for schedules that ran ahead."""
+    async def _find_fire_times(self, inputs: Sequence[Input], memory: Memory) -> None:
+        """Find out which fire times have runs, for backfills and for schedules that ran ahead."""
         for backfill, dates in backfills.wanted(inputs, memory):
             runs = await self._store.find_runs_at(backfill.dag_id, dates)
             backfills.found(backfill, dates, runs, memory)
         for entry in clock_steps.wanted(inputs):
-            runs = await self._store.find_runs_at(entry.dag_id, entry.slots)
+            runs = await self._store.find_runs_at(entry.dag_id, entry.fire_times)
             clock_steps.found(entry, runs, memory)
 
     async def _rows(self, numbers: Collection[TaskNo]) -> list[TaskRow]:

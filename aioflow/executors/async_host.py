@@ -103,11 +103,11 @@ class AsyncExecutor:
             on_lost=self._forget_all,
             health_seconds=health_seconds,
             idle_seconds=idle_seconds,
-            is_idle=lambda: not self._printing and not self._parked,
+            is_idle=lambda: not self._printing and not self._suspended,
             may_replace=lambda: not self._printing,
         )
         # Starts whose coroutines are suspended in the host.
-        self._parked: set[tuple[TaskNo, StartNo]] = set()
+        self._suspended: set[tuple[TaskNo, StartNo]] = set()
         self._describing = DescriptionRequests(self._host.put)
         self._known_runs: dict[RunNo, RunInfo] = {}
         # Starts that may still print, and the open logs of those that have printed (few ever do).
@@ -129,7 +129,7 @@ class AsyncExecutor:
             self._known_runs[info.run_no] = info
             self._host.put(info)
         if effect.resume is not None:  # the same coroutine, from now on under another start number
-            self._parked.discard((start.task_no, effect.resume.was_start_no))
+            self._suspended.discard((start.task_no, effect.resume.was_start_no))
             self._close_log(start.task_no, effect.resume.was_start_no)
         self._printing[start.task_no, start.start_no] = log_key(start)
         self._host.put(start if effect.resume is None else effect.resume)
@@ -140,7 +140,7 @@ class AsyncExecutor:
 
     def stop_try(self, effect: StopTry) -> None:
         """Cancel a coroutine. Anything it still reports is ignored."""
-        self._parked.discard((effect.task_no, effect.start_no))
+        self._suspended.discard((effect.task_no, effect.start_no))
         self._host.put(StopTask(effect.task_no, effect.start_no, effect.reason))
 
     def forget(self, run_no: RunNo) -> None:
@@ -218,9 +218,9 @@ class AsyncExecutor:
         start = report.task_no, report.start_no
         self._close_log(*start)
         if isinstance(report, Awaiting):
-            self._parked.add(start)
-        elif self._parked:
-            self._parked.discard(start)
+            self._suspended.add(start)
+        elif self._suspended:
+            self._suspended.discard(start)
 
     async def _on_data(self, data: bytes) -> None:
         """Log output from the pipe: of C libraries and grandchildren, not of tries."""
@@ -230,6 +230,6 @@ class AsyncExecutor:
     def _forget_all(self) -> None:
         self._context.on_query(self, CancelQuery(-1))
         self._known_runs.clear()
-        self._parked.clear()
+        self._suspended.clear()
         for key in list(self._printing):
             self._close_log(*key)

@@ -124,7 +124,7 @@ PREVIEW_SECONDS = 5.0
 """Timeout of one preview."""
 
 _PREVIEWS_AT_ONCE = 4
-"""Previews a host computes at a time, since it also has to report the slots that are due."""
+"""Previews a host computes at a time, since it also has to report the fire times that are due."""
 
 
 class _PreviewRequest(msgspec.Struct):

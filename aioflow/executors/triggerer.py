@@ -351,8 +351,8 @@ class Triggerer:
         if self._find(report.trigger_no, report.hosting) is None:
             return
         self._expected.pop(report.trigger_no, None)
-        if report.slot is not None:
-            self._expected[report.trigger_no] = report.slot
+        if report.fire_time is not None:
+            self._expected[report.trigger_no] = report.fire_time
 
     def _find(self, number: TriggerNo, hosting: int) -> _Hosted | None:
         """Return the trigger of this number, if this is its current assignment."""

@@ -1,6 +1,6 @@
 """A DAG as its file defines it, with its schedule, tasks, options and mapping; and its backfills.
 
-A backfill creates runs for a range of slots for which the schedule no longer creates any.
+A backfill creates runs for a range of fire times for which the schedule no longer creates any.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = (
     "Join",
     "MapSource",
     "MapSpec",
-    "MissedSlots",
+    "MissedFireTimes",
     "ParamSpec",
     "Reprocess",
     "RetryPolicy",
@@ -53,8 +53,8 @@ CRON_NAMES = {
 }
 """Names that may replace the five fields. ``@once`` and ``@continuous`` are no cron expressions."""
 
-MissedSlots: TypeAlias = Literal["skip", "latest", "all"]
-IntervalKind: TypeAlias = Literal["slot", "previous"]
+MissedFireTimes: TypeAlias = Literal["skip", "latest", "all"]
+IntervalKind: TypeAlias = Literal["fire_time", "previous"]
 
 
 class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,13 +63,14 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         cron: Five fields, or six, of which the first is the second.
         every_us: A fixed interval of elapsed time.
-        anchor: A timestamp that is a slot of the interval. The others are whole intervals away.
+        anchor: A timestamp that is a fire time of the interval. The others are whole intervals
+            away.
         dates: Timestamps, ascending.
         once: One run, as soon as the DAG is known, or at its ``start_date``.
         gap_us: A run as soon as the last one has ended, but at least this long after that one
             started.
-        parts: Schedules whose slots are joined. None of these is ``once`` or has a ``gap_us``.
-        jitter_us: Maximum delay of a run after its slot.
+        parts: Schedules whose fire times are joined. None of these is ``once`` or has a ``gap_us``.
+        jitter_us: Maximum delay of a run after its fire time.
     """
 
     cron: str | None = None
@@ -82,7 +83,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
     jitter_us: int = 0
 
     @property
-    def has_slots(self) -> bool:
+    def has_fire_times(self) -> bool:
         """Whether it has timestamps. ``once`` and ``gap_us`` depend on earlier runs instead."""
         return not self.once and self.gap_us is None
 
@@ -322,7 +323,7 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         tasks: In the order they were written; a position is an index into it.
-        catchup, skips_missed: Whether every missed slot runs, or none; otherwise the latest.
+        catchup, skips_missed: Whether every missed fire time runs, or none; otherwise the latest.
         parameters: Names of the parameters a run's conf may set.
         required, params, types: Those without a default, with a schema, with a type as text.
         run_timeout_us: Timeout of a run, counted from its start; then it fails.
@@ -361,8 +362,8 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
     line: int = 0
 
     @property
-    def missed(self) -> MissedSlots:
-        """The policy for missed slots."""
+    def missed(self) -> MissedFireTimes:
+        """The policy for missed fire times."""
         if self.catchup:
             return "all"
         return "skip" if self.skips_missed else "latest"
@@ -371,8 +372,8 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
 BackfillState: TypeAlias = Literal["running", "done", "cancelled", "failed"]
 
 Reprocess: TypeAlias = Literal["none", "failed", "all"]
-"""Which slots with a run get another one: those whose newest run has ended badly, or those whose
-runs have all ended. A slot with a live run never gets another."""
+"""Which fire times with a run get another one: those whose newest run has ended badly, or those
+whose runs have all ended. A fire time with a live run never gets another."""
 
 
 class BackfillRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -382,11 +383,11 @@ class BackfillRow(msgspec.Struct, frozen=True, kw_only=True):
         first, last: The range, both inclusive.
         max_active: Maximum number of its live runs. Runs of the DAG's schedule, and its
             ``max_active_runs``, do not count.
-        is_reverse: Whether the latest slot comes first.
+        is_reverse: Whether the latest fire time comes first.
         conf: msgpack of the parameters of each run; ``None`` for their defaults.
-        next_at: The next slot that has not been handled; ``None`` when all have been.
+        next_at: The next fire time that has not been handled; ``None`` when all have been.
         made: Number of runs created.
-        skipped: Number of slots whose existing run was retained.
+        skipped: Number of fire times whose existing run was retained.
         failure: Why it could not continue.
         key: The idempotency key of the request that started it.
     """

@@ -67,8 +67,9 @@ class DagRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         version: The newest good version; new runs use it.
         gone: Its file no longer defines it; it starts no run.
-        last_fire_time: Slots up to this one were handled; ``None`` for all before the next one.
-        late_alert_for: For slots up to this one no alert about a late run is needed.
+        last_fire_time: Fire times up to this one were handled; ``None`` for all before the next
+            one.
+        late_alert_for: For fire times up to this one no alert about a late run is needed.
     """
 
     dag_id: str
@@ -101,7 +102,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         cause: ``manual``, ``schedule``, ``event``, ``backfill``, or ``task`` for ``run_dag``.
-        logical_date: The slot of the run; ``None`` if a person started it without one.
+        logical_date: The fire time of the run; ``None`` if a person started it without one.
         conf: msgpack of the parameters that were given; ``None`` if none were.
         key: Idempotency key, unique in its DAG.
         quarantine: Why the engine suspends it; ``None`` for a healthy run.

@@ -78,7 +78,7 @@ class DagTriggerSpec(msgspec.Struct, frozen=True, kw_only=True):
             of the trigger, encrypted.
         name: For display: its class, or the assets of its condition.
         debounce_us: How long it must be quiet before the last event starts a run.
-        is_timetable: Whether it is an author's own timetable, whose events are slots.
+        is_timetable: Whether it is an author's own timetable, whose events are fire times.
     """
 
     class_path: str

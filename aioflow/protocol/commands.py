@@ -263,12 +263,12 @@ class StartTrigger(_Wire, frozen=True):
 
 
 class PreviewFireTimes(_Wire, frozen=True):
-    """Compute the next slots of a timetable. Answered by ``FireTimesPreviewed``.
+    """Compute the next fire times of a timetable. Answered by ``FireTimesPreviewed``.
 
     Attributes:
         host: The data to create it from, whether it is hosted or not.
-        after: Only slots after this.
-        count: Maximum number of slots.
+        after: Only fire times after this.
+        count: Maximum number of fire times.
         limit_seconds: Timeout.
     """
 

@@ -145,7 +145,7 @@ class TimerFired(msgspec.Struct, frozen=True):
             sensor's next poke or deadline, the deadline of a wait - it is that one. Otherwise it
             changes nothing.
         task_no: The task; -1 for a DAG, a run, or the trigger of a DAG.
-        dag_id: The DAG whose next slot of the schedule is due.
+        dag_id: The DAG whose next fire time of the schedule is due.
         run_no: The run whose deadline or timeout is due.
         trigger_no: The trigger of a DAG that is assigned again, or has been quiet for long enough.
     """
@@ -250,17 +250,17 @@ class ContinueBackfill(msgspec.Struct, frozen=True):
 
 
 class CreateMissingRuns(msgspec.Struct, frozen=True):
-    """Create runs for slots that have none yet, of a schedule that had run ahead of the clock.
+    """Create runs for fire times that have none yet, of a schedule that had run ahead of the clock.
 
     Attributes:
         cursor: The cursor of the schedule when they were due.
-        slots: The due slots, oldest first.
+        fire_times: The due fire times, oldest first.
         following: The cursor after them.
     """
 
     dag_id: str
     cursor: Timestamp
-    slots: tuple[Timestamp, ...]
+    fire_times: tuple[Timestamp, ...]
     following: Timestamp | None
 
 

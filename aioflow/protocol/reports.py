@@ -524,27 +524,27 @@ class TriggerEnded(_Wire, frozen=True):
 
 
 class NextFireTime(_Wire, frozen=True):
-    """A hosted timetable waits for its next slot. For previews, never for the engine.
+    """A hosted timetable waits for its next fire time. For previews, never for the engine.
 
     Attributes:
-        slot: ``None`` if there is no further slot.
+        fire_time: ``None`` if there is no further fire time.
     """
 
     trigger_no: TriggerNo
     hosting: int
-    slot: Timestamp | None
+    fire_time: Timestamp | None
 
 
 class FireTimesPreviewed(_Wire, frozen=True):
     """The answer to a ``PreviewFireTimes``; never for the engine.
 
     Attributes:
-        slots: In order.
+        fire_times: In order.
         failure: Why they cannot be computed.
     """
 
     question: int
-    slots: tuple[Timestamp, ...] = ()
+    fire_times: tuple[Timestamp, ...] = ()
     failure: Failure | None = None
 
 

@@ -81,7 +81,7 @@ class CreateRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class StartBackfill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Create runs for the slots of a range. Answered with its number, and whether it is new.
+    """Create runs for the fire times of a range. Answered with its number, and whether it is new.
 
     Attributes:
         first, last: Both inclusive.

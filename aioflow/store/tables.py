@@ -182,7 +182,7 @@ _dated = run.c.logical_date.is_not(None)
 Index("run_by_date", run.c.dag_id, run.c.logical_date, **_only(_dated))
 _scheduled = run.c.cause == "schedule"
 Index(
-    "run_by_slot",
+    "run_by_fire_time",
     run.c.dag_id,
     run.c.logical_date,
     unique=True,

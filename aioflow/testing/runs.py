@@ -322,7 +322,7 @@ class SimBackfill:
 
     @property
     def skipped(self) -> int:
-        """Number of slots whose existing run was left alone."""
+        """Number of fire times whose existing run was left alone."""
         return self._view().skipped
 
     @property

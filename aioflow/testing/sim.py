@@ -189,7 +189,7 @@ class Sim:
         reverse: bool = False,
         **params: Any,
     ) -> SimBackfill:
-        """Create runs for the slots of a range, as ``aioflow dags backfill`` does.
+        """Create runs for the fire times of a range, as ``aioflow dags backfill`` does.
 
         Processes everything that is due at the present virtual time; ``finished`` lets time pass
         until the backfill has ended.
@@ -197,10 +197,10 @@ class Sim:
         Args:
             first: A day or a datetime, or either as ISO 8601 text.
             last: Likewise; a day is included whole.
-            reprocess: Which slots that have a run get another: ``none``, those that ``failed``, or
-                ``all``.
+            reprocess: Which fire times that have a run get another: ``none``, those that
+                ``failed``, or ``all``.
             max_active: Maximum number of its runs active at once; 0 for the DAG's limit.
-            reverse: Start with the newest slot.
+            reverse: Start with the newest fire time.
             params: The parameters of all its runs.
 
         Raises:

@@ -91,7 +91,7 @@ def _work(now: Metrics) -> Iterable[Metric]:
 
 
 def _waits(now: Metrics, done: Measures) -> Iterable[Metric]:
-    yield _gauges("parked_triggers", "Waits that hold no slot", "kind", now.parked)
+    yield _gauges("deferred_triggers", "Waits that hold no slot", "kind", now.deferred)
     yield _counters("trigger_events", "Events that were taken of triggers", "kind", now.fires)
     text = "From an event, or the instant of a timer, to the turn that acted on it"
     family = HistogramMetricFamily("aioflow_resume_seconds", text, labels=["cause"])
@@ -100,7 +100,7 @@ def _waits(now: Metrics, done: Measures) -> Iterable[Metric]:
     yield family
     yield _counters("loop_stalls", "User code that held up a shared loop", "kind", now.stalls)
     yield _gauge("quarantined_classes", "Trigger classes apart", now.quarantined_classes)
-    yield _counter("coroutines_evicted", "Parked coroutines let go of", now.evicted)
+    yield _counter("coroutines_evicted", "Suspended coroutines evicted", now.evicted)
 
 
 def _outbox(now: Metrics) -> Iterable[Metric]:

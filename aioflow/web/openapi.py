@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute
 from aioflow.api import page_schemas, schemas
 from aioflow.api.accounts import SessionView, TokenView, UserView
 from aioflow.api.audit import AuditView
-from aioflow.api.backfills import BackfillView, SlotView
+from aioflow.api.backfills import BackfillView, FireTimeView
 from aioflow.api.values import ConnectionView, RotationView, ValueView
 from aioflow.model.dag import ValueKind
 
@@ -172,7 +172,7 @@ ANSWERS: Mapping[str, Any] = {
     "triggers_summary": page_schemas.TriggersView,
     "list_dags": list[schemas.DagView],
     "show_dag": schemas.DagDetailView,
-    "next_slots": list[str],
+    "next_fire_times": list[str],
     "trigger": schemas.Triggered,
     "delete_dag": DagDeleted,
     "pause": Paused,
@@ -197,7 +197,7 @@ ANSWERS: Mapping[str, Any] = {
     "set_pool": PoolSet,
     "delete_pool": PoolSet,
     "clean": schemas.CleanedView,
-    "start_backfill": BackfillView | list[SlotView],
+    "start_backfill": BackfillView | list[FireTimeView],
     "list_backfills": list[BackfillView],
     "show_backfill": BackfillView,
     "cancel_backfill": BackfillView,

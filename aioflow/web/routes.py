@@ -46,7 +46,7 @@ _BackfillId = Annotated[int, Path(ge=0, le=1 << 62)]
 
 
 class BackfillBody(BaseModel):
-    """The slots that get runs, and how."""
+    """The fire times that get runs, and how."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -69,16 +69,16 @@ async def start_backfill(
     body: BackfillBody,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Create runs for the slots of a range; with ``dry_run`` only list them, with status 200."""
+    """Create runs for the fire times of a range; with ``dry_run`` list them, with status 200."""
     if body.dry_run:
-        slots = await acting.backfills.preview(
+        fire_times = await acting.backfills.preview(
             dag_id,
             first=body.first,
             last=body.last,
             reprocess=body.reprocess,
             reverse=body.reverse,
         )
-        return Json(slots, status_code=200)
+        return Json(fire_times, status_code=200)
     made, created = await acting.backfills.start(
         dag_id,
         first=body.first,
@@ -249,7 +249,7 @@ async def show_dag(api: NodeApi, dag_id: str) -> Response:
 
 
 @router.get("/dags/{dag_id}/next", dependencies=[viewer("dag")])
-async def next_slots(
+async def next_fire_times(
     api: NodeApi,
     dag_id: str,
     after: Annotated[str | None, Query(alias="from")] = None,
@@ -257,7 +257,7 @@ async def next_slots(
 ) -> Response:
     """List the next fire times of a DAG's schedule."""
     start = api.clock.now() if after is None else instant(after, "from")
-    return Json(await api.next_slots(dag_id, start, count))
+    return Json(await api.next_fire_times(dag_id, start, count))
 
 
 @router.post("/dags/{dag_id}/runs", status_code=201, dependencies=[operator("dag")])

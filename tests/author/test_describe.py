@@ -497,7 +497,7 @@ def test_a_scheduled_dag_needs_defaults():
     ("catchup", "found"),
     [(True, "all"), (False, "latest"), ("all", "all"), ("latest", "latest"), ("skip", "skip")],
 )
-def test_what_becomes_of_missed_slots_is_said_in_airflows_words_or_by_name(catchup, found):
+def test_what_becomes_of_missed_fire_times_is_said_in_airflows_words_or_by_name(catchup, found):
     with DAG("made", schedule="@daily", start_date=date(2026, 1, 1), catchup=catchup) as made:
         one()
 
@@ -509,7 +509,7 @@ def test_what_becomes_of_missed_slots_is_said_in_airflows_words_or_by_name(catch
     [
         ({"catchup": "some"}, "catchup is True, False, 'all', 'latest' or 'skip'"),
         ({"catchup": 1.5}, "catchup is"),
-        ({"data_interval": "next"}, "data_interval is 'slot' or 'previous'"),
+        ({"data_interval": "next"}, "data_interval is 'fire_time' or 'previous'"),
     ],
 )
 def test_options_of_a_schedule_that_are_none_are_said(options, words):

@@ -23,16 +23,18 @@ FAR = timedelta(days=4000)
 def work() -> None: ...
 
 
-def said(slot: datetime, *, schedule: Any = "@daily", cause: str = "schedule", last: Any = None):
+def said(
+    fire_time: datetime, *, schedule: Any = "@daily", cause: str = "schedule", last: Any = None
+):
     end = None if last is None else int(last.timestamp() * 1e6)
-    first = int(slot.timestamp() * 1e6)
-    return is_latest(schedule, "UTC", first=first, last=end, cause=cause, slot=slot)
+    first = int(fire_time.timestamp() * 1e6)
+    return is_latest(schedule, "UTC", first=first, last=end, cause=cause, logical_date=fire_time)
 
 
 @pytest.mark.parametrize(
-    ("slot", "options", "expected"),
+    ("fire_time", "options", "expected"),
     [
-        pytest.param(NOW, {}, True, id="the-newest-slot"),
+        pytest.param(NOW, {}, True, id="the-newest-fire-time"),
         pytest.param(NOW - timedelta(days=3), {}, False, id="one-that-is-caught-up"),
         pytest.param(NOW - timedelta(days=3), {"cause": "manual"}, True, id="started-by-hand"),
         pytest.param(NOW - FAR, {"cause": "manual", "schedule": None}, True, id="no-schedule"),
@@ -41,12 +43,12 @@ def said(slot: datetime, *, schedule: Any = "@daily", cause: str = "schedule", l
         pytest.param(NOW - FAR, {"last": NOW - FAR}, True, id="the-last-of-a-schedule-that-ended"),
     ],
 )
-def test_a_run_is_the_latest_until_the_next_slot_has_come(slot, options, expected):
+def test_a_run_is_the_latest_until_the_next_fire_time_has_come(fire_time, options, expected):
     with time_machine.travel(NOW, tick=False):
-        assert said(slot, **options) is expected
+        assert said(fire_time, **options) is expected
 
 
-def test_it_skips_its_children_alone_and_asks_the_run_for_its_slot():
+def test_it_skips_its_children_alone_and_asks_the_run_for_its_fire_time():
     @dag(schedule="@daily", timezone="Asia/Kolkata")
     def daily() -> None:
         latest_only() >> work() >> work.override(task_id="behind")()
@@ -58,7 +60,7 @@ def test_it_skips_its_children_alone_and_asks_the_run_for_its_slot():
     assert spec.tasks[0].chooses is Chooses.CHILDREN
     assert skipped_by(daily.nodes[0], value=False) == (1,)
     arguments = daily.nodes[0].arguments
-    assert (arguments["cause"], arguments["slot"]) == (
+    assert (arguments["cause"], arguments["logical_date"]) == (
         FromContext("cause"),
         FromContext("logical_date"),
     )

@@ -1,4 +1,4 @@
-"""Authors' own timetables, as they are written down, and slot by slot as they are hosted."""
+"""Authors' own timetables, as written down, and fire time by fire time as they are hosted."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class WorkingHours:
     last: int = 17
 
     def next_after(self, moment: datetime) -> datetime | None:
-        slot = moment.replace(minute=0, second=0, microsecond=0) + HOUR
-        while slot.weekday() > 4 or not self.first <= slot.hour <= self.last:
-            slot += HOUR
-        return slot
+        fire_time = moment.replace(minute=0, second=0, microsecond=0) + HOUR
+        while fire_time.weekday() > 4 or not self.first <= fire_time.hour <= self.last:
+            fire_time += HOUR
+        return fire_time
 
 
 @dataclass
@@ -81,20 +81,20 @@ def test_it_is_described_with_its_fields():
 
 
 @pytest.mark.parametrize("back", [True, False])
-def test_a_slot_that_is_none_fails_it_in_plain_words(back):
+def test_a_fire_time_that_is_none_fails_it_in_plain_words(back):
     with pytest.raises(BadSchedule, match="gave"):
-        made(Broken(back))._slot(NOON)
+        made(Broken(back))._fire_time(NOON)
 
 
-def test_behind_its_end_there_is_no_slot():
+def test_behind_its_end_there_is_no_fire_time():
     end = int((NOON + 2 * HOUR).timestamp()) * 1_000_000
     trigger = made(WorkingHours(), end=end)
 
-    assert trigger._slot(NOON + HOUR) == NOON + 2 * HOUR
-    assert trigger._slot(NOON + 2 * HOUR) is None
+    assert trigger._fire_time(NOON + HOUR) == NOON + 2 * HOUR
+    assert trigger._fire_time(NOON + 2 * HOUR) is None
 
 
-async def test_each_slot_starts_one_run_that_stands_for_it(sim: Sim):
+async def test_each_fire_time_starts_one_run_that_stands_for_it(sim: Sim):
     await sim.schedule(office)
     await sim.advance("48h")
     await sim.crash()
@@ -116,7 +116,7 @@ def old_office() -> None:
     work()
 
 
-async def test_of_a_new_dag_that_begins_in_the_past_the_latest_slot_runs_at_once(sim: Sim):
+async def test_of_a_new_dag_that_begins_in_the_past_the_latest_fire_time_runs_at_once(sim: Sim):
     await sim.schedule(old_office)
     await sim.advance("12h")
 
@@ -133,27 +133,27 @@ class Minutely:
 
 @pytest.mark.parametrize("years", [0, 1, 36])
 @pytest.mark.parametrize("timetable", [Minutely(), WorkingHours(last=9)])
-def test_the_latest_slot_is_found_without_all_those_before(timetable, years):
+def test_the_latest_fire_time_is_found_without_all_those_before(timetable, years):
     begin = int((NOON - timedelta(days=365 * years, hours=4)).timestamp()) * 1_000_000
     trigger = made(timetable, begin=begin)
 
     after = trigger._begins_after()
 
-    assert 1 <= len(_slots_between(timetable, after, NOON)) <= 3
+    assert 1 <= len(_fire_times_between(timetable, after, NOON)) <= 3
 
 
-def _slots_between(timetable, after, until):
-    slots = []
+def _fire_times_between(timetable, after, until):
+    fire_times = []
     while (after := timetable.next_after(after)) <= until:
-        slots.append(after)
-    return slots
+        fire_times.append(after)
+    return fire_times
 
 
 @pytest.mark.parametrize(
     "fields",
     [
         pytest.param({}, id="no-start"),
-        pytest.param({"begin": NOON - 2 * HOUR}, id="no-slot-since"),
+        pytest.param({"begin": NOON - 2 * HOUR}, id="no-fire-time-since"),
         pytest.param({"begin": NOON - 24 * HOUR, "end": NOON - HOUR}, id="over"),
     ],
 )
@@ -168,9 +168,9 @@ async def test_what_it_foresees_begins_behind_the_start_date_and_ends_with_the_e
     microseconds = {"begin": begin, "end": end}
     fields = {name: int(at.timestamp()) * 1_000_000 for name, at in microseconds.items()}
 
-    slots = await made(WorkingHours(), **fields).foresee(NOON, 100)
+    fire_times = await made(WorkingHours(), **fields).foresee(NOON, 100)
 
-    assert slots == [NOON + 2 * HOUR, NOON + 3 * HOUR, NOON + 4 * HOUR]
+    assert fire_times == [NOON + 2 * HOUR, NOON + 3 * HOUR, NOON + 4 * HOUR]
 
 
 async def test_it_foresees_no_more_than_is_asked_for():

@@ -1,4 +1,4 @@
-"""Triggers are data at rest, and refuse to be parked with what cannot be."""
+"""Triggers are data at rest, and refuse to be deferred with what cannot be."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_trigger_may_name_another_class():
         pytest.param(Shrinking(NOW), "Shrinking", id="no-way-back"),
     ],
 )
-def test_what_cannot_be_parked_is_refused_at_once(trigger, complaint):
+def test_what_cannot_be_deferred_is_refused_at_once(trigger, complaint):
     with pytest.raises(Unserializable, match=complaint):
         serialize(trigger)
 
@@ -318,7 +318,7 @@ def test_what_is_stored_already_is_hosted_though_its_class_asks_for_another_type
     assert vars(construct(Choosy, data))["n"] == "1"
 
 
-def test_a_field_set_later_is_refused_when_it_is_parked():
+def test_a_field_set_later_is_refused_when_it_is_deferred():
     trigger = Holder(1)
     trigger.value = object()
 

@@ -42,7 +42,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
         for dag in ("daily", "settlements", "shaped", "stalling", "wide"):
             running.knows(dag)
         running.trigger("hostile", {"given": " ".join(PAYLOADS)}, run_id="loud")
-        running.trigger("landing", {"folder": str(folder)}, run_id="parked")
+        running.trigger("landing", {"folder": str(folder)}, run_id="deferred")
         running.wait("loud")
         yield running
 

@@ -111,7 +111,7 @@ def test_who_has_no_rights_is_told_how_to_get_them(browser, daemon):
 
 def test_the_page_goes_on_by_itself_when_the_daemon_is_back(browser, daemon):
     with watched(browser, daemon) as page:
-        page.go("/runs/parked")
+        page.go("/runs/deferred")
         port = address(daemon).rpartition(":")[2]
         daemon.kill()
         page.see("daemon away", within=".rail")
@@ -122,7 +122,7 @@ def test_the_page_goes_on_by_itself_when_the_daemon_is_back(browser, daemon):
         daemon.start()
         page.see("live", within=".rail")
         page.page.wait_for_selector(".banner", state="detached")
-        daemon.request("POST", "/api/v1/runs/parked/cancel")
+        daemon.request("POST", "/api/v1/runs/deferred/cancel")
         page.see("cancelled", within="main h1")
 
 

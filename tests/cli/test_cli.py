@@ -152,11 +152,11 @@ def test_an_ended_run_is_deleted_with_what_it_printed_and_one_that_goes_on_is_no
 def test_a_wait_is_ended_by_hand(daemon):
     run_id = daemon.run("dags", "trigger", "approval", "--json").json["run_id"]
 
-    def parked():
+    def deferred():
         listed = daemon.run("triggers", "list", "--json").json
         return [row["trigger_id"] for row in listed if row["run_id"] == run_id]
 
-    (number,) = eventually(parked, 30)
+    (number,) = eventually(deferred, 30)
     fired = daemon.run("triggers", "fire", number, "--payload", '"yes"', "--json")
     watched = daemon.run("runs", "watch", run_id)
     again = daemon.run("triggers", "fire", number)
@@ -211,8 +211,10 @@ def test_a_range_of_days_is_filled_once_and_what_would_be_done_is_said_before(da
     listed = daemon.run("backfills", "list", "--dag", "rolls")
     runs = daemon.run("runs", "list", "--dag", "rolls", "--json").json
 
-    slots = [f"{day}T23:30:00Z" for day in ("2025-12-31", "2026-01-01", "2026-01-02")]
-    assert [(one["logical_date"], one["action"]) for one in wished] == [(at, "run") for at in slots]
+    fire_times = [f"{day}T23:30:00Z" for day in ("2025-12-31", "2026-01-01", "2026-01-02")]
+    assert [(one["logical_date"], one["action"]) for one in wished] == [
+        (at, "run") for at in fire_times
+    ]
     assert (made["state"], made["max_active"], made["conf"]) == ("running", 2, {"n": 2})
     assert (done["state"], done["made"], done["runs"]) == ("done", 3, {"success": 3})
     assert done["progress"] == 1

@@ -69,7 +69,7 @@ def home(tmp_path_factory):
     return folder / "home"
 
 
-def next_slots(home, dag, *words):
+def next_fire_times(home, dag, *words):
     return run("dags", "next", dag, "--json", *words, home=home).json
 
 
@@ -118,9 +118,9 @@ def test_until_idle_what_has_come_runs_and_what_is_to_come_is_no_work(runs, dag,
     ],
 )
 def test_what_comes_next_is_listed_for_every_kind(home, dag, expected):
-    slots = next_slots(home, dag, "--from", "2029-12-01T00:00:00Z", "--count", 2)
+    fire_times = next_fire_times(home, dag, "--from", "2029-12-01T00:00:00Z", "--count", 2)
 
-    assert slots == expected
+    assert fire_times == expected
 
 
 def test_nothing_comes_before_the_start_date_and_why_nothing_comes_is_said(home):
@@ -156,10 +156,10 @@ def test_a_time_zone_that_is_not_utc_is_listed_with_the_schedule(home):
     assert "(" not in lines["joined"]
 
 
-def test_the_slots_to_come_are_printed_in_utc_and_in_the_zone_of_the_dag(home):
+def test_the_fire_times_to_come_are_printed_in_utc_and_in_the_zone_of_the_dag(home):
     printed = run("dags", "next", "yearly", "--count", 1, home=home).out
     in_utc = run("dags", "next", "joined", "--count", 1, home=home).out
 
-    slot = datetime.fromisoformat(printed.split()[0])
-    assert printed.split()[1:] == [f"{slot.year + 1}-01-01T00:00:00+05:45", "Asia/Kathmandu"]
+    fire_time = datetime.fromisoformat(printed.split()[0])
+    assert printed.split()[1:] == [f"{fire_time.year + 1}-01-01T00:00:00+05:45", "Asia/Kathmandu"]
     assert in_utc.split() == [in_utc.strip()]

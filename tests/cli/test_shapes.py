@@ -119,11 +119,11 @@ def test_a_run_and_its_tasks_have_the_fields_of_the_table(daemon):
 def test_what_is_said_of_what_waits_and_of_events(daemon):
     run_id = daemon.run("dags", "trigger", "approval", "--json").json["run_id"]
 
-    def parked() -> Any:
+    def deferred() -> Any:
         listed = daemon.run("triggers", "list", "--json").json
         return [row["trigger_id"] for row in listed if row["run_id"] == run_id]
 
-    (number,) = eventually(parked, 30)
+    (number,) = eventually(deferred, 30)
     check(daemon, "triggers list", "triggers", "list")
     check(daemon, "triggers show", "triggers", "show", number)
     check(daemon, "triggers fire", "triggers", "fire", number)

@@ -364,7 +364,7 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
             loading.take_ended(found)
             memory.loaded[request.run_id, key] = loading.look_back()
     memory.prefetched_tasks = {number: rows.tasks[number] for number in needed(inputs, memory)}
-    memory.found_slots = {}
+    memory.found_fire_times = {}
     begun = {(row.dag_id, row.key): row.backfill_no for row in rows.backfills.values() if row.key}
     memory.keyed_backfills = {
         asked: begun[asked] for asked in backfills.keys(inputs) if asked in begun
@@ -376,7 +376,9 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
     memory.found_ahead = {}
     for entry in clock_steps.wanted(inputs):
         made = [run for run in rows.seen() if run.dag_id == entry.dag_id]
-        clock_steps.found(entry, [run for run in made if run.logical_date in entry.slots], memory)
+        clock_steps.found(
+            entry, [run for run in made if run.logical_date in entry.fire_times], memory
+        )
     marks = list(mark.asks(inputs))
     seen = {run.run_id: run for run in rows.seen()} if marks else {}
     memory.prefetched_runs = {

@@ -1,4 +1,4 @@
-"""Backfills: runs for the slots of a range, a few at a time, each slot once."""
+"""Backfills: runs for the fire times of a range, a few at a time, each fire time once."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def world_of(*tasks, cpu_slots=8, **options):
 
 
 def backfill(world, minutes=5, **fields):
-    """Fill the slots of the last minutes; return the number."""
+    """Fill the fire times of the last minutes; return the number."""
     now = world.now
     asked = {"dag_id": "dag", "first": now - minutes * MINUTE, "last": now} | fields
     number, _ = world.ask(StartBackfill(**asked))
@@ -62,7 +62,7 @@ def runs_of(world, number):
     return [run for run in world.rows.runs.values() if run.backfill == number]
 
 
-def slots(world, number):
+def fire_times(world, number):
     """Which minutes its runs stand for, counted back from now, in the order they were made."""
     return [(world.now - run.logical_date) // MINUTE for run in runs_of(world, number)]
 
@@ -71,7 +71,7 @@ def live(world, number):
     return [run for run in runs_of(world, number) if run.ended_at is None]
 
 
-def test_a_backfill_makes_a_run_for_each_slot_in_order_and_no_more_at_once_than_it_may():
+def test_a_backfill_makes_a_run_for_each_fire_time_in_order_and_no_more_at_once_than_it_may():
     world = world_of()
 
     number = backfill(world, max_active=2)
@@ -81,20 +81,20 @@ def test_a_backfill_makes_a_run_for_each_slot_in_order_and_no_more_at_once_than_
         world.succeed("only")
 
     row = world.rows.backfills[number]
-    assert slots(world, number) == [4, 3, 2, 1, 0]
+    assert fire_times(world, number) == [4, 3, 2, 1, 0]
     assert most == 2
     assert (row.state, row.made, row.skipped, row.next_at) == ("done", 5, 0, None)
     assert row.ended_at == world.now
     assert {run.cause for run in runs_of(world, number)} == {"backfill"}
 
 
-def test_a_reverse_backfill_begins_with_the_latest_slot():
+def test_a_reverse_backfill_begins_with_the_latest_fire_time():
     world = world_of()
 
     number = backfill(world, is_reverse=True, max_active=1)
     world.finish_all()
 
-    assert slots(world, number) == [0, 1, 2, 3, 4]
+    assert fire_times(world, number) == [0, 1, 2, 3, 4]
 
 
 def test_its_runs_do_not_count_for_the_limit_of_its_dag_nor_the_others_for_its_own():
@@ -124,7 +124,7 @@ def test_what_is_not_of_a_backfill_begins_before_it():
     ("reprocess", "again"),
     [("none", [1]), ("failed", [4, 3, 1]), ("all", [4, 3, 2, 1])],
 )
-def test_a_slot_that_has_a_run_gets_another_only_as_was_said(reprocess, again):
+def test_a_fire_time_that_has_a_run_gets_another_only_as_was_said(reprocess, again):
     world = world_of(max_active_runs=9)
     at = world.now - 30 * SECOND
     bad, cancelled, good, _, going = (
@@ -138,7 +138,7 @@ def test_a_slot_that_has_a_run_gets_another_only_as_was_said(reprocess, again):
 
     number = backfill(world, reprocess=reprocess, max_active=9)
 
-    assert slots(world, number) == again
+    assert fire_times(world, number) == again
     assert world.rows.backfills[number].skipped == 5 - len(again)
 
 
@@ -191,9 +191,9 @@ def test_what_cannot_be_filled_is_refused(options, asked, error):
     [
         ({"schedule": None}, {}, "has no schedule"),
         ({}, {"last": 0}, "ends before it begins"),
-        ({}, {"minutes": 0}, "has no slot in that range that has passed"),
+        ({}, {"minutes": 0}, "has no fire time in that range that has passed"),
     ],
-    ids=["no-schedule", "backwards", "no-slot"],
+    ids=["no-schedule", "backwards", "no-fire-time"],
 )
 def test_a_range_that_cannot_be_filled_is_refused_in_words_of_its_own(options, asked, words):
     world = world_of(**options)
@@ -242,13 +242,13 @@ def test_a_restart_goes_on_where_it_was():
     world = world_of()
     number = backfill(world, max_active=2)
     world.succeed("only")
-    before = slots(world, number)
+    before = fire_times(world, number)
 
     world.restart()
-    assert slots(world, number) == before
+    assert fire_times(world, number) == before
     world.finish_all()
 
-    assert slots(world, number) == [4, 3, 2, 1, 0]
+    assert fire_times(world, number) == [4, 3, 2, 1, 0]
     assert world.rows.backfills[number].state == "done"
 
 
@@ -262,13 +262,13 @@ def test_a_turn_that_is_taken_back_makes_each_run_once_all_the_same():
     world.refuse(ContinueBackfill(number))
     world.finish_all()
 
-    assert slots(world, number) == [4, 3, 2, 1, 0]
+    assert fire_times(world, number) == [4, 3, 2, 1, 0]
 
 
-def test_two_runs_that_end_in_one_turn_give_no_slot_a_second_run():
+def test_two_runs_that_end_in_one_turn_give_no_fire_time_a_second_run():
     world = world_of()
     base = world.now - 30 * SECOND
-    for back in (*range(1, 47), *range(50, 99)):  # all but three slots of a hundred have one
+    for back in (*range(1, 47), *range(50, 99)):  # all but three fire times of a hundred have one
         world.trigger(logical_date=base - back * MINUTE)
         world.finish_all()
     number = backfill(world, minutes=100, max_active=2)
@@ -286,7 +286,7 @@ def test_two_runs_that_end_in_one_turn_give_no_slot_a_second_run():
     assert world.rows.backfills[number].skipped == 95
 
 
-def test_the_latest_slot_is_left_to_a_schedule_that_rests_and_will_make_it():
+def test_the_latest_fire_time_is_left_to_a_schedule_that_rests_and_will_make_it():
     world = world_of()
     world.ask(SetPaused(dag_id="dag", paused=True))
     world.now += 3 * MINUTE
@@ -297,7 +297,7 @@ def test_the_latest_slot_is_left_to_a_schedule_that_rests_and_will_make_it():
 
     dates = [run.logical_date for run in world.rows.runs.values()]
     assert len(dates) == len(set(dates)) == 5
-    assert slots(world, number) == [4, 3, 2, 1]
+    assert fire_times(world, number) == [4, 3, 2, 1]
 
 
 def test_a_backfill_that_a_defect_has_stopped_fails_and_another_may_begin():
@@ -327,13 +327,13 @@ def test_it_waits_while_its_dag_is_gone_and_goes_on_when_that_comes_back():
     number = backfill(world, max_active=1)
     world.turn(FileDeleted("dag.py"))
     world.finish_all()
-    waiting = slots(world, number)
+    waiting = fire_times(world, number)
 
     world.load(dag(), version="v2")
     world.finish_all()
 
     assert waiting == [4]
-    assert slots(world, number) == [4, 3, 2, 1, 0]
+    assert fire_times(world, number) == [4, 3, 2, 1, 0]
     assert [run.version for run in runs_of(world, number)] == ["v1", *["v2"] * 4]
     world.turn(FileDeleted("dag.py"))
     with pytest.raises(DagBroken):
@@ -383,7 +383,7 @@ def test_a_run_of_it_that_is_cleared_goes_on_beside_the_others():
 
     assert len(live(world, number)) == 2
     world.finish_all()
-    assert slots(world, number) == [4, 3, 2, 1, 0]
+    assert fire_times(world, number) == [4, 3, 2, 1, 0]
     assert world.rows.backfills[number].state == "done"
 
 
@@ -407,7 +407,7 @@ def test_a_run_of_it_that_only_waits_stays_one_of_its_own():
     reverse=st.booleans(),
     limit=st.integers(1, 7),
 )
-def test_the_slots_are_those_of_the_schedule_in_the_range_whatever_the_order(
+def test_the_fire_times_are_those_of_the_schedule_in_the_range_whatever_the_order(
     every, span, reverse, limit
 ):
     spec = dag(schedule=ScheduleSpec(every_us=every * SECOND))
@@ -423,11 +423,11 @@ def test_the_slots_are_those_of_the_schedule_in_the_range_whatever_the_order(
         next_at=first + span * SECOND if reverse else first,
     )
 
-    found = backfills.slots_of(row, spec, limit)
+    found = backfills.fire_times_of(row, spec, limit)
 
     step = every * SECOND
-    every_slot = list(range(-(-first // step) * step, row.last + 1, step))
-    wanted = every_slot[::-1] if reverse else every_slot
+    every_fire_time = list(range(-(-first // step) * step, row.last + 1, step))
+    wanted = every_fire_time[::-1] if reverse else every_fire_time
     assert found == wanted[:limit]
 
 

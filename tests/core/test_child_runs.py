@@ -41,7 +41,7 @@ def call(
     return RunCalled(*at, "run_dag", dag_id, "flow.py:6", dag_id, conf)
 
 
-def park(world: World, ordinal: int = 0) -> RunCalled:
+def suspend(world: World, ordinal: int = 0) -> RunCalled:
     report = call(world, ordinal)
     del world.starts[report.task_no]
     world.turn(report)
@@ -56,7 +56,7 @@ def test_the_run_its_record_and_the_wait_are_one_commit():
     world, run_no = parent()
     commits = world.rows.commit_no
 
-    park(world)
+    suspend(world)
 
     (child,), (wait,) = children(world), world.rows.triggers.values()
     assert world.rows.commit_no == commits + 1
@@ -69,7 +69,7 @@ def test_the_run_its_record_and_the_wait_are_one_commit():
 @pytest.mark.parametrize("comes_back", [False, True])
 def test_a_run_that_went_well_lets_its_caller_go_on_with_how_it_ended(comes_back):
     world, run_no = parent()
-    park(world)
+    suspend(world)
     (child,) = children(world)
     if comes_back:
         world.restart()
@@ -83,7 +83,7 @@ def test_a_run_that_went_well_lets_its_caller_go_on_with_how_it_ended(comes_back
 
 def test_the_end_of_the_run_and_the_answer_are_one_commit_and_the_coroutine_is_resumed():
     world, _ = parent()
-    park(world)
+    suspend(world)
     commits = world.rows.commit_no
 
     world.succeed("work")
@@ -95,7 +95,7 @@ def test_the_end_of_the_run_and_the_answer_are_one_commit_and_the_coroutine_is_r
 @pytest.mark.parametrize("how", ["failed", "cancelled"])
 def test_a_run_that_ended_badly_fails_the_call(how):
     world, run_no = parent()
-    park(world)
+    suspend(world)
     (child,) = children(world)
 
     if how == "failed":
@@ -112,20 +112,20 @@ def test_a_run_that_ended_badly_fails_the_call(how):
 
 def test_the_try_after_a_failed_call_starts_a_new_run():
     world, _ = parent()
-    park(world)
+    suspend(world)
     world.fail("work")
 
     world.fail("c")
     world.pass_time(1)
     assert start_of(world).recorded == 0
-    park(world)
+    suspend(world)
 
     assert len(children(world)) == 2
 
 
 def test_a_report_that_is_repeated_makes_no_second_run():
     world, _ = parent()
-    report = park(world)
+    report = suspend(world)
 
     world.turn(report)
     world.restart()
@@ -168,7 +168,7 @@ def test_a_run_that_cannot_be_made_fails_the_call_at_once(dag_id, conf, error, a
 def test_a_run_waits_for_those_of_its_dag_and_its_caller_says_so():
     world, run_no = parent()
     first = world.trigger("child")
-    park(world)
+    suspend(world)
     (_, child) = children(world)
 
     waits = world.ask(Explain(run_id=world.rows.runs[run_no].run_id, tasks=((0, -1),)))[0, -1]
@@ -181,7 +181,7 @@ def test_a_run_waits_for_those_of_its_dag_and_its_caller_says_so():
 
 def test_a_cancelled_caller_leaves_its_run_alone():
     world, run_no = parent()
-    park(world)
+    suspend(world)
     (child,) = children(world)
 
     world.ask(CancelRun(run_id=world.rows.runs[run_no].run_id))
@@ -194,7 +194,7 @@ def test_a_cancelled_caller_leaves_its_run_alone():
 
 def test_a_caller_whose_time_is_over_fails_and_leaves_its_run_alone():
     world, run_no = parent(execution_timeout_us=60 * SECOND, retry=RetryPolicy(tries=1))
-    park(world)
+    suspend(world)
 
     world.pass_time(61)
     assert world.state(run_no, "c") == "failed"
@@ -208,7 +208,7 @@ def test_a_run_without_work_answers_at_once():
     world.load(DagSpec(dag_id="child", file="child.py", tasks=()), version="c1", file="child.py")
     world, _ = begun(world)
 
-    park(world)
+    suspend(world)
 
     assert msgspec.msgpack.decode(resumed(world).answer)["state"] == "success"
 
@@ -218,14 +218,14 @@ def test_a_dag_may_run_itself_as_deep_as_its_limit_admits():
     task = TaskSpec(task_id="c", body=Body.COROUTINE, retry=NOW_AND_THEN)
     run_no = world.begin(task, max_active_runs=2)
 
-    park_self(world)
+    suspend_self(world)
     world.succeed("c")
 
     assert msgspec.msgpack.decode(resumed(world).answer)["state"] == "success"
     assert world.run_state(run_no) == "running"
 
 
-def park_self(world: World) -> None:
+def suspend_self(world: World) -> None:
     report = call(world, dag_id="dag")
     del world.starts[report.task_no]
     world.turn(report)
@@ -257,7 +257,7 @@ def test_many_callers_are_each_answered_by_their_own_run():
 
 def test_a_request_in_the_same_turn_as_the_end_sees_one_answer():
     world, _ = parent()
-    park(world)
+    suspend(world)
     (child,) = children(world)
     effect = world.started("work")
     assert effect is not None

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from aioflow.core.scheduling.timetable import latest_slot, slots_between
+from aioflow.core.scheduling.timetable import fire_times_between, latest_fire_time
 from aioflow.model.dag import ScheduleSpec
 
 MINUTE = 60_000_000
@@ -168,15 +168,15 @@ def changes(zone: str) -> list[int]:
 
 @cache
 def ours(text: str, zone: str, first: int, last: int) -> list[int]:
-    slots = slots_between(
+    fire_times = fire_times_between(
         ScheduleSpec(cron=text),
         zone,
         after=first * MINUTE - 1,
         until=last * MINUTE - 1,
         limit=10**9,
     )
-    assert all(slot % MINUTE == 0 for slot in slots)
-    return [slot // MINUTE for slot in slots]
+    assert all(fire_time % MINUTE == 0 for fire_time in fire_times)
+    return [fire_time // MINUTE for fire_time in fire_times]
 
 
 def shown(minute: int, zone: str) -> str:
@@ -214,10 +214,10 @@ def test_a_cron_fires_when_the_walker_does_for_three_years(zone):
 def test_a_daily_time_fires_once_on_each_local_day(zone):
     first, last = years(zone)
     for text in DAILY:
-        slots = ours(text, zone, first, last)
+        fire_times = ours(text, zone, first, last)
         days = [
             (EPOCH + timedelta(minutes=minute)).astimezone(ZoneInfo(zone)).date()
-            for minute in slots
+            for minute in fire_times
         ]
         steps = [(late - early).days for early, late in itertools.pairwise(days)]
         odd = [(day, step) for day, step in zip(days, steps, strict=False) if step != 1]
@@ -246,15 +246,15 @@ def test_the_walker_walks_each_minute(zone):
 
 
 @pytest.mark.parametrize("zone", ZONES)
-def test_the_latest_slot_before_any_change_is_the_one_that_was_next(zone):
+def test_the_latest_fire_time_before_any_change_is_the_one_that_was_next(zone):
     texts = "30 2 * * *", "*/30 2 * * *"
     for text, change in itertools.product(texts, changes(zone)):
-        slots = ours(text, zone, change - 2 * DAY, change + 2 * DAY)
-        for slot, following in itertools.pairwise(slots):
-            found = latest_slot(
+        fire_times = ours(text, zone, change - 2 * DAY, change + 2 * DAY)
+        for fire_time, following in itertools.pairwise(fire_times):
+            found = latest_fire_time(
                 ScheduleSpec(cron=text),
                 zone,
                 after=(change - 2 * DAY) * MINUTE - 1,
                 until=following * MINUTE - 1,
             )
-            assert found == slot * MINUTE
+            assert found == fire_time * MINUTE

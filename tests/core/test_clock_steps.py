@@ -1,4 +1,4 @@
-"""Schedules go on whatever becomes of the wall clock, and no slot has two runs."""
+"""Schedules go on whatever becomes of the wall clock, and no fire time has two runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCHEDULES = {
     "continuous": ScheduleSpec(gap_us=30 * SECOND),
 }
 LONGEST_SECONDS = 120
-"""Between two slots of any of these."""
+"""Between two fire times of any of these."""
 
 
 def scheduled(kind: str, missed: str = "latest") -> World:
@@ -58,7 +58,7 @@ def pass_time(world: World, seconds: int) -> None:
             world.ask(CancelRun(run_id=run.row.run_id))
 
 
-def slots(world: World) -> list[int]:
+def fire_times(world: World) -> list[int]:
     return [run.logical_date or 0 for run in world.rows.runs.values()]
 
 
@@ -73,10 +73,12 @@ def goes_on(world: World) -> None:
     """Assert that it makes runs for what comes from now on, and has made none twice."""
     began = world.now
     pass_time(world, 3 * LONGEST_SECONDS)
-    twice = {slot: count for slot, count in Counter(slots(world)).items() if count > 1}
+    twice = {
+        fire_time: count for fire_time, count in Counter(fire_times(world)).items() if count > 1
+    }
     assert not twice
-    ours = [slot for slot in slots(world) if began < slot <= world.now]
-    assert len(ours) >= 2, (began, sorted(slots(world))[-5:])
+    ours = [fire_time for fire_time in fire_times(world) if began < fire_time <= world.now]
+    assert len(ours) >= 2, (began, sorted(fire_times(world))[-5:])
 
 
 @pytest.mark.parametrize("kind", SCHEDULES)

@@ -1,4 +1,4 @@
-"""Durable calls as the engine sees them: recorded, parked on, answered, forgotten."""
+"""Durable calls as the engine sees them: recorded, suspended on, answered, forgotten."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def start_of(world: World) -> StartTask:
 
 
 def resumed(world: World) -> Any:
-    """How its parked coroutine goes on; ``None`` if it runs from the top."""
+    """How its suspended coroutine goes on; ``None`` if it runs from the top."""
     effect = world.started("c")
     assert effect is not None, "it has not been started"
     return effect.resume
@@ -70,7 +70,7 @@ def await_(
     kind: str = "wait",
     seconds: float | None = None,
 ) -> Awaiting:
-    """Have the coroutine park itself; it is no longer among what was started."""
+    """Have the coroutine suspend itself; it is no longer among what was started."""
     start = start_of(world)
     del world.starts[start.task_no]
     report = Awaiting(
@@ -340,15 +340,15 @@ def test_a_timeout_lets_go_of_what_had_fired_of_a_call_for_all():
     assert world.rows.triggers == {}
 
 
-def test_the_time_of_the_try_ends_it_and_stops_the_parked_coroutine():
+def test_the_time_of_the_try_ends_it_and_stops_the_suspended_coroutine():
     world, run = begun(execution_timeout_us=30 * SECOND, retry=RetryPolicy(tries=1))
-    parked = await_(world, 0, "m:T", seconds=60)
+    suspended = await_(world, 0, "m:T", seconds=60)
 
     world.pass_time(31)
 
     assert world.state(run, "c") == "failed"
     (stop,) = of_kind(world.effects, StopTry)
-    assert (stop.task_no, stop.start_no) == (parked.task_no, parked.start_no)
+    assert (stop.task_no, stop.start_no) == (suspended.task_no, suspended.start_no)
     assert world.rows.records == {}
 
 
@@ -369,13 +369,13 @@ def test_fail_in_a_trigger_uses_no_further_tries(reason, state, tries):
 
 def test_a_trigger_that_fails_fails_the_try_and_the_coroutine_is_stopped():
     world, run = begun(retry=RetryPolicy(tries=1))
-    parked = await_(world, 0, "m:A", "m:B", kind="any_of")
+    suspended = await_(world, 0, "m:A", "m:B", kind="any_of")
     host = hosted(world, "m:A")
 
     world.turn(TriggerEnded(host.trigger_no, host.hosting, world.now, BROKEN))
 
     assert world.state(run, "c") == "failed"
-    assert [stop.start_no for stop in of_kind(world.effects, StopTry)] == [parked.start_no]
+    assert [stop.start_no for stop in of_kind(world.effects, StopTry)] == [suspended.start_no]
     assert [end.end.trigger_no for end in of_kind(world.effects, ReleaseTrigger)] == [
         hosted(world, "m:B").trigger_no
     ]
@@ -535,7 +535,7 @@ def test_a_coroutine_its_host_no_longer_has_runs_again_from_the_top_uncharged():
     assert world.state(run, "c") == "running"
 
 
-def test_word_of_an_earlier_start_that_is_not_parked_is_late():
+def test_word_of_an_earlier_start_that_is_not_suspended_is_late():
     world, _ = begun()
     await_(world, 0, "m:T")
     fire(world, "m:T")
@@ -546,11 +546,11 @@ def test_word_of_an_earlier_start_that_is_not_parked_is_late():
     assert start_of(world) == asked
 
 
-def test_nobody_is_charged_for_a_host_that_died_while_they_were_parked():
+def test_nobody_is_charged_for_a_host_that_died_while_they_were_suspended():
     world, run = begun()
-    parked = await_(world, 0, "m:T")
+    suspended = await_(world, 0, "m:T")
 
-    lose(world, "async", culprit=parked.task_no)
+    lose(world, "async", culprit=suspended.task_no)
 
     assert world.state(run, "c") == "deferred"
     fire(world, "m:T", "here")
@@ -622,15 +622,15 @@ def test_an_answered_call_is_not_asked_again_after_a_restart():
     assert waiting(world) == []
 
 
-def test_a_cancelled_run_stops_the_parked_coroutine_and_lets_its_triggers_go():
+def test_a_cancelled_run_stops_the_suspended_coroutine_and_lets_its_triggers_go():
     world, run = begun()
-    parked = await_(world, 0, "m:A", "m:B", kind="all_of")
+    suspended = await_(world, 0, "m:A", "m:B", kind="all_of")
     fire(world, "m:A")
 
     world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
 
     assert world.state(run, "c") == "cancelled"
-    assert [stop.start_no for stop in of_kind(world.effects, StopTry)] == [parked.start_no]
+    assert [stop.start_no for stop in of_kind(world.effects, StopTry)] == [suspended.start_no]
     assert [row.class_path for row in world.rows.triggers.values()] == ["m:B"]
     assert len(of_kind(world.effects, ReleaseTrigger)) == 1
     assert world.rows.records == {}
@@ -639,13 +639,13 @@ def test_a_cancelled_run_stops_the_parked_coroutine_and_lets_its_triggers_go():
 # ── a coroutine that leaves its own call ────────────────────────────────────────────────
 
 
-def leave(world: World, parked: Awaiting, *, interrupted: bool = False) -> None:
-    """The parked coroutine's body ends all the same."""
+def leave(world: World, suspended: Awaiting, *, interrupted: bool = False) -> None:
+    """The suspended coroutine's body ends all the same."""
     failure = Failure(type="CallCutShort", message="cut short", reason="call_cut_short")
     world.turn(
         Failed(
-            parked.task_no,
-            parked.start_no,
+            suspended.task_no,
+            suspended.start_no,
             world.now,
             world.now,
             failure,
@@ -657,9 +657,9 @@ def leave(world: World, parked: Awaiting, *, interrupted: bool = False) -> None:
 
 def test_a_body_that_ends_while_its_call_waits_fails_and_its_trigger_is_let_go():
     world, run = begun()
-    parked = await_(world, 0, "m:T")
+    suspended = await_(world, 0, "m:T")
 
-    leave(world, parked)
+    leave(world, suspended)
 
     assert world.state(run, "c") == "failed"
     assert not of_kind(world.effects, StopTry)  # it is gone already
@@ -669,12 +669,12 @@ def test_a_body_that_ends_while_its_call_waits_fails_and_its_trigger_is_let_go()
 
 def test_a_body_that_ends_after_its_call_was_answered_runs_again_from_the_top():
     world, run = begun(World(async_slots=1))
-    parked = await_(world, 0, "m:T")
+    suspended = await_(world, 0, "m:T")
     world.trigger()  # takes the only place
     fire(world, "m:T", "here")
     assert world.state(run, "c") == "queued"
 
-    leave(world, parked)
+    leave(world, suspended)
     other = world.starts.popitem()[1].start
     world.turn(Succeeded(other.task_no, other.start_no, world.now, world.now))
 
@@ -683,9 +683,9 @@ def test_a_body_that_ends_after_its_call_was_answered_runs_again_from_the_top():
 
 def test_a_coroutine_lost_by_its_host_goes_on_waiting():
     world, run = begun()
-    parked = await_(world, 0, "m:T")
+    suspended = await_(world, 0, "m:T")
 
-    leave(world, parked, interrupted=True)
+    leave(world, suspended, interrupted=True)
 
     assert world.state(run, "c") == "deferred"
     fire(world, "m:T")
@@ -705,7 +705,7 @@ def test_a_coroutine_lost_by_its_host_goes_on_waiting():
 )
 def test_only_what_a_person_ends_is_told_that_it_is_cancelled(end, reason):
     world, run = begun(retry=RetryPolicy(tries=1))
-    parked = await_(world, 0, "m:A", "m:B", kind="any_of", seconds=60)
+    suspended = await_(world, 0, "m:A", "m:B", kind="any_of", seconds=60)
     host, run_id = hosted(world, "m:A"), world.rows.runs[run].run_id
 
     match end:
@@ -714,7 +714,7 @@ def test_only_what_a_person_ends_is_told_that_it_is_cancelled(end, reason):
         case "another fails":
             world.turn(TriggerEnded(host.trigger_no, host.hosting, world.now, BROKEN))
         case "its body ends":
-            leave(world, parked)
+            leave(world, suspended)
         case "its time is over":
             world.pass_time(61)
         case "a person clears it":
@@ -802,7 +802,7 @@ def test_a_refused_step_is_recorded_once_when_it_is_repeated():
     assert world.slots.running_coroutines == 1
 
 
-def test_a_refused_wait_parks_when_it_is_repeated():
+def test_a_refused_wait_suspends_when_it_is_repeated():
     world, run = begun()
     start = start_of(world)
     report = Awaiting(
@@ -839,18 +839,18 @@ def test_a_refused_event_answers_once_when_it_is_repeated():
     assert world.rows.triggers == {}
 
 
-def test_the_host_hears_of_the_end_of_a_run_whose_coroutine_was_forgotten_parked():
+def test_the_host_hears_of_the_end_of_a_run_whose_coroutine_was_forgotten_suspended():
     world, run = begun()
     await_(world, 0, "m:T")
     cancel = RequestReceived(99, CancelRun(run_id=world.rows.runs[run].run_id))
 
     world.refuse(cancel)
 
-    assert of_kind(world.effects, ForgetRun)  # whoever is parked for it is let go by that
+    assert of_kind(world.effects, ForgetRun)  # whoever is suspended for it is let go by that
     assert world.run_state(run) == "cancelled"
 
 
-def test_a_parked_coroutine_forgotten_in_a_refused_turn_runs_again_from_the_top():
+def test_a_suspended_coroutine_forgotten_in_a_refused_turn_runs_again_from_the_top():
     world, run = begun()
     await_(world, 0, "m:T")
     _, _, tx = world.decide([RequestReceived(99, CancelRun(run_id=world.rows.runs[run].run_id))])

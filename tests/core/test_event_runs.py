@@ -774,7 +774,7 @@ def test_what_waits_for_quiet_while_its_dag_goes_starts_nothing():
     assert outcomes(world) == [EventOutcome.REFUSED]
 
 
-def test_a_timetables_slot_is_the_logical_date_of_its_run():
+def test_a_timetables_fire_time_is_the_logical_date_of_its_run():
     world = waiting(said(is_timetable=True), parameters=())
     world.turn(fired(world, None, "1700000000000000"))
 

@@ -104,7 +104,7 @@ def test_events_that_came_before_they_were_wanted_are_given_at_once_in_order():
     assert told(want(world, 2)) == [b"\x08"]
 
 
-def test_a_coroutine_that_wants_an_event_is_parked_until_it_comes():
+def test_a_coroutine_that_wants_an_event_is_suspended_until_it_comes():
     world = opened()
     want(world, 1)
     assert world.memory.active_tasks[start_of(world).task_no].state.label == "deferred"
@@ -228,7 +228,7 @@ def test_a_stream_whose_trigger_ended_is_over_when_its_events_are_consumed():
     assert told(want(world, 3)) == [None]
 
 
-def test_a_parked_coroutine_learns_that_its_stream_is_over():
+def test_a_suspended_coroutine_learns_that_its_stream_is_over():
     world = opened()
     want(world, 1)
     number, hosted = hosting(world)

@@ -28,10 +28,10 @@ def of(world: World, name: str, key: str | None, index: int = 0) -> TriggerFired
 @pytest.mark.parametrize("kind", ["wait", "any_of", "all_of"])
 def test_a_call_that_waits_says_what_fired_also_where_its_row_goes_at_once(kind):
     world, _ = calls.begun()
-    parked = calls.await_(world, 0, "m:A", *([] if kind == "wait" else ["m:B"]), kind=kind)
+    suspended = calls.await_(world, 0, "m:A", *([] if kind == "wait" else ["m:B"]), kind=kind)
     (run_no,) = world.rows.runs
 
-    assert fires(world, of(world, "m:A", "7")) == [Fire("m:A", "7", run_no, parked.task_no)]
+    assert fires(world, of(world, "m:A", "7")) == [Fire("m:A", "7", run_no, suspended.task_no)]
 
 
 def test_what_is_late_is_not_told():

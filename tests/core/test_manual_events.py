@@ -37,7 +37,7 @@ def start_of(world: World) -> StartTask:
     return effect.start
 
 
-def parked(world: World) -> tuple[int, int, int, int]:
+def suspended(world: World) -> tuple[int, int, int, int]:
     """Take the task from its worker; what it reports begins so."""
     start = world.starts.pop(start_of(world).task_no).start
     return start.task_no, start.start_no, world.now, world.now
@@ -45,14 +45,14 @@ def parked(world: World) -> tuple[int, int, int, int]:
 
 def deferred() -> tuple[World, int, StartTrigger]:
     world, run = begun()
-    world.turn(Deferred(*parked(world), "m:T", b"\x80", "after"))
+    world.turn(Deferred(*suspended(world), "m:T", b"\x80", "after"))
     return world, run, hosts(world)[0]
 
 
 def awaiting(kind: str, *classes: str) -> World:
     world, _ = begun(body=Body.COROUTINE)
     wanted = tuple((name, b"\x80") for name in classes)
-    world.turn(Awaiting(*parked(world), 0, kind, ", ".join(classes), "f.py:4", wanted, None))
+    world.turn(Awaiting(*suspended(world), 0, kind, ", ".join(classes), "f.py:4", wanted, None))
     return world
 
 
@@ -175,9 +175,11 @@ def test_a_stream_drops_it_where_its_key_is_known():
     assert [row.payload for row in world.rows.events.values()] == [GIVEN]
 
 
-def test_a_parked_coroutine_takes_it_as_the_next_of_its_stream():
+def test_a_suspended_coroutine_takes_it_as_the_next_of_its_stream():
     world, host = with_stream()
-    world.turn(NextEventRequested(*parked(world), 1, "next", "T#0", "f.py:3", 0, timeout_us=None))
+    world.turn(
+        NextEventRequested(*suspended(world), 1, "next", "T#0", "f.py:3", 0, timeout_us=None)
+    )
 
     give(world, host)
 

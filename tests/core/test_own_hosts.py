@@ -187,8 +187,8 @@ def test_a_coroutine_is_stopped_where_it_runs():
     assert roles(world, StopTry) == [OWN_ASYNC]
 
 
-@pytest.mark.parametrize(("role", "is_parked"), [("async", True), (OWN_ASYNC, False)])
-def test_a_parked_coroutine_is_lost_with_its_own_host_alone(role, is_parked):
+@pytest.mark.parametrize(("role", "is_suspended"), [("async", True), (OWN_ASYNC, False)])
+def test_a_suspended_coroutine_is_lost_with_its_own_host_alone(role, is_suspended):
     world, run, _ = two()
     up(world, OWN_ASYNC)
     start = next(e.start for e in world.starts.values() if e.role == OWN_ASYNC)
@@ -199,7 +199,7 @@ def test_a_parked_coroutine_is_lost_with_its_own_host_alone(role, is_parked):
     world.turn(lost(role, world))
 
     assert world.state(run, "work") == "deferred"
-    assert bool(world.memory.active_tasks[start.task_no].parked_start) == is_parked
+    assert bool(world.memory.active_tasks[start.task_no].suspended_start) == is_suspended
 
 
 # ── triggers ────────────────────────────────────────────────────────────────────────────

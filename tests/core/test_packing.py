@@ -89,7 +89,7 @@ def test_a_task_that_waits_comes_back_as_it_was():
         "try_number": 3,
         "start_no": 7,
         "stored_start": 7,
-        "parked_start": 7,
+        "suspended_start": 7,
         "interruptions": 2,
         "due_at": world.now + 5,
         "deadline_at": world.now - 1,
@@ -120,7 +120,7 @@ def test_a_task_that_waits_comes_back_as_it_was():
 
 def test_every_field_of_a_task_is_folded_or_keeps_it_from_that():
     links = {"run", "spec", "waits", "task_no", "position", "state", "stored_state"}
-    folded = {"map_index", "try_number", "start_no", "stored_start", "parked_start", "looks"}
+    folded = {"map_index", "try_number", "start_no", "stored_start", "suspended_start", "looks"}
     folded |= {"interruptions", "due_at", "deadline_at", "queued_at", "started_at", "failure"}
     folded |= {"recorded", "first_failed", "open_kind", "ends_at"}
     looked_at = {"resumed", "streams", "answer", "stored_place", "worker", "is_hosted"}
@@ -137,7 +137,7 @@ def test_every_field_of_a_task_is_folded_or_keeps_it_from_that():
         {"answer": (b"\x01", None)},
         {"is_hosted": True},
         {"stored_place": (0, False, False)},
-        {"parked_start": 99},
+        {"suspended_start": 99},
     ],
     ids=str,
 )
@@ -442,7 +442,7 @@ def test_what_was_folded_is_gone_without_a_collection(uncollected: Callable[[typ
 # ── whole runs ─────────────────────────────────────────────────────────────────────────
 
 
-def parked_run(**request: Any) -> tuple[World, int]:
+def packed_run(**request: Any) -> tuple[World, int]:
     """A run of three tasks: one has ended, one waits, one comes after it."""
     world = World(cpu_slots=2)
     first = TaskSpec(task_id="a", feeds_limit=10)
@@ -467,14 +467,14 @@ def run_fields(run: Run) -> dict[str, Any]:
 
 
 def test_a_run_that_was_folded_is_gone_without_a_collection(uncollected: Callable[[type], int]):
-    world, _ = parked_run()
+    world, _ = packed_run()
 
     assert len(world.memory.runs) == 1
     assert uncollected(Run) == 0
 
 
 def test_a_run_that_only_waits_comes_back_as_it_was():
-    world, run_no = parked_run(conf=b"\x81\xa1n\x01", key="k", logical_date=5)
+    world, run_no = packed_run(conf=b"\x81\xa1n\x01", key="k", logical_date=5)
     assert not world.memory.runs.objects
     fresh = World()
     fresh.memory.dag_versions = world.memory.dag_versions
@@ -494,7 +494,7 @@ def test_a_run_that_only_waits_comes_back_as_it_was():
 
 
 def test_a_run_that_only_waited_goes_on_to_its_end():
-    world, run_no = parked_run()
+    world, run_no = packed_run()
     [number] = world.rows.triggers
 
     hosting = world.memory.packing.peek(number).hosting
@@ -509,7 +509,7 @@ def test_a_run_that_only_waited_goes_on_to_its_end():
 
 @pytest.mark.parametrize("run_id", [None, "mine", "mine.17", "mine.x.4"])
 def test_a_run_that_only_waits_is_found_by_its_id_and_its_key(run_id):
-    world, run_no = parked_run(run_id=run_id, key="k")
+    world, run_no = packed_run(run_id=run_id, key="k")
     found = world.rows.runs[run_no].run_id
 
     assert world.memory.find_run(found).run_no == run_no
@@ -523,7 +523,7 @@ def test_a_run_that_only_waits_is_found_by_its_id_and_its_key(run_id):
 
 
 def test_the_code_of_a_run_that_only_waits_is_kept():
-    world, run_no = parked_run()
+    world, run_no = packed_run()
     dag_version = world.memory.runs.peek(run_no).dag_version
 
     world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(TaskSpec(task_id="z"),)), version="v2")

@@ -1,4 +1,4 @@
-"""What becomes of parked triggers while their DAG is paused."""
+"""What becomes of deferred triggers while their DAG is paused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def spec(*tasks: TaskSpec, dag_id: str = "dag", if_paused: Any = "stop") -> DagS
     return DagSpec(dag_id=dag_id, file=f"{dag_id}.py", tasks=tasks, if_paused=if_paused)
 
 
-def park(world: World, name: str = "a", map_index: int = -1, **fields: Any) -> None:
+def defer(world: World, name: str = "a", map_index: int = -1, **fields: Any) -> None:
     effect = world.started(name, map_index)
     assert effect is not None
     start = world.starts.pop(effect.start.task_no).start
@@ -35,12 +35,12 @@ def park(world: World, name: str = "a", map_index: int = -1, **fields: Any) -> N
     world.turn(Deferred(*place, class_path=class_path, kwargs=b"\x80", next_method="go", **fields))
 
 
-def parked(if_paused: str = "stop", **fields: Any) -> World:
+def deferred(if_paused: str = "stop", **fields: Any) -> World:
     """A world with one run, whose task waits for a hosted trigger."""
     world = World()
     world.load(spec(A, if_paused=if_paused))
     world.trigger()
-    park(world, **fields)
+    defer(world, **fields)
     return world
 
 
@@ -72,7 +72,7 @@ def waits_for(world: World, map_index: int = -1, position: int = 0) -> Any:
 
 
 def test_where_nothing_is_said_they_stay_and_what_they_yield_is_stored():
-    world = parked("stay")
+    world = deferred("stay")
 
     pause(world)
 
@@ -84,7 +84,7 @@ def test_where_nothing_is_said_they_stay_and_what_they_yield_is_stored():
 
 
 def test_they_leave_their_hosts_and_are_hosted_again_as_they_were():
-    world = parked(timeout_us=60 * SECOND)
+    world = deferred(timeout_us=60 * SECOND)
     before = hosted(world).host
     said(world, AssignTrigger)
 
@@ -111,7 +111,7 @@ def test_they_leave_their_hosts_and_are_hosted_again_as_they_were():
 
 
 def test_what_is_yielded_before_they_have_left_counts():
-    world = parked()
+    world = deferred()
     host = hosted(world).host
     pause(world)
 
@@ -124,7 +124,7 @@ def test_what_is_yielded_before_they_have_left_counts():
 
 
 def test_resumed_before_they_have_left_they_are_hosted_when_they_have():
-    world = parked()
+    world = deferred()
     said(world, AssignTrigger)
     pause(world)
     pause(world, paused=False)
@@ -135,7 +135,7 @@ def test_resumed_before_they_have_left_they_are_hosted_when_they_have():
 
 
 def test_a_deadline_holds_meanwhile():
-    world = parked(timeout_us=60 * SECOND)
+    world = deferred(timeout_us=60 * SECOND)
     pause(world)
     confirm(world)
 
@@ -147,7 +147,7 @@ def test_a_deadline_holds_meanwhile():
 
 
 def test_a_run_can_be_cancelled_meanwhile():
-    world = parked()
+    world = deferred()
     pause(world)
     confirm(world)
     (run,) = world.rows.runs.values()
@@ -163,24 +163,24 @@ def test_what_begins_to_wait_while_its_dag_is_paused_has_no_host():
     world.load(spec(A))
     pause(world)
     world.trigger()
-    park(world)
+    defer(world)
 
     assert said(world, AssignTrigger) == []
     assert waits_for(world).kind is WaitKind.PAUSED
 
 
 def test_a_durable_sleep_is_over_when_it_is_over():
-    world = parked(class_path="sleep", timeout_us=60 * SECOND)
+    world = deferred(class_path="sleep", timeout_us=60 * SECOND)
     pause(world)
 
     assert waits_for(world).kind is WaitKind.TRIGGER
 
 
 def test_triggers_of_other_dags_stay():
-    world = parked()
+    world = deferred()
     world.load(spec(A, dag_id="other"), version="v2", file="other.py")
     world.trigger("other")
-    park(world)
+    defer(world)
 
     pause(world, dag_id="other")
 
@@ -190,7 +190,7 @@ def test_triggers_of_other_dags_stay():
 
 @pytest.mark.parametrize("confirmed", [True, False])
 def test_a_restart_leaves_them_without_a_host(confirmed):
-    world = parked()
+    world = deferred()
     pause(world)
     if confirmed:
         confirm(world)
@@ -204,7 +204,7 @@ def test_a_restart_leaves_them_without_a_host(confirmed):
 
 
 def test_a_host_that_comes_up_again_is_not_handed_them():
-    world = parked()
+    world = deferred()
     said(world, AssignTrigger)
     pause(world)
     died = Failure(type="HostDied", message="gone", reason="host")
@@ -217,7 +217,7 @@ def test_a_host_that_comes_up_again_is_not_handed_them():
 
 @pytest.mark.parametrize(("was", "now"), [("stay", "stop"), ("stop", "stay")])
 def test_a_saved_file_says_it_otherwise(was, now):
-    world = parked(was)
+    world = deferred(was)
     said(world, AssignTrigger)
     pause(world)
     confirm(world)
@@ -237,7 +237,7 @@ def test_however_many_they_are_each_turn_takes_some(monkeypatch):
     world.trigger()
     world.succeed("list", size=10, width=10)
     for index in range(10):
-        park(world, map_index=index)
+        defer(world, map_index=index)
     numbers = {e.host.trigger_no for e in said(world, AssignTrigger)}
     assert len(numbers) == 10
 
@@ -252,7 +252,7 @@ def test_however_many_they_are_each_turn_takes_some(monkeypatch):
 
 
 def test_a_pause_that_is_over_before_its_turns_are_stops_none():
-    world = parked()
+    world = deferred()
     pause(world)
     pause(world, paused=False)
     confirm(world)

@@ -177,7 +177,7 @@ def test_a_refused_event_resumes_once_when_it_is_repeated():
     assert world.started("wait").start.start_no == 2
 
 
-def test_a_parked_sensor_is_hosted_again_though_a_turn_in_between_was_refused():
+def test_a_deferred_sensor_is_hosted_again_though_a_turn_in_between_was_refused():
     world = World()
     world.begin(
         task("look", sensor=SensorSpec(), body=Body.COROUTINE), task("other", body=Body.COROUTINE)

@@ -1,4 +1,4 @@
-"""Schedules in the circle: each slot has its run once, late ones are told, others follow on."""
+"""Schedules in the circle: each fire time has one run, late ones are told, others follow on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from aioflow.core.runs import alerts
 from aioflow.core.runs.alerts import SCHEDULE_LATE
-from aioflow.core.runs.create import QUEUED_RUNS, has_slot_due
+from aioflow.core.runs.create import QUEUED_RUNS, has_fire_time_due
 from aioflow.core.scheduling.timetable import starts_at
 from aioflow.model.dag import DagSpec, ScheduleSpec, TaskSpec
 from aioflow.protocol.inputs import FileDeleted
@@ -36,7 +36,7 @@ def made(schedule: ScheduleSpec, **fields: Any) -> World:
     return world
 
 
-def slots_run(world: World) -> list[int]:
+def fire_times_run(world: World) -> list[int]:
     return sorted(run.logical_date for run in world.rows.runs.values() if run.logical_date)
 
 
@@ -70,7 +70,7 @@ def work_off(world: World) -> None:
 def test_what_runs_once_runs_as_soon_as_it_is_known_and_never_again():
     world = made(ScheduleSpec(once=True))
     world.pass_time(0)
-    assert slots_run(world) == [world.now]
+    assert fire_times_run(world) == [world.now]
 
     world.finish_all()
     world.load(spec(ScheduleSpec(once=True), tags=("edited",)), version="v2")
@@ -80,7 +80,7 @@ def test_what_runs_once_runs_as_soon_as_it_is_known_and_never_again():
     world.load(spec(ScheduleSpec(once=True), timezone="Europe/Berlin"), version="v4")
     world.pass_time(60)
 
-    assert len(slots_run(world)) == 1
+    assert len(fire_times_run(world)) == 1
     assert not told(world)
 
 
@@ -93,7 +93,7 @@ def test_what_runs_once_runs_at_its_start_date_however_late():
 
     come_back(world, 3 * HOUR)
 
-    assert slots_run(world) == [begins]
+    assert fire_times_run(world) == [begins]
 
 
 def test_each_date_has_its_run():
@@ -105,7 +105,7 @@ def test_each_date_has_its_run():
         world.pass_time(3600)
         world.finish_all()
 
-    assert slots_run(world) == list(dates[1:])
+    assert fire_times_run(world) == list(dates[1:])
     assert world.memory.dags["dag"].next_run_at is None
 
 
@@ -119,39 +119,39 @@ def test_each_date_has_its_run():
     ],
 )
 @pytest.mark.parametrize("years", [1, 30])
-def test_of_a_new_dag_that_begins_in_the_past_the_latest_slot_runs_at_once(schedule, years):
+def test_of_a_new_dag_that_begins_in_the_past_the_latest_fire_time_runs_at_once(schedule, years):
     world = World()
     latest = world.now // HOUR * HOUR
     world.load(spec(schedule, start_date=world.now - years * 365 * DAY))
 
     world.pass_time(0)
-    assert slots_run(world) == [latest]
+    assert fire_times_run(world) == [latest]
     assert not told(world)
 
     world.finish_all()
     world.load(spec(schedule, start_date=world.now - DAY, tags=("edited",)), version="v2")
     come_back(world, 0)
-    assert slots_run(world) == [latest]
+    assert fire_times_run(world) == [latest]
 
     world.pass_time(3600)
-    assert slots_run(world) == [latest, latest + HOUR]
+    assert fire_times_run(world) == [latest, latest + HOUR]
 
 
-def test_a_slot_is_the_latest_also_where_the_dag_begins_just_then():
+def test_a_fire_time_is_the_latest_also_where_the_dag_begins_just_then():
     world = World()
     latest = world.now // HOUR * HOUR
     world.load(spec(ScheduleSpec(every_us=HOUR), start_date=latest))
 
     world.pass_time(0)
 
-    assert slots_run(world) == [latest]
+    assert fire_times_run(world) == [latest]
 
 
 @pytest.mark.parametrize(
     "fields",
     [
         pytest.param({}, id="no-start"),
-        pytest.param({"start_date": 1_700_000_000 * SECOND - 1}, id="no-slot-since-the-start"),
+        pytest.param({"start_date": 1_700_000_000 * SECOND - 1}, id="no-fire-time-since-the-start"),
         pytest.param({"start_date": 1_700_000_000 * SECOND + HOUR}, id="start-to-come"),
         pytest.param({"start_date": 0, "skips_missed": True}, id="skip"),
         pytest.param({"start_date": 0, "end_date": DAY}, id="over"),
@@ -163,7 +163,7 @@ def test_of_a_new_dag_nothing_runs_at_once_where_nothing_was_missed(fields):
 
     world.pass_time(0)
 
-    assert not slots_run(world)
+    assert not fire_times_run(world)
 
 
 def test_a_start_that_is_edited_into_the_past_makes_no_run_of_what_was_dealt_with():
@@ -174,7 +174,7 @@ def test_a_start_that_is_edited_into_the_past_makes_no_run_of_what_was_dealt_wit
     world.load(spec(ScheduleSpec(every_us=HOUR), start_date=world.now - DAY), version="v2")
     world.pass_time(0)
 
-    assert not slots_run(world)
+    assert not fire_times_run(world)
 
 
 def test_dates_that_were_known_too_late_are_caught_up_where_that_is_wanted():
@@ -184,7 +184,7 @@ def test_dates_that_were_known_too_late_are_caught_up_where_that_is_wanted():
 
     work_off(world)
 
-    assert slots_run(world) == list(dates[:2])
+    assert fire_times_run(world) == list(dates[:2])
 
 
 def test_a_date_that_is_added_runs_and_none_runs_again():
@@ -197,7 +197,7 @@ def test_a_date_that_is_added_runs_and_none_runs_again():
     world.load(spec(ScheduleSpec(dates=(first, second)), catchup=True), version="v2")
     world.pass_time(3600)
 
-    assert slots_run(world) == [first, second]
+    assert fire_times_run(world) == [first, second]
 
 
 def test_schedules_that_are_joined_have_one_run_for_an_instant():
@@ -210,7 +210,7 @@ def test_schedules_that_are_joined_have_one_run_for_an_instant():
         world.pass_time(3600)
         world.finish_all()
 
-    assert slots_run(world) == [n * HOUR for n in (2, 3, 4, 6, 8, 9, 10, 12)]
+    assert fire_times_run(world) == [n * HOUR for n in (2, 3, 4, 6, 8, 9, 10, 12)]
 
 
 # ── one run after the other ─────────────────────────────────────────────────────────────
@@ -221,11 +221,11 @@ def test_a_new_run_starts_as_soon_as_the_last_has_ended():
     world.pass_time(0)
     begun = world.now
     world.pass_time(100)
-    assert slots_run(world) == [begun]
+    assert fire_times_run(world) == [begun]
 
     world.succeed("work")
 
-    assert slots_run(world) == [begun, begun + 100 * SECOND]
+    assert fire_times_run(world) == [begun, begun + 100 * SECOND]
     assert not told(world)
 
 
@@ -235,9 +235,9 @@ def test_runs_that_fail_at_once_leave_a_gap():
         world.pass_time(0.1)
         world.finish_all()
 
-    slots = slots_run(world)
-    assert len(slots) == 5
-    assert all(later - slot >= SECOND for slot, later in pairwise(slots))
+    fire_times = fire_times_run(world)
+    assert len(fire_times) == 5
+    assert all(later - fire_time >= SECOND for fire_time, later in pairwise(fire_times))
 
 
 def test_it_waits_for_a_run_that_a_person_has_started():
@@ -247,11 +247,11 @@ def test_it_waits_for_a_run_that_a_person_has_started():
     by_hand = world.trigger()
 
     world.pass_time(30)
-    assert len(slots_run(world)) == 1
+    assert len(fire_times_run(world)) == 1
     world.succeed("work")
 
     assert world.run_state(by_hand) == "success"
-    assert len(slots_run(world)) == 2
+    assert len(fire_times_run(world)) == 2
 
 
 @pytest.mark.parametrize("is_live", [True, False])
@@ -265,7 +265,7 @@ def test_one_run_follows_the_other_also_over_a_restart(is_live):
     world.finish_all()
     world.pass_time(2)
 
-    assert len(slots_run(world)) == 3
+    assert len(fire_times_run(world)) == 3
     assert sum(run.ended_at is None for run in world.rows.runs.values()) == 1
 
 
@@ -277,7 +277,7 @@ def test_a_clock_that_is_set_back_keeps_it_waiting_no_longer():
     world.succeed("work")
     world.pass_time(1)
 
-    assert len(slots_run(world)) == 2
+    assert len(fire_times_run(world)) == 2
 
 
 def test_it_rests_while_it_is_paused_and_ends_with_its_end_date():
@@ -287,16 +287,16 @@ def test_it_rests_while_it_is_paused_and_ends_with_its_end_date():
     world.ask(SetPaused(dag_id="dag", paused=True))
     world.succeed("work")
     world.pass_time(600)
-    assert len(slots_run(world)) == 1
+    assert len(fire_times_run(world)) == 1
 
     world.ask(SetPaused(dag_id="dag", paused=False))
     world.pass_time(0)
-    assert len(slots_run(world)) == 2
+    assert len(fire_times_run(world)) == 2
     world.pass_time(3600)
     world.finish_all()
     world.pass_time(60)
 
-    assert len(slots_run(world)) == 2
+    assert len(fire_times_run(world)) == 2
 
 
 # ── what was missed ─────────────────────────────────────────────────────────────────────
@@ -316,19 +316,19 @@ def test_what_was_missed_in_three_days_runs_as_its_dag_says(fields, expected):
     world.load(spec(ScheduleSpec(every_us=HOUR), start_date=world.now, **fields))
     world.pass_time(0)
     world.finish_all()
-    begun = len(slots_run(world))
+    begun = len(fire_times_run(world))
 
     come_back(world, 3 * DAY + 40 * SECOND)
     work_off(world)
 
-    slots = slots_run(world)
-    assert len(slots) - begun == expected
-    assert len(slots) == len(set(slots))
+    fire_times = fire_times_run(world)
+    assert len(fire_times) - begun == expected
+    assert len(fire_times) == len(set(fire_times))
     world.pass_time(3560)
-    assert len(slots_run(world)) == len(slots) + 1
+    assert len(fire_times_run(world)) == len(fire_times) + 1
 
 
-def test_the_last_slot_before_the_end_of_a_schedule_is_not_lost():
+def test_the_last_fire_time_before_the_end_of_a_schedule_is_not_lost():
     world = World()
     world.now = 10 * DAY
     world.load(spec(MINUTELY, end_date=world.now + 10 * MINUTE))
@@ -336,7 +336,7 @@ def test_the_last_slot_before_the_end_of_a_schedule_is_not_lost():
     come_back(world, 3 * DAY)
     work_off(world)
 
-    assert slots_run(world) == [10 * DAY + 10 * MINUTE]
+    assert fire_times_run(world) == [10 * DAY + 10 * MINUTE]
 
 
 def test_a_schedule_that_is_edited_goes_by_the_new_one_at_once():
@@ -346,7 +346,7 @@ def test_a_schedule_that_is_edited_goes_by_the_new_one_at_once():
     world.load(spec(MINUTELY), version="v2")
     world.pass_time(60)
 
-    assert len(slots_run(world)) == 1
+    assert len(fire_times_run(world)) == 1
 
 
 def test_a_start_date_that_was_far_ahead_and_is_taken_back_is_forgotten():
@@ -355,22 +355,22 @@ def test_a_start_date_that_was_far_ahead_and_is_taken_back_is_forgotten():
     world.load(spec(MINUTELY, start_date=world.now - DAY), version="v2")
     world.pass_time(60)
 
-    assert len(slots_run(world)) == 1
+    assert len(fire_times_run(world)) == 1
 
 
-def test_a_slot_that_was_skipped_keeps_no_other_schedule_waiting():
+def test_a_fire_time_that_was_skipped_keeps_no_other_schedule_waiting():
     world = World()
     world.load(spec(ScheduleSpec(every_us=30 * DAY), skips_missed=True))
     come_back(world, 31 * DAY)
-    assert not slots_run(world)
+    assert not fire_times_run(world)
 
     world.load(spec(MINUTELY), version="v2")
     world.pass_time(60)
 
-    assert len(slots_run(world)) == 1
+    assert len(fire_times_run(world)) == 1
 
 
-def test_a_slot_whose_turn_the_clock_outran_comes_all_the_same():
+def test_a_fire_time_whose_turn_the_clock_outran_comes_all_the_same():
     world = made(MINUTELY)
     world.now += MINUTE
     due, world.armed = [wake.due for wake in world.armed], []
@@ -380,13 +380,13 @@ def test_a_slot_whose_turn_the_clock_outran_comes_all_the_same():
 
     world.pass_time(3700)
 
-    assert slots_run(world)
+    assert fire_times_run(world)
 
 
 # ── jitter ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_run_starts_later_than_its_slot_by_a_share_of_the_jitter():
+def test_a_run_starts_later_than_its_fire_time_by_a_share_of_the_jitter():
     schedule = ScheduleSpec(every_us=HOUR, jitter_us=30 * MINUTE)
     world = made(schedule)
     for _ in range(10 * 60):
@@ -415,27 +415,29 @@ def test_two_dags_of_one_schedule_start_apart_and_the_same_again():
     assert starts_at(ScheduleSpec(parts=(schedule,)), "UTC", 3 * HOUR, salt="a") == first
 
 
-def test_a_slot_whose_jitter_is_not_over_is_no_latest_one():
+def test_a_fire_time_whose_jitter_is_not_over_is_no_latest_one():
     schedule = ScheduleSpec(every_us=HOUR, jitter_us=30 * MINUTE)
     world = World()
     world.now = 100 * DAY
     world.load(spec(schedule))
-    slots = [100 * DAY + n * HOUR for n in range(2, 60)]
-    late = next(s for s in slots if starts_at(schedule, "UTC", s, salt="dag") - s > 20 * MINUTE)
+    fire_times = [100 * DAY + n * HOUR for n in range(2, 60)]
+    late = next(
+        s for s in fire_times if starts_at(schedule, "UTC", s, salt="dag") - s > 20 * MINUTE
+    )
 
     come_back(world, late + 10 * MINUTE - world.now)
-    assert late not in slots_run(world)
+    assert late not in fire_times_run(world)
     world.finish_all()
     world.pass_time(1800)
 
-    assert slots_run(world)[-2:] == [late - HOUR, late]
+    assert fire_times_run(world)[-2:] == [late - HOUR, late]
 
 
 # ── what is late ────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("fields", [{"skips_missed": True}, {}, {"catchup": True}])
-def test_slots_that_came_while_the_daemon_was_down_are_told_once(fields):
+def test_fire_times_that_came_while_the_daemon_was_down_are_told_once(fields):
     world = World(cpu_slots=50)
     world.memory.late_after_us = LATE_US
     world.load(spec(MINUTELY, start_date=world.now, **fields))
@@ -444,7 +446,7 @@ def test_slots_that_came_while_the_daemon_was_down_are_told_once(fields):
     work_off(world)
 
     assert len(told(world)) == 1
-    assert "slots of its schedule since" in told(world)[0]
+    assert "fire times of its schedule since" in told(world)[0]
     assert world.memory.schedules_late == 1
     come_back(world, MINUTE)
     assert len(told(world)) == 1
@@ -452,7 +454,7 @@ def test_slots_that_came_while_the_daemon_was_down_are_told_once(fields):
     assert len(told(world)) == 2
 
 
-def test_a_slot_that_is_held_back_is_told_when_it_is_late_and_not_again():
+def test_a_fire_time_that_is_held_back_is_told_when_it_is_late_and_not_again():
     world = made(MINUTELY, catchup=True, max_active_runs=1)
     for _ in range(QUEUED_RUNS + 1):
         world.pass_time(60)
@@ -469,23 +471,23 @@ def test_a_slot_that_is_held_back_is_told_when_it_is_late_and_not_again():
     come_back(world, MINUTE)
     work_off(world)
     assert len(told(world)) == 1
-    assert len(slots_run(world)) == len(set(slots_run(world))) > QUEUED_RUNS + 30
+    assert len(fire_times_run(world)) == len(set(fire_times_run(world))) > QUEUED_RUNS + 30
 
 
-def refuse_slot(world: World, dag_id: str) -> None:
-    """What the engine does about a slot that it cannot make."""
+def refuse_fire_time(world: World, dag_id: str) -> None:
+    """What the engine does about a fire time that it cannot make."""
     world.aside(lambda tx: alerts.alert_if_refused(dag_id, "no such zone", tx))
 
 
-def test_a_slot_that_is_refused_again_and_again_is_told_once():
+def test_a_fire_time_that_is_refused_again_and_again_is_told_once():
     world = made(MINUTELY)
-    slot = world.memory.dags["dag"].next_run_at or 0
+    fire_time = world.memory.dags["dag"].next_run_at or 0
     for minutes in (2, 7, 8, 9):
-        world.now = slot + minutes * MINUTE
-        refuse_slot(world, "dag")
+        world.now = fire_time + minutes * MINUTE
+        refuse_fire_time(world, "dag")
         assert len(told(world)) == (minutes > 5)
 
-    refuse_slot(world, "nobody")
+    refuse_fire_time(world, "nobody")
     assert "it cannot be made: no such zone" in told(world)[0]
 
 
@@ -495,13 +497,13 @@ def test_what_people_let_rest_is_not_late():
     world.pass_time(3600)
     world.ask(SetPaused(dag_id="dag", paused=False))
     world.pass_time(0)
-    assert len(slots_run(world)) == 1
+    assert len(fire_times_run(world)) == 1
     world.turn(FileDeleted("dag.py"))
     world.pass_time(3600)
     world.load(spec(MINUTELY))
     world.pass_time(0)
 
-    assert len(slots_run(world)) == 2
+    assert len(fire_times_run(world)) == 2
     assert not told(world)
 
 
@@ -512,7 +514,7 @@ def test_a_schedule_that_is_prolonged_is_not_late():
     world.load(spec(MINUTELY, end_date=world.now + DAY), version="v2")
     world.pass_time(0)
 
-    assert len(slots_run(world)) == 1
+    assert len(fire_times_run(world)) == 1
     assert not told(world)
 
 
@@ -523,7 +525,7 @@ def test_what_was_over_before_a_dag_was_known_is_not_late():
 
     work_off(world)
 
-    assert len(slots_run(world)) == 60
+    assert len(fire_times_run(world)) == 60
     assert not told(world)
 
 
@@ -534,20 +536,20 @@ def test_nothing_is_told_where_nobody_wants_to_know():
     world.restart()
     world.pass_time(0)
 
-    assert len(slots_run(world)) == 1
+    assert len(fire_times_run(world)) == 1
     assert not told(world)
 
 
 # ── whether anything is left to do ──────────────────────────────────────────────────────
 
 
-def test_a_slot_to_come_is_no_work_but_one_that_has_come_is():
+def test_a_fire_time_to_come_is_no_work_but_one_that_has_come_is():
     world = made(MINUTELY)
-    assert not has_slot_due(world.memory, world.now)
+    assert not has_fire_time_due(world.memory, world.now)
 
-    assert has_slot_due(world.memory, world.now + MINUTE)
+    assert has_fire_time_due(world.memory, world.now + MINUTE)
     world.pass_time(60)
-    assert not has_slot_due(world.memory, world.now)
+    assert not has_fire_time_due(world.memory, world.now)
 
 
 @pytest.mark.parametrize(
@@ -560,41 +562,41 @@ def test_a_slot_to_come_is_no_work_but_one_that_has_come_is():
 def test_a_schedule_that_rests_is_no_work(fields):
     world = made(MINUTELY, **fields)
 
-    assert not has_slot_due(world.memory, world.now + DAY)
+    assert not has_fire_time_due(world.memory, world.now + DAY)
 
 
 def test_nor_is_one_that_is_paused_or_gone():
     world = made(MINUTELY)
     world.ask(SetPaused(dag_id="dag", paused=True))
-    assert not has_slot_due(world.memory, world.now + DAY)
+    assert not has_fire_time_due(world.memory, world.now + DAY)
     world.ask(SetPaused(dag_id="dag", paused=False))
-    assert has_slot_due(world.memory, world.now + DAY)
+    assert has_fire_time_due(world.memory, world.now + DAY)
 
     world.turn(FileDeleted("dag.py"))
 
-    assert not has_slot_due(world.memory, world.now + DAY)
+    assert not has_fire_time_due(world.memory, world.now + DAY)
 
 
-def test_slots_to_be_caught_up_are_work_until_the_last_has_its_run():
+def test_fire_times_to_be_caught_up_are_work_until_the_last_has_its_run():
     world = made(MINUTELY)
     world.load(spec(MINUTELY, catchup=True, start_date=world.now - HOUR), version="v2")
-    assert not has_slot_due(world.memory, world.now)  # it was known before: nothing was missed
+    assert not has_fire_time_due(world.memory, world.now)  # it was known before: nothing was missed
 
     world.load(spec(MINUTELY, "new", catchup=True, start_date=world.now - HOUR), version="v3")
 
-    assert has_slot_due(world.memory, world.now)
+    assert has_fire_time_due(world.memory, world.now)
     work_off(world)
-    assert not has_slot_due(world.memory, world.now)
+    assert not has_fire_time_due(world.memory, world.now)
 
 
 def test_a_daemon_that_ends_when_it_is_idle_runs_what_never_ends_once():
     world = World()
     world.memory.rests_after = world.now
     world.load(spec(ON_AND_ON))
-    assert has_slot_due(world.memory, world.now)
+    assert has_fire_time_due(world.memory, world.now)
     world.pass_time(0)
     world.finish_all()
     world.pass_time(60)
 
-    assert len(slots_run(world)) == 1
-    assert not has_slot_due(world.memory, world.now)
+    assert len(fire_times_run(world)) == 1
+    assert not has_fire_time_due(world.memory, world.now)

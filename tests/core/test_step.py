@@ -74,7 +74,7 @@ from aioflow.protocol.requests import (
     ShowPools,
 )
 from tests.core.specs import mapped, task
-from tests.core.test_schedules import slots_run
+from tests.core.test_schedules import fire_times_run
 from tests.core.world import SECOND, World
 
 ONCE = RetryPolicy(tries=1)
@@ -704,20 +704,20 @@ def test_when_the_async_host_dies_only_the_culprit_is_charged_a_try():
     run = world.begin(
         task("bad", body=Body.COROUTINE, retry=ONCE),
         task("good", body=Body.COROUTINE, retry=ONCE),
-        task("parked", sensor=HOURLY, body=Body.COROUTINE, retry=ONCE),
+        task("deferred", sensor=HOURLY, body=Body.COROUTINE, retry=ONCE),
     )
     culprit = world.started("bad").start.task_no
 
     world.turn(HostLost(role="async", culprit=culprit, failure=SEGFAULT, at=world.now))
     assert world.state(run, "bad") == "failed"
     assert world.state(run, "good") == "queued"
-    assert world.state(run, "parked") == "sensing"
+    assert world.state(run, "deferred") == "sensing"
     world.turn(HostUp("async"))
 
     rows = {row.position: row for row in world.rows.tasks.values()}
     assert (rows[1].interruptions, rows[2].interruptions) == (1, 0)
     assert world.started("good").start.start_no == 2
-    assert world.started("parked").start.start_no == 2
+    assert world.started("deferred").start.start_no == 2
 
 
 def lose_async_host(world: World, name: str, failure: Failure = KILLED) -> int:
@@ -926,7 +926,7 @@ def test_why_names_the_parents_that_are_waited_for():
 # ── DAGs and schedules ──────────────────────────────────────────────────────────────────
 
 
-def test_a_schedule_makes_one_run_per_slot():
+def test_a_schedule_makes_one_run_per_fire_time():
     world = World()
     world.load(
         DagSpec(
@@ -945,7 +945,7 @@ def test_a_schedule_makes_one_run_per_slot():
     assert {b - a for a, b in itertools.pairwise(dates)} == {60 * SECOND}
 
 
-def test_without_catchup_only_the_latest_missed_slot_runs():
+def test_without_catchup_only_the_latest_missed_fire_time_runs():
     world = World()
     spec = DagSpec(
         dag_id="dag",
@@ -1465,39 +1465,39 @@ def test_a_catchup_dag_that_comes_back_goes_on_where_it_was():
         world.pass_time(60)
         world.finish_all()
 
-    slots = slots_run(world)
-    assert len(slots) == len(set(slots))
-    assert {b - a for a, b in pairwise(slots)} == {60 * SECOND}
+    fire_times = fire_times_run(world)
+    assert len(fire_times) == len(set(fire_times))
+    assert {b - a for a, b in pairwise(fire_times)} == {60 * SECOND}
 
 
-def test_a_schedule_that_comes_back_never_goes_back_over_slots_that_ran():
+def test_a_schedule_that_comes_back_never_goes_back_over_fire_times_that_ran():
     world = World(cpu_slots=50)
     spec = scheduled(catchup=True, start_date=world.now - 300 * SECOND)
     world.load(spec)
     for _ in range(5):
         world.pass_time(60)
         world.finish_all()
-    before = slots_run(world)
+    before = fire_times_run(world)
     world.load(msgspec.structs.replace(spec, schedule=None), version="v2")
     world.pass_time(120)
-    assert slots_run(world) == before
+    assert fire_times_run(world) == before
     world.load(spec, version="v3")
     for _ in range(3):
         world.pass_time(60)
         world.finish_all()
 
-    slots = slots_run(world)
-    assert len(slots) == len(set(slots)) > len(before)
+    fire_times = fire_times_run(world)
+    assert len(fire_times) == len(set(fire_times)) > len(before)
 
 
-def test_a_changed_schedule_never_goes_back_over_slots_that_ran():
+def test_a_changed_schedule_never_goes_back_over_fire_times_that_ran():
     world = World(cpu_slots=50)
     begins = world.now - 300 * SECOND
     world.load(scheduled(catchup=True, start_date=begins))
     for _ in range(3):
         world.pass_time(60)
         world.finish_all()
-    before = slots_run(world)
+    before = fire_times_run(world)
 
     world.load(
         scheduled(catchup=True, start_date=begins, schedule=ScheduleSpec(every_us=30 * SECOND)),
@@ -1507,7 +1507,7 @@ def test_a_changed_schedule_never_goes_back_over_slots_that_ran():
         world.pass_time(60)
         world.finish_all()
 
-    after = [slot for slot in slots_run(world) if slot not in before]
+    after = [fire_time for fire_time in fire_times_run(world) if fire_time not in before]
     assert after
     assert min(after) > max(before)
 
@@ -1523,7 +1523,7 @@ def test_a_start_date_moved_ahead_is_waited_for():
     assert not world.rows.runs
 
 
-def test_a_flood_of_missed_slots_is_made_as_runs_end():
+def test_a_flood_of_missed_fire_times_is_made_as_runs_end():
     world = World(cpu_slots=50)
     world.load(scheduled(catchup=True, start_date=world.now - 86_400 * SECOND, max_active_runs=1))
     world.pass_time(0)

@@ -10,10 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aioflow.core.scheduling.timetable import (
-    latest_slot,
+    fire_times_between,
+    latest_fire_time,
     missed,
-    next_slot,
-    slots_between,
+    next_fire_time,
     starts_at,
     validate,
 )
@@ -31,8 +31,8 @@ def instant(text):
     return (datetime.fromisoformat(text) - EPOCH) // timedelta(microseconds=1)
 
 
-def local(slot, zone):
-    return (EPOCH + timedelta(microseconds=slot)).astimezone(ZoneInfo(zone))
+def local(fire_time, zone):
+    return (EPOCH + timedelta(microseconds=fire_time)).astimezone(ZoneInfo(zone))
 
 
 def cron(expression):
@@ -40,8 +40,10 @@ def cron(expression):
 
 
 def shown(expression, zone, after, count):
-    slots = slots_between(cron(expression), zone, after=instant(after), until=FAR, limit=count)
-    return [local(slot, zone).strftime("%m-%dT%H:%M%z") for slot in slots]
+    fire_times = fire_times_between(
+        cron(expression), zone, after=instant(after), until=FAR, limit=count
+    )
+    return [local(fire_time, zone).strftime("%m-%dT%H:%M%z") for fire_time in fire_times]
 
 
 # ── when clocks change ──────────────────────────────────────────────────────────────────
@@ -146,17 +148,17 @@ def test_a_cron_fires_by_debians_rule_when_clocks_change(expression, zone, after
     ],
 )
 def test_days_are_understood_as_in_every_cron(expression, after, expected):
-    found = [slot[:5] for slot in shown(expression, "UTC", after, len(expected))]
+    found = [fire_time[:5] for fire_time in shown(expression, "UTC", after, len(expected))]
 
     assert found == expected
 
 
-def test_a_microsecond_decides_whether_a_slot_is_past():
+def test_a_microsecond_decides_whether_a_fire_time_is_past():
     noon = instant("2026-06-01T12:00Z")
     daily = cron("0 12 * * *")
 
-    assert next_slot(daily, "UTC", after=noon - 1) == noon
-    assert next_slot(daily, "UTC", after=noon) == noon + DAY
+    assert next_fire_time(daily, "UTC", after=noon - 1) == noon
+    assert next_fire_time(daily, "UTC", after=noon) == noon + DAY
 
 
 ZONES = [
@@ -212,40 +214,40 @@ def instants(draw):
 
 
 @given(expression=expressions, zone=zones, after=instants() | st.integers(0, 2**52))
-def test_slots_strictly_increase_and_stand_on_the_minutes_they_name(expression, zone, after):
-    slots = slots_between(cron(expression), zone, after=after, until=FAR, limit=12)
+def test_fire_times_strictly_increase_and_stand_on_the_minutes_they_name(expression, zone, after):
+    fire_times = fire_times_between(cron(expression), zone, after=after, until=FAR, limit=12)
 
-    assert len(slots) == 12
-    assert slots[0] > after
-    assert all(early < late for early, late in itertools.pairwise(slots))
+    assert len(fire_times) == 12
+    assert fire_times[0] > after
+    assert all(early < late for early, late in itertools.pairwise(fire_times))
     matches = CronSim(expression, datetime(2000, 1, 1, tzinfo=UTC))
-    for slot in slots:
-        reading = local(slot, zone)
+    for fire_time in fire_times:
+        reading = local(fire_time, zone)
         is_named = reading.minute in matches.minutes and reading.hour in matches.hours
-        assert is_named or _follows_a_gap(slot, zone)
+        assert is_named or _follows_a_gap(fire_time, zone)
 
 
-def _follows_a_gap(slot, zone):
-    before = local(slot - 1, zone)
-    return before.utcoffset() < local(slot, zone).utcoffset()
+def _follows_a_gap(fire_time, zone):
+    before = local(fire_time - 1, zone)
+    return before.utcoffset() < local(fire_time, zone).utcoffset()
 
 
 @given(expression=expressions, zone=zones, after=instants(), part=st.floats(0, 1))
 @example(expression="0 */2 * * *", zone="Australia/Lord_Howe", after=1775307600000000, part=0.99)
 def test_asking_later_does_not_change_what_is_next(expression, zone, after, part):
     schedule = cron(expression)
-    slot = next_slot(schedule, zone, after=after)
-    assert slot is not None
+    fire_time = next_fire_time(schedule, zone, after=after)
+    assert fire_time is not None
 
-    between = after + int((slot - 1 - after) * part)
+    between = after + int((fire_time - 1 - after) * part)
 
-    assert next_slot(schedule, zone, after=between) == slot
+    assert next_fire_time(schedule, zone, after=between) == fire_time
 
 
 @given(zone=zones, after=instants())
 def test_a_daily_job_fires_once_per_local_day(zone, after):
-    slots = slots_between(cron("30 2 * * *"), zone, after=after, until=FAR, limit=6)
-    days = [local(slot, zone).date() for slot in slots]
+    fire_times = fire_times_between(cron("30 2 * * *"), zone, after=after, until=FAR, limit=6)
+    days = [local(fire_time, zone).date() for fire_time in fire_times]
 
     if zone == "Pacific/Apia":  # it skipped a whole day, which fires at the start of the next
         assert days == sorted(days)
@@ -261,9 +263,11 @@ def test_a_daily_job_fires_once_per_local_day(zone, after):
 def test_where_whole_hours_change_wildcards_are_cronsims_own(expression, zone, after):
     theirs = itertools.islice(CronSim(expression, local(after, zone)), 8)
 
-    ours = slots_between(cron(expression), zone, after=after, until=FAR, limit=8)
+    ours = fire_times_between(cron(expression), zone, after=after, until=FAR, limit=8)
 
-    assert [local(slot, "UTC") for slot in ours] == [slot.astimezone(UTC) for slot in theirs]
+    assert [local(fire_time, "UTC") for fire_time in ours] == [
+        fire_time.astimezone(UTC) for fire_time in theirs
+    ]
 
 
 # ── fixed intervals ─────────────────────────────────────────────────────────────────────
@@ -273,11 +277,11 @@ def test_an_interval_is_elapsed_time_from_its_anchor_whatever_clocks_do():
     anchor = instant("2026-03-28T23:10Z")
     schedule = ScheduleSpec(every_us=HOUR, anchor=anchor)
 
-    slots = slots_between(
+    fire_times = fire_times_between(
         schedule, "Europe/Berlin", after=anchor, until=anchor + 4 * HOUR, limit=99
     )
 
-    assert slots == [anchor + n * HOUR for n in range(1, 5)]
+    assert fire_times == [anchor + n * HOUR for n in range(1, 5)]
 
 
 @given(
@@ -286,11 +290,11 @@ def test_an_interval_is_elapsed_time_from_its_anchor_whatever_clocks_do():
     after=st.integers(-(2**50), 2**50),
 )
 def test_the_next_of_an_interval_is_the_first_multiple_that_is_later(every_us, anchor, after):
-    slot = next_slot(ScheduleSpec(every_us=every_us, anchor=anchor), "UTC", after=after)
+    fire_time = next_fire_time(ScheduleSpec(every_us=every_us, anchor=anchor), "UTC", after=after)
 
-    assert slot is not None
-    assert after < slot <= after + every_us
-    assert (slot - anchor) % every_us == 0
+    assert fire_time is not None
+    assert after < fire_time <= after + every_us
+    assert (fire_time - anchor) % every_us == 0
 
 
 # ── what was missed ─────────────────────────────────────────────────────────────────────
@@ -302,7 +306,7 @@ MIDNIGHT = instant("2026-06-01T00:00Z")
 
 @pytest.mark.parametrize("schedule", [HOURLY, EVERY_HOUR], ids=["cron", "interval"])
 @pytest.mark.parametrize(
-    ("hours", "policy", "slots", "cursor"),
+    ("hours", "policy", "fire_times", "cursor"),
     [
         pytest.param(-0.5, "all", [], 0, id="nothing-is-due-yet"),
         pytest.param(0, "all", [0], 1, id="due-to-the-microsecond"),
@@ -311,22 +315,22 @@ MIDNIGHT = instant("2026-06-01T00:00Z")
         pytest.param(-0.5, "latest", [], 0, id="nothing-is-due-yet-without-catchup"),
         pytest.param(0.5, "latest", [0], 1, id="one-was-missed"),
         pytest.param(30, "latest", [30], 31, id="only-the-latest-without-catchup"),
-        pytest.param(30.5, "latest", [30], 31, id="only-the-latest-between-slots"),
+        pytest.param(30.5, "latest", [30], 31, id="only-the-latest-between-fire-times"),
         pytest.param(30.5, "skip", [], 31, id="none-where-they-are-skipped"),
         pytest.param(30.008, "skip", [30], 31, id="but-one-that-has-just-come"),
         pytest.param(-0.5, "skip", [], 0, id="nothing-to-skip-yet"),
     ],
 )
-def test_missed_slots(schedule, hours, policy, slots, cursor):
+def test_missed_fire_times(schedule, hours, policy, fire_times, cursor):
     now = MIDNIGHT + int(hours * HOUR)
 
     found = missed(schedule, "UTC", cursor=MIDNIGHT, now=now, policy=policy, limit=5)
 
-    assert found == ([MIDNIGHT + n * HOUR for n in slots], MIDNIGHT + cursor * HOUR)
+    assert found == ([MIDNIGHT + n * HOUR for n in fire_times], MIDNIGHT + cursor * HOUR)
 
 
 @pytest.mark.parametrize("policy", ["all", "latest", "skip"])
-def test_a_cursor_of_an_older_schedule_moves_to_a_slot_of_the_new_one(policy):
+def test_a_cursor_of_an_older_schedule_moves_to_a_fire_time_of_the_new_one(policy):
     cursor = MIDNIGHT + 10 * 60 * SECOND
 
     for now in (cursor - HOUR, cursor + 60 * SECOND):
@@ -341,18 +345,20 @@ def test_a_cursor_of_an_older_schedule_moves_to_a_slot_of_the_new_one(policy):
     downtime_us=st.integers(0, 2 * DAY),
     limit=st.integers(1, 400),
 )
-def test_catching_up_in_portions_runs_every_slot_once(expression, zone, cursor, downtime_us, limit):
+def test_catching_up_in_portions_runs_every_fire_time_once(
+    expression, zone, cursor, downtime_us, limit
+):
     schedule, now = cron(expression), cursor + downtime_us
-    expected = slots_between(schedule, zone, after=cursor - 1, until=now, limit=10_000)
+    expected = fire_times_between(schedule, zone, after=cursor - 1, until=now, limit=10_000)
 
     ran, at = [], cursor
     while at is not None and at <= now:
-        slots, at = missed(schedule, zone, cursor=at, now=now, policy="all", limit=limit)
-        assert len(slots) <= limit
-        ran += slots
+        fire_times, at = missed(schedule, zone, cursor=at, now=now, policy="all", limit=limit)
+        assert len(fire_times) <= limit
+        ran += fire_times
 
     assert ran == expected
-    assert at == next_slot(schedule, zone, after=now)
+    assert at == next_fire_time(schedule, zone, after=now)
 
 
 @given(
@@ -362,17 +368,19 @@ def test_catching_up_in_portions_runs_every_slot_once(expression, zone, cursor, 
     after=instants(),
     span_us=st.integers(0, DAY),
 )
-def test_the_latest_slot_is_the_last_of_all(schedule, zone, after, span_us):
+def test_the_latest_fire_time_is_the_last_of_all(schedule, zone, after, span_us):
     until = after + min(span_us, 500 * (schedule.every_us or DAY))
-    slots = slots_between(schedule, zone, after=after, until=until, limit=10_000)
+    fire_times = fire_times_between(schedule, zone, after=after, until=until, limit=10_000)
 
-    assert latest_slot(schedule, zone, after=after, until=until) == (slots[-1] if slots else None)
+    assert latest_fire_time(schedule, zone, after=after, until=until) == (
+        fire_times[-1] if fire_times else None
+    )
 
 
-def test_the_latest_slot_of_a_burst_long_past_is_its_last():
+def test_the_latest_fire_time_of_a_burst_long_past_is_its_last():
     until = MIDNIGHT + 20 * HOUR
 
-    latest = latest_slot(cron("*/5 2 * * *"), "UTC", after=MIDNIGHT, until=until)
+    latest = latest_fire_time(cron("*/5 2 * * *"), "UTC", after=MIDNIGHT, until=until)
 
     assert latest == instant("2026-06-01T02:55Z")
 
@@ -380,17 +388,17 @@ def test_the_latest_slot_of_a_burst_long_past_is_its_last():
 def test_years_of_downtime_cost_no_walk_over_every_minute():
     now = instant("2026-06-01T12:34:56Z")
 
-    slots, cursor = missed(
+    fire_times, cursor = missed(
         cron("* * * * *"), "Europe/Berlin", cursor=0, now=now, policy="latest", limit=1
     )
 
-    assert slots == [instant("2026-06-01T12:34Z")]
+    assert fire_times == [instant("2026-06-01T12:34Z")]
     assert cursor == instant("2026-06-01T12:35Z")
 
 
 @st.composite
 def schedules(draw):
-    """Of every kind that has slots, some of them hours apart and shaky."""
+    """Of every kind that has fire times, some of them hours apart and shaky."""
     jitter_us = draw(st.sampled_from([0, 20 * 60 * SECOND, 5 * HOUR]))
     every = ScheduleSpec(every_us=draw(st.integers(1, 4)) * HOUR, jitter_us=jitter_us)
     shaky = ScheduleSpec(cron="0 */2 * * *", jitter_us=jitter_us)
@@ -401,13 +409,13 @@ def schedules(draw):
 
 
 @given(schedule=schedules(), zone=zones, after=instants())
-def test_runs_start_in_the_order_of_their_slots_and_before_the_next_one(schedule, zone, after):
-    slots = slots_between(schedule, zone, after=after, until=FAR, limit=12)
-    starts = [starts_at(schedule, zone, slot, salt="dag") for slot in slots]
+def test_runs_start_in_the_order_of_their_fire_times_and_before_the_next_one(schedule, zone, after):
+    fire_times = fire_times_between(schedule, zone, after=after, until=FAR, limit=12)
+    starts = [starts_at(schedule, zone, fire_time, salt="dag") for fire_time in fire_times]
 
-    for slot, start, following in zip(slots, starts, slots[1:], strict=False):
-        assert slot <= start <= slot + max(5 * HOUR, schedule.jitter_us)
-        assert start - slot <= (following - slot) / 2
+    for fire_time, start, following in zip(fire_times, starts, fire_times[1:], strict=False):
+        assert fire_time <= start <= fire_time + max(5 * HOUR, schedule.jitter_us)
+        assert start - fire_time <= (following - fire_time) / 2
 
 
 @given(
@@ -418,22 +426,28 @@ def test_runs_start_in_the_order_of_their_slots_and_before_the_next_one(schedule
     limit=st.integers(1, 9),
     policy=st.sampled_from(["all", "latest", "skip"]),
 )
-def test_no_slot_runs_before_its_start_or_twice_and_all_run_in_order(
+def test_no_fire_time_runs_before_its_start_or_twice_and_all_run_in_order(
     schedule, zone, cursor, steps, limit, policy
 ):
     assert validate(schedule, zone) is None
-    now, at, ran = cursor, next_slot(schedule, zone, after=cursor - 1), []
+    now, at, ran = cursor, next_fire_time(schedule, zone, after=cursor - 1), []
     for step in steps:
         now += step
         while at is not None and starts_at(schedule, zone, at, salt="dag") <= now:
-            slots, at = missed(
+            fire_times, at = missed(
                 schedule, zone, cursor=at, now=now, policy=policy, limit=limit, salt="dag"
             )
-            assert all(starts_at(schedule, zone, slot, salt="dag") <= now for slot in slots)
-            ran += slots
+            assert all(
+                starts_at(schedule, zone, fire_time, salt="dag") <= now for fire_time in fire_times
+            )
+            ran += fire_times
 
-    expected = slots_between(schedule, zone, after=cursor - 1, until=now, limit=10_000)
-    begun = [slot for slot in expected if starts_at(schedule, zone, slot, salt="dag") <= now]
+    expected = fire_times_between(schedule, zone, after=cursor - 1, until=now, limit=10_000)
+    begun = [
+        fire_time
+        for fire_time in expected
+        if starts_at(schedule, zone, fire_time, salt="dag") <= now
+    ]
     assert ran == sorted(set(ran))
     assert set(ran) <= set(begun)
     if policy == "all":
@@ -505,8 +519,8 @@ def test_a_time_zone_that_does_not_exist_is_named(zone):
     assert repr(zone) in str(finding)
 
 
-def test_a_step_that_an_earlier_version_accepted_still_has_slots():
-    assert next_slot(cron("*/90 * * * *"), "UTC", after=MIDNIGHT) == MIDNIGHT + 3_600 * SECOND
+def test_a_step_that_an_earlier_version_accepted_still_has_fire_times():
+    assert next_fire_time(cron("*/90 * * * *"), "UTC", after=MIDNIGHT) == MIDNIGHT + 3_600 * SECOND
 
 
 @pytest.mark.parametrize("expression", ["*/60 * * * *", "0 */24 * * *", "0 0 1 */12 *"])
@@ -528,7 +542,7 @@ def test_whatever_an_author_writes_is_a_schedule_or_a_finding(text, zone):
     finding = validate(cron(text), zone)
 
     if finding is None:
-        assert next_slot(cron(text), zone, after=MIDNIGHT) is not None
+        assert next_fire_time(cron(text), zone, after=MIDNIGHT) is not None
     else:
         assert isinstance(finding, BadSchedule)
 
@@ -536,7 +550,7 @@ def test_whatever_an_author_writes_is_a_schedule_or_a_finding(text, zone):
 @pytest.mark.parametrize("after", [-(2**63), 2**63 - 1])
 @pytest.mark.parametrize("zone", ["UTC", "Pacific/Apia", "America/New_York"])
 @pytest.mark.parametrize("expression", ["* * * * *", "0 0 29 2 *"])
-def test_at_the_end_of_time_there_is_no_next_slot_and_at_its_beginning_there_is(
+def test_at_the_end_of_time_there_is_no_next_fire_time_and_at_its_beginning_there_is(
     expression, zone, after
 ):
-    assert (next_slot(cron(expression), zone, after=after) is None) is (after > 0)
+    assert (next_fire_time(cron(expression), zone, after=after) is None) is (after > 0)

@@ -46,7 +46,7 @@ async def test_an_answer_comes_to_whoever_asked():
 
     assert [order.host for order in wire.orders] == [HOST, HOST]
     assert {(order.after, order.count) for order in wire.orders} == {(5, 2)}
-    assert [answer.slots for (answer,) in (first, second)] == [(1,), (2,)]
+    assert [answer.fire_times for (answer,) in (first, second)] == [(1,), (2,)]
 
 
 async def test_one_that_stands_still_is_named_and_its_loss_is_told_to_all_that_asked():

@@ -32,7 +32,7 @@ def clock_steps(folder: Path, *steps: int, count: int = 80, running: int = 10) -
     ground, gate = Ground(folder), folder / "gate"
     slots = ("--cpu-slots", str(running))  # one of those that run takes none
     with ground.daemon(*slots).wrap((), **shim.environment) as daemon:
-        run_id = _parked(ground, daemon, gate, count, running)
+        run_id = _deferred(ground, daemon, gate, count, running)
         before = _pids(daemon)
         for step in steps:
             shim.set(step)
@@ -53,23 +53,23 @@ def clock_steps(folder: Path, *steps: int, count: int = 80, running: int = 10) -
 
 
 def schedule_steps(folder: Path) -> dict[str, int]:
-    """A schedule goes on after each step, and no slot of it runs twice."""
+    """A schedule goes on after each step, and no fire time of it runs twice."""
     shim = tools.ClockShim(folder)
     ground = Ground(folder)
     counts = []
     with ground.daemon(dags=TICKS).wrap((), **shim.environment) as daemon:
         for offset in (0, 6 * HOUR, 4 * HOUR, 6 * HOUR):
             shim.set(offset)
-            known = _slots(daemon)
-            eventually(lambda known=known: len(_slots(daemon) - known) >= 3, 45.0)  # type: ignore[misc]
-            counts.append(len(_slots(daemon)))
+            known = _fire_times(daemon)
+            eventually(lambda known=known: len(_fire_times(daemon) - known) >= 3, 45.0)  # type: ignore[misc]
+            counts.append(len(_fire_times(daemon)))
         runs = daemon.get("/api/v1/runs?dag=ticks&limit=1000")[1]
         dates = Counter(run["logical_date"] for run in runs)
         assert max(dates.values()) == 1, dates.most_common(3)
         for run in runs:
             assert run["state"] in {"queued", "running", "success"}, run
         ground.judge_database()
-    return {"slots": len(dates), "before_the_step_back": counts[1], "after_it": counts[2]}
+    return {"fire_times": len(dates), "before_the_step_back": counts[1], "after_it": counts[2]}
 
 
 def length_steps(folder: Path) -> dict[str, int]:
@@ -103,7 +103,7 @@ def stand_still(folder: Path, role: str, seconds: float) -> dict[str, float]:
     """The daemon or a child stands still for a while; then all goes on as if it had not."""
     ground, gate = Ground(folder), folder / "gate"
     with ground.daemon() as daemon:
-        run_id = _parked(ground, daemon, gate, 20)
+        run_id = _deferred(ground, daemon, gate, 20)
         before = _pids(daemon)
         pids = [daemon.process.pid] if role == "daemon" else daemon.children(role)
         with tools.stopped(pids):
@@ -127,7 +127,7 @@ def frozen_worker(folder: Path) -> dict[str, float]:
     """A worker is stopped for good while its task runs: it is killed, and the task begins again."""
     ground, gate = Ground(folder), folder / "gate"
     with ground.daemon("--cpu-slots", "1") as daemon:
-        run_id = _parked(ground, daemon, gate, 1)
+        run_id = _deferred(ground, daemon, gate, 1)
         (pid,) = {line.pid for line in ground.begun(run_id) if line.task_id == "busy"}
         began = time.monotonic()
         os.kill(pid, signal.SIGSTOP)
@@ -151,10 +151,10 @@ def frozen_worker(folder: Path) -> dict[str, float]:
     return {"noticed_seconds": round(noticed, 1), "began_again_seconds": round(began_again, 1)}
 
 
-def _parked(ground: Ground, daemon: Victim, gate: Path, count: int, running: int = 2) -> str:
+def _deferred(ground: Ground, daemon: Victim, gate: Path, count: int, running: int = 2) -> str:
     """Start a run with tasks deferred and running; return it when they are."""
     run_id = ground.ask_until_answered(
-        daemon, dag_id="parked", gate=str(gate), count=count, running=running - 1
+        daemon, dag_id="deferred", gate=str(gate), count=count, running=running - 1
     )
     ground.acknowledged.clear()  # judged here, not as a run of ``small``
 
@@ -192,7 +192,7 @@ def _turns(daemon: Victim) -> int:
 def _assert_once(ground: Ground, run_id: str, tasks: list[Any], count: int) -> None:
     begun = Counter((line.task_id, line.map_index) for line in ground.begun(run_id))
     assert set(begun.values()) == {1}, {name: times for name, times in begun.items() if times > 1}
-    assert sum(name == "parked" for name, _ in begun) == count
+    assert sum(name == "deferred" for name, _ in begun) == count
     assert all(task["try_number"] == 1 for task in tasks), tasks
 
 
@@ -208,5 +208,5 @@ def _pids(daemon: Victim) -> dict[str, list[int]]:
     return {role: sorted(daemon.children(role)) for role in ROLES[1:]}
 
 
-def _slots(daemon: Victim) -> set[str]:
+def _fire_times(daemon: Victim) -> set[str]:
     return {run["logical_date"] for run in daemon.get("/api/v1/runs?dag=ticks&limit=1000")[1]}

@@ -49,10 +49,10 @@ for number in range({dags}):
 
 
 def three_days_down(folder: Path, *, minutes: int) -> dict[str, Any]:
-    """Judge what runs after three days: each slot once, live ones in time, answers at once.
+    """Judge what runs after three days: each fire time once, live ones in time, answers at once.
 
     Args:
-        minutes: How many live slots are waited for after the start.
+        minutes: How many live fire times are waited for after the start.
     """
     shim, ground, dags = tools.ClockShim(folder), Ground(folder), folder / "dags"
     dags.mkdir()
@@ -62,7 +62,7 @@ def three_days_down(folder: Path, *, minutes: int) -> dict[str, Any]:
         eventually(lambda: len(daemon.get("/api/v1/dags")[1]) == DAGS, 30.0)
         stopped = shim.now(0)
         assert daemon.stop() == 0
-        # It comes back half a minute before a slot.
+        # It comes back half a minute before a fire time.
         offset = DOWN_SECONDS + round(MINUTE / 2 - stopped % MINUTE)
         shim.set(offset)
         began = shim.now(offset)
@@ -77,7 +77,7 @@ def three_days_down(folder: Path, *, minutes: int) -> dict[str, Any]:
     assert len(alerts) == DAGS
     ground.judge_database()
     ground.judge_nobody_left()
-    caught_up = sum(len(slots) for name, slots in runs.items() if name.startswith("all"))
+    caught_up = sum(len(fire_times) for name, fire_times in runs.items() if name.startswith("all"))
     return {
         "dags": DAGS,
         "caught_up": caught_up,
@@ -98,7 +98,7 @@ def _ask_until(daemon: Victim, shim: tools.ClockShim, offset: int, until: float)
 
 
 def _runs(database: Path) -> dict[str, list[tuple[float, float]]]:
-    """The slots of each DAG with the instants at which their runs were made."""
+    """The fire times of each DAG with the instants at which their runs were made."""
     connection = open_reader(database)
     try:
         rows = connection.execute(
@@ -108,8 +108,8 @@ def _runs(database: Path) -> dict[str, list[tuple[float, float]]]:
     finally:
         connection.close()
     found: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    for dag_id, slot, made in rows:
-        found[dag_id].append((slot / 1e6, made / 1e6))
+    for dag_id, fire_time, made in rows:
+        found[dag_id].append((fire_time / 1e6, made / 1e6))
     return found
 
 
@@ -125,19 +125,19 @@ def _judge(
     latest = 0.0
     assert len(runs) == DAGS
     for dag_id, made in runs.items():
-        slots = [slot for slot, _ in made]
-        assert max(Counter(slots).values()) == 1, f"a slot of {dag_id} has two runs"
-        assert slots == sorted(slots), f"slots of {dag_id} are out of order"
-        missed = [slot for slot in slots if stopped < slot < began]
+        fire_times = [fire_time for fire_time, _ in made]
+        assert max(Counter(fire_times).values()) == 1, f"a fire time of {dag_id} has two runs"
+        assert fire_times == sorted(fire_times), f"fire times of {dag_id} are out of order"
+        missed = [fire_time for fire_time in fire_times if stopped < fire_time < began]
         if dag_id.startswith("all"):
-            steps = {later - slot for slot, later in itertools.pairwise(slots)}
-            assert steps == {MINUTE}, f"{dag_id} left slots out: {steps}"
+            steps = {later - fire_time for fire_time, later in itertools.pairwise(fire_times)}
+            assert steps == {MINUTE}, f"{dag_id} left fire times out: {steps}"
             continue
-        # Half a minute before the start there was a slot, which no policy need have missed.
-        assert len(missed) <= 1, f"{dag_id} ran {len(missed)} missed slots"
+        # Half a minute before the start there was a fire time, which no policy need have missed.
+        assert len(missed) <= 1, f"{dag_id} ran {len(missed)} missed fire times"
         assert dag_id.startswith("skip") or missed, f"{dag_id} did not run the latest"
-        assert live <= set(slots), f"{dag_id} had no run for a live slot"
-        latest = max([latest, *(at - slot for slot, at in made if slot in live)])
+        assert live <= set(fire_times), f"{dag_id} had no run for a live fire time"
+        latest = max([latest, *(at - fire_time for fire_time, at in made if fire_time in live)])
     return latest
 
 

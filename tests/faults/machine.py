@@ -114,7 +114,7 @@ def trigger_hosts_killed(folder: Path, times: int, count: int = 20) -> dict[str,
     killed: list[int] = []
     hosted, began_all = 0.0, time.monotonic()
     with ground.daemon() as daemon:
-        run_id = ground.ask_until_answered(daemon, dag_id="parked", gate=str(gate), count=count)
+        run_id = ground.ask_until_answered(daemon, dag_id="deferred", gate=str(gate), count=count)
         ground.acknowledged.clear()  # judged here, not as a run of ``small``
         eventually(lambda: daemon.run(run_id, limit=1)["counts"].get("deferred") == count)
         for number in range(times):
@@ -128,7 +128,7 @@ def trigger_hosts_killed(folder: Path, times: int, count: int = 20) -> dict[str,
         opened = time.monotonic()
         assert daemon.wait(run_id)["state"] == "success", daemon.run(run_id)
         fired = time.monotonic() - opened
-        begun = [line.map_index for line in ground.begun(run_id) if line.task_id == "parked"]
+        begun = [line.map_index for line in ground.begun(run_id) if line.task_id == "deferred"]
         assert sorted(begun) == list(range(count)), begun
         lines = sum(daemon.judge_log(0, time.monotonic() - began_all).values())
         ground.judge_database()
@@ -182,7 +182,7 @@ def _opened(
 ) -> float:
     """Have so many wait for a file, and make it; each is told once. Return how long that took."""
     gate = ground.folder / name
-    run_id = ground.ask_until_answered(daemon, dag_id="parked", gate=str(gate), count=count)
+    run_id = ground.ask_until_answered(daemon, dag_id="deferred", gate=str(gate), count=count)
     ground.acknowledged.clear()  # judged here, not as a run of ``small``
     eventually(lambda: daemon.run(run_id, limit=1)["counts"].get("deferred") == count)
     _wait_for_hostings(ground, run_id, count)
@@ -190,7 +190,7 @@ def _opened(
     gate.write_text("open")
     opened = time.monotonic()
     assert daemon.wait(run_id)["state"] == "success", daemon.run(run_id)
-    begun = [line.map_index for line in ground.begun(run_id) if line.task_id == "parked"]
+    begun = [line.map_index for line in ground.begun(run_id) if line.task_id == "deferred"]
     assert sorted(begun) == list(range(count)), begun
     return time.monotonic() - opened
 

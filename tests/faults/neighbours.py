@@ -53,7 +53,7 @@ def misbehaving(
         _settle(daemon)
         plan = {"seconds": seconds, "instants": instants, "arrivals": arrivals}
         conf = {"ledger": str(ground.ledger), "files": str(files), **plan}
-        healthy, begin = _park(daemon, ground, conf, instants + arrivals)
+        healthy, begin = _defer(daemon, ground, conf, instants + arrivals)
         replaced = _replaced(daemon)
         with _files(files, begin, seconds, arrivals), _lag(daemon) as lags:
             runs = _start(daemon, folder, begin, seconds)
@@ -76,7 +76,9 @@ def _settle(daemon: Victim) -> None:
     daemon.child("triggers")
 
 
-def _park(daemon: Victim, ground: Ground, conf: dict[str, object], count: int) -> tuple[str, float]:
+def _defer(
+    daemon: Victim, ground: Ground, conf: dict[str, object], count: int
+) -> tuple[str, float]:
     """Have so many wait before the first is due; return their run, and that instant.
 
     Where the machine is too slow for that, anew with a longer lead.

@@ -29,8 +29,10 @@ def postgres_restarted(folder: Path, *, times: int, seconds: float) -> dict[str,
         daemon = Victim(ground.home, DAGS, db=server.url, flags=("--cpu-slots", "2"))
         with daemon:
             asked = {"count": COUNT, "seconds": 0.1}
-            parked = ground.ask_until_answered(daemon, dag_id="parked", gate=str(gate), running=0)
-            eventually(lambda: daemon.run(parked, limit=1)["counts"].get("deferred") == 20)
+            deferred = ground.ask_until_answered(
+                daemon, dag_id="deferred", gate=str(gate), running=0
+            )
+            eventually(lambda: daemon.run(deferred, limit=1)["counts"].get("deferred") == 20)
             for _ in range(times):
                 run_id = ground.ask_until_answered(daemon, **asked)
                 eventually(lambda run_id=run_id: len(ground.begun(run_id)) >= 4)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""A backfill whose daemon is killed again and again: each slot gets its run, and one only."""
+"""A backfill whose daemon is killed again and again: each fire time gets its run, and one only."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def has_made(daemon: SharedDaemon, dag_id: str, least: int) -> bool:
         pytest.param("thrice", (3, 9, 18), id="killed-thrice", marks=pytest.mark.nightly),
     ],
 )
-def test_each_slot_has_one_run_though_the_daemon_is_killed_again_and_again(
+def test_each_fire_time_has_one_run_though_the_daemon_is_killed_again_and_again(
     killed_daemon: SharedDaemon, tmp_path: Path, dag_id: str, kills_at: tuple[int, ...]
 ) -> None:
     daemon, booked = killed_daemon, tmp_path / "booked"
@@ -68,10 +68,10 @@ def test_each_slot_has_one_run_though_the_daemon_is_killed_again_and_again(
     _, done = daemon.get(path)
     with daemon.database() as db:
         found = db.execute(f"SELECT logical_date {MADE} ORDER BY run_no", (dag_id,))
-        slots = [row[0] for row in found]
+        fire_times = [row[0] for row in found]
 
     assert status == 201
     assert (done["made"], done["runs"]) == (DAYS, {"success": DAYS})
-    assert slots == sorted(slots, reverse=True)
-    assert len(set(slots)) == DAYS
+    assert fire_times == sorted(fire_times, reverse=True)
+    assert len(set(fire_times)) == DAYS
     assert set(booked.read_text().split()) == {f"2026-01-{day:02}" for day in range(1, DAYS + 1)}

@@ -65,22 +65,24 @@ def test_a_segfault_costs_its_own_try_only(daemon):
     }
 
 
-def test_a_coroutine_that_segfaults_charges_none_of_a_hundred_parked_neighbours(daemon, tmp_path):
+def test_a_coroutine_that_segfaults_charges_none_of_a_hundred_suspended_neighbours(
+    daemon, tmp_path
+):
     path = tmp_path / "go"
     neighbours = daemon.trigger("neighbours", {"path": str(path)})
 
-    def parked() -> bool:
+    def suspended() -> bool:
         return daemon.run(neighbours, limit=1)["counts"].get("sensing") == 100
 
-    eventually(parked)
+    eventually(suspended)
 
     state, tasks, _ = finish(daemon, "segfaulting_async")
     assert state == "failed"
     assert reason(tasks["segfault_in_the_host", -1]) == "crashed"
 
-    eventually(parked)
+    eventually(suspended)
     found = daemon.run(neighbours)
-    rows = [t for t in found["tasks"] if t["task_id"] == "parked"]
+    rows = [t for t in found["tasks"] if t["task_id"] == "suspended"]
     assert {(t["interruptions"], t["try_number"]) for t in rows} == {(0, 1)}
     assert found["state"] == "running"
     daemon.request("POST", f"/api/v1/runs/{neighbours}/cancel")

@@ -134,7 +134,7 @@ def has_done(out: Path, number: int) -> bool:
     return steps(out)[number] > 0
 
 
-def is_parked_after(
+def is_suspended_after(
     daemon: DaemonProcess, run_id: str, out: Path, number: int | None = None
 ) -> bool:
     done = out.exists() if number is None else has_done(out, number)
@@ -166,7 +166,7 @@ def test_a_kill_between_any_two_calls_repeats_no_step(daemon_on, out, kills, dat
     daemon.add("durable.py", DAGS)
     run_id = daemon.trigger("gates", {"folder": str(out)})
     for number, what in enumerate(kills):
-        eventually(partial(is_parked_after, daemon, run_id, out, number))
+        eventually(partial(is_suspended_after, daemon, run_id, out, number))
         strike(daemon, what)
         eventually(lambda: state(daemon, run_id) == "deferred")
         (out / f"gate-{number}").touch()
@@ -262,7 +262,7 @@ def test_runs_of_two_versions_go_on_with_the_calls_of_their_own(killed_daemon, o
         daemon.add("versions.py", TWO_VERSIONS.replace("{name}", name))
         eventually(partial(is_newer, daemon, was))
         runs.append(daemon.trigger("versions", {"folder": str(out)}))
-        eventually(partial(is_parked_after, daemon, runs[-1], out / name))
+        eventually(partial(is_suspended_after, daemon, runs[-1], out / name))
     strike(daemon, "everything")
     strike(daemon, "async")
     (out / "gate").touch()
@@ -360,7 +360,7 @@ def test_a_host_that_is_short_of_memory_finishes_what_it_had_let_go(tmp_path, ou
     with daemon:
         run_id = daemon.trigger("gates", {"folder": str(out)})
         for number in range(ROUNDS):
-            eventually(partial(is_parked_after, daemon, run_id, out, number))
+            eventually(partial(is_suspended_after, daemon, run_id, out, number))
             (out / f"gate-{number}").touch()
         daemon.wait(run_id)
         [task] = daemon.run(run_id)["tasks"]

@@ -90,8 +90,8 @@ WRONG = ("raises", "hangs", "naive", "back", "dies", "ends")
 FAR = "2100-01-01T00:00:00Z"
 GOES_WRONG = [
     ("raises", "request.timetable_failed", "LookupError: no calendar of that year"),
-    ("naive", "request.timetable_failed", "a slot has a time zone"),
-    ("back", "request.timetable_failed", "as the slot after"),
+    ("naive", "request.timetable_failed", "a fire time has a time zone"),
+    ("back", "request.timetable_failed", "as the fire time after"),
     ("dies", "request.timetable_silent", "its host was lost while it was asked"),
 ]
 
@@ -126,7 +126,7 @@ def left(daemon: DaemonProcess, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return home
 
 
-def next_slots(home, dag_id: str, *words: object, silent: str = "that is not wanted") -> Done:
+def next_fire_times(home, dag_id: str, *words: object, silent: str = "that is not wanted") -> Done:
     """Ask as soon as there is somebody to ask: another test may have had the host die.
 
     Args:
@@ -146,8 +146,8 @@ def waited_for(daemon: DaemonProcess, dag_id: str) -> Any:
     return next((dag["next_run_at"] for dag in dags if dag["dag_id"] == dag_id), None)
 
 
-def test_its_next_slots_are_listed_and_the_one_it_waits_for_is_shown(daemon, home):
-    assert next_slots(home, "hours", "--json").json == [
+def test_its_next_fire_times_are_listed_and_the_one_it_waits_for_is_shown(daemon, home):
+    assert next_fire_times(home, "hours", "--json").json == [
         "2100-01-01T02:00:00Z",
         "2100-01-01T04:00:00Z",
     ]
@@ -159,7 +159,7 @@ def test_its_next_slots_are_listed_and_the_one_it_waits_for_is_shown(daemon, hom
 
 
 def test_no_process_of_the_daemon_or_the_command_runs_its_code(daemon, home):
-    done = next_slots(home, "hours", "--json")
+    done = next_fire_times(home, "hours", "--json")
 
     assert done.status == 0
     pids = {int(pid) for pid in (daemon.home.parent / "pids").read_text().split()}
@@ -171,29 +171,29 @@ def test_no_process_of_the_daemon_or_the_command_runs_its_code(daemon, home):
     ("dag_id", "code", "said"), [*GOES_WRONG, ("hangs", "request.timetable_silent", "")]
 )
 def test_one_that_goes_wrong_says_how_and_what_to_do(daemon, home, dag_id, code, said):
-    done = next_slots(home, dag_id, silent=said)
+    done = next_fire_times(home, dag_id, silent=said)
 
     assert (done.status, code in done.err, said in done.err) == (1, True, True), done.err
 
 
 def test_one_that_has_come_to_its_end_says_so(daemon, home):
-    assert "has come to its end" in next_slots(home, "ends").err
+    assert "has come to its end" in next_fire_times(home, "ends").err
 
 
 def test_one_that_hangs_is_named_and_goes_into_quarantine_and_the_others_go_on(daemon, home):
-    next_slots(home, "hangs", silent="")
+    next_fire_times(home, "hangs", silent="")
 
     def named() -> bool:
         _, slow = daemon.get("/api/v1/triggers/slow")
         return any(one["name"].endswith(":Hangs") and one["quarantined"] for one in slow)
 
     eventually(named, timeout=60)
-    assert next_slots(home, "hours").status == 0
+    assert next_fire_times(home, "hours").status == 0
     eventually(lambda: waited_for(daemon, "raises"), timeout=60)
 
 
 def test_without_a_daemon_a_child_of_the_command_answers(left):
-    assert next_slots(left, "hours", "--json").json == [
+    assert next_fire_times(left, "hours", "--json").json == [
         "2100-01-01T02:00:00Z",
         "2100-01-01T04:00:00Z",
     ]
@@ -203,12 +203,12 @@ def test_without_a_daemon_a_child_of_the_command_answers(left):
     ("dag_id", "code", "said"), [*GOES_WRONG, ("hangs", "request.timetable_silent", "within 5 s")]
 )
 def test_without_a_daemon_what_goes_wrong_is_said_alike(left, dag_id, code, said):
-    done = next_slots(left, dag_id, silent=said)
+    done = next_fire_times(left, dag_id, silent=said)
 
     assert (done.status, code in done.err, said in done.err) == (1, True, True), done.err
 
 
-def test_without_a_daemon_nobody_waits_for_a_slot(left):
+def test_without_a_daemon_nobody_waits_for_a_fire_time(left):
     dags = run("dags", "list", "--json", home=left).json
 
     assert {dag["next_run_at"] for dag in dags} == {None}

@@ -103,7 +103,7 @@ class AsyncHost:
 
     def _resume(self, order: ResumeCoroutine) -> None:
         hosted = self.hosted.get((order.task_no, order.was_start_no))
-        if isinstance(hosted, Coroutine) and hosted.is_parked:
+        if isinstance(hosted, Coroutine) and hosted.is_suspended:
             del self.hosted[hosted.body.key]
             hosted.body.key = (order.task_no, order.start_no)
             self.hosted[hosted.body.key] = hosted
@@ -133,7 +133,7 @@ class AsyncHost:
     def forget(self, run_no: int) -> None:
         """Drop the suspended coroutines of a run that has ended: they will never be resumed."""
         for hosted in list(self.hosted.values()):
-            if hosted.run_no == run_no and isinstance(hosted, Coroutine) and hosted.is_parked:
+            if hosted.run_no == run_no and isinstance(hosted, Coroutine) and hosted.is_suspended:
                 self.let_go(hosted)
 
     # ── for the hosted ones ─────────────────────────────────────────────────────────────
@@ -156,7 +156,7 @@ class AsyncHost:
 
     def _of_task(self, task_no: int) -> list[Hosted]:
         found = [hosted for key, hosted in self.hosted.items() if key[0] == task_no]
-        return [hosted for hosted in found if isinstance(hosted, Coroutine) and hosted.is_parked]
+        return [hosted for hosted in found if isinstance(hosted, Coroutine) and hosted.is_suspended]
 
     def _perhaps_die(self) -> None:
         if self.stage.faults.happens("async host dies"):
@@ -204,14 +204,14 @@ class Coroutine:
 
     Attributes:
         made: Number of calls made, including recorded ones.
-        is_parked: Whether it is suspended in a call until that is answered.
+        is_suspended: Whether it is suspended in a call until that is answered.
     """
 
     def __init__(self, host: AsyncHost, effect: StartTry) -> None:
         self.body = Body(host.stage, effect)
         self.run_no = effect.start.run_no
         self.made = 0
-        self.is_parked = False
+        self.is_suspended = False
         self._host = host
         self._start = effect.start
         self._told = host.stage.ledger.told
@@ -270,7 +270,7 @@ class Coroutine:
         """Receive the stored answer to the call in progress."""
         if not self._is_waiting:
             return
-        self._is_waiting = self.is_parked = False
+        self._is_waiting = self.is_suspended = False
         if self._calls[self.made].kind in {"step", "now"}:
             body, failure = self._own
         self._later(lambda: self._hear(body, failure))
@@ -379,9 +379,9 @@ class Coroutine:
                 )
                 report = Awaiting(*timed, triggers, call.timeout_us)
         self._is_waiting = True
-        self.is_parked = isinstance(report, Awaiting | NextEventRequested | RunCalled)
+        self.is_suspended = isinstance(report, Awaiting | NextEventRequested | RunCalled)
         self._host.line.say(report)
-        if self.is_parked:
+        if self.is_suspended:
             self._mishap()
 
     def _dag_of(self, call: Call) -> str:
@@ -415,19 +415,19 @@ class Coroutine:
         host, stage, made = self._host, self._host.stage, self.made
         delay = stage.rng.choice((0, 1_000, 5 * SECOND))
 
-        def while_parked(function: Any) -> None:
+        def while_suspended(function: Any) -> None:
             host.after(self, delay, lambda: function() if self._is_still(made) else None)
 
         if stage.faults.happens("evicted"):
-            while_parked(lambda: host.let_go(self))
-        elif stage.faults.happens("fails while parked"):
+            while_suspended(lambda: host.let_go(self))
+        elif stage.faults.happens("fails while suspended"):
             interrupted = stage.rng.random() < 0.3
-            while_parked(
+            while_suspended(
                 lambda: host.let_go(self, self._failed("cut short", interrupted=interrupted))
             )
 
     def _is_still(self, made: int) -> bool:
-        return self.is_parked and self.made == made
+        return self.is_suspended and self.made == made
 
     def _failed(self, message: str, *, interrupted: bool = False) -> Failed:
         reason = "interrupted" if interrupted else "raised"

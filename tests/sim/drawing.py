@@ -142,7 +142,7 @@ _TURNS: tuple[_Choice, ...] = (
     (cancel, "BATCH_ROWS", (3, 1)),
     (event_runs, "RUNS_AHEAD", (3, 1)),
     (event_runs, "PENDING_LIMIT", (3, 2)),
-    (backfills, "SLOTS_AT_ONCE", (2, 1)),
+    (backfills, "FIRE_TIMES_AT_ONCE", (2, 1)),
     (backfills, "BACK_AT_ONCE", (2, 1)),
 )
 

@@ -38,7 +38,7 @@ KINDS = {
     "no room": 0.1,
     "trigger stalls": 0.3,
     "evicted": 0.6,
-    "fails while parked": 0.1,
+    "fails while suspended": 0.1,
     "code changes": 0.8,
     "clock steps": 0.01,
     "operator": 0.2,

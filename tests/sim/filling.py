@@ -1,7 +1,7 @@
 """Backfills: the requests for them, and the invariant of their runs.
 
-I25 of ``tests.sim.invariants``: each slot of the range is handled once; the number of active runs
-stays within the limit; and no task of a backfill begins before one of another run that could.
+I25 of ``tests.sim.invariants``: each fire time of the range is handled once; the number of active
+runs stays within the limit; and no task of a backfill begins before one of another run that could.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def hold(node: Any, turn: Any) -> None:
     """I25: check one commit."""
     fresh = [run for run in turn.batch.new_runs if run.backfill is not None]
     for run in fresh:
-        _is_for_a_slot(node, run)
+        _is_for_a_fire_time(node, run)
         _was_wanted(node, turn, run)
     for number in sorted({run.backfill for run in fresh if run.backfill is not None}):
         _has_no_more_than_it_may(node, number)
@@ -129,23 +129,23 @@ def hold(node: Any, turn: Any) -> None:
         _nobody_else_waits(node, start)
 
 
-def _is_for_a_slot(node: Any, run: RunRow) -> None:
+def _is_for_a_fire_time(node: Any, run: RunRow) -> None:
     row: BackfillRow = node.tables.backfills[run.backfill]
     spec: DagSpec = node.tables.specs[run.version, run.dag_id]
     date = run.logical_date
     assert date is not None
     assert spec.schedule is not None
-    slot = timetable.next_slot(spec.schedule, spec.timezone, after=date - 1)
-    if (row.dag_id, run.cause, slot) != (run.dag_id, "backfill", date):
-        raise Broken("I25 backfills", f"{run} is for no slot of {row}")
+    fire_time = timetable.next_fire_time(spec.schedule, spec.timezone, after=date - 1)
+    if (row.dag_id, run.cause, fire_time) != (run.dag_id, "backfill", date):
+        raise Broken("I25 backfills", f"{run} is for no fire time of {row}")
     if not row.first <= date <= row.last:
         raise Broken("I25 backfills", f"{run} is out of the range of {row}")
     if node.tables.filled[row.backfill_no, date] != 1:
-        raise Broken("I25 backfills", f"{run} is for a slot that {row} has filled")
+        raise Broken("I25 backfills", f"{run} is for a fire time that {row} has filled")
 
 
 def _was_wanted(node: Any, turn: Any, run: RunRow) -> None:
-    """Check that the backfill wants a run, given the newest run of the slot."""
+    """Check that the backfill wants a run, given the newest run of the fire time."""
     row = node.tables.backfills[run.backfill]
     new = {made.run_no for made in turn.batch.new_runs}
     before = [
@@ -186,11 +186,11 @@ def _has_dealt_with_all(node: Any, row: BackfillRow) -> None:
     schedule = specs[0].schedule
     if schedule is None or any(spec.schedule != schedule for spec in specs):
         return
-    slots = timetable.slots_between(
+    fire_times = timetable.fire_times_between(
         schedule, specs[0].timezone, after=row.first - 1, until=row.last, limit=10_000
     )
-    if row.made + row.skipped != len(slots):
-        raise Broken("I25 backfills", f"{row} is done, and there are {len(slots)} slots")
+    if row.made + row.skipped != len(fire_times):
+        raise Broken("I25 backfills", f"{row} is done, and there are {len(fire_times)} fire times")
 
 
 def _nobody_else_waits(node: Any, start: StartTry) -> None:

@@ -26,7 +26,7 @@ class Generator:
     def __init__(self, host: Any, effect: StartTry) -> None:
         self.body = Body(host.stage, effect)
         self.run_no = effect.start.run_no
-        self.is_parked = False
+        self.is_suspended = False
         self._host = host
         self._start = effect.start
         self._at = effect.start.stored

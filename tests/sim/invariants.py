@@ -25,6 +25,7 @@ from aioflow.protocol.requests import SetPaused
 from tests.sim import (
     called,
     counting,
+    deferral,
     erasing,
     evented,
     filling,
@@ -33,7 +34,6 @@ from tests.sim import (
     loops,
     operating,
     owing,
-    parked,
     past,
     ruled,
     stored,
@@ -99,7 +99,7 @@ def check(node: Any, turn: Turn) -> None:
     steps_are_legal(node, turn)
     run_moves_are_legal(node, turn)
     limits.hold(node, turn.batch, turn.starts)
-    parked.hold(node, turn)
+    deferral.hold(node, turn)
     past.nothing_starts_before_its_past(node, turn.batch)
     called.runs_answer_their_callers(node)
     streaming.hold(node, turn)
@@ -110,7 +110,7 @@ def check(node: Any, turn: Turn) -> None:
     filling.hold(node, turn)
     tries_are_charged_within_limits(node, turn)
     widths_never_change(node, turn)
-    slots_of_a_schedule_and_keys_have_one_run(node, turn)
+    fire_times_and_keys_have_one_run(node, turn)
     cancelled_runs_start_nothing(node, turn)
     effects_match_the_ledger(node, turn)
     stored.instants_follow_each_other(node, turn.batch, turn.before.rows)
@@ -267,19 +267,19 @@ def _same_tallies(node: Any, run: Run) -> None:
         raise Broken("I9 tallies", f"run {run_no} counts {run.running} running, {running} do")
 
 
-# ── I11: one run per slot and key ───────────────────────────────────────────────────────
+# ── I11: one run per fire time and key ───────────────────────────────────────────────────────
 
 
-def slots_of_a_schedule_and_keys_have_one_run(node: Any, turn: Turn) -> None:
-    """I11: check that a schedule slot has one run, and that a key has one active run."""
+def fire_times_and_keys_have_one_run(node: Any, turn: Turn) -> None:
+    """I11: check that a fire time has one run, and that a key has one active run."""
     if not turn.batch.new_runs:
         return
     runs = node.tables.runs.values()
-    slots = Counter((r.dag_id, r.logical_date) for r in runs if r.cause == "schedule")
+    fire_times = Counter((r.dag_id, r.logical_date) for r in runs if r.cause == "schedule")
     unfinished = (node.tables.runs[no] for no in node.tables.unfinished())
     keys = Counter((r.dag_id, r.key) for r in unfinished if r.key is not None)
     ids = Counter(r.run_id for r in runs)
-    for name, counts in (("slot", slots), ("key", keys), ("id", ids)):
+    for name, counts in (("fire time", fire_times), ("key", keys), ("id", ids)):
         for key, count in counts.items():
             if count > 1:
                 raise Broken("I11 runs", f"{count} runs for the {name} {key}")
@@ -288,7 +288,7 @@ def slots_of_a_schedule_and_keys_have_one_run(node: Any, turn: Turn) -> None:
 def paused_dags_start_no_scheduled_run(
     paused: set[str], inputs: Iterable[Input], batch: Batch
 ) -> None:
-    """I11: check that no schedule slot fires while its DAG is and stays paused in this turn.
+    """I11: check that no fire time starts a run while its DAG is and stays paused in this turn.
 
     Args:
         paused: DAGs that were paused when the turn began.
@@ -297,7 +297,7 @@ def paused_dags_start_no_scheduled_run(
     changed = {request.dag_id for request in asked if isinstance(request, SetPaused)}
     for run in batch.new_runs:
         if run.cause == "schedule" and run.dag_id in paused - changed:
-            raise Broken("I11 runs", f"a slot of the paused {run.dag_id} started {run.run_id}")
+            raise Broken("I11 runs", f"a fire time of the paused {run.dag_id} started {run.run_id}")
 
 
 # ── I12: no report is ignored ───────────────────────────────────────────────────────────

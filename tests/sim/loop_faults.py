@@ -28,7 +28,7 @@ KINDS = {
     "evicted": 0.3,
     "event refused": 0.1,
     "trigger stalls": 0.1,
-    "fails while parked": 0.1,
+    "fails while suspended": 0.1,
 }
 """The highest probability of each kind at one opportunity."""
 

@@ -120,7 +120,7 @@ class Tables(Rows):
         ends: The states in which each run has ever ended.
         run_ids: The id of each run, also of deleted ones.
         deleted: Deleted runs, also those whose rows are erased.
-        filled: Number of runs each backfill has created for each slot.
+        filled: Number of runs each backfill has created for each fire time.
     """
 
     def __init__(self) -> None:
@@ -205,8 +205,8 @@ class Tables(Rows):
             assert key not in self._kept, f"a second row for the try {key}"
             self._kept.add(key)
         self._count_named(batch)
-        slots = ((run.backfill, run.logical_date) for run in batch.new_runs)
-        self.filled.update(slot for slot in slots if slot[0] is not None)
+        fire_times = ((run.backfill, run.logical_date) for run in batch.new_runs)
+        self.filled.update(fire_time for fire_time in fire_times if fire_time[0] is not None)
         for version in batch.new_versions:
             self.specs.update({(version.version, spec.dag_id): spec for spec in version.dags})
         for first, count in self._ranges(batch):

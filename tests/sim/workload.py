@@ -108,7 +108,7 @@ def make_dag(dag_id: str, rng: random.Random) -> DagSpec:
 
 
 def _schedule(length_us: int, *, kind: int) -> ScheduleSpec:
-    """Return one kind of schedule, with about this length between slots."""
+    """Return one kind of schedule, with about this length between fire times."""
     every = ScheduleSpec(every_us=length_us)
     match kind:
         case 2:

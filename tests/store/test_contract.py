@@ -374,7 +374,7 @@ REFUSED = {
     "label-of-no-task": {"labels": [(11, 1, "no one")]},
     "result-of-no-task": {"results": [replace(RESULT, task_no=11)]},
     "state-unknown": {"new_tasks": [replace(TASK, task_no=11, state=12)]},
-    "slot-taken": {
+    "fire-time-taken": {
         "new_runs": [
             replace(RUN, run_no=n, run_id=str(n), key=None, cause="schedule") for n in (2, 3)
         ]
@@ -394,7 +394,7 @@ async def test_a_refused_batch_leaves_nothing(store, changes):
     await store.commit(batch(2, done_outbox=[3]))  # the number is still free
 
 
-async def test_a_slot_has_one_run_whichever_incarnation_makes_it(store, store_url):
+async def test_a_fire_time_has_one_run_whichever_incarnation_makes_it(store, store_url):
     await store.commit(first_batch())
     scheduled = replace(RUN, run_no=2, run_id="2", key=None, cause="schedule")
     await store.commit(batch(2, new_runs=[scheduled]))
@@ -553,7 +553,7 @@ async def test_many_runs_and_tasks_are_found_at_once(store, count):
     assert all(run in runs for run in found)
 
 
-async def test_of_several_runs_for_a_slot_the_newest_is_found(store):
+async def test_of_several_runs_for_a_fire_time_the_newest_is_found(store):
     runs = [
         replace(RUN, run_no=n, run_id=f"r{n}", key=None, logical_date=NOON + 9, dag_id=dag_id)
         for n, dag_id in ((2, "etl"), (3, "etl"), (4, "other"))

@@ -78,7 +78,7 @@ def numbers(width: int) -> list[int]:
 
 
 @task
-async def parked_twice(number: int) -> int:
+async def deferred_twice(number: int) -> int:
     return 2 * number
 
 
@@ -94,7 +94,7 @@ def counted(doubled: Sequence[int]) -> list[int]:
 
 @dag
 def wide(width: int) -> None:
-    counted(parked_twice.expand(number=numbers(width)))
+    counted(deferred_twice.expand(number=numbers(width)))
 
 
 @dag

@@ -72,9 +72,9 @@ HOSTILE: dict[str, object] = {
 WAITS = DagSpec(
     dag_id="waits", file="waits.py", tasks=(TaskSpec(task_id="coroutine", body=Body.COROUTINE),)
 )
-PARKED = DagSpec(
-    dag_id="parked",
-    file="parked.py",
+DEFERRED = DagSpec(
+    dag_id="deferred",
+    file="deferred.py",
     tasks=(TaskSpec(task_id="waits", retry=RetryPolicy(tries=2)),),
     deadline_us=86_400_000_000,
 )
@@ -91,7 +91,7 @@ STARTED = DagSpec(
     trigger=DagTriggerSpec(class_path="m:Ticks", kwargs=b"\x80", name="Ticks"),
 )
 LASTING = DagSpec(dag_id="lasting", file="lasting.py", tasks=(TaskSpec(task_id="waits"),))
-DEFINED = (CHAIN, FAN, STREAM, WAITS, PARKED, TIMED, STARTED, LASTING)
+DEFINED = (CHAIN, FAN, STREAM, WAITS, DEFERRED, TIMED, STARTED, LASTING)
 HEALTHY = ("healthy", "healthy-waits")
 """Runs that nothing is ever wrong with: one that has a task under way, and one that waits."""
 
@@ -166,7 +166,7 @@ async def _let_in(n: Node) -> None:
 async def _end_some(n: Node) -> None:
     """One run that has ended and was cleared with a key, and one that is being deleted."""
     for run_id in ("cleared", "deleted"):
-        await n.api.trigger("parked", run_id=run_id)
+        await n.api.trigger("deferred", run_id=run_id)
         await n.succeed("x")
     await n.api.clear("cleared", key="once")
     await n.succeed("y")
@@ -174,7 +174,7 @@ async def _end_some(n: Node) -> None:
 
 
 async def _begin_some(n: Node) -> None:
-    for dag_id in ("chain", "fan", "stream", "waits", "parked"):
+    for dag_id in ("chain", "fan", "stream", "waits", "deferred"):
         await n.api.trigger(
             dag_id, run_id=f"{dag_id}-1", conf={"n": 1} if dag_id == "chain" else None
         )
@@ -208,8 +208,8 @@ def _reports(effect: StartTry) -> list[Any]:
                 CallAnswered(*at, 0, "step", "s", "f.py:2", b"\x01"),
                 StreamOpened(*at, 1, "stream", "T", "f.py:3", "m:T", b"\x80", 4),
             ]
-        case "parked-1" | "healthy-waits":
-            return [Deferred(*at, now, now, "m:Parked", b"\x80", "resume", b"\x80")]
+        case "deferred-1" | "healthy-waits":
+            return [Deferred(*at, now, now, "m:Deferred", b"\x80", "resume", b"\x80")]
         case _:
             return []
 

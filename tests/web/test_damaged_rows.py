@@ -50,8 +50,8 @@ _TASKS = {
     "fan-1": ("fan", "each"),
     "stream-1": ("stream", "pages"),
     "waits-1": ("waits", "coroutine"),
-    "parked-1": ("parked", "waits"),
-    "cleared": ("parked", "waits"),
+    "deferred-1": ("deferred", "waits"),
+    "cleared": ("deferred", "waits"),
 }
 
 _MET = [  # what a trial has met, and one of each kind besides
@@ -259,7 +259,7 @@ async def _alerts_once(n: Node) -> None:
 
 @on_both
 async def test_a_run_with_a_damaged_task_is_in_quarantine_wherever_it_is_shown(whole, tmp_path):
-    of_run = "run_no = (SELECT run_no FROM run WHERE run_id = 'parked-1')"
+    of_run = "run_no = (SELECT run_no FROM run WHERE run_id = 'deferred-1')"
     with whole.copied(tmp_path / "home") as place:
         await place.set_state("task", -1, of_run)
         await _is_in_quarantine(place)
@@ -267,12 +267,12 @@ async def test_a_run_with_a_damaged_task_is_in_quarantine_wherever_it_is_shown(w
 
 async def _is_in_quarantine(place: Place) -> None:
     async with node(place.path, url=place.url) as n:
-        (listed,) = [run for run in await n.api.list_runs() if run.run_id == "parked-1"]
-        shown = await n.api.show_run("parked-1")
-        chain = await n.api.why("parked-1")
+        (listed,) = [run for run in await n.api.list_runs() if run.run_id == "deferred-1"]
+        shown = await n.api.show_run("deferred-1")
+        chain = await n.api.why("deferred-1")
         overview = await n.api.reads.overview("ready")
         web = Trusted(create_app(n.api, Token("t" * 43)))
-        refused = await ask(web, "POST", "/api/v1/runs/parked-1/cancel")
+        refused = await ask(web, "POST", "/api/v1/runs/deferred-1/cancel")
 
     assert listed.quarantine is not None
     assert "table task, row task_no=" in listed.quarantine
@@ -283,7 +283,7 @@ async def _is_in_quarantine(place: Place) -> None:
     assert (task.state, task.error.reason) == ("damaged", "damaged")
     assert [cause.waiting_on.kind for cause in chain.causes if cause.waiting_on] == ["quarantined"]
     assert [(one.table, one.column, one.run_id) for one in overview.damaged] == [
-        ("task", "state", "parked-1")
+        ("task", "state", "deferred-1")
     ]
     assert (refused.status, refused.json["code"]) == (409, "request.run_quarantined")
 

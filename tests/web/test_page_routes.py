@@ -237,8 +237,8 @@ async def test_a_gantt_tells_where_the_time_went_also_of_waits_that_are_over(tmp
         await n.defer("aioflow_triggers.temporal:DateTimeTrigger", {"moment": "x"})
         await n.api.list_pools()
         waiting = (await read(web, "/runs/r/gantt"))[0]
-        (parked,) = await n.api.list_triggers()
-        await n.api.fire(parked.trigger_id)
+        (deferred,) = await n.api.list_triggers()
+        await n.api.fire(deferred.trigger_id)
         await n.succeed()
         await n.api.list_pools()
         over = (await read(web, "/runs/r/gantt"))[0]
@@ -273,7 +273,7 @@ async def test_a_task_is_shown_with_inputs_tries_and_its_trigger(tmp_path):
     assert unknown["code"] == "request.unknown_task"
 
 
-async def test_parked_waits_are_narrowed_down_and_summed_up(tmp_path):
+async def test_deferred_waits_are_narrowed_down_and_summed_up(tmp_path):
     async with app(tmp_path) as (n, web):
         for run_id, path in (
             ("r", "aioflow_triggers.temporal:DateTimeTrigger"),
@@ -318,7 +318,7 @@ async def test_triggers_that_stand_so_come_in_full_pages_however_far_apart_they_
                 pages.append(await read(web, f"/triggers?state={state}&limit=2&after={after}"))
         of_dag = await read(web, "/triggers?state=stopped&dag=chain")
         of_kind = await read(web, "/triggers?state=waiting&kind=Own")
-        none = await read(web, "/triggers?state=parked", status=400)
+        none = await read(web, "/triggers?state=nothing", status=400)
 
     def runs(state):
         return [one["run_id"] for page in found[state] for one in page]
@@ -329,7 +329,7 @@ async def test_triggers_that_stand_so_come_in_full_pages_however_far_apart_they_
     assert [len(page) for page in found["stopped"]] == [2] * 8 + [1]
     assert found["fired"] == found["ending"] == found["trigger_capacity"] == [[]]
     assert (of_dag, len(of_kind)) == ([], 3)
-    assert "'parked'" in none["detail"]
+    assert "'nothing'" in none["detail"]
     assert "waiting" in none["detail"]
 
 
@@ -361,7 +361,7 @@ async def test_each_host_of_triggers_tells_how_late_it_is_and_what_it_has(tmp_pa
     assert shared == {"time": (3, "2030-01-01T12:00:00Z"), "run": (4, None), "http": (0, None)}
 
 
-async def test_a_parked_wait_tells_what_it_shares_where_its_host_does(tmp_path):
+async def test_a_deferred_wait_tells_what_it_shares_where_its_host_does(tmp_path):
     async def watched(numbers):
         return {numbers[0]: TriggerDescription(3, NOON)}
 
@@ -385,8 +385,8 @@ async def test_an_event_tells_whom_it_woke(tmp_path):
         await n.api.trigger("chain", run_id="r")
         await n.defer("aioflow_triggers.events:EventTrigger", {"name": "done"})
         await n.api.list_pools()
-        (parked,) = await n.api.list_triggers()
-        await n.api.fire(parked.trigger_id, key=str(emitted.event_id))
+        (deferred,) = await n.api.list_triggers()
+        await n.api.fire(deferred.trigger_id, key=str(emitted.event_id))
         woken = await read(web, f"/events/{emitted.event_id}/woke")
         unknown = await read(web, "/events/999999/woke", status=404)
 

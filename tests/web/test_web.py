@@ -429,7 +429,7 @@ async def test_a_backfill_is_previewed_started_followed_and_cancelled(tmp_path):
         same = await ask(web, "POST", path, body=body, headers=BEARER | JSON)
         number = made.json["backfill_id"]
         while (started := await n.succeed()).info.cause != "backfill":
-            pass  # a slot of just now
+            pass  # a fire time of just now
         shown = await ask(web, "GET", f"/api/v1/backfills/{number}", headers=BEARER)
         gone = await ask(web, "POST", f"/api/v1/backfills/{number}/cancel", headers=BEARER | JSON)
         twice = await ask(web, "POST", f"/api/v1/backfills/{number}/cancel", headers=BEARER | JSON)

@@ -1,4 +1,4 @@
-"""What a run stands for: its slot, or the time from the slot before to it."""
+"""What a run stands for: its fire time, or the time from the fire time before to it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def at(text: str) -> datetime:
 
 
 def interval(
-    slot: str | None, *, made: str = "2026-03-30T09:30", **options: Any
+    fire_time: str | None, *, made: str = "2026-03-30T09:30", **options: Any
 ) -> tuple[str, ...]:
     forget_registered()
     with DAG("dag", **options) as made_dag:
         work()
     us = [
         None if text is None else (at(text) - EPOCH) // timedelta(microseconds=1)
-        for text in (slot, made)
+        for text in (fire_time, made)
     ]
     info = RunInfo(
         run_no=1,
@@ -60,7 +60,7 @@ def test_by_itself_it_is_a_point():
 
 
 @pytest.mark.parametrize(
-    ("schedule", "slot", "expected"),
+    ("schedule", "fire_time", "expected"),
     [
         pytest.param(
             "@daily", "2026-03-29T22:00", ("03-28T23:00", "03-29T22:00"), id="a-short-day"
@@ -94,7 +94,9 @@ def test_by_itself_it_is_a_point():
         pytest.param(None, None, ("03-30T09:30", "03-30T09:30"), id="no-schedule"),
     ],
 )
-def test_if_it_is_to_be_it_reaches_back_to_the_slot_before(schedule, slot, expected):
-    found = interval(slot, schedule=schedule, timezone="Europe/Berlin", data_interval="previous")
+def test_if_it_is_to_be_it_reaches_back_to_the_fire_time_before(schedule, fire_time, expected):
+    found = interval(
+        fire_time, schedule=schedule, timezone="Europe/Berlin", data_interval="previous"
+    )
 
     assert found == expected

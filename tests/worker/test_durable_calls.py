@@ -107,11 +107,11 @@ class Talker:
         return call
 
     def resume(
-        self, parked: Awaiting, answer: Any = None, failure: Failure | None = None
+        self, suspended: Awaiting, answer: Any = None, failure: Failure | None = None
     ) -> ResumeCoroutine:
         body = None if failure is not None else encode(answer)
         order = ResumeCoroutine(
-            1, parked.task_no, parked.start_no, parked.start_no + 1, body, failure
+            1, suspended.task_no, suspended.start_no, suspended.start_no + 1, body, failure
         )
         self.child.send(order)
         return order
@@ -198,16 +198,16 @@ def test_the_time_and_a_number_come_from_the_record(talk):
     assert isinstance(decode(number.answer, UUID), UUID)
 
 
-def test_a_wait_parks_and_goes_on_under_the_start_it_is_resumed_in(talk):
+def test_a_wait_suspends_and_goes_on_under_the_start_it_is_resumed_in(talk):
     host = talk("got = await wait(Never(4), timeout='1m')\nprint('on')\nreturn got")
     host.begin()
 
-    parked = host.child.expect(Awaiting)
-    host.resume(parked, 42)
+    suspended = host.child.expect(Awaiting)
+    host.resume(suspended, 42)
     ended = host.child.expect(Succeeded)
 
-    assert (parked.kind, parked.name, parked.timeout_us) == ("wait", "Never", 60_000_000)
-    ((class_path, kwargs),) = parked.triggers
+    assert (suspended.kind, suspended.name, suspended.timeout_us) == ("wait", "Never", 60_000_000)
+    ((class_path, kwargs),) = suspended.triggers
     assert (class_path, decode(kwargs)) == ("flow:Never", {"n": 4})
     assert (ended.start_no, result_of(ended)) == (2, 42)
     (output,) = [r for frame in host.child.frames for r in frame if isinstance(r, Output)]
@@ -218,10 +218,10 @@ def test_a_sleep_names_no_trigger(talk):
     host = talk("await sleep('5m')\nreturn 1")
     host.begin()
 
-    parked = host.child.expect(Awaiting)
-    host.child.send(ResumeCoroutine(1, parked.task_no, 1, 2, None))
+    suspended = host.child.expect(Awaiting)
+    host.child.send(ResumeCoroutine(1, suspended.task_no, 1, 2, None))
 
-    assert (parked.kind, parked.triggers, parked.timeout_us) == ("sleep", (), 300_000_000)
+    assert (suspended.kind, suspended.triggers, suspended.timeout_us) == ("sleep", (), 300_000_000)
     assert result_of(host.child.expect(Succeeded)) == 1
 
 
@@ -662,10 +662,10 @@ def test_a_step_cut_short_does_no_harm_if_no_call_comes_after_it(talk):
 def test_a_coroutine_that_left_its_wait_is_not_resumed(talk):
     host = talk(CUT.format(call="wait(Never())", then="await asyncio.sleep(0.5)"))
     host.begin()
-    parked = host.child.expect(Awaiting)
+    suspended = host.child.expect(Awaiting)
     host.child.expect(Failed)
 
-    host.resume(parked, 1)
+    host.resume(suspended, 1)
 
     assert host.child.expect(NotSuspended).start_no == 2
 
@@ -675,9 +675,9 @@ def test_a_wait_made_after_the_try_was_stopped_counts_for_nothing(talk):
         "try: await wait(Never())\nexcept asyncio.CancelledError: await wait(Never())", "return 2"
     )
     host.begin(0)
-    parked = host.child.expect(Awaiting)
+    suspended = host.child.expect(Awaiting)
 
-    host.child.send(StopTask(parked.task_no, 1, "cancelled"))
+    host.child.send(StopTask(suspended.task_no, 1, "cancelled"))
     host.begin(1)
 
     assert host.child.expect(Succeeded).task_no == 101
@@ -692,9 +692,9 @@ def test_a_task_that_swallows_its_end_in_a_loop_keeps_nobody_from_running(talk):
         "return 2",
     )
     host.begin(0)
-    parked = host.child.expect(Awaiting)
+    suspended = host.child.expect(Awaiting)
 
-    host.child.send(StopTask(parked.task_no, 1, "cancelled"))
+    host.child.send(StopTask(suspended.task_no, 1, "cancelled"))
     host.begin(1)
 
     assert host.child.expect(Succeeded).task_no == 101
@@ -704,7 +704,7 @@ def test_a_task_that_swallows_its_end_in_a_loop_keeps_nobody_from_running(talk):
 
 
 @pytest.mark.parametrize("was_start_no", [1, 3], ids=["never-started", "another-start"])
-def test_what_is_not_parked_here_is_not_resumed(talk, was_start_no):
+def test_what_is_not_suspended_here_is_not_resumed(talk, was_start_no):
     host = talk("await wait(Never())", "await wait(Never())")
     host.begin(1, start_no=2)
     host.child.expect(Awaiting)
@@ -716,15 +716,15 @@ def test_what_is_not_parked_here_is_not_resumed(talk, was_start_no):
     assert (unknown.task_no, unknown.start_no) == (task_no, 9)
 
 
-def test_a_start_takes_the_place_of_the_coroutine_that_was_parked(talk, home):
+def test_a_start_takes_the_place_of_the_coroutine_that_was_suspended(talk, home):
     host = talk(f"try: return await wait(Never())\nfinally: open({str(home / 'left')!r}, 'a')")
     host.begin(0)
-    parked = host.child.expect(Awaiting)
+    suspended = host.child.expect(Awaiting)
 
     host.replay(recorded("wait", "Never", 8), start_no=5)
 
     assert result_of(host.child.expect(Succeeded)) == 8
-    host.resume(parked, 1)
+    host.resume(suspended, 1)
     host.child.expect(NotSuspended)
     assert Path(home / "left").exists()
 
@@ -743,7 +743,7 @@ def test_a_confirmation_of_an_earlier_call_is_late(talk):
     assert result_of(host.child.expect(Succeeded)) == 2
 
 
-def test_the_end_of_a_run_lets_go_of_whoever_is_still_parked_for_it(talk, home):
+def test_the_end_of_a_run_lets_go_of_whoever_is_still_suspended_for_it(talk, home):
     host = talk(f"try: await wait(Never())\nfinally: open({str(home / 'left')!r}, 'w')", "return 2")
     host.begin(0)
     host.child.expect(Awaiting)
@@ -841,7 +841,7 @@ print(own_memory() - before, len(taken))
     assert taken == 64_000_000
 
 
-def test_a_host_above_its_limit_lets_parked_coroutines_go_and_runs_them_again(home, spawn):
+def test_a_host_above_its_limit_lets_suspended_coroutines_go_and_runs_them_again(home, spawn):
     source = """
 @task
 async def work() -> int:
@@ -854,10 +854,10 @@ def pipeline():
     write_version(home, flow=HEAD + source)
     child = spawn("async", memory_limit_bytes=1)
     child.send(run_info(), start(0))
-    parked = child.expect(Awaiting)
+    suspended = child.expect(Awaiting)
     talker = Talker(child)
 
-    talker.resume(parked, 5)
+    talker.resume(suspended, 5)
 
     assert child.expect(NotSuspended).start_no == 2
     talker.replay(recorded("wait", "Never", 5), start_no=3)

@@ -206,8 +206,8 @@ def event(number: int, key: str | None = None) -> dict[str, Any]:
     return {"name": "e", "key": key, "data": None, "id": number}
 
 
-def fields(parked: Awaiting) -> list[Any]:
-    return [decode(kwargs) for _, kwargs in parked.triggers]
+def fields(suspended: Awaiting) -> list[Any]:
+    return [decode(kwargs) for _, kwargs in suspended.triggers]
 
 
 def test_each_wait_for_a_name_goes_on_behind_what_the_one_before_was_given(talk):
@@ -218,9 +218,9 @@ def test_each_wait_for_a_name_goes_on_behind_what_the_one_before_was_given(talk)
     host.begin()
     seen = []
     for number in (5, 9, 7, 3):
-        parked = host.child.expect(Awaiting)
-        seen += [field["after"] for field in fields(parked)]
-        host.resume(parked, event(number))
+        suspended = host.child.expect(Awaiting)
+        seen += [field["after"] for field in fields(suspended)]
+        host.resume(suspended, event(number))
 
     host.child.expect(Succeeded)
     assert seen == [None, 5, None, None]
@@ -244,9 +244,9 @@ def test_only_the_branch_that_was_given_an_event_goes_on(talk):
     host.begin()
     seen = []
     for answer in ([1, event(5)], [event(7), event(8)], [0, event(9)]):
-        parked = host.child.expect(Awaiting)
-        seen.append([field["after"] for field in fields(parked)])
-        host.resume(parked, answer)
+        suspended = host.child.expect(Awaiting)
+        seen.append([field["after"] for field in fields(suspended)])
+        host.resume(suspended, answer)
 
     host.child.expect(Succeeded)
     assert seen == [[None, None], [None, 5], [7, 8]]

@@ -560,7 +560,7 @@ def timetable(name: str, **fields: object) -> StartTrigger:
     )
 
 
-def test_a_timetable_says_its_next_slots_whether_it_is_hosted_or_not(host):
+def test_a_timetable_says_its_next_fire_times_whether_it_is_hosted_or_not(host):
     child = host(TIMETABLES)
 
     child.send(PreviewFireTimes(1, timetable("Hours", step=2), SINCE, 2, 60.0))
@@ -569,10 +569,10 @@ def test_a_timetable_says_its_next_slots_whether_it_is_hosted_or_not(host):
     waits, again = child.expect(NextFireTime), child.expect(FireTimesPreviewed)
 
     hour = 3_600_000_000
-    assert (found.question, found.slots) == (1, (SINCE + 2 * hour, SINCE + 4 * hour))
-    assert (again.question, again.slots) == (2, (SINCE + hour,))
+    assert (found.question, found.fire_times) == (1, (SINCE + 2 * hour, SINCE + 4 * hour))
+    assert (again.question, again.fire_times) == (2, (SINCE + hour,))
     assert (waits.trigger_no, waits.hosting) == (7, 3)
-    assert waits.slot is not None
+    assert waits.fire_time is not None
 
 
 @pytest.mark.parametrize(

@@ -101,12 +101,12 @@ class RunTrigger(Trigger[RunEnded]):
         """Share one watch between all waits for a DAG; its keys are run ids or times."""
         if self.run_id is not None:
             return Share(RunsEnding, self.run_id, of=(self.dag, self.task))
-        slot = self._slot()
-        if slot is not None:
-            return Share(RunsEnding, slot, of=(self.dag, self.task))
+        logical_date = self._logical_date()
+        if logical_date is not None:
+            return Share(RunsEnding, logical_date, of=(self.dag, self.task))
         return Share(RunsEnding, self.since, of=(self.dag, self.task, "first since"))
 
-    def _slot(self) -> datetime | None:
+    def _logical_date(self) -> datetime | None:
         if self.logical_date is None or self.offset is None:
             return self.logical_date
         return self.logical_date + signed_timedelta(self.offset, "offset")

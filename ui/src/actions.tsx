@@ -9,8 +9,8 @@ import { act, ask, reason, tell } from "./dialog";
 import { Conf, ConfFields, fieldsOf, parsed } from "./form";
 import { childName, runHref, shortVersion } from "./parts";
 import { go } from "./router";
-import { slot } from "./time";
-import type { Dag, DagDetail, Run, Slot } from "./types";
+import { shortTime } from "./time";
+import type { Dag, DagDetail, FireTime, Run } from "./types";
 
 interface Answer {
   state: string;
@@ -432,11 +432,11 @@ function DagText({ onValue }: { onValue: (text: string) => void }) {
 }
 
 function BackfillFields({ of, wanted }: { of: { dag: string }; wanted: Range }) {
-  const [seen, setSeen] = useState<Slot[] | null>(null);
+  const [seen, setSeen] = useState<FireTime[] | null>(null);
   const [wrong, setWrong] = useState("");
   async function look(): Promise<void> {
     try {
-      setSeen(await send<Slot[]>("POST", `/dags/${enc(of.dag)}/backfills`, { ...wanted, dry_run: true }));
+      setSeen(await send<FireTime[]>("POST", `/dags/${enc(of.dag)}/backfills`, { ...wanted, dry_run: true }));
       setWrong("");
     } catch (error) {
       setSeen(null);
@@ -446,10 +446,10 @@ function BackfillFields({ of, wanted }: { of: { dag: string }; wanted: Range }) 
   const runs = seen?.filter((one) => one.action === "run") ?? [];
   return (
     <>
-      <p>Each slot of its schedule in the range gets a run, both ends included.</p>
+      <p>Each fire time of its schedule in the range gets a run, both ends included.</p>
       <Text label="From" hint="2026-01-01" isRequired onValue={(text) => (wanted.from = text)} />
       <Text label="To" hint="2026-01-31" isRequired onValue={(text) => (wanted.to = text)} />
-      <Select label="Slots that have a run" value={wanted.reprocess} options={REPROCESS} onValue={(which) => (wanted.reprocess = which)} />
+      <Select label="Fire times that have a run" value={wanted.reprocess} options={REPROCESS} onValue={(which) => (wanted.reprocess = which)} />
       <label>
         <span>At once</span>
         <input type="number" min={0} max={1000} placeholder="as its DAG says" onInput={(event) => (wanted.max_active = event.currentTarget.valueAsNumber || 0)} />
@@ -464,12 +464,12 @@ function BackfillFields({ of, wanted }: { of: { dag: string }; wanted: Range }) 
       {seen && (
         <div class="preview" role="status">
           <p>
-            {many(runs.length, "run")} would be made, {many(seen.length - runs.length, "slot")} left alone.
+            {many(runs.length, "run")} would be made, {many(seen.length - runs.length, "fire time")} left alone.
           </p>
-          <ul tabIndex={0} aria-label="Slots">
+          <ul tabIndex={0} aria-label="Fire times">
             {seen.slice(0, 200).map((one) => (
               <li key={one.logical_date}>
-                {one.action === "run" ? "run" : "skip"} {slot(one.logical_date)} {one.state && <span class="soft">has one: {one.state}</span>}
+                {one.action === "run" ? "run" : "skip"} {shortTime(one.logical_date)} {one.state && <span class="soft">has one: {one.state}</span>}
               </li>
             ))}
           </ul>

@@ -3,7 +3,7 @@
 import { VirtualList } from "./list";
 import { runHref } from "./parts";
 import { Glyph, Legend, named, ordered, sum, worst } from "./states";
-import { local, millis, slot, span } from "./time";
+import { local, millis, shortTime, span } from "./time";
 import type { Counts, Grid } from "./types";
 
 const TALL = 44;
@@ -96,7 +96,7 @@ function allOf(grid: Grid): Counts {
 }
 
 function runTitle(run: Grid["runs"][number]): string {
-  return `${run.run_id}: ${named(run.state)}${run.logical_date ? `, for ${slot(run.logical_date)}` : ""}`;
+  return `${run.run_id}: ${named(run.state)}${run.logical_date ? `, for ${shortTime(run.logical_date)}` : ""}`;
 }
 
 function cellTitle(task: string, counts: Counts, from: string | null, to: string | null, run: string): string {

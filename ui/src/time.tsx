@@ -107,7 +107,7 @@ export function instants(at: string | null | undefined): string {
 }
 
 /** By the minute where it has no seconds: a logical date mostly has none. */
-export function slot(at: string | null | undefined): string {
+export function shortTime(at: string | null | undefined): string {
   return local(at).replace(/:00$/, "") || "–";
 }
 
@@ -140,7 +140,7 @@ export function At({ at, none = "–" }: { at: string | null | undefined; none?:
   if (millis(at) === null) return <span class="soft">{none}</span>;
   return (
     <time dateTime={at ?? ""} title={instants(at)}>
-      {slot(at)}
+      {shortTime(at)}
     </time>
   );
 }

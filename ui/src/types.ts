@@ -236,7 +236,7 @@ export interface Overview {
   live_runs: number;
   states: Counts;
   slots: Record<string, { all: number; used: number }>;
-  parked: Counts;
+  deferred: Counts;
   failed_24h: number;
   import_errors: number;
   loop_lag_seconds: number;
@@ -323,7 +323,7 @@ export interface Backfill {
   max_active: number;
   reverse: boolean;
   state: string;
-  next_slot: string | null;
+  next_fire_time: string | null;
   made: number;
   skipped: number;
   progress: number;
@@ -333,7 +333,7 @@ export interface Backfill {
   failure: string | null;
 }
 
-export interface Slot {
+export interface FireTime {
   logical_date: string;
   run_id: string | null;
   state: string | null;

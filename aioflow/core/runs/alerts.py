@@ -93,7 +93,7 @@ def alert_if_refused(dag_id: str, reason: str, tx: Transaction) -> None:
         return
     if _is_late(row.next_run_at, tx):
         _alert_missing_runs(
-            row, row.next_run_at, "a slot", f"it cannot be made: {reason[:1_000]}", tx
+            row, row.next_run_at, "a fire time", f"it cannot be made: {reason[:1_000]}", tx
         )
         put_dag(msgspec.structs.replace(row, late_alert_for=tx.now), tx)
 
@@ -104,8 +104,10 @@ def _is_late(starts: Timestamp, tx: Transaction) -> bool:
 
 
 def _is_known(row: DagRow) -> bool:
-    slot = row.next_run_at
-    return slot is not None and row.late_alert_for is not None and slot <= row.late_alert_for
+    fire_time = row.next_run_at
+    return (
+        fire_time is not None and row.late_alert_for is not None and fire_time <= row.late_alert_for
+    )
 
 
 def _alert_late(row: DagRow, spec: DagSpec, what_follows: str, tx: Transaction) -> None:
@@ -113,7 +115,7 @@ def _alert_late(row: DagRow, spec: DagSpec, what_follows: str, tx: Transaction) 
     assert row.next_run_at is not None  # noqa: S101
     until = tx.now if spec.end_date is None else min(tx.now, spec.end_date)
     count = len(
-        timetable.slots_between(
+        timetable.fire_times_between(
             spec.schedule,
             spec.timezone,
             after=row.next_run_at - 1,
@@ -121,15 +123,15 @@ def _alert_late(row: DagRow, spec: DagSpec, what_follows: str, tx: Transaction) 
             limit=_COUNTED_LATE,
         )
     )
-    number = f"{count} or more slots" if count == _COUNTED_LATE else f"{count} slots"
-    what = "a slot" if count < 2 else number
+    number = f"{count} or more fire times" if count == _COUNTED_LATE else f"{count} fire times"
+    what = "a fire time" if count < 2 else number
     _alert_missing_runs(row, row.next_run_at, what, what_follows, tx)
 
 
 def _alert_missing_runs(
-    row: DagRow, slot: Timestamp, what: str, what_follows: str, tx: Transaction
+    row: DagRow, fire_time: Timestamp, what: str, what_follows: str, tx: Transaction
 ) -> None:
-    since = datetime.fromtimestamp(slot / 1e6, UTC).isoformat(timespec="seconds")
+    since = datetime.fromtimestamp(fire_time / 1e6, UTC).isoformat(timespec="seconds")
     after_seconds = (tx.memory.late_after_us or 0) / 1e6
     tx.memory.schedules_late += 1
     missing = f"{what} of its schedule since {since} had no run {after_seconds:g} s later"

@@ -27,21 +27,21 @@ from aioflow.protocol.inputs import ContinueBackfill, Input, RequestReceived
 from aioflow.protocol.requests import CreateRun, StartBackfill
 
 __all__ = (
-    "SLOTS_AT_ONCE",
+    "FIRE_TIMES_AT_ONCE",
     "cancel_backfill",
     "fail",
+    "fire_times_of",
     "found",
     "go_on",
     "is_wanted",
     "keys",
     "proposed",
     "refuse_order",
-    "slots_of",
     "start",
     "wanted",
 )
 
-SLOTS_AT_ONCE = 50
+FIRE_TIMES_AT_ONCE = 50
 """Maximum fire times processed in one turn; the others follow in later turns."""
 
 BACK_AT_ONCE = 10
@@ -76,13 +76,15 @@ def start(request: StartBackfill, tx: Transaction) -> tuple[int, bool]:
     refuse_order(wished, spec)
     check_conf(CreateRun(dag_id=request.dag_id, conf=request.conf), tx)
     if spec.schedule is None:
-        raise BackfillRefused(f"{request.dag_id!r} has no schedule, so it has no slots to fill")
+        raise BackfillRefused(
+            f"{request.dag_id!r} has no schedule, so it has no fire times to fill"
+        )
     if request.last < request.first:
         raise BackfillRefused("the range ends before it begins: its first day comes first")
-    if not slots_of(wished, spec, 1):
+    if not fire_times_of(wished, spec, 1):
         raise BackfillRefused(
-            f"the schedule of {request.dag_id!r} has no slot in that range that has passed and "
-            "that it does not make a run for itself; see `aioflow dags next`"
+            f"the schedule of {request.dag_id!r} has no fire time in that range that has passed "
+            "and that it does not make a run for itself; see `aioflow dags next`"
         )
     number = tx.numbers.take()
     tx.put_backfill(replace(wished, backfill_no=number))
@@ -147,7 +149,7 @@ def _next_scheduled(row: DagRow, spec: DagSpec, now: Timestamp) -> Timestamp | N
     cursor, schedule = row.next_run_at, spec.schedule
     if schedule is None or cursor is None or cursor > now:
         return None
-    if not schedule.has_slots:
+    if not schedule.has_fire_times:
         return cursor
     due, _ = timetable.missed(
         schedule,
@@ -169,24 +171,26 @@ def _is_same(known: BackfillRow, wished: BackfillRow) -> bool:
     return is_alike and known.last <= wished.last
 
 
-def slots_of(row: BackfillRow, spec: DagSpec, limit: int) -> list[Timestamp]:
+def fire_times_of(row: BackfillRow, spec: DagSpec, limit: int) -> list[Timestamp]:
     """Return the next unprocessed fire times, in the order of the backfill."""
     schedule = spec.schedule
     if row.next_at is None or schedule is None:
         return []
     if not row.is_reverse:
-        return timetable.slots_between(
+        return timetable.fire_times_between(
             schedule, spec.timezone, after=row.next_at - 1, until=row.last, limit=limit
         )
-    slots: list[Timestamp] = []
+    fire_times: list[Timestamp] = []
     until = row.next_at
-    while len(slots) < limit:
-        slot = timetable.latest_slot(schedule, spec.timezone, after=row.first - 1, until=until)
-        if slot is None:
+    while len(fire_times) < limit:
+        fire_time = timetable.latest_fire_time(
+            schedule, spec.timezone, after=row.first - 1, until=until
+        )
+        if fire_time is None:
             break
-        slots.append(slot)
-        until = slot - 1
-    return slots
+        fire_times.append(fire_time)
+        until = fire_time - 1
+    return fire_times
 
 
 def is_wanted(found: RunRow | None, reprocess: Reprocess) -> bool:
@@ -210,16 +214,16 @@ def wanted(
         row = memory.backfills.get(number)
         spec = None if row is None else memory.newest(row.dag_id)
         if row is not None and spec is not None:
-            yield row, slots_of(row, spec, _at_once(row) + 1)
+            yield row, fire_times_of(row, spec, _at_once(row) + 1)
 
 
 def found(
-    row: BackfillRow, slots: Iterable[Timestamp], runs: Iterable[RunRow], memory: Memory
+    row: BackfillRow, fire_times: Iterable[Timestamp], runs: Iterable[RunRow], memory: Memory
 ) -> None:
     """Record the newest runs of these fire times, for this turn and this version of the DAG."""
-    known: dict[Timestamp, RunRow | None] = dict.fromkeys(slots)
+    known: dict[Timestamp, RunRow | None] = dict.fromkeys(fire_times)
     known |= {run.logical_date: run for run in runs if run.logical_date is not None}
-    memory.found_slots[row.backfill_no] = memory.dags[row.dag_id].version, known
+    memory.found_fire_times[row.backfill_no] = memory.dags[row.dag_id].version, known
 
 
 def _at_once(row: BackfillRow) -> int:
@@ -227,17 +231,17 @@ def _at_once(row: BackfillRow) -> int:
 
     Ten backward searches cost as much as fifty forward ones.
     """
-    return BACK_AT_ONCE if row.is_reverse else SLOTS_AT_ONCE
+    return BACK_AT_ONCE if row.is_reverse else FIRE_TIMES_AT_ONCE
 
 
 def go_on(entry: ContinueBackfill, tx: Transaction) -> None:
     """Create the next runs of a backfill up to its limit, or end it."""
     row = tx.memory.backfills.get(entry.backfill_no)
     spec = None if row is None else tx.memory.newest(row.dag_id)
-    looked = tx.memory.found_slots.pop(entry.backfill_no, None)
+    looked = tx.memory.found_fire_times.pop(entry.backfill_no, None)
     if row is None or spec is None or looked is None:
         return  # the backfill or its DAG is gone, or the input was repeated in one turn
-    version, slots_found = looked
+    version, fire_times_found = looked
     if version != tx.memory.dags[row.dag_id].version:
         tx.effects.append(entry)  # a turn that knows the new version must repeat the query
         return
@@ -245,7 +249,7 @@ def go_on(entry: ContinueBackfill, tx: Transaction) -> None:
         _end(row, "failed", tx, failure="the DAG has no schedule any more")
         return
     try:
-        row = _fill(row, slots_found, tx)
+        row = _fill(row, fire_times_found, tx)
     except RequestError as exc:
         _end(row, "failed", tx, failure=str(exc))
         return
@@ -266,11 +270,11 @@ def _fill(
     """
     upcoming = list(looked)
     count = 0
-    for slot in upcoming[: _at_once(row)]:
-        if is_wanted(looked[slot], row.reprocess):
+    for fire_time in upcoming[: _at_once(row)]:
+        if is_wanted(looked[fire_time], row.reprocess):
             if _room(row, tx.memory) <= 0:
                 break
-            made = CreateRun(dag_id=row.dag_id, conf=row.conf, logical_date=slot)
+            made = CreateRun(dag_id=row.dag_id, conf=row.conf, logical_date=fire_time)
             make_run(made, tx, cause="backfill", backfill=row.backfill_no)
             row = replace(row, made=row.made + 1)
         else:

@@ -17,7 +17,7 @@ import msgspec
 
 from aioflow.core.runs import alerts, previous
 from aioflow.core.runs.progress import begin, step
-from aioflow.core.runs.versions import arm_schedule, put_dag, slot_starts_at
+from aioflow.core.runs.versions import arm_schedule, next_run_starts_at, put_dag
 from aioflow.core.scheduling import clock_steps, timetable
 from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.memory import Memory
@@ -41,18 +41,19 @@ from aioflow.protocol.inputs import (
 from aioflow.protocol.requests import CreateRun
 
 __all__ = (
-    "MISSED_SLOTS_AT_ONCE",
+    "MISSED_FIRE_TIMES_AT_ONCE",
     "QUEUED_RUNS",
     "advance_next_runs",
     "begin_queued",
     "check_conf",
     "count_runs",
+    "create_missing_runs",
     "create_run",
     "find",
-    "has_slot_due",
+    "fire_time_due",
+    "has_fire_time_due",
     "is_running",
     "make_run",
-    "make_slots",
     "previous_run_loaded",
     "remember_existing_runs",
     "requested_runs",
@@ -61,7 +62,6 @@ __all__ = (
     "run_reopened",
     "same_run",
     "set_paused",
-    "slot_due",
     "step_back",
     "validate_conf",
 )
@@ -156,7 +156,7 @@ def validate_conf(spec: DagSpec, conf: bytes | None) -> None:
         raise BadConf(f"DAG {spec.dag_id!r} needs {', '.join(missing)}; give it with --conf")
 
 
-MISSED_SLOTS_AT_ONCE = 10
+MISSED_FIRE_TIMES_AT_ONCE = 10
 """Maximum runs created in one turn for missed fire times; the rest follow in later turns."""
 
 QUEUED_RUNS = 32
@@ -355,9 +355,9 @@ def run_ended(run: Run, *, was: RunState, tx: Transaction) -> None:
     is_continuous = _is_continuous(row, memory)
     if row.next_run_at > tx.now and not is_continuous:
         return  # true of most ends; computing the start time takes a calendar
-    at = slot_starts_at(row, memory, tx.now)
+    at = next_run_starts_at(row, memory, tx.now)
     if at is not None and at <= tx.now:
-        slot_due(dag_id, row.next_run_at, tx)  # too many runs were queued before
+        fire_time_due(dag_id, row.next_run_at, tx)  # too many runs were queued before
     elif at is not None and is_continuous:
         arm_schedule(row, tx)
 
@@ -415,7 +415,7 @@ def _begin(run: Run, tx: Transaction) -> None:
     begin(run, tx)
 
 
-def slot_due(dag_id: str, at: Timestamp, tx: Transaction) -> None:
+def fire_time_due(dag_id: str, at: Timestamp, tx: Transaction) -> None:
     """Create the run of a fire time that has come, and arm the next.
 
     Nothing is created while too many runs of the DAG are queued; the end of a run tries again.
@@ -430,7 +430,7 @@ def slot_due(dag_id: str, at: Timestamp, tx: Transaction) -> None:
     if schedule.gap_us is not None:
         _run_on(row, dag_version, schedule.gap_us, tx)
         return
-    starts = slot_starts_at(row, tx.memory, tx.now)
+    starts = next_run_starts_at(row, tx.memory, tx.now)
     if starts is None:
         return  # the schedule has ended
     if starts > tx.now:
@@ -441,7 +441,7 @@ def slot_due(dag_id: str, at: Timestamp, tx: Transaction) -> None:
         alerts.alert_if_blocked(row, dag_version.graph.spec, starts, tx)
         return
     row = alerts.alert_if_late(row, dag_version.graph.spec, starts, tx)
-    _make_due(row, dag_version, min(room, MISSED_SLOTS_AT_ONCE), tx)
+    _make_due(row, dag_version, min(room, MISSED_FIRE_TIMES_AT_ONCE), tx)
 
 
 def _make_due(row: DagRow, dag_version: DagVersion, limit: int, tx: Transaction) -> None:
@@ -483,34 +483,34 @@ def _put_made(
     )
     row = msgspec.structs.replace(row, next_run_at=following, last_fire_time=last)
     put_dag(row, tx)
-    for slot in due:
-        _add_run(dag_version, tx, cause="schedule", logical_date=slot)
+    for fire_time in due:
+        _add_run(dag_version, tx, cause="schedule", logical_date=fire_time)
     arm_schedule(row, tx)
 
 
-def make_slots(entry: CreateMissingRuns, tx: Transaction) -> None:
+def create_missing_runs(entry: CreateMissingRuns, tx: Transaction) -> None:
     """Create the runs of due fire times, except those that already have one."""
     row = tx.memory.dags.get(entry.dag_id)
     known = tx.memory.found_ahead.get(entry.dag_id)
     if row is None or row.gone or row.paused or row.next_run_at != entry.cursor or known is None:
         return  # its cursor was moved, which has armed the next fire time
     dag_version = tx.memory.dag_versions[row.version, entry.dag_id]
-    due = [slot for slot in entry.slots if slot not in known]
-    _put_made(row, dag_version, due, entry.following, entry.slots[-1], tx)
+    due = [fire_time for fire_time in entry.fire_times if fire_time not in known]
+    _put_made(row, dag_version, due, entry.following, entry.fire_times[-1], tx)
 
 
 def _run_on(row: DagRow, dag_version: DagVersion, gap_us: int, tx: Transaction) -> None:
     """Create the next run of a DAG with a continuous schedule, unless one is active or queued."""
     memory, end = tx.memory, dag_version.graph.spec.end_date
     assert row.next_run_at is not None  # noqa: S101 - checked by the caller
-    slot = max(row.next_run_at, tx.now)
+    fire_time = max(row.next_run_at, tx.now)
     if is_running(row.dag_id, memory):
         return  # the end of that run tries again
-    if (end is not None and slot > end) or _has_run_enough(row, memory):
+    if (end is not None and fire_time > end) or _has_run_enough(row, memory):
         return
-    row = msgspec.structs.replace(row, next_run_at=slot + gap_us, last_fire_time=slot)
+    row = msgspec.structs.replace(row, next_run_at=fire_time + gap_us, last_fire_time=fire_time)
     put_dag(row, tx)
-    _add_run(dag_version, tx, cause="schedule", logical_date=slot)
+    _add_run(dag_version, tx, cause="schedule", logical_date=fire_time)
     arm_schedule(row, tx)
 
 
@@ -531,12 +531,12 @@ def _has_run_enough(row: DagRow, memory: Memory) -> bool:
     return rests is not None and last is not None and last >= rests
 
 
-def has_slot_due(memory: Memory, now: Timestamp) -> bool:
+def has_fire_time_due(memory: Memory, now: Timestamp) -> bool:
     """Return whether the run of a fire time should have started by now and has not been created."""
     return any(
         at <= now and not (_is_continuous(row, memory) and _has_run_enough(row, memory))
         for row in memory.dags.values()
-        if (at := slot_starts_at(row, memory, now)) is not None
+        if (at := next_run_starts_at(row, memory, now)) is not None
     )
 
 

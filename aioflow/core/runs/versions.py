@@ -43,9 +43,9 @@ __all__ = (
     "file_broken",
     "file_gone",
     "file_parsed",
+    "next_run_starts_at",
     "put_dag",
     "recheck_pool_fit",
-    "slot_starts_at",
     "task_too_wide",
 )
 
@@ -144,24 +144,24 @@ def file_gone(gone: FileDeleted, tx: Transaction) -> None:
 
 def arm_schedule(row: DagRow, tx: Transaction) -> None:
     """Arm the timer of the next fire time, unless the schedule is paused or has ended."""
-    at = slot_starts_at(row, tx.memory, tx.now)
+    at = next_run_starts_at(row, tx.memory, tx.now)
     if at is not None and row.next_run_at is not None:
         tx.wake_dag(row.dag_id, row.next_run_at, at)
 
 
-def slot_starts_at(row: DagRow, memory: Memory, now: Timestamp) -> Timestamp | None:
+def next_run_starts_at(row: DagRow, memory: Memory, now: Timestamp) -> Timestamp | None:
     """Return when the next scheduled run starts; ``None`` if paused or ended."""
-    dag_version, slot = memory.dag_versions.get((row.version, row.dag_id)), row.next_run_at
-    if row.gone or row.paused or slot is None or dag_version is None:
+    dag_version, fire_time = memory.dag_versions.get((row.version, row.dag_id)), row.next_run_at
+    if row.gone or row.paused or fire_time is None or dag_version is None:
         return None
     spec = dag_version.graph.spec
-    if spec.schedule is None or (spec.end_date is not None and slot > spec.end_date):
+    if spec.schedule is None or (spec.end_date is not None and fire_time > spec.end_date):
         return None
     if spec.schedule.gap_us is not None:
         # It depends on an earlier run, and the clock may have been set back since.
-        soon = min(slot, now + spec.schedule.gap_us)
+        soon = min(fire_time, now + spec.schedule.gap_us)
         return soon if spec.start_date is None else max(soon, spec.start_date)
-    return timetable.starts_at(spec.schedule, spec.timezone, slot, salt=spec.dag_id)
+    return timetable.starts_at(spec.schedule, spec.timezone, fire_time, salt=spec.dag_id)
 
 
 def put_dag(row: DagRow, tx: Transaction) -> None:
@@ -211,7 +211,7 @@ def _adopt(spec: DagSpec, file: str, version: str, tx: Transaction) -> None:
     memory = tx.memory
     known = memory.dags.get(spec.dag_id)
     begun = known or DagRow(dag_id=spec.dag_id, file=file, version=version)
-    has_rested = known is None or slot_starts_at(known, memory, tx.now) is None
+    has_rested = known is None or next_run_starts_at(known, memory, tx.now) is None
     told = tx.now if has_rested else None  # delays before now are not reported as late
     if spec.schedule is not None and not (known and _is_unchanged(spec, known, tx)):
         begun = _begin_schedule(spec, spec.schedule, begun, tx.now)
@@ -246,7 +246,7 @@ def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Tim
         dealt if dealt is not None and dealt > now else None
     )  # see ``core.scheduling.clock_steps``
     dealt = dealt if ahead is None else now
-    if not schedule.has_slots:
+    if not schedule.has_fire_times:
         begin = now if spec.start_date is None else spec.start_date
         if schedule.gap_us is not None or (dealt is not None and begin <= dealt):
             begin = max(begin, now, -1 if dealt is None else dealt + 1)
@@ -255,7 +255,7 @@ def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Tim
         )
     after = _first_after(spec, schedule, now, is_new=dealt is None)
     after = after if dealt is None else max(after, dealt)
-    first = timetable.next_slot(schedule, spec.timezone, after=after)
+    first = timetable.next_fire_time(schedule, spec.timezone, after=after)
     dealt = min(after, now if dealt is None else max(now, dealt))
     return msgspec.structs.replace(
         row, next_run_at=first, last_fire_time=dealt if ahead is None else ahead, late_alert_for=now
@@ -275,7 +275,7 @@ def _first_after(
         return now
     if is_new and spec.missed == "latest":
         # As in Airflow, run the latest fire time that was missed before the DAG was known.
-        latest = timetable.latest_slot(schedule, spec.timezone, after=start - 1, until=now)
+        latest = timetable.latest_fire_time(schedule, spec.timezone, after=start - 1, until=now)
         if latest is not None:
             return latest - 1
     return max(now, start - 1)
@@ -285,10 +285,10 @@ def _is_unchanged(spec: DagSpec, known: DagRow, tx: Transaction) -> bool:
     dag_version = tx.memory.dag_versions.get((known.version, known.dag_id))
     if dag_version is None:
         return False
-    old, slot = dag_version.graph.spec, known.next_run_at
-    if slot is not None and spec.start_date != old.start_date:
-        begins = spec.start_date is None or spec.start_date <= slot
-        if slot > tx.now or not begins:
+    old, fire_time = dag_version.graph.spec, known.next_run_at
+    if fire_time is not None and spec.start_date != old.start_date:
+        begins = spec.start_date is None or spec.start_date <= fire_time
+        if fire_time > tx.now or not begins:
             return False  # it may be due sooner now, or must wait
     is_once = spec.schedule is not None and spec.schedule.once
     return old.schedule == spec.schedule and (is_once or old.timezone == spec.timezone)

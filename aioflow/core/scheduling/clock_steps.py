@@ -1,9 +1,9 @@
 """Correction of schedules that ran ahead because the wall clock was ahead and was set back.
 
 The cursor of a schedule never moves back by itself, because each scheduled time has one run. If
-slots are still to come although the cursor has passed them while the clock was wrong, the cursor is
-moved back to the first of them. Slots that had their run must not get another one: up to
-``last_fire_time``, which does not move, existing runs are looked up before a run is created.
+fire times are still to come although the cursor has passed them while the clock was wrong, the
+cursor is moved back to the first of them. Fire times that had their run must not get another one:
+up to ``last_fire_time``, which does not move, existing runs are looked up before a run is created.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def heed_step(tx: Transaction) -> None:
 
 
 def take_back(tx: Transaction) -> None:
-    """Move cursors back that are ahead of the next slot. One alert names those far ahead."""
+    """Move cursors back that are ahead of the next fire time. One alert names those far ahead."""
     behind = []
     for row in list(tx.memory.dags.values()):
-        cursor = _next_slot(row, tx)
+        cursor = _next_fire_time(row, tx)
         if cursor is not None and (row.next_run_at is None or cursor < row.next_run_at):
             last = row.last_fire_time
             if last is None and row.next_run_at is not None:
@@ -62,8 +62,8 @@ def take_back(tx: Transaction) -> None:
     tx.outbox.alert(REASON, message, run_id="", dag_id=behind[0] if len(behind) == 1 else "")
 
 
-def _next_slot(row: DagRow, tx: Transaction) -> Timestamp | None:
-    """Return the next slot of a schedule from now on if its cursor is past it, else ``None``."""
+def _next_fire_time(row: DagRow, tx: Transaction) -> Timestamp | None:
+    """Return the next fire time from now on if the cursor is past it, else ``None``."""
     memory, now, last = tx.memory, tx.now, row.last_fire_time
     dag_version = memory.dag_versions.get((row.version, row.dag_id))
     spec = None if dag_version is None else dag_version.graph.spec
@@ -71,20 +71,20 @@ def _next_slot(row: DagRow, tx: Transaction) -> Timestamp | None:
         return None
     if spec.schedule.gap_us is not None:
         return now + spec.schedule.gap_us
-    if not spec.schedule.has_slots or (last is None and row.next_run_at is None):
+    if not spec.schedule.has_fire_times or (last is None and row.next_run_at is None):
         return None
     after = now if spec.start_date is None else max(now, spec.start_date - 1)
-    return timetable.next_slot(spec.schedule, spec.timezone, after=after)
+    return timetable.next_fire_time(spec.schedule, spec.timezone, after=after)
 
 
 def is_ahead(row: DagRow) -> bool:
-    """Return whether slots from the cursor of a schedule on may have had their run already."""
+    """Return whether fire times from the cursor of a schedule on may have had their run already."""
     cursor, last = row.next_run_at, row.last_fire_time
     return cursor is not None and last is not None and cursor <= last
 
 
 def wanted(inputs: Iterable[Input]) -> Iterator[CreateMissingRuns]:
-    """Yield the inputs of a turn that need to know which of their slots have a run.
+    """Yield the inputs of a turn that need to know which of their fire times have a run.
 
     The caller passes the rows to ``found`` before the turn processes these inputs.
     """
@@ -92,5 +92,5 @@ def wanted(inputs: Iterable[Input]) -> Iterator[CreateMissingRuns]:
 
 
 def found(entry: CreateMissingRuns, runs: Iterable[RunRow], memory: Memory) -> None:
-    """Store the loaded runs of these slots for this turn."""
+    """Store the loaded runs of these fire times for this turn."""
     memory.found_ahead[entry.dag_id] = {run.logical_date for run in runs}

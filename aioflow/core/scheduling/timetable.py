@@ -1,8 +1,8 @@
 """Times at which a schedule fires, and times that it missed.
 
 A schedule is a cron expression in a time zone, a fixed interval of elapsed time, a list of dates,
-or several of these at once. Its *slots* are timestamps, strictly increasing. When clocks change,
-cron expressions follow the rule of Debian's cron:
+or several of these at once. Its *fire times* are timestamps, strictly increasing. When clocks
+change, cron expressions follow the rule of Debian's cron:
 
 - **Fixed times** (neither the minute nor the hour, nor the second if there is one, begins with
   ``*``) follow the wall clock, once per local day. A time that does not exist on a day fires at the
@@ -13,7 +13,8 @@ cron expressions follow the rule of Debian's cron:
 If both the day of the month and the day of the week are restricted, they are joined by *or*, as in
 every cron.
 
-``once`` and schedules with a ``gap_us`` have no slots; ``core.runs.create`` decides when they run.
+``once`` and schedules with a ``gap_us`` have no fire times; ``core.runs.create`` decides when they
+run.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from aioflow.errors import BadSchedule
-from aioflow.model.dag import MissedSlots, ScheduleSpec
+from aioflow.model.dag import MissedFireTimes, ScheduleSpec
 from aioflow.model.timestamps import Timestamp, to_datetime, to_timestamp
 
 __all__ = (
     "MISSED_US",
+    "fire_times_after",
+    "fire_times_between",
     "first_instant",
     "interval_up_to",
-    "latest_slot",
+    "latest_fire_time",
     "missed",
-    "next_slot",
-    "slots_after",
-    "slots_between",
+    "next_fire_time",
     "starts_at",
     "validate",
 )
@@ -59,7 +60,7 @@ _FIELD_SIZES = (
 """The fields of a cron expression and the number of values of each."""
 
 MISSED_US = 30 * _SECOND
-"""A slot that starts later than this was missed, if missed ones are skipped."""
+"""A fire time that starts later than this was missed, if missed ones are skipped."""
 
 _KINDS = "a cron expression, an interval, dates, once, or one run after the other"
 
@@ -91,14 +92,14 @@ def _check(schedule: ScheduleSpec, timezone: str) -> None:
             raise BadSchedule(f"an interval of {length} us is too short; take 1s or more")
     if schedule.dates is not None and not schedule.dates:
         raise BadSchedule("a schedule of dates needs one at least")
-    if schedule.cron is not None and next_slot(schedule, timezone, after=0) is None:
+    if schedule.cron is not None and next_fire_time(schedule, timezone, after=0) is None:
         raise BadSchedule(
             f"the cron expression {schedule.cron!r} never fires: there is no such day"
         )
     if schedule.cron is not None:
         _check_steps(schedule.cron)
     for part in schedule.parts:
-        if not part.has_slots:
+        if not part.has_fire_times:
             raise BadSchedule("@once and @continuous stand alone, not beside other schedules")
         _check(part, timezone)
 
@@ -119,79 +120,83 @@ def _check_steps(expression: str) -> None:
                 )
 
 
-# ── slots ───────────────────────────────────────────────────────────────────────────────
+# ── fire times ───────────────────────────────────────────────────────────────────────────────
 
 
-def slots_after(schedule: ScheduleSpec, timezone: str, *, after: Timestamp) -> Iterator[Timestamp]:
-    """Yield all slots after ``after``, up to the year 9900.
+def fire_times_after(
+    schedule: ScheduleSpec, timezone: str, *, after: Timestamp
+) -> Iterator[Timestamp]:
+    """Yield all fire times after ``after``, up to the year 9900.
 
     Raises:
         BadSchedule: If ``validate`` would have returned it.
     """
-    return takewhile(lambda slot: slot <= _LATEST, _slots(schedule, timezone, after))
+    return takewhile(lambda fire_time: fire_time <= _LATEST, _fire_times(schedule, timezone, after))
 
 
-def _slots(schedule: ScheduleSpec, timezone: str, after: Timestamp) -> Iterator[Timestamp]:
+def _fire_times(schedule: ScheduleSpec, timezone: str, after: Timestamp) -> Iterator[Timestamp]:
     if after >= _LATEST:
         return iter(())
     if schedule.parts:
-        parts = (slots_after(part, timezone, after=after) for part in schedule.parts)
+        parts = (fire_times_after(part, timezone, after=after) for part in schedule.parts)
         return _distinct(heapq.merge(*parts))
     if schedule.every_us is not None:
         return _multiples(schedule.every_us, schedule.anchor, after)
     if schedule.cron is not None:
-        return _cron_slots(schedule.cron, _zone(timezone), max(after, _EARLIEST))
+        return _cron_fire_times(schedule.cron, _zone(timezone), max(after, _EARLIEST))
     dates = schedule.dates or ()
     return iter(dates[bisect_right(dates, after) :])
 
 
-def _distinct(slots: Iterable[Timestamp]) -> Iterator[Timestamp]:
+def _distinct(fire_times: Iterable[Timestamp]) -> Iterator[Timestamp]:
     last = None
-    for slot in slots:
-        if slot != last:
-            yield slot
-        last = slot
+    for fire_time in fire_times:
+        if fire_time != last:
+            yield fire_time
+        last = fire_time
 
 
 def _multiples(every_us: int, anchor: Timestamp, after: Timestamp) -> Iterator[Timestamp]:
-    slot = anchor + ((after - anchor) // every_us + 1) * every_us
+    fire_time = anchor + ((after - anchor) // every_us + 1) * every_us
     while True:
-        yield slot
-        slot += every_us
+        yield fire_time
+        fire_time += every_us
 
 
-def next_slot(schedule: ScheduleSpec, timezone: str, *, after: Timestamp) -> Timestamp | None:
-    """Return the first slot after ``after``, never ``after`` itself.
+def next_fire_time(schedule: ScheduleSpec, timezone: str, *, after: Timestamp) -> Timestamp | None:
+    """Return the first fire time after ``after``, never ``after`` itself.
 
     ``None`` if there is none within fifty years, or before the year 9900.
 
     Raises:
         BadSchedule: If ``validate`` would have returned it.
     """
-    return next(slots_after(schedule, timezone, after=after), None)
+    return next(fire_times_after(schedule, timezone, after=after), None)
 
 
-def slots_between(
+def fire_times_between(
     schedule: ScheduleSpec, timezone: str, *, after: Timestamp, until: Timestamp, limit: int
 ) -> list[Timestamp]:
-    """Return the first ``limit`` slots later than ``after`` and not later than ``until``."""
-    slots = islice(slots_after(schedule, timezone, after=after), limit)
-    return list(takewhile(lambda slot: slot <= until, slots))
+    """Return the first ``limit`` fire times later than ``after`` and not later than ``until``."""
+    fire_times = islice(fire_times_after(schedule, timezone, after=after), limit)
+    return list(takewhile(lambda fire_time: fire_time <= until, fire_times))
 
 
-def latest_slot(
+def latest_fire_time(
     schedule: ScheduleSpec, timezone: str, *, after: Timestamp, until: Timestamp
 ) -> Timestamp | None:
-    """Return the last slot later than ``after`` and not later than ``until``, if any.
+    """Return the last fire time later than ``after`` and not later than ``until``, if any.
 
-    Its cost grows with the logarithm of the span, not with the number of slots in it.
+    Its cost grows with the logarithm of the span, not with the number of fire times in it.
     """
     if schedule.parts:
-        found = [latest_slot(p, timezone, after=after, until=until) for p in schedule.parts]
-        return max((slot for slot in found if slot is not None), default=None)
+        found = [latest_fire_time(p, timezone, after=after, until=until) for p in schedule.parts]
+        return max((fire_time for fire_time in found if fire_time is not None), default=None)
     if schedule.every_us is not None:
-        slot = schedule.anchor + (until - schedule.anchor) // schedule.every_us * schedule.every_us
-        return slot if slot > after else None
+        fire_time = (
+            schedule.anchor + (until - schedule.anchor) // schedule.every_us * schedule.every_us
+        )
+        return fire_time if fire_time > after else None
     if schedule.dates is not None:
         count = bisect_right(schedule.dates, until)
         return schedule.dates[count - 1] if count and schedule.dates[count - 1] > after else None
@@ -201,77 +206,79 @@ def latest_slot(
 def _latest_cron(
     schedule: ScheduleSpec, timezone: str, after: Timestamp, until: Timestamp
 ) -> Timestamp | None:
-    # Search back in growing steps until there is a slot, then bisect to the last one. Each probe
-    # reads forward, because cron handles clock changes differently when read backwards.
+    # Search back in growing steps until there is a fire time, then bisect to the last one. Each
+    # probe reads forward, because cron handles clock changes differently when read backwards.
     reach_us, low, found = 60 * _SECOND, until, None
     while found is None and low > after:
         low = max(after, until - reach_us)
         reach_us *= 2
-        found = _slot_within(schedule, timezone, low, until)
+        found = _fire_time_within(schedule, timezone, low, until)
     if found is None:
         return None
     low, high = found, until
     while high - low > _SECOND:
         middle = (low + high) // 2
-        later = _slot_within(schedule, timezone, middle, until)
+        later = _fire_time_within(schedule, timezone, middle, until)
         if later is None:
             high = middle
         else:
             low = later
-    # Slots are whole seconds, so one more probe finds a slot within the last second.
-    return _slot_within(schedule, timezone, low, until) or low
+    # Fire times are whole seconds, so one more probe finds a fire time within the last second.
+    return _fire_time_within(schedule, timezone, low, until) or low
 
 
-def _slot_within(
+def _fire_time_within(
     schedule: ScheduleSpec, timezone: str, after: Timestamp, until: Timestamp
 ) -> Timestamp | None:
-    slot = next_slot(schedule, timezone, after=after)
-    return slot if slot is not None and slot <= until else None
+    fire_time = next_fire_time(schedule, timezone, after=after)
+    return fire_time if fire_time is not None and fire_time <= until else None
 
 
 def interval_up_to(
     schedule: ScheduleSpec, timezone: str, at: Timestamp
 ) -> tuple[Timestamp, Timestamp] | None:
-    """Return the last two slots not later than ``at``; ``None`` if there are fewer than two."""
-    end = latest_slot(schedule, timezone, after=_EARLIEST, until=at)
+    """Return the last two fire times not later than ``at``; ``None`` if there are fewer."""
+    end = latest_fire_time(schedule, timezone, after=_EARLIEST, until=at)
     if end is None:
         return None
-    start = latest_slot(schedule, timezone, after=_EARLIEST, until=end - 1)
+    start = latest_fire_time(schedule, timezone, after=_EARLIEST, until=end - 1)
     return None if start is None else (start, end)
 
 
-def starts_at(schedule: ScheduleSpec, timezone: str, slot: Timestamp, *, salt: str) -> Timestamp:
-    """Return when the run of a slot may start: at the slot, or later by a share of the jitter.
+def starts_at(
+    schedule: ScheduleSpec, timezone: str, fire_time: Timestamp, *, salt: str
+) -> Timestamp:
+    """Return when the run of a fire time may start: then, or later by a share of the jitter.
 
-    The share depends only on the slot and on ``salt``, the name of the DAG. It is at most half the
-    distance to the next slot, so that runs start in the order of their slots.
+    The share depends only on the fire time and on ``salt``, the name of the DAG. It is at most half
+    the distance to the next fire time, so that runs start in the order of their fire times.
     """
-    jitter_us = _jitter_us(schedule, timezone, slot)
+    jitter_us = _jitter_us(schedule, timezone, fire_time)
     if not jitter_us:
-        return slot
-    following = next_slot(schedule, timezone, after=slot)
-    most = jitter_us if following is None else min(jitter_us, (following - slot) // 2)
-    digest = blake2b(f"{salt}/{slot}".encode(), digest_size=8).digest()
-    return slot + (most * int.from_bytes(digest) >> 64)
+        return fire_time
+    following = next_fire_time(schedule, timezone, after=fire_time)
+    most = jitter_us if following is None else min(jitter_us, (following - fire_time) // 2)
+    digest = blake2b(f"{salt}/{fire_time}".encode(), digest_size=8).digest()
+    return fire_time + (most * int.from_bytes(digest) >> 64)
 
 
-def _jitter_us(schedule: ScheduleSpec, timezone: str, slot: Timestamp) -> int:
-    """Return the jitter of a slot. If several schedules have the slot, the smallest counts."""
+def _jitter_us(schedule: ScheduleSpec, timezone: str, fire_time: Timestamp) -> int:
+    """Return the jitter of a fire time. If several schedules have it, the smallest counts."""
     if not any(_is_shaky(part) for part in schedule.parts):
         return schedule.jitter_us
-    own = [part for part in schedule.parts if _has(part, timezone, slot)]
-    return min((_jitter_us(part, timezone, slot) for part in own), default=0)
+    own = [part for part in schedule.parts if _has(part, timezone, fire_time)]
+    return min((_jitter_us(part, timezone, fire_time) for part in own), default=0)
 
 
 def _is_shaky(schedule: ScheduleSpec) -> bool:
     return schedule.jitter_us > 0 or any(_is_shaky(part) for part in schedule.parts)
 
 
-def _has(schedule: ScheduleSpec, timezone: str, slot: Timestamp) -> bool:
-    return next_slot(schedule, timezone, after=slot - 1) == slot
+def _has(schedule: ScheduleSpec, timezone: str, fire_time: Timestamp) -> bool:
+    return next_fire_time(schedule, timezone, after=fire_time - 1) == fire_time
 
 
-# ── missed slots ────────────────────────────────────────────────────────────────────────
+# ── missed fire times ────────────────────────────────────────────────────────────────────────
 
 
 def missed(
@@ -280,25 +287,25 @@ def missed(
     *,
     cursor: Timestamp,
     now: Timestamp,
-    policy: MissedSlots,
+    policy: MissedFireTimes,
     limit: int,
     last: Timestamp | None = None,
     salt: str = "",
 ) -> tuple[list[Timestamp], Timestamp | None]:
-    """Return the slots to run now, oldest first, and the next cursor.
+    """Return the fire times to run now, oldest first, and the next cursor.
 
-    The cursor is the first slot that has not been handled: all slots from it on are pending. If the
-    schedule has changed, the cursor need not be a slot of the new one. If the start of the next
-    cursor is not in the future, ``limit`` left slots over: call again.
+    The cursor is the first fire time that has not been handled: all fire times from it on are
+    pending. If the schedule has changed, the cursor need not be a fire time of the new one. If the
+    start of the next cursor is not in the future, ``limit`` left fire times over: call again.
 
     Args:
-        schedule: A valid schedule that has slots.
+        schedule: A valid schedule that has fire times.
         timezone: The time zone of its wall clock.
-        cursor: The cursor returned last; at first the slot with which the DAG begins.
+        cursor: The cursor returned last; at first the fire time with which the DAG begins.
         now: The end of the period, inclusive.
-        policy: Which missed slots run: ``all``, the ``latest``, or none.
-        limit: Maximum number of slots per call, at least 1.
-        last: No slot after this one runs.
+        policy: Which missed fire times run: ``all``, the ``latest``, or none.
+        limit: Maximum number of fire times per call, at least 1.
+        last: No fire time after this one runs.
         salt: See ``starts_at``.
 
     Raises:
@@ -308,27 +315,27 @@ def missed(
         raise ValueError(f"limit must be at least 1, got {limit}")
     until = now if last is None else min(now, last)
 
-    def start(slot: Timestamp) -> Timestamp:
-        return starts_at(schedule, timezone, slot, salt=salt)
+    def start(fire_time: Timestamp) -> Timestamp:
+        return starts_at(schedule, timezone, fire_time, salt=salt)
 
     if policy == "all":
-        between = slots_between(schedule, timezone, after=cursor - 1, until=until, limit=limit)
-        due = list(takewhile(lambda slot: start(slot) <= now, between))
+        between = fire_times_between(schedule, timezone, after=cursor - 1, until=until, limit=limit)
+        due = list(takewhile(lambda fire_time: start(fire_time) <= now, between))
         passed = due[-1] if due else cursor - 1
     else:
-        latest = latest_slot(schedule, timezone, after=cursor - 1, until=until)
+        latest = latest_fire_time(schedule, timezone, after=cursor - 1, until=until)
         while latest is not None and start(latest) > now:
-            latest = latest_slot(schedule, timezone, after=cursor - 1, until=latest - 1)
+            latest = latest_fire_time(schedule, timezone, after=cursor - 1, until=latest - 1)
         is_too_late = policy == "skip" and latest is not None and now - start(latest) > MISSED_US
         due = [] if latest is None or is_too_late else [latest]
         passed = cursor - 1 if latest is None else latest
-    return due, next_slot(schedule, timezone, after=passed)
+    return due, next_fire_time(schedule, timezone, after=passed)
 
 
 # ── cron: the only code with calendars ──────────────────────────────────────────────────
 
 
-def _cron_slots(expression: str, zone: ZoneInfo, after: Timestamp) -> Iterator[Timestamp]:
+def _cron_fire_times(expression: str, zone: ZoneInfo, after: Timestamp) -> Iterator[Timestamp]:
     fields = expression.split()
     if len(fields) not in {5, 6}:
         raise BadSchedule(
@@ -342,8 +349,8 @@ def _cron_slots(expression: str, zone: ZoneInfo, after: Timestamp) -> Iterator[T
     at = to_datetime(after)
     try:
         walk = _elapsed if follows_elapsed_time else _on_the_wall
-        for slot in walk(expression, zone, at):
-            yield to_timestamp(slot)
+        for fire_time in walk(expression, zone, at):
+            yield to_timestamp(fire_time)
     except CronSimError as exc:
         raise BadSchedule(
             f"the cron expression {expression!r} cannot be understood: {str(exc).lower()}"
@@ -388,7 +395,9 @@ def _elapsed(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[datet
             at = found
         else:
             return
-        clock = change + _offset(zone, change) - timedelta(seconds=1)  # it may be a slot itself
+        clock = (
+            change + _offset(zone, change) - timedelta(seconds=1)
+        )  # it may be a fire time itself
 
 
 def _next_change(

@@ -80,8 +80,8 @@ class Memory:
         backfills: Active backfills by number.
         keyed_backfills: Backfills that repeated requests of this turn started before: number by DAG
             and idempotency key.
-        found_slots: By backfill of this turn, the DAG version that its fire times were computed
-            with, and the newest run of each of these.
+        found_fire_times: By backfill of this turn, the DAG version that its fire times were
+            computed with, and the newest run of each of these.
         found_ahead: Fire times that already have a run, for the DAGs in this turn's
             ``CreateMissingRuns``.
         packing: Store behind ``runs``, ``active_tasks`` and ``waits``, which packs what only waits.
@@ -170,7 +170,7 @@ class Memory:
         self.active_runs: dict[str, int] = {}
         self.backfills: dict[int, BackfillRow] = {}
         self.keyed_backfills: dict[tuple[str, str], int] = {}
-        self.found_slots: dict[int, tuple[str, dict[Timestamp, RunRow | None]]] = {}
+        self.found_fire_times: dict[int, tuple[str, dict[Timestamp, RunRow | None]]] = {}
         self.found_ahead: dict[str, set[Timestamp | None]] = {}
         self.run_sequences: dict[str, RunSequence] = {}
         self.active_tasks: PackedCache[TaskInstance] = self.packing.tasks

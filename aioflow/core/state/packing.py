@@ -260,7 +260,7 @@ class PackedTask(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         form: Number of its ``TaskShape``.
         hosting: Assignment number when it was packed; outdated if that host has died since.
-        parked_in: Generation of the async host in which its coroutine is suspended; 0 for none.
+        suspended_in: Generation of the async host in which its coroutine is suspended; 0 for none.
     """
 
     form: int
@@ -276,7 +276,7 @@ class PackedTask(msgspec.Struct, frozen=True, array_like=True):
     recorded: int
     first_failed: int
     looks: int
-    parked_in: int
+    suspended_in: int
     queued_at: int | None
     started_at: int | None
     ends_at: int | None
@@ -502,7 +502,7 @@ class Packing:
             and task.stored_place == NOWHERE
             and task.worker < 0
             and not task.is_hosted
-            and task.parked_start in {0, task.start_no}
+            and task.suspended_start in {0, task.start_no}
             and self.runs.objects.get(task.run.run_no) is task.run
         )
 
@@ -538,7 +538,7 @@ class Packing:
             task.recorded,
             task.first_failed,
             task.looks,
-            self._async_life(form.dag_version) if task.parked_start else 0,
+            self._async_life(form.dag_version) if task.suspended_start else 0,
             None if task.queued_at is None else task.queued_at - since,
             None if task.started_at is None else task.started_at - since,
             None if task.ends_at is None else task.ends_at - since,
@@ -594,8 +594,10 @@ class Packing:
         task.recorded, task.first_failed = one.recorded, one.first_failed
         task.looks = one.looks
         task.open_kind = form.open_kind
-        is_parked = one.parked_in != 0 and one.parked_in == self._async_life(form.dag_version)
-        task.parked_start = one.start_no if is_parked else 0
+        is_suspended = one.suspended_in != 0 and one.suspended_in == self._async_life(
+            form.dag_version
+        )
+        task.suspended_start = one.start_no if is_suspended else 0
         task.queued_at = None if one.queued_at is None else since + one.queued_at
         task.started_at = None if one.started_at is None else since + one.started_at
         task.ends_at = None if one.ends_at is None else since + one.ends_at

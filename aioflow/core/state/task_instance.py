@@ -247,8 +247,8 @@ class TaskInstance:
         ends_at: When its try reaches its ``execution_timeout``, in steady time; ``None`` without a
             limit, and while no try has started.
         open_kind: Kind of the last durable call while it waits, else empty.
-        parked_start: ``start_no`` under which its coroutine is suspended in the async host; 0 if it
-            is not, and must run again from the start.
+        suspended_start: ``start_no`` under which its coroutine is suspended in the async host; 0 if
+            it is not, and must run again from the start.
         answer: Value that the suspended coroutine is resumed with.
         looks: Number of pokes of a sensor since it is in memory.
     """
@@ -267,7 +267,6 @@ class TaskInstance:
         "looks",
         "map_index",
         "open_kind",
-        "parked_start",
         "position",
         "queued_at",
         "recorded",
@@ -281,6 +280,7 @@ class TaskInstance:
         "stored_start",
         "stored_state",
         "streams",
+        "suspended_start",
         "task_no",
         "try_number",
         "waits",
@@ -316,7 +316,7 @@ class TaskInstance:
         self.recorded = 0
         self.first_failed = -1
         self.open_kind = ""
-        self.parked_start: StartNo = 0
+        self.suspended_start: StartNo = 0
         self.answer: tuple[bytes | None, Failure | None] = (None, None)
         self.looks = 0
 

@@ -15,7 +15,7 @@ import msgspec
 
 from aioflow.core.runs import create
 from aioflow.core.state.task_instance import Run, TaskInstance, TriggerInstance, try_ends_at
-from aioflow.core.tasks.tries import requeue, unpark
+from aioflow.core.tasks.tries import forget_suspension, requeue
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import event_stream, named_events
 from aioflow.core.triggers.assignment import RUN, SLEEP
@@ -50,12 +50,12 @@ __all__ = (
     "give_answer",
     "is_after",
     "next_event",
-    "not_parked",
+    "not_suspended",
     "open_stream",
-    "park",
     "record",
     "resume_caller",
     "start_run",
+    "suspend",
     "time_out",
     "wait_for",
 )
@@ -89,7 +89,7 @@ def await_triggers(task: TaskInstance, report: Awaiting, tx: Transaction) -> lis
     """Suspend a coroutine that waits, and release its slot. Return the triggers to assign."""
     if report.ordinal != task.recorded:
         raise ValueError(f"call {report.ordinal} of task {task.task_no} after {task.recorded}")
-    park(task, report, tx)
+    suspend(task, report, tx)
     until = deadline(task, report.timeout_us, tx.steady)
     triggers = report.triggers or ((SLEEP, b"\x80"),)
     task.waits = tuple(
@@ -121,7 +121,7 @@ def next_event(task: TaskInstance, report: NextEventRequested, tx: Transaction) 
     wait = task.streams.get(report.stream)
     payload = None if wait is None else event_stream.consume(wait, tx)
     if payload is None and wait is not None and not event_stream.is_over(wait):
-        park(task, report, tx)
+        suspend(task, report, tx)
         task.waits = (wait,)
         task.deadline_at = deadline(task, report.timeout_us, tx.steady)
         tx.wake_task(task, task.deadline_at)
@@ -180,16 +180,16 @@ def time_out(task: TaskInstance, tx: Transaction) -> None:
     requeue(task, tx)
 
 
-def not_parked(task: TaskInstance, report: NotSuspended, tx: Transaction) -> None:
+def not_suspended(task: TaskInstance, report: NotSuspended, tx: Transaction) -> None:
     """Run a coroutine again from the start, uncharged, because its host no longer had it."""
     if task.start_no == report.start_no and task.state is TaskState.RUNNING:
-        unpark(task)
+        forget_suspension(task)
         tx.slots.release(task)
         tx.slots.unblock(task)
         requeue(task, tx)
 
 
-def park(
+def suspend(
     task: TaskInstance,
     report: Awaiting | NextEventRequested | RunCalled,
     tx: Transaction,
@@ -197,7 +197,7 @@ def park(
     """Record an open call, suspend its coroutine and release the slot."""
     record(task, report, RecordState.OPEN, tx)
     task.open_kind = report.kind
-    task.parked_start = task.start_no
+    task.suspended_start = task.start_no
     tx.move(task, TaskState.DEFERRED)
     tx.slots.release(task)
     tx.slots.unblock(task)
@@ -327,7 +327,7 @@ def start_run(task: TaskInstance, report: RunCalled, tx: Transaction) -> None:
         record(task, report, RecordState.ANSWERED, tx, answer=answer)
         confirm(task, report.ordinal, tx, answer, None)
         return
-    park(task, report, tx)
+    suspend(task, report, tx)
     until = deadline(task, None, tx.steady)
     kwargs = _encode({"dag": run.row.dag_id, "run_id": run.row.run_id})
     task.waits = (wait_for(task, 0, (RUN, kwargs), until, tx, number=number),)

@@ -53,6 +53,7 @@ __all__ = (
     "failed",
     "forget_calls",
     "forget_event",
+    "forget_suspension",
     "interrupt",
     "keep_try",
     "labelled",
@@ -68,7 +69,6 @@ __all__ = (
     "stop_of",
     "succeed",
     "time_out_sensor",
-    "unpark",
     "wake_due",
 )
 
@@ -211,11 +211,11 @@ def begin_try(task: TaskInstance, tx: Transaction, started_at: Timestamp | None 
 
 def _resumed(task: TaskInstance) -> ResumeCoroutine | None:
     """Return the command to resume a suspended coroutine, which is no longer suspended."""
-    if not task.parked_start:
+    if not task.suspended_start:
         return None
-    (answer, failure), parked = task.answer, task.parked_start
-    task.parked_start, task.answer = 0, (None, None)
-    return ResumeCoroutine(task.run.run_no, task.task_no, parked, task.start_no, answer, failure)
+    (answer, failure), suspended = task.answer, task.suspended_start
+    task.suspended_start, task.answer = 0, (None, None)
+    return ResumeCoroutine(task.run.run_no, task.task_no, suspended, task.start_no, answer, failure)
 
 
 def _first_look(task: TaskInstance, tx: Transaction) -> None:
@@ -359,7 +359,7 @@ def interrupt(task: TaskInstance, failure: Failure, limit: int | None, tx: Trans
         limit: Number of interruptions that a task survives; ``None`` for any number.
     """
     task.interruptions += 1
-    unpark(task)
+    forget_suspension(task)
     task.started_at = task.ends_at = None  # the lost time does not count
     tx.slots.release(task)
     tx.slots.unblock(task)
@@ -378,7 +378,7 @@ def await_code(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
     task.failure = failure
     task.due_at = tx.steady + CODE_AGAIN_US
     tx.move(task, TaskState.RETRYING)
-    unpark(task)
+    forget_suspension(task)
     tx.slots.release(task)
     tx.slots.unblock(task)
     tx.wake_task(task, task.due_at)
@@ -472,7 +472,7 @@ def _rewind(task: TaskInstance, tx: Transaction) -> None:
 
     Calls recorded before the first one that failed or has no answer are retained.
     """
-    unpark(task)
+    forget_suspension(task)
     first = task.recorded - bool(task.open_kind) if task.first_failed < 0 else task.first_failed
     begins_anew = task.resumed is not None and not task.resumed.is_handled
     forget_calls(task, 0 if begins_anew else first, tx)
@@ -505,11 +505,11 @@ def stop_of(task: TaskInstance, start_no: StartNo, reason: str) -> StopTry:
     return StopTry(task.spec.body, task.worker, task.task_no, start_no, reason, role)
 
 
-def unpark(task: TaskInstance, tx: Transaction | None = None, reason: str = "") -> None:
+def forget_suspension(task: TaskInstance, tx: Transaction | None = None, reason: str = "") -> None:
     """Forget where a coroutine is suspended. With a transaction, also stop it in its host."""
-    if task.parked_start and tx is not None:
-        tx.effects.append(stop_of(task, task.parked_start, reason))
-    task.parked_start, task.answer = 0, (None, None)
+    if task.suspended_start and tx is not None:
+        tx.effects.append(stop_of(task, task.suspended_start, reason))
+    task.suspended_start, task.answer = 0, (None, None)
 
 
 def failed(task: TaskInstance, report: Failed, tx: Transaction) -> None:

@@ -249,19 +249,19 @@ def _ordered(role: str, memory: Memory) -> array[int]:
     for wait in memory.waits.objects.values():
         if wait.task is not None and _is_wanted(wait, role, memory):
             found.setdefault(wait.task.spec.priority, array("q")).append(wait.row.trigger_no)
-    parking = memory.packing
+    packing = memory.packing
     priorities = {
         number: _spec(form).priority
-        for form, number in parking.forms.numbered()
+        for form, number in packing.forms.numbered()
         if role_of(form.class_path, form.dag_version, memory) == role
         and form.class_path not in HOSTLESS
     }
     alike = set(priorities.values())
-    if len(alike) == 1 and len(priorities) == len(parking.forms.numbered()):
+    if len(alike) == 1 and len(priorities) == len(packing.forms.numbered()):
         # All belong to this host and have the same priority, so none of them is read.
-        found.setdefault(alike.pop(), array("q")).extend(parking.triggers.folded())
+        found.setdefault(alike.pop(), array("q")).extend(packing.triggers.folded())
     else:
-        for number, form_no in parking.by_form():
+        for number, form_no in packing.by_form():
             if form_no in priorities:
                 found.setdefault(priorities[form_no], array("q")).append(number)
     order = array("q")
@@ -300,15 +300,15 @@ def _strays(role: str, memory: Memory) -> Iterator[tuple[TriggerNo, int]]:
             continue
         if role_of(wait.row.class_path, wait.run.dag_version, memory) != role:
             yield wait.row.trigger_no, wait.hosting
-    parking = memory.packing
+    packing = memory.packing
     forms = {
         number
-        for form, number in parking.forms.numbered()
+        for form, number in packing.forms.numbered()
         if form.role == role and role_of(form.class_path, form.dag_version, memory) != role
     }
-    for one in parking.folded() if forms else ():
+    for one in packing.folded() if forms else ():
         if one.form in forms:
-            yield one.trigger_no, parking.hosting(one)
+            yield one.trigger_no, packing.hosting(one)
 
 
 def _takes(role: str, memory: Memory) -> bool:
@@ -385,13 +385,13 @@ def _handing(number: int, role: str, memory: Memory) -> _Handing:
 
 def _hand_folded(one: PackedTask, entry: AssignTriggers, change: _Change, tx: Transaction) -> None:
     """Assign a packed trigger like ``host``: unpacking a hundred thousand would take seconds."""
-    memory, parking = tx.memory, tx.memory.packing
-    hosting = parking.hosting(one)
+    memory, packing = tx.memory, tx.memory.packing
+    hosting = packing.hosting(one)
     if hosting > entry.hosting or (hosting and change.is_elsewhere):
         return
     hosting = memory.next_hosting()
     tx.rehost_folded(one, change.was)
-    parking.change(one, hosting=hosting, form=change.form)
+    packing.change(one, hosting=hosting, form=change.form)
     tx.effects.append(
         AssignTrigger(
             StartTrigger(

@@ -213,7 +213,7 @@ def start_run(
     newest = memory.newest(dag_id)
     try:
         conf = None if newest is None else conf_of(payload, newest)
-        date = _slot(key) if spec.is_timetable else None
+        date = _fire_time(key) if spec.is_timetable else None
         request = CreateRun(dag_id=dag_id, conf=conf, logical_date=date)
         if spec.if_running == "cancel_old":
             create.check_conf(request, tx)  # a run that cannot be created cancels none
@@ -248,7 +248,7 @@ def conf_of(payload: bytes, spec: DagSpec) -> bytes | None:
     return _pack(taken) if taken else None
 
 
-def _slot(key: str | None) -> Timestamp:
+def _fire_time(key: str | None) -> Timestamp:
     """Return the scheduled time of a timetable's event.
 
     Raises:

@@ -18,12 +18,12 @@ from aioflow.core.tasks.tries import (
     fail_or_retry,
     forget_calls,
     forget_event,
+    forget_suspension,
     keep_try,
     look_again,
     requeue,
     stop_of,
     succeed,
-    unpark,
 )
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import event_stream, migration
@@ -53,7 +53,7 @@ __all__ = (
     "await_triggers",
     "charge",
     "defer",
-    "fail_parked",
+    "fail_suspended",
     "fire",
     "fire_manually",
     "lose_host",
@@ -324,7 +324,7 @@ def _fail(
         tx.drop_wait(wait)
         return
     _release_waits(task, wait, tx)
-    unpark(task, tx, "cancelled")
+    forget_suspension(task, tx, "cancelled")
     sensor = task.spec.sensor
     if sensor is not None and sensor.on_error == "ignore" and failure.reason == "trigger":
         look_again(task, tx)  # its error is in the log of the task
@@ -336,13 +336,13 @@ def _fail(
         fail_or_retry(task, failure, tx, retryable=retryable)
 
 
-def fail_parked(task: TaskInstance, report: Failed, tx: Transaction) -> None:
+def fail_suspended(task: TaskInstance, report: Failed, tx: Transaction) -> None:
     """Fail a coroutine that ended after reporting a wait that was not answered yet."""
     if task.state is not TaskState.DEFERRED or report.interrupted:
-        unpark(task)  # its waits continue, and then it runs again from the top
+        forget_suspension(task)  # its waits continue, and then it runs again from the top
         return
     _release_waits(task, None, tx)
-    unpark(task)
+    forget_suspension(task)
     fail_or_retry(
         task,
         report.failure,
@@ -372,7 +372,7 @@ def time_out(task: TaskInstance, at: Timestamp, tx: Transaction) -> None:
         type="TaskTimeout", message=_too_long(task, wait, ends_try=ends_try), reason="timeout"
     )
     _release_waits(task, None, tx, reason="timeout")
-    unpark(task, tx, "timeout")
+    forget_suspension(task, tx, "timeout")
     fail_or_retry(task, failure, tx)
 
 
@@ -447,7 +447,7 @@ def stop(task: TaskInstance, reason: str, tx: Transaction) -> None:
     for wait in task.waits:
         if wait.state is TriggerState.WAITING and wait.stream is None:
             let_go(wait, reason, tx)
-    unpark(task, tx, reason)
+    forget_suspension(task, tx, reason)
     if task.worker >= 0 or task.is_hosted:
         tx.effects.append(stop_of(task, task.start_no, reason))
     tx.slots.release(task)

@@ -190,14 +190,14 @@ def _misplaced_by_pause(entry: PauseTriggers, memory: Memory) -> Iterator[Trigge
 
     Triggers that have not confirmed their release yet are assigned when they do.
     """
-    parking = memory.packing
+    packing = memory.packing
     forms = {
         number
-        for form, number in parking.forms.numbered()
+        for form, number in packing.forms.numbered()
         if form.dag_version.graph.spec.dag_id == entry.dag_id and form.class_path not in HOSTLESS
     }
-    for number in parking.numbers(forms, entry.after):
-        wait = parking.peek(number)
+    for number in packing.numbers(forms, entry.after):
+        wait = packing.peek(number)
         if wait is None or wait.task is None or wait.state is not TriggerState.WAITING:
             continue
         is_its = wait.run.row.dag_id == entry.dag_id and wait.row.class_path not in HOSTLESS
@@ -288,10 +288,10 @@ def failure_of_culprit(class_path: str, lost: HostLost, memory: Memory) -> Failu
 
 def _misplaced_of_class(entry: IsolateTriggerClass, memory: Memory) -> Iterator[TriggerInstance]:
     """Yield the triggers of a class that have no host or the wrong one, by number."""
-    parking = memory.packing
-    forms = {no for form, no in parking.forms.numbered() if form.class_path == entry.class_path}
-    for number in parking.numbers(forms, entry.after):
-        wait = parking.peek(number)
+    packing = memory.packing
+    forms = {no for form, no in packing.forms.numbered() if form.class_path == entry.class_path}
+    for number in packing.numbers(forms, entry.after):
+        wait = packing.peek(number)
         if wait is None or wait.row.class_path != entry.class_path or wait.task is None:
             continue
         role = role_of(entry.class_path, wait.run.dag_version, memory)

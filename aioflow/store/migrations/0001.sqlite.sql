@@ -272,9 +272,9 @@ CREATE TABLE run (
 CREATE INDEX run_by_backfill ON run (backfill, run_no) WHERE backfill IS NOT NULL;
 CREATE INDEX run_by_dag ON run (dag_id, run_no);
 CREATE INDEX run_by_date ON run (dag_id, logical_date) WHERE logical_date IS NOT NULL;
+CREATE UNIQUE INDEX run_by_fire_time ON run (dag_id, logical_date) WHERE cause = 'schedule';
 CREATE UNIQUE INDEX run_by_id ON run (run_id);
 CREATE UNIQUE INDEX run_by_key ON run (dag_id, "key");
-CREATE UNIQUE INDEX run_by_slot ON run (dag_id, logical_date) WHERE cause = 'schedule';
 CREATE INDEX run_by_version ON run (version);
 CREATE INDEX run_ended ON run (dag_id, ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX run_live ON run (run_no) WHERE ended_at IS NULL;

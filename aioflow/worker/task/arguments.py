@@ -154,7 +154,7 @@ def data_interval(dag: DAG, info: RunInfo) -> tuple[Timestamp, Timestamp] | None
     ``None`` means a point in time: the DAG uses no intervals, or has fewer than two fire times up
     to the run. A manual run covers the last whole interval.
     """
-    if dag.data_interval == "slot":
+    if dag.data_interval == "fire_time":
         return None
     # Import the calendar lazily: most children never need it.
     from aioflow.core.scheduling.timetable import interval_up_to
@@ -165,7 +165,7 @@ def data_interval(dag: DAG, info: RunInfo) -> tuple[Timestamp, Timestamp] | None
         anchor=dag.start_date or 0,
     )
     at = info.created_at if info.logical_date is None else info.logical_date
-    if schedule is None or not schedule.has_slots:
+    if schedule is None or not schedule.has_fire_times:
         return None
     return interval_up_to(schedule, dag.timezone, at)
 

@@ -172,20 +172,20 @@ class FireTimePreview(UserCoroutine):
         number, limit = self._command.question, asyncio.timeout(self._command.limit_seconds)
         try:
             async with limit:
-                said = FireTimesPreviewed(number, await self._slots(maker))
+                said = FireTimesPreviewed(number, await self._fire_times(maker))
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
             said = FireTimesPreviewed(number, failure=self._failure(exc, is_late=limit.expired()))
             print_traceback(exc)
         reports.report(said)
 
-    async def _slots(self, maker: TriggerMaker) -> tuple[int, ...]:
+    async def _fire_times(self, maker: TriggerMaker) -> tuple[int, ...]:
         command = self._command
         trigger = await maker.make(command.host, self._enter)
         if not isinstance(trigger, TimetableTrigger):
             raise TypeError(f"{command.host.class_path} is no timetable")
         self._enter(_TIMETABLE_STAGE)
-        slots = await trigger.foresee(to_datetime(command.after), command.count)
-        return tuple(to_timestamp(slot) for slot in slots)
+        fire_times = await trigger.foresee(to_datetime(command.after), command.count)
+        return tuple(to_timestamp(fire_time) for fire_time in fire_times)
 
     def _enter(self, stage: str) -> None:
         self._stage = stage
@@ -201,7 +201,7 @@ def report_next_fire_time(trigger: object, of: tuple[int, int], reports: ReportB
     """Report to the daemon the fire time a timetable waits for; ignore other triggers."""
     if isinstance(trigger, TimetableTrigger):
         trigger.expect_by(
-            lambda slot: reports.report(
-                NextFireTime(*of, None if slot is None else to_timestamp(slot))
+            lambda fire_time: reports.report(
+                NextFireTime(*of, None if fire_time is None else to_timestamp(fire_time))
             )
         )

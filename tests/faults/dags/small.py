@@ -104,12 +104,12 @@ class NotedFile(FileTrigger):
     number: int = 0
 
     async def run(self) -> AsyncIterator[TriggerEvent[FileSeen]]:
-        note(Path(self.ledger), "hosted", self.run_id, "parked", self.number)
+        note(Path(self.ledger), "hosted", self.run_id, "deferred", self.number)
         async for event in super().run():
             yield event
 
 
-class Parked(Operator):
+class Deferred(Operator):
     """Waits for a file, at most an hour."""
 
     def __init__(self, *, number: int, ledger: Path, gate: Path, **options: Any) -> None:
@@ -128,7 +128,7 @@ class Parked(Operator):
         self.defer(trigger=trigger, method_name="resumed", timeout="1h")
 
     def resumed(self, context: Any, event: Any = None) -> int:
-        note(Path(self.ledger), "begin", context["run_id"], "parked", self.number)
+        note(Path(self.ledger), "begin", context["run_id"], "deferred", self.number)
         return 1
 
 
@@ -150,9 +150,9 @@ async def awake(ledger: Path, gate: Path, run_id: str = current.run_id) -> int:
 
 
 @dag
-def parked(ledger: Path, gate: Path, count: int = 20, running: int = 1) -> None:
+def deferred(ledger: Path, gate: Path, count: int = 20, running: int = 1) -> None:
     """Twenty tasks deferred, some running, until a file is there."""
-    waits = Parked.partial(task_id="parked", ledger=ledger, gate=gate)
+    waits = Deferred.partial(task_id="deferred", ledger=ledger, gate=gate)
     waits.expand(number=numbers(count))
     busy.partial(ledger=ledger, gate=gate).expand(number=numbers(running))
     awake(ledger, gate)

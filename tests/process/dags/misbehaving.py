@@ -53,7 +53,7 @@ async def segfault_in_the_host() -> None:
 
 
 @sensor(interval="60s", retry=ONCE)
-async def parked(path: Path, number: int) -> bool:
+async def suspended(path: Path, number: int) -> bool:
     return path.exists()
 
 
@@ -64,7 +64,7 @@ def segfaulting_async() -> None:
 
 @dag
 def neighbours(path: Path = Path("/nonexistent")) -> None:
-    parked.partial(path=path).expand(number=numbers(100))
+    suspended.partial(path=path).expand(number=numbers(100))
 
 
 @task(retry=ONCE)

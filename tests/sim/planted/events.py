@@ -29,7 +29,7 @@ BUGS = (
     PlantedBug(
         name="progress_of_a_backfill_not_stored",
         broken="the position of a backfill is stored with its first runs and its last alone",
-        promise="each slot of a backfill is handled once",
+        promise="each fire time of a backfill is handled once",
         where="core",
         needs="a crash in the middle of a backfill",
         edits=(

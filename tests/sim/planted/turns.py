@@ -145,23 +145,23 @@ BUGS = (
     ),
     PlantedBug(
         name="paused_dag_fires",
-        broken="a slot that was timed before a pause fires during it",
+        broken="a fire time that was timed before a pause fires during it",
         promise="a paused DAG starts no scheduled run",
         where="core",
-        needs="a pause between two slots",
+        needs="a pause between two fire times",
         edits=(
-            Edit("aioflow.core.runs.create", "slot_due", "row.paused"),
-            Edit("aioflow.core.runs.versions", "slot_starts_at", "row.paused"),
+            Edit("aioflow.core.runs.create", "fire_time_due", "row.paused"),
+            Edit("aioflow.core.runs.versions", "next_run_starts_at", "row.paused"),
         ),
         seen_by="tests/core/test_step.py::test_a_paused_dag_starts_no_scheduled_run",
         seed=Seed(1, 1),
     ),
     PlantedBug(
-        name="slot_not_moved_on_in_its_batch",
+        name="fire_time_not_moved_on_in_its_batch",
         broken="a schedule advances in memory alone",
-        promise="a slot starts one run",
+        promise="a fire time starts one run",
         where="core",
-        needs="a crash, or a turn that is undone, after a scheduled run: its slot fires again",
+        needs="a crash, or a turn that is undone, after a scheduled run: its fire time fires again",
         edits=(
             Edit(
                 "aioflow.core.runs.create",

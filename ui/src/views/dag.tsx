@@ -9,7 +9,7 @@ import { GridView } from "../grid";
 import { Choice, Empty, Fact, Head, Panel, Shown, Tabs, dagHref, runHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { named } from "../states";
-import { At, When, slot } from "../time";
+import { At, When, shortTime } from "../time";
 import type { DagDetail, GanttRow, Graph, Grid, RunSummary } from "../types";
 import { RunList } from "./runs";
 
@@ -221,7 +221,7 @@ function Code({ dag }: { dag: DagDetail }) {
   const versions = useData<Version[]>(`/dags/${enc(dag.dag_id)}/versions`, { on: ofDag(dag.dag_id), gap: 2000 });
   const options = (versions.data ?? []).map((one): [string, string] => [
     one.version,
-    `${one.version.slice(0, 12)}, ${slot(one.made_at)}, ${one.runs} runs${one.version === dag.version ? " (newest)" : ""}`,
+    `${one.version.slice(0, 12)}, ${shortTime(one.made_at)}, ${one.runs} runs${one.version === dag.version ? " (newest)" : ""}`,
   ]);
   return (
     <>

@@ -44,7 +44,7 @@ export function Home() {
           {isOld ? <FailedRuns /> : <Shown of={overview}>{(now) => <Failed runs={now.failed_runs} />}</Shown>}
         </Panel>
         <Panel title="Waiting longest" actions={<a href="/triggers">all</a>} class="wide">
-          {isOld ? <Parked /> : <Shown of={overview}>{(now) => <Waiting rows={now.waiting_longest} />}</Shown>}
+          {isOld ? <LongestWaits /> : <Shown of={overview}>{(now) => <Waiting rows={now.waiting_longest} />}</Shown>}
         </Panel>
       </div>
     </>
@@ -71,7 +71,7 @@ function Damaged({ rows }: { rows: Overview["damaged"] }) {
 
 function Figures({ now }: { now: Overview }) {
   const sensors = now.states["sensing"] ?? 0;
-  const waits = [...Object.entries(now.parked), ...(sensors ? [["sensor", sensors] as const] : [])];
+  const waits = [...Object.entries(now.deferred), ...(sensors ? [["sensor", sensors] as const] : [])];
   const waiting = waits.reduce((all, [, count]) => all + count, 0);
   const slots = Object.entries(now.slots);
   const kinds = waits.map(([kind, count]) => `${count} ${kind}`).join(", ");
@@ -175,10 +175,10 @@ function Waiting({ rows }: { rows: Overview["waiting_longest"] }) {
   );
 }
 
-function Parked() {
-  const parked = useData<Trigger[]>(query("/triggers", { limit: 10 }), { gap: 1000 });
+function LongestWaits() {
+  const waits = useData<Trigger[]>(query("/triggers", { limit: 10 }), { gap: 1000 });
   return (
-    <Shown of={parked}>
+    <Shown of={waits}>
       {(rows) =>
         rows.length === 0 ? (
           <Empty>Nothing waits.</Empty>

@@ -30,7 +30,7 @@ export function Triggers() {
       </Shown>
       <Stalls />
       <Panel
-        title="Parked waits"
+        title="Deferred waits"
         class="fill-column least"
         actions={
           <>
@@ -57,13 +57,13 @@ function List({ kind, state, dag }: { kind: string; state: string; dag: string }
     <Shown of={rows}>
       {(data) =>
         data.length === 0 ? (
-          <Empty>{kind || state || dag ? "None fits." : "Nothing is parked. What defers, sleeps or waits for an event is listed here."}</Empty>
+          <Empty>{kind || state || dag ? "None fits." : "Nothing is deferred. What defers, sleeps or waits for an event is listed here."}</Empty>
         ) : (
           <VirtualList
             class="fill"
             items={data}
             height={34}
-            label={`${data.length}${rows.isWhole ? "" : " or more"} parked waits`}
+            label={`${data.length}${rows.isWhole ? "" : " or more"} deferred waits`}
             keyOf={(row) => `${row.trigger_id} ${row.dag_id}`}
             onEnd={rows.more}
             head={<Heads of={COLUMNS} />}
@@ -123,22 +123,22 @@ function Row({ row }: { row: Trigger }) {
 }
 
 function Summary({ data }: { data: TriggerSummary }) {
-  const parked = data.kinds.reduce((all, kind) => all + kind.count, 0);
+  const deferred = data.kinds.reduce((all, kind) => all + kind.count, 0);
   const most = Math.max(1, ...data.ages.map((age) => age.count));
   return (
     <div class="columns">
-      <Panel title={`${number(parked)} parked${data.capacity ? ` of at most ${number(data.capacity)}` : ""}`}>
+      <Panel title={`${number(deferred)} deferred${data.capacity ? ` of at most ${number(data.capacity)}` : ""}`}>
         {data.waiting_for_capacity > 0 && (
           <p class="wrong">
             {number(data.waiting_for_capacity)} wait for room: raise <code>triggers.capacity</code>.
           </p>
         )}
-        <div class="scroll-x" tabIndex={0} role="region" aria-label="Parked by kind">
+        <div class="scroll-x" tabIndex={0} role="region" aria-label="Deferred by kind">
           <table>
             <thead>
               <tr>
                 <th>Kind</th>
-                <th class="num">Parked</th>
+                <th class="num">Deferred</th>
                 <th class="num">Oldest</th>
                 <th class="num" title="Waits for the same thing share one watch: so many things are looked at for them">
                   Looked at
@@ -173,7 +173,7 @@ function Summary({ data }: { data: TriggerSummary }) {
             </tbody>
           </table>
         </div>
-        {data.kinds.length === 0 && <Empty>No kinds of triggers are parked.</Empty>}
+        {data.kinds.length === 0 && <Empty>No kinds of triggers are deferred.</Empty>}
       </Panel>
       <Panel title="For how long">
         <table class="ages">
