@@ -184,10 +184,10 @@ class Access:
                 _log.warning("the audit lacks what was refused lately", error=str(exc))
 
     def _pop_uses(self) -> tuple[tuple[int, int], ...]:
-        taken = tuple(self.auth_cache.uses.items())[:_USES_AT_ONCE]
-        for number, _ in taken:
+        batch = tuple(self.auth_cache.uses.items())[:_USES_AT_ONCE]
+        for number, _ in batch:
             del self.auth_cache.uses[number]
-        return taken
+        return batch
 
     def refused(self, line: AuditEntry) -> None:
         """Queue a refusal for the audit. Of very many, only the count is written."""

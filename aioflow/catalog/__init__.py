@@ -414,14 +414,14 @@ class Catalog:
         asked = DataFileUse(folder, parsed.beside, frozenset(names))
         is_unsteady = self._unsettled.get(file, 0) >= _UNSTEADY
         take = partial(self._beside.take, file, asked, as_it_is=is_unsteady)
-        taken = await in_thread(take, limiter=self._threads)
-        if taken is None:
+        selection = await in_thread(take, limiter=self._threads)
+        if selection is None:
             return None
-        self._store_choice(file, taken.choice)
-        if parsed.dags and taken.choice.refusal is not None:
-            return file_broken(file, (taken.choice.refusal,))
+        self._store_choice(file, selection.choice)
+        if parsed.dags and selection.choice.refusal is not None:
+            return file_broken(file, (selection.choice.refusal,))
         if parsed.dags:
-            sources |= taken.sources
+            sources |= selection.sources
             version = version_of(file, sources, self._settings_text(parsed))
             await self._snapshots.keep(file, version, sources)
             return file_parsed(file, version, parsed, sources)

@@ -189,14 +189,14 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _rows(tasks: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     """Yield a row for each task; many consecutive children in the same state share one."""
-    for (task_id, standing), alike in groupby(tasks, key=itemgetter("task_id", "state")):
+    for (task_id, task_state), alike in groupby(tasks, key=itemgetter("task_id", "state")):
         children = list(alike)
         if len(children) > _FEW:
-            yield _range_of(task_id, children), standing, "", f"{len(children)} tasks"
+            yield _range_of(task_id, children), task_state, "", f"{len(children)} tasks"
             continue
         for task in children:
             tries = f"{task['try_number']}/{task['max_tries']}"
-            yield task_name(task), standing, tries, _note(task)
+            yield task_name(task), task_state, tries, _note(task)
 
 
 def _range_of(task_id: str, children: list[dict[str, Any]]) -> str:

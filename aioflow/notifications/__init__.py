@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow._threads import in_thread
 from aioflow.clock import Clock
-from aioflow.core.tasks.retry import owed_again_after
+from aioflow.core.tasks.retry import redelivery_delay
 from aioflow.errors import SettingsError, StoreUnavailable
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.model.rows import VersionRow
@@ -212,7 +212,7 @@ class OutboxWorker:
             self._done(job)
             return
         facts = {**ready.what, "error": f"{failure.type}: {failure.message}"}
-        delay = owed_again_after(job.attempts) if called.may_pass else None
+        delay = redelivery_delay(job.attempts) if called.may_pass else None
         if delay is not None:
             _log.warning("a callback failed, trying again", **facts, seconds=delay)
             self._again(job, delay, attempts=job.attempts + 1)

@@ -134,7 +134,7 @@ def test_its_trigger_goes_on_and_is_told_what_is_stored():
     world = deferred()
 
     [host] = [e.host for e in world.effects if isinstance(e, AssignTrigger)]
-    [taken] = [e.taken for e in fire(world, 1, 2) if isinstance(e, ConfirmEvents)]
+    [taken] = [e.confirmed for e in fire(world, 1, 2) if isinstance(e, ConfirmEvents)]
 
     assert (host.window, taken.upto) == (8, 2)
 

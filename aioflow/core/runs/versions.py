@@ -294,10 +294,10 @@ def _is_unchanged(spec: DagSpec, known: DagRow, tx: Transaction) -> bool:
     return old.schedule == spec.schedule and (is_once or old.timezone == spec.timezone)
 
 
-def _retire(file: str, kept: set[str], tx: Transaction) -> None:
+def _retire(file: str, defined: set[str], tx: Transaction) -> None:
     """Mark DAGs that a file no longer defines. Their cursors stay in case they return."""
     for row in list(tx.memory.dags.values()):
-        if row.file == file and row.dag_id not in kept and not row.gone:
+        if row.file == file and row.dag_id not in defined and not row.gone:
             put_dag(msgspec.structs.replace(row, gone=True), tx)
             _inherit(row.dag_id, tx)
 

@@ -95,11 +95,11 @@ def check_head(head: AuditHead, numbers: Sequence[int], last: bytes) -> list[str
     """
     if head.last == CHAIN_LOST:
         return ["where the audit ended is not known: that is gone, or no key of this home opens it"]
-    kept = len(numbers) - bisect_right(numbers, head.erased_until)
+    left = len(numbers) - bisect_right(numbers, head.erased_until)
     if numbers and head.last != last:
         return [f"the audit ends with {numbers[-1]}, and did not: lines are gone, or made up"]
-    if head.written is not None and kept != head.written - head.erased:
-        return [f"the audit has {kept} lines, and had {head.written - head.erased}"]
+    if head.written is not None and left != head.written - head.erased:
+        return [f"the audit has {left} lines, and had {head.written - head.erased}"]
     return []
 
 
