@@ -265,7 +265,7 @@ class Catalog:
         """Log what cannot be read: once per cause, until it is over."""
         for cause in found.causes.keys() - self._causes.keys():
             place = os.fsencode(found.causes[cause]).decode(errors="backslashreplace")
-            _logger.error("cannot look at %s, its DAGs stay: %s", place, cause)
+            _logger.error("cannot read %s, its DAGs are unchanged: %s", place, cause)
         self._causes = found.causes
 
     def _report_deleted(self, found: Scan) -> None:
@@ -396,7 +396,7 @@ class Catalog:
             return await self._store_code(file, parsed, before)
         except OSError as exc:
             # No room on the disk: the file is not to blame.
-            _logger.error("cannot keep the code of %s now: %s", file, exc)  # noqa: TRY400
+            _logger.error("cannot save the code of %s now: %s", file, exc)  # noqa: TRY400
             return None
 
     async def _store_code(

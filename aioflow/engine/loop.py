@@ -383,7 +383,7 @@ class Engine(Isolating):
             self.store_away_since = now
         if now >= self._silent_until:
             self._silent_until = now + _SILENCE_US
-            _log.warning("database away, trying again", error=str(exc), attempts=attempts)
+            _log.warning("database unavailable, retrying", error=str(exc), attempts=attempts)
 
     # ── recovery ────────────────────────────────────────────────────────────────────────
 

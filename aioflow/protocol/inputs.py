@@ -331,7 +331,7 @@ class LoopBlocked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerUnresponsive(msgspec.Struct, frozen=True):
-    """A slot worker neither answers nor computes, or does so again.
+    """A slot worker neither answers nor uses CPU, or does so again.
 
     Attributes:
         worker: Its slot.

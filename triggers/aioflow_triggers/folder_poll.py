@@ -379,7 +379,7 @@ class PollThreads(Generic[T]):
         job.hangs = True
         self._running -= 1
         _logger.warning(
-            "%s does not answer since %g s; other folders are looked at meanwhile",
+            "%s does not answer since %g s; other folders are polled meanwhile",
             job.folder,
             HANGS_AFTER_SECONDS,
         )

@@ -297,7 +297,7 @@ class Folder:
         self._gap = max(self._gap, min(_SHORTAGE_SECONDS, self._poll_seconds))
         if not self._is_short:
             self._is_short = True
-            _logger.warning("%s cannot be looked at now: %s", self._folder, problem)
+            _logger.warning("%s cannot be polled now: %s", self._folder, problem)
 
 
 def _poll_now(at: float, folder: str, wanted: Collection[Sought], kernel: Kernel) -> FolderPoll:

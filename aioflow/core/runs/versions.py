@@ -120,7 +120,7 @@ def file_broken(broken: FileBroken, tx: Transaction) -> None:
     """Record that a file could not be parsed; its last good version stays active."""
     known = tx.memory.files.get(broken.file)
     if known is not None and known.version is not None and known.reason is None:
-        message = f"{broken.file} gives nothing any more, its DAGs go on as they were"
+        message = f"{broken.file} cannot be parsed, its DAGs keep their last good version"
         tx.outbox.alert(broken.reason, f"{message}: {broken.message}", run_id="")
     _put_file(
         DagFileRow(

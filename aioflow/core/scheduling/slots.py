@@ -54,7 +54,7 @@ class Worker:
         current: The running try.
         claims: Prefetched tries behind it, in the order in which they will start.
         pool: The pool whose slots it uses, as long as it has any try.
-        silence: Since when its process neither answers nor computes.
+        silence: Since when its process neither answers nor uses CPU.
         slow: A try that took so long that the claims behind it were recalled.
     """
 

@@ -182,7 +182,7 @@ def due(trigger_no: TriggerNo, at: Timestamp, tx: Transaction) -> None:
     one.row = msgspec.structs.replace(one.row, held=None)
     if spec is None:
         change = OutcomeChange(
-            held.event_no, EventOutcome.REFUSED, None, "its DAG wants no events any more"
+            held.event_no, EventOutcome.REFUSED, None, "its DAG takes no events any more"
         )
     else:
         of = (held.sequence, held.key, held.payload)
@@ -209,7 +209,7 @@ def start_run(
     """Create the run of an event. Return the outcome of the event."""
     memory, dag_id = tx.memory, one.row.dag_id
     if spec.if_running == "skip" and create.is_running(dag_id, memory):
-        return EventOutcome.SKIPPED, None, "a run of the DAG was going on"
+        return EventOutcome.SKIPPED, None, "a run of the DAG was active"
     newest = memory.newest(dag_id)
     try:
         conf = None if newest is None else conf_of(payload, newest)
@@ -255,7 +255,7 @@ def _slot(key: str | None) -> Timestamp:
         RequestError: If its key is not a timestamp.
     """
     if key is None or not key.lstrip("-").isdecimal() or len(key) > 18:
-        raise RequestError(f"a timetable's event has the key {key!r}, which is no instant")
+        raise RequestError(f"a timetable's event has the key {key!r}, which is not a timestamp")
     return int(key)
 
 
