@@ -87,7 +87,7 @@ class Vault:
             raise SettingsError(f"the key file {path} was removed while it was being created")
         keys = _parsed(path, text)
         if any(len(set(key)) < _DIFFERENT for key in keys):
-            raise SettingsError(f"the key file {path} holds a key that anybody could guess")
+            raise SettingsError(f"the key file {path} holds a key that is easy to guess")
         return cls(keys)
 
     def encrypt(self, table: str, number: int, plaintext: bytes) -> bytes:
@@ -121,7 +121,7 @@ def read_keys(path: Path) -> list[bytes]:
     except OSError as exc:
         raise SettingsError(f"the key file {path} cannot be used: {exc.strerror}") from exc
     if text is None:
-        raise SettingsError(f"the key file {path} is not there any more")
+        raise SettingsError(f"the key file {path} was deleted")
     return _parsed(path, text)
 
 

@@ -68,8 +68,8 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
 
 def report(name: str, *, figures: Sequence[Figure] = (), **facts: object) -> dict[str, Any]:
     """Print one result as a JSON line, append it to ``results/<name>.jsonl``, and return it."""
-    kept = [figure._asdict() for figure in figures]
-    line = json.dumps({"benchmark": name, **facts, "figures": kept, **_machine()}, default=str)
+    written = [figure._asdict() for figure in figures]
+    line = json.dumps({"benchmark": name, **facts, "figures": written, **_machine()}, default=str)
     print(line, flush=True)
     RESULTS.mkdir(exist_ok=True)
     with (RESULTS / f"{name}.jsonl").open("a") as file:

@@ -428,7 +428,7 @@ async def test_while_nothing_can_be_stored_an_explanation_and_an_error_say_why(
     assert f"({full})" in str(refused.value)
     assert (health.checks["database"], health.reason) == (False, full)
     waits = {cause.waiting_on.detail for cause in chain.causes if cause.waiting_on is not None}
-    assert waits == {f"nothing can be stored: {full}"}
+    assert waits == {f"the database cannot be written: {full}"}
 
 
 async def test_the_chain_of_a_fan_in_groups_its_children_by_cause_with_their_count(tmp_path):
@@ -499,7 +499,7 @@ async def test_a_round_that_has_not_begun_is_refused_with_those_that_have(tmp_pa
         begun = await n.api.why("r", "improve", map_index=1)
         with pytest.raises(UnknownRound, match="has not begun round 7; its last one is 1"):
             await n.api.logs("r", "improve", map_index=7)
-        with pytest.raises(UnknownTask, match="'first' of run 'r' has no child or round 7"):
+        with pytest.raises(UnknownTask, match="'first' of run 'r' has no child or iteration 7"):
             await n.api.why("r", "first", map_index=7)
 
     assert [(task.task_id, task.round) for task in to_come.causes] == [("improve", 0), ("first", 0)]
@@ -679,7 +679,7 @@ async def test_a_dag_without_a_file_is_listed_and_shown_while_a_run_of_it_goes_o
         await n.engine.wait_until_idle()
         after = await n.api.list_dags()
 
-    assert listed == {"chain": "gone: no file defines it any more; its runs go on"}
+    assert listed == {"chain": "gone: no file defines it any more; its active runs continue"}
     assert (page.dag_id, page.next_run_at) == ("chain", None)
     assert (shown.import_error, len(shown.tasks)) == (listed["chain"], 3)
     assert after == []

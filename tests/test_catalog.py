@@ -785,7 +785,7 @@ async def test_a_file_that_cannot_be_looked_at_is_not_gone_and_told_once(tmp_pat
         (it.folder / "a.py").unlink()
         assert await it.reported(5) == FileDeleted("a.py")
 
-    told = [record for record in caplog.records if "cannot look at" in record.getMessage()]
+    told = [record for record in caplog.records if "cannot read" in record.getMessage()]
     assert len(told) == 1
 
 
@@ -817,7 +817,7 @@ async def test_names_that_are_not_utf_8_are_told_once_and_harm_no_other(tmp_path
         await it.reported(2)
 
     assert [report.file for report in it.reports] == ["good.py", "good.py"]
-    [said] = [record for record in caplog.records if "cannot look at" in record.message]
+    [said] = [record for record in caplog.records if "cannot read" in record.message]
     assert r"\xe9t\xe9" in said.message
     assert said.message.endswith("a name is not UTF-8")
 

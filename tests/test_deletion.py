@@ -151,7 +151,7 @@ async def test_what_a_run_has_taken_is_free_when_all_of_it_has_gone(store_url, t
             await n.engine.ask(DeleteRun(run_id=run_id))
             with pytest.raises(RunBeingDeleted):
                 await n.engine.ask(CreateRun(dag_id="dag", **fields))
-        assert [line for line in said if line["log_level"] == "error"] == []  # no turn taken back
+        assert [line for line in said if line["log_level"] == "error"] == []  # no turn rolled back
 
         async with deleted_by(n, tmp_path):
             await gone(n)

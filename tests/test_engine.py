@@ -310,7 +310,7 @@ async def test_an_event_held_until_it_is_quiet_whose_run_is_refused_is_tried_aga
         one = n.engine.memory.dag_triggers.of("dag")
         with structlog.testing.capture_logs() as logs:
             n.engine.report([TriggerFired(one.row.trigger_no, one.hosting, 0, 1, b"\xc0", "a")])
-            while not any(line["event"].startswith("an instant of a DAG") for line in logs):
+            while not any(line["event"].startswith("a scheduled start of a DAG") for line in logs):
                 await n.engine.next_turn()
 
         assert [line["dag_id"] for line in logs if "dag_id" in line] == ["dag"]

@@ -37,7 +37,7 @@ def test_the_latency_of_a_resume_is_that_of_the_event_or_of_the_timer():
     measures = Measures()
     fired = TriggerFired(trigger_no=1, hosting=1, index=0, at=4 * SECOND, payload=b"")
 
-    measures.taken(
+    measures.record_latencies(
         [fired, TimerFired(2 * SECOND, task_no=3), TimerFired(SECOND, dag_id="a")],
         at=Moment.of(5 * SECOND),
     )
@@ -49,7 +49,7 @@ def test_the_latency_of_a_resume_is_that_of_the_event_or_of_the_timer():
 def test_a_clock_that_was_set_back_makes_no_negative_latency():
     measures = Measures()
 
-    measures.taken([TimerFired(9 * SECOND, task_no=3)], at=Moment.of(SECOND))
+    measures.record_latencies([TimerFired(9 * SECOND, task_no=3)], at=Moment.of(SECOND))
 
     assert (measures.timers.count, measures.timers.total) == (1, 0.0)
 

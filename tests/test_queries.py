@@ -1084,7 +1084,7 @@ async def test_a_task_is_told_what_it_declares_and_it_is_hidden_before():
         pytest.param(Child, 0, ["B"], "aioflow secrets set B", id="not-set"),
         pytest.param(TriggerHost, -1, ["B"], "there is no secret 'B'", id="not-set-for-a-trigger"),
         pytest.param(
-            TriggerHost, -1, ["D"], "no key of this home opens", id="encrypted-by-another-key"
+            TriggerHost, -1, ["D"], "no key of this home can decrypt", id="encrypted-by-another-key"
         ),
     ],
 )

@@ -261,7 +261,7 @@ async def test_the_key_of_another_home_is_refused_and_sealed_values_stay(store_u
     stranger = Vault([new_key()])
     settings = settings_of(tmp_path, store_url)
     async with open_store(store_url, stranger) as store:
-        with pytest.raises(SettingsError, match=r"home/key opens what is encrypted.*--take-over"):
+        with pytest.raises(SettingsError, match=r"home/key decrypts the values.*--take-over"):
             await prepare_claim(settings, store, take_over=False)
         about = await prepare_claim(settings, store, take_over=True)
 

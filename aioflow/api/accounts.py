@@ -114,7 +114,7 @@ def role_of(label: str) -> Role:
     for role in Role:
         if role.label == label:
             return role
-    raise AccountRefused(f"{label[:80]!r} is no role; there are viewer, operator and admin")
+    raise AccountRefused(f"{label[:80]!r} is not a role; roles are viewer, operator and admin")
 
 
 class Access:
@@ -163,7 +163,7 @@ class Access:
             try:
                 return await self.auth_cache.load(self._store)
             except (StoreSlow, StoreUnavailable) as exc:
-                _log.warning("database away, nobody is let in yet", error=str(exc))
+                _log.warning("database unavailable, accounts are not loaded yet", error=str(exc))
                 await self._clock.sleep(_WRITE_SECONDS)
 
     async def _write(self, *, is_last: bool = False) -> None:
@@ -181,13 +181,13 @@ class Access:
                     await self._send(Note(lines=tuple(lines)), None, math.inf)
             except AioflowError as exc:
                 self._refusals.lose(lines)
-                _log.warning("the audit lacks what was refused lately", error=str(exc))
+                _log.warning("recent denials are missing from the audit", error=str(exc))
 
     def _pop_uses(self) -> tuple[tuple[int, int], ...]:
-        taken = tuple(self.auth_cache.uses.items())[:_USES_AT_ONCE]
-        for number, _ in taken:
+        batch = tuple(self.auth_cache.uses.items())[:_USES_AT_ONCE]
+        for number, _ in batch:
             del self.auth_cache.uses[number]
-        return taken
+        return batch
 
     def refused(self, line: AuditEntry) -> None:
         """Queue a refusal for the audit. Of very many, only the count is written."""
@@ -255,7 +255,7 @@ class Access:
             AccountRefused: If the new password is invalid.
         """
         if checked_password(new) == old:
-            raise AccountRefused("the new password is the present one")
+            raise AccountRefused("the new password must differ from the current one")
         account = await self._proven(name, old, address)
         if account is None:
             raise WrongPassword
@@ -372,7 +372,7 @@ class Access:
         until = None if expires_at is None else instant(expires_at, "expires_at")
         now = self._clock.now()
         if until is not None and until <= now:
-            raise AccountRefused("expires_at has passed")
+            raise AccountRefused("expires_at is in the past")
         secret = TOKEN_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
         request = CreateToken(
             name=_checked_name(name),
@@ -404,7 +404,7 @@ class Access:
 def _checked_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise AccountRefused(
-            f"{name[:80]!r} is no name here: letters, digits and _ . @ + -, at most 100"
+            f"{name[:80]!r} is not a valid name: use letters, digits and _ . @ + -, at most 100"
         )
     return name
 
@@ -413,10 +413,10 @@ def _checked_scopes(scopes: Sequence[str] | None) -> tuple[str, ...] | None:
     if scopes is None or "*" in scopes:
         return None
     if not 0 < len(scopes) <= _SCOPES:
-        raise AccountRefused(f"scopes are 1 to {_SCOPES} ids of DAGs, or * for everything")
+        raise AccountRefused(f"scopes are 1 to {_SCOPES} DAG ids, or * for all")
     for scope in scopes:
         if not (0 < len(scope) <= 250 and scope.isprintable()):
-            raise AccountRefused(f"{scope[:80]!r} is no id of a DAG")
+            raise AccountRefused(f"{scope[:80]!r} is not a DAG id")
     return tuple(dict.fromkeys(scopes))
 
 

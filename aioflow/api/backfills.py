@@ -223,7 +223,7 @@ def _moment(text: str, what: str) -> date | Timestamp:
     except ValueError:
         return instant(text, what)
     if day == date.max:
-        raise RequestError(f"{what} {text!r} is out of every calendar")
+        raise RequestError(f"{what} {text!r} is out of range: years 1 to 9999")
     return day
 
 
@@ -234,7 +234,7 @@ def _start(moment: date | Timestamp, timezone: str) -> Timestamp:
     try:
         begins = first_instant(datetime.combine(moment, time(0)), ZoneInfo(timezone))
     except OverflowError:
-        raise RequestError(f"{moment} is out of every calendar") from None
+        raise RequestError(f"{moment} is out of range: years 1 to 9999") from None
     return instant(begins.isoformat(), "a day")
 
 

@@ -490,7 +490,7 @@ class Explaining(Actions):
         """The wait that is reported for all tasks while the engine does not answer."""
         engine = self._running
         away = engine.store_away_since is not None
-        said = f"nothing can be stored: {engine.store_error}"
+        said = f"the database cannot be written: {engine.store_error}"
         detail = said if away else "a commit takes long; ask again"
         return Wait(kind=WaitKind.DATABASE, detail=detail)
 

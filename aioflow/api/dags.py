@@ -131,7 +131,7 @@ def _ordered(dags: Iterable[DagRow]) -> list[str]:
     return sorted(row.dag_id for row in dags if not row.gone)
 
 
-GONE = "gone: no file defines it any more; its runs go on"
+GONE = "gone: no file defines it any more; its active runs continue"
 """Error text of a DAG whose file was deleted."""
 
 
@@ -331,7 +331,7 @@ async def timetable_fire_times(
     if timetables is None or own is None:
         raise TimetableAway(dag.dag_id)
     if own.kwargs is None:
-        raise TimetableFailed(dag.dag_id, "no key of this home opens its fields", dag.file)
+        raise TimetableFailed(dag.dag_id, "no key of this home can decrypt its fields", dag.file)
     answer = await timetables.foresee(own, dag.version, after, count)
     if answer is None:
         raise TimetableAway(dag.dag_id)
@@ -345,7 +345,7 @@ async def timetable_fire_times(
 
 def _timetable_error(failure: Failure) -> str:
     if failure.reason == CODE_MISSING:
-        return f"its code is not there: {failure.message}"
+        return f"its code is missing: {failure.message}"
     return f"{failure.type}: {failure.message}"
 
 

@@ -427,16 +427,16 @@ async def replay_commits(
         )
         if not rows:
             return
-        taken = _ReplayedChanges()
+        replayed = _ReplayedChanges()
         for row in rows:
             size += len(row.body)
             if size <= _REPLAY_BYTES:
-                changes += await in_thread(taken.take, row.body, _REPLAY_CHANGES - changes)
-            if size > _REPLAY_BYTES or changes > _REPLAY_CHANGES or taken.is_damaged:
+                changes += await in_thread(replayed.take, row.body, _REPLAY_CHANGES - changes)
+            if size > _REPLAY_BYTES or changes > _REPLAY_CHANGES or replayed.is_damaged:
                 yield frame("reset", {"commit": upto}, upto)
                 return
         after = rows[-1].commit_no
-        news = await _replayed_news(reader, rows[-1], taken)
+        news = await _replayed_news(reader, rows[-1], replayed)
         yield news.sorted().encoded(wanted)
 
 
@@ -484,15 +484,15 @@ class _ReplayedChanges:
                 pass  # clients do not watch other changes
 
 
-async def _replayed_news(reader: RunReader, last: JournalRow, taken: _ReplayedChanges) -> News:
-    news = taken.news
+async def _replayed_news(reader: RunReader, last: JournalRow, replayed: _ReplayedChanges) -> News:
+    news = replayed.news
     news.commit_no, news.at = last.commit_no, last.at
-    found = await reader.store.find_runs_by_no(taken.run_nos)
-    news.runs = {run_no: found[run_no] for run_no in taken.run_nos if run_no in found}
-    task_nos = list(taken.states)
+    found = await reader.store.find_runs_by_no(replayed.run_nos)
+    news.runs = {run_no: found[run_no] for run_no in replayed.run_nos if run_no in found}
+    task_nos = list(replayed.states)
     for first in range(0, len(task_nos), _REPLAY_TASKS_AT_ONCE):
         await _add_replayed_tasks(
-            reader, task_nos[first : first + _REPLAY_TASKS_AT_ONCE], taken.states, found, news
+            reader, task_nos[first : first + _REPLAY_TASKS_AT_ONCE], replayed.states, found, news
         )
     return news
 

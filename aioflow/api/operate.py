@@ -168,7 +168,7 @@ class Actions(RunReader):
             RequestError: If the run is being ended, or a map index is given without a task.
         """
         if map_index >= 0 and not tasks:
-            raise RequestError("a map index is that of a task: name the task, too")
+            raise RequestError("a map index needs a task: name the task as well")
         request = Mark(
             run_id=run_id,
             state=TaskState.SUCCESS if state == "success" else TaskState.FAILED,

@@ -68,7 +68,7 @@ class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a node.
 
     Attributes:
-        states: Tasks between pending and their end, by state.
+        states: Tasks that are neither pending nor ended, by state.
         slots: By ``def`` and ``async``.
         deferred: Waits for triggers, by kind.
         failed_24h: Runs among the newest 1,000 failed ones that ended within a day.

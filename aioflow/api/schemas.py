@@ -495,7 +495,9 @@ def instant(text: str, what: str) -> Timestamp:
         moment = datetime.fromisoformat(text)
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError) as exc:
-        raise RequestError(f"{what} {text!r} is no time; write it as 2026-01-31T03:00:00Z") from exc
+        raise RequestError(
+            f"{what} {text!r} is not a timestamp; write it as 2026-01-31T03:00:00Z"
+        ) from exc
     return to_timestamp(moment)
 
 

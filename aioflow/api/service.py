@@ -244,7 +244,7 @@ class Api(Explaining):
             is_away = engine.store_away_since is not None
             reason = f" ({engine.store_error})" if is_away else ""
             raise StoreUnavailable(
-                f"nothing was committed for {seconds} s{reason}; it may still be: ask again, "
+                f"nothing was committed within {seconds} s{reason}; it may still be: retry "
                 "with the same key or run id"
             ) from exc
 

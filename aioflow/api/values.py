@@ -145,7 +145,7 @@ def _packed(kind: ValueKind, value: Any) -> bytes:
     match kind:
         case ValueKind.SECRET:
             if not isinstance(value, str) or not value:
-                raise BadValue("a secret is a text that is not empty")
+                raise BadValue("a secret must be non-empty text")
         case ValueKind.CONNECTION:
             try:
                 value = msgspec.to_builtins(connection_of(value))

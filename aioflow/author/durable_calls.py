@@ -207,10 +207,10 @@ class stream(AsyncIterator[T]):  # noqa: N801 - it is called and iterated, like 
             opening = Call("stream", name, place)
             self._ordinal = await made.open_stream(opening, self._trigger, self._window)
         call = Call("next", f"{name}#{self._ordinal}", place)
-        taken: tuple[T, ...] = await made.next_event(call, self._ordinal, self._timeout_us)
-        if not taken:
+        events: tuple[T, ...] = await made.next_event(call, self._ordinal, self._timeout_us)
+        if not events:
             raise StopAsyncIteration
-        return taken[0]
+        return events[0]
 
 
 @overload

@@ -518,7 +518,9 @@ def dag_trigger_spec(
             raise BadSchedule(f"the schedule's {wrong}")
         path, kwargs = serialize(schedule)
     elif quiet_us is not None:
-        raise BadSchedule("debounce goes with a trigger; assets are not told of one by one")
+        raise BadSchedule(
+            "debounce goes with a trigger; a schedule of assets is not notified of single events"
+        )
     else:
         path, kwargs, name = ASSETS, msgspec.msgpack.encode(condition), ", ".join(condition.names())
     return DagTriggerSpec(

@@ -265,7 +265,7 @@ class Catalog:
         """Log what cannot be read: once per cause, until it is over."""
         for cause in found.causes.keys() - self._causes.keys():
             place = os.fsencode(found.causes[cause]).decode(errors="backslashreplace")
-            _logger.error("cannot look at %s, its DAGs stay: %s", place, cause)
+            _logger.error("cannot read %s, its DAGs are unchanged: %s", place, cause)
         self._causes = found.causes
 
     def _report_deleted(self, found: Scan) -> None:
@@ -396,7 +396,7 @@ class Catalog:
             return await self._store_code(file, parsed, before)
         except OSError as exc:
             # No room on the disk: the file is not to blame.
-            _logger.error("cannot keep the code of %s now: %s", file, exc)  # noqa: TRY400
+            _logger.error("cannot save the code of %s now: %s", file, exc)  # noqa: TRY400
             return None
 
     async def _store_code(
@@ -414,14 +414,14 @@ class Catalog:
         asked = DataFileUse(folder, parsed.beside, frozenset(names))
         is_unsteady = self._unsettled.get(file, 0) >= _UNSTEADY
         take = partial(self._beside.take, file, asked, as_it_is=is_unsteady)
-        taken = await in_thread(take, limiter=self._threads)
-        if taken is None:
+        selection = await in_thread(take, limiter=self._threads)
+        if selection is None:
             return None
-        self._store_choice(file, taken.choice)
-        if parsed.dags and taken.choice.refusal is not None:
-            return file_broken(file, (taken.choice.refusal,))
+        self._store_choice(file, selection.choice)
+        if parsed.dags and selection.choice.refusal is not None:
+            return file_broken(file, (selection.choice.refusal,))
         if parsed.dags:
-            sources |= taken.sources
+            sources |= selection.sources
             version = version_of(file, sources, self._settings_text(parsed))
             await self._snapshots.keep(file, version, sources)
             return file_parsed(file, version, parsed, sources)

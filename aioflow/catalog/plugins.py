@@ -80,7 +80,7 @@ async def warn_of_broken(
         try:
             seen = await inspect_plug_in(plug_in, parser)
         except OSError as exc:
-            _log.warning("a plug-in was not looked at", plug_in=plug_in.name, error=str(exc))
+            _log.warning("a plug-in was not checked", plug_in=plug_in.name, error=str(exc))
             continue
         learn(seen.kinds)
         if seen.failure is not None:

@@ -214,16 +214,16 @@ class VersionQuota:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._taken: dict[str, deque[int]] = {}
+        self._saved: dict[str, deque[int]] = {}
         self._reported: set[str] = set()
 
     def take(self, file: str) -> bool:
         """Return whether a DAG file may have one more version now, and count it."""
-        now, taken = self._clock.monotonic_us(), self._taken.setdefault(file, deque())
-        while taken and taken[0] <= now - _HOUR_US:
-            taken.popleft()
-        if len(taken) < VERSIONS_AN_HOUR:
-            taken.append(now)
+        now, saved = self._clock.monotonic_us(), self._saved.setdefault(file, deque())
+        while saved and saved[0] <= now - _HOUR_US:
+            saved.popleft()
+        if len(saved) < VERSIONS_AN_HOUR:
+            saved.append(now)
             self._reported.discard(file)
             return True
         if file not in self._reported:

@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _defect(exc: Exception) -> int:
     """Print an unexpected exception in one line. The daemon's log gets its traceback."""
     if logging.getLogger().handlers:
-        logging.getLogger(__name__).error("ended by a defect", exc_info=exc)
+        logging.getLogger(__name__).error("terminated by a defect", exc_info=exc)
     told = safe(_one_line(f"{type(exc).__name__}: {exc}"))
     print(f"aioflow: {told}; a defect, {_DEBUG}=1 shows where [defect]", file=sys.stderr)
     return 1

@@ -31,41 +31,41 @@ def add_users(nouns: Nouns) -> None:
     verbs = add_group(
         nouns,
         "users",
-        text="let people log in",
+        text="manage user accounts",
         example="aioflow users create anna --role operator",
     )
     making = add_command(
         verbs,
         "create",
         _create_user,
-        text="let somebody log in; the password is asked for, or read from standard input",
+        text="create a user; the password is prompted for, or read from standard input",
         example="aioflow users create anna --role operator",
     )
     making.add_argument("name", metavar="NAME")
     making.add_argument("--role", choices=_ROLES, default="viewer", help="default: viewer")
-    add_command(
-        verbs, "list", _list_users, text="list who may log in", example="aioflow users list"
-    )
+    add_command(verbs, "list", _list_users, text="list the users", example="aioflow users list")
     setting = add_command(
         verbs,
         "set",
         _set_user,
-        text="change a user, whose sessions end",
+        text="change a user; this ends their sessions",
         example="aioflow users set anna --disable",
     )
     setting.add_argument("name", metavar="NAME")
     setting.add_argument("--role", choices=_ROLES)
     setting.add_argument(
-        "--password", action="store_true", help="ask for a new one, or read it as `create` does"
+        "--password",
+        action="store_true",
+        help="set a new password, prompted for or read as by `create`",
     )
     state = setting.add_mutually_exclusive_group()
-    state.add_argument("--disable", action="store_true", help="have nobody log in so for now")
+    state.add_argument("--disable", action="store_true", help="disable logins of this user")
     state.add_argument("--enable", action="store_true")
     choosing = add_command(
         verbs,
         "password",
         _change_own_password,
-        text="choose another password of your own; asked for, or read: the old line, the new line",
+        text="change your own password; prompted for, or read as two lines: old, new",
         example="aioflow users password anna",
     )
     choosing.add_argument("name", metavar="NAME")
@@ -73,7 +73,7 @@ def add_users(nouns: Nouns) -> None:
         verbs,
         "delete",
         _delete_user,
-        text="delete a user, whose sessions end, and whose tokens are revoked",
+        text="delete a user; this ends their sessions and revokes their tokens",
         example="aioflow users delete anna",
     )
     deleting.add_argument("name", metavar="NAME")
@@ -110,7 +110,7 @@ def _change_own_password(arguments: argparse.Namespace) -> int:
     old = _read_line(f"present password of {name}: ")
     body: dict[str, object] = {"name": name, "old": old, "new": _read_password(name)}
     answer = connect(arguments).put("me", "password", body=body)
-    return say(arguments, answer, f"{safe(name)} has another password")
+    return say(arguments, answer, f"{safe(name)} has a new password")
 
 
 def _list_users(arguments: argparse.Namespace) -> int:
@@ -130,7 +130,7 @@ def _list_users(arguments: argparse.Namespace) -> int:
             )
             for user in found
         ),
-        empty="nobody may log in; the home's own token opens the page",
+        empty="no users; open the page with the home's own token",
     )
     return 0
 
@@ -143,8 +143,8 @@ def _delete_user(arguments: argparse.Namespace) -> int:
 def _read_password(name: str) -> str:
     """Prompt for a password twice, or read it: an argument would be visible in the process list."""
     password = _read_line(f"password of {name}: ")
-    if sys.stdin.isatty() and _read_line("once more: ") != password:
-        raise SettingsError("the two are not the same")
+    if sys.stdin.isatty() and _read_line("repeat it: ") != password:
+        raise SettingsError("the two passwords differ")
     return password
 
 
@@ -159,14 +159,14 @@ def add_tokens(nouns: Nouns) -> None:
     verbs = add_group(
         nouns,
         "tokens",
-        text="let programs in",
+        text="manage API tokens",
         example="aioflow tokens create ci --role operator --dag daily --days 90",
     )
     making = add_command(
         verbs,
         "create",
         _create_token,
-        text="make a token, which is printed this once",
+        text="create a token; it is printed only once",
         example="aioflow tokens create ci --role operator --dag sales --days 90",
     )
     making.add_argument("name", metavar="NAME")
@@ -176,23 +176,23 @@ def add_tokens(nouns: Nouns) -> None:
         action="append",
         metavar="DAG",
         dest="scopes",
-        help="it is good for this DAG alone; may be given several times",
+        help="restrict it to this DAG; repeatable",
     )
     ending = making.add_mutually_exclusive_group()
-    ending.add_argument("--days", type=positive, metavar="N", help="how long it is good for")
-    ending.add_argument("--until", type=moment, metavar="TIME", help="until when it is good")
+    ending.add_argument("--days", type=positive, metavar="N", help="lifetime in days")
+    ending.add_argument("--until", type=moment, metavar="TIME", help="when it expires")
     add_command(
         verbs,
         "list",
         _list_tokens,
-        text="list the tokens; no command prints what they are",
+        text="list the tokens; no command prints their values",
         example="aioflow tokens list",
     )
     revoking = add_command(
         verbs,
         "revoke",
         _revoke_token,
-        text="have a token be good for nothing, at once",
+        text="revoke a token at once",
         example="aioflow tokens revoke 1048577",
     )
     revoking.add_argument("token_id", type=from_zero, metavar="TOKEN_ID")
@@ -209,7 +209,7 @@ def _create_token(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(answer)
         return 0
-    hint(f"token {answer['token_id']} of {safe(answer['name'])}, {answer['role']}; keep it now:")
+    hint(f"token {answer['token_id']} of {safe(answer['name'])}, {answer['role']}; save it now:")
     print(answer["token"])
     return 0
 
@@ -224,7 +224,7 @@ def _expires_at(arguments: argparse.Namespace) -> str | None:
         moment = datetime.fromtimestamp(SystemClock().now() / 1e6, UTC)
         return (moment + timedelta(days=arguments.days)).isoformat()
     except OverflowError:
-        raise SettingsError(f"--days {arguments.days} is out of every calendar") from None
+        raise SettingsError(f"--days {arguments.days} is out of range: years 1 to 9999") from None
 
 
 def _list_tokens(arguments: argparse.Namespace) -> int:
@@ -247,7 +247,7 @@ def _list_tokens(arguments: argparse.Namespace) -> int:
             )
             for token in found
         ),
-        empty="no token but the home's own, in its file `token`",
+        empty="no tokens besides the home's own, in its file `token`",
     )
     return 0
 
@@ -264,19 +264,17 @@ def _revoke_token(arguments: argparse.Namespace) -> int:
 def add_audit(nouns: Nouns) -> None:
     """Declare the command."""
     verbs = add_group(
-        nouns, "audit", text="see who has changed what", example="aioflow audit list --limit 3"
+        nouns, "audit", text="show who changed what", example="aioflow audit list --limit 3"
     )
     listing = add_command(
         verbs,
         "list",
         _list_audit,
-        text="list changes, and what was refused, the newest first",
+        text="list changes and denied attempts, the newest first",
         example="aioflow audit list --limit 20",
     )
     listing.add_argument("--limit", type=positive, default=100, metavar="N")
-    listing.add_argument(
-        "--before", type=from_zero, metavar="ID", help="go on behind this line, the last one seen"
-    )
+    listing.add_argument("--before", type=from_zero, metavar="ID", help="continue after this entry")
 
 
 def _list_audit(arguments: argparse.Namespace) -> int:

@@ -50,7 +50,7 @@ def add_command(
     )
     if remote:
         parser.add_argument(
-            "--url", metavar="URL", help="a remote daemon instead; its token in AIOFLOW_TOKEN"
+            "--url", metavar="URL", help="use a remote daemon; its token is in AIOFLOW_TOKEN"
         )
     parser.set_defaults(run=run)
     return parser
@@ -119,7 +119,7 @@ def moment(text: str) -> str:
         datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text[:80]!r} is no time; write it as 2026-01-31T03:00:00Z"
+            f"{text[:80]!r} is not a timestamp; write it as 2026-01-31T03:00:00Z"
         ) from None
     return text
 

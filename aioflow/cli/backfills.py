@@ -32,12 +32,12 @@ def add_start(verbs: Nouns) -> None:
             metavar="T",
             help=f"{text}, inclusive",
         )
-    parser.add_argument("--dry-run", action="store_true", help="only say which runs it would make")
+    parser.add_argument("--dry-run", action="store_true", help="only list the runs it would create")
     parser.add_argument(
         "--reprocess",
         choices=("none", "failed", "all"),
         default="none",
-        help="which fire times get another run that have one: none by default",
+        help="which fire times that have a run get another: none by default",
     )
     parser.add_argument(
         "--max-active", type=positive, default=0, metavar="N", help="runs at once; as of the DAG"
@@ -64,14 +64,14 @@ def add_parser(nouns: Nouns) -> None:
         verbs,
         "show",
         _show,
-        text="show how a backfill fares",
+        text="show the progress of a backfill",
         example="aioflow backfills show 1048577",
     )
     cancel = add_command(
         verbs,
         "cancel",
         _cancel,
-        text="make no more runs of a backfill, and cancel those that go on",
+        text="stop a backfill and cancel its active runs",
         example="aioflow backfills cancel 1048577",
     )
     for parser in (show, cancel):

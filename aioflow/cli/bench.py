@@ -20,14 +20,14 @@ def add_parser(nouns: Nouns) -> None:
     verbs = add_group(
         nouns,
         "bench",
-        text="measure what it costs on this machine",
+        text="measure resource use on this machine",
         example="aioflow bench density --triggers 100 --kind time --seconds 1",
     )
     density = add_command(
         verbs,
         "density",
         _density,
-        text="measure the bytes and the idle processor time of deferred triggers",
+        text="measure memory and idle CPU time of deferred triggers",
         example="aioflow bench density --triggers 1000,10000 --kind time,file --plot density.svg",
         remote=False,
     )
@@ -57,7 +57,7 @@ def add_parser(nouns: Nouns) -> None:
         type=partial(seconds, least=0.1),
         default=10.0,
         metavar="S",
-        help="of idle time looked at",
+        help="of idle time measured",
     )
     density.add_argument("--plot", metavar="FILE", help="write an SVG too")
 

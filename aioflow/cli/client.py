@@ -134,9 +134,11 @@ class Client:
             return Refused("remote", f"the daemon answered with HTTP status {status}", status)
         if code == "web.no_such_path":
             place = unquote(self._prefix + target.partition("?")[0])
-            detail = f"the daemon has nothing at {place!r}; a name is not empty, and has no / in it"
+            detail = (
+                f"the daemon has no resource at {place!r}; a name is not empty, and has no / in it"
+            )
         if code == "web.unauthorized":
-            why = "does not know the token in" if self._headers else "wants a token, in"
+            why = "rejected the token in" if self._headers else "needs a token, in"
             where = "the home's is in its file `token`"
             detail = f"the daemon of {self._place} {why} AIOFLOW_TOKEN; {where}"
         return Refused(code, detail, status)
@@ -176,5 +178,5 @@ def _connect_url(url: str) -> Client:
 def _token() -> str | None:
     token = os.environ.get("AIOFLOW_TOKEN", "").strip()
     if not (token.isascii() and token.isprintable()):
-        raise SettingsError("AIOFLOW_TOKEN is no token: those are letters, digits, _ and -")
+        raise SettingsError("AIOFLOW_TOKEN is not a token: use letters, digits, _ and -")
     return token or None

@@ -61,8 +61,8 @@ def add_parser(nouns: Nouns) -> None:
     """Declare the command."""
     parser = nouns.add_parser(
         "completion",
-        help="print what has a shell complete words: bash, zsh or fish",
-        description="Print a script that has a shell complete the words of aioflow.",
+        help="print a completion script for bash, zsh or fish",
+        description="Print a shell completion script for aioflow.",
         epilog="example:\n  source <(aioflow completion bash)",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -67,14 +67,12 @@ def add_up(nouns: Nouns) -> None:
         "--allow-remote",
         action="store_true",
         default=None,
-        help="let other machines reach it; without TLS the token travels in the open",
+        help="accept connections from other machines; without TLS the token is sent unencrypted",
     )
     parser.add_argument("--cpu-slots", metavar="N", help="worker processes, default: cores")
-    parser.add_argument("--async-slots", metavar="N", help="coroutines at once, default 1000")
-    parser.add_argument("--trigger-capacity", metavar="N", help="waits hosted, default 100000")
-    parser.add_argument(
-        "--until-idle", action="store_true", default=None, help="end when nothing is left to do"
-    )
+    parser.add_argument("--async-slots", metavar="N", help="concurrent coroutines, default 1000")
+    parser.add_argument("--trigger-capacity", metavar="N", help="hosted triggers, default 100000")
+    parser.add_argument("--until-idle", action="store_true", default=None, help="exit when idle")
     parser.add_argument(
         "--take-over",
         action="store_true",
@@ -140,15 +138,15 @@ def add_demo(nouns: Nouns) -> None:
         nouns,
         "demo",
         _demo,
-        text="show what it does: a day's settlements, from the bank's file to the total",
+        text="run a demo: a day's settlements, from the bank's file to the total",
         example="aioflow demo --exit",
         remote=False,
     )
     parser.description = (
         "A daemon with the example DAGs, a run that waits for the bank's file, the file, the "
-        "total. On a temporary home; with --home on that one, which is kept."
+        "total. Uses a temporary home; with --home that one, which is not deleted."
     )
-    parser.add_argument("--exit", action="store_true", help="end with the run; do not stay up")
+    parser.add_argument("--exit", action="store_true", help="exit when the run ends")
     parser.add_argument("--port", metavar="N", default="0", help="of the page; default: any")
     parser.add_argument(
         "--after", type=seconds, default=3.0, metavar="SECONDS", help="when the file arrives"
@@ -210,7 +208,7 @@ def add_nodes(nouns: Nouns) -> None:
     verbs = add_group(
         nouns,
         "nodes",
-        text="see which daemons there are, and have one rest",
+        text="list the nodes, drain and undrain one",
         example="aioflow nodes list",
     )
     add_command(
@@ -224,7 +222,7 @@ def add_nodes(nouns: Nouns) -> None:
         verbs,
         "drain",
         _drain_node,
-        text="have a node start nothing more, also after a restart; what runs ends",
+        text="drain a node: it starts nothing more, even after a restart; running tasks finish",
         example="aioflow nodes drain 1",
     )
     draining.add_argument("node", type=positive, metavar="NODE")
@@ -232,7 +230,7 @@ def add_nodes(nouns: Nouns) -> None:
         verbs,
         "undrain",
         _undrain_node,
-        text="have a node take work again",
+        text="let a drained node start work again",
         example="aioflow nodes undrain 1",
     )
     undraining.add_argument("node", type=positive, metavar="NODE")
@@ -264,12 +262,12 @@ def _list_nodes(arguments: argparse.Namespace) -> int:
 
 def _drain_node(arguments: argparse.Namespace) -> int:
     answer = connect(arguments).post("nodes", str(arguments.node), "drain")
-    return say(arguments, answer, f"node {arguments.node} starts nothing more; what runs ends")
+    return say(arguments, answer, f"node {arguments.node} is drained; running tasks finish")
 
 
 def _undrain_node(arguments: argparse.Namespace) -> int:
     answer = connect(arguments).post("nodes", str(arguments.node), "undrain")
-    return say(arguments, answer, f"node {arguments.node} takes work")
+    return say(arguments, answer, f"node {arguments.node} starts work again")
 
 
 def add_top(nouns: Nouns) -> None:
@@ -286,9 +284,11 @@ def add_top(nouns: Nouns) -> None:
         type=partial(seconds, least=0.1),
         default=1.0,
         metavar="SECONDS",
-        help="between two looks, 1",
+        help="seconds between samples, default 1",
     )
-    parser.add_argument("--count", type=positive, metavar="N", help="so many looks; else until ^C")
+    parser.add_argument(
+        "--count", type=positive, metavar="N", help="number of samples; default: until ^C"
+    )
 
 
 def _top(arguments: argparse.Namespace) -> int:

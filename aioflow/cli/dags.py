@@ -70,9 +70,11 @@ def _add_trigger(verbs: Nouns) -> None:
     parser.add_argument("--conf", type=conf, metavar="JSON", help="its parameters, an object")
     parser.add_argument("--run-id", metavar="ID", help="its name, unique over all DAGs")
     parser.add_argument(
-        "--logical-date", type=moment, metavar="T", help="the time it stands for, ISO 8601"
+        "--logical-date", type=moment, metavar="T", help="its logical date, ISO 8601"
     )
-    parser.add_argument("--key", metavar="K", help="asked again with the same key: the same run")
+    parser.add_argument(
+        "--key", metavar="K", help="idempotency key: the same key returns the same run"
+    )
     parser.add_argument(
         "--wait",
         action="store_true",
@@ -262,14 +264,14 @@ def _why_no_fire_time(arguments: argparse.Namespace) -> str:
     shown = read(arguments, lambda source: source.dag(arguments.dag))
     waits = shown["trigger"]
     if waits is not None and waits["kind"] != "timetable":
-        return f"{arguments.dag} runs {shown['schedule']}: no clock says when that is"
+        return f"{arguments.dag} runs {shown['schedule']}: not by the clock"
     match shown["schedule"]:
         case None:
             return f"{arguments.dag} has no schedule"
         case "@continuous":
             return f"{arguments.dag} runs again as soon as it has run"
         case schedule:
-            return f"the schedule of {arguments.dag} ({schedule}) has come to its end"
+            return f"the schedule of {arguments.dag} ({schedule}) has ended"
 
 
 def _check(arguments: argparse.Namespace) -> int:

@@ -24,12 +24,12 @@ _KINDS = {
 
 def add_parser(nouns: Nouns) -> None:
     """Declare the command."""
-    verbs = add_group(nouns, "db", text="look after the database", example="aioflow db check")
+    verbs = add_group(nouns, "db", text="maintain the database", example="aioflow db check")
     checking = add_command(
         verbs,
         "check",
         _check,
-        text="look for damage, read every row, and compare the tables with the journal; "
+        text="check for damage, read every row, and compare the tables with the journal; "
         "a daemon may run meanwhile",
         example="aioflow db check",
         remote=False,
@@ -46,7 +46,7 @@ def add_parser(nouns: Nouns) -> None:
         verbs,
         "clean",
         _clean,
-        text="delete what has been kept for longer than the settings below [retention] say",
+        text="delete data older than the [retention] settings",
         example="aioflow db clean --dry-run",
     )
     copying = add_command(
@@ -66,7 +66,9 @@ def add_parser(nouns: Nouns) -> None:
         example="aioflow db export > rows.jsonl",
         remote=False,
     )
-    cleaning.add_argument("--dry-run", action="store_true", help="only say what would go")
+    cleaning.add_argument(
+        "--dry-run", action="store_true", help="only report what would be deleted"
+    )
     for parser in (checking, migrating, copying, exporting):
         parser.add_argument(
             "--db", metavar="URL", help="the database; default the setting db.url, as `up` has it"
@@ -94,7 +96,7 @@ def _clean(arguments: argparse.Namespace) -> int:
         print_json({**total, "dry_run": arguments.dry_run, "more": more})
         return 0
     least = "at least " if more else ""
-    went = "would go" if arguments.dry_run else "went"
+    went = "would be deleted" if arguments.dry_run else "went"
     for kind, text in _KINDS.items():
         print(f"{least}{total[kind]} {text} {went}")
     return 0
@@ -134,8 +136,8 @@ def _copy(arguments: argparse.Namespace) -> int:
         print_json({"rows": counts})
     else:
         hint(
-            f"{sum(counts.values())} rows of {settings.shown_db} are copied; set db.url to the new "
-            "database: `up --db` counts for that daemon alone, other commands read db.url"
+            f"{sum(counts.values())} rows of {settings.shown_db} were copied; set db.url to the "
+            "new database: `up --db` counts for that daemon alone, other commands read db.url"
         )
     return 0
 
@@ -192,5 +194,5 @@ def _check(arguments: argparse.Namespace) -> int:
         for difference in differences:
             print(safe(difference))
     else:
-        hint("the tables are what the journal says")
+        hint("the tables match the journal")
     return 1 if differences else 0

@@ -480,5 +480,5 @@ def _until(look: Callable[[], bool], *, seconds: float, every: float = 0.05) -> 
     deadline = monotonic() + seconds
     while not look():
         if monotonic() > deadline:
-            raise _Broken(f"the daemon did not come so far within {seconds:.0f} s")
+            raise _Broken(f"the daemon did not get this far within {seconds:.0f} s")
         sleep(every)

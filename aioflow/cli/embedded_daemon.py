@@ -278,7 +278,7 @@ print(generate(Path(sys.argv[2]), date.fromisoformat(sys.argv[3])))
 def run_demo(arguments: argparse.Namespace) -> int:
     """Run the demo. Return 0 if the total of the pipeline equals that of the generator."""
     if not (EXAMPLES / "dags" / f"{DEMO_DAG}.py").is_file():
-        raise SettingsError(f"the examples are not here: {EXAMPLES}; install aioflow again")
+        raise SettingsError(f"the examples are missing: {EXAMPLES}; install aioflow again")
     log.configure(level="warning", style="auto")
     with tempfile.TemporaryDirectory(prefix="aioflow-demo-") as folder:
         return anyio.run(_run_demo, arguments, Path(folder), backend_options={"use_uvloop": True})
@@ -300,7 +300,7 @@ async def _run_demo(arguments: argparse.Namespace, folder: Path) -> int:
         made = await guest.post(
             "dags", DEMO_DAG, "runs", body={"conf": {"day": DEMO_DAY, "folder": str(data)}}
         )
-        hint(f"Run {made['run_id']} waits for the bank's file, and holds no slot meanwhile.")
+        hint(f"Run {made['run_id']} waits for the bank's file and uses no slot meanwhile.")
         expected, run = await _watch_demo(guest, made["run_id"], data, arguments.after)
         status = _print_demo_total(run, expected, is_json=arguments.json)
         if not arguments.exit:

@@ -29,12 +29,12 @@ def add_parser(nouns: Nouns) -> None:
         verbs,
         "emit",
         _emit,
-        text="emit a named event: whoever waits for that name goes on",
+        text="emit a named event; tasks that wait for that name resume",
         example='aioflow events emit approved --key order-17 --data \'{"by": "mia"}\'',
     )
     emit.add_argument("name", metavar="NAME")
-    emit.add_argument("--key", metavar="KEY", help="tells events of one name apart")
-    emit.add_argument("--data", type=json_value, metavar="JSON", help="what it brings; any JSON")
+    emit.add_argument("--key", metavar="KEY", help="distinguishes events of the same name")
+    emit.add_argument("--data", type=json_value, metavar="JSON", help="its data; any JSON")
     listing = add_command(
         verbs,
         "list",
@@ -73,7 +73,7 @@ def _list(arguments: argparse.Namespace) -> int:
             )
             for event in found
         ),
-        empty="nothing of that name has been emitted"
+        empty="no event of that name has been emitted"
         if arguments.name
         else "nothing has been emitted",
     )

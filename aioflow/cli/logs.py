@@ -38,14 +38,16 @@ def add_logs(verbs: Nouns, add_index: Callable[[argparse.ArgumentParser], None])
         dest="try_number",
         type=positive,
         metavar="N",
-        help="this one only, counted over all clears",
+        help="only this try, counted across all clears",
     )
-    logs.add_argument("--follow", action="store_true", help="on until the task ends")
-    logs.add_argument("--search", metavar="TEXT", help="only lines with it, and where they begin")
+    logs.add_argument("--follow", action="store_true", help="follow until the task ends")
+    logs.add_argument(
+        "--search", metavar="TEXT", help="only lines with this text, with their offsets"
+    )
     logs.add_argument(
         "--raw",
         action="store_true",
-        help="as it was printed; a terminal else shows control characters escaped",
+        help="print raw; on a terminal control characters are otherwise escaped",
     )
 
 

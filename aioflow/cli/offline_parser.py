@@ -242,7 +242,7 @@ def list_trigger_kinds(arguments: argparse.Namespace) -> int:
         print_table(
             ("PLUG-IN", "PACKAGE", "TRIGGER", "WAITS FOR"),
             _kind_rows(found),
-            empty="no plug-in brings triggers",
+            empty="no plug-in provides triggers",
         )
         for broken in found:
             if broken.failure is not None:

@@ -65,12 +65,12 @@ async def _preview(
     children: Children, code: Path, row: DagTriggerRow, version: str, after: Timestamp, count: int
 ) -> FireTimesPreviewed:
     process: list[Child] = []
-    foresight = FireTimePreviews(lambda order: process[0].send([order]))
+    previews = FireTimePreviews(lambda order: process[0].send([order]))
 
     def take(reports: list[Report]) -> None:
         for report in reports:
             if isinstance(report, FireTimesPreviewed):
-                foresight.answered(report)
+                previews.answered(report)
 
     async with children.child("triggers", on_reports=take, on_output=_discard_output) as child:
         process.append(child)
@@ -79,10 +79,10 @@ async def _preview(
 
             async def tell_of_its_end() -> None:
                 await child.ended()
-                foresight.lost()
+                previews.lost()
 
             group.start_soon(tell_of_its_end)
-            answer = await foresight.request(
+            answer = await previews.request(
                 timetable_preview_command(row, version, 0), after=after, count=count
             )
             group.cancel_scope.cancel()

@@ -135,16 +135,16 @@ def _by_label(look: Look, name: str) -> dict[str, float]:
 def as_data(look: Look) -> dict[str, Any]:
     """Return the sample as data for machines."""
     value = look.values.get
-    lanes = {
-        lane: {"all": int(all_), "used": int(value(("slots_used", lane), 0))}
-        for lane, all_ in _by_label(look, "slots").items()
+    slots_by_executor = {
+        executor: {"all": int(all_), "used": int(value(("slots_used", executor), 0))}
+        for executor, all_ in _by_label(look, "slots").items()
     }
     return {
         "live_runs": int(value(("live_runs", ""), 0)),
         "live_tasks": int(value(("live_tasks", ""), 0)),
         "tasks_queued": int(value(("tasks_queued", ""), 0)),
         "tasks_sensing": int(value(("tasks_sensing", ""), 0)),
-        "slots": lanes,
+        "slots": slots_by_executor,
         "deferred": {kind: int(n) for kind, n in _by_label(look, "deferred_triggers").items()},
         "pools": look.pools,
         "loop_lag_seconds": {
@@ -164,7 +164,7 @@ def _rounded(rate: float | None) -> float | None:
 
 def _in_a_line(look: Look) -> str:
     data = as_data(look)
-    slots = ", ".join(f"{s['used']}/{s['all']} {lane}" for lane, s in data["slots"].items())
+    slots = ", ".join(f"{s['used']}/{s['all']} {executor}" for executor, s in data["slots"].items())
     lag = max(data["loop_lag_seconds"].values(), default=0.0)
     return (
         f"{data['live_runs']} runs, {data['live_tasks']} tasks, {data['tasks_queued']} queued, "

@@ -20,21 +20,21 @@ def add_parser(nouns: Nouns) -> None:
     verbs = add_group(
         nouns,
         "pools",
-        text="limit what runs at once, by name",
+        text="manage pools: named concurrency limits",
         example="aioflow pools set ledger 4",
     )
     add_command(
         verbs,
         "list",
         _list,
-        text="list the limited pools; a pool nobody has set has no limit",
+        text="list the limited pools; a pool that was never set has no limit",
         example="aioflow pools list",
     )
     setting = add_command(
         verbs,
         "set",
         _set,
-        text="limit a pool; what runs already goes on",
+        text="limit a pool; running tasks continue",
         example="aioflow pools set ledger 4",
     )
     setting.add_argument("name", metavar="NAME")
@@ -42,7 +42,7 @@ def add_parser(nouns: Nouns) -> None:
     setting.add_argument(
         "--include-deferred",
         action="store_true",
-        help="tasks weigh on it while they are deferred, too",
+        help="count deferred tasks as well",
     )
     deleting = add_command(
         verbs,

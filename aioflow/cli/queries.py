@@ -107,7 +107,7 @@ def read_run(arguments: argparse.Namespace, question: Callable[[Source], Any]) -
     """Query a run. Print a hint if its waits are unknown because no daemon runs."""
     found, is_served = _read(arguments, question)
     if not is_served and found["state"] in _LIVE:
-        hint("no daemon runs, and only a daemon knows what is waited for: aioflow up")
+        hint("no daemon is running; it is needed to show waits: aioflow up")
     return found
 
 

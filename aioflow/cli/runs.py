@@ -55,13 +55,15 @@ def add_parser(nouns: Nouns) -> None:
     show = _add_one(verbs, "show", _show, "show a run and its tasks")
     show.add_argument("--offset", type=from_zero, default=0, metavar="N", help="skip so many tasks")
     show.add_argument("--limit", type=positive, default=_PAGE, metavar="N")
-    show.add_argument("--state", metavar="STATE", help="only tasks in it, such as failed")
-    show.add_argument("--task", metavar="TASK", help="only this one, of a mapped one its children")
+    show.add_argument("--state", metavar="STATE", help="only tasks in this state, such as failed")
+    show.add_argument(
+        "--task", metavar="TASK", help="only this task; for a mapped task its children"
+    )
     _add_one(verbs, "watch", _watch, "follow a run until it ends")
-    why = _add_one(verbs, "why", _why, "say what a run or task waits for")
+    why = _add_one(verbs, "why", _why, "explain what a run or task waits for")
     why.add_argument("task", nargs="?", metavar="TASK")
     _add_index(why)
-    _add_one(verbs, "cancel", _cancel, "end a run now")
+    _add_one(verbs, "cancel", _cancel, "cancel a run")
     _add_clear(verbs)
     _add_mark(verbs)
     _add_one(verbs, "delete", _delete, "delete an ended run, with its results and logs")
@@ -73,23 +75,25 @@ def _add_clear(verbs: Nouns) -> None:
         verbs,
         "clear",
         _clear,
-        text="have tasks of a run begin anew",
+        text="clear tasks of a run so that they run again",
         example="aioflow runs clear RUN --task load --downstream",
     )
     clear.add_argument("run_id", metavar="RUN")
-    clear.add_argument("--task", action="append", default=[], metavar="TASK", help="not all of it")
-    clear.add_argument("--map", type=index, default=-1, metavar="N", help="of a mapped task: which")
+    clear.add_argument("--task", action="append", default=[], metavar="TASK", help="only this task")
+    clear.add_argument(
+        "--map", type=index, default=-1, metavar="N", help="for a mapped task: its map index"
+    )
     clear.add_argument(
         "--round",
         type=from_zero,
         metavar="N",
-        help="of a task in a loop: have the loop go back to its round N, and on from there with "
-        "the value of the round before; else it begins anew",
+        help="for a task in a loop: rewind the loop to its round N and continue from there with "
+        "the value of the round before; else the loop restarts",
     )
     clear.add_argument("--downstream", action="store_true", help="and what comes after")
-    clear.add_argument("--failed", action="store_true", help="of those only what failed")
+    clear.add_argument("--failed", action="store_true", help="only those that failed")
     clear.add_argument(
-        "--latest", action="store_true", help="run the newest version of the DAG from now on"
+        "--latest", action="store_true", help="use the newest version of the DAG from now on"
     )
 
 
@@ -98,13 +102,15 @@ def _add_mark(verbs: Nouns) -> None:
         verbs,
         "mark",
         _mark,
-        text="say how tasks of a run have ended, or the run",
+        text="set the end state of tasks of a run, or of the run",
         example="aioflow runs mark RUN --task load --state success",
     )
     mark.add_argument("run_id", metavar="RUN")
     mark.add_argument("--state", required=True, choices=("success", "failed"))
     mark.add_argument("--task", action="append", default=[], metavar="TASK", help="not the run")
-    mark.add_argument("--map", type=index, default=-1, metavar="N", help="of a mapped task: which")
+    mark.add_argument(
+        "--map", type=index, default=-1, metavar="N", help="for a mapped task: its map index"
+    )
 
 
 def _add_one(verbs: Nouns, name: str, run: Any, text: str) -> argparse.ArgumentParser:
@@ -115,13 +121,15 @@ def _add_one(verbs: Nouns, name: str, run: Any, text: str) -> argparse.ArgumentP
 
 def _add_index(parser: argparse.ArgumentParser) -> None:
     one = parser.add_mutually_exclusive_group()
-    one.add_argument("--map", type=index, default=-1, metavar="N", help="of a mapped task: which")
+    one.add_argument(
+        "--map", type=index, default=-1, metavar="N", help="for a mapped task: its map index"
+    )
     one.add_argument(
         "--round",
         dest="map",
         type=from_zero,
         metavar="N",
-        help="of one in a loop: not the last round",
+        help="for a task in a loop: default the last round",
     )
 
 
@@ -140,7 +148,7 @@ def _list(arguments: argparse.Namespace) -> int:
             for run in found
         ),
         empty=(
-            "no runs like that: aioflow runs list"
+            "no matching runs: aioflow runs list"
             if arguments.dag or arguments.state
             else "no runs: aioflow dags trigger DAG"
         ),
@@ -189,14 +197,14 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _rows(tasks: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     """Yield a row for each task; many consecutive children in the same state share one."""
-    for (task_id, standing), alike in groupby(tasks, key=itemgetter("task_id", "state")):
+    for (task_id, task_state), alike in groupby(tasks, key=itemgetter("task_id", "state")):
         children = list(alike)
         if len(children) > _FEW:
-            yield _range_of(task_id, children), standing, "", f"{len(children)} tasks"
+            yield _range_of(task_id, children), task_state, "", f"{len(children)} tasks"
             continue
         for task in children:
             tries = f"{task['try_number']}/{task['max_tries']}"
-            yield task_name(task), standing, tries, _note(task)
+            yield task_name(task), task_state, tries, _note(task)
 
 
 def _range_of(task_id: str, children: list[dict[str, Any]]) -> str:

@@ -17,32 +17,32 @@ _PAGE = 1_000
 
 def add_parser(nouns: Nouns) -> None:
     """Declare the commands."""
-    text = "list, show and fire what tasks wait for, and what holds up others"
+    text = "list, show and fire deferred triggers, and list slow ones"
     verbs = add_group(nouns, "triggers", text=text, example="aioflow triggers list")
     listing = add_command(
         verbs,
         "list",
         _list,
-        text="list waits, the oldest first",
+        text="list deferred triggers, the oldest first",
         example="aioflow triggers list --limit 20",
     )
     listing.add_argument("--limit", type=positive, metavar="N", help="all by default")
     show = add_command(
-        verbs, "show", _show, text="show one wait", example="aioflow triggers show 4711"
+        verbs, "show", _show, text="show one deferred trigger", example="aioflow triggers show 4711"
     )
     show.add_argument("trigger_id", type=from_zero, metavar="TRIGGER")
     add_command(
         verbs,
         "slow",
         _slow,
-        text="list what has held up the loop it shares with others, where, and for how long",
+        text="list triggers that blocked their shared event loop, where, and for how long",
         example="aioflow triggers slow",
     )
     add_command(
         verbs,
         "kinds",
         _kinds,
-        text="list the triggers that installed packages bring; 1 if one cannot be imported",
+        text="list the triggers of installed packages; exit status 1 if one cannot be imported",
         example="aioflow triggers kinds",
         remote=False,
     )
@@ -50,7 +50,7 @@ def add_parser(nouns: Nouns) -> None:
         verbs,
         "fire",
         _fire,
-        text="give the task that waits the event its trigger has not; a stream goes on after it",
+        text="send a waiting task an event in place of its trigger; a stream continues after it",
         example="aioflow triggers fire 4711 --payload '{\"status\": 200}'",
     )
     firing.add_argument("trigger_id", type=from_zero, metavar="TRIGGER")
@@ -62,7 +62,7 @@ def add_parser(nouns: Nouns) -> None:
         verbs,
         "unquarantine",
         _unquarantine,
-        text="let the triggers of a class live with the others again, once it is mended",
+        text="release the triggers of a class from quarantine, once it is fixed",
         example="aioflow triggers unquarantine ledger:BookingTrigger",
     )
     releasing.add_argument("class_path", metavar="CLASS", help="as `triggers slow` names it")
@@ -150,7 +150,7 @@ def _slow(arguments: argparse.Namespace) -> int:
             )
             for slow in found
         ),
-        empty="nothing has held up its loop",
+        empty="no trigger has blocked its loop",
     )
     return 0
 
@@ -176,7 +176,7 @@ def _unquarantine(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(answer)
     elif answer["changed"]:
-        hint(f"triggers of {safe(arguments.class_path)} live with the others again")
+        hint(f"triggers of {safe(arguments.class_path)} were released from quarantine")
     else:
         hint(f"{safe(arguments.class_path)} is not in quarantine")
     return 0

@@ -27,19 +27,19 @@ class _Noun(NamedTuple):
 
 _NOUNS = (
     _Noun(
-        "secret", "keep secrets for tasks", "pass show bank | aioflow secrets set BANK", "a text"
+        "secret", "manage secrets for tasks", "pass show bank | aioflow secrets set BANK", "a text"
     ),
     _Noun(
         "connection",
-        "keep how to reach servers",
+        "manage connections to servers",
         "aioflow connections set pg --file pg.json",
         "a URI like postgresql://user:password@host/db, or a JSON object",
     ),
     _Noun(
         "variable",
-        "keep settings of tasks",
+        "manage variables of tasks",
         "aioflow variables set REGION eu-west",
-        "any JSON; what is none is a text",
+        "any JSON; anything else is text",
     ),
 )
 
@@ -65,10 +65,10 @@ def _rotate(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(answer)
         return 0
-    how = "a change that was cut short is done" if answer["resumed"] else "the key is changed"
+    how = "an interrupted key change was completed" if answer["resumed"] else "the key was changed"
     hint(f"{how}: {answer['reencrypted']} encrypted again")
     if answer["unopened"]:
-        hint(f"{answer['unopened']} are as they were: no key of this home opens them")
+        hint(f"{answer['unopened']} are unchanged: no key of this home can decrypt them")
     return 0
 
 
@@ -78,7 +78,7 @@ def _add_verbs(verbs: Nouns, noun: _Noun) -> None:
         verbs,
         "list",
         partial(_list, kind),
-        text=f"list the {kind}s by name; no command prints what they are",
+        text=f"list the {kind}s by name; no command prints their values",
         example=f"aioflow {kind}s list",
     )
     setting = add_command(
@@ -89,7 +89,7 @@ def _add_verbs(verbs: Nouns, noun: _Noun) -> None:
         "value",
         metavar="VALUE",
         nargs="?",
-        help=f"{noun.wants}; without it, and better, it is asked for or read from standard input",
+        help=f"{noun.wants}; better omit it: it is then prompted for or read from standard input",
     )
     setting.add_argument("--file", type=Path, metavar="FILE", help="read it from here instead")
     deleting = add_command(
@@ -131,7 +131,7 @@ def _set(kind: str, arguments: argparse.Namespace) -> int:
         return 0
     hint(f"{kind} {safe(arguments.name)} is set")
     if kind != "variable" and not answer["hidden"]:
-        hint("it has no text of 5 characters or more that could be hidden in logs")
+        hint("it has no text of at least 5 characters, so it cannot be redacted in logs")
     return 0
 
 
@@ -173,4 +173,6 @@ def _value_of(kind: str, text: str) -> Any:
         if kind == "variable":
             return text
         # The value is not part of the message: it may contain a password.
-        raise SettingsError("the connection begins like a JSON object, and is none") from None
+        raise SettingsError(
+            "the connection begins like a JSON object, but is not valid JSON"
+        ) from None

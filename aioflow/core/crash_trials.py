@@ -170,7 +170,9 @@ def _acquit(after: Trial, tx: Transaction, *, is_of_triggers: bool) -> None:
         is_of_triggers: Whether triggers were among the suspects. If not, one may be responsible.
     """
     facts: dict[str, str | int] = {"process": after.process}
-    tx.effects.append(Warn("died while no suspected task ran; none is suspected now", facts))
+    tx.effects.append(
+        Warn("died while no suspected task ran; no task is suspected any more", facts)
+    )
     _put(replace(after, alone=(), deaths=0 if is_of_triggers else after.deaths), tx)
 
 
@@ -198,7 +200,7 @@ def _divided(
     facts: dict[str, str | int] = {"process": trial.process, "tasks": len(tasks)}
     if triggers:
         facts["triggers"] = len(triggers)
-    tx.effects.append(Warn("died again; what ran then begins before everything else", facts))
+    tx.effects.append(Warn("died again; the tasks that ran start before all others", facts))
     if len(found) == 1 and counts[found[0]] > INTERRUPTION_LIMIT_OWN:
         return trial  # it is charged
     known = sorted((n for n in found if n in counts), key=lambda number: -counts[number])

@@ -144,12 +144,12 @@ def reencrypt_page(request: Reencrypt, tx: Transaction) -> Reencrypted:
     batch.reencrypted += readable
     if request.after is None:
         tx.accounts.reencrypt()
-    standing, shut = _reencrypt_dag_triggers(request, tx)
+    dag_triggers, shut = _reencrypt_dag_triggers(request, tx)
     unopened = len(values) + len(triggers) - len(opened) - len(readable)
     after = -1 if request.after is None else None
     if len(triggers) == KEY_ROTATION_PAGE:
         after = triggers[-1].trigger_no
-    return Reencrypted(len(opened) + len(readable) + standing, unopened + shut, after)
+    return Reencrypted(len(opened) + len(readable) + dag_triggers, unopened + shut, after)
 
 
 def _reencrypt_dag_triggers(request: Reencrypt, tx: Transaction) -> tuple[int, int]:

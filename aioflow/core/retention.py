@@ -203,7 +203,7 @@ def delete_dag(request: DeleteDag, tx: Transaction) -> None:
             tx.put_backfill(replace(backfill, state="cancelled", ended_at=tx.now))
         _reset_dag_trigger(dag_id, tx)
         del memory.dags[dag_id]
-        tx.batch.dags = [kept for kept in tx.batch.dags if kept.dag_id != dag_id]
+        tx.batch.dags = [dag for dag in tx.batch.dags if dag.dag_id != dag_id]
         tx.batch.gone_dags.append(dag_id)
 
 

@@ -263,7 +263,7 @@ class Transaction:
         number = wait.row.trigger_no
         self._hostings.setdefault(number, (wait, was))
         if wait.stream is not None:
-            self._streams.setdefault(number, (wait, wait.stream.index, wait.stream.taken))
+            self._streams.setdefault(number, (wait, wait.stream.index, wait.stream.confirmed))
 
     def rehost_folded(self, was: PackedTask, form: TaskShape) -> None:
         """Record the old assignment of a trigger that stays packed, as ``rehost`` does."""
@@ -273,11 +273,11 @@ class Transaction:
         """Record that events of a trigger are stored or consumed."""
         self.runs[wait.run.run_no] = wait.run
         if wait.row.trigger_no not in self._streams and wait.stream is not None:
-            self._streams[wait.row.trigger_no] = (wait, wait.stream.index, wait.stream.taken)
+            self._streams[wait.row.trigger_no] = (wait, wait.stream.index, wait.stream.confirmed)
 
-    def credit(self, taken: EventsStored) -> None:
+    def credit(self, confirmed: EventsStored) -> None:
         """Confirm the events of a trigger, so that it continues. The last call of a turn counts."""
-        self._credits[taken.trigger_no] = taken
+        self._credits[confirmed.trigger_no] = confirmed
 
     def drop_wait(self, wait: TriggerInstance) -> None:
         """Delete a trigger row and drop it from memory."""
@@ -405,7 +405,7 @@ class Transaction:
         self.accounts.close(self.batch, self.now)
         if self._withdrawn:
             self.effects[:] = [one for one in self.effects if not self._is_withdrawn(one)]
-        self.effects.extend(ConfirmEvents(taken) for taken in self._credits.values())
+        self.effects.extend(ConfirmEvents(confirmed) for confirmed in self._credits.values())
         self.batch.new_outbox.extend(self.outbox.new)
         self.batch.done_outbox.extend(self.outbox.done)
         self.batch.new_records.extend(self._new_records.values())
@@ -446,9 +446,9 @@ class Transaction:
                 backfills[backfill_no] = backfill
         if self._refused is not None:
             self.memory.refused = self._refused
-        for wait, index, taken in self._streams.values():
+        for wait, index, confirmed in self._streams.values():
             if wait.stream is not None:
-                wait.stream.index, wait.stream.taken = index, taken
+                wait.stream.index, wait.stream.confirmed = index, confirmed
         for wait, was in self._hostings.values():
             wait.hosting, wait.role, wait.version, wait.has_room = was
         waits = self.memory.waits

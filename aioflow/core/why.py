@@ -53,13 +53,12 @@ __all__ = (
 )
 
 BARRED = (
-    "it killed the daemon each time that it ran alone; "
-    "it is hosted again when the file of its DAG changes"
+    "it killed the daemon each time that it ran alone; it is hosted again when its DAG file changes"
 )
 DISK_FULL = "the disk is full: {} results wait to be written, and no task starts until they are"
 DRAINED = "the node is drained; see `aioflow nodes undrain`"
-HELD = "the web server does not answer yet; what ran or was queued begins when it does"
-STOPPING = "the daemon is stopping; its next start goes on with it"
+HELD = "the web server does not answer yet; tasks start when it does"
+STOPPING = "the daemon is stopping; it continues after the next start"
 
 
 def explain_run(run: Run, memory: Memory) -> Wait | None:
@@ -69,7 +68,7 @@ def explain_run(run: Run, memory: Memory) -> Wait | None:
     if run.clearing is not None:
         is_mark = run.clearing.mark is not None
         detail = (
-            "tasks of it that are being marked" if is_mark else "tasks of it that are to begin anew"
+            "tasks of it that are being marked" if is_mark else "tasks of it that are being cleared"
         )
         return Wait(kind=WaitKind.CLEARING, detail=detail)
     if rests(run, memory):
@@ -191,7 +190,7 @@ def _explain_live(task: TaskInstance, memory: Memory, slots: Slots) -> Wait | No
                 return Wait(kind=WaitKind.HOST, detail=detail, since=task.queued_at)
             return Wait(
                 kind=WaitKind.INTERVAL,
-                detail="the next look" if task.due_at is not None else _looks(task),
+                detail="the next check" if task.due_at is not None else _looks(task),
                 since=task.started_at,
                 until=memory.on_wall(task.due_at or task.deadline_at),
                 looks_no=task.task_no if task.is_hosted else None,
@@ -203,11 +202,11 @@ def _explain_live(task: TaskInstance, memory: Memory, slots: Slots) -> Wait | No
 
 
 def _explain_silence(task: TaskInstance, slots: Slots) -> Wait | None:
-    """Return since when the process of a running task neither answers nor computes."""
+    """Return since when the process of a running task neither answers nor uses CPU."""
     silence = slots.workers[task.worker].silence if task.worker >= 0 else None
     if silence is None:
         return None
-    detail = f"the worker of slot {silence.worker} neither answers nor computes"
+    detail = f"the worker of slot {silence.worker} neither answers nor uses CPU"
     return Wait(kind=WaitKind.EXECUTOR, detail=detail, since=silence.since, until=silence.until)
 
 
@@ -215,8 +214,8 @@ def _looks(task: TaskInstance) -> str:
     """Describe how often the host pokes. Only the host knows the next time."""
     sensor = task.run.spec.tasks[task.position].sensor
     if sensor is None or sensor.backoff != 1:
-        return "one look after the other"
-    return f"a look every {sensor.interval_us / 1_000_000:g} s"
+        return "continuous checks"
+    return f"a check every {sensor.interval_us / 1_000_000:g} s"
 
 
 def _explain_window(task: TaskInstance, memory: Memory, slots: Slots) -> Wait | None:
@@ -388,7 +387,7 @@ def _streams(run: Run, parents: Sequence[int]) -> str:
     if not names:
         return ""
     shown = ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
-    return f"; of {shown} events are taken until its trigger ends"
+    return f"; of {shown} events are accepted until its trigger ends"
 
 
 def _past(held: previous.Holder) -> str:

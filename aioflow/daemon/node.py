@@ -111,7 +111,7 @@ class StopSignals:
         """Handle a signal."""
         scope = self.everything if self.stopped.is_set() else self._starting
         if self.stopped.is_set():
-            _log.warning("ending at once", signal=number.name)
+            _log.warning("exiting at once", signal=number.name)
         else:
             _log.info("draining" if scope is None else "ending", signal=number.name)
         self.stopped.set()

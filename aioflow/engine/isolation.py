@@ -138,7 +138,7 @@ class Isolating:
 
     async def _isolate(self, inputs: list[Input], tx: Transaction, exc: Exception) -> None:
         """Roll back the turn and repeat its inputs one by one, so that only the culprit fails."""
-        _log.error("turn taken back", error=str(exc), inputs=len(inputs), runs=sorted(tx.runs))
+        _log.error("turn rolled back", error=str(exc), inputs=len(inputs), runs=sorted(tx.runs))
         await self._take_back(tx)
         for entry in [
             part for whole in inputs for part in restore.split_restart(whole, self.memory)
@@ -201,13 +201,13 @@ class Isolating:
         row = self.memory.backfills.pop(number)
         await self._lease_numbers()
         told = self._draft()
-        message = f"backfill {number} cannot go on: {reason}"[:1000]
+        message = f"backfill {number} cannot continue: {reason}"[:1000]
         told.outbox.alert("quarantined", message, run_id="", dag_id=row.dag_id)
         await self._commit_or_forget(told)
 
     async def _put_off(self, retry: RetryTimer, exc: Exception) -> None:
         """Retry a timer of a DAG that could not be processed, after a while."""
-        _log.error("an instant of a DAG could not be taken, trying again", dag_id=retry.dag_id)
+        _log.error("a scheduled start of a DAG was rolled back, retrying", dag_id=retry.dag_id)
         self.timers.arm(retry.timer.due, at=retry.timer.at)
         if retry.is_scheduled:
             await self._lease_numbers()
@@ -256,7 +256,7 @@ class Isolating:
                 exc = again
             else:
                 return
-        _log.error("input dropped: it fails on no run", input=what, error=str(exc))
+        _log.error("input dropped: it fails and belongs to no run", input=what, error=str(exc))
         await self._lease_numbers()
         told = self._draft()
         told.outbox.alert("defect", f"{what} was dropped: {exc}"[:1000], run_id="")

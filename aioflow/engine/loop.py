@@ -290,7 +290,7 @@ class Engine(Isolating):
         self.turns += 1
         self.turned_at = self._clock.monotonic_us()
         self.measures.turns.add((self.turned_at - self._turning_since) / 1e6)
-        self.measures.taken(inputs, self._steady.look())
+        self.measures.record_latencies(inputs, self._steady.look())
         self._turning_since = None
         self._turned.set()
 
@@ -384,7 +384,7 @@ class Engine(Isolating):
             self.store_away_since = now
         if now >= self._silent_until:
             self._silent_until = now + _SILENCE_US
-            _log.warning("database away, trying again", error=str(exc), attempts=attempts)
+            _log.warning("database unavailable, retrying", error=str(exc), attempts=attempts)
 
     # ── recovery ────────────────────────────────────────────────────────────────────────
 
@@ -448,7 +448,7 @@ class Engine(Isolating):
     def _remember(self, snapshot: RecoverySnapshot) -> None:
         memory = self.memory
         rollback.recall_catalog(memory, snapshot.dags, snapshot.dag_files)
-        outbox.begin(memory, snapshot.outbox, snapshot.owed)
+        outbox.begin(memory, snapshot.outbox, snapshot.outbox_totals)
         memory.dag_triggers.restore(snapshot.dag_triggers, snapshot.held_events)
         for version in snapshot.versions:
             memory.stored_versions.add(version.version)

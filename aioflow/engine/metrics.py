@@ -97,7 +97,7 @@ class Measures:
         self.run_steps = [0] * len(RunState)
         self.runs_made = 0
 
-    def taken(self, inputs: Sequence[Input], at: Moment) -> None:
+    def record_latencies(self, inputs: Sequence[Input], at: Moment) -> None:
         """Record the latency of the inputs of a completed turn."""
         for entry in inputs:
             kind = type(entry)

@@ -126,7 +126,7 @@ class Recalling:
             key = key_of(request)
             if answer is not None and key is not None:
                 memory.answered[request.run_id, key] = answer
-        create.remember_existing_runs(await _taken(inputs, store), memory)
+        create.remember_existing_runs(await _find_existing_runs(inputs, store), memory)
         for whole in mark.asks(inputs):
             is_needed = mark.is_row_needed(whole, memory)
             row = await store.find_run(whole.run_id) if is_needed else None
@@ -210,7 +210,7 @@ def _is_at_hand(request: ClearTasks | Mark, memory: Memory) -> bool:
     return is_loaded or memory.find_run(request.run_id) is not None
 
 
-async def _taken(inputs: Sequence[Input], store: Store) -> list[tuple[RunRow, bool]]:
+async def _find_existing_runs(inputs: Sequence[Input], store: Store) -> list[tuple[RunRow, bool]]:
     """Return the runs with the ids or idempotency keys of these inputs."""
     run_ids, keys = create.requested_runs(inputs)
     found = await store.find_existing(run_ids) if run_ids else []

@@ -95,7 +95,8 @@ class PoolTooNarrow(DagError):
 
     def __init__(self, task: str, slots: int, pool: str, size: int) -> None:
         super().__init__(
-            f"task {task} takes {slots} slots of pool {pool!r}, which has {size}: it never starts"
+            f"task {task} takes {slots} slots of pool {pool!r}, which has {size}: "
+            "it can never start"
         )
         self.task = task
 
@@ -247,7 +248,7 @@ class WrongField(Unserializable):
 
     def __init__(self, where: str, value: object, wanted: str, *, is_shown: bool) -> None:
         shown = reprlib.repr(value) if is_shown else f"a {type(value).__name__}"
-        AioflowError.__init__(self, f"{where} is to be {wanted}, not {shown}")
+        AioflowError.__init__(self, f"{where} must be {wanted}, not {shown}")
         self.where = where
         self.value_type = type(value).__name__
         self.wanted = wanted

@@ -158,7 +158,7 @@ class UnknownTask(RequestError):
     def __init__(self, run_id: str, task_id: str, map_index: int = -1) -> None:
         what = f"run {run_id!r} has no task {task_id!r}"
         if map_index >= 0:
-            what = f"task {task_id!r} of run {run_id!r} has no child or round {map_index}"
+            what = f"task {task_id!r} of run {run_id!r} has no child or iteration {map_index}"
         super().__init__(f"{what}; see `aioflow runs show {run_id}`")
         self.run_id = run_id
         self.task_id = task_id
@@ -214,7 +214,7 @@ class RunBeingDeleted(RequestError):
         what, other = ("id", "--run-id") if not key else (f"key {key!r}", "key")
         super().__init__(
             f"run {run_id!r} is being deleted, and its {what} is not free yet; "
-            f"ask again in a while, or choose another {other}"
+            f"retry later, or choose another {other}"
         )
         self.run_id = run_id
         self.key = key
@@ -275,7 +275,7 @@ class DagRunning(RequestError):
 
     def __init__(self, dag_id: str, runs: int) -> None:
         super().__init__(
-            f"{runs} runs of DAG {dag_id!r} go on; cancel them, or wait until they have ended: "
+            f"{runs} active runs of DAG {dag_id!r}; cancel them, or wait until they have ended: "
             f"`aioflow runs list --dag {dag_id}`"
         )
         self.dag_id = dag_id
@@ -288,7 +288,7 @@ class DagBroken(RequestError):
     code = "request.dag_broken"
 
     def __init__(self, dag_id: str, reason: str) -> None:
-        super().__init__(f"DAG {dag_id!r} cannot run: {reason}; mend its file, or put it back")
+        super().__init__(f"DAG {dag_id!r} cannot run: {reason}; fix its file, or restore it")
         self.dag_id = dag_id
         self.reason = reason
 
@@ -318,7 +318,7 @@ class TimetableAway(RequestError):
 
     def __init__(self, dag_id: str) -> None:
         super().__init__(
-            f"nobody can be asked for the timetable of DAG {dag_id!r} now: its host is just being "
+            f"the timetable of DAG {dag_id!r} cannot be evaluated now: its host is just being "
             "started; ask again in a moment"
         )
         self.dag_id = dag_id
@@ -335,8 +335,8 @@ class TimetableFailed(RequestError):
 
     def __init__(self, dag_id: str, reason: str, file: str) -> None:
         super().__init__(
-            f"the timetable of DAG {dag_id!r} cannot say when it fires next: {reason}; "
-            f"mend it in {file}, `aioflow dags next {dag_id}` asks its newest version"
+            f"the timetable of DAG {dag_id!r} cannot compute its next fire time: {reason}; "
+            f"fix it in {file}, `aioflow dags next {dag_id}` evaluates its newest version"
         )
         self.dag_id = dag_id
         self.reason = reason
@@ -353,7 +353,7 @@ class TimetableSilent(RequestError):
 
     def __init__(self, dag_id: str, reason: str) -> None:
         super().__init__(
-            f"the timetable of DAG {dag_id!r} does not say when it fires next: {reason}; "
+            f"the timetable of DAG {dag_id!r} did not compute its next fire time: {reason}; "
             "its `next_after` has to return at once, see `aioflow triggers slow`"
         )
         self.dag_id = dag_id
@@ -370,8 +370,8 @@ class KeyNotTaken(RequestError):
 
     def __init__(self) -> None:
         super().__init__(
-            "no Idempotency-Key is taken here: of a secret a digest alone is kept, so the same "
-            "answer cannot be given again; leave it away, a name that is taken is refused anyway"
+            "no Idempotency-Key is accepted here: only a digest of the secret is stored, so the "
+            "same response cannot be repeated; omit it, a name in use is refused anyway"
         )
 
 
@@ -407,7 +407,7 @@ class TokenExists(RequestError):
     code = "request.token_exists"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"there is a token {name!r} already; revoke it, or take another name")
+        super().__init__(f"there is a token {name!r} already; revoke it, or use another name")
         self.name = name
 
 
@@ -446,7 +446,7 @@ class WrongPassword(RequestError):
     code = "request.password"
 
     def __init__(self) -> None:
-        super().__init__("the name or the present password is wrong")
+        super().__init__("the name or the current password is wrong")
 
 
 class TooManyLogins(RequestError):
@@ -483,4 +483,4 @@ class OutOfScope(RequestError):
     code = "request.scope"
 
     def __init__(self) -> None:
-        super().__init__("this token is not good for that; its scopes name other DAGs")
+        super().__init__("this token does not permit that; its scopes name other DAGs")

@@ -37,7 +37,7 @@ __all__ = (
 )
 
 ANOTHER_HOME = "use --home for a second one"
-ANOTHER_DATABASE = "use --db for a database of its own, or --take-over if that one is to end"
+ANOTHER_DATABASE = "use --db for a database of its own, or --take-over to end that one"
 
 
 class HomeBusy(AioflowError):
@@ -108,9 +108,7 @@ class DaemonStopping(AioflowError):
     code = "daemon.stopping"
 
     def __init__(self) -> None:
-        super().__init__(
-            "the daemon is stopping; ask again when it runs, with the same key or run id"
-        )
+        super().__init__("the daemon is stopping; retry when it runs, with the same key or run id")
 
 
 class SettingsError(AioflowError):
@@ -168,7 +166,7 @@ class StoreSlow(StoreError):
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
-            f"the database had not answered after {seconds:g} s; narrow the question: "
+            f"the database did not answer within {seconds:g} s; narrow the query: "
             "name a DAG or a run, or ask for a smaller page"
         )
         self.seconds = seconds

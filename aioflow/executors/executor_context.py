@@ -89,7 +89,7 @@ def may_query(sender: QuerySender, query: Query) -> bool:
     """Return whether a child asks on behalf of a run it was sent; if not, refuse the query."""
     if sender.serves(query.run_no):
         return True
-    refuse(sender, query, f"run number {query.run_no} is none of this process's")
+    refuse(sender, query, f"run number {query.run_no} does not belong to this process")
     return False
 
 

@@ -35,7 +35,7 @@ __all__ = (
     "SharedHost",
 )
 
-UNKNOWN_LOCATION = "code that lets no other thread run"
+UNKNOWN_LOCATION = "code that holds the GIL"
 
 _COMPUTING_SHARE = 0.1
 """Share of a beat that the event loop's thread has to compute, however busy the machine is. A
@@ -397,7 +397,7 @@ class SharedHost:
             self._starting = None
 
     def _report_loss(self, failure: Failure | None, culprit: int, class_path: str) -> None:
-        gone = Failure(type="Killed", message="the host could not be served", reason="killed")
+        gone = Failure(type="Killed", message="the host failed to be served", reason="killed")
         failure = failure or gone
         named = "trigger_id" if kind_of(self._role) != ASYNC else "task_no"
         with about(host=self._role, **{named: culprit} if culprit >= 0 else {}):
@@ -419,7 +419,7 @@ class SharedHost:
 
 
 def _blocked(seconds: float, where: str) -> Failure:
-    message = f"the loop of the host stood still for {seconds:g} s{where}"
+    message = f"the loop of the host was blocked for {seconds:g} s{where}"
     return Failure(type="Blocked", message=message, reason="blocked")
 
 

@@ -306,7 +306,7 @@ class Processes:
             lacks_headroom = True
         except* OSError as exc:
             self._failures += 1
-            _logger.error("no slot worker can be kept: %s", exc.exceptions)  # noqa: TRY400
+            _logger.error("no slot worker can be started: %s", exc.exceptions)  # noqa: TRY400
         self._all.discard(process)
         if not is_up:
             self._starting -= 1

@@ -223,9 +223,9 @@ class Triggerer:
 
     def take_events(self, effect: ConfirmEvents) -> bool:
         """Resume a trigger whose events are stored. Return whether this host has it."""
-        is_here = effect.taken.trigger_no in self._hosted
+        is_here = effect.confirmed.trigger_no in self._hosted
         if is_here:
-            self._host.put(effect.taken)
+            self._host.put(effect.confirmed)
         return is_here
 
     def end(self, effect: ReleaseTrigger) -> None:

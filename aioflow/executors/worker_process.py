@@ -166,7 +166,9 @@ class WorkerOutput:
             elif self._log is not None:
                 await self._log.write(data)
             else:
-                _logger.warning("printed by no try: %r", self._tasklog.masks.masked(data)[:500])
+                _logger.warning(
+                    "output outside of any try: %r", self._tasklog.masks.masked(data)[:500]
+                )
 
     def _begin(self, key: tuple[TaskNo, StartNo] | None) -> None:
         if key == IDLE:
@@ -334,7 +336,7 @@ class Process:
         """Kill the process because it was silent for too long; return the failure of its tries."""
         if self._killed_for is None:
             seconds = self.heartbeat.silent_us / 1e6
-            message = f"the worker neither answered nor computed for {seconds:g} s, and was killed"
+            message = f"the worker neither answered nor used CPU for {seconds:g} s, and was killed"
             self._killed_for = Failure(type="Frozen", message=message, reason="killed")
             self._kill()
         return self._killed_for

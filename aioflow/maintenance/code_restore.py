@@ -76,9 +76,9 @@ class CodeMissing:
         try:
             row = await self._store.find_version(version)
             if row is None:
-                _log.error("the code of a version is nowhere", version=version)
+                _log.error("the code of a version was not found", version=version)
                 return
             if await self._snapshots.restore(version, row.sources):
-                _log.warning("code that was missing is restored", version=version, file=row.file)
+                _log.warning("restored missing code", version=version, file=row.file)
         except (OSError, StoreUnavailable) as exc:
             _log.error("code cannot be restored now", version=version, error=str(exc))

@@ -159,7 +159,7 @@ class Cleaning:
             total += count
             if pause_seconds == _ROUND_SECONDS:
                 if total:
-                    _log.info("cleaned up", kind=kind, count=total)
+                    _log.info("retention pass done", kind=kind, count=total)
                 total = 0
             await self._clock.sleep(pause_seconds)
 
@@ -168,10 +168,10 @@ class Cleaning:
         try:
             count, more = await self._part(kind, self._gentle_parts[kind])
         except StoreUnavailable as exc:
-            _log.warning("cleaning up waits for the database", kind=kind, error=str(exc))
+            _log.warning("retention waits for the database", kind=kind, error=str(exc))
             return 0, _AWAY_SECONDS
         except (AioflowError, OSError) as exc:
-            _log.error("what is old stays for now", kind=kind, error=str(exc))
+            _log.error("retention failed, retrying later", kind=kind, error=str(exc))
             return 0, _ROUND_SECONDS
         return count, _PART_SECONDS if more else _ROUND_SECONDS
 
@@ -237,7 +237,7 @@ class Cleaning:
             try:
                 await self._engine.ask(DeleteRun(run_id=run.run_id))
             except RequestError as exc:  # it was resumed, or deleted by another request
-                _log.info("an old run stays", run_id=run.run_id, why=str(exc))
+                _log.info("an expired run was not deleted", run_id=run.run_id, why=str(exc))
             else:
                 count += 1
         return count, count > 0 and len(found) == room
@@ -293,7 +293,7 @@ class Cleaning:
             try:
                 await self._engine.ask(EraseOld(table=table, numbers=numbers))
             except RequestError as exc:  # an older run was resumed
-                _log.info("old rows stay", table=table, why=str(exc))
+                _log.info("expired rows were not deleted", table=table, why=str(exc))
                 return count, False
             count += len(numbers)
             if len(numbers) < _SLICE_ROWS:
@@ -337,7 +337,7 @@ class Cleaning:
             except StoreUnavailable:
                 raise
             except AioflowError as exc:  # a run uses one of them now
-                _log.info("old versions stay", why=str(exc))
+                _log.info("expired versions were not deleted", why=str(exc))
         if count and len(found) == _VERSIONS_AT_ONCE:
             return count, True
         return count, await self._delete_code()

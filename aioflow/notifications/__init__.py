@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow._threads import in_thread
 from aioflow.clock import Clock
-from aioflow.core.tasks.retry import owed_again_after
+from aioflow.core.tasks.retry import redelivery_delay
 from aioflow.errors import SettingsError, StoreUnavailable
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.model.rows import VersionRow
@@ -148,7 +148,7 @@ class OutboxWorker:
         except* NoHeadroom:
             await self._context.children.wait_for_headroom()
         except* OSError as exc:
-            _log.error("no process for callbacks", error=str(exc.exceptions))
+            _log.error("no callback process can be started", error=str(exc.exceptions))
             await self._context.clock.sleep(_STORE_AGAIN_SECONDS)
         return waiting
 
@@ -198,7 +198,9 @@ class OutboxWorker:
         except StoreUnavailable:
             self._again(job, _STORE_AGAIN_SECONDS, attempts=job.attempts)
         except ImpossibleDelivery as exc:
-            _log.warning("what is owed cannot be done", kind=job.effect.kind, error=str(exc))
+            _log.warning(
+                "an outbox entry cannot be processed", kind=job.effect.kind, error=str(exc)
+            )
             self._done(job, is_failed=True)
         else:
             if ready is None:
@@ -212,9 +214,9 @@ class OutboxWorker:
             self._done(job)
             return
         facts = {**ready.what, "error": f"{failure.type}: {failure.message}"}
-        delay = owed_again_after(job.attempts) if called.may_pass else None
+        delay = redelivery_delay(job.attempts) if called.may_pass else None
         if delay is not None:
-            _log.warning("a callback failed, trying again", **facts, seconds=delay)
+            _log.warning("a callback failed, retrying", **facts, seconds=delay)
             self._again(job, delay, attempts=job.attempts + 1)
             return
         _log.warning("a callback failed", **facts)
@@ -294,13 +296,13 @@ class AlertSettings:
         try:
             settings = await in_thread(Settings.read, self._home)
         except SettingsError as exc:
-            _log.error("the settings are wrong: alerts go where they went", error=str(exc))
+            _log.error("the settings are invalid: the alert targets are unchanged", error=str(exc))
             return
         targets = targets_of(settings)
         if targets != self._targets:
             self._targets = targets
             self._redirect(targets)
-            _log.info("alerts go where the settings file says now")
+            _log.info("alert targets were reloaded from the settings")
 
 
 def _file_stamp(file: Path) -> tuple[int, int, int]:

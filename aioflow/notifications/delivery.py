@@ -272,7 +272,9 @@ class Preparing:
                     f"there is no {kind} {name!r}; set it: aioflow {kind}s set {name}"
                 )
             if row.value is None:
-                raise ImpossibleDelivery(f"no key of this home opens {kind} {name!r}; set it anew")
+                raise ImpossibleDelivery(
+                    f"no key of this home can decrypt {kind} {name!r}; set it again"
+                )
             self._masks.hide(secret_texts(kind, name, msgspec.msgpack.decode(row.value)))
             found.append(row.value)
         return tuple(found)

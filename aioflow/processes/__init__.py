@@ -107,7 +107,7 @@ class Children:
         """Sweep what an earlier daemon left, signal ``task_status``, and sweep at the end."""
         clear = partial(sweep, self._records, f"{self._mark}:")
         if killed := await in_thread(clear, limiter=self._sweepers):
-            _logger.warning("killed %d processes an earlier daemon had left", killed)
+            _logger.warning("killed %d orphaned processes of an earlier daemon", killed)
         task_status.started()
         try:
             while True:
@@ -124,7 +124,7 @@ class Children:
             # In this thread: no child can be started between the search and the reaping.
             reap_marked(f"{self._mark}:", self._waited_for)
         except OSError as exc:
-            _logger.warning("cannot look for processes that have ended: %s", exc)
+            _logger.warning("cannot search for orphaned processes: %s", exc)
 
     @asynccontextmanager
     async def child(

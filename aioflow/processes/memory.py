@@ -133,7 +133,7 @@ class ProcessHeadroom:
         self._silent_until_us = now + self._silence_us
         self._silence_us = min(2 * self._silence_us, _LONGEST_SILENCE_US)
         _logger.error(
-            "no %s process can be started, trying again every %g s (attempt %d in %.0f s): %s",
+            "no %s process can be started, retrying every %g s (attempt %d in %.0f s): %s",
             role,
             SPAWN_RETRY_SECONDS,
             self._attempts,
@@ -145,7 +145,7 @@ class ProcessHeadroom:
         if self._refusal is None:
             return
         seconds = (self._clock.monotonic_us() - self._refused_since_us) / 1e6
-        _logger.warning("processes can be started again, after %.1f s", seconds)
+        _logger.warning("processes start again, after %.1f s", seconds)
         self._refusal = None
         self._silence_us = _FIRST_SILENCE_US
         self._found.set()

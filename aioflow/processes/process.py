@@ -319,7 +319,7 @@ class Child:
                 if sweep == SWEEPS:
                     raise
                 if sweep == 1:
-                    _logger.warning("cannot look for what %s left: %s", self.role, exc)
+                    _logger.warning("cannot search for processes that %s left: %s", self.role, exc)
             await self._clock.sleep(SWEEP_AGAIN_SECONDS)
         return 0
 

@@ -136,7 +136,7 @@ class ConfirmCall(msgspec.Struct, frozen=True):
 class ConfirmEvents(msgspec.Struct, frozen=True):
     """Confirm to a trigger that its events are stored, so that it continues."""
 
-    taken: EventsStored
+    confirmed: EventsStored
 
 
 class StartHost(msgspec.Struct, frozen=True):

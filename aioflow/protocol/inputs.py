@@ -331,7 +331,7 @@ class LoopBlocked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerUnresponsive(msgspec.Struct, frozen=True):
-    """A slot worker neither answers nor computes, or does so again.
+    """A slot worker neither answers nor uses CPU, or does so again.
 
     Attributes:
         worker: Its slot.
@@ -494,7 +494,7 @@ class RecoverySnapshot(msgspec.Struct, frozen=True, kw_only=True):
         versions: The newest version of each DAG and those of the live runs, without sources.
         runs: Runs that have not ended. A cancelled run ends with its last task.
         outbox: Rows that the engine processes itself.
-        owed: Other outbox rows: the count of each kind, and its lowest number.
+        outbox_totals: Other outbox rows: the count of each kind, and its lowest number.
         stray_triggers: Rows of runs that ended before a host had released them.
         backfills: Running backfills.
         audit_head: The end of the audit.
@@ -507,7 +507,7 @@ class RecoverySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[LiveRun]
     pools: list[PoolRow]
     outbox: list[OutboxRow]
-    owed: dict[str, tuple[int, int]] = {}
+    outbox_totals: dict[str, tuple[int, int]] = {}
     stray_triggers: list[TriggerRow] = []
     dag_triggers: list[DagTriggerRow] = []
     held_events: list[DagEventRow] = []

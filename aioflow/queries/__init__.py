@@ -138,7 +138,7 @@ class QueryHandler:
                 return
             wanted = msgspec.msgpack.decode(query.body, type=_KINDS[query.kind])
         except (KeyError, msgspec.DecodeError) as exc:
-            refuse(sender, query, f"the question cannot be understood: {exc}")
+            refuse(sender, query, f"the query cannot be decoded: {exc}")
             return
         pending = _PendingQuery(sender, query, wanted)
         self._open[sender][query.question] = pending

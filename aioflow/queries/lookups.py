@@ -253,7 +253,7 @@ async def read_values(
         if row is None:
             raise Refused(f"there is no {kind} {name!r}; set it: aioflow {kind}s set {name}")
         if row.value is None:
-            raise Refused(f"no key of this home opens {kind} {name!r}; set it anew")
+            raise Refused(f"no key of this home can decrypt {kind} {name!r}; set it again")
         masks.hide(secret_texts(kind, name, msgspec.msgpack.decode(row.value)))
         found.append(row.value)
     return ValuesFound(tuple(found))

@@ -532,7 +532,7 @@ class RunCompletionWaits:
         """Log a warning if the wait, which now has a run, closes a cycle."""
         cycle = self._cycles.closed_by(no)
         if cycle:
-            _logger.warning("runs wait for each other and will not end by themselves: %s", cycle)
+            _logger.warning("runs wait for each other and cannot end: %s", cycle)
 
 
 def _set_run(lookups: Iterable[_Lookup], run: RunRow) -> None:

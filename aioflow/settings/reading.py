@@ -72,7 +72,7 @@ class _Web(_Section):
         if isinstance(value, tuple | list):
             for part in value:
                 if ipaddress.ip_network(str(part)).prefixlen == 0:
-                    raise ValueError("that would be everybody")
+                    raise ValueError("this matches every address")
         return value
 
 
@@ -95,7 +95,7 @@ class _Children(_Section):
         if isinstance(value, tuple | list):
             for part in value:
                 if not str(part) or "=" in str(part) or str(part).startswith(PREFIX):
-                    raise ValueError(f"{part!r} names no variable that children may see")
+                    raise ValueError(f"{part!r} cannot be passed to child processes")
         return value
 
 
@@ -146,7 +146,7 @@ class _Alerts(_Section):
     def _split(cls, value: object) -> object:
         value = _parts(value)
         if isinstance(value, tuple | list) and not all("@" in str(part) for part in value):
-            raise ValueError("these are no addresses")
+            raise ValueError("these are not addresses")
         return value
 
 
@@ -341,7 +341,7 @@ def _of_file(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise SettingsError(f"{path} is no TOML: {exc}") from exc
+        raise SettingsError(f"{path} is not TOML: {exc}") from exc
     except OSError as exc:
         raise SettingsError(f"{path} cannot be read: {exc.strerror}") from exc
 

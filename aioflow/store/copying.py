@@ -53,17 +53,17 @@ async def copy(source: str, target: str, vault: Vault, home: Path | None = None)
     async with (
         open_store(source, vault, home=home),
         open_store(target, vault, migrate=True, home=home),
-        _opened(source) as taken,
-        _opened(target) as given,
+        _opened(source) as source_connection,
+        _opened(target) as target_connection,
     ):
         for table in _tables():
-            if await _has_rows(given, table):
+            if await _has_rows(target_connection, table):
                 raise SettingsError(
                     f"the database to copy to has rows ({table.name}); name an empty one"
                 )
         for table in _tables():
-            counts[table.name] = await _copy_table(table, taken, given)
-        await given.commit()
+            counts[table.name] = await _copy_table(table, source_connection, target_connection)
+        await target_connection.commit()
     return counts
 
 
@@ -81,10 +81,12 @@ async def _has_rows(connection: AsyncConnection, table: Table) -> bool:
     return found.first() is not None
 
 
-async def _copy_table(table: Table, taken: AsyncConnection, given: AsyncConnection) -> int:
+async def _copy_table(
+    table: Table, source_connection: AsyncConnection, target_connection: AsyncConnection
+) -> int:
     count = 0
-    async for rows in _pages(table, taken):
-        await given.execute(sqlalchemy.insert(table), rows)
+    async for rows in _pages(table, source_connection):
+        await target_connection.execute(sqlalchemy.insert(table), rows)
         count += len(rows)
     return count
 

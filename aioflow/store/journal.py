@@ -209,7 +209,7 @@ async def compare_with_replay(store: Store) -> list[str]:
     for _, _, commit_no, *_ in node:
         if commit_no != replay.commit_no:
             differences.append(
-                f"node stands at commit {commit_no}, its journal at {replay.commit_no}"
+                f"the node is at commit {commit_no}, its journal at {replay.commit_no}"
             )
     for table, rows in zip(REPLAYED, stored, strict=True):
         differences.extend(_table_differences(table, replay, rows))
@@ -251,13 +251,13 @@ class Replay:
     def check_beginning(self) -> None:
         """Check that the journal begins right behind the rows that it records as deleted."""
         if self._before_first != self._gone_until:
-            told = f"it says that all until {self._gone_until} have gone"
+            told = f"its entries until {self._gone_until} were deleted"
             self.faults.append(f"the journal begins with {self._before_first + 1}, but {told}")
 
     def apply(self, row: JournalRow) -> None:
         """Apply the next row of the journal."""
         if row.commit_no != self.commit_no + 1:
-            self._fault(f"the journal goes on with {row.commit_no}")
+            self._fault(f"the journal continues with {row.commit_no}")
         self.commit_no = row.commit_no
         try:
             entry = decode(row.body)
@@ -420,7 +420,7 @@ def _row_differences(
             odd = {
                 column: found[column] for column in expected if found[column] != expected[column]
             }
-            yield f"{name} {key} is not as the journal says: {odd}"
+            yield f"{name} {key} differs from the journal: {odd}"
 
 
 def _in_order(keys: Iterable[_Key]) -> list[_Key]:

@@ -101,13 +101,13 @@ def confirm_applied(node: Sequence[Any] | None, *, epoch: int, number: int) -> N
         StrangeDatabase: If the row is missing or has any other commit number.
     """
     if node is None:
-        raise StrangeDatabase("the database does not know this node any more")
+        raise StrangeDatabase("this node is no longer in the database")
     found_epoch, found_number = node
     if found_epoch != epoch:
         raise Fenced(f"this node writes under epoch {epoch}, but {found_epoch} has begun")
     if found_number != number:
         raise StrangeDatabase(
-            f"the database stands at commit {found_number}, where this node expected "
+            f"the database is at commit {found_number}, where this node expected "
             f"{number - 1}; was it restored from a copy?"
         )
 

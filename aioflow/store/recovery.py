@@ -159,7 +159,7 @@ class RecoveryReader(QueryInterface):
             runs=[],
             pools=self._shown(selects.ALL_POOLS, rows.pool_row, pools),
             outbox=self._healthy(selects.OUTBOX_IN_MEMORY, rows.outbox_row, outbox),
-            owed={
+            outbox_totals={
                 kind: (count, first)
                 for kind, count, first in self._healthy(selects.OUTBOX_COUNTS, tuple, outbox_counts)
             },

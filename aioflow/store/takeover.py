@@ -48,9 +48,9 @@ async def prepare_claim(settings: Settings, store: Store, *, take_over: bool) ->
     if not take_over:
         if not await store.can_decrypt():
             raise SettingsError(
-                f"no key in {settings.key_file} opens what is encrypted in {settings.shown_db}: "
+                f"no key in {settings.key_file} decrypts the values in {settings.shown_db}: "
                 "the database, or the key file, is another home's; put the right key back, "
-                "or start without what is encrypted (--take-over)"
+                "or start without these values (--take-over)"
             )
         after = await wait_for_takeover(store, clock, home=home, where=settings.shown_db)
     return NodeFacts(
@@ -78,7 +78,7 @@ async def wait_for_takeover(store: Store, clock: Clock, *, home: str, where: str
     if found is None or found.home == home:
         return None if found is None else found.epoch
     _log.warning(
-        "another daemon serves this database; taking over if it does not move",
+        "another daemon serves this database; taking over if it makes no progress",
         holder=found.name,
         seconds=LEASE_SECONDS,
     )
@@ -94,7 +94,7 @@ async def wait_for_takeover(store: Store, clock: Clock, *, home: str, where: str
             return found.epoch  # it has just shut down
         if _mark(now) != _mark(found):
             raise HomeBusy(where, now.name, ANOTHER_DATABASE)
-    _log.warning("taking over from a daemon that does not move", holder=found.name)
+    _log.warning("taking over from a daemon that makes no progress", holder=found.name)
     return found.epoch
 
 
@@ -127,7 +127,7 @@ class Beating:
         try:
             await self._store.heartbeat(self._clock.now())
         except Fenced:
-            _log.error("another daemon has taken this database over")
+            _log.error("another daemon took this database over")
             raise
         except StoreUnavailable:
             return  # the engine reports it at its next commit

@@ -44,7 +44,7 @@ class CommitsAbove(NamedTuple):
         """Describe which row is damaged, and how to repair it."""
         if self._is_node_damaged:
             row = f"table node, row node_no=1, column commit_no: {self.number}"
-            why = f"the journal goes on to {self.newest}"
+            why = f"the journal continues to {self.newest}"
             mend = f"UPDATE node SET commit_no = {self.newest} WHERE node_no = 1"
         else:
             row = f"table journal, row commit_no={self.newest}, column commit_no"
@@ -53,7 +53,7 @@ class CommitsAbove(NamedTuple):
             if self.rows == 1 and self.last == self.number - 1:  # the number of this row is damaged
                 new = f"SET commit_no = {self.number} WHERE commit_no = {self.newest}"
                 mend = f"UPDATE journal {new}"
-        return f"damaged: {row}: {why}; copy the database, then mend it: {mend}"
+        return f"damaged: {row}: {why}; copy the database, then repair it: {mend}"
 
     @property
     def _is_node_damaged(self) -> bool:

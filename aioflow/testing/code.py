@@ -122,10 +122,10 @@ class Understudies:
 def _checked(node: Node, fn: Callable[..., Any]) -> Callable[..., Any]:
     if node.body is Body.FUNCTION and inspect.iscoroutinefunction(fn):
         raise TypeError(f"{node.task_id!r} is no `async def`: replace it by a `def` or a lambda")
-    taken = inspect.signature(fn).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
+    parameters = inspect.signature(fn).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return fn
-    names = {parameter.name for parameter in taken}
+    names = {parameter.name for parameter in parameters}
 
     @functools.wraps(fn)
     def with_what_it_takes(**arguments: Any) -> Any:

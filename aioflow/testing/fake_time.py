@@ -521,7 +521,7 @@ class Standstill:
         present = moved_to, vain_seconds = self._progress()
         vain = vain_seconds - before[1]
         if moved_to == before[0]:
-            self._say(f"has stood still for {seconds:g} s of real time and waits for")
+            self._say(f"has been blocked for {seconds:g} s of real time and waits for")
         elif vain >= seconds / 2:
             self._say(f"has spent {vain:.0f} of the last {seconds:g} s of real time waiting for")
         return present

@@ -80,7 +80,7 @@ async def show_me(sent: Sent) -> Response:
     """Show the caller's name, role and scopes."""
     caller = sent.caller
     if caller is None:
-        raise RuntimeError("a request came past the guard")
+        raise RuntimeError("the guard let a request without context through")
     return Json(
         {
             "name": caller.name,
@@ -143,7 +143,7 @@ async def log_in(
 async def log_out(api: NodeApi, sent: Sent, by: By, cookie_name: CookieName) -> Response:
     """End the session of the cookie."""
     if sent.caller is None or sent.caller.kind != "session":
-        raise RequestError("this is no session; a token is revoked by an admin")
+        raise RequestError("this is not a session; a token is revoked by an admin")
     answer = Json(await api.access.end_session(by, sent.caller.number))
     answer.delete_cookie(cookie_name, path="/", httponly=True)
     return answer

@@ -160,7 +160,7 @@ class Guard:
         is_open = (scope["method"], scope["path"]) in OPEN
         body = await read_body(headers, receive, ANONYMOUS_BODY_LIMIT if is_open else BODY_LIMIT)
         if not isinstance(body, Response) and not self.is_good(context):  # reading may take long
-            return problem(401, "web.unauthorized", "who asks may not any more")
+            return problem(401, "web.unauthorized", "the session or token has been revoked")
         return body
 
     def is_good(self, context: RequestContext) -> bool:
@@ -192,15 +192,15 @@ class Guard:
             context.address, context.caller = "", _HOME
             return None
         if not self._is_known_host(headers):
-            return problem(421, "web.host", "this server does not go by that name; use its address")
+            return problem(421, "web.host", "this server has another host name; use its address")
         if "transfer-encoding" in headers and "content-length" in headers:
             # A proxy may disagree with this server on where the request ends (request smuggling).
-            detail = "a body has a length, or comes in chunks, not both"
+            detail = "a request body has a length or is chunked, not both"
             return problem(400, "request.invalid", detail, {"connection": "close"})
         if not scope["path"].startswith("/"):  # an absolute URL: this is not a proxy
-            return problem(400, "web.no_such_path", "the address of a request begins with /")
+            return problem(400, "web.no_such_path", "the path of a request must begin with /")
         if len(scope["raw_path"]) + len(scope["query_string"]) > _TARGET_BYTES:
-            return problem(414, "web.too_large", f"an address has at most {_TARGET_BYTES} bytes")
+            return problem(414, "web.too_large", f"a URL has at most {_TARGET_BYTES} bytes")
         if scope["path"] in EXEMPT:
             self._authenticate(headers, context)  # optional: authenticated callers get more details
             return None
@@ -337,7 +337,7 @@ def _forged(scope: Scope, headers: Headers, *, is_login: bool) -> Response | Non
         is_own = origin == own or (is_login and origin is None)
     if is_own:
         return None
-    return problem(403, "web.origin", "changes by a session must come from the page itself")
+    return problem(403, "web.origin", "changes by a session must come from the same origin")
 
 
 def _address(scope: Scope) -> str:

@@ -162,7 +162,7 @@ class _Connection(H11Protocol):
         """
         cycle = cast("RequestResponseCycle | None", self.cycle)
         if (cycle is None or cycle.response_complete) and self._has_long_head():
-            self.send_400_response("The head of the request is too long.")
+            self.send_400_response("The request header is too long.")
         else:
             super().handle_events()
 
@@ -439,9 +439,9 @@ class BudgetedResponse(Response):
     def _refusal(self) -> Response:
         again = {"retry-after": str(_RETRY_SECONDS)}
         if self._budget.is_full_for(self._who, self._size):
-            detail = "you have asked for more than you take; take what has come, or ask for less"
+            detail = "too many unread responses; read them, or request less"
             return problem(429, _TOO_MUCH, detail, again)
-        return problem(503, _TOO_MUCH, "others ask for as much as there is room for", again)
+        return problem(503, _TOO_MUCH, "the response budget is in use by other callers", again)
 
 
 async def _send_in_pieces(answer: Response, send: Send) -> None:

@@ -65,65 +65,65 @@ def exposition(api: Api, lag_seconds: Callable[[], float]) -> Exposition:
 
 
 def _engine(now: Metrics, done: Measures) -> Iterable[Metric]:
-    yield _counter("turns", "Turns of the engine", now.turns)
-    yield _histogram("turn_seconds", "How long a turn took, its commit included", done.turns)
+    yield _counter("turns", "Engine turns", now.turns)
+    yield _histogram("turn_seconds", "Duration of a turn, including its commit", done.turns)
     yield _counter("commits", "Batches committed", now.commits)
-    yield _histogram("commit_seconds", "How long a commit took, all attempts", done.commits)
+    yield _histogram("commit_seconds", "Duration of a commit, including retries", done.commits)
     yield _counter("changes", "Row changes committed", now.changes)
     yield _histogram("batch_rows", "Row changes of a batch", done.rows)
-    yield _gauge("queue_depth", "Inputs not taken yet", now.waiting_inputs)
-    yield _counter("writes_fenced", "Batches after another node took over", now.fenced)
-    yield _counter("batches_refused", "Batches the database did not take", now.refused)
-    yield _gauge("store_away", "1 while the database does not answer", int(now.is_store_away))
+    yield _gauge("queue_depth", "Inputs in the queue", now.waiting_inputs)
+    yield _counter("writes_fenced", "Batches rejected because another node took over", now.fenced)
+    yield _counter("batches_refused", "Batches the database refused", now.refused)
+    yield _gauge("store_away", "1 while the database is unavailable", int(now.is_store_away))
 
 
 def _work(now: Metrics) -> Iterable[Metric]:
-    yield _gauge("tasks_queued", "Tasks that wait for a slot", now.tasks_waiting_for_slots)
-    yield _gauge("tasks_sensing", "Sensors that look again and again", now.tasks_sensing)
-    yield _by_executor("slots", "Slots there are", now.slots, now.coroutine_slots)
-    yield _by_executor("slots_used", "Slots taken", now.slots_used, now.coroutine_slots_used)
-    yield _gauge("live_runs", "Runs that are not over", now.live_runs)
-    yield _gauge("live_tasks", "Tasks between pending and their end", now.live_tasks)
-    yield _counter("runs_made", "Runs that have begun to exist", now.runs_made)
+    yield _gauge("tasks_queued", "Tasks queued for a slot", now.tasks_waiting_for_slots)
+    yield _gauge("tasks_sensing", "Sensors that poll", now.tasks_sensing)
+    yield _by_executor("slots", "Total slots", now.slots, now.coroutine_slots)
+    yield _by_executor("slots_used", "Slots in use", now.slots_used, now.coroutine_slots_used)
+    yield _gauge("live_runs", "Runs that have not ended", now.live_runs)
+    yield _gauge("live_tasks", "Tasks that are neither pending nor ended", now.live_tasks)
+    yield _counter("runs_made", "Runs created", now.runs_made)
     yield _counters("runs_ended", "Runs that ended", "state", now.runs_ended)
-    yield _counters("task_steps", "Tasks that came to a state", "state", now.steps)
-    yield _counter("retries", "Tries that failed and run again", now.steps["retrying"])
+    yield _counters("task_steps", "Tasks that entered a state", "state", now.steps)
+    yield _counter("retries", "Failed tries that are retried", now.steps["retrying"])
 
 
 def _waits(now: Metrics, done: Measures) -> Iterable[Metric]:
-    yield _gauges("deferred_triggers", "Waits that hold no slot", "kind", now.deferred)
-    yield _counters("trigger_events", "Events that were taken of triggers", "kind", now.fires)
-    text = "From an event, or the instant of a timer, to the turn that acted on it"
+    yield _gauges("deferred_triggers", "Deferred waits, which use no slot", "kind", now.deferred)
+    yield _counters("trigger_events", "Events received from triggers", "kind", now.fires)
+    text = "Delay from an event or a timer to the turn that processed it"
     family = HistogramMetricFamily("aioflow_resume_seconds", text, labels=["cause"])
     for cause, times in (("event", done.events), ("timer", done.timers)):
         family.add_metric([cause], _buckets(times), times.total)
     yield family
-    yield _counters("loop_stalls", "User code that held up a shared loop", "kind", now.stalls)
-    yield _gauge("quarantined_classes", "Trigger classes apart", now.quarantined_classes)
-    yield _counter("coroutines_evicted", "Suspended coroutines evicted", now.evicted)
+    yield _counters("loop_stalls", "Times user code blocked a shared loop", "kind", now.stalls)
+    yield _gauge("quarantined_classes", "Trigger classes in quarantine", now.quarantined_classes)
+    yield _counter("coroutines_evicted", "Deferred coroutines that were evicted", now.evicted)
 
 
 def _outbox(now: Metrics) -> Iterable[Metric]:
     yield _gauges("owed", "Callbacks and alerts to be delivered", "kind", now.owed)
-    yield _counter("callbacks_failed", "Callbacks that came to nothing", now.callbacks_failed)
+    yield _counter("callbacks_failed", "Callbacks that failed", now.callbacks_failed)
     yield _counter("schedules_late", "Schedules that had no run in time", now.schedules_late)
 
 
 def _processes(now: Metrics, lag_seconds: float) -> Iterable[Metric]:
     lags = {host.name: host.lag_seconds for host in now.hosts}
     pids = {host.name: host.pid for host in now.hosts}
-    yield _gauge("loop_lag_seconds", "How late the daemon's loop was lately", lag_seconds)
-    yield _gauges("host_lag_seconds", "How late the loop of a host was lately", "host", lags)
+    yield _gauge("loop_lag_seconds", "Recent lag of the daemon's event loop", lag_seconds)
+    yield _gauges("host_lag_seconds", "Recent lag of a host's event loop", "host", lags)
     memory = {name: resident_bytes(pid) for name, pid in pids.items()}
     memory["daemon"] = resident_bytes(os.getpid())
     yield _gauges("resident_bytes", "Memory of a process", "process", memory)
-    yield _gauge("uptime_seconds", "Since the daemon started", now.uptime_seconds)
+    yield _gauge("uptime_seconds", "Uptime of the daemon", now.uptime_seconds)
 
 
 def _storage(now: Metrics, sizes: Sizes) -> Iterable[Metric]:
-    yield _gauge("database_bytes", "What the database takes on disk", sizes.database_bytes)
+    yield _gauge("database_bytes", "Size of the database on disk", sizes.database_bytes)
     yield _gauge("journal_rows", "Batches in the journal", sizes.journal_rows)
-    yield _counter("logs_bytes", "What tries printed and was kept", now.logs_bytes)
+    yield _counter("logs_bytes", "Stored output of tries", now.logs_bytes)
     yield _counters("spans", "Spans of traces", "outcome", now.spans)
 
 

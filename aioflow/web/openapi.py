@@ -263,9 +263,9 @@ def _add_answers(described: dict[str, Any]) -> None:
         for status in [status for status in answers if status.startswith("2")]:
             answers[status] = {"description": "Done.", "content": content}
         if "201" in answers:
-            answers["200"] = {"description": "It was there already.", "content": content}
+            answers["200"] = {"description": "It existed already.", "content": content}
         problem = {"application/problem+json": {"schema": known["Problem"]}}
-        answers["default"] = {"description": "It cannot be done.", "content": problem}
+        answers["default"] = {"description": "The request was refused.", "content": problem}
 
 
 def _operations(described: Mapping[str, Any]) -> Iterable[dict[str, Any]]:

@@ -148,14 +148,14 @@ def check_routes(routes: Iterable[BaseRoute]) -> None:
 async def _sent(request: Request) -> RequestContext:
     context = request_context(request.scope)
     if context is None:
-        raise RuntimeError("a request came past the guard")
+        raise RuntimeError("the guard let a request without context through")
     return context
 
 
 async def _by(request: Request) -> Actor:
     actor = (await _sent(request)).actor
     if actor is None:
-        raise RuntimeError("a change came past the guard")
+        raise RuntimeError("the guard let a change without context through")
     return actor
 
 
@@ -166,7 +166,7 @@ async def _acting(request: Request) -> Api:
 def _caller_of(request: Request) -> Caller:
     context = request_context(request.scope)
     if context is None or context.caller is None:
-        raise RuntimeError("a request came past the guard")
+        raise RuntimeError("the guard let a request without context through")
     return context.caller
 
 

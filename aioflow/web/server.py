@@ -123,7 +123,7 @@ def _own_folder(folder: Path) -> None:
     make_folder(folder)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise SettingsError(f"{folder} must be a folder of this user that nobody else can write")
+        raise SettingsError(f"{folder} must be a folder of this user that no other user can write")
 
 
 def _remove_stale(path: Path) -> None:
@@ -132,7 +132,7 @@ def _remove_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise SettingsError(f"{path} is no socket; remove it")
+        raise SettingsError(f"{path} is not a socket; remove it")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_CONNECT_SECONDS)
         try:
@@ -144,7 +144,7 @@ def _remove_stale(path: Path) -> None:
             return
         except TimeoutError:
             pass  # it does not respond, but a process has it open
-    raise HomeBusy(str(path), "whoever answers there")
+    raise HomeBusy(str(path), "process unknown")
 
 
 _LAG_CHECK_SECONDS = 0.5
@@ -207,7 +207,7 @@ class _Server(uvicorn.Server):
         tasks, connections = set(state.tasks), list(state.connections)
         if tasks:
             _log.warning(
-                "requests cut short, the daemon stops",
+                "requests cancelled: the daemon stops",
                 count=len(tasks),
                 paths=sorted(pending_paths(connections))[:_PATHS_TOLD],
                 seconds=_GRACE_SECONDS,
@@ -297,7 +297,9 @@ async def _noting(access: Access, stop: anyio.Event) -> AsyncIterator[None]:
                 with anyio.move_on_after(_LAST_SECONDS, shield=True) as patience:
                     await access.finish()
                 if patience.cancelled_caught:
-                    _log.warning("the audit lacks what was refused last, the engine is gone")
+                    _log.warning(
+                        "the last denials are missing from the audit: the engine has stopped"
+                    )
             group.cancel_scope.cancel()
 
 

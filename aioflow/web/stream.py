@@ -88,10 +88,10 @@ class _EventStream(Response):
 
     def _refusal(self) -> Response | None:
         if self._commits.is_full:
-            detail = "too many are watching; try again in a while, or ask from time to time"
+            detail = "too many live streams; retry later, or poll"
             return problem(503, _TOO_MANY, detail, {"retry-after": str(_BUSY_SECONDS)})
         if self._commits.has_enough(self._who):
-            detail = f"you watch {PER_CALLER} streams already, which is as many as one may; end one"
+            detail = f"you have {PER_CALLER} open streams, which is the limit; close one"
             return problem(429, _TOO_MANY, detail, {"retry-after": str(_BUSY_SECONDS)})
         return None
 

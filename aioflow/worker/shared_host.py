@@ -268,7 +268,7 @@ def serve(role: RoleFactory, welcome: Hello, first: Sequence[Order], sock: socke
         try:
             loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as exc:
-            _log.warning("user code outside of any try raised %s; going on", type(exc).__name__)
+            _log.warning("user code outside of any try raised %s; continuing", type(exc).__name__)
         if serving.done() and (problem := serving.exception()) is not None:
             raise problem
     # The daemon no longer listens; waiting for coroutines to end would only delay the exit.

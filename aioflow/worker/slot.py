@@ -128,7 +128,7 @@ def run_body(start: StartTask, runs: Runs, ask: AskDaemon, tell: Tell, results: 
 def _fetch_page(ask: AskDaemon, run_no: RunNo, position: int, after: int) -> ResultsPage:
     got = ask(run_no, "results", msgspec.msgpack.encode(ResultsWanted(position, after)))
     if got.error:
-        raise TaskError(f"results of a parent are not to be had: {got.error}")
+        raise TaskError(f"results of a parent are not available: {got.error}")
     return msgspec.msgpack.decode(got.body, type=ResultsPage)
 
 

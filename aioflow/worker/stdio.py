@@ -180,19 +180,19 @@ class OutputBuffer:
             return []
         with self._lock:
             if of is None:
-                taken, self._pending = self._pending, {}
+                flushed, self._pending = self._pending, {}
                 dropped, self._dropped = self._dropped, {}
                 self._size = 0
             else:
-                taken = {of: data} if (data := self._pending.pop(of, None)) is not None else {}
+                flushed = {of: data} if (data := self._pending.pop(of, None)) is not None else {}
                 dropped = {of: count} if (count := self._dropped.pop(of, 0)) else {}
-                self._size -= sum(map(len, taken.values()))
+                self._size -= sum(map(len, flushed.values()))
         for key, count in dropped.items():
             note = f"\n[aioflow: {count} bytes of output dropped, it came too fast]\n"
-            taken.setdefault(key, bytearray()).extend(note.encode())
+            flushed.setdefault(key, bytearray()).extend(note.encode())
         return [
             Output(task_no, start_no, bytes(data[i : i + _CHUNK]))
-            for (task_no, start_no), data in taken.items()
+            for (task_no, start_no), data in flushed.items()
             for i in range(0, len(data), _CHUNK)
         ]
 

@@ -146,7 +146,7 @@ class TaskSupervisor(Generic[Supervised]):
         problem = None if task.cancelled() else task.exception()
         if problem is not None and not hosted.abandoned:
             self._loop.call_exception_handler(
-                {"message": "a hosted coroutine broke its fence", "exception": problem}
+                {"message": "a hosted coroutine left its cancel scope", "exception": problem}
             )
         if hosted.abandoned:
             self.abandoned_count -= 1

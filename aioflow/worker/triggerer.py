@@ -439,7 +439,7 @@ class TriggerHost:
         if isinstance(hosted, HostedTrigger):
             hosted.failure = Failure(
                 type="Abandoned",
-                message=f"{hosted.kind.class_path} did not end when it was told to",
+                message=f"{hosted.kind.class_path} did not end when it was stopped",
                 reason="abandoned",
             )
         self._gone(hosted)

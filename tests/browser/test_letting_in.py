@@ -92,7 +92,7 @@ def test_role_password_and_leave_to_sign_in_change_after_a_question(browser, dae
         row.get_by_role("button", name="Set password …").click()
         fill(page, Password="another long password")
         page.confirm("Set")
-        page.heard("cid has another password")
+        page.heard("cid has a new password")
         assert users(daemon)["cid"]["changed_at"] > before
 
         row.get_by_role("button", name="Delete …").click()

@@ -574,7 +574,7 @@ def test_without_a_daemon_people_are_told_that_nobody_knows_what_is_waited_for(l
     assert left.said_of_live == ""
     for words in (("runs", "why"), ("runs", "why", "--json"), ("runs", "show")):
         told = run(*words, left.live, home=left.home).err
-        assert "only a daemon knows what is waited for" in told
+        assert "it is needed to show waits" in told
         assert run(*words, left.ended, home=left.home).err == ""
 
 

@@ -129,7 +129,7 @@ def test_nothing_comes_before_the_start_date_and_why_nothing_comes_is_said(home)
 
     said = {dag: run("dags", "next", dag, home=home).err for dag in ("endless", "over", "by_hand")}
     assert "runs again as soon as it has run" in said["endless"]
-    assert "has come to its end" in said["over"]
+    assert "has ended" in said["over"]
     assert "has no schedule" in said["by_hand"]
 
 

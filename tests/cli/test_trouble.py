@@ -93,7 +93,7 @@ def test_a_name_that_cannot_be_one_is_told_with_the_path_it_makes(daemon, words,
 
     assert done.status == 1
     assert done.err == (
-        f"aioflow: the daemon has nothing at {path!r}; a name is not empty, and has no / in it"
+        f"aioflow: the daemon has no resource at {path!r}; a name is not empty, and has no / in it"
         " [web.no_such_path]\n"
     )
 
@@ -153,7 +153,7 @@ def test_a_result_that_is_cut_says_so(daemon):
 def test_a_list_that_was_narrowed_does_not_say_that_there_is_nothing(daemon):
     daemon.run("dags", "trigger", "sums", "--wait")
 
-    assert daemon.run("runs", "list", "--dag", "no").err == "no runs like that: aioflow runs list\n"
+    assert daemon.run("runs", "list", "--dag", "no").err == "no matching runs: aioflow runs list\n"
     assert "of that name" in daemon.run("events", "list", "--name", "no").err
 
 
@@ -163,7 +163,7 @@ def test_a_hosted_sensor_says_how_often_it_looks_and_for_how_long(daemon):
     def told() -> str:
         return daemon.run("runs", "why", "looking").out
 
-    wanted = "waits for interval: a look every 0.2 s; checked 0.. s ago, next in 0.. s until "
+    wanted = "waits for interval: a check every 0.2 s; checked 0.. s ago, next in 0.. s until "
     said = eventually(lambda: found if re.search(wanted, found := told()) else None)
     daemon.run("runs", "cancel", "looking")
 

@@ -19,7 +19,7 @@ class Hosting:
     hosting: int
     next: int = 0
     sent: int = 0
-    taken: int = 0
+    confirmed: int = 0
     window: int = 64
 
     @classmethod
@@ -31,7 +31,7 @@ class Hosting:
     def reports(self, count: int, upto: int, now: int) -> list[TriggerFired]:
         """The next events, as many as are wanted, there are, and the window allows."""
         found = []
-        while len(found) < count and self.next < upto and self.sent - self.taken < self.window:
+        while len(found) < count and self.next < upto and self.sent - self.confirmed < self.window:
             payload = msgspec.msgpack.encode({"n": self.next})
             at = (self.number, self.hosting, self.sent, now)
             found.append(TriggerFired(*at, payload, str(self.next)))

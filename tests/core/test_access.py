@@ -282,9 +282,9 @@ def test_where_the_audit_ends_goes_with_its_lines_and_what_is_cut_off_shows(worl
     rows, head = lines(world, 3)
 
     assert check_head(head, *ends(rows)) == []
-    assert "lines are gone" in check_head(head, *ends(rows[:2]))[0]
-    assert check_head(head, *ends(rows[1:])) == ["the audit has 2 lines, and had 3"]
-    assert check_head(head, *ends([])) == ["the audit has 0 lines, and had 3"]
+    assert "entries are missing" in check_head(head, *ends(rows[:2]))[0]
+    assert check_head(head, *ends(rows[1:])) == ["the audit has 2 entries instead of 3"]
+    assert check_head(head, *ends([])) == ["the audit has 0 entries instead of 3"]
 
 
 def test_lines_that_are_old_go_and_each_counts_once(world):
@@ -320,7 +320,7 @@ def test_where_its_end_was_not_known_the_audit_says_so_in_its_chain_from_then_on
 
     assert check_head(head, *ends(before + after)) == []
     assert check_chain(before + after) == [
-        f"audit {after[0].audit_no} does not follow {before[0].audit_no}: lines are gone"
+        f"audit {after[0].audit_no} does not follow {before[0].audit_no}: entries are missing"
     ]
 
 

@@ -191,7 +191,7 @@ def test_what_cannot_be_filled_is_refused(options, asked, error):
     [
         ({"schedule": None}, {}, "has no schedule"),
         ({}, {"last": 0}, "ends before it begins"),
-        ({}, {"minutes": 0}, "has no fire time in that range that has passed"),
+        ({}, {"minutes": 0}, "has no past fire time in that range"),
     ],
     ids=["no-schedule", "backwards", "no-fire-time"],
 )

@@ -349,7 +349,7 @@ def test_the_host_goes_on_when_its_events_are_stored():
     world = waiting()
     effects = fire(world, {"n": 1}, {"n": 2}, {"n": 3})
 
-    assert [e.taken.upto for e in effects if isinstance(e, ConfirmEvents)] == [3]
+    assert [e.confirmed.upto for e in effects if isinstance(e, ConfirmEvents)] == [3]
 
 
 def test_a_turn_that_is_refused_is_as_if_it_had_never_been():
@@ -460,7 +460,7 @@ def test_too_many_runs_that_wait_hold_the_trigger_back(monkeypatch):
     monkeypatch.setattr(event_runs, "RUNS_AHEAD", ahead)
     world = waiting(max_active_runs=1)
     fire(world, *({"n": n} for n in range(ahead)))
-    assert one(world).taken == one(world).index == ahead
+    assert one(world).confirmed == one(world).index == ahead
 
     effects = fire(world, {"n": ahead})
     assert not [e for e in effects if isinstance(e, ConfirmEvents)]
@@ -468,19 +468,19 @@ def test_too_many_runs_that_wait_hold_the_trigger_back(monkeypatch):
 
     effects = world.succeed("t")
     effects += world.succeed("t")
-    assert [e.taken.upto for e in effects if isinstance(e, ConfirmEvents)] == [ahead + 1]
+    assert [e.confirmed.upto for e in effects if isinstance(e, ConfirmEvents)] == [ahead + 1]
 
 
 def test_a_run_that_is_cancelled_while_it_waits_lets_the_trigger_go_on(monkeypatch):
     monkeypatch.setattr(event_runs, "RUNS_AHEAD", 2)
     world = waiting(max_active_runs=1)
     fire(world, *({"n": n} for n in range(3)))
-    assert one(world).taken < one(world).index
+    assert one(world).confirmed < one(world).index
 
     last = max(world.rows.runs.values(), key=lambda run: run.run_no)
     world.ask(CancelRun(run_id=last.run_id))
 
-    assert one(world).taken == one(world).index
+    assert one(world).confirmed == one(world).index
 
 
 # ── paused ──────────────────────────────────────────────────────────────────────────────

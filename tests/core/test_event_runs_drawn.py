@@ -119,9 +119,9 @@ class Life:
                     ended.append(TriggerEnded(*of, reason=end.reason))
                     if self.hosting is not None and self.hosting.hosting == end.hosting:
                         self.hosting = None
-                case ConfirmEvents(taken=taken):
-                    if self.hosting is not None and self.hosting.hosting == taken.hosting:
-                        self.hosting.taken = taken.upto
+                case ConfirmEvents(confirmed=confirmed):
+                    if self.hosting is not None and self.hosting.hosting == confirmed.hosting:
+                        self.hosting.confirmed = confirmed.upto
                 case _:
                     pass
         if ended:

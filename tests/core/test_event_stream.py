@@ -166,7 +166,7 @@ def test_an_event_of_an_earlier_hosting_is_late():
 def test_the_trigger_is_told_what_is_stored():
     world = opened()
 
-    [taken] = [e.taken for e in fire(world, 1, 2, 3) if isinstance(e, ConfirmEvents)]
+    [taken] = [e.confirmed for e in fire(world, 1, 2, 3) if isinstance(e, ConfirmEvents)]
 
     assert taken.upto == 3
 
@@ -180,7 +180,7 @@ def test_a_trigger_that_is_far_ahead_is_not_asked_for_more_until_events_are_cons
     want(world, 1)
     effects = want(world, 2)
 
-    [taken] = [e.taken for e in effects if isinstance(e, ConfirmEvents)]
+    [taken] = [e.confirmed for e in effects if isinstance(e, ConfirmEvents)]
     assert taken.upto == 4
 
 
@@ -188,7 +188,7 @@ def test_large_events_are_bounded_by_their_bytes(monkeypatch):
     monkeypatch.setattr(event_stream, "BYTES_AHEAD", 2)
     world = opened()
 
-    [taken] = [e.taken for e in fire(world, 1, 2, 3) if isinstance(e, ConfirmEvents)]
+    [taken] = [e.confirmed for e in fire(world, 1, 2, 3) if isinstance(e, ConfirmEvents)]
 
     assert taken.upto == 1
 

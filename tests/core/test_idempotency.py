@@ -48,7 +48,7 @@ def test_what_a_run_that_is_being_deleted_has_taken_is_refused(fields):
     (run,) = world.rows.runs.values()
     world.ask(DeleteRun(run_id=run.run_id))
 
-    with pytest.raises(RunBeingDeleted, match="ask again in a while") as refused:
+    with pytest.raises(RunBeingDeleted, match="retry later") as refused:
         world.ask(CreateRun(dag_id="dag", **fields))
 
     assert (refused.value.code, refused.value.run_id) == (

@@ -140,7 +140,7 @@ def test_a_key_of_a_turn_that_is_taken_back_is_not_remembered():
 
 
 def test_only_the_latest_idempotency_keys_are_kept_in_memory(monkeypatch):
-    monkeypatch.setattr(named_events, "REQUESTS_KEPT", 3)
+    monkeypatch.setattr(named_events, "REQUESTS_LIMIT", 3)
     world = World()
 
     for number in range(5):

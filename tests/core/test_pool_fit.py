@@ -24,7 +24,7 @@ def wide(slots: int = 3) -> TaskSpec:
 
 TOO_NARROW = (
     "dag.pool_too_narrow",
-    "task dag.wide takes 3 slots of pool 'ledger', which has 2: it never starts",
+    "task dag.wide takes 3 slots of pool 'ledger', which has 2: it can never start",
 )
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioflow.core.tasks.retry import LATEST, next_try_at, owed_again_after, sensor_next_look
+from aioflow.core.tasks.retry import LATEST, next_try_at, redelivery_delay, sensor_next_look
 from aioflow.model.dag import RetryPolicy, SensorSpec
 
 SECOND = 1_000_000
@@ -152,7 +152,7 @@ def test_a_sensor_that_has_not_looked_has_no_next_look():
 
 
 def test_what_is_owed_is_tried_twelve_times_in_the_course_of_an_hour():
-    delays = [owed_again_after(attempts) for attempts in range(12)]
+    delays = [redelivery_delay(attempts) for attempts in range(12)]
 
     assert delays == [5, 10, 20, 40, 80, 160, 320, 600, 600, 600, 600, None]
     assert 2_700 < sum(delay for delay in delays if delay is not None) < 3_600

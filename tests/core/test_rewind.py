@@ -254,8 +254,8 @@ def test_a_round_that_has_not_begun_is_refused():
     [
         ({"tasks": ("first",)}, "'first' is in no loop"),
         ({"tasks": ()}, "name a task"),
-        ({"tasks": ("check",), "failed": True}, "leave --map and --failed away"),
-        ({"tasks": ("check",), "map_index": 0}, "leave --map and --failed away"),
+        ({"tasks": ("check",), "failed": True}, "omit --map and --failed"),
+        ({"tasks": ("check",), "map_index": 0}, "omit --map and --failed"),
     ],
 )
 def test_what_makes_no_sense_with_a_round_is_refused(fields, says):

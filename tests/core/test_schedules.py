@@ -488,7 +488,7 @@ def test_a_fire_time_that_is_refused_again_and_again_is_told_once():
         assert len(told(world)) == (minutes > 5)
 
     refuse_fire_time(world, "nobody")
-    assert "it cannot be made: no such zone" in told(world)[0]
+    assert "it cannot be created: no such zone" in told(world)[0]
 
 
 def test_what_people_let_rest_is_not_late():

@@ -66,12 +66,12 @@ def test_of_one_in_a_slot_people_are_told_when_it_looks_next():
 
     wait = waits_for(world, run)
 
-    assert (wait.detail, wait.until) == ("the next look", world.now + 60 * SECOND)
+    assert (wait.detail, wait.until) == ("the next check", world.now + 60 * SECOND)
 
 
 @pytest.mark.parametrize(
     ("rhythm", "detail"),
-    [({}, "a look every 60 s"), ({"backoff": 2.0}, "one look after the other")],
+    [({}, "a check every 60 s"), ({"backoff": 2.0}, "continuous checks")],
     ids=["even", "slower-and-slower"],
 )
 def test_of_a_hosted_one_people_are_told_how_often_it_looks_and_how_long_it_may(rhythm, detail):

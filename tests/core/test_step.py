@@ -1046,7 +1046,7 @@ def test_a_file_that_breaks_is_told_to_the_people_on_call_once():
         world.turn(FileBroken(file="never.py", reason="exit", message="sys.exit(1)"))
 
     [alert] = world.alerts()
-    assert b"dag.py gives nothing any more" in alert.body
+    assert b"dag.py cannot be parsed" in alert.body
 
 
 def test_a_try_whose_code_is_missing_begins_again_uncharged_when_it_is_back():

@@ -134,7 +134,7 @@ def test_its_trigger_goes_on_and_is_told_what_is_stored():
     world = deferred()
 
     [host] = [e.host for e in world.effects if isinstance(e, AssignTrigger)]
-    [taken] = [e.taken for e in fire(world, 1, 2) if isinstance(e, ConfirmEvents)]
+    [taken] = [e.confirmed for e in fire(world, 1, 2) if isinstance(e, ConfirmEvents)]
 
     assert (host.window, taken.upto) == (8, 2)
 
@@ -164,7 +164,7 @@ def test_what_waits_for_the_end_of_a_stream_is_told_that_it_ends_with_its_trigge
 
     found = world.ask(Explain(run_id=run.run_id, tasks=((2, -1), (3, -1))))
 
-    said = "of o events are taken until its trigger ends"
+    said = "of o events are accepted until its trigger ends"
     assert found[2, -1].detail == f"each (0 of 1 ended); {said}"
     assert found[3, -1].detail == f"o (0 of 1 ended); {said}"
 

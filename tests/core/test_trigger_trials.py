@@ -359,7 +359,7 @@ def test_a_turn_that_is_refused_is_as_if_it_had_never_been(deaths):
     machine.live(4_000, is_over=lambda: machine.crashes == deaths)
 
     def take_back() -> bool:
-        """Have a turn taken back before each that is not."""
+        """Have a turn rolled back before each that is not."""
         before = world.memory.trial
         due = [wake.due for wake in world.armed if world._has_come(wake)]
         _, _, tx = world.decide(due)

@@ -240,4 +240,4 @@ async def test_a_coroutine_may_ask_about_its_own_run_only(tmp_path):
         answers = await n.value(2)
 
     assert [question for question, _ in answers] == [2, 1]
-    assert "none of this process's" in answers[0][1]
+    assert "does not belong to this process" in answers[0][1]

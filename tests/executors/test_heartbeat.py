@@ -1,4 +1,4 @@
-"""The heartbeat of a slot worker: frozen is who neither answers nor computes."""
+"""The heartbeat of a slot worker: frozen is who neither answers nor uses CPU."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ async def test_a_coroutine_that_blocks_its_loop_is_named_and_the_host_replaced(t
     [lost] = [report for report in n.reports if isinstance(report, HostLost)]
     assert (lost.culprit, lost.failure.reason) == (number, "blocked")
     line = DAG.partition("time.sleep(1000)")[0].count("\n") + 1
-    assert lost.failure.message.endswith(f"stood still for 3 s at d.py:{line} in block")
+    assert lost.failure.message.endswith(f"was blocked for 3 s at d.py:{line} in block")
     assert isinstance(ended, Succeeded)
 
 

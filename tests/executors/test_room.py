@@ -112,7 +112,7 @@ async def test_when_one_is_started_all_others_are_at_the_same_moment(said):
     assert len(machine.started_at) == 64
     assert max(machine.started_at) - given <= 1.0
     assert max(machine.started_at) == min(machine.started_at)
-    assert said()[-1] == "processes can be started again, after 31.0 s"
+    assert said()[-1] == "processes start again, after 31.0 s"
 
 
 async def test_a_machine_that_wavers_does_not_fill_the_log(said):

@@ -484,7 +484,7 @@ async def test_a_worker_that_is_frozen_is_killed_and_its_try_interrupted(tmp_pat
 
     [failed] = n.of(Failed)
     assert failed.interrupted
-    assert "neither answered nor computed" in failed.failure.message
+    assert "neither answered nor used CPU" in failed.failure.message
     assert n.recalled() == [3]
     assert silences(n) == [(0, True)]
     [silent] = n.of(WorkerUnresponsive)
@@ -661,7 +661,7 @@ async def test_a_child_is_told_nothing_of_another_run(tmp_path):
 
     assert not n.asked
     assert body == b""
-    assert "none of this process's" in error
+    assert "does not belong to this process" in error
 
 
 # ── replacement ─────────────────────────────────────────────────────────────────────────

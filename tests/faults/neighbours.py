@@ -253,7 +253,7 @@ def _swells(daemon: DaemonProcess, run_id: str, *_: Any) -> str:
 
 def _swallows(daemon: DaemonProcess, run_id: str, *_: Any) -> str:
     assert daemon.wait(run_id)["state"] == "cancelled"
-    said = "did not end when it was told to"
+    said = "did not end when it was stopped"
     eventually(lambda: said in daemon.log.read_text(), 40.0)
     return said
 

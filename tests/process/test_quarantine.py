@@ -134,7 +134,7 @@ def test_three_stalls_move_a_trigger_to_a_host_of_its_own(shared_daemon, tmp_pat
     assert 'aioflow_loop_stalls_total{kind="trigger"}' in daemon.get("/metrics")[1]
 
     said = run("triggers", "unquarantine", "stalling:Slow", home=daemon.home)
-    assert (said.status, "with the others again" in said.err) == (0, True)
+    assert (said.status, "released from quarantine" in said.err) == (0, True)
     eventually(lambda: first_host in _pids(tmp_path)[moved:])
     (tmp_path / "gate").touch()
     assert value_of(daemon, slow) in {first_host, second_host}

@@ -177,7 +177,7 @@ def test_one_that_goes_wrong_says_how_and_what_to_do(daemon, home, dag_id, code,
 
 
 def test_one_that_has_come_to_its_end_says_so(daemon, home):
-    assert "has come to its end" in next_fire_times(home, "ends").err
+    assert "has ended" in next_fire_times(home, "ends").err
 
 
 def test_one_that_hangs_is_named_and_goes_into_quarantine_and_the_others_go_on(daemon, home):

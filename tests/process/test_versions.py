@@ -138,7 +138,7 @@ def test_code_that_is_lost_while_a_run_goes_on_comes_back_from_the_database(
     assert task_of(daemon, run_id, "second")["result"] == 7
     assert task_of(daemon, run_id, "second")["try_number"] == 1
     assert (code / version / "gone.py").read_text() == GONE
-    assert "code that was missing is restored" in daemon.log_from(logged)
+    assert "restored missing code" in daemon.log_from(logged)
 
 
 HELPED = """

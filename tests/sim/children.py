@@ -88,7 +88,7 @@ class Children:
                 pass  # the host has stopped, and has reported so
             case ConfirmEvents():
                 for host in self._triggers.values():
-                    host.take_events(effect.taken)
+                    host.take_events(effect.confirmed)
 
     def tell_task_hosts(
         self, effect: StartTry | StopTry | RecallTries | ConfirmCall | ForgetRun

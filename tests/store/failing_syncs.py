@@ -170,7 +170,7 @@ class Trial:
             assert last >= acknowledged, f"{acknowledged} acknowledged, {last} there"
 
     async def judge(self) -> None:
-        """Assert that the tables are what the journal says."""
+        """Assert that the tables match the journal."""
         disk.disk_before_sync(None)
         assert not self.errors, self.errors[:3]
         async with open_store(f"sqlite:///{self._path}", VAULT, exclusive=False) as store:

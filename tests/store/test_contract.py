@@ -178,7 +178,7 @@ async def test_a_restart_finds_everything_unfinished(store):
     assert snapshot.versions == [replace(VERSION, sources={})]
     assert snapshot.pools == [POOL]
     assert snapshot.outbox == []
-    assert snapshot.owed == {OUTBOX.kind: (1, OUTBOX.outbox_no)}
+    assert snapshot.outbox_totals == {OUTBOX.kind: (1, OUTBOX.outbox_no)}
     assert await store.list_outbox(OUTBOX.kind, after=-1, limit=10) == [OUTBOX]
     assert snapshot.runs == [
         LiveRun(run=RUN, tasks=[TASK], expansions=[EXPANSION], widths=[(10, 3)], triggers=[TRIGGER])

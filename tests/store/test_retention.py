@@ -122,7 +122,7 @@ async def test_a_journal_without_its_beginning_is_still_held_against_the_tables(
             "not in the journal",
             id="gone-since",
         ),
-        pytest.param("DELETE FROM journal WHERE commit_no = 4", "goes on with 5", id="gap"),
+        pytest.param("DELETE FROM journal WHERE commit_no = 4", "continues with 5", id="gap"),
         pytest.param("DELETE FROM journal WHERE commit_no = 3", "begins with 4", id="too-short"),
     ],
 )

@@ -56,7 +56,7 @@ async def test_a_body_that_computes_is_named_with_its_line():
     with Sim(on_standstill=reports.take) as sim:
         await sim.start(busy)
 
-    assert reports[0].startswith("at 2026-01-01 00:00:00 the simulation has stood still for")
+    assert reports[0].startswith("at 2026-01-01 00:00:00 the simulation has been blocked for")
     assert f"s of real time and waits for:\n  - a thread in computes() at {__file__}:" in reports[0]
 
 

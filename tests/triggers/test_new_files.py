@@ -329,7 +329,7 @@ async def test_what_this_machine_is_short_of_fails_nobody(tmp_path, monkeypatch,
 
     assert [event.payload["path"] for event in events] == [f"{tmp_path}/{n}" for n in "abc"]
     assert short == [0]
-    warned = [record for record in caplog.records if "cannot be looked at now" in record.message]
+    warned = [record for record in caplog.records if "cannot be polled now" in record.message]
     assert len(warned) == 1
 
 

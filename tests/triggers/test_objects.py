@@ -198,7 +198,7 @@ async def test_a_store_that_does_not_answer_is_waited_for_and_said(options, capl
     with caplog.at_level(logging.WARNING):
         assert await trigger.poll() is None
 
-    assert "s3://bucket/a cannot be looked at" in caplog.text
+    assert "s3://bucket/a cannot be polled" in caplog.text
 
 
 async def test_access_that_is_denied_fails_the_wait(monkeypatch, options):
@@ -239,7 +239,7 @@ async def test_a_listing_that_fails_otherwise_is_waited_for_and_said(caplog):
         with caplog.at_level(logging.WARNING):
             assert await ObjectTrigger("s3://bucket/in/*", SOON, options).poll() is None
 
-    assert "s3://bucket/in/* cannot be looked at" in caplog.text
+    assert "s3://bucket/in/* cannot be polled" in caplog.text
 
 
 @pytest.mark.parametrize(

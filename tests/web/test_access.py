@@ -668,12 +668,12 @@ async def test_what_was_changed_behind_the_audits_back_shows(tmp_path):
         execute(url, f"DELETE FROM audit WHERE audit_no = {first.audit_id}")
         beheaded = await audit_faults(n.store)
 
-    assert changed == [f"audit {third.audit_id} is not as it was written"]
+    assert changed == [f"audit {third.audit_id} was altered"]
     assert deleted == [
-        f"audit {third.audit_id} does not follow {first.audit_id}: lines are gone",
-        "the audit has 3 lines, and had 4",
+        f"audit {third.audit_id} does not follow {first.audit_id}: entries are missing",
+        "the audit has 3 entries instead of 4",
     ]
-    assert beheaded == ["the audit has 2 lines, and had 4"]
+    assert beheaded == ["the audit has 2 entries instead of 4"]
 
 
 @pytest.mark.parametrize("is_running", [True, False], ids=["while-it-runs", "while-it-is-stopped"])

@@ -159,7 +159,7 @@ def test_newer_code_that_cannot_host_it_leaves_it_to_its_own_version(host, newer
 
     assert decode(child.expect(TriggerFired).payload) == "old"
     text = printed(child)
-    assert "its run's own version" in text
+    assert "in the version of its run" in text
     assert named in text
 
 

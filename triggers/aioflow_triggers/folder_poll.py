@@ -276,9 +276,9 @@ class _Polling:
         except (OSError, ValueError) as exc:
             self._refuse(exc)
             self.unlisted = exc
-            crowds = [sought for sought in self._many if isinstance(sought, Crowd)]
+            name_sets = [sought for sought in self._many if isinstance(sought, Crowd)]
             # A copy, as names may be added during the lookup.
-            self.look_up(self.all_names().union(*(tuple(crowd.names) for crowd in crowds)))
+            self.look_up(self.all_names().union(*(tuple(names.names) for names in name_sets)))
 
     def _strike(self, entry: os.DirEntry[str]) -> None:
         name = entry.name
@@ -371,21 +371,21 @@ class PollThreads(Generic[T]):
             job = self._queue.popleft()
             self._running += 1
             job.timer = loop.call_later(HANGS_AFTER_SECONDS, self._give_up, job)
-            taken = loop.run_in_executor(_threads, job.work)
-            taken.add_done_callback(partial(self._taken, job))
+            future = loop.run_in_executor(_threads, job.work)
+            future.add_done_callback(partial(self._finish, job))
 
     def _give_up(self, job: _PollJob[T]) -> None:
         """Stop counting a poll that hangs, so that others can start."""
         job.hangs = True
         self._running -= 1
         _logger.warning(
-            "%s does not answer since %g s; other folders are looked at meanwhile",
+            "%s does not answer since %g s; other folders are polled meanwhile",
             job.folder,
             HANGS_AFTER_SECONDS,
         )
         self._start()
 
-    def _taken(self, job: _PollJob[T], taken: asyncio.Future[T]) -> None:
+    def _finish(self, job: _PollJob[T], future: asyncio.Future[T]) -> None:
         if job.timer is not None:
             job.timer.cancel()
         if not job.hangs:
@@ -397,10 +397,10 @@ class PollThreads(Generic[T]):
             self._queue.append(behind.popleft())
             self._behind[job.folder] = behind
         self._start()
-        problem = asyncio.CancelledError() if taken.cancelled() else taken.exception()
+        problem = asyncio.CancelledError() if future.cancelled() else future.exception()
         if job.done.done():
             return
         if problem is None:
-            job.done.set_result(taken.result())
+            job.done.set_result(future.result())
         else:
             job.done.set_exception(problem)

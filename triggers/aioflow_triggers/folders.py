@@ -273,9 +273,9 @@ class Folder:
         self._under_way = self._shared.lookers.poll(
             self._folder, lambda: _poll_now(began, self._folder, wanted, kernel)
         )
-        self._under_way.add_done_callback(self._taken)
+        self._under_way.add_done_callback(self._polled)
 
-    def _taken(self, polled: asyncio.Future[FolderPoll]) -> None:
+    def _polled(self, polled: asyncio.Future[FolderPoll]) -> None:
         took = self._loop.time() - self._began
         self._gap = max(_SHORTEST_GAP_SECONDS, _GAP_PER_POLL * took)
         self._under_way = None
@@ -297,7 +297,7 @@ class Folder:
         self._gap = max(self._gap, min(_SHORTAGE_SECONDS, self._poll_seconds))
         if not self._is_short:
             self._is_short = True
-            _logger.warning("%s cannot be looked at now: %s", self._folder, problem)
+            _logger.warning("%s cannot be polled now: %s", self._folder, problem)
 
 
 def _poll_now(at: float, folder: str, wanted: Collection[Sought], kernel: Kernel) -> FolderPoll:
@@ -364,9 +364,9 @@ class SimulatedFolder(Folder):
         if self._due or self._next_at < math.inf:
             super()._schedule()
 
-    def _taken(self, polled: asyncio.Future[FolderPoll]) -> None:
+    def _polled(self, polled: asyncio.Future[FolderPoll]) -> None:
         is_seen_by_all = len(self._sharing) == self.wanted.total()
-        super()._taken(polled)
+        super()._polled(polled)
         if is_seen_by_all:
             self._served_all = self._poll
         elif not _is_same(self._poll, self._served_all):

@@ -106,8 +106,8 @@ class Kernel:
         if not self._is_refused:
             self._is_refused = True
             _logger.warning(
-                "the kernel watches no more folders for us (%s); changes are found by looking, "
-                "once per period, which finds the same a little later",
+                "the kernel watches no more folders for us (%s); changes are found by polling, "
+                "once per period, with a short delay",
                 exc,
             )
 

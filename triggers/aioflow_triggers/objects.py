@@ -230,7 +230,7 @@ async def _found(trigger: ObjectTrigger | NewObjects) -> Sequence[ObjectSeen]:
         status = _STATUS.search(why)
         if status is not None and status[1] in _REFUSALS:
             raise getattr(obstore.exceptions, _REFUSALS[status[1]])(why) from None
-        trigger.log.warning("%s cannot be looked at: %s", masked_url(trigger.url), why)
+        trigger.log.warning("%s cannot be polled: %s", masked_url(trigger.url), why)
         return []
     except obstore.exceptions.BaseError as exc:
         raise type(exc)(masked_urls(str(exc))) from None  # the URL may be a signed one

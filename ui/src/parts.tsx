@@ -129,7 +129,7 @@ export function Tabs({ at, tabs, label }: { at: string; tabs: [string, string, s
   );
 }
 
-const NEXT_LOOK = "the next look";
+const NEXT_LOOK = "the next check";
 
 export function Waits({ wait }: { wait: Wait | null | undefined }) {
   if (!wait) return null;

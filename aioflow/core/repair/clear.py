@@ -109,7 +109,7 @@ def clear(request: ClearTasks, tx: Transaction) -> tuple[int, RunState]:
     if request.round >= 0:
         _check_round(request, run)
     if not run.state.is_live and run.row.ended_at is None:
-        raise RequestError(f"run {request.run_id!r} is being ended; clear it when it has")
+        raise RequestError(f"run {request.run_id!r} is being ended; clear it after it has ended")
     if run.clearing is not None:
         raise RequestError(f"run {request.run_id!r} is held still while it is being cleared")
     chosen = selection.choose(request, run, memory.prefetched_tasks)
@@ -144,16 +144,16 @@ def _newest(run: Run, chosen: Clearing, memory: Memory) -> DagVersion | None:
 def _check_round(request: ClearTasks, run: Run) -> None:
     """Reject a request for an iteration that has not started, or with contradicting options."""
     if not request.tasks:
-        raise RequestError("a round is one of a loop; name a task of that, too (--task)")
+        raise RequestError("a round needs a loop: name one of its tasks as well (--task)")
     if request.map_index >= 0 or request.failed:
         raise RequestError(
-            "a loop goes back to a round with all of its tasks; leave --map and --failed away"
+            "a loop goes back to a round with all of its tasks; omit --map and --failed"
         )
     for task_id in request.tasks:
         position = run.graph.position_of[task_id]
         mapped = run.spec.tasks[position].mapped
         if mapped is None or mapped.until < 0:
-            raise RequestError(f"task {task_id!r} is in no loop; leave --round away")
+            raise RequestError(f"task {task_id!r} is in no loop; omit --round")
         begun, _ = progress.started_iterations(run, position)
         if request.round >= begun:
             raise UnknownRound(request.run_id, task_id, request.round, begun)

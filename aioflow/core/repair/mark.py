@@ -109,7 +109,7 @@ def mark(request: Mark, tx: Transaction) -> tuple[int, RunState]:
     if not isinstance(run, Run):
         raise run
     if not run.state.is_live and run.row.ended_at is None:
-        raise RequestError(f"run {request.run_id!r} is being ended; mark it when it has")
+        raise RequestError(f"run {request.run_id!r} is being ended; mark it after it has ended")
     if run.clearing is not None:
         raise RequestError(f"run {request.run_id!r} is held still while it is being cleared")
     places = _places(request, run)

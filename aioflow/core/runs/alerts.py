@@ -55,8 +55,8 @@ _COUNTED_LATE = 10
 """Late fire times are counted up to this number."""
 
 _WHAT_RUNS = {
-    "all": "all of them are made up for",
-    "latest": "the latest is made up for",
+    "all": "all of them get runs",
+    "latest": "the latest one gets a run",
     "skip": "they are skipped",
 }
 
@@ -82,7 +82,7 @@ def alert_if_blocked(row: DagRow, spec: DagSpec, starts: Timestamp, tx: Transact
     if not _is_late(starts, tx):
         tx.wake_dag(row.dag_id, row.next_run_at, starts + after + 1)
         return
-    _alert_late(row, spec, "too many of its runs wait already", tx)
+    _alert_late(row, spec, "too many of its runs are waiting already", tx)
     put_dag(msgspec.structs.replace(row, late_alert_for=tx.now), tx)
 
 
@@ -93,7 +93,7 @@ def alert_if_refused(dag_id: str, reason: str, tx: Transaction) -> None:
         return
     if _is_late(row.next_run_at, tx):
         _alert_missing_runs(
-            row, row.next_run_at, "a fire time", f"it cannot be made: {reason[:1_000]}", tx
+            row, row.next_run_at, "a fire time", f"it cannot be created: {reason[:1_000]}", tx
         )
         put_dag(msgspec.structs.replace(row, late_alert_for=tx.now), tx)
 

@@ -83,8 +83,8 @@ def start(request: StartBackfill, tx: Transaction) -> tuple[int, bool]:
         raise BackfillRefused("the range ends before it begins: its first day comes first")
     if not fire_times_of(wished, spec, 1):
         raise BackfillRefused(
-            f"the schedule of {request.dag_id!r} has no fire time in that range that has passed "
-            "and that it does not make a run for itself; see `aioflow dags next`"
+            f"the schedule of {request.dag_id!r} has no past fire time in that range "
+            "that lacks a run of the schedule; see `aioflow dags next`"
         )
     number = tx.numbers.take()
     tx.put_backfill(replace(wished, backfill_no=number))

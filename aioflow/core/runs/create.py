@@ -199,7 +199,9 @@ def create_run(request: CreateRun, tx: Transaction) -> tuple[str, bool]:
     if same is not None:
         return same, False
     if request.run_id is not None and _MADE_ID.fullmatch(request.run_id):
-        raise RequestError(f"run id {request.run_id!r} has the form of a made one; choose another")
+        raise RequestError(
+            f"run id {request.run_id!r} has the form of a generated one; choose another"
+        )
     return make_run(request, tx, cause="manual").row.run_id, True
 
 

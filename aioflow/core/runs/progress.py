@@ -80,7 +80,7 @@ def iteration_limit_failure(task: TaskInstance) -> Failure | None:
     limit = task.spec.map_limit
     if task.map_index + 1 < limit:
         return None
-    message = f"not good after {limit} rounds, which is its max_rounds"
+    message = f"until was not true after {limit} rounds, which is max_rounds"
     return Failure(type="RoundsExhausted", message=message, reason="max_rounds")
 
 

@@ -92,7 +92,7 @@ def recount(run: Run) -> None:
     Children that follow others are evaluated afterwards by steps, some in each turn.
     """
     retally(run)
-    one_to_one.begin_anew(run)
+    one_to_one.reset_queues(run)
     for group in run.groups.values():
         rewind(group)
     # Children that were cleared, or left when the run was cancelled, wait for their rule again.

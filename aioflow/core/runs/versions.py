@@ -120,7 +120,7 @@ def file_broken(broken: FileBroken, tx: Transaction) -> None:
     """Record that a file could not be parsed; its last good version stays active."""
     known = tx.memory.files.get(broken.file)
     if known is not None and known.version is not None and known.reason is None:
-        message = f"{broken.file} gives nothing any more, its DAGs go on as they were"
+        message = f"{broken.file} cannot be parsed, its DAGs keep their last good version"
         tx.outbox.alert(broken.reason, f"{message}: {broken.message}", run_id="")
     _put_file(
         DagFileRow(
@@ -294,10 +294,10 @@ def _is_unchanged(spec: DagSpec, known: DagRow, tx: Transaction) -> bool:
     return old.schedule == spec.schedule and (is_once or old.timezone == spec.timezone)
 
 
-def _retire(file: str, kept: set[str], tx: Transaction) -> None:
+def _retire(file: str, defined: set[str], tx: Transaction) -> None:
     """Mark DAGs that a file no longer defines. Their cursors stay in case they return."""
     for row in list(tx.memory.dags.values()):
-        if row.file == file and row.dag_id not in kept and not row.gone:
+        if row.file == file and row.dag_id not in defined and not row.gone:
             put_dag(msgspec.structs.replace(row, gone=True), tx)
             _inherit(row.dag_id, tx)
 

@@ -54,7 +54,7 @@ class Worker:
         current: The running try.
         claims: Prefetched tries behind it, in the order in which they will start.
         pool: The pool whose slots it uses, as long as it has any try.
-        silence: Since when its process neither answers nor computes.
+        silence: Since when its process neither answers nor uses CPU.
         slow: A try that took so long that the claims behind it were recalled.
     """
 
@@ -210,7 +210,7 @@ class Slots:
         if row is not None:
             self.pools[name] = row
         if _counts_deferred(before) != _counts_deferred(row):
-            self._recount_kept(name, memory)
+            self._recount_deferred(name, memory)
         self.ready.repool()
 
     def used(self, pool: str) -> int:
@@ -278,7 +278,7 @@ class Slots:
             pool, weight = self.pool_holds.pop(task.task_no)
             self._hold(pool, -weight)
 
-    def _recount_kept(self, pool: str, memory: Memory) -> None:
+    def _recount_deferred(self, pool: str, memory: Memory) -> None:
         """Recount a pool that has begun or ceased to count deferred tasks."""
         for task in memory.active_tasks.values():
             if task.spec.pool != pool:
@@ -329,7 +329,7 @@ class Slots:
         is_over = report.since is None or worker.is_idle
         worker.silence = None if is_over else report
 
-    def note_kept_result(self, task: TaskInstance, *, disk_is_full: bool) -> None:
+    def note_delayed_result(self, task: TaskInstance, *, disk_is_full: bool) -> None:
         """Record whether a process failed to write a result because the disk is full."""
         if disk_is_full:
             self.unwritten[task.task_no] = task.start_no

@@ -60,9 +60,11 @@ def check_chain(rows: Iterable[AuditRow], *, before: AuditRow | None = None) -> 
     faults = []
     for row in rows:
         if chained_row(row.audit_no, row.at, row.noted, previous=row.previous) != row:
-            faults.append(f"audit {row.audit_no} is not as it was written")
+            faults.append(f"audit {row.audit_no} was altered")
         elif before is not None and row.previous != before.digest:
-            faults.append(f"audit {row.audit_no} does not follow {before.audit_no}: lines are gone")
+            faults.append(
+                f"audit {row.audit_no} does not follow {before.audit_no}: entries are missing"
+            )
         before = row
     return faults
 
@@ -94,12 +96,14 @@ def check_head(head: AuditHead, numbers: Sequence[int], last: bytes) -> list[str
         last: Digest of the last entry; ``CHAIN_BEGINNING`` if there is none.
     """
     if head.last == CHAIN_LOST:
-        return ["where the audit ended is not known: that is gone, or no key of this home opens it"]
-    kept = len(numbers) - bisect_right(numbers, head.erased_until)
+        return ["the end of the audit is unknown: deleted, or no key of this home can decrypt it"]
+    left = len(numbers) - bisect_right(numbers, head.erased_until)
     if numbers and head.last != last:
-        return [f"the audit ends with {numbers[-1]}, and did not: lines are gone, or made up"]
-    if head.written is not None and kept != head.written - head.erased:
-        return [f"the audit has {kept} lines, and had {head.written - head.erased}"]
+        return [
+            f"the audit ends with {numbers[-1]}, not as recorded: entries were deleted or forged"
+        ]
+    if head.written is not None and left != head.written - head.erased:
+        return [f"the audit has {left} entries instead of {head.written - head.erased}"]
     return []
 
 

@@ -44,7 +44,7 @@ class DagTrigger:
         leaving: Reason given when its host was asked to stop it; empty if not asked.
         has_room: Whether its host has room for it, as last reported.
         index: Index of the next event of this assignment.
-        taken: Events below this index were confirmed to the host as stored.
+        confirmed: Events below this index were confirmed to the host as stored.
         is_refusing: No run could be created for its last event, and this was reported.
         failures: Assignments that ended by themselves since the last event.
         failure: Reason the last of them failed; ``None`` if the trigger returned.
@@ -54,6 +54,7 @@ class DagTrigger:
     """
 
     __slots__ = (
+        "confirmed",
         "failure",
         "failures",
         "has_room",
@@ -67,7 +68,6 @@ class DagTrigger:
         "retry_at",
         "role",
         "row",
-        "taken",
         "version",
     )
 
@@ -80,7 +80,7 @@ class DagTrigger:
         self.leaving = ""
         self.has_room = True
         self.index = 0
-        self.taken = 0
+        self.confirmed = 0
         self.failures = 0
         self.is_refusing = False
         self.failure: Failure | None = None
@@ -170,14 +170,14 @@ class DagTriggers:
 class DagTriggerUpdates:
     """Changes that one transaction makes to the triggers of DAGs."""
 
-    def __init__(self, standing: DagTriggers) -> None:
-        self._standing = standing
+    def __init__(self, dag_triggers: DagTriggers) -> None:
+        self._dag_triggers = dag_triggers
         self._before: dict[TriggerNo, DagTrigger | None] = {}
         self._whole: set[TriggerNo] = set()
 
     def add(self, one: DagTrigger) -> None:
         """Add a trigger."""
-        self._standing.add(one)
+        self._dag_triggers.add(one)
         self._before[one.row.trigger_no] = None
 
     def note(self, one: DagTrigger) -> None:
@@ -193,7 +193,7 @@ class DagTriggerUpdates:
     def close(self, changes: DagTriggerChanges) -> None:
         """Add the changed rows to the batch."""
         for number, before in self._before.items():
-            one = self._standing.get(number)
+            one = self._dag_triggers.get(number)
             if one is None:
                 continue
             is_other = before is None or _made_of(before.row) != _made_of(one.row)
@@ -205,13 +205,13 @@ class DagTriggerUpdates:
     def put_back(self) -> None:
         """Roll back all changes in memory."""
         for number, before in self._before.items():
-            one = self._standing.get(number)
+            one = self._dag_triggers.get(number)
             if one is not None and before is None:
-                self._standing.remove(one)
+                self._dag_triggers.remove(one)
             elif one is not None:
                 for name in DagTrigger.__slots__:
                     setattr(one, name, getattr(before, name))
-                self._standing.index(one)
+                self._dag_triggers.index(one)
 
 
 def _made_of(row: DagTriggerRow) -> tuple[str, bytes | None, Timestamp]:

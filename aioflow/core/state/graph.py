@@ -543,19 +543,19 @@ class DagVersion:
 
     Attributes:
         durations: Expected microseconds of user code by position; 0 while unknown.
-        is_taken: 1 where a task takes the result of the position as an argument.
+        has_result_argument: 1 where a task takes the result of the position as an argument.
     """
 
-    __slots__ = ("durations", "graph", "is_taken", "version")
+    __slots__ = ("durations", "graph", "has_result_argument", "version")
 
     def __init__(self, version: str, spec: DagSpec) -> None:
         self.version = version
         self.graph = Graph(spec)
         self.durations = array("d", bytes(8 * len(spec.tasks)))
-        self.is_taken = bytearray(len(spec.tasks))
+        self.has_result_argument = bytearray(len(spec.tasks))
         for task in spec.tasks:
             for parent in task.argument_parents:
-                self.is_taken[parent] = 1
+                self.has_result_argument[parent] = 1
 
     @property
     def widest_run(self) -> int:

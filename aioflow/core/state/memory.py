@@ -87,7 +87,7 @@ class Memory:
         packing: Store behind ``runs``, ``active_tasks`` and ``waits``, which packs what only waits.
         run_keys: Run numbers by DAG and idempotency key.
         run_sequences: Run order per DAG, only for DAGs that use ``depends_on_past``.
-        active_tasks: Tasks between pending and their end, by number.
+        active_tasks: Tasks that are neither pending nor ended, by number.
         waits: Trigger instances by number.
         trigger_code: By version, digests of the code that the local trigger classes of its file
             depend on, by class path. Present for versions whose triggers are assigned to hosts;

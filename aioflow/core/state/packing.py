@@ -297,7 +297,7 @@ class Packing:
 
     Attributes:
         runs: Live runs. A run whose active tasks are all packed is packed, too.
-        tasks: Tasks between pending and their end.
+        tasks: Tasks that are neither pending nor ended.
         triggers: Triggers they wait for, and those that a host has yet to release.
         loose: Tasks that may be packed after the commit.
         forms: Shapes of the packed tasks.

@@ -112,11 +112,11 @@ class EventStream:
         pending: ``(sequence, payload, key)`` of events stored and not consumed, in order.
         keys: Digests of the keys of all events ever stored.
         index: Index of the next event of the current assignment.
-        taken: Events below this index were confirmed to the host as stored.
+        confirmed: Events below this index were confirmed to the host as stored.
         last: Payload and key of the last event stored, for the next host of the trigger.
     """
 
-    __slots__ = ("index", "keys", "last", "next_sequence", "pending", "pending_bytes", "taken")
+    __slots__ = ("confirmed", "index", "keys", "last", "next_sequence", "pending", "pending_bytes")
 
     def __init__(self) -> None:
         self.next_sequence = 0
@@ -124,7 +124,7 @@ class EventStream:
         self.pending_bytes = 0
         self.keys: set[int] = set()
         self.index = 0
-        self.taken = 0
+        self.confirmed = 0
         self.last: tuple[bytes, str | None] | None = None
 
     def store(self, sequence: int, payload: bytes, key: str | None) -> None:
@@ -351,7 +351,7 @@ class ActiveTasks(PackedMap[TaskInstance]):
             without a reference cycle, a dropped run is freed at once and not at a collection.
     """
 
-    __slots__ = ("_count", "_first_task_no", "_groups", "_shelf", "_states")
+    __slots__ = ("_count", "_first_task_no", "_groups", "_packed", "_states")
 
     def __init__(
         self, first_task_no: TaskNo, states: bytearray, groups: dict[int, MappedTask]
@@ -361,42 +361,42 @@ class ActiveTasks(PackedMap[TaskInstance]):
         self._states = states
         self._groups = groups
         self._count = 0
-        self._shelf: PackedMap[TaskInstance] | None = None
+        self._packed: PackedMap[TaskInstance] | None = None
 
     def __len__(self) -> int:
         return len(self.objects) + self._count
 
     def unfold(self, number: TaskNo) -> TaskInstance | None:
         """See ``PackedMap``."""
-        return None if self._shelf is None or not self._count else self._shelf.unfold(number)
+        return None if self._packed is None or not self._count else self._packed.unfold(number)
 
     def folded(self) -> list[TaskNo]:
         """See ``PackedMap``."""
-        if self._shelf is None or not self._count:
+        if self._packed is None or not self._count:
             return []
         first = self._first_task_no
         numbers = [first + at for at, state in enumerate(self._states) if state]
         for group in self._groups.values():
             numbers += [group.first_task_no + at.start() for at in _DEFERRED.finditer(group.states)]
-        shelf = self._shelf.folded()
-        return [number for number in numbers if number in shelf]
+        packed = self._packed.folded()
+        return [number for number in numbers if number in packed]
 
-    def lie(self, count: int, shelf: PackedMap[TaskInstance]) -> None:
+    def lie(self, count: int, packed: PackedMap[TaskInstance]) -> None:
         """Set the number of packed tasks and their cache, after the run was unpacked."""
         self._count = count
-        self._shelf = shelf
+        self._packed = packed
 
-    def put_away(self, number: TaskNo, shelf: PackedMap[TaskInstance]) -> None:
+    def put_away(self, number: TaskNo, packed: PackedMap[TaskInstance]) -> None:
         """Record that the cache has packed a task."""
         del self.objects[number]
         if not self.objects:
             self.objects = {}  # an emptied dict keeps its memory
-        self.lay(shelf)
+        self.lay(packed)
 
-    def lay(self, shelf: PackedMap[TaskInstance]) -> None:
+    def lay(self, packed: PackedMap[TaskInstance]) -> None:
         """Record that the cache holds one more packed task, which was never an object."""
         self._count += 1
-        self._shelf = shelf
+        self._packed = packed
 
     def bring_back(self, task: TaskInstance) -> None:
         """Record that the cache has unpacked a task."""

@@ -22,7 +22,6 @@ from aioflow.model.states import TaskState
 
 __all__ = (
     "Entry",
-    "begin_anew",
     "child_verdict",
     "followers",
     "forget",
@@ -31,6 +30,7 @@ __all__ = (
     "may_go_on",
     "may_open",
     "may_skip",
+    "reset_queues",
     "widths",
 )
 
@@ -131,7 +131,7 @@ def _children(mapped: MapSpec, position: int, index: int, sizes: Sequence[int]) 
             yield from takers(mapped, number, index, sizes)
 
 
-def begin_anew(run: Run) -> None:
+def reset_queues(run: Run) -> None:
     """Reset all queues of a run; steps evaluate the children, some in each turn."""
     for group in run.groups.values():
         mapped = run.spec.tasks[group.position].mapped

@@ -12,7 +12,7 @@ __all__ = (
     "INTERRUPTION_LIMIT_SHARED",
     "LATEST",
     "next_try_at",
-    "owed_again_after",
+    "redelivery_delay",
     "sensor_next_look",
 )
 
@@ -22,8 +22,8 @@ INTERRUPTION_LIMIT_OWN = 5
 INTERRUPTION_LIMIT_SHARED = 25
 """The same limit for stops of the daemon, which no task causes."""
 
-_OWED_ATTEMPTS = 12
-_OWED_FIRST_SECONDS, _OWED_LONGEST_SECONDS = 5.0, 600.0
+_OUTBOX_ATTEMPTS = 12
+_OUTBOX_FIRST_SECONDS, _OUTBOX_LONGEST_SECONDS = 5.0, 600.0
 
 TRIGGER_FAIL = "trigger_fail"
 """Failure reason when a trigger raised ``Fail``: its task is not retried."""
@@ -101,7 +101,7 @@ def sensor_next_look(
     return look_at if deadline is None else min(look_at, deadline)
 
 
-def owed_again_after(attempts: int) -> float | None:
+def redelivery_delay(attempts: int) -> float | None:
     """Return the seconds until an outbox entry is tried again: 5, 10, 20, ..., at most 600.
 
     After twelve tries, which take less than an hour, return ``None``: the entry has failed.
@@ -109,9 +109,9 @@ def owed_again_after(attempts: int) -> float | None:
     Args:
         attempts: Number of tries that failed before the one that just did.
     """
-    if attempts + 1 >= _OWED_ATTEMPTS:
+    if attempts + 1 >= _OUTBOX_ATTEMPTS:
         return None
-    return min(_OWED_FIRST_SECONDS * 2.0**attempts, _OWED_LONGEST_SECONDS)
+    return min(_OUTBOX_FIRST_SECONDS * 2.0**attempts, _OUTBOX_LONGEST_SECONDS)
 
 
 def _grown(base_us: int, factor: float, times: int, limit_us: int | None) -> float:

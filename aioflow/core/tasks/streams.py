@@ -184,8 +184,8 @@ def release_backpressure(tx: Transaction) -> list[TaskInstance]:
                 continue
             given = task.run.items.get(task_no)
             upto = 0 if given is None else given.count
-            taken = ItemsStored(task_no, task.start_no, upto)
-            tx.effects.append(ConfirmCall(taken, task.run.async_role))
+            confirmation = ItemsStored(task_no, task.start_no, upto)
+            tx.effects.append(ConfirmCall(confirmation, task.run.async_role))
         elif task.state is TaskState.DEFERRED and has_capacity(task, tx.slots):
             del held[task_no]
             waiting.append(task)

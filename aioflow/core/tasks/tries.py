@@ -269,7 +269,7 @@ def succeed(task: TaskInstance, report: Succeeded, tx: Transaction) -> None:
             )
         )
     if task.map_index < 0:
-        if run.dag_version.is_taken[position] and _keep_at_hand(run, position, report):
+        if run.dag_version.has_result_argument[position] and _keep_at_hand(run, position, report):
             run.known[position] = 1
         if report.width is not None:
             run.widths[position] = report.width
@@ -474,8 +474,8 @@ def _rewind(task: TaskInstance, tx: Transaction) -> None:
     """
     forget_suspension(task)
     first = task.recorded - bool(task.open_kind) if task.first_failed < 0 else task.first_failed
-    begins_anew = task.resumed is not None and not task.resumed.is_handled
-    forget_calls(task, 0 if begins_anew else first, tx)
+    restarts = task.resumed is not None and not task.resumed.is_handled
+    forget_calls(task, 0 if restarts else first, tx)
     forget_event(task, tx)
 
 
@@ -570,4 +570,4 @@ def labelled(task: TaskInstance, report: Labelled, tx: Transaction) -> None:
 
 def result_write_failed(task: TaskInstance, report: ResultWriteFailed, tx: Transaction) -> None:
     """Record that the worker of a task retries to write its result."""
-    tx.slots.note_kept_result(task, disk_is_full=report.disk_is_full)
+    tx.slots.note_delayed_result(task, disk_is_full=report.disk_is_full)

@@ -85,7 +85,7 @@ def host(wait: TriggerInstance, tx: Transaction) -> None:
     wait.hosting = tx.memory.next_hosting()
     wait.version = newest_version(wait.run.dag_version, tx.memory)
     if wait.stream is not None:
-        wait.stream.index = wait.stream.taken = 0
+        wait.stream.index = wait.stream.confirmed = 0
     is_told = row.ordinal == FROM_START or _feeds(wait)
     info = wait.run.info if is_told else None
     tx.effects.append(AssignTrigger(_order(wait, row.kwargs, tx, is_told=is_told), info, role))

@@ -240,7 +240,7 @@ def _host(one: DagTrigger, tx: Transaction) -> None:
     one.hosting, one.role = memory.next_hosting(), role
     one.version = memory.dags[row.dag_id].version
     one.made_of = (row.class_path, row.kwargs)
-    one.index = one.taken = 0
+    one.index = one.confirmed = 0
     one.retry_at = None
     last = None if row.event is None else (row.event, row.event_key)
     host = StartTrigger(

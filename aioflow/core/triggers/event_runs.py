@@ -26,7 +26,7 @@ from aioflow.core.transaction import Transaction
 from aioflow.core.triggers.assignment import is_stopped
 from aioflow.core.triggers.dag_triggers import fail, retry, spec_of, wake
 from aioflow.core.triggers.migration import failure_of_culprit
-from aioflow.core.triggers.named_events import MadeAnew
+from aioflow.core.triggers.named_events import AssetUpdate
 from aioflow.errors import RequestError
 from aioflow.model.dag import DagSpec
 from aioflow.model.ids import TriggerNo
@@ -182,7 +182,7 @@ def due(trigger_no: TriggerNo, at: Timestamp, tx: Transaction) -> None:
     one.row = msgspec.structs.replace(one.row, held=None)
     if spec is None:
         change = OutcomeChange(
-            held.event_no, EventOutcome.REFUSED, None, "its DAG wants no events any more"
+            held.event_no, EventOutcome.REFUSED, None, "its DAG takes no events any more"
         )
     else:
         of = (held.sequence, held.key, held.payload)
@@ -209,7 +209,7 @@ def start_run(
     """Create the run of an event. Return the outcome of the event."""
     memory, dag_id = tx.memory, one.row.dag_id
     if spec.if_running == "skip" and create.is_running(dag_id, memory):
-        return EventOutcome.SKIPPED, None, "a run of the DAG was going on"
+        return EventOutcome.SKIPPED, None, "a run of the DAG was active"
     newest = memory.newest(dag_id)
     try:
         conf = None if newest is None else conf_of(payload, newest)
@@ -244,8 +244,8 @@ def conf_of(payload: bytes, spec: DagSpec) -> bytes | None:
         if payload == _NOTHING or len(spec.parameters) != 1:
             return None
         given = {spec.parameters[0]: msgspec.Raw(payload)}
-    taken = {name: given[name] for name in spec.parameters if name in given}
-    return _pack(taken) if taken else None
+    arguments = {name: given[name] for name in spec.parameters if name in given}
+    return _pack(arguments) if arguments else None
 
 
 def _fire_time(key: str | None) -> Timestamp:
@@ -255,7 +255,7 @@ def _fire_time(key: str | None) -> Timestamp:
         RequestError: If its key is not a timestamp.
     """
     if key is None or not key.lstrip("-").isdecimal() or len(key) > 18:
-        raise RequestError(f"a timetable's event has the key {key!r}, which is no instant")
+        raise RequestError(f"a timetable's event has the key {key!r}, which is not a timestamp")
     return int(key)
 
 
@@ -281,16 +281,16 @@ def _tell(one: DagTrigger, sequence: int, reason: str, tx: Transaction) -> None:
 
 def _credit(one: DagTrigger, tx: Transaction) -> None:
     """Let the trigger continue, unless too many runs are queued."""
-    if one.taken < one.index and one.hosting and not has_full_queue(one.row.dag_id, tx.memory):
-        one.taken = one.index
-        tx.credit(EventsStored(one.row.trigger_no, one.hosting, one.taken))
+    if one.confirmed < one.index and one.hosting and not has_full_queue(one.row.dag_id, tx.memory):
+        one.confirmed = one.index
+        tx.credit(EventsStored(one.row.trigger_no, one.hosting, one.confirmed))
 
 
 def continue_triggers(tx: Transaction) -> None:
     """Let the triggers continue that had to wait for runs of their DAGs to end."""
     for dag_id in sorted(tx.eased_dags):
         one = tx.memory.dag_triggers.of(dag_id)
-        if one is not None and one.taken < one.index:
+        if one is not None and one.confirmed < one.index:
             tx.dag_triggers.note(one)
             _credit(one, tx)
     tx.eased_dags.clear()
@@ -322,24 +322,24 @@ TRIGGERING_EVENTS = "triggering_events"
 """The parameter of a DAG that receives the events that started a run."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(MadeAnew)
+_decode = msgspec.msgpack.Decoder(AssetUpdate)
 
 
 def record_asset_events(tx: Transaction) -> None:
     """Record the asset events of this turn for their DAGs. Each DAG starts one run at most."""
-    standing = tx.memory.dag_triggers
-    taken: dict[TriggerNo, DagTrigger] = {}
+    dag_triggers = tx.memory.dag_triggers
+    affected: dict[TriggerNo, DagTrigger] = {}
     for event in tx.asset_events:
-        for taker in standing.takers(event.name.removeprefix(ASSET)):
+        for taker in dag_triggers.takers(event.name.removeprefix(ASSET)):
             if spec_of(taker, tx.memory) is not None:
                 _record_asset_event(taker, event, tx)
-                taken[taker.row.trigger_no] = taker
+                affected[taker.row.trigger_no] = taker
     tx.asset_events.clear()
-    for taker in taken.values():
+    for taker in affected.values():
         _start_if_met(taker, tx)
     tx.placed_dags += sorted(tx.eased_dags)  # fewer runs wait: pending events may start one
     while tx.placed_dags:  # pending events may meet another condition, or start a run again
-        one = standing.of(tx.placed_dags.pop())
+        one = dag_triggers.of(tx.placed_dags.pop())
         if one is not None:
             _start_if_met(one, tx)
 
@@ -381,10 +381,10 @@ def _record_asset_event(one: DagTrigger, event: NamedEventRow, tx: Transaction) 
     before = one.pending.get(name, ())
     for old in before[: max(0, len(before) - PENDING_LIMIT + 1)]:
         tx.batch.of_dags.outcomes.append(OutcomeChange(old.event_no, EventOutcome.REPLACED))
-    kept = before[-(PENDING_LIMIT - 1) :]
+    retained = before[-(PENDING_LIMIT - 1) :]
     one.pending = {
         **one.pending,
-        name: (*kept, PendingAssetEvent(row.event_no, sequence, row.data or b"")),
+        name: (*retained, PendingAssetEvent(row.event_no, sequence, row.data or b"")),
     }
 
 

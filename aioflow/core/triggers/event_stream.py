@@ -83,9 +83,9 @@ def credit(wait: TriggerInstance, tx: Transaction) -> None:
     stream = wait.stream
     assert stream is not None  # noqa: S101 - the callers looked
     has_room = len(stream.pending) < EVENTS_AHEAD and stream.pending_bytes < BYTES_AHEAD
-    if has_room and stream.taken < stream.index and wait.state is TriggerState.WAITING:
-        stream.taken = stream.index
-        tx.credit(EventsStored(wait.row.trigger_no, wait.hosting, stream.taken))
+    if has_room and stream.confirmed < stream.index and wait.state is TriggerState.WAITING:
+        stream.confirmed = stream.index
+        tx.credit(EventsStored(wait.row.trigger_no, wait.hosting, stream.confirmed))
 
 
 def close(wait: TriggerInstance, failure: Failure | None, tx: Transaction) -> None:
@@ -107,7 +107,7 @@ def restore(
     if trigger.event is not None:
         stream.last = (trigger.event, trigger.event_key)
     if known is not None and known.stream is not None:
-        stream.index, stream.taken = known.stream.index, known.stream.taken
+        stream.index, stream.confirmed = known.stream.index, known.stream.confirmed
     for row in events:
         if row.key is not None:
             stream.keys.add(_digest(row.key))

@@ -294,7 +294,7 @@ def _tell(wait: TriggerInstance, failure: Failure, tx: Transaction) -> None:
         "run_id": wait.run.row.run_id,
         "reason": failure.reason,
     }
-    tx.effects.append(Warn(f"a trigger went wrong in letting go: {failure.message}", facts))
+    tx.effects.append(Warn(f"the cleanup of a trigger failed: {failure.message}", facts))
 
 
 def _end_stream(wait: TriggerInstance, failure: Failure | None, tx: Transaction) -> None:
@@ -490,7 +490,7 @@ def _manual_event(wait: TriggerInstance, request: FireTrigger, tx: Transaction) 
         if wait.task is not None and wait.task.spec.feeds_limit is not None:
             raise RequestError(
                 f"the event of trigger {request.trigger_no} is a result that others expand over, "
-                "which cannot be given by hand; mark the task instead"
+                "which cannot be entered manually; mark the task instead"
             )
         ends, payload = "success", b"" if payload == _NO_PAYLOAD else payload
     return TriggerFired(

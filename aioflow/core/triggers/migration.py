@@ -258,7 +258,7 @@ def move_class(entry: IsolateTriggerClass, tx: Transaction) -> None:
 
 
 def _alert_isolation(found: LoopBlocker, tx: Transaction) -> None:
-    message = f"triggers of class {found.name} hold up their loop: they go into quarantine"
+    message = f"triggers of class {found.name} block their event loop: they are quarantined"
     tx.outbox.alert("quarantine", message, run_id=found.run_id, task_id=found.task_id)
 
 

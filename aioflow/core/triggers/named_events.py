@@ -16,13 +16,13 @@ from aioflow.model.rows import NamedEventRow
 from aioflow.model.triggers import ASSET
 from aioflow.protocol.requests import EmitEvent
 
-__all__ = ("REQUESTS_KEPT", "MadeAnew", "announce", "emit", "store")
+__all__ = ("REQUESTS_LIMIT", "AssetUpdate", "announce", "emit", "store")
 
-REQUESTS_KEPT = 10_000
+REQUESTS_LIMIT = 10_000
 """Number of recent idempotency keys that are known without a query."""
 
 
-class MadeAnew(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AssetUpdate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The data of an asset event that a task emits."""
 
     run_id: str
@@ -35,7 +35,7 @@ def announce(task: TaskInstance, tx: Transaction) -> None:
     """Emit the asset events of a task that has succeeded."""
     row, task_id, index = task.run.row, task.spec.task_id, task.map_index
     for name, extra in task.spec.outlets:
-        told = MadeAnew(row.run_id, task_id, index, msgspec.Raw(extra))
+        told = AssetUpdate(row.run_id, task_id, index, msgspec.Raw(extra))
         store(f"{ASSET}{name}", None, msgspec.msgpack.encode(told), tx, run_no=row.run_no)
 
 
@@ -52,7 +52,7 @@ def emit(request: EmitEvent, tx: Transaction) -> tuple[int, bool]:
     if same is not None:
         return same, False
     number = store(request.name, request.key, request.data, tx, request=request.request)
-    while len(known) >= REQUESTS_KEPT:
+    while len(known) >= REQUESTS_LIMIT:
         del known[next(iter(known))]
     known[request.name, request.request] = number
     return number, True

@@ -153,7 +153,7 @@ def _meaning(where: str, exc: BaseException) -> Exception:
         if state.startswith(_REFUSED):
             return BatchRefused(f"the database refused the batch: {exc}")
         if state.startswith(_STRANGE):
-            return StrangeDatabase(f"{where} is not the database it was: {exc}")
+            return StrangeDatabase(f"{where} is a different database: {exc}")
     # The driver's error for a value that it cannot encode.
     if isinstance(exc, asyncpg.InterfaceError) and isinstance(exc, ValueError):
         return BatchRefused(f"the database refused the batch: {exc}")

@@ -461,7 +461,7 @@ async def _run(connection: asyncpg.Connection, changes: Changes) -> None:
         status = await connection.execute(written(kind, POSTGRES).sql, *map(list, columns))
         count = _count(status)
         if kind.is_counted and count != len(rows):
-            raise BatchRefused(f"{kind.name}: {count} of {len(rows)} rows stood as expected")
+            raise BatchRefused(f"{kind.name}: {count} of {len(rows)} rows were as expected")
 
 
 def _count(status: str) -> int:

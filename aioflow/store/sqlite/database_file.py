@@ -164,7 +164,7 @@ def _lines_about_pages(rows: list[str]) -> list[str]:
 def damaged_file(path: Path, what: str) -> ForeignDatabase:
     """Return the error for a damaged file, with the remedy."""
     return ForeignDatabase(
-        f"{path} is damaged or no SQLite database: {what}. `aioflow db check` shows what is "
+        f"{path} is damaged or not a SQLite database: {what}. `aioflow db check` shows what is "
         "damaged; restore the last copy, or save what can be read with `.recover` of sqlite3: "
         "docs/how-to/repair-a-database.md"
     )
@@ -210,7 +210,7 @@ def prepare_file(path: Path, lock: FileLock, home: Path | None = None) -> None:
     """
     header = lock.head(_HEADER_BYTES)
     if header and not _is_ours(header):
-        raise ForeignDatabase(f"{path} is a file that aioflow did not make; it is left alone")
+        raise ForeignDatabase(f"{path} is a file that aioflow did not create; it is not touched")
     check_log(path, header)
     if home is not None:
         check_home(path, home)
@@ -302,7 +302,7 @@ def check_reader(path: Path, raw: sqlite3.Connection) -> None:
         SchemaMismatch: If the schema is not the one of this program.
     """
     if _application_id(raw) != APPLICATION_ID:
-        raise ForeignDatabase(f"{path} is a file that aioflow did not make")
+        raise ForeignDatabase(f"{path} is a file that aioflow did not create")
     if not _is_current(path, raw):
         raise SchemaMismatch(f"{path} has an older schema; start the daemon once to migrate it")
 
@@ -377,7 +377,7 @@ def _meaning(path: Path, exc: sqlite3.Error) -> Exception:
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return damaged_file(path, str(exc))
         case sqlite3.SQLITE_ERROR | sqlite3.SQLITE_SCHEMA:
-            return StrangeDatabase(f"{path} is not the database it was: {exc}")
+            return StrangeDatabase(f"{path} is a different database: {exc}")
         case sqlite3.SQLITE_FULL:
             full = full_disk(path) or f"no space is left for the database {path}"
             return StoreUnavailable(f"{full}; free some, work then resumes by itself ({exc})")

@@ -389,7 +389,7 @@ def _run(raw: sqlite3.Connection, changes: Changes) -> None:
     for kind, rows in changes:
         count = raw.executemany(written(kind, SQLITE).sql, rows).rowcount
         if kind.is_counted and count != len(rows):
-            raise BatchRefused(f"{kind.name}: {count} of {len(rows)} rows stood as expected")
+            raise BatchRefused(f"{kind.name}: {count} of {len(rows)} rows were as expected")
 
 
 def _first_refused(changes: Changes, raw: sqlite3.Connection) -> dict[str, int]:

@@ -179,7 +179,7 @@ class Checkpointer:
         writer.execute(f"PRAGMA busy_timeout = {_FORCED_WAIT_MS}")
         try:
             if self._checkpoint(writer, "TRUNCATE"):
-                held = "the database's log has %d bytes and cannot be cut: somebody reads it"
+                held = "the database's log has %d bytes and cannot be truncated: a reader holds it"
                 _log.warning(held, self.wal_bytes())
         finally:
             writer.execute(f"PRAGMA busy_timeout = {BUSY_MS}")

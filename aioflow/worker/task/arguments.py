@@ -495,7 +495,7 @@ class RunUnknown(Exception):
     """A start command arrived for a run that this process does not know or has forgotten."""
 
     def __init__(self, run_no: int) -> None:
-        super().__init__(f"this process was not told of run {run_no}")
+        super().__init__(f"this process does not know run {run_no}")
 
 
 class Runs:

@@ -254,9 +254,9 @@ class DurableCalls:
                 answer, failure = await self._awaited_answer(call)
             if failure is None and answer is None:
                 return ()
-            taken = self._outcome(answer, failure)
-            self._positions.took(stream, taken)
-            return (taken,)
+            outcome = self._outcome(answer, failure)
+            self._positions.took(stream, outcome)
+            return (outcome,)
 
     async def packed(self, steps: Steps[bytes]) -> bytes:
         return await self._slices.run(steps)

@@ -183,7 +183,7 @@ class LostInHost(Exception):
     """A try ended without an outcome: an internal error, which must not consume a retry."""
 
     def __init__(self) -> None:
-        super().__init__("the host lost track of it; see the log of the daemon")
+        super().__init__("the host lost it; see the log of the daemon")
 
 
 class Packed(msgspec.Struct, frozen=True):
@@ -437,7 +437,9 @@ def _deferred(
 ) -> Steps[Ended]:
     events = spec_of(node).events
     if start.upto:
-        message = f"{node.task_id!r} deferred while it took events; its stream goes on by itself"
+        message = (
+            f"{node.task_id!r} deferred while it consumed events; its stream continues by itself"
+        )
         failure = Failure(type="TaskDeferred", message=message, reason="defer_in_stream")
         return Failed(start.task_no, start.start_no, began_at, now(), failure, retryable=False)
     methods = [name for name in (wish.method_name, wish.on_timeout) if name is not None]
@@ -534,6 +536,6 @@ def _write_delays() -> Iterator[float]:
 
 def _print_write_failure(problem: OSError, delay: float) -> None:
     print(  # noqa: T201 - into the log of the task
-        f"the result cannot be written: {problem}; it is kept, and tried again in {delay:g} s",
+        f"the result cannot be written: {problem}; it is retried in {delay:g} s",
         flush=True,
     )

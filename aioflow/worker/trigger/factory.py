@@ -179,7 +179,7 @@ class TriggerMaker:
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
             print(  # noqa: T201 - into the log of the task
                 f"aioflow: the newest code cannot host {path} #{command.trigger_no}; "
-                "it goes on as its run's own version has it"
+                "it continues in the version of its run"
             )
             print_traceback(exc)
             return None

@@ -300,7 +300,7 @@ function setPassword(user: User): void {
     ),
     act: async () => {
       await send("PUT", userPath(user), wanted);
-      return `${user.name} has another password`;
+      return `${user.name} has a new password`;
     },
   });
 }
