@@ -43,7 +43,7 @@ def test_a_class_below_takes_the_same_arguments():
 
     assert Deleted("r1").run_id == "r1"
     with pytest.raises(TypeError, match="takes no arguments"):
-        LoginFailed("me")  # type: ignore[call-arg]  # what the test is about
+        LoginFailed("me")
 
 
 TEMPLATES = [
