@@ -22,6 +22,7 @@ from aioflow.author.dag import DagOptions
 from aioflow.author.operator import Operator
 from aioflow.author.options import SENSOR_NAMES
 from aioflow.cli import FENCED
+from aioflow.cli.daemon import _settings_of
 from aioflow.core.scheduling.slots import CLAIM_LIMIT
 from aioflow.model.states import RunState, TaskState, TriggerRule, TriggerState, WaitKind
 from aioflow.settings import Settings
@@ -288,6 +289,63 @@ def test_every_setting_is_listed_and_no_other(tmp_path):
     )
 
     assert sorted(listed) == sorted(Settings.read(tmp_path).values)
+
+
+DEFAULTS_IN_WORDS = {
+    "home": "`~/.aioflow`",
+    "dags": "`./dags` if there is one, else `HOME/dags`",
+    "db.url": "`sqlite:///HOME/aioflow.db`",
+    "slots.cpu": "number of CPUs",
+}
+
+
+def default_shown(name: str, value: object) -> set[str]:
+    """Return the texts by which a page may tell a default."""
+    if name in DEFAULTS_IN_WORDS:
+        return {DEFAULTS_IN_WORDS[name]}
+    match value:
+        case bool():
+            return {str(value).lower()}
+        case None:
+            return {"unset"}
+        case "" | ():
+            return {"none"}
+        case int() | float():
+            return {f"{int(value)}", f"{int(value):,}"} if value == int(value) else {str(value)}
+        case _:
+            return {f"`{value}`"}
+
+
+def test_every_setting_is_listed_with_its_default_and_its_flag(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = re.findall(
+        r"^\| `([a-z_.]+)` \| (.*?) \| (.*?) ?\| ",
+        (REFERENCE / "settings.md").read_text(),
+        re.MULTILINE,
+    )
+    values = Settings.read(tmp_path).values
+    flags = {
+        name: f"`--{word.replace('_', '-')}`"
+        for word in vars(cli.command_parser().parse_args(["up"]))
+        for name in settings_set_by(word)
+    }
+
+    wrong = [
+        name
+        for name, default, flag in rows
+        if default not in default_shown(name, values[name]) or flag != flags.get(name, "")
+    ]
+    assert wrong == []
+    assert len(flags) > 8
+
+
+def settings_set_by(word: str) -> list[str]:
+    """Return the settings that a flag of ``aioflow up`` sets, by its name in the arguments."""
+    arguments = cli.command_parser().parse_args(["up"])
+    if word == "home":
+        return ["home"]
+    setattr(arguments, word, mark := object())
+    return [name for name, value in _settings_of(arguments).items() if value is mark]
 
 
 def test_every_state_and_kind_of_wait_is_listed():

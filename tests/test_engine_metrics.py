@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import resource
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,8 +13,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from aioflow.engine.metrics import Histogram, Measures
-from aioflow.executors.host_inspection import HostLoad, resident_bytes
+from aioflow.executors.host_inspection import HostLoad
 from aioflow.model.timestamps import Moment
+from aioflow.processes.memory import resident_bytes
 from aioflow.protocol.inputs import TimerFired
 from aioflow.protocol.reports import TriggerFired
 from aioflow.web.metrics import exposition
@@ -56,6 +59,18 @@ def test_a_clock_that_was_set_back_makes_no_negative_latency():
 
 def test_a_process_that_is_gone_has_no_memory():
     assert resident_bytes(None) == resident_bytes(NOBODY) == 0
+
+
+def test_without_a_free_descriptor_no_memory_is_reported():
+    mine = resident_bytes(os.getpid())
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        found = resident_bytes(os.getpid())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    assert (mine > 2**20, found) == (True, 0)
 
 
 async def families(n):

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from contextlib import asynccontextmanager
 
 import pytest
 from opentelemetry import trace as otel
-from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.id_generator import IdGenerator
 
 from aioflow.errors import SettingsError
 from aioflow.model.dag import DagSpec, RetryPolicy, TaskSpec
 from aioflow.model.ids import span_id, trace_id, traceparent
 from aioflow.protocol.commands import RunInfo, StartTask
 from aioflow.telemetry import tracing
-from aioflow.telemetry.otel_export import PresetIds, SpanMaker, open_export
+from aioflow.telemetry.otel_export import SpanMaker, open_export
 from aioflow.telemetry.tracing import Span, Traces
 from aioflow.worker.task.body import use_span
 from tests.executors.processes import running
@@ -32,19 +32,12 @@ ONE = DagSpec(
 )
 
 
-class TheirIds(PresetIds, IdGenerator):
-    pass
-
-
 class Tracer:
     """Traces that end in memory."""
 
     def __init__(self) -> None:
-        ids = TheirIds()
-        provider = TracerProvider(id_generator=ids)
         self.exporter = InMemorySpanExporter()
-        provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.traces = Traces(SpanMaker(provider.get_tracer("test"), ids).make)
+        self.traces = Traces(SpanMaker([SimpleSpanProcessor(self.exporter)]).make)
 
     def spans(self, name=None):
         found = self.exporter.get_finished_spans()
@@ -223,6 +216,14 @@ def test_an_exporter_that_is_not_installed_is_told(monkeypatch):
 
     with pytest.raises(SettingsError, match=r"no exporter 'nonsense'.*aioflow-engine\[otel\]"):
         open_export()
+
+
+def test_an_sdk_that_is_not_installed_is_told(monkeypatch):
+    monkeypatch.delitem(sys.modules, "aioflow.telemetry.otel_export")
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+
+    with pytest.raises(SettingsError, match=r"needs an SDK of OpenTelemetry.*\[otel\]"):
+        importlib.import_module("aioflow.telemetry.otel_export")
 
 
 def test_no_exporter_at_all_is_fine(monkeypatch):

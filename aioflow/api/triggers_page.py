@@ -29,11 +29,12 @@ from aioflow.clock import Clock
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Fire
 from aioflow.errors import StoreSlow, UnknownEvent
-from aioflow.executors.host_inspection import HostLoad, resident_bytes
+from aioflow.executors.host_inspection import HostLoad
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import RunRow, TriggerRow
 from aioflow.model.timestamps import Timestamp
 from aioflow.model.triggers import ASSETS
+from aioflow.processes.memory import resident_bytes
 from aioflow.store.ui_protocol import AGE_SECONDS, WaitCount
 
 __all__ = (

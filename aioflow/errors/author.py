@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from typing import Self
 
-from aioflow.errors.root import AioflowError
+from aioflow.errors.root import AioflowError, MessageTemplate
 
 __all__ = (
     "AirflowImport",
@@ -84,7 +84,7 @@ class CycleError(DagError):
         self.path = path
 
 
-class PoolTooNarrow(DagError):
+class PoolTooNarrow(DagError, MessageTemplate):
     """A task needs more slots than its pool has, so it would never start.
 
     Attributes:
@@ -92,16 +92,16 @@ class PoolTooNarrow(DagError):
     """
 
     code = "dag.pool_too_narrow"
+    message = (
+        "task {task} takes {slots} slots of pool {pool!r}, which has {size}: it can never start"
+    )
+    task: str
+    slots: int
+    pool: str
+    size: int
 
-    def __init__(self, task: str, slots: int, pool: str, size: int) -> None:
-        super().__init__(
-            f"task {task} takes {slots} slots of pool {pool!r}, which has {size}: "
-            "it can never start"
-        )
-        self.task = task
 
-
-class DuplicateDag(DagError):
+class DuplicateDag(DagError, MessageTemplate):
     """Two DAGs have the same id.
 
     Attributes:
@@ -110,55 +110,51 @@ class DuplicateDag(DagError):
     """
 
     code = "dag.duplicate_dag"
-
-    def __init__(self, dag_id: str, first: str) -> None:
-        super().__init__(f"DAG {dag_id!r} is defined in {first} already; rename one of them")
-        self.dag_id = dag_id
-        self.first = first
+    message = "DAG {dag_id!r} is defined in {first} already; rename one of them"
+    dag_id: str
+    first: str
 
 
-class DuplicateTask(DagError):
+class DuplicateTask(DagError, MessageTemplate):
     """Two tasks of one DAG have the same id."""
 
     code = "dag.duplicate_task"
-
-    def __init__(self, dag_id: str, task_id: str) -> None:
-        super().__init__(
-            f"DAG {dag_id!r} has two tasks named {task_id!r}; "
-            "give one another name with .override(task_id=...)"
-        )
-        self.dag_id = dag_id
-        self.task_id = task_id
+    message = (
+        "DAG {dag_id!r} has two tasks named {task_id!r}; "
+        "give one another name with .override(task_id=...)"
+    )
+    dag_id: str
+    task_id: str
 
 
-class UnknownParent(DagError):
+class UnknownParent(DagError, MessageTemplate):
     """A task depends on a parent that is not part of its DAG."""
 
     code = "dag.unknown_parent"
-
-    def __init__(self, task_id: str, parent: str) -> None:
-        super().__init__(
-            f"task {task_id!r} depends on {parent!r}, which its DAG does not have; "
-            "call the parent inside the same @dag body"
-        )
-        self.task_id = task_id
-        self.parent = parent
+    message = (
+        "task {task_id!r} depends on {parent!r}, which its DAG does not have; "
+        "call the parent inside the same @dag body"
+    )
+    task_id: str
+    parent: str
 
 
-class EdgeMisfit(DagError):
+class EdgeMisfit(DagError, MessageTemplate):
     """The annotation of an argument does not accept the value that is passed to it.
 
     The value may be the result of a parent, a parameter of the DAG, or a literal in the file.
     """
 
     code = "dag.edge"
-
-    def __init__(self, task_id: str, name: str, wanted: str, source: str, given: str) -> None:
-        super().__init__(
-            f"task {task_id!r} takes {name}: {wanted}, but {source} gives it {given}; mend "
-            "one of the annotations, or what is passed"
-        )
-        self.task_id = task_id
+    message = (
+        "task {task_id!r} takes {name}: {wanted}, but {source} gives it {given}; mend "
+        "one of the annotations, or what is passed"
+    )
+    task_id: str
+    name: str
+    wanted: str
+    source: str
+    given: str
 
 
 class ReferenceMisused(DagError):

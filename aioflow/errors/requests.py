@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioflow.errors.root import AioflowError
+from aioflow.errors.root import AioflowError, MessageTemplate
 
 __all__ = (
     "AccountExists",
@@ -75,79 +75,61 @@ class BackfillRefused(RequestError):
     code = "request.backfill"
 
 
-class UnknownBackfill(RequestError):
+class UnknownBackfill(RequestError, MessageTemplate):
     """No active backfill has this number."""
 
     code = "request.unknown_backfill"
-
-    def __init__(self, backfill_no: int) -> None:
-        super().__init__(f"there is no backfill {backfill_no}; see `aioflow backfills list`")
-        self.backfill_no = backfill_no
+    message = "there is no backfill {backfill_no}; see `aioflow backfills list`"
+    backfill_no: int
 
 
-class UnknownEvent(RequestError):
+class UnknownEvent(RequestError, MessageTemplate):
     """No stored event has this number."""
 
     code = "request.unknown_event"
-
-    def __init__(self, event_no: int) -> None:
-        super().__init__(f"there is no event {event_no}; see `aioflow events list`")
-        self.event_no = event_no
+    message = "there is no event {event_no}; see `aioflow events list`"
+    event_no: int
 
 
-class UnknownNode(RequestError):
+class UnknownNode(RequestError, MessageTemplate):
     """This daemon runs no node with this number."""
 
     code = "request.unknown_node"
-
-    def __init__(self, node_no: int) -> None:
-        super().__init__(f"there is no node {node_no} here; see `aioflow nodes list`")
-        self.node_no = node_no
+    message = "there is no node {node_no} here; see `aioflow nodes list`"
+    node_no: int
 
 
-class UnknownTrigger(RequestError):
+class UnknownTrigger(RequestError, MessageTemplate):
     """No waiting trigger has this number; it may have fired."""
 
     code = "request.unknown_trigger"
-
-    def __init__(self, trigger_no: int) -> None:
-        super().__init__(
-            f"there is no trigger {trigger_no} that waits; see `aioflow triggers list`"
-        )
-        self.trigger_no = trigger_no
+    message = "there is no trigger {trigger_no} that waits; see `aioflow triggers list`"
+    trigger_no: int
 
 
-class UnknownClass(RequestError):
+class UnknownClass(RequestError, MessageTemplate):
     """No trigger of this class has blocked its process since the daemon started."""
 
     code = "request.unknown_class"
-
-    def __init__(self, class_path: str) -> None:
-        super().__init__(
-            f"no trigger of class {class_path!r} has held up its host; see `aioflow triggers slow`"
-        )
-        self.class_path = class_path
+    message = "no trigger of class {class_path!r} has held up its host; see `aioflow triggers slow`"
+    class_path: str
 
 
-class UnknownVersion(RequestError):
+class UnknownVersion(RequestError, MessageTemplate):
     """The DAG has no such version, or the version was deleted."""
 
     code = "request.unknown_version"
-
-    def __init__(self, dag_id: str, version: str) -> None:
-        super().__init__(f"DAG {dag_id!r} has no version {version!r}")
-        self.dag_id = dag_id
-        self.version = version
+    message = "DAG {dag_id!r} has no version {version!r}"
+    dag_id: str
+    version: str
 
 
-class UnknownRun(RequestError):
+class UnknownRun(RequestError, MessageTemplate):
     """No run has this id."""
 
     code = "request.unknown_run"
-
-    def __init__(self, run_id: str) -> None:
-        super().__init__(f"there is no run {run_id!r}; see `aioflow runs list`")
-        self.run_id = run_id
+    message = "there is no run {run_id!r}; see `aioflow runs list`"
+    run_id: str
 
 
 class UnknownTask(RequestError):
@@ -181,24 +163,21 @@ class UnknownRound(RequestError):
         self.begun = begun
 
 
-class RunQuarantined(RequestError):
+class RunQuarantined(RequestError, MessageTemplate):
     """The run is quarantined: its rows are damaged, or the engine fails when it processes them."""
 
     code = "request.run_quarantined"
+    message = "run {run_id!r} is in quarantine: {reason}"
+    run_id: str
+    reason: str
 
-    def __init__(self, run_id: str, reason: str) -> None:
-        super().__init__(f"run {run_id!r} is in quarantine: {reason}")
-        self.run_id = run_id
 
-
-class RunExists(RequestError):
+class RunExists(RequestError, MessageTemplate):
     """A run with this id already exists, and was created by a different request."""
 
     code = "request.run_exists"
-
-    def __init__(self, run_id: str) -> None:
-        super().__init__(f"run {run_id!r} exists already; choose another --run-id")
-        self.run_id = run_id
+    message = "run {run_id!r} exists already; choose another --run-id"
+    run_id: str
 
 
 class RunBeingDeleted(RequestError):
@@ -244,53 +223,43 @@ class BadValue(RequestError):
     code = "request.value"
 
 
-class NoSuchValue(RequestError):
+class NoSuchValue(RequestError, MessageTemplate):
     """No secret, connection or variable of this name is stored."""
 
     code = "request.unknown_value"
-
-    def __init__(self, kind: str, name: str) -> None:
-        super().__init__(f"there is no {kind} {name!r}; see `aioflow {kind}s list`")
-        self.kind = kind
-        self.name = name
+    message = "there is no {kind} {name!r}; see `aioflow {kind}s list`"
+    kind: str
+    name: str
 
 
-class DagPresent(RequestError):
+class DagPresent(RequestError, MessageTemplate):
     """A DAG cannot be deleted while a file defines it."""
 
     code = "request.dag_present"
-
-    def __init__(self, dag_id: str, file: str) -> None:
-        super().__init__(
-            f"DAG {dag_id!r} is defined in {file}; delete it, or take the DAG out of it, first"
-        )
-        self.dag_id = dag_id
-        self.file = file
+    message = "DAG {dag_id!r} is defined in {file}; delete it, or take the DAG out of it, first"
+    dag_id: str
+    file: str
 
 
-class DagRunning(RequestError):
+class DagRunning(RequestError, MessageTemplate):
     """A DAG cannot be deleted while runs of it are active."""
 
     code = "request.dag_running"
-
-    def __init__(self, dag_id: str, runs: int) -> None:
-        super().__init__(
-            f"{runs} active runs of DAG {dag_id!r}; cancel them, or wait until they have ended: "
-            f"`aioflow runs list --dag {dag_id}`"
-        )
-        self.dag_id = dag_id
-        self.runs = runs
+    message = (
+        "{runs} active runs of DAG {dag_id!r}; cancel them, or wait until they have ended: "
+        "`aioflow runs list --dag {dag_id}`"
+    )
+    dag_id: str
+    runs: int
 
 
-class DagBroken(RequestError):
+class DagBroken(RequestError, MessageTemplate):
     """The DAG's file fails to import, and no earlier working version is stored."""
 
     code = "request.dag_broken"
-
-    def __init__(self, dag_id: str, reason: str) -> None:
-        super().__init__(f"DAG {dag_id!r} cannot run: {reason}; fix its file, or restore it")
-        self.dag_id = dag_id
-        self.reason = reason
+    message = "DAG {dag_id!r} cannot run: {reason}; fix its file, or restore it"
+    dag_id: str
+    reason: str
 
 
 class VersionDiffers(RequestError):
@@ -311,20 +280,18 @@ class VersionDiffers(RequestError):
         self.version = version
 
 
-class TimetableAway(RequestError):
+class TimetableAway(RequestError, MessageTemplate):
     """Fire times come from a custom timetable, and no process is available to evaluate it."""
 
     code = "request.timetable_away"
-
-    def __init__(self, dag_id: str) -> None:
-        super().__init__(
-            f"the timetable of DAG {dag_id!r} cannot be evaluated now: its host is just being "
-            "started; ask again in a moment"
-        )
-        self.dag_id = dag_id
+    message = (
+        "the timetable of DAG {dag_id!r} cannot be evaluated now: its host is just being "
+        "started; ask again in a moment"
+    )
+    dag_id: str
 
 
-class TimetableFailed(RequestError):
+class TimetableFailed(RequestError, MessageTemplate):
     """A custom timetable raised an exception, or returned invalid fire times.
 
     Attributes:
@@ -332,17 +299,16 @@ class TimetableFailed(RequestError):
     """
 
     code = "request.timetable_failed"
+    message = (
+        "the timetable of DAG {dag_id!r} cannot compute its next fire time: {reason}; "
+        "fix it in {file}, `aioflow dags next {dag_id}` evaluates its newest version"
+    )
+    dag_id: str
+    reason: str
+    file: str
 
-    def __init__(self, dag_id: str, reason: str, file: str) -> None:
-        super().__init__(
-            f"the timetable of DAG {dag_id!r} cannot compute its next fire time: {reason}; "
-            f"fix it in {file}, `aioflow dags next {dag_id}` evaluates its newest version"
-        )
-        self.dag_id = dag_id
-        self.reason = reason
 
-
-class TimetableSilent(RequestError):
+class TimetableSilent(RequestError, MessageTemplate):
     """A custom timetable did not answer in time, or crashed the process that evaluated it.
 
     Attributes:
@@ -350,29 +316,25 @@ class TimetableSilent(RequestError):
     """
 
     code = "request.timetable_silent"
-
-    def __init__(self, dag_id: str, reason: str) -> None:
-        super().__init__(
-            f"the timetable of DAG {dag_id!r} did not compute its next fire time: {reason}; "
-            "its `next_after` has to return at once, see `aioflow triggers slow`"
-        )
-        self.dag_id = dag_id
-        self.reason = reason
+    message = (
+        "the timetable of DAG {dag_id!r} did not compute its next fire time: {reason}; "
+        "its `next_after` has to return at once, see `aioflow triggers slow`"
+    )
+    dag_id: str
+    reason: str
 
 
-class KeyNotTaken(RequestError):
+class KeyNotTaken(RequestError, MessageTemplate):
     """The request has an idempotency key, but this endpoint accepts none.
 
     It stores only a digest of the secret, so a repeated request could not get the same answer.
     """
 
     code = "request.key_not_taken"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "no Idempotency-Key is accepted here: only a digest of the secret is stored, so the "
-            "same response cannot be repeated; omit it, a name in use is refused anyway"
-        )
+    message = (
+        "no Idempotency-Key is accepted here: only a digest of the secret is stored, so the "
+        "same response cannot be repeated; omit it, a name in use is refused anyway"
+    )
 
 
 class AccountRefused(RequestError):
@@ -381,75 +343,61 @@ class AccountRefused(RequestError):
     code = "request.account"
 
 
-class AccountExists(RequestError):
+class AccountExists(RequestError, MessageTemplate):
     """A user with this name already exists."""
 
     code = "request.account_exists"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"there is a user {name!r} already; see `aioflow users list`")
-        self.name = name
+    message = "there is a user {name!r} already; see `aioflow users list`"
+    name: str
 
 
-class UnknownAccount(RequestError):
+class UnknownAccount(RequestError, MessageTemplate):
     """No user has this name."""
 
     code = "request.unknown_account"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"there is no user {name!r}; see `aioflow users list`")
-        self.name = name
+    message = "there is no user {name!r}; see `aioflow users list`"
+    name: str
 
 
-class TokenExists(RequestError):
+class TokenExists(RequestError, MessageTemplate):
     """A valid token with this name already exists."""
 
     code = "request.token_exists"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"there is a token {name!r} already; revoke it, or use another name")
-        self.name = name
+    message = "there is a token {name!r} already; revoke it, or use another name"
+    name: str
 
 
-class UnknownToken(RequestError):
+class UnknownToken(RequestError, MessageTemplate):
     """No token has this number."""
 
     code = "request.unknown_token"
-
-    def __init__(self, token_no: int) -> None:
-        super().__init__(f"there is no token {token_no}; see `aioflow tokens list`")
-        self.token_no = token_no
+    message = "there is no token {token_no}; see `aioflow tokens list`"
+    token_no: int
 
 
-class UnknownLogin(RequestError):
+class UnknownLogin(RequestError, MessageTemplate):
     """No session has this number; it may have ended."""
 
     code = "request.unknown_session"
-
-    def __init__(self, login_no: int) -> None:
-        super().__init__(f"there is no session {login_no}; it may have ended")
-        self.login_no = login_no
+    message = "there is no session {login_no}; it may have ended"
+    login_no: int
 
 
-class LoginFailed(RequestError):
+class LoginFailed(RequestError, MessageTemplate):
     """Login failed: wrong name or password, or a disabled user. The message does not say which."""
 
     code = "request.login"
-
-    def __init__(self) -> None:
-        super().__init__("the name or the password is wrong")
+    message = "the name or the password is wrong"
 
 
-class WrongPassword(RequestError):
+class WrongPassword(RequestError, MessageTemplate):
     """A password change failed: the current password is wrong, or there is no such user."""
 
     code = "request.password"
-
-    def __init__(self) -> None:
-        super().__init__("the name or the current password is wrong")
+    message = "the name or the current password is wrong"
 
 
-class TooManyLogins(RequestError):
+class TooManyLogins(RequestError, MessageTemplate):
     """Too many recent logins failed, or too many are waiting to be checked.
 
     Attributes:
@@ -457,30 +405,24 @@ class TooManyLogins(RequestError):
     """
 
     code = "request.login_rate"
-
-    def __init__(self, again_seconds: int) -> None:
-        super().__init__(f"too many logins have failed; try again in {again_seconds} s")
-        self.again_seconds = again_seconds
+    message = "too many logins have failed; try again in {again_seconds} s"
+    again_seconds: int
 
 
-class Forbidden(RequestError):
+class Forbidden(RequestError, MessageTemplate):
     """The caller is authenticated, but its role does not allow the request."""
 
     code = "request.forbidden"
-
-    def __init__(self, role: str, needed: str) -> None:
-        super().__init__(f"that needs the role {needed}; this is {role}")
-        self.role = role
-        self.needed = needed
+    message = "that needs the role {needed}; this is {role}"
+    role: str
+    needed: str
 
 
-class OutOfScope(RequestError):
+class OutOfScope(RequestError, MessageTemplate):
     """The scopes of the token do not cover the request.
 
     The same error is raised whether the requested object exists or not.
     """
 
     code = "request.scope"
-
-    def __init__(self) -> None:
-        super().__init__("this token does not permit that; its scopes name other DAGs")
+    message = "this token does not permit that; its scopes name other DAGs"

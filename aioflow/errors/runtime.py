@@ -5,7 +5,7 @@ An error in user code ends one try, not the daemon.
 
 from __future__ import annotations
 
-from aioflow.errors.root import AioflowError
+from aioflow.errors.root import AioflowError, MessageTemplate
 
 __all__ = (
     "BatchRefused",
@@ -72,15 +72,13 @@ class HomeUnusable(AioflowError):
         self.why = why
 
 
-class PortInUse(AioflowError):
+class PortInUse(AioflowError, MessageTemplate):
     """The address of the web server is already in use."""
 
     code = "web.port_in_use"
-
-    def __init__(self, host: str, port: int) -> None:
-        super().__init__(f"{host}:{port} is in use; choose another with --port (0 = any)")
-        self.host = host
-        self.port = port
+    message = "{host}:{port} is in use; choose another with --port (0 = any)"
+    host: str
+    port: int
 
 
 class DaemonAway(AioflowError):
@@ -99,16 +97,14 @@ class DaemonAway(AioflowError):
         self.home = home
 
 
-class DaemonStopping(AioflowError):
+class DaemonStopping(AioflowError, MessageTemplate):
     """The daemon is shutting down and executes no more requests.
 
     The last request may or may not have been executed.
     """
 
     code = "daemon.stopping"
-
-    def __init__(self) -> None:
-        super().__init__("the daemon is stopping; retry when it runs, with the same key or run id")
+    message = "the daemon is stopping; retry when it runs, with the same key or run id"
 
 
 class SettingsError(AioflowError):
@@ -155,7 +151,7 @@ class SyncFailed(StoreError):
     code = "store.sync"
 
 
-class StoreSlow(StoreError):
+class StoreSlow(StoreError, MessageTemplate):
     """A query exceeded its time limit and was abandoned.
 
     Attributes:
@@ -163,13 +159,11 @@ class StoreSlow(StoreError):
     """
 
     code = "store.slow"
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(
-            f"the database did not answer within {seconds:g} s; narrow the query: "
-            "name a DAG or a run, or ask for a smaller page"
-        )
-        self.seconds = seconds
+    message = (
+        "the database did not answer within {seconds:g} s; narrow the query: "
+        "name a DAG or a run, or ask for a smaller page"
+    )
+    seconds: float
 
 
 class BatchRefused(StoreError):
@@ -228,7 +222,7 @@ class StepFailed(TaskError):
         self.type = type_name
 
 
-class CallCutShort(TaskError):
+class CallCutShort(TaskError, MessageTemplate):
     """A task cancelled one of its own durable calls, or ended while one was in flight.
 
     Attributes:
@@ -236,16 +230,14 @@ class CallCutShort(TaskError):
     """
 
     code = "task.call_cut_short"
-
-    def __init__(self, called: str) -> None:
-        super().__init__(
-            f"{called} was cut short by the task itself; when the task runs again that would come "
-            "out differently: give wait() a timeout=, and await the call in the task's own body"
-        )
-        self.called = called
+    message = (
+        "{called} was cut short by the task itself; when the task runs again that would come "
+        "out differently: give wait() a timeout=, and await the call in the task's own body"
+    )
+    called: str
 
 
-class CallMismatch(TaskError):
+class CallMismatch(TaskError, MessageTemplate):
     """A re-run of a task made a different durable call than the one recorded at this position.
 
     Attributes:
@@ -254,17 +246,16 @@ class CallMismatch(TaskError):
     """
 
     code = "task.call_mismatch"
+    message = (
+        "durable call {ordinal} was {recorded} and is {called} now; a task that waits must "
+        "make the same calls in the same order each time: put what may differ into step()"
+    )
+    ordinal: int
+    recorded: str
+    called: str
 
-    def __init__(self, ordinal: int, recorded: str, called: str) -> None:
-        super().__init__(
-            f"durable call {ordinal} was {recorded} and is {called} now; a task that waits must "
-            "make the same calls in the same order each time: put what may differ into step()"
-        )
-        self.recorded = recorded
-        self.called = called
 
-
-class DagRunFailed(TaskError):
+class DagRunFailed(TaskError, MessageTemplate):
     """A run started by ``run_dag`` has failed or was cancelled.
 
     Attributes:
@@ -274,12 +265,10 @@ class DagRunFailed(TaskError):
     """
 
     code = "task.dag_run_failed"
-
-    def __init__(self, dag_id: str, run_id: str, state: str) -> None:
-        super().__init__(f"run {run_id!r} of DAG {dag_id!r} ended {state}")
-        self.dag_id = dag_id
-        self.run_id = run_id
-        self.state = state
+    message = "run {run_id!r} of DAG {dag_id!r} ended {state}"
+    dag_id: str
+    run_id: str
+    state: str
 
 
 class UnknownValue(TaskError):

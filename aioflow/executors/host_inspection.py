@@ -6,9 +6,7 @@ Fire times are computed by the timetables in the host: a few at a time, each wit
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import anyio
@@ -28,10 +26,7 @@ __all__ = (
     "FireTimePreviews",
     "HostLoad",
     "WatchLoad",
-    "resident_bytes",
 )
-
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class WatchLoad(NamedTuple):
@@ -64,16 +59,6 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     capacity: int = 0
     watches: Sequence[WatchLoad] | None = None
-
-
-def resident_bytes(pid: int | None) -> int:
-    """Return the resident memory of a process; 0 if there is no process."""
-    if pid is None:
-        return 0
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * _PAGE_BYTES
-    except (OSError, IndexError, ValueError):
-        return 0  # it has just ended, or this machine has no /proc
 
 
 DESCRIPTION_SECONDS = 0.5

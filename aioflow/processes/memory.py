@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
+import psutil
 
 from aioflow.clock import Clock
 
@@ -21,6 +22,7 @@ __all__ = (
     "ProcessHeadroom",
     "cgroup_files",
     "memory_limit_bytes",
+    "resident_bytes",
 )
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -53,6 +55,17 @@ def cgroup_files(version_2: str, version_1: str, root: Path = CGROUPS) -> Iterat
         elif not controllers:
             yield root / inside / version_2
             yield root / version_2
+
+
+def resident_bytes(pid: int | None) -> int:
+    """Return the resident memory of a process; 0 if there is none, or no free descriptor."""
+    if pid is None:
+        return 0
+    try:
+        resident: int = psutil.Process(pid).memory_info().rss
+    except (OSError, psutil.Error):
+        return 0
+    return resident
 
 
 SPAWN_RETRY_SECONDS = 1.0

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import re
-import resource
 import signal
 import socket
 import struct
@@ -17,15 +16,15 @@ from pathlib import Path
 
 import anyio
 import msgspec
+import psutil
 
 from aioflow._threads import in_thread
 from aioflow.clock import Clock
 from aioflow.filesystem import write_file
 from aioflow.model.states import Failure
-from aioflow.processes.memory import cgroup_files
+from aioflow.processes.memory import cgroup_files, resident_bytes
 from aioflow.processes.orphans import Record, kill_marked, read_start_ticks, reap_marked
 from aioflow.protocol.reports import Report
-from aioflow.worker import process_tree
 from aioflow.worker.link import Link, daemon_link
 
 __all__ = (
@@ -141,7 +140,6 @@ SWEEP_AGAIN_SECONDS = 1.0
 
 LAST_WORDS = 2_048
 _CHUNK = 64 * 1024
-_TICKS = os.sysconf("SC_CLK_TCK")
 _WORD = struct.Struct("=q")
 _MARKER = re.compile(rb"\x1e[0-9a-f]{16} \d+ \d+\n")
 _BLOCKED = re.compile(rb"\x1e[0-9a-f]{16} stall [^\n]*\n")
@@ -254,16 +252,15 @@ class Child:
 
     def processor_seconds(self) -> float:
         """Return the processor time of all its threads; 0 once it has ended."""
-        found = process_tree.process_stat(self.pid)
-        return 0.0 if found is None else found.processor_ticks / _TICKS
+        try:
+            used = psutil.Process(self.pid).cpu_times()
+        except (OSError, psutil.Error):
+            return 0.0
+        return used.user + used.system
 
     def memory_bytes(self) -> int:
         """Return its resident memory; 0 once it has ended."""
-        try:
-            fields = Path(f"/proc/{self.pid}/statm").read_text().split()
-        except OSError:
-            return 0
-        return int(fields[1]) * resource.getpagesize()
+        return resident_bytes(self.pid)
 
     # ── for Children only ───────────────────────────────────────────────────────────────
 

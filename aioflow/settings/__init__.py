@@ -1,8 +1,10 @@
-"""The settings of a daemon, and the paths in its home.
+"""The settings of a daemon: the declaration of each, and the paths in its home.
 
-Settings are read once, from ``HOME/aioflow.toml``, then the environment, then flags. Later sources
-override earlier ones. Reading them is slow, because ``reading`` imports pydantic, so only the
-commands that need it import it.
+Each setting is declared once, by a field of ``Settings``: its type, default, limits, and name in
+the file. ``reading`` builds the structure of the file from these fields. Settings are read once,
+from ``HOME/aioflow.toml``, then the environment, then flags. Later sources override earlier ones.
+Reading them is slow, because ``reading`` imports pydantic, so only the commands that need it
+import it.
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -23,6 +25,7 @@ __all__ = (
     "NO_SETTINGS",
     "PREFIX",
     "SOCKET_PATH_LIMIT",
+    "Setting",
     "Settings",
     "database_url",
     "find_home",
@@ -38,6 +41,70 @@ NO_SETTINGS = frozenset({"AIOFLOW_HOME", "AIOFLOW_TOKEN", "AIOFLOW_DEBUG", "AIOF
 
 SOCKET_PATH_LIMIT = 100
 """Bytes. The kernel allows 107; a longer path is replaced by one under ``/tmp``."""
+
+
+class Setting:
+    """Metadata of a field of ``Settings`` that is read from the file, a variable or a flag.
+
+    Args:
+        name: Name in the file, with its section: ``web.port``.
+        split: Reads the text of a variable, and checks the parts; for settings with several parts.
+        limits: Constraints, as of ``pydantic.Field``.
+    """
+
+    def __init__(
+        self, name: str, split: Callable[[object], object] | None = None, **limits: Any
+    ) -> None:
+        self.name = name
+        self.split = split
+        self.limits = limits
+
+
+def _folders(value: object) -> object:
+    if isinstance(value, str):
+        return tuple(part for part in value.split(os.pathsep) if part)
+    return value
+
+
+def _parts(value: object) -> object:
+    """Split a comma-separated text. Return any other value unchanged."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+def _networks(value: object) -> object:
+    value = _parts(value)
+    if isinstance(value, tuple | list):
+        for part in value:
+            if ipaddress.ip_network(str(part)).prefixlen == 0:
+                raise ValueError("this matches every address")
+    return value
+
+
+def _variables(value: object) -> object:
+    value = _parts(value)
+    if isinstance(value, tuple | list):
+        for part in value:
+            if not str(part) or "=" in str(part) or str(part).startswith(PREFIX):
+                raise ValueError(f"{part!r} cannot be passed to child processes")
+    return value
+
+
+def _addresses(value: object) -> object:
+    value = _parts(value)
+    if isinstance(value, tuple | list) and not all("@" in str(part) for part in value):
+        raise ValueError("these are not addresses")
+    return value
+
+
+_DAY = 86_400
+_YEAR = 31_536_000
+_CENTURY_DAYS = 36_500
+
+
+def _days(name: str) -> Setting:
+    return Setting(f"retention.{name}", ge=0, le=_CENTURY_DAYS, allow_inf_nan=False)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,51 +127,67 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     home: Path
-    dags: tuple[Path, ...]
-    db: str
-    durability: Literal["full", "normal"] = "full"
-    db_wait_seconds: float = 300.0
-    host: str = "127.0.0.1"
-    port: int = 8793
-    allow_remote: bool = False
-    trusted_proxies: tuple[str, ...] = ()
-    cpu_slots: int = 1
-    async_slots: int = 1_000
-    trigger_capacity: int = 100_000
-    children_env: tuple[str, ...] = ()
-    hosts_health_seconds: float = 30.0
-    hosts_memory_limit_bytes: int = 2 * 1024**3
-    hosts_stall_seconds: float = 0.1
-    grace_seconds: float = 10.0
-    until_idle: bool = False
-    log_level: str = "info"
-    log_format: Literal["auto", "pretty", "json"] = "auto"
-    log_cap_bytes: int = 10 * 1024 * 1024
-    parse_timeout_seconds: float = 30.0
-    parse_look_seconds: float = 5.0
-    parse_pause_seconds: float = 1.0
-    parse_processes: int = 6
-    default_deferrable: bool | None = None
-    default_tries: int = 3
-    callback_processes: int = 2
-    callbacks_per_second: float = 100.0
-    callback_timeout_seconds: float = 60.0
-    alert_webhook: str = ""
-    alert_webhook_secret: str = ""
-    alert_signing_secret: str = ""
-    alert_email: tuple[str, ...] = ()
-    alert_sender: str = ""
-    alert_connection: str = "smtp"
-    retries_per_run: int = 0
-    retries_per_pool: int = 0
-    schedule_late_seconds: float = 300.0
-    export_traces: bool = False
-    keep_runs_days: float = 0.0
-    keep_events_days: float = 90.0
-    keep_journal_days: float = 7.0
-    keep_logs_days: float = 30.0
-    keep_versions_days: float = 30.0
-    keep_audit_days: float = 365.0
+    dags: Annotated[tuple[Path, ...], Setting("dags", _folders)]
+    db: Annotated[str, Setting("db.url")]
+    durability: Annotated[Literal["full", "normal"], Setting("db.durability")] = "full"
+    db_wait_seconds: Annotated[
+        float, Setting("db.wait_seconds", ge=0, le=_DAY, allow_inf_nan=False)
+    ] = 300.0
+    host: Annotated[str, Setting("web.host", min_length=1)] = "127.0.0.1"
+    port: Annotated[int, Setting("web.port", ge=0, le=65_535)] = 8793
+    allow_remote: Annotated[bool, Setting("web.allow_remote")] = False
+    trusted_proxies: Annotated[tuple[str, ...], Setting("web.trusted_proxies", _networks)] = ()
+    cpu_slots: Annotated[int, Setting("slots.cpu", ge=1, le=4_096)] = msgspec.field(
+        default_factory=lambda: os.cpu_count() or 1
+    )
+    async_slots: Annotated[int, Setting("slots.async", ge=1, le=1_000_000)] = 1_000
+    trigger_capacity: Annotated[int, Setting("triggers.capacity", ge=1, le=10_000_000)] = 100_000
+    children_env: Annotated[tuple[str, ...], Setting("children.env", _variables)] = ()
+    hosts_health_seconds: Annotated[float, Setting("hosts.health_seconds", ge=1, le=_DAY)] = 30.0
+    hosts_memory_limit_bytes: Annotated[int, Setting("hosts.memory_limit_bytes", ge=0)] = (
+        2 * 1024**3
+    )
+    hosts_stall_seconds: Annotated[float, Setting("hosts.stall_seconds", ge=0.01, le=_DAY)] = 0.1
+    grace_seconds: Annotated[float, Setting("daemon.grace_seconds", ge=0, le=_DAY)] = 10.0
+    until_idle: Annotated[bool, Setting("daemon.until_idle")] = False
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], Setting("log.level")] = (
+        "info"
+    )
+    log_format: Annotated[Literal["auto", "pretty", "json"], Setting("log.format")] = "auto"
+    log_cap_bytes: Annotated[int, Setting("log.cap_bytes", ge=1_024)] = 10 * 1024 * 1024
+    parse_timeout_seconds: Annotated[float, Setting("parse.timeout_seconds", gt=0, le=3_600)] = 30.0
+    parse_look_seconds: Annotated[float, Setting("parse.look_seconds", ge=0.1, le=_DAY)] = 5.0
+    parse_pause_seconds: Annotated[
+        float, Setting("parse.pause_seconds", ge=0, le=_DAY, allow_inf_nan=False)
+    ] = 1.0
+    parse_processes: Annotated[int, Setting("parse.processes", ge=2, le=256)] = 6
+    default_deferrable: Annotated[bool | None, Setting("operators.default_deferrable")] = None
+    default_tries: Annotated[int, Setting("default_tries", ge=1, le=1_000)] = 3
+    callback_processes: Annotated[int, Setting("callbacks.processes", ge=1, le=64)] = 2
+    callbacks_per_second: Annotated[float, Setting("callbacks.per_second", gt=0, le=100_000)] = (
+        100.0
+    )
+    callback_timeout_seconds: Annotated[
+        float, Setting("callbacks.timeout_seconds", ge=0.1, le=_DAY)
+    ] = 60.0
+    alert_webhook: Annotated[str, Setting("alerts.webhook", pattern=r"^(https?://.+)?$")] = ""
+    alert_webhook_secret: Annotated[str, Setting("alerts.webhook_secret")] = ""
+    alert_signing_secret: Annotated[str, Setting("alerts.signing_secret")] = ""
+    alert_email: Annotated[tuple[str, ...], Setting("alerts.email", _addresses)] = ()
+    alert_sender: Annotated[str, Setting("alerts.sender")] = ""
+    alert_connection: Annotated[str, Setting("alerts.connection")] = "smtp"
+    retries_per_run: Annotated[int, Setting("retries.per_run", ge=0)] = 0
+    retries_per_pool: Annotated[int, Setting("retries.per_pool", ge=0)] = 0
+    schedule_late_seconds: Annotated[
+        float, Setting("schedules.late_seconds", ge=0, le=_YEAR, allow_inf_nan=False)
+    ] = 300.0
+    export_traces: Annotated[bool, Setting("traces.export")] = False
+    keep_runs_days: Annotated[float, _days("runs_days")] = 0.0
+    keep_events_days: Annotated[float, _days("events_days")] = 90.0
+    keep_journal_days: Annotated[float, _days("journal_days")] = 7.0
+    keep_logs_days: Annotated[float, _days("logs_days")] = 30.0
+    keep_versions_days: Annotated[float, _days("versions_days")] = 30.0
+    keep_audit_days: Annotated[float, _days("audit_days")] = 365.0
     sources: dict[str, str] = {}
     values: dict[str, Any] = {}
     odd_variables: dict[str, str] = {}

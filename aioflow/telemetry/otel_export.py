@@ -1,14 +1,15 @@
-"""Export of spans with the OpenTelemetry API and the SDK that the user has installed.
+"""Export of spans with the OpenTelemetry SDK that the user has installed.
 
-Environment variables of OpenTelemetry (``OTEL_...``) select the destination.
+Environment variables of OpenTelemetry (``OTEL_...``) select the destination. Without an SDK, the
+import of this module raises ``SettingsError``.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import entry_points
-from typing import Any, Protocol
+from typing import Any
 
 from opentelemetry.context import Context
 from opentelemetry.trace import (
@@ -18,70 +19,67 @@ from opentelemetry.trace import (
     Status,
     StatusCode,
     TraceFlags,
-    Tracer,
     set_span_in_context,
 )
 
 from aioflow.errors import SettingsError
 from aioflow.telemetry.tracing import Span, Traces
 
-__all__ = ("PresetIds", "SpanMaker", "open_export")
-
 _HINT = "install aioflow-engine[otel], or set traces.export to false"
+
+try:
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.id_generator import IdGenerator
+except ImportError as exc:
+    raise SettingsError(f"traces.export needs an SDK of OpenTelemetry: {_HINT}") from exc
+
+__all__ = ("SpanMaker", "open_export")
+
 _CLOSE_MS = 5_000
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
-class Ids(Protocol):
-    """The source of span ids."""
+class SpanMaker(IdGenerator):
+    """Creates spans with their own ids, in one thread at a time: the SDK asks it for the next id.
 
-    def preset(self, trace: int, span: int) -> None:
-        """Set the ids of the next span."""
+    Args:
+        processors: Receive the spans.
+    """
 
-
-class PresetIds:
-    """An id generator of the SDK that returns preset ids. For one thread."""
-
-    def __init__(self) -> None:
+    def __init__(self, processors: Iterable[SpanProcessor]) -> None:
         self._next = (1, 1)
-
-    def preset(self, trace: int, span: int) -> None:
-        """See ``Ids``."""
-        self._next = (trace, span)
+        name = os.environ.get("OTEL_SERVICE_NAME") or "aioflow"
+        self._provider = TracerProvider(
+            resource=Resource.create({"service.name": name}),
+            id_generator=self,
+            shutdown_on_exit=False,
+        )
+        for processor in processors:
+            self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer("aioflow")
 
     def generate_trace_id(self) -> int:
-        """Return the preset trace id. The SDK calls this for a span without a parent."""
+        """Return the id of the next trace. The SDK calls this for a span without a parent."""
         return self._next[0]
 
     def generate_span_id(self) -> int:
-        """Return the preset span id. The SDK calls this for every span."""
+        """Return the id of the next span. The SDK calls this for every span."""
         return self._next[1]
 
     def is_trace_id_random(self) -> bool:
         """Return ``True``: the trace ids are hashes, which are as good as random."""
         return True
 
-
-class SpanMaker:
-    """Creates spans, in one thread at a time.
-
-    Args:
-        tracer: A tracer of a provider that takes its ids from ``ids``.
-    """
-
-    def __init__(self, tracer: Tracer, ids: Ids) -> None:
-        self._tracer = tracer
-        self._ids = ids
-
     def make(self, spans: Sequence[Span]) -> None:
         """Create spans, in order."""
         for span in spans:
-            self._ids.preset(span.trace, span.span)
+            self._next = (span.trace, span.span)
             context = Context()
             if span.parent:
-                context = set_span_in_context(
-                    NonRecordingSpan(_span_context(span.trace, span.parent))
-                )
+                parent = NonRecordingSpan(_span_context(span.trace, span.parent))
+                context = set_span_in_context(parent)
             made = self._tracer.start_span(
                 span.name,
                 context,
@@ -93,6 +91,11 @@ class SpanMaker:
                 made.set_status(Status(StatusCode.ERROR, span.error))
             made.end(max(span.ended, span.began) * 1_000)  # the clock may have been set back
 
+    def close(self) -> None:
+        """Send the remaining spans. Blocks."""
+        self._provider.force_flush(_CLOSE_MS)
+        self._provider.shutdown()
+
 
 def _span_context(trace: int, span: int) -> SpanContext:
     return SpanContext(trace, span, is_remote=False, trace_flags=_SAMPLED)
@@ -102,31 +105,10 @@ def open_export() -> tuple[Traces, Callable[[], None]]:
     """Return the traces, and a blocking function that sends the remaining spans at the end.
 
     Raises:
-        SettingsError: If the SDK or the selected exporter is not installed.
+        SettingsError: If the selected exporter is not installed.
     """
-    try:
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-        from opentelemetry.sdk.trace.id_generator import IdGenerator
-    except ImportError as exc:
-        raise SettingsError(f"traces.export needs an SDK of OpenTelemetry: {_HINT}") from exc
-
-    class TheirIds(PresetIds, IdGenerator):
-        """The same ids as a subclass of the SDK's class, which it requires."""
-
-    ids = TheirIds()
-    name = os.environ.get("OTEL_SERVICE_NAME") or "aioflow"
-    resource = Resource.create({"service.name": name})
-    provider = TracerProvider(resource=resource, id_generator=ids, shutdown_on_exit=False)
-    for exporter in _exporters():
-        provider.add_span_processor(BatchSpanProcessor(exporter))
-
-    def close() -> None:
-        provider.force_flush(_CLOSE_MS)
-        provider.shutdown()
-
-    return Traces(SpanMaker(provider.get_tracer("aioflow"), ids).make), close
+    maker = SpanMaker([BatchSpanProcessor(exporter) for exporter in _exporters()])
+    return Traces(maker.make), maker.close
 
 
 def _exporters() -> list[Any]:

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from aioflow.api import Api
 from aioflow.api.metrics import Metrics, Sizes
 from aioflow.engine.metrics import Histogram, Measures
-from aioflow.executors.host_inspection import resident_bytes
+from aioflow.processes.memory import resident_bytes
 
 __all__ = ("Exposition", "exposition")
 

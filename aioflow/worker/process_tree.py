@@ -40,7 +40,6 @@ class ProcessStat(NamedTuple):
     Attributes:
         is_zombie: It has ended, but its parent has not reaped it.
         start_ticks: Start time, in the kernel's clock ticks since boot.
-        processor_ticks: CPU time of its threads, in the same ticks.
     """
 
     is_zombie: bool
@@ -48,7 +47,6 @@ class ProcessStat(NamedTuple):
     group: int
     session: int
     start_ticks: int
-    processor_ticks: int
 
 
 def process_ids() -> Iterator[int]:
@@ -97,7 +95,6 @@ def process_stat(pid: int) -> ProcessStat | None:
         group=int(fields[2]),
         session=int(fields[3]),
         start_ticks=int(fields[19]),
-        processor_ticks=int(fields[11]) + int(fields[12]),
     )
 
 
