@@ -79,13 +79,6 @@ def _add_clear(verbs: Nouns) -> None:
     clear.add_argument("run_id", metavar="RUN")
     clear.add_argument("--task", action="append", default=[], metavar="TASK", help="not all of it")
     clear.add_argument("--map", type=index, default=-1, metavar="N", help="of a mapped task: which")
-    clear.add_argument(
-        "--round",
-        type=from_zero,
-        metavar="N",
-        help="of a task in a loop: have the loop go back to its round N, and on from there with "
-        "the value of the round before; else it begins anew",
-    )
     clear.add_argument("--downstream", action="store_true", help="and what comes after")
     clear.add_argument("--failed", action="store_true", help="of those only what failed")
     clear.add_argument(
@@ -315,8 +308,6 @@ def _clear(arguments: argparse.Namespace) -> int:
         "failed": arguments.failed,
         "latest": arguments.latest,
     }
-    if arguments.round is not None:
-        wanted["round"] = arguments.round
     answer = connect(arguments).post("runs", arguments.run_id, "clear", body=wanted)
     if arguments.json:
         print_json(answer)

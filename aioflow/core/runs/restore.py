@@ -193,7 +193,7 @@ class RunRestore:
             return
         if group is not None and row.map_index < group.width:
             group.note(row.map_index, row.state)
-        if group is None or group.is_loop:
+        if group is None:
             run.removed[row.task_no] = row.start_no
 
     def _count(self, row: TaskRow) -> None:
