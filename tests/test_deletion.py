@@ -24,9 +24,9 @@ from aioflow.protocol.requests import CancelRun, ClearTasks, CreateRun, DeleteRu
 from aioflow.results import result_path, write_value
 from aioflow.store import tables
 from aioflow.store.deletion import ERASED
-from aioflow.store.journal import compare_with_replay
 from aioflow.telemetry.task_log import LogKey, TaskLog
 from tests.databases import on_both_databases
+from tests.journal_replay import compare_with_replay
 from tests.test_engine import Node, node
 from tests.turns import until
 

@@ -45,9 +45,9 @@ from aioflow.protocol.requests import (
     ShowPools,
 )
 from aioflow.store import open_store
-from aioflow.store.journal import compare_with_replay
 from tests.databases import on_both_databases
 from tests.effects import EXECUTED
+from tests.journal_replay import compare_with_replay
 
 pytestmark = pytest.mark.timeout(180)
 

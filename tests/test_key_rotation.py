@@ -15,7 +15,7 @@ from aioflow.model.triggers import DagTriggerSpec
 from aioflow.protocol.inputs import FileParsed, HostUp
 from aioflow.protocol.reports import Deferred
 from aioflow.protocol.requests import CreateRun, Reencrypt
-from aioflow.store.journal import compare_with_replay
+from tests.journal_replay import compare_with_replay
 from tests.turns import until
 from tests.web.node import Node, node
 

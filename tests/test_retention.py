@@ -25,8 +25,8 @@ from aioflow.model.states import RunState
 from aioflow.model.triggers import ASSETS, AssetCondition, DagTriggerSpec
 from aioflow.protocol.inputs import FileParsed
 from aioflow.protocol.requests import CancelRun, CreateRun, EmitEvent, EraseVersions, SetPool
-from aioflow.store.journal import compare_with_replay
 from aioflow.telemetry.task_log import TaskLog
+from tests.journal_replay import compare_with_replay
 from tests.test_deletion import deleted_by, gone
 from tests.test_engine import Node, node
 

@@ -127,8 +127,8 @@ class MemoryStatsCollector:
         folded = len(memory.active_tasks) - len(lives)
         if folded > 0:
             found.states[TaskState.DEFERRED.label] += folded
-        for form, count in memory.packing.forms.counts():
-            found.deferred[kind_of(form.class_path)] += count
+        for shape, count in memory.packing.count_shapes():
+            found.deferred[kind_of(shape.class_path)] += count
         for some in _slices(lives):
             _count_tasks(some, found)
             yield

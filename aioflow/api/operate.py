@@ -68,19 +68,16 @@ class Actions(RunReader):
         downstream: bool = False,
         failed: bool = False,
         latest: bool = False,
-        number: int = -1,
         key: str | None = None,
     ) -> dict[str, Any]:
         """Clear tasks of a run so that they run again, by default all; see ``ClearTasks``.
 
-        ``number`` is the iteration that the loops of these tasks return to, ``key`` the idempotency
-        key.
+        ``key`` is the idempotency key.
 
         Raises:
             UnknownTask: If the run has no such task, or the task no such child.
-            UnknownRound: If the loop of a task has not begun that iteration.
             VersionDiffers: If the newest version is requested and differs too much.
-            RequestError: If the run is being ended, or the iteration does not apply to these tasks.
+            RequestError: If the run is being ended.
         """
         request = ClearTasks(
             run_id=run_id,
@@ -89,7 +86,6 @@ class Actions(RunReader):
             downstream=downstream,
             failed=failed,
             latest=latest,
-            round=number,
             key=checked_idempotency_key(key),
         )
         run = await self.run(run_id)

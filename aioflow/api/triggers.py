@@ -13,6 +13,7 @@ from aioflow.api.queries import PAGE, RunReader
 from aioflow.api.schemas import PolledWait, TriggerView, iso
 from aioflow.api.trigger_details import DETAIL_LENGTH
 from aioflow.core.state.memory import Memory
+from aioflow.core.state.packed import TaskShape
 from aioflow.core.triggers.assignment import is_stopped
 from aioflow.core.why import explain_dag_trigger, is_unwatched
 from aioflow.errors import RequestError
@@ -176,11 +177,11 @@ class TriggerReader:
         unhosted = stored.name.lower()
         if memory is None:
             return list(numbers) if state == unhosted else []
-        forms = _blocked_forms(memory)
+        shapes = _blocked_shapes(memory)
         found: list[TriggerNo] = []
         for first in range(0, len(numbers), _CONCURRENT_LOOKUPS):
             some = numbers[first : first + _CONCURRENT_LOOKUPS]
-            found += (n for n in some if (_blocked_state(n, forms, memory) or unhosted) == state)
+            found += (n for n in some if (_blocked_state(n, shapes, memory) or unhosted) == state)
             await checkpoint()
         return found
 
@@ -236,23 +237,23 @@ def _whereabouts(number: TriggerNo, memory: Memory) -> _Hosted:
     return _Hosted(None, _STOPPED if is_unwatched(wait, memory) else "")
 
 
-def _blocked_forms(memory: Memory) -> set[int]:
-    """Return the forms of packed triggers that may be prevented from running."""
+def _blocked_shapes(memory: Memory) -> set[TaskShape]:
+    """Return the shapes of packed triggers that may be prevented from running."""
     return {
-        number
-        for form, number in memory.packing.forms.numbered()
-        if not form.has_room or is_stopped(form.dag_version.graph.spec.dag_id, memory)
+        shape
+        for shape in memory.packing.shapes()
+        if not shape.has_room or is_stopped(shape.dag_version.graph.spec.dag_id, memory)
     }
 
 
-def _blocked_state(number: TriggerNo, forms: set[int], memory: Memory) -> str:
+def _blocked_state(number: TriggerNo, shapes: set[TaskShape], memory: Memory) -> str:
     """Return the same state as ``_whereabouts``, but skip the lookup for most packed triggers.
 
     Args:
-        forms: See ``_held_forms``.
+        shapes: See ``_blocked_shapes``.
     """
-    packing = memory.packing
-    if number not in packing.triggers.objects and not (forms and packing.form_of(number) in forms):
+    is_packed = number not in memory.waits.objects
+    if is_packed and not (shapes and memory.packing.shape_of(number) in shapes):
         return ""
     return _whereabouts(number, memory).state
 

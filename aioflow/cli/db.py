@@ -29,7 +29,7 @@ def add_parser(nouns: Nouns) -> None:
         verbs,
         "check",
         _check,
-        text="check for damage, read every row, and compare the tables with the journal; "
+        text="check for damage, read every row, and check references and the audit; "
         "a daemon may run meanwhile",
         example="aioflow db check",
         remote=False,
@@ -176,23 +176,22 @@ def _check(arguments: argparse.Namespace) -> int:
 
     from aioflow.api.audit import audit_faults
     from aioflow.cli.offline_database import opened
-    from aioflow.store.journal import compare_with_replay
     from aioflow.store.sqlite.database_file import full_check
 
-    async def compared() -> list[str]:
+    async def check() -> list[str]:
         settings = _settings(arguments)
         if damaged := full_check(settings.db):
             return [f"damaged: {line}" for line in damaged]
         async with opened(settings) as store:
-            rows = [str(damage) for damage in await store.find_damage()]
-            return [*rows, *await compare_with_replay(store), *await audit_faults(store)]
+            damages = [*await store.find_damage(), *await store.find_dangling()]
+            return [*map(str, damages), *await audit_faults(store)]
 
-    differences = anyio.run(compared)
+    problems = anyio.run(check)
     if arguments.json:
-        print_json({"ok": not differences, "differences": differences})
-    elif differences:
-        for difference in differences:
-            print(safe(difference))
+        print_json({"ok": not problems, "problems": problems})
+    elif problems:
+        for problem in problems:
+            print(safe(problem))
     else:
-        hint("the tables match the journal")
-    return 1 if differences else 0
+        hint("no problem was found")
+    return 1 if problems else 0

@@ -83,13 +83,6 @@ def _add_clear(verbs: Nouns) -> None:
     clear.add_argument(
         "--map", type=index, default=-1, metavar="N", help="for a mapped task: its map index"
     )
-    clear.add_argument(
-        "--round",
-        type=from_zero,
-        metavar="N",
-        help="for a task in a loop: rewind the loop to its round N and continue from there with "
-        "the value of the round before; else the loop restarts",
-    )
     clear.add_argument("--downstream", action="store_true", help="and what comes after")
     clear.add_argument("--failed", action="store_true", help="only those that failed")
     clear.add_argument(
@@ -323,8 +316,6 @@ def _clear(arguments: argparse.Namespace) -> int:
         "failed": arguments.failed,
         "latest": arguments.latest,
     }
-    if arguments.round is not None:
-        wanted["round"] = arguments.round
     answer = connect(arguments).post("runs", arguments.run_id, "clear", body=wanted)
     if arguments.json:
         print_json(answer)

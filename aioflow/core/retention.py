@@ -193,7 +193,7 @@ def delete_dag(request: DeleteDag, tx: Transaction) -> None:
     live_runs = sum(run.row.dag_id == dag_id for run in memory.runs.objects.values())
     live_runs += sum(
         n
-        for dag_version, n in memory.runs.dag_versions.counts()
+        for dag_version, n in memory.runs.count_dag_versions()
         if dag_version.graph.spec.dag_id == dag_id
     )
     if live_runs:

@@ -17,7 +17,7 @@ from aioflow.core.state.accounts import AccountUpdates
 from aioflow.core.state.dag_triggers import DagTriggerUpdates
 from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.memory import IdBlock, Memory
-from aioflow.core.state.packing import PackedTask, TaskShape
+from aioflow.core.state.packed import PackedTask, TaskShape
 from aioflow.core.state.task_instance import (
     Expansions,
     Fire,
@@ -416,19 +416,19 @@ class Transaction:
         """Record that the batch is durable: the decided state is now the stored one."""
         self.accounts.settle()
         self.memory.shift += self.step
-        loose, waits, pending = self.memory.packing.loose, TaskState.DEFERRED, TaskState.PENDING
+        waits, pending = TaskState.DEFERRED, TaskState.PENDING
+        waiting: list[TaskInstance] = []
         for task in self._tasks.values():
             task.stored_state = task.state
             task.stored_start = task.start_no
             task.stored_place = (task.worker, task.is_claimed, task.is_hosted)
             if task.state is waits:
-                loose[task.task_no] = task
+                waiting.append(task)
             elif task.state is pending:
                 task.run.cleared.put(task.task_no, task.start_no)
         for task in self._placed.values():
             task.stored_place = (task.worker, task.is_claimed, task.is_hosted)
-        self.memory.runs.loose.update(self.runs)
-        self.memory.packing.fold()
+        self.memory.packing.settle(waiting, self.runs)
 
     def put_back(self) -> None:
         """Roll back: restore triggers, refusals and DAG versions as they were before the turn."""

@@ -181,7 +181,6 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
         reexpanded: Mapped tasks among ``whole`` that will be expanded again.
         retained: Positions of tasks among ``whole`` that stay as they are.
         excluded: Children that stay as they are, by position: one bit for each, the lowest first.
-        rounds: Tasks of loops that go back, by position, with the iteration they go back to.
         unrun: Fan-outs of which the children that never ran are selected.
         mark: The marked tasks, because of which the others are cleared.
     """
@@ -193,7 +192,6 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
     reexpanded: tuple[int, ...] = ()
     retained: tuple[int, ...] = ()
     excluded: tuple[tuple[int, bytes], ...] = ()
-    rounds: tuple[tuple[int, int], ...] = ()
     unrun: tuple[int, ...] = ()
     mark: Marking | None = None
 
@@ -208,7 +206,7 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
     @property
     def positions(self) -> set[int]:
         """The positions with tasks that are selected, marked, or possibly stopped."""
-        some = {position for position, _ in (*self.children, *self.rounds)}
+        some = {position for position, _ in self.children}
         if self.mark is not None:
             some.update(position for position, _, _ in self.mark.places)
             some.update(self.mark.overtaken)

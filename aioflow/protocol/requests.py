@@ -122,7 +122,6 @@ class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         downstream: Whether to clear all tasks after them as well.
         failed: Whether to clear only tasks that failed, were ``upstream_failed``, or were
             cancelled.
-        round: The iteration that loops go back to; -1 for the beginning.
         latest: Move the run to the newest version of its DAG, or refuse.
     """
 
@@ -132,7 +131,6 @@ class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     downstream: bool = False
     failed: bool = False
     key: str | None = None
-    round: int = -1
     latest: bool = False
 
 

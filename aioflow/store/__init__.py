@@ -487,6 +487,12 @@ class Store(Browsed, Protocol):
     async def find_damage(self) -> list[Damage]:
         """Return every damaged value in every table. It reads all rows: for checks only."""
 
+    async def find_dangling(self) -> list[Damage]:
+        """Return rows that refer to a missing row of another table, at most 100 per foreign key.
+
+        It looks up all references: for checks only.
+        """
+
     async def list_damaged(self) -> list[Damage]:
         """Return the damaged rows found by earlier reads that are still damaged."""
 

@@ -184,7 +184,7 @@ class RowChecker:
                 if column is None:  # a minimum or maximum; reads of the rows report it
                     repaired[at] = None
                     continue
-                damage = damage or self._damage(values, column, f"{_shown(values[at])}: {exc}")
+                damage = damage or self.damage(values, column, f"{_shown(values[at])}: {exc}")
                 repaired[at] = _placeholder(column)
         try:
             return made(repaired), damage
@@ -214,17 +214,18 @@ class RowChecker:
             except Exception as again:  # noqa: BLE001 - it is another column, or several
                 exc = again
             else:
-                return row, damage or self._damage(values, self._column(some[0]), repr(exc))
+                return row, damage or self.damage(values, self._column(some[0]), repr(exc))
         known = next(column for column in self._columns if column is not None)
         known = self._column(packed[0]) if packed else known
-        return None, damage or self._damage(values, known, repr(exc))
+        return None, damage or self.damage(values, known, repr(exc))
 
     def _column(self, at: int) -> Column[Any]:
         column = self._columns[at]
         assert column is not None  # noqa: S101 - only those of tables are packed
         return column
 
-    def _damage(self, values: Values, column: Column[Any], reason: str) -> Damage:
+    def damage(self, values: Values, column: Column[Any], reason: str) -> Damage:
+        """Return a row of the statement as damaged in a column."""
         table = column.table
         named = {
             one.name: value

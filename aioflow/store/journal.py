@@ -1,43 +1,29 @@
-"""The journal: the changes of each batch, their replay, and its comparison with the tables.
+"""The journal: the changes of each batch in compact form.
 
 The journal row of a batch has its changes without large and secret values. A body is one byte for
 the format, followed by msgpack, compressed if that is worthwhile. A blob is replaced by its stored
 size and CRC-32, an encrypted one by those of its envelope. Failures are small and useful for
 analysis, so they are stored in full.
-
-The replay checks each change as the database did: a required row exists, has the values that the
-change expects, and moves only as ``core.transitions`` allows. Blobs are compared by size and
-CRC-32.
-
-If old journal rows were deleted, the remaining ones are replayed. A row whose first remaining
-change is an update is assumed to be as that change expects, and only its known columns are
-compared.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
-from sqlalchemy import LargeBinary, Table
+from sqlalchemy import LargeBinary
 
-from aioflow.core.transitions import is_legal, net_is_reachable, net_is_reachable_run
 from aioflow.errors import BatchRefused
-from aioflow.model.batch import Batch, JournalRow
+from aioflow.model.batch import Batch
 from aioflow.model.ids import TaskNo
-from aioflow.model.states import RunState, TaskState
-from aioflow.store import Store, tables
-from aioflow.store.changes import KINDS, Action, Changes, Kind, Parameters
+from aioflow.model.states import TaskState
+from aioflow.store.changes import KINDS, Changes, Kind, Parameters
 
 __all__ = (
-    "REPLAYED",
     "Digest",
     "Entry",
-    "Replay",
-    "compare_with_replay",
     "decode",
     "digest",
     "encode",
@@ -170,279 +156,3 @@ def _blobs(kind: Kind) -> tuple[int, ...]:
 
 
 _digested = {kind.name: _blobs(kind) for kind in KINDS}
-
-
-_Key: TypeAlias = tuple[Any, ...]
-_Row: TypeAlias = dict[str, Any]
-
-REPLAYED: tuple[Table, ...] = tuple(
-    dict.fromkeys(kind.table for kind in KINDS if kind.table is not tables.journal)
-)
-"""The tables whose content follows from the journal."""
-
-_ADDED_LATER: Mapping[str, _Row] = {
-    "new expansion": {"is_open": 0},
-    "new trigger": {"ordinal": -1, "branch": 0, "window": 0, "failure": None, "timeout_method": ""},
-    "new run": {"caller": None, "backfill": None},
-    "backfill": {"key": None},
-    "dag": {"last_fire_time": None, "late_alert_for": None},
-}
-"""Columns that a later schema added at the end of a table, with their values in older rows."""
-
-_KIND_BY_NAME = {kind.name: kind for kind in KINDS}
-_SHOWN = 100  # maximum number of differences per table
-
-
-async def compare_with_replay(store: Store) -> list[str]:
-    """Return the differences between the tables and a replay of the journal.
-
-    Both are read in one committed state and held in memory: for checks, not for daily use. If old
-    journal rows were deleted, only rows that the remaining ones mention are compared.
-    """
-    journal, node, *stored = await store.scan([tables.journal, tables.node, *REPLAYED])
-    told = [row for row in journal if isinstance(row[0], int) and isinstance(row[2], bytes)]
-    replay = Replay(first=told[0][0] if told else 1)
-    for commit_no, at, body in told:
-        replay.apply(JournalRow(commit_no=commit_no, at=at, body=body))
-    replay.check_beginning()
-    differences = replay.faults
-    for _, _, commit_no, *_ in node:
-        if commit_no != replay.commit_no:
-            differences.append(
-                f"the node is at commit {commit_no}, its journal at {replay.commit_no}"
-            )
-    for table, rows in zip(REPLAYED, stored, strict=True):
-        differences.extend(_table_differences(table, replay, rows))
-    return differences
-
-
-class Replay:
-    """The tables according to the journal.
-
-    Args:
-        first: The commit it begins with.
-
-    Attributes:
-        commit_no: Number of the last applied row.
-        is_whole: Whether it begins with the very first commit.
-        faults: Violations found. The replay continues as well as it can.
-    """
-
-    def __init__(self, first: int = 1) -> None:
-        self.is_whole = first == 1
-        self.commit_no = first - 1
-        self.faults: list[str] = []
-        self._gone_until = 0
-        self._before_first = first - 1
-        self._tables: defaultdict[str, dict[_Key, _Row]] = defaultdict(dict)
-        self._gone: defaultdict[str, set[_Key]] = defaultdict(set)
-
-    def rows(self, table: Table) -> Mapping[_Key, _Row]:
-        """Return the rows of a table by key, with digests for blobs.
-
-        If the replay is not whole, some columns may be missing.
-        """
-        return self._tables[table.name]
-
-    def gone(self, table: Table) -> set[_Key]:
-        """Return the keys of deleted rows. Empty if the replay is whole."""
-        return self._gone[table.name]
-
-    def check_beginning(self) -> None:
-        """Check that the journal begins right behind the rows that it records as deleted."""
-        if self._before_first != self._gone_until:
-            told = f"its entries until {self._gone_until} were deleted"
-            self.faults.append(f"the journal begins with {self._before_first + 1}, but {told}")
-
-    def apply(self, row: JournalRow) -> None:
-        """Apply the next row of the journal."""
-        if row.commit_no != self.commit_no + 1:
-            self._fault(f"the journal continues with {row.commit_no}")
-        self.commit_no = row.commit_no
-        try:
-            entry = decode(row.body)
-        except ValueError as exc:
-            self._fault(str(exc))
-            return
-        walked = self._walk(entry)
-        for name, changes in entry.changes.items():
-            kind = _KIND_BY_NAME.get(name)
-            if kind is None:
-                self._fault(f"unknown kind of change {name!r}")
-                continue
-            for values in changes:
-                self._change(kind, values, walked)
-
-    def _walk(self, entry: Entry) -> dict[TaskNo, TaskState]:
-        """Check each step of each task, and return the last states."""
-        known = self._tables[tables.task.name]
-        reached: dict[TaskNo, TaskState] = {}
-        for task_no, state in entry.steps:
-            was = reached.get(task_no)
-            if was is None:
-                row = known.get((task_no,))
-                if row is None and not self.is_whole:
-                    reached[task_no] = state
-                    continue
-                was = TaskState.PENDING if row is None else TaskState(row["state"])
-            if not is_legal(was, state):
-                self._fault(f"task {task_no} steps from {was.label} to {state.label}")
-            reached[task_no] = state
-        return reached
-
-    def _change(
-        self, kind: Kind, values: Sequence[Any], walked: Mapping[TaskNo, TaskState]
-    ) -> None:
-        new = dict(zip(kind.columns, map(_plain, values), strict=False))
-        if not kind.guards:
-            new = {**_ADDED_LATER.get(kind.name, {}), **new}
-        guards = dict(zip(kind.guards, values[len(kind.columns) :], strict=True))
-        if kind.table is tables.journal:
-            self._gone_until = max(self._gone_until, guards["commit_no"])
-            return
-        rows = self._tables[kind.table.name]
-        if guards and len(guards) < len(kind.key):  # all rows whose keys begin with these values
-            for key in [key for key in rows if key[: len(guards)] == tuple(guards.values())]:
-                del rows[key]
-            return
-        key = tuple((guards or new)[name] for name in kind.key)
-        found = rows.get(key)
-        where = f"{kind.name} {key}"
-        if kind.action is Action.INSERT and found is not None:
-            self._fault(f"{where}: the row was there already")
-        if found is None and self._is_older(kind, key):
-            found = rows[key] = guards or _key_alone(kind, new)
-        if kind.action in {Action.UPDATE, Action.DELETE}:
-            if found is None:
-                self._fault(f"{where}: there was no such row")
-                return
-            odd = {n: found[n] for n, was in guards.items() if n in found and found[n] != was}
-            if odd:
-                self._fault(f"{where}: expected {guards}, found {odd}")
-        self._check_move(kind, key, found, new, walked)
-        _put(rows, kind.action, key, new)
-        if not self.is_whole:
-            self._note_gone(kind, key)
-
-    def _is_older(self, kind: Kind, key: _Key) -> bool:
-        """Return whether the first remaining change of a row refers to deleted journal rows."""
-        if self.is_whole or key in self._gone[kind.table.name]:
-            return False
-        return kind.action in {Action.UPDATE, Action.DELETE, Action.KEEP}
-
-    def _note_gone(self, kind: Kind, key: _Key) -> None:
-        gone = self._gone[kind.table.name]
-        if kind.action in {Action.DELETE, Action.DISCARD}:
-            gone.add(key)
-        else:
-            gone.discard(key)
-
-    def _check_move(
-        self,
-        kind: Kind,
-        key: _Key,
-        found: _Row | None,
-        new: _Row,
-        walked: Mapping[TaskNo, TaskState],
-    ) -> None:
-        if "state" not in new:
-            return
-        if kind.table is tables.task:
-            was = TaskState.PENDING if found is None else TaskState(found["state"])
-            state = TaskState(new["state"])
-            if walked.get(key[0], state) is not state:
-                self._fault(f"task {key[0]} stepped to {walked[key[0]].label}, not {state.label}")
-            elif key[0] not in walked and not net_is_reachable(was, state):
-                self._fault(f"task {key[0]} moves from {was.label} to {state.label}")
-        elif kind.table is tables.run and found is not None:
-            before, after = RunState(found["state"]), RunState(new["state"])
-            # A cancelled run ends only when the last of its tasks has been stopped.
-            is_ending = before is after and found.get("ended_at") is None
-            if not is_ending and not net_is_reachable_run(before, after):
-                self._fault(f"run {key[0]} moves from {before.label} to {after.label}")
-
-    def _fault(self, what: str) -> None:
-        self.faults.append(f"commit {self.commit_no}: {what}")
-
-
-def _key_alone(kind: Kind, new: _Row) -> _Row:
-    return {name: new[name] for name in kind.key}
-
-
-def _put(rows: dict[_Key, _Row], action: Action, key: _Key, new: _Row) -> None:
-    match action:
-        case Action.INSERT | Action.REPLACE:
-            rows[key] = new
-        case Action.KEEP:
-            rows.setdefault(key, new)
-        case Action.UPDATE:
-            rows[key].update(new)
-        case Action.DELETE | Action.DISCARD:
-            rows.pop(key, None)
-
-
-def _plain(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value  # a digest
-
-
-def _table_differences(table: Table, replay: Replay, stored: Sequence[Sequence[Any]]) -> list[str]:
-    names = tuple(table.c.keys())
-    shorten = _shortener(table)
-    key_columns = [column.name for column in table.primary_key]
-    rows = {}
-    for values in stored:
-        row = shorten(dict(zip(names, values, strict=True)))
-        rows[tuple(row[name] for name in key_columns)] = row
-    if not replay.is_whole:
-        rows = {key: row for key, row in rows.items() if _is_mentioned(table, key, replay)}
-    differences = list(_row_differences(table.name, replay.rows(table), rows))
-    if len(differences) > _SHOWN:
-        more = len(differences) - _SHOWN
-        differences[_SHOWN:] = [f"{table.name}: {more} more rows differ"]
-    return differences
-
-
-def _is_mentioned(table: Table, key: _Key, replay: Replay) -> bool:
-    """Return whether the remaining journal mentions a row."""
-    return key in replay.rows(table) or key in replay.gone(table)
-
-
-def _row_differences(
-    name: str, replayed: Mapping[_Key, _Row], stored: Mapping[_Key, _Row]
-) -> Iterator[str]:
-    for key in _in_order(replayed.keys() - stored.keys()):
-        yield f"{name} {key} is in the journal, but not stored"
-    for key in _in_order(stored.keys() - replayed.keys()):
-        yield f"{name} {key} is stored, but not in the journal"
-    for key in _in_order(replayed.keys() & stored.keys()):
-        expected, found = replayed[key], stored[key]
-        if any(found[column] != expected[column] for column in expected):
-            odd = {
-                column: found[column] for column in expected if found[column] != expected[column]
-            }
-            yield f"{name} {key} differs from the journal: {odd}"
-
-
-def _in_order(keys: Iterable[_Key]) -> list[_Key]:
-    """Return keys sorted. A key of a damaged row may not be comparable."""
-    found = list(keys)
-    try:
-        return sorted(found)
-    except TypeError:
-        return sorted(found, key=repr)
-
-
-def _shortener(table: Table) -> Callable[[_Row], _Row]:
-    blobs = [
-        column.name
-        for column in table.c
-        if isinstance(column.type, LargeBinary) and column.name != "failure"
-    ]
-
-    def shorten(row: _Row) -> _Row:
-        for name in blobs:
-            if isinstance(row[name], bytes):
-                row[name] = digest(row[name])
-        return row
-
-    return shorten

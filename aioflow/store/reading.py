@@ -43,6 +43,7 @@ from aioflow.store.deletion import ErasingReader
 from aioflow.store.ownership import OwnershipReader
 from aioflow.store.query_protocol import PAGE_ROWS, QueryInterface, Question, is_storable, pieces
 from aioflow.store.recovery import RecoveryReader
+from aioflow.store.references import ReferenceReader
 from aioflow.store.retention import AgingReader
 from aioflow.store.rows import Damages, mark_damaged, value_row
 from aioflow.store.run_causes import BackfillReader, DagTriggerReader, dag_trigger_row
@@ -136,6 +137,7 @@ class Reading(
     BackfillReader,
     DagTriggerReader,
     NamedEventReader,
+    ReferenceReader,
     AccessReader,
     BrowsingReader,
     ABC,

@@ -193,7 +193,6 @@ class ClearBody(BaseModel):
     downstream: bool = False
     failed: bool = False
     latest: bool = False
-    round: Annotated[int, Field(ge=-1, le=1 << 53)] = -1
 
 
 class MarkBody(BaseModel):
@@ -344,7 +343,6 @@ async def clear(
             downstream=wanted.downstream,
             failed=wanted.failed,
             latest=wanted.latest,
-            number=wanted.round,
             key=idempotency_key,
         )
     )

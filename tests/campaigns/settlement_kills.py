@@ -20,11 +20,11 @@ from typing import Any
 from aioflow.crypto import Vault
 from aioflow.processes.orphans import carries_mark, home_mark
 from aioflow.store import open_store
-from aioflow.store.journal import compare_with_replay
 from aioflow.worker import process_tree
 from benchmarks.daemon import DaemonProcess, eventually
 from examples.settlement_data import generate
 from tests.executors.processes import is_alive
+from tests.journal_replay import compare_with_replay
 
 __all__ = ("PHASES", "Verdict", "kill_one_run")
 

@@ -442,7 +442,7 @@ def test_what_cannot_be_done_is_one_line_with_a_code(daemon, words, code):
 
 
 def test_the_database_is_what_its_journal_says(daemon):
-    assert daemon.run("db", "check", "--json").json == {"ok": True, "differences": []}
+    assert daemon.run("db", "check", "--json").json == {"ok": True, "problems": []}
 
 
 @pytest.mark.nightly  # tests/process/test_home.py sees the same in `make test`

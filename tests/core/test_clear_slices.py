@@ -374,8 +374,7 @@ def test_what_a_stream_left_open_when_its_run_was_cancelled_is_closed_by_a_clear
 
 
 @pytest.mark.parametrize("crashed", [False, True], ids=["", "crashed"])
-@pytest.mark.parametrize("marked", [False, True], ids=["", "marked"])
-def test_a_child_whose_stream_a_cancelled_clear_has_emptied_is_expanded_anew(marked, crashed):
+def test_a_child_whose_stream_a_cancelled_clear_has_emptied_is_expanded_anew(crashed):
     world = streaming(World(cpu_slots=4))
     give(world, *range(4))
     world.finish_all()
@@ -386,9 +385,6 @@ def test_a_child_whose_stream_a_cancelled_clear_has_emptied_is_expanded_anew(mar
     world.ask(CancelRun(run_id=world.rows.runs[sliced.run].run_id))
     assert world.rows.runs[sliced.run].ended_at is not None
     left = [row.map_index for row in world.rows.tasks.values() if row.state is TaskState.SUCCESS]
-    if marked:
-        sliced.mark(TaskState.SUCCESS, "pages")
-        sliced.go_on_to_the_end()
     if crashed:
         sliced.restart()
 
@@ -398,7 +394,7 @@ def test_a_child_whose_stream_a_cancelled_clear_has_emptied_is_expanded_anew(mar
 
     assert not world.rows.unfinished()
     assert set(children(sliced)) == {"removed"}
-    assert world.state(sliced.run, "load") == ("skipped" if marked else "upstream_failed")
+    assert world.state(sliced.run, "load") == "upstream_failed"
 
 
 def test_a_child_that_was_cleared_is_the_next_though_a_later_one_ends():

@@ -339,21 +339,6 @@ def test_a_fan_out_that_has_not_expanded_never_does():
     assert not world.rows.expansions
 
 
-def test_a_stream_that_is_marked_ends_where_it_is():
-    world = streaming(World(cpu_slots=4), pages(), load(), total())
-    run = run_of(world)
-    give(world, 0, 1)
-
-    mark(world, run, "pages")
-
-    assert children(world) == [0, 1]
-    world.succeed("load", 0)
-    world.succeed("load", 1)
-    assert world.state(run, "total") == "running"
-    world.succeed("total")
-    assert world.run_state(run) == "success"
-
-
 def test_what_an_operator_had_gathered_is_gone_when_it_is_marked():
     world = deferred()
     fire(world, 1, 2, 3)
@@ -410,88 +395,6 @@ def test_what_never_ran_behind_a_loop_that_begins_anew_is_decided_anew_with_it()
     assert world.run_state(run) == "success"
 
 
-def test_a_loop_may_begin_anew_and_have_its_judge_marked_in_one_turn():
-    own = range(2, 5)
-    world = World(cpu_slots=9)
-    run = world.begin(
-        task("bad", retry=ONCE),
-        task("slow"),
-        inside("a", 2, own, 0),
-        inside("b", 3, own),
-        inside("until", 4, own, 1, 3),
-    )
-    world.fail("bad")
-    assert world.state(run, "a") == "upstream_failed"
-    world.succeed("b", 0)
-
-    mark(world, run, "bad", "until")
-
-    assert world.started("a", 0) is not None
-    assert world.started("b", 0) is not None
-    world.restart()
-    world.finish_all()
-    assert world.run_state(run) == "success"
-
-
-@pytest.mark.parametrize("again", [False, True], ids=["good", "again"])
-@pytest.mark.parametrize("is_restarted", [False, True], ids=["goes-on", "restarted"])
-def test_a_loop_that_ended_before_its_judge_goes_on_whole_with_what_is_marked_as_it_was(
-    again, is_restarted
-):
-    own = range(1, 5)
-    world = World(cpu_slots=9)
-    run = world.begin(
-        task("bad", retry=ONCE),
-        inside("a", 1, own),
-        inside("b", 2, own, 0, 1),
-        inside("c", 3, own, 1),
-        inside("until", 4, own, 2),
-    )
-    world.succeed("a", 0)
-    world.succeed("c", 0)
-    world.fail("bad")
-    assert world.state(run, "until") == "upstream_failed"
-
-    mark(world, run, "bad", "a", "c")
-    if is_restarted:
-        world.restart()
-    world.succeed("b", 0)
-    world.succeed("until", 0, again=again)
-
-    second = [world.state(run, name, 1) for name in ("a", "b", "c", "until")] if again else []
-    assert second == (["running", "pending", "pending", "pending"] if again else [])
-    if again:
-        for name in ("a", "b", "c", "until"):
-            world.succeed(name, 1)
-    assert world.run_state(run) == "success"
-
-
-def test_no_mark_keeps_rounds_of_a_loop_that_begins_again():
-    own = range(1, 4)
-    world = World(cpu_slots=9)
-    run = world.begin(
-        task("bad"),
-        inside("a", 1, own),
-        inside("b", 2, own, 1),
-        inside("until", 3, own, 0, 2),
-    )
-    world.succeed("bad")
-    for name in ("a", "b"):
-        world.succeed(name, 0)
-    world.succeed("until", 0, again=True)
-    world.succeed("a", 1)
-    mark(world, run, "bad", state=FAILED)
-    world.succeed("b", 1)
-    assert world.state(run, "until", 1) == "upstream_failed"
-
-    with pytest.raises(RequestError, match="'a' has ended in a loop; clear it instead"):
-        mark(world, run, "bad", "a")
-
-    mark(world, run, "bad")
-    world.finish_all()
-    assert world.run_state(run) == "success"
-
-
 def loading_pages(**fields: Any) -> tuple[World, int]:
     """A task, a stream after it, and what expands over that."""
     world = World(cpu_slots=4)
@@ -513,18 +416,6 @@ def test_what_expands_over_a_stream_that_is_taken_back_waits_for_its_items_again
     assert world.run_state(run) == "success"
 
 
-def test_what_expands_over_a_stream_may_be_marked_with_what_stops_that_stream():
-    world, run = loading_pages()
-    world.succeed("first")
-    give(world, 0, 1)
-
-    mark(world, run, "first", "load", state=FAILED)
-
-    assert not world.starts
-    assert [world.state(run, "load", index) for index in (0, 1)] == ["failed", "failed"]
-    assert world.run_state(run) == "failed"
-
-
 def test_what_expands_over_a_stream_that_is_stopped_goes_with_it():
     world, run = loading_pages()
     world.succeed("first")
@@ -537,22 +428,6 @@ def test_what_expands_over_a_stream_that_is_stopped_goes_with_it():
     assert not world.rows.items
     assert not world.rows.expansions
     assert world.run_state(run) == "failed"
-
-
-def test_what_follows_the_children_of_a_stream_is_decided_anew_when_that_ends_otherwise():
-    world = streaming(World(cpu_slots=4))
-    run = run_of(world)
-    give(world, 0)
-    mark(world, run, "pages", state=FAILED)
-    assert world.state(run, "total") == "upstream_failed"
-
-    mark(world, run, "pages")
-
-    assert (children(world), world.state(run, "total")) == ([0], "pending")
-    world.succeed("load", 0)
-    assert world.state(run, "total") == "running"
-    mark(world, run, "pages", state=FAILED)
-    assert world.state(run, "total") == "upstream_failed"
 
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["goes-on", "restarted"])
@@ -581,18 +456,39 @@ def test_the_next_round_of_a_loop_heeds_what_was_marked_before_it(is_restarted):
     assert world.run_state(run) == "partial"
 
 
-def test_a_loop_whose_judge_is_marked_goes_round_no_more():
+def test_no_task_of_a_loop_is_marked_and_it_is_said_what_helps():
     world, run = begin()
     go_round(world, again=True)
+    before = dict(world.rows.tasks)
 
-    for name in ("try", "check", "until"):
-        mark(world, run, name, map_index=1)
+    for name, index in (("try", 1), ("until", -1)):
+        with pytest.raises(RequestError, match="is in a loop") as refused:
+            mark(world, run, name, map_index=index)
+        run_id = world.rows.runs[run].run_id
+        assert f"`aioflow runs clear {run_id} --task {name}`" in str(refused.value)
+    with pytest.raises(RequestError, match="'check' is in a loop"):
+        mark(world, run, "first", "check", state=FAILED)
 
-    assert world.state(run, "after") == "running"
-    world.finish_all()
+    assert world.rows.tasks == before
+    world.ask(Mark(run_id=world.rows.runs[run].run_id, state=TaskState.SUCCESS))
     assert world.run_state(run) == "success"
-    with pytest.raises(RequestError, match="has ended in a loop"):
-        mark(world, run, "try", state=FAILED, map_index=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("pages", "'pages' emits items"), ("load", "'load' expands over the items of a task")],
+)
+def test_no_task_of_a_stream_is_marked_and_it_is_said_what_helps(name, why):
+    world = streaming(World(cpu_slots=4), pages(), load(), total())
+    run = run_of(world)
+    give(world, 0, 1)
+
+    with pytest.raises(RequestError, match=f"{why}.* clear it .*--task {name}"):
+        mark(world, run, name)
+
+    assert children(world) == [0, 1]
+    mark(world, run, "total")
+    assert world.state(run, "total") == "success"
 
 
 def beside_one_that_never_expanded() -> tuple[World, int]:

@@ -165,7 +165,7 @@ def test_a_task_goes_on_from_where_it_was_folded():
 
     assert world.run_state(run) == "success"
     assert folded(world) == 0
-    assert not list(world.memory.packing.forms.numbered())
+    assert not world.memory.packing.shapes()
 
 
 def test_what_a_task_waits_for_is_told_of_one_that_is_folded():
@@ -216,13 +216,13 @@ def test_many_that_wait_are_cancelled_a_batch_at_a_time(monkeypatch):
     monkeypatch.setattr("aioflow.core.transaction.BATCH_ROWS", 10)
     world, run = wide(35)
     objects: list[int] = []
-    settle = world.memory.packing.fold
+    settle = world.memory.packing.settle
 
-    def count_and_fold() -> None:
+    def count_and_settle(*changed) -> None:
         objects.append(len(world.memory.active_tasks.objects))
-        settle()
+        settle(*changed)
 
-    monkeypatch.setattr(world.memory.packing, "fold", count_and_fold)
+    monkeypatch.setattr(world.memory.packing, "settle", count_and_settle)
 
     world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
 
@@ -504,7 +504,7 @@ def test_a_run_that_only_waited_goes_on_to_its_end():
 
     assert world.run_state(run_no) == "success"
     assert not len(world.memory.runs)
-    assert not list(world.memory.runs.dag_versions.counts())
+    assert not list(world.memory.runs.count_dag_versions())
 
 
 @pytest.mark.parametrize("run_id", [None, "mine", "mine.17", "mine.x.4"])
@@ -643,7 +643,7 @@ def test_a_hand_over_of_folded_triggers_that_was_taken_back_leaves_them_with_nob
     assert folded(world) == 3
     waits = [world.memory.packing.peek(number) for number in world.rows.triggers]
     assert {wait.hosting for wait in waits if wait is not None} == {0}
-    assert len(world.memory.packing.forms.numbered()) == 1
+    assert len(world.memory.packing.shapes()) == 1
 
 
 def test_a_turn_taken_back_that_handed_a_trigger_over_and_then_unfolded_it():
@@ -678,4 +678,4 @@ def test_a_run_that_cannot_be_restored_leaves_nothing_folded():
     assert folded(world) == 0
     assert len(world.memory.waits) == 0
     assert not world.memory.runs
-    assert not world.memory.packing.forms.numbered()
+    assert not world.memory.packing.shapes()

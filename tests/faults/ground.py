@@ -25,10 +25,10 @@ import msgspec
 from aioflow.crypto import Vault
 from aioflow.processes.orphans import Record, carries_mark, home_mark, read_start_ticks
 from aioflow.store import open_store
-from aioflow.store.journal import compare_with_replay
 from aioflow.worker import process_tree
 from benchmarks.daemon import DaemonProcess, eventually
 from tests.executors.processes import is_alive
+from tests.journal_replay import compare_with_replay
 
 __all__ = (
     "DAGS",

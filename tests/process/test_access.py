@@ -74,7 +74,7 @@ def test_a_token_that_was_told_is_good_after_kill_9_and_a_revoked_one_is_not(kil
     for made in told:
         assert status_of(daemon, made["token"]) == (401 if made["state"] == "revoked" else 200)
     checked = aioflow(daemon, "db", "check", "--json")
-    assert checked.json == {"ok": True, "differences": []}
+    assert checked.json == {"ok": True, "problems": []}
 
 
 def test_the_commands_let_people_in_and_tell_who_did_what(killed_daemon):
@@ -135,7 +135,7 @@ def test_what_was_refused_last_is_in_the_audit_and_an_end_that_was_cut_off_shows
     told = [int(one["after"].split()[0]) if one["after"] else 1 for one in listed]
     assert sum(told) == 3
     assert whole["ok"] is True
-    assert any("entries are missing" in one for one in cut["differences"])
+    assert any("entries are missing" in one for one in cut["problems"])
 
 
 def test_somebody_chooses_another_password_by_a_command(shared_daemon):

@@ -76,7 +76,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "notes"
 
 
-def test_a_loop_goes_back_to_a_round_and_gives_what_it_comes_to_then(
+def test_a_cleared_loop_begins_anew_and_gives_what_it_comes_to_then(
     shared_daemon: SharedDaemon, folder: Path
 ):
     daemon = shared_daemon
@@ -86,21 +86,24 @@ def test_a_loop_goes_back_to_a_round_and_gives_what_it_comes_to_then(
     daemon.trigger("going_round", {"folder": str(folder)}, run_id="loop")
     daemon.wait("loop")
     words = ("runs", "clear", "loop", "--task", "rounds.pause", "--downstream", "--json")
-    cleared = run(*words, "--round", "2", home=daemon.home).json
+    cleared = run(*words, home=daemon.home).json
     daemon.wait("loop")
     results = {task["task_id"]: task["result"] for task in daemon.run("loop")["tasks"]}
-    log = asked(daemon, "runs", "logs", "loop", "rounds.add", "--round", "2")
-    refused = run(*words, "--round", "4", home=daemon.home)
+    refused = run(*words, "--round", "2", home=daemon.home)
+    marked = run(
+        "runs", "mark", "loop", "--task", "rounds.add", "--state", "failed", home=daemon.home
+    )
     unseen = run("runs", "why", "loop", "rounds.add", "--round", "4", home=daemon.home)
 
-    assert cleared["cleared"] == 2 * 3 + 1
-    assert (folder / "rounds").read_text().split() == ["0", "1", "2", "3", "2", "3"]
+    assert cleared["cleared"] == 4 * 3 + 1
+    assert (folder / "rounds").read_text().split() == ["0", "1", "2", "3"] * 2
     assert results["told"] == [50, 20, 30, 40, 50]
-    line = "\n[aioflow: the task was cleared; try 2 follows]\n"
-    assert log == line.join(["round 2 adds to 30\n"] * 2)
-    for said in (refused, unseen):
-        assert said.status == 1
-        assert "has not begun round 4; its last one is 3 [request.unknown_round]" in said.err
+    assert refused.status == 2
+    assert "--round" in refused.err
+    assert marked.status == 1
+    assert "clear it (`aioflow runs clear loop --task rounds.add`)" in marked.err
+    assert unseen.status == 1
+    assert "has not begun round 4; its last one is 3 [request.unknown_round]" in unseen.err
 
 
 def test_a_loop_goes_on_with_its_round_after_a_kill(killed_daemon: SharedDaemon, folder: Path):

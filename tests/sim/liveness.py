@@ -211,7 +211,7 @@ def hosts_were_given_what_they_have(node: Any) -> None:
     news = (HostUp, HostLost, AssignTriggers)
     if memory.may_host_more or any(isinstance(entry, news) for entry in node.circle.inbox):
         return
-    for number in (*memory.waits.objects, *[no for no, _ in memory.packing.by_form()]):
+    for number in (*memory.waits.objects, *memory.packing.packed_triggers(lambda _: True)):
         wait = memory.packing.peek(number)
         is_waiting = wait.state is TriggerState.WAITING and wait.task is not None
         if not is_waiting or not wait.hosting or _is_ending(wait) or not may_host(number, memory):

@@ -30,7 +30,7 @@ from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.states import TaskState
 from aioflow.protocol.inputs import FileParsed, Input
 from aioflow.protocol.requests import CancelRun, SetPaused, SetPool
-from aioflow.store.journal import compare_with_replay
+from tests.journal_replay import compare_with_replay
 from tests.sim import evented, filling, invariants, liveness, misbehaving, past, recovery, stored
 from tests.sim.broken import Broken
 from tests.sim.crowd import Crowd

@@ -33,8 +33,8 @@ from msgspec.structs import replace
 from aioflow.errors import StoreUnavailable, SyncFailed
 from aioflow.model.batch import Batch
 from aioflow.store import Durability, Store, open_store
-from aioflow.store.journal import compare_with_replay
 from aioflow.store.sqlite import database_file, writer
+from tests.journal_replay import compare_with_replay
 from tests.store.samples import DAG, NOON, RESULT, RUN, TASK, VAULT, VERSION, batch
 
 FILES = ("aioflow.db", "aioflow.db-wal")

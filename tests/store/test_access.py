@@ -10,7 +10,7 @@ from aioflow.crypto import Vault
 from aioflow.errors import BatchRefused
 from aioflow.model.access import AccountRow, AuditEntry, AuditHead, LoginRow, Role, TokenRow
 from aioflow.store import open_store
-from aioflow.store.journal import compare_with_replay
+from tests.journal_replay import compare_with_replay
 from tests.store.loading import load
 from tests.store.samples import NOON, batch, execute
 

@@ -10,7 +10,7 @@ from aioflow.errors import BatchRefused
 from aioflow.model.dag import BackfillRow
 from aioflow.model.rows import DeletionRow
 from aioflow.model.states import RunState
-from aioflow.store.journal import compare_with_replay
+from tests.journal_replay import compare_with_replay
 from tests.store.loading import load
 from tests.store.samples import NOON, RUN, batch, first_batch
 

@@ -12,7 +12,7 @@ from aioflow.model.rows import EventRow, PoolRow, RunChange, TriggerChange, Trig
 from aioflow.model.states import RunState, TaskState, TriggerState
 from aioflow.protocol.inputs import LiveRun
 from aioflow.store import open_store, query_protocol, reading, tables
-from aioflow.store.journal import REPLAYED, compare_with_replay
+from tests.journal_replay import REPLAYED, compare_with_replay
 from tests.store.loading import load
 from tests.store.samples import (
     DAG,

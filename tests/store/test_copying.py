@@ -15,7 +15,7 @@ from aioflow.model.dag import ValueKind
 from aioflow.model.rows import ValueRow
 from aioflow.store import open_store
 from aioflow.store.copying import copy, export
-from aioflow.store.journal import compare_with_replay
+from tests.journal_replay import compare_with_replay
 from tests.store.samples import NOON, TRIGGER, VAULT, batch, first_batch
 from tests.store.test_access import ANNA, BOB, everything
 

@@ -19,7 +19,7 @@ from aioflow.model.triggers import (
     OutcomeChange,
 )
 from aioflow.store import open_store
-from aioflow.store.journal import compare_with_replay
+from tests.journal_replay import compare_with_replay
 from tests.store.loading import load
 from tests.store.samples import NOON, batch, first_batch
 

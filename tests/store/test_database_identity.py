@@ -18,11 +18,11 @@ from aioflow.errors import ForeignDatabase, StrangeDatabase, SyncFailed
 from aioflow.settings.home import identity_file
 from aioflow.store import open_store
 from aioflow.store.copying import copy
-from aioflow.store.journal import compare_with_replay
 from aioflow.store.sqlite import database_file, writer
 from aioflow.store.sqlite import writer as writer_module
 from aioflow.store.sqlite.wal_file import log_path
 from tests.commands import run
+from tests.journal_replay import compare_with_replay
 from tests.store.samples import RESULT, TASK, VAULT, batch, first_batch
 from tests.web.damaged_sqlite import SqliteHome
 from tests.web.damaging import TABLES, Case
@@ -404,7 +404,7 @@ async def test_a_start_refuses_no_file_for_single_values_that_cannot_be_read(hom
     assert len(damaged) > 3
     assert damaged <= columns
     assert done.status == 1
-    assert not [line for line in done.json["differences"] if line.startswith("damaged: aioflow")]
+    assert not [line for line in done.json["problems"] if line.startswith("damaged: aioflow")]
 
 
 async def test_what_the_start_has_no_time_to_check_is_checked_while_it_works(
@@ -439,9 +439,9 @@ async def test_db_check_names_what_is_damaged(home, tmp_path):
 
     done = await in_thread(partial(run, "db", "check", "--json", home=left))
 
-    assert before.json == {"ok": True, "differences": []}
+    assert before.json == {"ok": True, "problems": []}
     assert done.status == 1
-    told = "\n".join(done.json["differences"])
+    told = "\n".join(done.json["problems"])
     assert re.search(rf"^damaged: .*page {page}\b", told, re.MULTILINE | re.IGNORECASE), told
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from aioflow.errors import BatchRefused
 from aioflow.model.rows import NamedEventRow
-from aioflow.store.journal import compare_with_replay
+from tests.journal_replay import compare_with_replay
 from tests.store.samples import NOON, RUN, batch, first_batch
 
 FIRST = NamedEventRow(event_no=40, name="approved", key="a", data=b"\x01", at=NOON, run_no=1)

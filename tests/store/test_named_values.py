@@ -9,8 +9,9 @@ from aioflow.crypto import Vault
 from aioflow.model.dag import ValueKind
 from aioflow.model.rows import ValueRow
 from aioflow.store import tables
-from aioflow.store.journal import compare_with_replay, decode
+from aioflow.store.journal import decode
 from aioflow.store.rows import new_values, value_row
+from tests.journal_replay import compare_with_replay
 from tests.store.samples import NOON, batch, first_batch
 
 CANARY = b"canary-7f3a91"

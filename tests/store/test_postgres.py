@@ -15,8 +15,8 @@ from sqlalchemy.engine import make_url
 
 from aioflow.errors import ForeignDatabase, SchemaMismatch, StoreUnavailable
 from aioflow.store import open_store
-from aioflow.store.journal import compare_with_replay
 from aioflow.store.postgres.store import PostgresStore
+from tests.journal_replay import compare_with_replay
 from tests.store.samples import RUN, VAULT, batch, execute, first_batch
 
 pytestmark = pytest.mark.postgres

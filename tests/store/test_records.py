@@ -11,7 +11,7 @@ from aioflow.errors import BatchRefused
 from aioflow.model.rows import ItemRow, RecordChange, RecordRow, TriggerChange
 from aioflow.model.states import RecordState, TaskState, TriggerState
 from aioflow.protocol.inputs import CoroutineProgress
-from aioflow.store.journal import compare_with_replay
+from tests.journal_replay import compare_with_replay
 from tests.store.loading import load
 from tests.store.samples import (
     FAILURE,

@@ -15,7 +15,7 @@ from aioflow.model.rows import RunChange, TriggerChange
 from aioflow.model.states import RunState, TaskState, TriggerState
 from aioflow.protocol.inputs import LiveRun
 from aioflow.store import journal
-from aioflow.store.journal import compare_with_replay
+from tests.journal_replay import compare_with_replay
 from tests.store.loading import load
 from tests.store.samples import (
     DAG,

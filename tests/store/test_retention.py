@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from aioflow.model.rows import DeletionRow, NamedEventRow, RunChange
 from aioflow.model.states import RunState, TaskState
-from aioflow.store.journal import compare_with_replay
+from tests.journal_replay import compare_with_replay
 from tests.store.samples import (
     NOON,
     RUN,

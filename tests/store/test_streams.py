@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from aioflow.errors import BatchRefused
 from aioflow.model.rows import ExpansionChange, ExpansionRow, ItemRow
-from aioflow.store.journal import compare_with_replay
+from tests.journal_replay import compare_with_replay
 from tests.store.loading import load
 from tests.store.samples import batch, first_batch
 

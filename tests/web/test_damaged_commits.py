@@ -13,8 +13,8 @@ import anyio
 import pytest
 
 from aioflow.errors import StrangeDatabase
-from aioflow.store.journal import compare_with_replay
 from aioflow.store.ui_protocol import CommitsAbove
+from tests.journal_replay import compare_with_replay
 from tests.web.damaging import make_home
 from tests.web.node import node
 

@@ -18,11 +18,11 @@ from aioflow.model.rows import DAMAGED, Damage
 from aioflow.protocol.inputs import HostUp
 from aioflow.protocol.outbox import ALERT, Alert
 from aioflow.protocol.reports import Succeeded, TriggerFired
-from aioflow.store.journal import compare_with_replay
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
 from aioflow.web.tokens import Token
 from tests.databases import DATABASES
+from tests.journal_replay import compare_with_replay
 from tests.web.damaged_postgres import PostgresHome, WholePostgres
 from tests.web.damaged_sqlite import SqliteHome, WholeSqlite
 from tests.web.damaging import HEALTHY, TABLES, Case, Written, cases

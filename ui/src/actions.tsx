@@ -149,7 +149,7 @@ function askToClear(which: Which, versions: Versions): void {
           first. An ended run goes on.
         </p>
         {which.task && <Check label="With everything downstream" isOn onOn={(on) => (wanted.downstream = on)} />}
-        {isRound ? <p>Its loop goes back to that round.</p> : <Check label="Only what failed, or was cancelled" onOn={(on) => (wanted.failed = on)} />}
+        {isRound ? <p>Its whole loop begins anew, with the first round.</p> : <Check label="Only what failed, or was cancelled" onOn={(on) => (wanted.failed = on)} />}
         {wanted.map && <Check label={`Only index ${which.map}, not all of its siblings`} isOn onOn={(on) => (wanted.map = on)} />}
         <NewestCode versions={versions} onOn={(on) => (wanted.latest = on)} />
       </>
@@ -158,7 +158,6 @@ function askToClear(which: Which, versions: Versions): void {
       const body = {
         tasks: which.task ? [which.task] : [],
         map_index: wanted.map ? (which.map ?? -1) : -1,
-        ...(isRound ? { round: which.round } : {}),
         downstream: wanted.downstream,
         failed: wanted.failed,
         latest: wanted.latest,

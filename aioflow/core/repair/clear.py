@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from aioflow.core.repair import execution, mark, selection
-from aioflow.core.runs import progress, version_upgrade
+from aioflow.core.runs import version_upgrade
 from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Run
 from aioflow.core.transaction import Transaction
-from aioflow.errors import RequestError, UnknownRound, UnknownRun, VersionDiffers
+from aioflow.errors import RequestError, UnknownRun, VersionDiffers
 from aioflow.model.ids import TaskNo
 from aioflow.model.states import RunState
 from aioflow.protocol.inputs import ContinueRun, Input, RequestReceived
@@ -106,8 +106,6 @@ def clear(request: ClearTasks, tx: Transaction) -> tuple[int, RunState]:
         raise run
     for task_id in request.tasks or run.graph.position_of:
         selection.named(run, task_id, request.map_index)
-    if request.round >= 0:
-        _check_round(request, run)
     if not run.state.is_live and run.row.ended_at is None:
         raise RequestError(f"run {request.run_id!r} is being ended; clear it after it has ended")
     if run.clearing is not None:
@@ -139,21 +137,3 @@ def _newest(run: Run, chosen: Clearing, memory: Memory) -> DagVersion | None:
             )
         version_upgrade.check_idle(run, dag_version, {place.task_no for place in stopped})
     return dag_version
-
-
-def _check_round(request: ClearTasks, run: Run) -> None:
-    """Reject a request for an iteration that has not started, or with contradicting options."""
-    if not request.tasks:
-        raise RequestError("a round needs a loop: name one of its tasks as well (--task)")
-    if request.map_index >= 0 or request.failed:
-        raise RequestError(
-            "a loop goes back to a round with all of its tasks; omit --map and --failed"
-        )
-    for task_id in request.tasks:
-        position = run.graph.position_of[task_id]
-        mapped = run.spec.tasks[position].mapped
-        if mapped is None or mapped.until < 0:
-            raise RequestError(f"task {task_id!r} is in no loop; omit --round")
-        begun, _ = progress.started_iterations(run, position)
-        if request.round >= begun:
-            raise UnknownRound(request.run_id, task_id, request.round, begun)

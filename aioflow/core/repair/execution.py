@@ -5,9 +5,9 @@ and waits are deleted; its tries stay visible. The children of a mapped task kee
 its width, unless its input is cleared as well. Then they are ``removed``, and it is expanded again
 with new children.
 
-A loop may also go back to an iteration, see ``reset``. A marked task ends in the requested state,
-and decisions that followed from its earlier end are cleared, see ``mark``. Then running tasks whose
-trigger rule no longer says run are stopped, see ``mark_apply``.
+A marked task ends in the requested state, and decisions that followed from its earlier end are
+cleared, see ``mark``. Then running tasks whose trigger rule no longer says run are stopped, see
+``mark_apply``.
 
 The states of the tasks tell the progress, so a restart continues from there.
 """
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice, takewhile
 from typing import Final, NamedTuple
 
-from aioflow.core.repair import mark_apply, reset, selection
+from aioflow.core.repair import mark_apply, selection
 from aioflow.core.repair.reset import dissolve, ended, remove, renewed, reset_task, stopped
 from aioflow.core.repair.selection import FAILED, skipped_children
 from aioflow.core.runs import alerts, create, version_upgrade
@@ -62,7 +62,6 @@ def _of(*states: TaskState) -> re.Pattern[bytes]:
 _BEGUN: Final = _but(TaskState.PENDING)
 _PRESENT: Final = _but(TaskState.PENDING, TaskState.REMOVED)
 _FAILED: Final = _of(*FAILED)
-_LIVE: Final = _of(*(state for state in TaskState if state.is_live))
 _UNRUN: Final = _of(TaskState.UPSTREAM_FAILED, TaskState.SKIPPED)
 _OTHERS: Final = {state: _but(state) for state in (TaskState.SUCCESS, TaskState.FAILED)}
 
@@ -80,7 +79,6 @@ class _Place(NamedTuple):
 def count(run: Run, chosen: Clearing) -> int:
     """Return how many tasks are reset."""
     total = sum(_is_begun(run, chosen, position) for position in chosen.whole)
-    rounds = dict(chosen.rounds)
     for position, group in run.groups.items():
         if position in chosen.whole:
             stay = (TaskState.PENDING, TaskState.REMOVED)[: 1 + (position in chosen.reexpanded)]
@@ -88,8 +86,6 @@ def count(run: Run, chosen: Clearing) -> int:
             total -= sum(byte.bit_count() for byte in _spared(chosen, position))
         elif position in chosen.failed:
             total += sum(group.counts[state] for state in FAILED)
-        elif position in rounds:
-            total += reset.count_rewound(group, rounds[position])
         else:
             total += sum(1 for _ in _indexes(group, chosen, position))
     return total
@@ -109,7 +105,7 @@ def needed(run: Run) -> Iterable[TaskNo]:
 
 
 def under_way(run: Run, chosen: Clearing) -> list[_Place]:
-    """Return selected tasks that are in progress, without iterations that a loop takes back."""
+    """Return selected tasks that are in progress."""
     places = chain(_unmapped_places(run, chosen), _children(run, chosen))
     return [place for place in places if is_under_way(place.state)]
 
@@ -158,8 +154,7 @@ def _step_back(run: Run, tx: Transaction) -> None:
 
 
 def begin_mark(run: Run, tx: Transaction) -> None:
-    """Mark all tasks that fit in a slice, and all loops, which must not iterate meanwhile."""
-    _clear(run, list(_marked(run, in_loops=True)), tx)
+    """Mark all tasks that fit in a slice."""
     _mark(run, tx)
     if run.clearing is not None:
         _step_back(run, tx)
@@ -175,7 +170,6 @@ def go_on(run: Run, tx: Transaction) -> None:
         _finish(run, tx)
         return
     _clear(run, places, tx)
-    reset.shorten_loops(run, tx)
     tx.put_off(run)
 
 
@@ -209,18 +203,13 @@ def give_up(run: Run, tx: Transaction) -> None:
 
 
 def _next(run: Run) -> list[_Place]:
-    """Return the tasks of the next slice, unmapped ones first. An iteration is never split."""
+    """Return the tasks of the next slice, unmapped ones first."""
     chosen = run.clearing
     if chosen is None:
         return []
     cleared = chain(_unmapped_places(run, chosen), _children(run, chosen))
     first = chain(_marked(run), cleared, _unrun(run))
-    places = list(islice(first, SLICE_TASKS))
-    for found in reset.tasks_to_rewind(run):
-        if len(places) >= SLICE_TASKS:
-            break
-        places += [_child(group, index) for group, index in found]
-    return places
+    return list(islice(first, SLICE_TASKS))
 
 
 def _child(group: MappedTask, index: int) -> _Place:
@@ -249,26 +238,19 @@ def _children(run: Run, chosen: Clearing) -> Iterator[_Place]:
                 yield _Place(task_no, position, index, TaskState.PENDING)
 
 
-def _marked(run: Run, *, in_loops: bool = False) -> Iterator[_Place]:
-    """Yield tasks whose state differs from their mark, without iterations that ended by themselves.
-
-    Args:
-        in_loops: Yield only iterations of loops.
-    """
+def _marked(run: Run) -> Iterator[_Place]:
+    """Yield tasks whose state differs from their mark."""
     mark = None if run.clearing is None else run.clearing.mark
     if mark is None:
         return
     for position, first, end in mark.places:
         group = run.groups.get(position)
-        if in_loops and (group is None or not group.is_loop):
-            continue
         if first < 0:
             state = TaskState(run.states[position])
             if group is None and state is not mark.state:
                 yield _Place(run.task_no(position, -1), position, -1, state, is_marked=True)
         elif group is not None:
-            wanted = _LIVE if group.is_loop else _OTHERS[mark.state]
-            for match in wanted.finditer(bytes(group.states[first:end])):
+            for match in _OTHERS[mark.state].finditer(bytes(group.states[first:end])):
                 yield _child(group, first + match.start())._replace(is_marked=True)
 
 
@@ -328,7 +310,7 @@ def _clear(run: Run, places: Iterable[_Place], tx: Transaction) -> None:
     """Clear or mark these tasks."""
     chosen = run.clearing
     assert chosen is not None  # noqa: S101 - the callers looked
-    reexpanded, rounds = frozenset(chosen.reexpanded), dict(chosen.rounds)
+    reexpanded = frozenset(chosen.reexpanded)
     for place in places:
         position, index = place.position, place.map_index
         if place.is_marked:
@@ -339,7 +321,7 @@ def _clear(run: Run, places: Iterable[_Place], tx: Transaction) -> None:
             _clear_unrun(run, place, tx)
         else:
             task = _restart_task(run, place, tx)
-            if (index >= 0 and position in reexpanded) or index > rounds.get(position, index):
+            if index >= 0 and position in reexpanded:
                 remove(task, tx)
             elif chosen.mark is not None:  # it may start again in this turn
                 run.cleared.hold(task.task_no, task)

@@ -23,6 +23,7 @@ from aioflow.core.runs.cancel import mark_ended, mark_live
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.run_sequence import run_key
 from aioflow.core.state.task_instance import MappedTask, Run
+from aioflow.core.tasks import stream_expand
 from aioflow.core.tasks.trigger_rules import WHOLE
 from aioflow.core.transaction import Transaction
 from aioflow.errors import RequestError, UnknownRun, UnknownTask
@@ -99,7 +100,8 @@ def mark(request: Mark, tx: Transaction) -> tuple[int, RunState]:
         How many tasks are marked, and the state of their run.
 
     Raises:
-        RequestError: If there is no such run or task, or the run is being ended.
+        RequestError: If there is no such run or task, if the run is being ended, or if the task is
+            one of a loop or stream.
     """
     if not request.tasks:
         return 0, _mark_run(request, tx)
@@ -113,12 +115,36 @@ def mark(request: Mark, tx: Transaction) -> tuple[int, RunState]:
     if run.clearing is not None:
         raise RequestError(f"run {request.run_id!r} is held still while it is being cleared")
     places = _places(request, run)
+    for position, _, _ in places:
+        _check_markable(run, position)
     count = sum(_count(run, place, request.state) for place in places)
     if count:
         chosen = _choose(run, places, request.state, memory.prefetched_tasks)
         execution.hold(run, chosen, tx)
         execution.begin_mark(run, tx)
     return count, run.state
+
+
+def _check_markable(run: Run, position: int) -> None:
+    """Reject a mark of a task whose end also decides about rounds of a loop, or items of a stream.
+
+    Raises:
+        RequestError: If it is such a task.
+    """
+    task = run.spec.tasks[position]
+    if task.mapped is not None and task.mapped.until >= 0:
+        where = "is in a loop, which ends as a whole"
+    elif task.streams:
+        where = "emits items, and others expand over them"
+    elif stream_expand.source_of(run, position) >= 0:
+        where = "expands over the items of a task, and ends with that"
+    else:
+        return
+    run_id, task_id = run.row.run_id, task.task_id
+    raise RequestError(
+        f"task {task_id!r} {where}: it cannot be marked; clear it (`aioflow runs clear {run_id} "
+        f"--task {task_id}`), or mark or cancel the run"
+    )
 
 
 def _mark_run(request: Mark, tx: Transaction) -> RunState:
@@ -181,22 +207,14 @@ def _taken_back(run: Run, places: Iterable[_Range], state: TaskState) -> set[int
 def _choose(
     run: Run, places: Sequence[_Range], state: TaskState, rows: Mapping[TaskNo, TaskRow]
 ) -> Clearing:
-    """Return the marked tasks, the tasks to reset because of them, and those to check for stopping.
-
-    Raises:
-        RequestError: If that would take back the outcome of a loop.
-    """
+    """Return the marked tasks, those to reset because of them, and those to check for stopping."""
     taken_back = _taken_back(run, places, state)
-    for task in (run.spec.tasks[position] for position in taken_back):
-        if task.mapped is not None and task.mapped.until >= 0:  # its other iterations would not fit
-            raise RequestError(f"task {task.task_id!r} has ended in a loop; clear it instead")
     ended = None if run.row.ended_at is None else (run.state, run.row.ended_at)
     is_cut_short = ended is not None and run.unfinished > 0
     again, excluded = Chosen(), dict[int, bytes]()
     if taken_back and not is_cut_short:
         again, excluded = _decided_by(run, taken_back, places, rows)
-    _check_loops(run, places, again)
-    changed = taken_back | takers(run, taken_back) | again.positions
+    changed = taken_back | again.positions
     return Clearing(
         run.run_no,
         whole=tuple(sorted(again.whole)),
@@ -213,15 +231,6 @@ def _choose(
     )
 
 
-def _check_loops(run: Run, places: Iterable[_Range], again: Chosen) -> None:
-    """Reject marking iterations of a task whose loop restarts with its first one."""
-    for position in {place[0] for place in places} - again.reexpanded:
-        task, group = run.spec.tasks[position], run.groups.get(position)
-        decider = -1 if task.mapped is None else task.mapped.until
-        if group is not None and group.width > 1 and decider in again.whole:
-            raise RequestError(f"task {task.task_id!r} has ended in a loop; clear it instead")
-
-
 def _decided_by(
     run: Run, taken_back: set[int], places: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
 ) -> tuple[Chosen, dict[int, bytes]]:
@@ -235,7 +244,7 @@ def _decided_by(
     before = None
     while before != again.reexpanded:  # decisions that followed from those are taken back as well
         before = set(again.reexpanded)
-        changed = taken_back | again.reexpanded | takers(run, taken_back)
+        changed = taken_back | again.reexpanded
         for position in _reached(changed, run, unrun):
             if position in run.groups and position not in again.whole:
                 again.children[position] = set()  # the states of its children tell which of them
@@ -290,11 +299,10 @@ def _is_meant(position: int, index: int, meant: Mapping[int, tuple[int, int]]) -
 def _add_reexpanded(run: Run, again: Chosen, taken_back: set[int], marked: set[int]) -> None:
     """Extend the selection with mapped tasks whose input will change, except marked ones."""
     before = -1
-    lists = {p for p in taken_back if not run.spec.tasks[p].streams}  # a stream keeps its items
     everything = Chosen()
     while len(again.reexpanded) > before:
         before = len(again.reexpanded)
-        everything.whole = again.positions | lists | takers(run, again.positions)
+        everything.whole = again.positions | taken_back | takers(run, again.positions)
         everything.reexpanded = again.reexpanded
         for position in run.groups.keys() - marked:
             if selection.is_reexpanded(position, everything, run):

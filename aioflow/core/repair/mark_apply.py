@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from aioflow.core.repair import selection
 from aioflow.core.repair.reset import dissolve, ended, forget_result, reset_task, stopped
-from aioflow.core.runs import progress
 from aioflow.core.runs.task_counts import retally
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, is_under_way
 from aioflow.core.tasks import one_to_one, stream_expand, tries
@@ -23,7 +22,6 @@ from aioflow.core.tasks.readiness import fresh, is_cleared
 from aioflow.core.tasks.trigger_rules import WHOLE, Verdict, verdict
 from aioflow.core.transaction import Transaction
 from aioflow.model.ids import TaskNo
-from aioflow.model.rows import ResultRow
 from aioflow.model.states import MARKED, Failure, RunState, TaskState
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.outbox import Clearing, Marking
@@ -50,14 +48,9 @@ def end(run: Run, position: int, index: int, tx: Transaction) -> None:
     task.ended_at = max(tx.now, task.started_at or tx.now)  # the clock may have been set back
     task.failure = marked(state)
     tx.move(task, state)
-    if progress.is_last_decider(run, position, index):
-        _end_loop(run, position, tx)
-    if index >= 0:
-        return
-    run.states[position] = state
-    forget_result(run, position)
-    if run.spec.tasks[position].streams:
-        _close(run, task, state, tx)
+    if index < 0:
+        run.states[position] = state
+        forget_result(run, position)
 
 
 def marked(state: TaskState) -> Failure:
@@ -71,63 +64,19 @@ def _take_away(run: Run, task_no: TaskNo, tx: Transaction) -> tuple[int, Timesta
     if task is not None:
         tries.correct_retries(run, task)
         begun = task.try_number, task.started_at
-        restart(stopped(task, tx), tx, keeps_items=True)
+        restart(stopped(task, tx), tx)
         return begun
     if row is None or row.state.is_live:
         return 0, None
     tries.correct_retries(run, row)
-    restart(ended(run, row, tx), tx, keeps_items=True)
+    restart(ended(run, row, tx), tx)
     return row.try_number, row.started_at
 
 
-def restart(old: TaskInstance, tx: Transaction, *, keeps_items: bool = False) -> None:
-    """Make a task pending again. It may start in this turn.
-
-    Args:
-        keeps_items: Keep the items that a stream has yielded.
-    """
-    run = old.run
-    given = run.items.pop(old.task_no, None) if keeps_items and old.spec.streams else None
+def restart(old: TaskInstance, tx: Transaction) -> None:
+    """Make a task pending again. It may start in this turn."""
     task = reset_task(old, tx)
-    run.cleared.hold(task.task_no, task)
-    if given is not None:
-        run.items[old.task_no] = given
-
-
-def _end_loop(run: Run, decider: int, tx: Transaction) -> None:
-    """Close a loop after the iteration in which its deciding task was marked."""
-    for group in progress.loop_groups(run, decider):
-        if group.is_open:
-            tx.change_group(group, group.width)
-            group.is_open = False
-
-
-def _close(run: Run, task: TaskInstance, state: TaskState, tx: Transaction) -> None:
-    """Close a stream with the items it has. Results of its consumers remain."""
-    position = task.position
-    given = run.items.get(task.task_no)
-    if state is TaskState.SUCCESS:
-        width = 0 if given is None else given.count
-        run.widths[position] = width
-        run.source_starts[position] = task.start_no
-        tx.batch.results.append(
-            ResultRow(
-                task_no=task.task_no,
-                run_no=run.run_no,
-                start_no=task.start_no,
-                body=None,
-                size=0,
-                width=width,
-            )
-        )
-    for taker in stream_expand.takers(run, position):
-        group = run.groups.get(taker)
-        if group is None:
-            continue
-        if group.is_open:
-            tx.change_group(group, group.width)
-            group.is_open = False
-        group.cut = stream_expand.cut_of(run, position, group.width)
+    old.run.cleared.hold(task.task_no, task)
 
 
 # ── tasks after them ────────────────────────────────────────────────────────────────────────

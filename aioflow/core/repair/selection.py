@@ -96,7 +96,6 @@ class Chosen:
         failed: Other positions, of which the failed tasks are selected.
         children: Selected map indexes of other positions.
         reexpanded: Mapped tasks among ``whole`` that will be expanded again.
-        rounds: Tasks of loops that go back, with the iteration they go back to.
     """
 
     def __init__(self) -> None:
@@ -104,19 +103,16 @@ class Chosen:
         self.failed: set[int] = set()
         self.children: defaultdict[int, set[int]] = defaultdict(set)
         self.reexpanded: set[int] = set()
-        self.rounds: dict[int, int] = {}
 
     @property
     def positions(self) -> set[int]:
         """The positions of which at least one task is selected."""
-        return self.whole | self.failed | self.children.keys() | self.rounds.keys()
+        return self.whole | self.failed | self.children.keys()
 
     def includes(self, position: int, index: int, run: Run) -> bool:
         """Return whether a child of a mapped task is selected."""
         if position in self.failed:
             return run.groups[position].states[index] in FAILED
-        if position in self.rounds:
-            return index >= self.rounds[position]
         return position in self.whole or index in self.children.get(position, ())
 
 
@@ -146,9 +142,6 @@ def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Cle
     if request.failed:
         chosen = _failed_of(chosen, run)
     _complete(chosen, run)
-    for position in chosen.rounds.keys() - run.groups.keys():
-        del chosen.rounds[position]  # it ended before it had any iteration, or has none yet
-        chosen.whole.add(position)
     retained, excluded = _chosen_away(chosen, run, rows.values())
     return Clearing(
         run.run_no,
@@ -158,7 +151,6 @@ def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Cle
         reexpanded=tuple(sorted(chosen.reexpanded)),
         retained=tuple(sorted(retained)),
         excluded=tuple((position, bytes(excluded[position])) for position in sorted(excluded)),
-        rounds=tuple(sorted(chosen.rounds.items())),
     )
 
 
@@ -187,15 +179,13 @@ def _asked(request: ClearTasks, run: Run) -> Chosen:
     graph, chosen = run.graph, Chosen()
     asked = [graph.position_of[task_id] for task_id in request.tasks]
     for position in asked or range(len(run.states)):
-        if request.round >= 0:
-            chosen.rounds.update(dict.fromkeys(_loop_of(position, run), request.round))
-        elif request.map_index < 0:
+        if request.map_index < 0:
             chosen.whole.add(position)
         else:
             chosen.children[position] = {request.map_index}
     if request.downstream:
         first = {child for position in chosen.positions for child in graph.children[position]}
-        chosen.whole |= reached(first, graph.children) - chosen.rounds.keys()
+        chosen.whole |= reached(first, graph.children)
     return chosen
 
 
@@ -252,19 +242,18 @@ def _failed_of(chosen: Chosen, run: Run) -> Chosen:
 def _complete(chosen: Chosen, run: Run) -> None:
     """Add tasks that must be cleared together with the selected ones, until none is left to add."""
     scopes = [_scope(position, run) for position, t in enumerate(run.spec.tasks) if t.is_setup]
-    rounds = chosen.rounds.keys()
     before = -1
     while len(chosen.whole) > before:
         before = len(chosen.whole)
         for around, within in scopes:
             if within & chosen.positions:
-                chosen.whole |= around - rounds
+                chosen.whole |= around
         for position in chosen.positions:
             if run.spec.tasks[position].streams:
                 chosen.whole.update(stream_expand.takers(run, position))
-            chosen.whole |= _loop_of(position, run) - rounds
-            under_way = {at for at in run.graph.children[position] if _is_under_way(at, run)}
-            chosen.whole |= under_way - rounds
+            chosen.whole |= _loop_of(position, run)
+            children = run.graph.children[position]
+            chosen.whole.update(at for at in children if _is_under_way(at, run))
         for position in run.groups:
             if is_reexpanded(position, chosen, run):
                 chosen.whole.add(position)
@@ -295,10 +284,7 @@ def _is_under_way(position: int, run: Run) -> bool:
 
 def is_reexpanded(position: int, chosen: Chosen, run: Run) -> bool:
     """Return whether the input of a fan-out is cleared as well, or does not exist any more."""
-    if position in chosen.rounds:
-        return False
-    others = chosen.reexpanded | chosen.rounds.keys()
-    if others.intersection(run.graph.indexed[position]):  # it depends on them child by child
+    if chosen.reexpanded.intersection(run.graph.indexed[position]):  # child by child
         return True
     if chosen.positions & _loop_of(position, run):
         return True

@@ -321,7 +321,7 @@ def count_runs(memory: Memory) -> None:
     """Rebuild the run queues and the counts of active runs."""
     memory.queued_runs.clear()
     memory.active_runs.clear()
-    for dag_version, count in memory.runs.dag_versions.counts():
+    for dag_version, count in memory.runs.count_dag_versions():
         dag_id = dag_version.graph.spec.dag_id
         memory.active_runs[dag_id] = memory.active_runs.get(dag_id, 0) + count
     for _, run in sorted(memory.runs.objects.items()):

@@ -95,7 +95,6 @@ def add_iteration(run: Run, decider: int, tx: Transaction) -> list[MappedTask]:
         tx.change_group(group, group.width)
         had_fresh = group.has_fresh
         group.grow()
-        _reuse_row(group, tx)
         if group.one_to_one is not None:
             grown.append(group)
         elif not (had_fresh or group.unfinished or one_to_one.may_go_on(run, group.position)):
@@ -104,20 +103,6 @@ def add_iteration(run: Run, decider: int, tx: Transaction) -> list[MappedTask]:
         elif not had_fresh:
             tx.slots.offer(group)
     return grown
-
-
-def _reuse_row(group: MappedTask, tx: Transaction) -> None:
-    """Reuse the row of the last child, if this iteration was undone before."""
-    run, index = group.run, group.width - 1
-    task_no = group.first_task_no + index
-    start_no = run.removed.pop(task_no, None)
-    if start_no is None:
-        return
-    task = TaskInstance(run, task_no, group.position, index)
-    task.state = task.stored_state = TaskState.REMOVED
-    task.start_no = task.stored_start = start_no
-    tx.move(task, TaskState.PENDING)
-    run.cleared.hold(task_no, task)
 
 
 def is_last_decider(run: Run, position: int, map_index: int) -> bool:
@@ -143,7 +128,7 @@ def close_loop(run: Run, decider: int, tx: Transaction) -> Iterator[int]:
 def reopen_loops(run: Run, tx: Transaction) -> None:
     """Reopen closed loops whose deciding task never ran and is pending again.
 
-    Such a loop is in its first iteration. A mark that would keep further ones is refused.
+    Such a loop is in its first iteration, since tasks of loops cannot be marked.
     """
     for group in list(run.groups.values()):
         mapped = run.spec.tasks[group.position].mapped

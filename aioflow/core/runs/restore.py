@@ -152,9 +152,7 @@ class RunRestore:
         memory.add_run(run)
         for progress in self._progress.values():
             _restore_progress(run, progress)
-        memory.packing.loose.update(run.active_tasks.objects)
-        memory.packing.runs.loose[run.run_no] = run
-        memory.packing.fold(with_runs=False)  # the run has yet to continue
+        memory.packing.settle_restored(run)
         return run
 
     def take_ended(self, rows: LiveRun) -> None:
@@ -195,7 +193,7 @@ class RunRestore:
             return
         if group is not None and row.map_index < group.width:
             group.note(row.map_index, row.state)
-        if group is None or group.is_loop:
+        if group is None:
             run.removed[row.task_no] = row.start_no
 
     def _count(self, row: TaskRow) -> None:

@@ -330,7 +330,7 @@ def _prune_plans(tx: Transaction) -> None:
     needed |= {(run.row.version, run.row.dag_id) for run in memory.runs.objects.values()}
     needed |= {
         (dag_version.version, dag_version.graph.spec.dag_id)
-        for dag_version, _ in memory.runs.dag_versions.counts()
+        for dag_version, _ in memory.runs.count_dag_versions()
     }
     for key in memory.dag_versions.keys() - needed:
         tx.pruned[key] = memory.dag_versions.pop(key)

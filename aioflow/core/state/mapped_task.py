@@ -146,14 +146,6 @@ class MappedChildren:
         if self.one_to_one is not None:
             self.one_to_one.grow()
 
-    def shorten(self, width: int) -> None:
-        """Remove the last children down to this width. None of them may be active."""
-        gone = self.states[width:]
-        del self.states[width:]
-        for state in TaskState:
-            self.counts[state] -= gone.count(state)
-        self.cursor = min(self.cursor, width)
-
     def note(self, index: int, state: TaskState) -> None:
         """Set the state of a child and update the counts."""
         was = self.states[index]

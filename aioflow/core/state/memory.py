@@ -15,7 +15,7 @@ from aioflow.core.state.attribution import CrashSuspects, LoopBlockers
 from aioflow.core.state.dag_triggers import DagTriggers
 from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.outbox_quota import OutboxQuota
-from aioflow.core.state.packing import PackedCache, Packing
+from aioflow.core.state.packed import PackedCache, Packing
 from aioflow.core.state.run_sequence import RunSequence, ended_as, run_key
 from aioflow.core.state.task_instance import Run, TaskInstance, TriggerInstance
 from aioflow.errors import RequestError
@@ -314,7 +314,7 @@ class Memory:
         """Return the versions of all DAGs, and those that triggers are assigned with."""
         versions = {row.version for row in self.dags.values()}
         versions |= {wait.version for wait in self.waits.objects.values()}
-        versions |= {form.version for form, _ in self.packing.forms.numbered()}
+        versions |= {shape.version for shape in self.packing.shapes()}
         versions |= {one.version for one in self.dag_triggers}
         return versions
 

@@ -3,7 +3,7 @@
 A pending or ended task is one byte in its run, or in its group if it is a mapped child. Only a task
 in between (queued in its own right, running, sensing, deferred, retrying) has a ``TaskInstance``,
 so memory grows with the number of active tasks, not with width. A task that only waits is packed,
-see ``packing``. A pending task has a row only if it was cleared.
+see ``packed``. A pending task has a row only if it was cleared.
 
 The ``execution_timeout`` of a try counts running and deferred time together. It is measured in
 steady time from the start of the try. The row stores its end in ``due_at``, which is otherwise

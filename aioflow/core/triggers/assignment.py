@@ -12,7 +12,7 @@ from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, is_own, 
 from aioflow.core.state.crash_trials import may_host, may_host_all
 from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.memory import Memory
-from aioflow.core.state.packing import PackedTask, TaskShape
+from aioflow.core.state.packed import PackedTask, TaskShape
 from aioflow.core.state.task_instance import TriggerInstance
 from aioflow.core.tasks.start_command import order
 from aioflow.core.transaction import Transaction
@@ -181,7 +181,7 @@ def want_own_hosts(tx: Transaction) -> None:
     if memory.is_drained:
         return
     roles: set[str] = set()
-    kinds = {(form.dag_version, form.class_path) for form, _ in memory.packing.forms.numbered()}
+    kinds = {(shape.dag_version, shape.class_path) for shape in memory.packing.shapes()}
     kinds |= {(wait.run.dag_version, wait.row.class_path) for wait in memory.waits.objects.values()}
     for dag_version, class_path in kinds:
         if class_path not in HOSTLESS and not is_stopped(dag_version.graph.spec.dag_id, memory):
@@ -231,13 +231,12 @@ def hosted_before(memory: Memory) -> Iterator[TriggerNo]:
         is_waiting = wait.state is TriggerState.WAITING and wait.task is not None
         if is_hosted and is_waiting and not is_stopped(wait.run.row.dag_id, memory):
             yield wait.row.trigger_no
-    forms = {
-        number
-        for form, number in memory.packing.forms.numbered()
-        if form.class_path not in HOSTLESS
-        and not is_stopped(form.dag_version.graph.spec.dag_id, memory)
-    }
-    yield from (number for number, form in memory.packing.by_form() if form in forms)
+    yield from memory.packing.packed_triggers(
+        lambda shape: (
+            shape.class_path not in HOSTLESS
+            and not is_stopped(shape.dag_version.graph.spec.dag_id, memory)
+        )
+    )
 
 
 def _ordered(role: str, memory: Memory) -> array[int]:
@@ -245,25 +244,15 @@ def _ordered(role: str, memory: Memory) -> array[int]:
 
     Some of them may be assigned to it already.
     """
-    found: dict[int, array[int]] = {}
+
+    def priority_of(shape: TaskShape) -> int | None:
+        is_its = role_of(shape.class_path, shape.dag_version, memory) == role
+        return _spec(shape).priority if is_its and shape.class_path not in HOSTLESS else None
+
+    found = memory.packing.grouped_triggers(priority_of)
     for wait in memory.waits.objects.values():
         if wait.task is not None and _is_wanted(wait, role, memory):
             found.setdefault(wait.task.spec.priority, array("q")).append(wait.row.trigger_no)
-    packing = memory.packing
-    priorities = {
-        number: _spec(form).priority
-        for form, number in packing.forms.numbered()
-        if role_of(form.class_path, form.dag_version, memory) == role
-        and form.class_path not in HOSTLESS
-    }
-    alike = set(priorities.values())
-    if len(alike) == 1 and len(priorities) == len(packing.forms.numbered()):
-        # All belong to this host and have the same priority, so none of them is read.
-        found.setdefault(alike.pop(), array("q")).extend(packing.triggers.folded())
-    else:
-        for number, form_no in packing.by_form():
-            if form_no in priorities:
-                found.setdefault(priorities[form_no], array("q")).append(number)
     order = array("q")
     for priority in sorted(found, reverse=True):
         order.extend(sorted(found[priority]))
@@ -300,15 +289,11 @@ def _strays(role: str, memory: Memory) -> Iterator[tuple[TriggerNo, int]]:
             continue
         if role_of(wait.row.class_path, wait.run.dag_version, memory) != role:
             yield wait.row.trigger_no, wait.hosting
-    packing = memory.packing
-    forms = {
-        number
-        for form, number in packing.forms.numbered()
-        if form.role == role and role_of(form.class_path, form.dag_version, memory) != role
-    }
-    for one in packing.folded() if forms else ():
-        if one.form in forms:
-            yield one.trigger_no, packing.hosting(one)
+    yield from memory.packing.assignments(
+        lambda shape: (
+            shape.role == role and role_of(shape.class_path, shape.dag_version, memory) != role
+        )
+    )
 
 
 def _takes(role: str, memory: Memory) -> bool:
@@ -331,7 +316,8 @@ def hand_over(entry: AssignTriggers, tx: Transaction) -> None:
         if takes and one is not None and one.kwargs is not None:
             handing = forms.get(one.form)
             if handing is None:
-                handing = forms[one.form] = _handing(one.form, entry.role, memory)
+                shape = memory.packing.shape(one)
+                handing = forms[one.form] = _handing(shape, entry.role, memory)
             if isinstance(handing, _Change):
                 _hand_folded(one, entry, handing, tx)
             if handing != "needs task":
@@ -362,12 +348,11 @@ class _Change(NamedTuple):
 _Handing: TypeAlias = _Change | Literal["needs task", "not wanted"]
 
 
-def _handing(number: int, role: str, memory: Memory) -> _Handing:
+def _handing(was: TaskShape, role: str, memory: Memory) -> _Handing:
     """Return how triggers of a shape are assigned to a host while packed, or why they cannot be.
 
     Commands with more facts, and triggers that no host runs, require the task.
     """
-    was = memory.packing.forms[number]
     spec, path = _spec(was), was.class_path
     feeds = was.ordinal == RESUMES and spec.feeds_limit is not None
     if feeds or path in HOSTLESS or was.ordinal == FROM_START:

@@ -25,6 +25,7 @@ from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, is_own, 
 from aioflow.core.state.dag_triggers import DagTrigger
 from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.memory import Memory
+from aioflow.core.state.packed import TaskShape
 from aioflow.core.state.task_instance import TriggerInstance
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers.assignment import (
@@ -130,13 +131,14 @@ def _outdated(version: str, after: TriggerNo, memory: Memory) -> Iterator[Trigge
     These are triggers that run an older version whose code differs, and triggers without a host
     that belong to another role since this version.
     """
-    forms = {
-        number
-        for form, number in memory.packing.forms.numbered()
-        if _is_other(form.dag_version, form.version, form.class_path, version, memory)
-        or _is_elsewhere(form.dag_version, form.role, form.class_path, version, memory)
-    }
-    for number in memory.packing.numbers(forms, after):
+
+    def is_outdated(shape: TaskShape) -> bool:
+        dag_version, path = shape.dag_version, shape.class_path
+        return _is_other(dag_version, shape.version, path, version, memory) or _is_elsewhere(
+            dag_version, shape.role, path, version, memory
+        )
+
+    for number in memory.packing.triggers_after(after, is_outdated):
         wait = memory.packing.peek(number)
         if wait is None or wait.task is None or wait.state is not TriggerState.WAITING:
             continue
@@ -190,14 +192,13 @@ def _misplaced_by_pause(entry: PauseTriggers, memory: Memory) -> Iterator[Trigge
 
     Triggers that have not confirmed their release yet are assigned when they do.
     """
-    packing = memory.packing
-    forms = {
-        number
-        for form, number in packing.forms.numbered()
-        if form.dag_version.graph.spec.dag_id == entry.dag_id and form.class_path not in HOSTLESS
-    }
-    for number in packing.numbers(forms, entry.after):
-        wait = packing.peek(number)
+
+    def is_of_dag(shape: TaskShape) -> bool:
+        dag_id = shape.dag_version.graph.spec.dag_id
+        return dag_id == entry.dag_id and shape.class_path not in HOSTLESS
+
+    for number in memory.packing.triggers_after(entry.after, is_of_dag):
+        wait = memory.packing.peek(number)
         if wait is None or wait.task is None or wait.state is not TriggerState.WAITING:
             continue
         is_its = wait.run.row.dag_id == entry.dag_id and wait.row.class_path not in HOSTLESS
@@ -289,8 +290,9 @@ def failure_of_culprit(class_path: str, lost: HostLost, memory: Memory) -> Failu
 def _misplaced_of_class(entry: IsolateTriggerClass, memory: Memory) -> Iterator[TriggerInstance]:
     """Yield the triggers of a class that have no host or the wrong one, by number."""
     packing = memory.packing
-    forms = {no for form, no in packing.forms.numbered() if form.class_path == entry.class_path}
-    for number in packing.numbers(forms, entry.after):
+    for number in packing.triggers_after(
+        entry.after, lambda shape: shape.class_path == entry.class_path
+    ):
         wait = packing.peek(number)
         if wait is None or wait.row.class_path != entry.class_path or wait.task is None:
             continue

@@ -12,9 +12,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
-import aiosqlite
 import anyio.lowlevel
 
 from aioflow.crypto import Vault
@@ -108,21 +107,26 @@ class InlineWriter(Writer):
 
 
 class InlineReader:
-    """The part of a connection that the store uses."""
+    """A connection used in the caller's thread."""
 
     def __init__(self, raw: sqlite3.Connection) -> None:
-        self._conn = raw
+        self._raw = raw
 
-    async def _execute(self, function: Callable[..., T], *arguments: object) -> T:
+    async def run(self, function: Callable[[sqlite3.Connection], T]) -> T:
+        """See ``Connection``."""
         await anyio.lowlevel.checkpoint()
-        return function(*arguments)
+        return function(self._raw)
+
+    def interrupt(self) -> None:
+        """See ``Connection``."""
+        self._raw.interrupt()
 
 
 @asynccontextmanager
-async def another_reader(path: Path) -> AsyncIterator[aiosqlite.Connection]:
+async def another_reader(path: Path) -> AsyncIterator[InlineReader]:
     """Open another reading connection."""
     with closing(open_reader(path)) as raw:
-        yield cast(aiosqlite.Connection, InlineReader(raw))
+        yield InlineReader(raw)
 
 
 def _nothing() -> None:
@@ -140,7 +144,7 @@ class InlineStore(SqliteStore):
     def __init__(
         self, path: Path, vault: Vault, writing: sqlite3.Connection, reading: sqlite3.Connection
     ) -> None:
-        reader = cast(aiosqlite.Connection, InlineReader(reading))
+        reader = InlineReader(reading)
         super().__init__(path, vault, InlineWriter(path, writing), [reader], another_reader)
         self.before_commit = self.after_commit = _nothing
 

@@ -79,7 +79,7 @@ BUGS = (
             ),
             Edit("aioflow.core.triggers.assignment", "unhost", "wait.hosting = 0"),
             Edit(
-                "aioflow.core.state.packing",
+                "aioflow.core.state.packed.tasks",
                 "Packing.hosting",
                 "one.hosting > self._lost.get(role, 0)",
                 "role",

@@ -1,4 +1,4 @@
-"""Packed tasks and runs: a byte string instead of objects, for tasks that only wait.
+"""Packed tasks: a byte string instead of objects for a task that only waits and its trigger.
 
 After each commit, a deferred task with a single trigger is packed together with the trigger.
 Looking up either of them unpacks both, until the end of the next turn. Fields that many waits share
@@ -9,13 +9,15 @@ difference.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from aioflow.core.state.child_roles import ASYNC, async_role, kind_of
 from aioflow.core.state.graph import DagVersion
+from aioflow.core.state.packed.runs import PackedRuns
 from aioflow.core.state.packed_maps import Interner, Numbers, PackedMap, Pages, Rows, packed
 from aioflow.core.state.task_instance import (
     NOWHERE,
@@ -24,208 +26,16 @@ from aioflow.core.state.task_instance import (
     TriggerInstance,
     stored_times,
 )
-from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
-from aioflow.model.rows import RunRow, TaskRow, TriggerRow
-from aioflow.model.states import Failure, RunState, TaskState, TriggerState
+from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.rows import TaskRow, TriggerRow
+from aioflow.model.states import Failure, TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.inputs import CoroutineProgress
 
-__all__ = (
-    "PackedCache",
-    "PackedRuns",
-    "PackedTask",
-    "Packing",
-    "TaskShape",
-)
-
-
-class _PackedRun(msgspec.Struct, frozen=True, array_like=True):
-    """A packed run. Tallies are not stored, because the states determine them.
-
-    Attributes:
-        dag_version: Number of its DAG version in ``PackedRuns.dag_versions``.
-        tasks: Number of its packed tasks.
-    """
-
-    dag_version: int
-    run_no: RunNo
-    run_id: str
-    cause: str
-    first_task_no: TaskNo
-    logical_date: Timestamp | None
-    conf: bytes | None
-    key: str | None
-    created_at: Timestamp
-    started_at: Timestamp | None
-    caller: TriggerNo | None
-    states: bytes
-    known: bytes
-    results: dict[int, bytes]
-    widths: dict[int, int]
-    source_starts: dict[int, StartNo]
-    tasks: int
-    retried: int
-    is_over_budget: bool
-    beyond_budget: int
-
-
-_decode_run = msgspec.msgpack.Decoder(_PackedRun).decode
-
-
-class PackedRuns(PackedMap[Run]):
-    """Live runs by number.
-
-    Attributes:
-        loose: Runs that may be packed after the commit.
-        dag_versions: DAG versions of the packed runs.
-    """
-
-    __slots__ = ("_bodies", "_tasks", "dag_versions", "loose")
-
-    def __init__(self, tasks: PackedMap[TaskInstance]) -> None:
-        super().__init__()
-        self.loose: dict[RunNo, Run] = {}
-        self.dag_versions: Interner[DagVersion] = Interner()
-        self._bodies: Pages[bytes] = Pages(Rows)
-        self._tasks = tasks
-
-    def __len__(self) -> int:
-        return len(self.objects) + len(self._bodies)
-
-    def folded(self) -> Pages[bytes]:
-        """See ``PackedMap``."""
-        return self._bodies
-
-    def unfold(self, number: RunNo) -> Run | None:
-        """See ``PackedMap``."""
-        body = self._bodies.take(number)
-        if body is None:
-            return None
-        one = _decode_run(body)
-        run = self.objects[number] = self.loose[number] = self._thaw(one)
-        self.dag_versions.leave(one.dag_version)
-        return run
-
-    def peek(self, number: RunNo) -> Run:
-        """Return a run for reading only; a packed run stays packed.
-
-        Raises:
-            KeyError: If there is no such run.
-        """
-        run, body = self.objects.get(number), self._bodies.get(number)
-        if run is not None:
-            return run
-        if body is None:
-            raise KeyError(number)
-        return self._thaw(_decode_run(body))
-
-    def logical_date(self, number: RunNo) -> Timestamp | None:
-        """Return the logical date of a run; a packed run stays packed.
-
-        Raises:
-            KeyError: If there is no such run.
-        """
-        body = self._bodies.get(number)
-        return (
-            self.objects[number].row.logical_date
-            if body is None
-            else _decode_run(body).logical_date
-        )
-
-    def fold(self) -> None:
-        """Pack the runs in ``loose`` that only wait."""
-        for run in self.loose.values():
-            if self._only_waits(run):
-                self._fold(run)
-        self.loose.clear()
-
-    def _only_waits(self, run: Run) -> bool:
-        """Return whether the run can be packed without loss and is the current object."""
-        row = run.row
-        return (
-            self.objects.get(row.run_no) is run
-            and row.state is RunState.RUNNING
-            and row.backfill is None
-            and not run.active_tasks.objects
-            and len(run.active_tasks) > 0
-            and not run.groups
-            and not run.items
-            and not run.cleared
-            and run.clearing is None
-            and run.running == 0
-            and row.quarantine is None
-            and row.ended_at is None
-            and not run.blocked
-            and not any(run.blocked_at.values())
-        )
-
-    def _fold(self, run: Run) -> None:
-        row = run.row
-        one = _PackedRun(
-            self.dag_versions.enter(run.dag_version),
-            row.run_no,
-            row.run_id,
-            row.cause,
-            row.first_task_no,
-            row.logical_date,
-            row.conf,
-            row.key,
-            row.created_at,
-            row.started_at,
-            row.caller,
-            bytes(run.states),
-            bytes(run.known) if any(run.known) else b"",
-            run.results,
-            run.widths,
-            run.source_starts,
-            len(run.active_tasks),
-            run.retried,
-            run.is_over_budget,
-            run.beyond_budget,
-        )
-        del self.objects[row.run_no]
-        self._bodies.put(row.run_no, packed(one))
-
-    def _thaw(self, one: _PackedRun) -> Run:
-        """Rebuild the run."""
-        dag_version = self.dag_versions[one.dag_version]
-        row = RunRow(
-            run_no=one.run_no,
-            run_id=one.run_id,
-            dag_id=dag_version.graph.spec.dag_id,
-            version=dag_version.version,
-            state=RunState.RUNNING,
-            cause=one.cause,
-            first_task_no=one.first_task_no,
-            logical_date=one.logical_date,
-            conf=one.conf,
-            key=one.key,
-            created_at=one.created_at,
-            started_at=one.started_at,
-            caller=one.caller,
-        )
-        run = Run(row, dag_version)
-        run.states[:] = one.states
-        run.known[:] = one.known or run.known
-        run.results, run.widths = one.results, one.widths
-        run.source_starts = one.source_starts
-        run.retried, run.is_over_budget = one.retried, one.is_over_budget
-        run.beyond_budget = one.beyond_budget
-        _rebuild_tallies(run)
-        run.active_tasks.lie(one.tasks, self._tasks)
-        return run
-
-
-def _rebuild_tallies(run: Run) -> None:
-    """Rebuild the tallies from the states of a run without expanded tasks."""
-    for position, number in enumerate(run.states):
-        state = TaskState(number)
-        if not state.is_live:
-            run.count_ended(position, state)
-            run.unfinished -= 1
-
+__all__ = ("PackedCache", "PackedTask", "Packing", "TaskShape")
 
 Value = TypeVar("Value")
+Group = TypeVar("Group", bound=Hashable)
 
 _NO_ANSWER = (None, None)
 _WORTH_COPYING = 1_024
@@ -299,13 +109,11 @@ class Packing:
         runs: Live runs. A run whose active tasks are all packed is packed, too.
         tasks: Tasks that are neither pending nor ended.
         triggers: Triggers they wait for, and those that a host has yet to release.
-        loose: Tasks that may be packed after the commit.
-        forms: Shapes of the packed tasks.
     """
 
     def __init__(self) -> None:
-        self.loose: dict[TaskNo, TaskInstance] = {}
-        self.forms: Interner[TaskShape] = Interner()
+        self._loose: dict[TaskNo, TaskInstance] = {}
+        self._shapes: Interner[TaskShape] = Interner()
         self._bodies: Pages[bytes] = Pages(Rows)
         self._trigger_nos: Pages[TriggerNo] = Pages(Numbers)
         self.tasks: PackedCache[TaskInstance] = PackedCache(self._trigger_nos, self._unfold_task)
@@ -317,17 +125,25 @@ class Packing:
         self._async_lives: dict[str, int] = {}
         self._most_live = 0
 
-    def fold(self, *, with_runs: bool = True) -> None:
-        """Pack what only waits. Called after the commit."""
-        self._most_live = max(self._most_live, len(self.tasks.objects))
-        for task in self.loose.values():
-            if self._only_waits(task):
-                self._fold(task)
-        self.loose.clear()
-        if with_runs:
-            self.runs.fold()
-        if self._most_live > max(_WORTH_COPYING, 8 * len(self.tasks.objects)):
-            self._shrink()
+    def settle(self, waiting: Iterable[TaskInstance], runs: Mapping[RunNo, Run]) -> None:
+        """Pack what only waits, after the commit of a turn.
+
+        Args:
+            waiting: Deferred tasks that the turn has changed. Unpacked ones are known already.
+            runs: Runs that it has changed.
+        """
+        self._loose.update((task.task_no, task) for task in waiting)
+        self.runs.loose.update(runs)
+        self._fold_loose()
+        self.runs.fold()
+        self._shrink()
+
+    def settle_restored(self, run: Run) -> None:
+        """Pack the tasks of a restored run that only wait. The run itself has yet to continue."""
+        self._loose.update(run.active_tasks.objects)
+        self.runs.loose[run.run_no] = run
+        self._fold_loose()
+        self._shrink()
 
     def lose(self, role: str, hosting: int) -> None:
         """Record that a host died: packed triggers lose their assignments up to this number."""
@@ -354,28 +170,78 @@ class Packing:
             task = None if wait is None else wait.task
         return task
 
-    def folded(self, after: TriggerNo = -1) -> Iterator[PackedTask]:
-        """Yield the packed tasks by trigger number. Nothing may be unpacked meanwhile."""
-        for _, body in self._bodies.items(after):
-            yield _decode(body)
+    # ── by shape ────────────────────────────────────────────────────────────────────────────
+    # Nothing may be unpacked while one of these iterates.
 
-    def by_form(self) -> Iterator[tuple[TriggerNo, int]]:
-        """Yield each packed trigger with its shape number, ascending.
+    def shapes(self) -> list[TaskShape]:
+        """Return the shapes of the packed tasks."""
+        return [shape for shape, _ in self._shapes.numbered()]
 
-        Nothing may be unpacked meanwhile.
-        """
-        for number, body in self._bodies.items():
-            yield number, _decode_form(body).form
+    def count_shapes(self) -> Iterator[tuple[TaskShape, int]]:
+        """Yield the shapes of the packed tasks with the number of these."""
+        return self._shapes.counts()
 
-    def numbers(self, forms: set[int], after: TriggerNo = -1) -> Iterator[TriggerNo]:
-        """Yield the triggers above a number that are objects or have such a shape, ascending."""
-        folded = (one.trigger_no for one in self.folded(after) if one.form in forms)
+    def packed_triggers(self, is_wanted: Callable[[TaskShape], bool]) -> Iterator[TriggerNo]:
+        """Yield the packed triggers of such shapes, ascending."""
+        forms = self._numbers(is_wanted)
+        if forms:
+            yield from (number for number, form in self._by_form() if form in forms)
+
+    def triggers_after(
+        self, after: TriggerNo, is_wanted: Callable[[TaskShape], bool]
+    ) -> Iterator[TriggerNo]:
+        """Yield the triggers above a number, ascending: all objects, and the packed ones wanted."""
+        forms = self._numbers(is_wanted)
+        folded = (one.trigger_no for one in self._folded(after) if one.form in forms)
         objects = sorted(number for number in self.triggers.objects if number > after)
         return heapq.merge(objects, folded if forms else ())
 
+    def assignments(self, is_wanted: Callable[[TaskShape], bool]) -> Iterator[tuple[int, int]]:
+        """Yield the packed triggers of such shapes, with their assignments; see ``hosting``."""
+        forms = self._numbers(is_wanted)
+        for one in self._folded() if forms else ():
+            if one.form in forms:
+                yield one.trigger_no, self.hosting(one)
+
+    def grouped_triggers(
+        self, group_of: Callable[[TaskShape], Group | None]
+    ) -> dict[Group, array[int]]:
+        """Return the packed triggers by a group that follows from their shapes, each ascending.
+
+        Those without a group are omitted. If all have the same, none of them is read.
+        """
+        groups: dict[int, Group] = {}
+        for shape, number in self._shapes.numbered():
+            group = group_of(shape)
+            if group is not None:
+                groups[number] = group
+        found: dict[Group, array[int]] = {group: array("q") for group in groups.values()}
+        if len(found) == 1 and len(groups) == len(self._shapes.numbered()):
+            found[next(iter(found))].extend(self.triggers.folded())
+        elif found:
+            for number, form in self._by_form():
+                if form in groups:
+                    found[groups[form]].append(number)
+        return found
+
+    def _numbers(self, is_wanted: Callable[[TaskShape], bool]) -> set[int]:
+        return {number for shape, number in self._shapes.numbered() if is_wanted(shape)}
+
+    def _folded(self, after: TriggerNo = -1) -> Iterator[PackedTask]:
+        """Yield the packed tasks by trigger number."""
+        for _, body in self._bodies.items(after):
+            yield _decode(body)
+
+    def _by_form(self) -> Iterator[tuple[TriggerNo, int]]:
+        """Yield each packed trigger with its shape number, ascending."""
+        for number, body in self._bodies.items():
+            yield number, _decode_form(body).form
+
+    # ── one packed task ─────────────────────────────────────────────────────────────────────
+
     def instants(self, run: Run) -> Iterator[tuple[TaskNo, Timestamp]]:
         """Yield the timestamps that packed tasks of a run wait for."""
-        if not any(form.has_instants for form, _ in self.forms.numbered()):
+        if not any(form.has_instants for form, _ in self._shapes.numbered()):
             return
         for task_no in run.active_tasks.folded():
             trigger_no = self._trigger_nos.get(task_no)
@@ -388,7 +254,7 @@ class Packing:
 
     def hosting(self, one: PackedTask) -> int:
         """Return the assignment number of a packed trigger; 0 while no host has it."""
-        role = self.forms[one.form].role
+        role = self._shapes[one.form].role
         return one.hosting if one.hosting > self._lost.get(role, 0) else 0
 
     def look(self, trigger_no: TriggerNo) -> PackedTask | None:
@@ -396,15 +262,19 @@ class Packing:
         body = self._bodies.get(trigger_no)
         return None if body is None else _decode(body)
 
-    def form_of(self, trigger_no: TriggerNo) -> int | None:
-        """Return the shape number of a packed trigger; ``None`` if it is not packed."""
+    def shape(self, one: PackedTask) -> TaskShape:
+        """Return the shape of a packed task."""
+        return self._shapes[one.form]
+
+    def shape_of(self, trigger_no: TriggerNo) -> TaskShape | None:
+        """Return the shape of a packed trigger; ``None`` if it is not packed."""
         body = self._bodies.get(trigger_no)
-        return None if body is None else _decode_form(body).form
+        return None if body is None else self._shapes[_decode_form(body).form]
 
     def change(self, was: PackedTask, *, hosting: int, form: TaskShape) -> None:
         """Change the assignment and the shape of a packed trigger."""
-        self.forms.leave(was.form)
-        one = msgspec.structs.replace(was, hosting=hosting, form=self.forms.enter(form))
+        self._shapes.leave(was.form)
+        one = msgspec.structs.replace(was, hosting=hosting, form=self._shapes.enter(form))
         self._bodies.put(one.trigger_no, packed(one))
 
     def change_back(self, was: PackedTask, form: TaskShape) -> None:
@@ -453,7 +323,7 @@ class Packing:
             not (due_at is task.deadline_at is row.deadline_at is None),
         )
         one = PackedTask(
-            self.forms.enter(form),
+            self._shapes.enter(form),
             row.run_no,
             task.task_no,
             row.trigger_no,
@@ -482,7 +352,7 @@ class Packing:
 
     def forget_folded(self, run_no: RunNo) -> None:
         """Remove the packed tasks of a run, in one pass over all packed tasks."""
-        for one in [one for one in self.folded() if one.run_no == run_no]:
+        for one in [one for one in self._folded() if one.run_no == run_no]:
             self._take(one)
 
     def _only_waits(self, task: TaskInstance) -> bool:
@@ -525,7 +395,7 @@ class Packing:
             not (task.due_at is task.deadline_at is row.deadline_at is None),
         )
         one = PackedTask(
-            self.forms.enter(form),
+            self._shapes.enter(form),
             row.run_no,
             task.task_no,
             row.trigger_no,
@@ -563,7 +433,7 @@ class Packing:
         self._trigger_nos.put(one.task_no, one.trigger_no)
 
     def _take(self, one: PackedTask) -> None:
-        self.forms.leave(one.form)
+        self._shapes.leave(one.form)
         self._bodies.take(one.trigger_no)
         self._trigger_nos.take(one.task_no)
 
@@ -578,14 +448,14 @@ class Packing:
             return None
         task, wait = self._thaw(one, self.runs[one.run_no])
         self._take(one)
-        self.tasks.objects[one.task_no] = self.loose[one.task_no] = task
+        self.tasks.objects[one.task_no] = self._loose[one.task_no] = task
         self.triggers.objects[one.trigger_no] = wait
         task.run.active_tasks.bring_back(task)
         return wait
 
     def _thaw(self, one: PackedTask, run: Run) -> tuple[TaskInstance, TriggerInstance]:
         """Rebuild the task and its trigger."""
-        form, since = self.forms[one.form], one.since
+        form, since = self._shapes[one.form], one.since
         task = TaskInstance(run, one.task_no, form.position, one.map_index)
         task.state = task.stored_state = TaskState.DEFERRED
         task.start_no = task.stored_start = one.start_no
@@ -627,12 +497,20 @@ class Packing:
         task.waits = (wait,)
         return task, wait
 
+    def _fold_loose(self) -> None:
+        self._most_live = max(self._most_live, len(self.tasks.objects))
+        for task in self._loose.values():
+            if self._only_waits(task):
+                self._fold(task)
+        self._loose.clear()
+
     def _shrink(self) -> None:
-        """Replace the dictionaries: a ``dict`` keeps the memory of its largest size."""
-        self._most_live = len(self.tasks.objects)
-        self.tasks.objects = dict(self.tasks.objects)
-        self.triggers.objects = dict(self.triggers.objects)
-        self.loose = {}
+        """Replace the dictionaries if most values left: a ``dict`` keeps the memory of its peak."""
+        if self._most_live > max(_WORTH_COPYING, 8 * len(self.tasks.objects)):
+            self._most_live = len(self.tasks.objects)
+            self.tasks.objects = dict(self.tasks.objects)
+            self.triggers.objects = dict(self.triggers.objects)
+            self._loose = {}
 
 
 class PackedCache(PackedMap[Value]):
