@@ -6,7 +6,14 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from aioflow.cli.arguments import Nouns, add_command, add_group, positive, seconds
+from aioflow.cli.arguments import (
+    Nouns,
+    add_command,
+    add_group,
+    complete_paths,
+    positive,
+    seconds,
+)
 from aioflow.cli.output import hint, print_json, print_table
 
 __all__ = ("add_parser",)
@@ -59,9 +66,10 @@ def add_parser(nouns: Nouns) -> None:
         metavar="S",
         help="of idle time looked at",
     )
-    density.add_argument(
+    plot = density.add_argument(
         "--plot", metavar="FILE", help="write an SVG too; needs aioflow-engine[plot]"
     )
+    complete_paths(plot, "file")
 
 
 def _numbers(text: str) -> list[int]:
