@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.cli.density import Density, density_plot
+from aioflow.cli.density import Density, write_density_plot
 from aioflow.cli.density import measure as defer
 from benchmarks import harness
 from benchmarks.daemon import fsync_ms
@@ -59,7 +59,7 @@ def measure(
         fsync_ms=fsync_ms(folder),
         measured=[msgspec.to_builtins(one) for one in (*wide, *many)],
     )
-    (harness.RESULTS / "density.svg").write_text(density_plot(wide))
+    write_density_plot(harness.RESULTS / "density.svg", wide)
     return result
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from aioflow.cli.density import Bar, bar_plot
+from matplotlib.axes import Axes
+from matplotlib.container import BarContainer
+from matplotlib.figure import Figure
+
+from aioflow.cli.density import write_svg
 from benchmarks import harness
 
-__all__ = ("write_summary",)
+__all__ = ("draw_bars", "write_summary")
 
 _HEAD = """\
 # Results
@@ -75,12 +80,42 @@ def _draw(result: dict[str, Any]) -> list[str]:
     if own.exists() and name == "density":  # it draws its own plot, over the number of triggers
         names.append(own.name)
     for number, unit in enumerate(dict.fromkeys(f["unit"] for f in result["figures"])):
-        rows = [
-            Bar(figure["what"], figure["value"], figure["yardstick"])
-            for figure in result["figures"]
-            if figure["unit"] == unit
-        ]
+        same = [figure for figure in result["figures"] if figure["unit"] == unit]
         path = harness.RESULTS / f"{name}-{number}.svg"
-        path.write_text(bar_plot(name.replace("_", " "), unit, rows))
+        _write_bar_plot(path, f"{name.replace('_', ' ')} ({unit})", same)
         names.append(path.name)
     return names
+
+
+def _write_bar_plot(file: Path, title: str, figures: Sequence[dict[str, Any]]) -> None:
+    plot = Figure(figsize=(9, 1 + 0.55 * len(figures)), layout="constrained")
+    axes = plot.subplots()
+    axes.set_title(title)
+    draw_bars(axes, figures)
+    write_svg(file, plot)
+
+
+def draw_bars(axes: Axes, figures: Sequence[dict[str, Any]]) -> None:
+    """Draw figures one below the other, each above its yardstick, on one scale from 0."""
+    axes.set_yticks(range(len(figures)), [figure["what"] for figure in figures])
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+    values = {row: figure["value"] for row, figure in enumerate(figures)}
+    yardsticks = {
+        row + 0.35: figure["yardstick"]
+        for row, figure in enumerate(figures)
+        if figure["yardstick"] is not None
+    }
+    _label(axes, axes.barh(list(values), list(values.values()), height=0.4))
+    bars = axes.barh(list(yardsticks), list(yardsticks.values()), height=0.2, color="lightgrey")
+    _label(axes, bars)
+    axes.set_xlabel("grey: the yardstick, in the same run")
+    axes.set_xlim(left=0)
+
+
+def _label(axes: Axes, bars: BarContainer) -> None:
+    axes.bar_label(bars, fmt=_number, padding=4, fontsize="small")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"

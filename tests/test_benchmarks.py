@@ -10,8 +10,10 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure as Drawing
 
-from aioflow.cli.density import Bar, Series, bar_plot, line_plot
+from aioflow.cli import main
+from aioflow.cli.density import Bare, Density, write_density_plot
 from benchmarks import __main__ as benchmarks
 from benchmarks import harness, summary
 from benchmarks.harness import Figure, percentiles
@@ -131,38 +133,66 @@ def test_the_table_that_is_kept_has_each_measurement_with_a_line_that_has_figure
     assert set(sections) == {name for name, line in lines.items() if json.loads(line)["figures"]}
 
 
+def test_a_bar_is_as_long_as_its_figure_above_its_yardstick():
+    axes = Drawing().subplots()
+
+    summary.draw_bars(
+        axes,
+        [
+            {"what": "a & b", "value": 50.0, "yardstick": 100.0},
+            {"what": "c", "value": 1234.5, "yardstick": None},
+        ],
+    )
+
+    values, yardsticks = axes.containers
+    assert [bar.get_width() for bar in values] == [50.0, 1234.5]
+    assert [bar.get_width() for bar in yardsticks] == [100.0]
+    assert values[0].get_y() < yardsticks[0].get_y() < values[1].get_y()  # downwards
+    assert axes.get_xlim()[0] == 0
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a & b", "c"]
+    assert [text.get_text() for text in axes.texts] == ["50", "1,234", "100"]
+
+
+def density(kind: str, triggers: int, bytes_each: int) -> Density:
+    return Density(
+        kind=kind,
+        shape="wide",
+        triggers=triggers,
+        bytes_each=bytes_each,
+        bytes_by_role={},
+        idle_percent=0.0,
+        idle_us_each=0.0,
+        park_seconds=0.0,
+        bare=Bare(bytes_each=1_500, idle_us_each=0.0),
+    )
+
+
 def texts(svg: str) -> list[str]:
     return [element.text or "" for element in ET.fromstring(svg).iter(f"{SVG}text")]
 
 
-def test_a_bar_is_as_long_as_its_figure_beside_its_yardstick():
-    svg = bar_plot("Speed", "ms", [Bar("a & b", 50.0, 100.0), Bar("c", 25.0)])
+def test_a_plot_names_each_kind_and_the_same_figures_make_the_same_file(tmp_path):
+    found = [density("time", 1_000, 700), density("time", 100, 800), density("run", 100, 0)]
 
-    wide = {
-        element.get("class"): float(element.get("width") or 0)
-        for element in reversed(list(ET.fromstring(svg).iter(f"{SVG}rect")))
-    }
-    assert wide["s0"] == pytest.approx(wide["s5"] / 2)
-    assert {"Speed (ms)", "a & b", "c", "50", "100", "25"} <= set(texts(svg))
-    assert "prefers-color-scheme: dark" in svg
+    for name in ("one.svg", "other"):
+        write_density_plot(tmp_path / name, found)
 
-
-def test_a_line_goes_through_its_points_on_a_logarithmic_axis():
-    svg = line_plot("Size", "n", "bytes", [Series("a", [(10, 0.0), (100, 5.0), (1000, 10.0)])])
-
-    places = [
-        (float(dot.get("cx") or 0), float(dot.get("cy") or 0))
-        for dot in ET.fromstring(svg).iter(f"{SVG}circle")
-    ]
-    (x0, y0), (x1, y1), (x2, y2) = places
-    assert x1 - x0 == pytest.approx(x2 - x1)
-    assert y0 - y1 == pytest.approx(y1 - y2)
-    assert y0 > y2
+    one, other = (tmp_path / "one.svg").read_text(), (tmp_path / "other").read_text()
+    assert {"time", "run", "bare asyncio task", "bytes each"} <= set(texts(one))
+    assert one == other
 
 
-def test_plots_of_nothing_but_one_point_are_drawn():
-    assert "0" in texts(bar_plot("Zero", "s", [Bar("none", 0.0)]))
-    assert "a" in texts(line_plot("One", "n", "s", [Series("a", [(1, 0.0)])]))
+def test_a_plot_without_its_library_is_refused_before_anything_is_measured(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr("aioflow.cli.density.measure", lambda *_, **__: pytest.fail("measured"))
+
+    status = main(["bench", "density", "--plot", str(tmp_path / "plot.svg")])
+
+    assert status == 2
+    assert "pip install 'aioflow-engine[plot]'" in capsys.readouterr().err
+    assert not (tmp_path / "plot.svg").exists()
 
 
 def test_percentiles_are_values_that_were_seen():

@@ -182,16 +182,9 @@ class Api(Explaining):
         return await self._clean(dry_run)
 
     @classmethod
-    def offline(
-        cls,
-        store: Store,
-        tasklog: TaskLog,
-        *,
-        home: Path | None = None,
-        timetables: Timetables | None = None,
-    ) -> Api:
+    def offline(cls, store: Store, tasklog: TaskLog, *, home: Path | None = None) -> Api:
         """Return an API that reads a database without a daemon."""
-        return cls(None, store, tasklog, clock=SystemClock(), home=home, timetables=timetables)
+        return cls(None, store, tasklog, clock=SystemClock(), home=home)
 
     async def spec(self, version: str, dag_id: str) -> DagSpec:
         """Return a DAG as of a version; from memory if the version is in use."""

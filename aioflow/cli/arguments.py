@@ -7,13 +7,14 @@ import json
 import math
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 __all__ = (
     "Command",
     "Nouns",
     "add_command",
     "add_group",
+    "complete_paths",
     "conf",
     "from_zero",
     "index",
@@ -45,15 +46,21 @@ def add_command(
     """
     parser = _add(nouns, name, text, example)
     parser.add_argument("--json", action="store_true", help="print JSON for machines")
-    parser.add_argument(
+    home = parser.add_argument(
         "--home", metavar="DIR", help="home of the daemon (AIOFLOW_HOME, default ~/.aioflow)"
     )
+    complete_paths(home, "directory")
     if remote:
         parser.add_argument(
             "--url", metavar="URL", help="use a remote daemon; its token is in AIOFLOW_TOKEN"
         )
     parser.set_defaults(run=run)
     return parser
+
+
+def complete_paths(argument: argparse.Action, kind: Literal["file", "directory"]) -> None:
+    """Have shells complete an argument with paths. ``shtab`` reads the attribute."""
+    vars(argument)["complete"] = kind
 
 
 def add_group(nouns: Nouns, name: str, *, text: str, example: str) -> Nouns:

@@ -6,7 +6,14 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from aioflow.cli.arguments import Nouns, add_command, add_group, positive, seconds
+from aioflow.cli.arguments import (
+    Nouns,
+    add_command,
+    add_group,
+    complete_paths,
+    positive,
+    seconds,
+)
 from aioflow.cli.output import hint, print_json, print_table
 
 __all__ = ("add_parser",)
@@ -59,7 +66,10 @@ def add_parser(nouns: Nouns) -> None:
         metavar="S",
         help="of idle time measured",
     )
-    density.add_argument("--plot", metavar="FILE", help="write an SVG too")
+    plot = density.add_argument(
+        "--plot", metavar="FILE", help="write an SVG too; needs aioflow-engine[plot]"
+    )
+    complete_paths(plot, "file")
 
 
 def _numbers(text: str) -> list[int]:
@@ -79,8 +89,10 @@ def _kinds(text: str) -> list[str]:
 def _density(arguments: argparse.Namespace) -> int:
     import msgspec
 
-    from aioflow.cli.density import density_plot, measure
+    from aioflow.cli.density import import_matplotlib, measure, write_density_plot
 
+    if arguments.plot:
+        import_matplotlib()  # a missing library is reported before minutes of measuring
     found = []
     for kind in arguments.kind:
         for triggers in arguments.triggers:
@@ -106,5 +118,5 @@ def _density(arguments: argparse.Namespace) -> int:
             empty="nothing was measured",
         )
     if arguments.plot:
-        Path(arguments.plot).write_text(density_plot(found))
+        write_density_plot(Path(arguments.plot), found)
     return 0

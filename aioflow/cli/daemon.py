@@ -13,7 +13,14 @@ import sys
 from functools import partial
 from typing import Any
 
-from aioflow.cli.arguments import Nouns, add_command, add_group, positive, seconds
+from aioflow.cli.arguments import (
+    Nouns,
+    add_command,
+    add_group,
+    complete_paths,
+    positive,
+    seconds,
+)
 from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, print_table, say
 from aioflow.cli.queries import read
@@ -44,12 +51,13 @@ def add_up(nouns: Nouns) -> None:
         example="aioflow up --dags ./dags --port 0 --until-idle",
         remote=False,
     )
-    parser.add_argument(
+    dags = parser.add_argument(
         "--dags",
         action="append",
         metavar="DIR",
         help="folder of DAG files, may be given again (default ./dags, else HOME/dags)",
     )
+    complete_paths(dags, "directory")
     parser.add_argument(
         "--db",
         metavar="URL",

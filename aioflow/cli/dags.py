@@ -5,7 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from aioflow.cli.arguments import Nouns, add_command, add_group, conf, moment, positive
+from aioflow.cli.arguments import (
+    Nouns,
+    add_command,
+    add_group,
+    complete_paths,
+    conf,
+    moment,
+    positive,
+)
 from aioflow.cli.backfills import add_start
 from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, print_table, safe, safe_text, state
@@ -91,8 +99,10 @@ def _add_files(verbs: Nouns) -> None:
         example="aioflow dags check dags",
         remote=False,
     )
-    check.add_argument("files", nargs="+", metavar="FILE", help="or a folder of them")
-    check.add_argument("--dags", metavar="DIR", help="the DAG folder the files belong to")
+    files = check.add_argument("files", nargs="+", metavar="FILE", help="or a folder of them")
+    folder = check.add_argument("--dags", metavar="DIR", help="the DAG folder the files belong to")
+    complete_paths(files, "file")
+    complete_paths(folder, "directory")
     test = add_command(
         verbs,
         "test",
@@ -101,10 +111,12 @@ def _add_files(verbs: Nouns) -> None:
         example='aioflow dags test dags/daily.py --conf \'{"day": "2026-01-31"}\'',
         remote=False,
     )
-    test.add_argument("file", metavar="FILE")
+    file = test.add_argument("file", metavar="FILE")
+    complete_paths(file, "file")
     test.add_argument("--dag", metavar="DAG", help="which, if the file has several")
     test.add_argument("--conf", type=conf, metavar="JSON", help="its parameters, an object")
-    test.add_argument("--dags", metavar="DIR", help="the DAG folder the file belongs to")
+    folder = test.add_argument("--dags", metavar="DIR", help="the DAG folder the file belongs to")
+    complete_paths(folder, "directory")
 
 
 def _list(arguments: argparse.Namespace) -> int:

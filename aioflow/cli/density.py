@@ -1,4 +1,4 @@
-"""Cost of a deferred trigger: bytes in all processes, and idle processor time; and plots of it.
+"""Cost of a deferred trigger: bytes in all processes, and idle processor time; and a plot of it.
 
 A daemon of its own on a temporary home defers many triggers of one kind. The bytes per trigger are
 the increase of the proportional set size (PSS) of all its processes, divided by the number of
@@ -6,168 +6,43 @@ triggers. Each figure is reported with the same number of bare ``asyncio`` tasks
 yardstick: a sleeping coroutine cannot cost less. Not measured: events, and other resources of a
 real trigger, such as an open connection.
 
-The SVG plots are hand-written: they follow the reader's light or dark scheme and need no library.
+This is the code of both ``aioflow bench density`` and ``benchmarks/density.py``: the command is in
+the wheel, the benchmarks are not. matplotlib, the extra ``plot``, is imported only for a plot.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic, sleep  # noqa: TID251 - a command has no loop to block
-from typing import Literal, NamedTuple, TypeAlias
-from xml.sax.saxutils import escape
+from types import ModuleType
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import psutil
 
 from aioflow.cli.client import Client, Refused, connect_home
-from aioflow.errors import AioflowError
+from aioflow.errors import AioflowError, SettingsError
 from aioflow.processes.orphans import Record
 
 __all__ = (
     "KINDS",
     "SHAPES",
-    "Bar",
     "Bare",
     "Density",
-    "Series",
     "Shape",
-    "bar_plot",
-    "density_plot",
-    "line_plot",
+    "import_matplotlib",
     "measure",
     "measure_bare",
+    "write_density_plot",
+    "write_svg",
 )
-
-_SVG_WIDTH = 720
-_SVG_STYLE = """
-  svg { font: 12px system-ui, sans-serif; background: #ffffff }
-  text { fill: #24292f } .dim { fill: #6e7781 } .axis { stroke: #d0d7de }
-  .s0 { fill: #2563eb; stroke: #2563eb } .s1 { fill: #d97706; stroke: #d97706 }
-  .s2 { fill: #059669; stroke: #059669 } .s3 { fill: #dc2626; stroke: #dc2626 }
-  .s4 { fill: #7c3aed; stroke: #7c3aed } .s5 { fill: #6e7781; stroke: #6e7781 }
-  path { fill: none !important; stroke-width: 2 } .title { font-weight: 600; font-size: 14px }
-  @media (prefers-color-scheme: dark) {
-    svg { background: #0d1117 } text { fill: #e6edf3 } .dim { fill: #8d96a0 }
-    .axis { stroke: #30363d }
-    .s0 { fill: #60a5fa; stroke: #60a5fa } .s1 { fill: #fbbf24; stroke: #fbbf24 }
-    .s2 { fill: #34d399; stroke: #34d399 } .s3 { fill: #f87171; stroke: #f87171 }
-    .s4 { fill: #a78bfa; stroke: #a78bfa } .s5 { fill: #8d96a0; stroke: #8d96a0 }
-  }
-"""
-_SVG_COLORS = 5  # and the last one, for yardsticks
-
-
-class Bar(NamedTuple):
-    """One figure, with the yardstick drawn below it."""
-
-    label: str
-    value: float
-    yardstick: float | None = None
-
-
-class Series(NamedTuple):
-    """One line; a yardstick is grey."""
-
-    label: str
-    points: Sequence[tuple[float, float]]
-    is_yardstick: bool = False
-
-
-def bar_plot(title: str, unit: str, rows: Sequence[Bar]) -> str:
-    """Draw figures side by side, each above its yardstick, on one scale from 0."""
-    left, right, top, high = 210, 90, 44, 40
-    values = [value for row in rows for value in (row.value, row.yardstick) if value is not None]
-    scale = (_SVG_WIDTH - left - right) / (max(values, default=0) or 1)
-    drawn = [_svg_text(16, 26, f"{title} ({unit})", "title")]
-    for number, row in enumerate(rows):
-        y = top + number * high
-        drawn.append(_svg_text(left - 10, y + 17, row.label, anchor="end"))
-        drawn.append(_svg_bar(left, y + 4, row.value * scale, 14, "s0"))
-        drawn.append(_svg_text(left + row.value * scale + 6, y + 15, _svg_number(row.value)))
-        if row.yardstick is not None:
-            length = row.yardstick * scale
-            drawn.append(_svg_bar(left, y + 20, length, 8, "s5"))
-            drawn.append(_svg_text(left + length + 6, y + 28, _svg_number(row.yardstick), "dim"))
-    height = top + len(rows) * high + 28
-    drawn.append(_svg_text(left, height - 10, "grey: the yardstick, in the same run", "dim"))
-    return _svg(height, drawn)
-
-
-def line_plot(title: str, x_label: str, y_label: str, series: Sequence[Series]) -> str:
-    """Draw lines with a logarithmic x axis; the y axis begins at 0."""
-    left, right, top, bottom, height = 80, 170, 50, 50, 360
-    xs = [x for one in series for x, _ in one.points]
-    ys = [y for one in series for _, y in one.points]
-    low, span = math.log10(min(xs)), (math.log10(max(xs)) - math.log10(min(xs))) or 1.0
-    peak = max(ys) or 1.0
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        return (
-            left + (math.log10(x) - low) / span * (_SVG_WIDTH - left - right),
-            height - bottom - y / peak * (height - top - bottom),
-        )
-
-    drawn = [_svg_text(16, 26, title, "title"), _svg_text(left, top - 8, y_label, "dim")]
-    drawn += [
-        _svg_text(place(x, 0)[0], height - bottom + 18, _svg_number(x), anchor="middle")
-        for x in sorted(set(xs))
-    ]
-    for part in (0.0, 0.5, 1.0):
-        y = place(xs[0], part * peak)[1]
-        drawn.append(
-            f'<line class="axis" x1="{left}" x2="{_SVG_WIDTH - right}" y1="{y}" y2="{y}"/>'
-        )
-        drawn.append(_svg_text(left - 8, y + 4, _svg_number(part * peak), anchor="end"))
-    middle = (left + _SVG_WIDTH - right) / 2
-    drawn.append(_svg_text(middle, height - 10, x_label, "dim", anchor="middle"))
-    for number, one in enumerate(series):
-        color = f"s{_SVG_COLORS}" if one.is_yardstick else f"s{number % _SVG_COLORS}"
-        drawn += _svg_line([place(x, y) for x, y in one.points], color)
-        y = top + 18 * number
-        drawn.append(_svg_bar(_SVG_WIDTH - right + 16, y, 12, 4, color))
-        drawn.append(_svg_text(_SVG_WIDTH - right + 34, y + 7, one.label))
-    return _svg(height, drawn)
-
-
-def _svg_line(points: Sequence[tuple[float, float]], color: str) -> Iterable[str]:
-    way = " L ".join(f"{x:.1f} {y:.1f}" for x, y in points)
-    yield f'<path class="{color}" d="M {way}"/>'
-    for x, y in points:
-        yield f'<circle class="{color}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
-
-
-def _svg_bar(x: float, y: float, width: float, height: float, color: str) -> str:
-    wide = max(width, 1)
-    return f'<rect class="{color}" x="{x}" y="{y}" width="{wide:.1f}" height="{height}"/>'
-
-
-def _svg_text(x: float, y: float, text: str, kind: str = "", *, anchor: str = "start") -> str:
-    style = f' class="{kind}"' if kind else ""
-    return f'<text{style} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-def _svg_number(value: float) -> str:
-    if abs(value) >= 100 or value == int(value):
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
-
-
-def _svg(height: int, drawn: Iterable[str]) -> str:
-    size = f'width="{_SVG_WIDTH}" height="{height}" viewBox="0 0 {_SVG_WIDTH} {height}"'
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n<style>{_SVG_STYLE}</style>\n'
-        + "\n".join(drawn)
-        + "\n</svg>\n"
-    )
-
 
 Shape: TypeAlias = Literal["wide", "runs"]
 
@@ -349,18 +224,54 @@ def measure_bare(tasks: int, *, seconds: float = 2.0) -> Bare:
     return Bare(bytes_each=held // tasks, idle_us_each=idle)
 
 
-def density_plot(found: Sequence[Density]) -> str:
-    """Plot the bytes per trigger over the number of triggers, as SVG."""
-    points: dict[str, list[tuple[float, float]]] = {}
+def import_matplotlib() -> ModuleType:
+    """Import the library that draws plots.
+
+    Raises:
+        SettingsError: If the extra ``plot`` is not installed.
+    """
+    try:
+        import matplotlib.figure
+    except ModuleNotFoundError as exc:
+        if exc.name != "matplotlib":
+            raise
+        hint = "pip install 'aioflow-engine[plot]'"
+        raise SettingsError(f"a plot needs matplotlib: {hint}") from exc
+    return matplotlib
+
+
+def write_density_plot(file: Path, found: Sequence[Density]) -> None:
+    """Plot the bytes per trigger over the number of triggers, and write it as SVG.
+
+    Raises:
+        SettingsError: See ``import_matplotlib``.
+    """
+    new_figure = import_matplotlib().figure.Figure
+    lines: dict[str, dict[int, int]] = {}
     bare: dict[int, int] = {}
     for one in found:
-        points.setdefault(one.kind, []).append((one.triggers, one.bytes_each))
+        lines.setdefault(one.kind, {})[one.triggers] = one.bytes_each
         bare[one.triggers] = one.bare.bytes_each
-    series = [Series(kind, places) for kind, places in points.items()]
-    series.append(Series("bare asyncio task", sorted(bare.items()), is_yardstick=True))
-    return line_plot(
-        "A deferred trigger, in all processes", "triggers deferred", "bytes each", series
+    figure = new_figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    for kind, points in lines.items():
+        axes.plot(*zip(*sorted(points.items()), strict=True), marker="o", label=kind)
+    axes.plot(*zip(*sorted(bare.items()), strict=True), color="grey", label="bare asyncio task")
+    axes.set(
+        title="A deferred trigger, in all processes",
+        xlabel="triggers deferred",
+        ylabel="bytes each",
+        xscale="log",
     )
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    write_svg(file, figure)
+
+
+def write_svg(file: Path, figure: Any) -> None:
+    """Write a figure of matplotlib as SVG. The same figure makes the same file, with real text."""
+    with import_matplotlib().rc_context({"svg.fonttype": "none", "svg.hashsalt": "aioflow"}):
+        figure.savefig(file, format="svg", metadata={"Date": None})
 
 
 class _Node:

@@ -32,11 +32,9 @@ def ask_database(home: Path, question: Callable[[Any], Awaitable[Any]]) -> Any:
         settings = Settings.of_database(home)
         async with opened(settings) as store:
             from aioflow.api import Api  # imported late: only if there is a database
-            from aioflow.cli.offline_triggerer import OfflineTriggerer
 
             tasklog = TaskLog(settings.logs_folder, SystemClock())
-            lone = OfflineTriggerer(store, settings.children_env)
-            answer = await question(Api.offline(store, tasklog, home=home, timetables=lone))
+            answer = await question(Api.offline(store, tasklog, home=home))
         return answer if isinstance(answer, bytes) else msgspec.to_builtins(answer)
 
     return anyio.run(ask)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from aioflow.cli.client import Client, Refused, connect
 from aioflow.cli.output import hint, safe
-from aioflow.errors import AioflowError, DaemonAway, RequestError, UnknownRun
+from aioflow.errors import AioflowError, DaemonAway, RequestError, TimetableAway, UnknownRun
 from aioflow.settings import find_home
 
 __all__ = (
@@ -214,7 +214,11 @@ class _Database:
             start = api.clock.now() if after is None else instant(after, "--from")
             return await api.next_fire_times(dag_id, start, count)
 
-        return self._ask(ask)
+        try:
+            return self._ask(ask)
+        except TimetableAway as exc:
+            hint("its timetable is code of the DAG file, and only a daemon runs it")
+            raise DaemonAway(str(self._home)) from exc
 
     def runs(
         self, *, dag: str | None, state: str | None, limit: int, before: str | None = None

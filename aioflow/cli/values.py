@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from aioflow.cli.arguments import Nouns, add_command, add_group, parsed_json
+from aioflow.cli.arguments import Nouns, add_command, add_group, complete_paths, parsed_json
 from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, print_table, safe
 from aioflow.cli.queries import read
@@ -91,7 +91,10 @@ def _add_verbs(verbs: Nouns, noun: _Noun) -> None:
         nargs="?",
         help=f"{noun.wants}; better omit it: it is then prompted for or read from standard input",
     )
-    setting.add_argument("--file", type=Path, metavar="FILE", help="read it from here instead")
+    file = setting.add_argument(
+        "--file", type=Path, metavar="FILE", help="read it from here instead"
+    )
+    complete_paths(file, "file")
     deleting = add_command(
         verbs,
         "delete",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -9,65 +10,90 @@ import sys
 import pytest
 
 from aioflow.cli import command_parser
-from aioflow.cli.completion import script, words_of
+from aioflow.cli.completion import script
 
-WORDS = words_of(command_parser(), "aioflow")
-
-
-def test_what_may_follow_a_command_is_its_words_and_options():
-    assert {"dags", "runs", "top", "completion"} <= set(WORDS["aioflow"])
-    assert {"list", "trigger", "backfill"} <= set(WORDS["aioflow dags"])
-    assert {"--conf", "--wait", "--json", "--url"} <= set(WORDS["aioflow dags trigger"])
-    assert {"bash", "zsh", "fish"} <= set(WORDS["aioflow completion"])
+SHELLS = ("bash", "zsh", "fish")
+SCRIPTS = {shell: script(shell, command_parser()) for shell in SHELLS}
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_names_every_command_and_option(shell):
-    text = script(shell, WORDS)
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_script_names_commands_options_and_choices(shell):
+    words = set(re.findall(r"[\w-]+", SCRIPTS[shell]))
 
-    for place, words in WORDS.items():
-        assert place in text
-        assert " ".join(words) in text
+    assert {"dags", "runs", "top", "completion", "unquarantine", "backfill"} <= words
+    options = {"conf", "wait", "json", "url", "take-over", "plot"}
+    assert {option if shell == "fish" else f"--{option}" for option in options} <= words
+    assert {"bash", "zsh", "fish", "wide", "partial"} <= words
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.process
 def test_a_shell_takes_its_script(shell, tmp_path):
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"no {shell} at hand")
     file = tmp_path / "script"
-    file.write_text(script(shell, WORDS))
+    file.write_text(SCRIPTS[shell])
 
     done = subprocess.run([program, "-n", str(file)], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        ("aioflow ru", ["runs"]),
-        ("aioflow runs wa", ["watch"]),
-        ("aioflow --home /x runs wa", ["watch"]),
-        ("aioflow dags trigger --wai", ["--wait"]),
-        ("aioflow runs clear RUN --down", ["--downstream"]),
-        ("aioflow completion z", ["zsh"]),
-    ],
-)
+OFFERED = [
+    ("aioflow ru", ["runs"]),
+    ("aioflow runs wa", ["watch"]),
+    ("aioflow dags trigger --wai", ["--wait"]),
+    ("aioflow runs clear RUN --down", ["--downstream"]),
+    ("aioflow completion z", ["zsh"]),
+    ("aioflow bench density --shape w", ["wide"]),
+    ("aioflow dags check da", ["daily.py"]),
+    ("aioflow bench density --plot da", ["daily.py"]),
+]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "daily.py").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(("typed", "offered"), OFFERED)
 @pytest.mark.process
-def test_bash_completes(typed, offered):
+def test_bash_completes(folder, typed, offered):
     words = typed.split()
     ask = (
-        f"COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _aioflow; "
+        f"COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _shtab_aioflow; "
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
 
     done = subprocess.run(
-        ["bash", "-c", script("bash", WORDS) + ask], capture_output=True, text=True, check=True
+        ["bash", "-c", f"{SCRIPTS['bash']}\n{ask}"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
     )
 
     assert done.stdout.split() == offered
+
+
+@pytest.mark.parametrize(("typed", "offered"), OFFERED)
+@pytest.mark.process
+def test_fish_completes(folder, typed, offered):
+    program = shutil.which("fish")
+    if program is None:
+        pytest.skip("no fish at hand")
+
+    done = subprocess.run(
+        [program, "--no-config", "-c", f"{SCRIPTS['fish']}\ncomplete -C '{typed}'"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert [line.partition("\t")[0] for line in done.stdout.splitlines()] == offered
 
 
 HELP_NEEDS = """
@@ -101,7 +127,7 @@ HEAVY = {
         "pydantic",
     ),
     *("pydantic_settings", "prometheus_client", "rich", "sqlalchemy", "structlog", "uvicorn"),
-    *("uvloop", "psutil", "sqlite3", "opentelemetry", "aioflow_triggers"),
+    *("uvloop", "psutil", "sqlite3", "opentelemetry", "aioflow_triggers", "shtab"),
 }
 
 

@@ -1,4 +1,4 @@
-"""When authors' own timetables fire next: asked in a child, with a daemon and without one."""
+"""When authors' own timetables fire next: a child of the daemon is asked, and no other."""
 
 from __future__ import annotations
 
@@ -192,20 +192,13 @@ def test_one_that_hangs_is_named_and_goes_into_quarantine_and_the_others_go_on(d
     eventually(lambda: waited_for(daemon, "raises"), timeout=60)
 
 
-def test_without_a_daemon_a_child_of_the_command_answers(left):
-    assert next_fire_times(left, "hours", "--json").json == [
-        "2100-01-01T02:00:00Z",
-        "2100-01-01T04:00:00Z",
-    ]
+def test_without_a_daemon_its_code_does_not_run_and_the_command_says_so(left):
+    done = next_fire_times(left, "hours")
 
-
-@pytest.mark.parametrize(
-    ("dag_id", "code", "said"), [*GOES_WRONG, ("hangs", "request.timetable_silent", "within 5 s")]
-)
-def test_without_a_daemon_what_goes_wrong_is_said_alike(left, dag_id, code, said):
-    done = next_fire_times(left, dag_id, silent=said)
-
-    assert (done.status, code in done.err, said in done.err) == (1, True, True), done.err
+    assert done.status == 1
+    assert "only a daemon runs it" in done.err
+    assert f"no daemon runs for {left}; start it with `aioflow up` [daemon.away]" in done.err
+    assert done.out == ""
 
 
 def test_without_a_daemon_nobody_waits_for_a_fire_time(left):
