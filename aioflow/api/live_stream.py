@@ -3,14 +3,14 @@
 While there are clients, each commit's changes are collected, within limits: a run with very many
 changed tasks is reduced to counts. A few times a second the collected changes are encoded outside
 of any commit, once for all clients that watch the same, and put into a short queue per client. A
-client that does not keep up is dropped. It reconnects with its last commit number. If it missed
-few commits, they are replayed from the journal.
+client that does not keep up is dropped. A client that reconnects learns whether it missed commits,
+but not their changes: it reloads what it shows.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,33 +18,26 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from aioflow._threads import in_thread
-from aioflow.api.queries import RunReader
 from aioflow.api.schemas import iso
 from aioflow.clock import Clock
 from aioflow.core.transaction import Transaction
-from aioflow.errors import UnknownDag
 from aioflow.model.access import HOME
-from aioflow.model.batch import Batch, JournalRow
+from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
-from aioflow.model.ids import RunNo, TaskNo
-from aioflow.model.rows import RunRow, TaskRow
+from aioflow.model.ids import RunNo
+from aioflow.model.rows import RunRow
 from aioflow.model.states import TaskState
 from aioflow.model.timestamps import Timestamp
-from aioflow.store.changes import KINDS
-from aioflow.store.journal import Entry, decode
 
 __all__ = (
     "CLIENTS",
     "PER_CALLER",
     "QUEUED",
-    "REPLAY_COMMITS",
     "Commits",
     "Follower",
     "News",
     "Topic",
     "frame",
-    "replay_commits",
 )
 
 CLIENTS = 100
@@ -396,129 +389,3 @@ class Commits:
             self._leave(follower)
         for scope in self._readers:
             scope.cancel()
-
-
-REPLAY_COMMITS = 2_000
-"""Commits. A client that missed more has to reload everything."""
-
-_REPLAY_COMMITS_AT_ONCE = 10
-_REPLAY_CHANGES = 20_000
-_REPLAY_BYTES = 4 * 1024 * 1024
-"""Limits for one client: row changes, and bytes as stored."""
-
-_REPLAY_TASKS_AT_ONCE = 500
-_JOURNAL_COLUMNS = {kind.name: tuple(reversed((*kind.columns, *kind.guards))) for kind in KINDS}
-"""Names in reverse order: if a guard and a column share a name, the column's new value wins."""
-
-
-async def replay_commits(
-    reader: RunReader, wanted: Topic, *, after: int, upto: int
-) -> AsyncIterator[bytes]:
-    """Yield messages for the commits after one, up to another; or a ``reset`` message."""
-    oldest = await reader.store.oldest_commit()
-    is_gone = after > upto or upto - after > REPLAY_COMMITS
-    if is_gone or (after < upto and (oldest is None or oldest > after + 1)):
-        yield frame("reset", {"commit": upto}, upto)
-        return
-    changes = size = 0
-    while after < upto:
-        rows = await reader.store.read_journal(
-            after, limit=min(_REPLAY_COMMITS_AT_ONCE, upto - after)
-        )
-        if not rows:
-            return
-        replayed = _ReplayedChanges()
-        for row in rows:
-            size += len(row.body)
-            if size <= _REPLAY_BYTES:
-                changes += await in_thread(replayed.take, row.body, _REPLAY_CHANGES - changes)
-            if size > _REPLAY_BYTES or changes > _REPLAY_CHANGES or replayed.is_damaged:
-                yield frame("reset", {"commit": upto}, upto)
-                return
-        after = rows[-1].commit_no
-        news = await _replayed_news(reader, rows[-1], replayed)
-        yield news.sorted().encoded(wanted)
-
-
-class _ReplayedChanges:
-    """The changes of commits that clients can watch."""
-
-    def __init__(self) -> None:
-        self.run_nos: dict[RunNo, None] = {}
-        self.states: dict[TaskNo, TaskState] = {}
-        self.news = News()
-        self.is_damaged = False
-
-    def take(self, body: bytes, room: int) -> int:
-        """Add the changes of one commit unless there are more than ``room``. Return their number.
-
-        Many changes take long, so this runs in a thread.
-        """
-        try:
-            entry = decode(body)
-        except ValueError:
-            self.is_damaged = True  # `aioflow db check` reports it
-            return 0
-        count = sum(map(len, entry.changes.values()))
-        if count <= room:
-            self._take_all(entry)
-        return count
-
-    def _take_all(self, entry: Entry) -> None:
-        for name, changes in entry.changes.items():
-            for values in changes:
-                row = dict(zip(_JOURNAL_COLUMNS.get(name, ()), reversed(values), strict=False))
-                self._take(name, row)
-
-    def _take(self, name: str, row: Mapping[str, Any]) -> None:
-        match name:
-            case "new run" | "run change":
-                self.run_nos[row["run_no"]] = None
-            case "new task" | "task change":
-                self.states[row["task_no"]] = TaskState(row["state"])
-            case "dag" | "gone dag":
-                self.news.dags[row["dag_id"]] = None
-            case "new trigger" | "moved trigger" | "gone trigger":
-                self.news.triggers += 1
-            case _:
-                pass  # clients do not watch other changes
-
-
-async def _replayed_news(reader: RunReader, last: JournalRow, replayed: _ReplayedChanges) -> News:
-    news = replayed.news
-    news.commit_no, news.at = last.commit_no, last.at
-    found = await reader.store.find_runs_by_no(replayed.run_nos)
-    news.runs = {run_no: found[run_no] for run_no in replayed.run_nos if run_no in found}
-    task_nos = list(replayed.states)
-    for first in range(0, len(task_nos), _REPLAY_TASKS_AT_ONCE):
-        await _add_replayed_tasks(
-            reader, task_nos[first : first + _REPLAY_TASKS_AT_ONCE], replayed.states, found, news
-        )
-    return news
-
-
-async def _add_replayed_tasks(
-    reader: RunReader,
-    task_nos: Sequence[TaskNo],
-    states: Mapping[TaskNo, TaskState],
-    runs: dict[RunNo, RunRow],
-    news: News,
-) -> None:
-    rows = await reader.store.find_tasks(task_nos)
-    runs = runs | await reader.store.find_runs_by_no(
-        {row.run_no for row in rows if row.run_no not in runs}
-    )
-    for row in rows:
-        run = runs.get(row.run_no)
-        if run is not None:
-            await _add_replayed_task(reader, row, run, states[row.task_no], news)
-
-
-async def _add_replayed_task(
-    reader: RunReader, row: TaskRow, run: RunRow, state: TaskState, news: News
-) -> None:
-    try:
-        spec = await reader.spec(run.version, run.dag_id)
-    except UnknownDag:
-        return  # the DAG has been deleted since
-    news.move(run, spec, (row.position, row.map_index), state)

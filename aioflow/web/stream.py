@@ -12,7 +12,7 @@ from fastapi import Header, Query, Response
 from starlette.types import Receive, Scope, Send
 
 from aioflow.api import Api
-from aioflow.api.live_stream import PER_CALLER, Commits, Topic, frame, replay_commits
+from aioflow.api.live_stream import PER_CALLER, Commits, Topic, frame
 from aioflow.api.page_schemas import LogLinesView
 from aioflow.api.queries import PAGE, Log
 from aioflow.api.task_instances import LOG_LINE_BYTES, find_log_lines
@@ -126,8 +126,8 @@ async def stream(
 ) -> Response:
     """Stream commits as server-sent events whose id is the number of the commit.
 
-    Commits after ``since``, or after the last event id, are replayed first. If they are too many or
-    no longer known, there is an event ``reset``: reload everything.
+    The first event is ``ready``. It is ``reset`` if ``since``, or the last event id, is not the
+    number of the last commit: the client missed commits, and has to reload everything.
     """
     after = since
     if last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 19:
@@ -181,12 +181,8 @@ def _stream(api: Api, who: str, wanted: Topic, after: int | None) -> Response:
     async def tell(put: _Put) -> None:
         upto = api.reads.commit_no
         with api.reads.commits.follow(wanted, upto, scope) as follower:
-            if after is None:
-                await put(frame("ready", {"commit": upto}, upto))
-            else:
-                await put(b": here\n\n")
-                async for message in replay_commits(api, wanted, after=after, upto=upto):
-                    await put(message)
+            first = "ready" if after in {None, upto} else "reset"
+            await put(frame(first, {"commit": upto}, upto))
             while True:
                 await put(await follower.next_message(_HEARTBEAT_SECONDS) or _HEARTBEAT)
 

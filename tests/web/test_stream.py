@@ -1,11 +1,9 @@
-"""What is told as it happens: commits, resumed where a client was, and what a task prints."""
+"""The live streams: commits as they happen, and the output of a task."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
-import threading
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,14 +11,13 @@ import anyio
 import pytest
 import structlog.testing
 
-from aioflow.api import gantt, live_stream
+from aioflow.api import gantt
 from aioflow.api import live_stream as telling
 from aioflow.api.live_stream import CLIENTS, PER_CALLER, QUEUED, Commits, News, Sorted, Topic
 from aioflow.clock import SystemClock
 from aioflow.executors.worker_process import log_key
 from aioflow.model.access import HOME, Actor, Role
 from aioflow.model.states import TaskState
-from aioflow.store.journal import Entry, decode
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
 from aioflow.web.tokens import Token
@@ -161,41 +158,42 @@ def _runs(client: Client) -> set[str]:
     return {run["run_id"] for commit in client.events("commit") for run in commit["runs"]}
 
 
-async def test_who_was_away_is_told_what_he_missed_also_by_another_daemon(tmp_path):
+async def test_a_client_that_missed_commits_is_told_to_reload_also_by_another_daemon(tmp_path):
     async with app(tmp_path) as (n, watch):
         client = watch()
         (ready,) = await client.until("ready")
         client.go()
         await client.until_over()
-        await n.api.trigger("chain", run_id="r")
-        await n.succeed()
-        await n.api.list_pools()
+        await n.api.trigger("chain", run_id="missed")
 
     async with app(tmp_path) as (n, watch):
-        back = watch(headers={"last-event-id": str(ready["id"])})
-        while "r" not in _runs(back):
-            await back.until("commit", len(back.events("commit")) + 1)
-        tasks = {
-            (task["task_id"], task["state"])
-            for commit in back.events("commit")
-            for task in commit["tasks"]
-        }
-
-    assert ("first", "success") in tasks
-    assert back.events("reset") == []
-
-
-@pytest.mark.parametrize("since", [1, 10**9], ids=["too-old", "of-another-database"])
-async def test_who_comes_with_a_number_the_journal_does_not_have_reads_anew(tmp_path, since):
-    async with app(tmp_path) as (n, watch):
-        for _ in range(3):
-            await n.api.set_paused("chain", paused=True)
-            await n.api.set_paused("chain", paused=False)
         last = n.api.reads.commit_no
-        with closing(sqlite3.connect(tmp_path / "aioflow.db")) as raw:
-            raw.execute("DELETE FROM journal WHERE commit_no <= 3")
-            raw.commit()
-        client = watch(f"/stream?since={since}")
+        back = watch(headers={"last-event-id": str(ready["id"])})
+        (reset,) = await back.until("reset")
+        await n.api.trigger("chain", run_id="next")
+        while "next" not in _runs(back):
+            await back.until("commit", len(back.events("commit")) + 1)
+
+    assert reset == {"commit": last, "id": last}
+    assert last > ready["commit"]
+    assert _runs(back) == {"next"}
+    assert back.events("ready") == []
+
+
+async def test_a_client_that_missed_no_commit_reloads_nothing(tmp_path):
+    async with app(tmp_path) as (n, watch):
+        last = n.api.reads.commit_no
+        clients = [watch(headers={"last-event-id": str(last)}), watch(f"/stream?since={last}")]
+        ready = [await client.until("ready") for client in clients]
+
+    assert ready == [[{"commit": last, "id": last}]] * 2
+    assert [client.events("reset") for client in clients] == [[], []]
+
+
+async def test_a_client_with_a_commit_of_another_database_is_told_to_reload(tmp_path):
+    async with app(tmp_path) as (n, watch):
+        last = n.api.reads.commit_no
+        client = watch(f"/stream?since={10**9}")
         (reset,) = await client.until("reset")
 
     assert reset == {"commit": last, "id": last}
@@ -395,42 +393,6 @@ async def test_a_defect_in_what_is_told_ends_no_commit_half_way():
         commits.committed(None, None)  # type: ignore[arg-type]
         with pytest.raises(AttributeError):
             await commits.run()
-
-
-async def test_who_missed_more_than_can_be_told_reads_anew(tmp_path, monkeypatch):
-    monkeypatch.setattr(live_stream, "_REPLAY_CHANGES", 3)
-    async with app(tmp_path) as (n, watch):
-        since = n.api.reads.commit_no
-        for run_id in "rstu":
-            await n.api.trigger("chain", run_id=run_id)
-        client = watch(f"/stream?since={since}")
-        (reset,) = await client.until("reset")
-
-    assert reset["commit"] > since
-
-
-async def test_what_was_missed_is_taken_in_a_thread_a_commit_at_a_time(tmp_path, monkeypatch):
-    threads: list[int] = []
-    take = live_stream._ReplayedChanges._take
-
-    def decoded(body: bytes) -> Entry:
-        threads.append(threading.get_ident())
-        return decode(body)
-
-    def taken(self: Any, *row: Any) -> Any:
-        threads.append(threading.get_ident())
-        return take(self, *row)
-
-    monkeypatch.setattr("aioflow.api.live_stream.decode", decoded)
-    monkeypatch.setattr(live_stream._ReplayedChanges, "_take", taken)
-    async with app(tmp_path) as (n, watch):
-        since = n.api.reads.commit_no
-        await n.api.trigger("chain", run_id="r")
-        client = watch(f"/stream?since={since}")
-        await client.until("commit")
-
-    assert threads
-    assert threading.get_ident() not in threads
 
 
 async def test_steps_are_read_few_commits_at_a_time_and_no_more_than_fit(tmp_path, monkeypatch):

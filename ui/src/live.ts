@@ -85,7 +85,6 @@ function open(): void {
     refreshAll();
   });
   source.addEventListener("commit", (event) => take((event as MessageEvent<string>).data));
-  source.addEventListener("reset", refreshAll);
   source.addEventListener("error", () => {
     if (source?.readyState === EventSource.CLOSED) {
       source = null;
