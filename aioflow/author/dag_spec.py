@@ -28,7 +28,7 @@ from aioflow.author.node import (
     Source,
 )
 from aioflow.author.operator import missing_method
-from aioflow.author.options import Retry
+from aioflow.author.options import Retry, Settings
 from aioflow.author.params import ANY_TYPE, json_text, type_name
 from aioflow.author.schedule import clock_schedule, dag_trigger_spec, schedule_spec
 from aioflow.author.templates import odd_templates, wrong_templates
@@ -53,6 +53,7 @@ from aioflow.model.triggers import DagTriggerSpec
 from aioflow.protocol.reports import DagFailure
 
 __all__ = (
+    "COPIED_OPTIONS",
     "describe",
     "lint",
 )
@@ -143,16 +144,28 @@ def _feeds_limits(dag: DAG) -> dict[int, int]:
     return limits
 
 
+_CONVERTED = frozenset({"callbacks", "doc", "map_limit", "retry", "rule"})
+"""Options whose value in the specification depends on more than what the author set."""
+
+COPIED_OPTIONS = tuple(
+    name
+    for name in Settings.__struct_fields__
+    if name in TaskSpec.__struct_fields__ and name not in _CONVERTED
+)
+"""Options that the specification has under the same name, with the same value."""
+
+
 def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
     settings = node.settings
+    copied: dict[str, Any] = {name: getattr(settings, name) for name in COPIED_OPTIONS}
     _check_work(node)
     return TaskSpec(
+        **copied,
         task_id=node.task_id,
         body=node.body,
         parents=tuple(sorted(node.parents)),
         argument_parents=tuple(sorted(node.argument_parents)),
         rule=node.rule,
-        min_success=settings.min_success,
         groups=tuple(node.groups),
         group=node.group,
         is_setup=node.is_setup,
@@ -160,23 +173,10 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
         fails_run=node.fails_run,
         chooses=_CHOOSES.get(node.part, Chooses.NOTHING),
         retry=(node.retry or Retry()).policy(),
-        values=settings.values,
         callbacks=callback_spec(settings.callbacks, settings.values),
-        outlets=settings.outlets,
-        pool=settings.pool,
-        slots=settings.slots,
-        priority=settings.priority,
         mapped=_map_spec(node),
         map_limit=settings.map_limit if node.loop is None else node.loop.max_rounds,
-        window=settings.window,
         feeds_limit=feeds_limit,
-        sensor=settings.sensor,
-        execution_timeout_us=settings.execution_timeout_us,
-        deadline_us=settings.deadline_us,
-        max_active_tis_per_dagrun=settings.max_active_tis_per_dagrun,
-        max_active_tis_per_dag=settings.max_active_tis_per_dag,
-        depends_on_past=settings.depends_on_past,
-        wait_for_downstream=settings.wait_for_downstream,
         start_trigger=start_spec(node.owner) if node.starts_from_trigger else None,
         events=node.events,
         streams=node.makes_items and feeds_limit is not None,

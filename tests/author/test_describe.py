@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -30,8 +30,9 @@ from aioflow import (
     task,
 )
 from aioflow.author.dag import registered
-from aioflow.author.dag_spec import describe
+from aioflow.author.dag_spec import COPIED_OPTIONS, describe
 from aioflow.author.node import LiteralValue
+from aioflow.author.options import Settings
 from aioflow.core.state.child_roles import ASKED_FOR
 from aioflow.model.dag import (
     Body,
@@ -685,3 +686,14 @@ def test_arrows_take_lists_on_either_side():
         [a, b] << c
 
     assert [node.parents for node in made.nodes] == [{2}, {0, 2}, {0}, {1, 2}]
+
+
+def test_options_that_are_copied_have_the_same_type_and_default_in_the_specification():
+    options, described = get_type_hints(Settings), get_type_hints(TaskSpec)
+    settled, spec = Settings(), TaskSpec(task_id="one")
+
+    assert {name: options[name] for name in COPIED_OPTIONS} == {
+        name: described[name] for name in COPIED_OPTIONS
+    }
+    assert [name for name in COPIED_OPTIONS if getattr(settled, name) != getattr(spec, name)] == []
+    assert {"pool", "sensor", "deadline_us", "outlets"} <= set(COPIED_OPTIONS)

@@ -380,7 +380,7 @@ def _finish(run: Run, tx: Transaction) -> None:
         if run not in tx.memory.queued_runs.get(run.queue, ()):
             create.run_reopened(run, tx)
     elif run.row.quarantine is None:
-        alerts.arm_timeout(run, tx)  # it may have been moved to another version
+        alerts.start_timers(run, tx)  # it may have been moved to another version
         tx.slots.offer_again(run)
         resume(run, tx)
 

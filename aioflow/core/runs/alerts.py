@@ -36,17 +36,18 @@ from aioflow.protocol.outbox import DEADLINE, Deadline
 
 __all__ = (
     "SCHEDULE_LATE",
-    "alert_deadline",
     "alert_if_blocked",
     "alert_if_late",
     "alert_if_refused",
     "arm_deadlines",
     "arm_timeout",
     "delete_deadlines",
+    "end_deadlines",
     "index_deadlines",
     "is_past_timeout",
     "is_timed_out",
     "schedule_deadlines",
+    "start_timers",
 )
 
 SCHEDULE_LATE: Final = "schedule_late"
@@ -171,6 +172,11 @@ def arm_deadlines(tx: Transaction) -> None:
             tx.effects.append(WakeAt(TimerFired(deadline.at, run_no=run_no)))
 
 
+def start_timers(run: Run, tx: Transaction) -> None:
+    """Start the timers of a run that begins, or that continues after a clear."""
+    arm_timeout(run, tx)
+
+
 def arm_timeout(run: Run, tx: Transaction) -> None:
     """Arm the timeout of a run that has started, was restored, or was cleared.
 
@@ -207,7 +213,7 @@ def is_past_timeout(run: Run, steady: Timestamp, memory: Memory) -> bool:
     return end is not None and end.at <= steady
 
 
-def alert_deadline(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
+def end_deadlines(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
     """Queue alerts for everything unfinished at its deadline. Idempotent."""
     memory = tx.memory
     deadline = memory.deadlines.get(run_no, {})

@@ -54,7 +54,7 @@ def mark_ended(run: Run, state: RunState, tx: Transaction, *, is_told: bool) -> 
 
 def run_due(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
     """Handle a timer of a run: a deadline or its timeout."""
-    alerts.alert_deadline(run_no, at, tx)
+    alerts.end_deadlines(run_no, at, tx)
     run = tx.memory.runs.get(run_no)
     if run is None or not alerts.is_timed_out(run, at, tx.memory):
         return

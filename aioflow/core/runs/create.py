@@ -415,6 +415,8 @@ def _begin(run: Run, tx: Transaction) -> None:
     active[queue] = active.get(queue, 0) + 1
     tx.eased_dags.add(run.row.dag_id)
     begin(run, tx)
+    if run.state.is_live:
+        alerts.start_timers(run, tx)
 
 
 def fire_time_due(dag_id: str, at: Timestamp, tx: Transaction) -> None:

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from aioflow.core.repair import selection
-from aioflow.core.runs import alerts, previous
+from aioflow.core.runs import previous
 from aioflow.core.state.graph import Graph, is_ignorable
 from aioflow.core.state.mapped_task import OneToOne
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
@@ -155,7 +155,6 @@ _FAILURE_AWAITED = frozenset(
 def begin(run: Run, tx: Transaction) -> None:
     """Start a queued run: tasks that wait for no parent become ready."""
     tx.change_run(run, state=RunState.RUNNING, started_at=tx.now)
-    alerts.arm_timeout(run, tx)
     if run.cleared or any(run.states):
         resume(run, tx)
         return

@@ -559,15 +559,16 @@ class DagVersion:
 
     @property
     def widest_run(self) -> int:
-        """Upper bound of the row numbers that creating and starting one run needs."""
+        """Upper bound of the row numbers that creating and starting one run needs.
+
+        A task needs its own, two for callbacks, and one for each of its timers.
+        """
         tasks = self.graph.spec.tasks
         mapped = sum(task.map_limit for task in tasks if task.mapped is not None)
-        spec = self.graph.spec
-        deadlines = sum(task.deadline_us is not None for task in tasks)
-        deadlines += spec.deadline_us is not None
-        called = sum(task.callbacks is not None for task in tasks)
-        return mapped + len(tasks) + deadlines + 2 * called + 5
+        return mapped + _NUMBERS_OF_TASK * len(tasks) + 6
 
+
+_NUMBERS_OF_TASK = 5
 
 TALLY = 6
 """Words per tally in ``Run.tallies``: all parent instances, then those that ended as success,
