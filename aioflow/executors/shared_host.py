@@ -256,7 +256,7 @@ class SharedHost:
             deaths += 1
 
     async def _serve(self) -> bool:
-        """Run one process until it is dead. Return whether the machine had memory for a process."""
+        """Run one process until it is dead. Return whether the machine could start it."""
         failure: Failure | None = None
         has_headroom = True
         culprit = self._offender = -1

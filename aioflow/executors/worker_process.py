@@ -284,8 +284,8 @@ class Process:
         """Start the process, call ``on_up``, and return why it ended once it is dead.
 
         Raises:
-            OSError: In an exception group, if the process could not be started; ``NoHeadroom`` if
-                the machine lacks memory for it.
+            OSError: In an exception group, if the process could not be started. It is a
+                ``NoHeadroom`` if the machine has no room for another process.
         """
         failure = NO_PROCESS
         try:

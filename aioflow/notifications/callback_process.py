@@ -145,7 +145,7 @@ async def calling(context: ExecutorContext, version: str) -> AsyncIterator[Calle
     """Start a process for the duration of the block; it is dead at the end.
 
     Raises:
-        NoHeadroom: If the machine lacks memory for it.
+        NoHeadroom: If the process cannot be started.
     """
     caller = Caller(context, version)
     try:
