@@ -1,9 +1,9 @@
 """DAG files -> versions: finds DAG files, has them parsed, and stores snapshots of their code.
 
-The sweep every few seconds is authoritative; inotify only makes it come sooner. A file is parsed
-when it changes, when a module it imports changes, or when something appears where one of its
-imports was not found. A file that fails is retried, because the cause may lie outside of its
-sources: less and less often, and never because of an unrelated change.
+The sweep, made every few seconds, is authoritative; inotify only makes it start earlier. A file is
+parsed when it changes, when a module it imports changes, or when something appears where one of its
+imports was not found. A file that fails is parsed again, because the cause may lie outside of its
+sources. These retries get less and less frequent, and unrelated changes do not cause any.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ from aioflow.protocol.reports import DagFailure, Parsed
 __all__ = ("Catalog", "Limits", "ParsePace")
 
 SETTLE_SECONDS = 0.05
-"""Delay between a noticed change and the sweep: editors and git write several files."""
+"""Delay between a detected change and the sweep, because editors and git write several files."""
 
 _UNSTEADY = 5
-"""How often files that importing it reads may change before they are accepted as they are."""
+"""After a file read by the import has changed during this many parses, its content is accepted."""
 
 _SHARE = 3
-"""Minimum pause between two sweeps, as a multiple of the last sweep's duration."""
+"""Minimum pause between two sweeps, as a multiple of the duration of the last sweep."""
 
 WRITING_SECONDS = 2.0
-"""A file written more recently than this may be incomplete."""
+"""A file written less than this many seconds ago may be incomplete."""
 
 _logger = logging.getLogger(__name__)
 
@@ -80,8 +80,8 @@ class Catalog:
     """Keeps the engine informed of the DAG folders' contents.
 
     Args:
-        folders: Folders with DAG files. Earlier ones take precedence.
-        snapshots: Snapshots of versions; other components may use them as well.
+        folders: Folders with DAG files. Earlier folders take precedence.
+        snapshots: Snapshots of versions; other components may use them, too.
         known: The files in the database. Those that no longer exist are reported as deleted.
         limits: Limits for parsing one file.
         pace: How often files are checked and parsed.
@@ -132,7 +132,7 @@ class Catalog:
         }
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Sweep and watch until cancelled. ``first_sweep_done`` is set when all was parsed."""
+        """Sweep and watch until cancelled. Set ``first_sweep_done`` when all files are parsed."""
         async with anyio.create_task_group() as group:
             await group.start(self.parser.run)
             await group.start(self._queue.run)
@@ -149,7 +149,7 @@ class Catalog:
                 await self._nap(changed, ended + _SHARE * (ended - began))
 
     async def _nap(self, changed: anyio.Event, rested_at_us: int) -> None:
-        """Wait for a change, but at least the pause after a sweep; or for the next sweep."""
+        """Wait for the next sweep, or for a change and the pause after the last sweep."""
         async with anyio.create_task_group() as waiting:
             waiting.start_soon(self._wake_in_time, waiting.cancel_scope)
             await changed.wait()
@@ -170,7 +170,7 @@ class Catalog:
         self._changed.set()
 
     def _check_sweep_done(self) -> None:
-        """Set ``first_sweep_done`` if no file is still waiting for its first parse."""
+        """Set ``first_sweep_done`` if no file is waiting for its first parse."""
         if not self._queue.files and self._again.keys() <= self._known.keys():
             self.first_sweep_done.set()
 
@@ -201,13 +201,13 @@ class Catalog:
                 self._queue_if_due(file, is_time=True)
 
     async def _queue_by_data_files(self) -> None:
-        """Queue the DAG files that use a changed file beside them."""
+        """Queue the DAG files that use a data file that has changed."""
         asked = {file: one.asked for file, one in self._known.items() if one.asked is not None}
         choices = await in_thread(self._beside.look, asked, limiter=self._threads)
         for file, choice in choices.items():
             known = self._known.get(file)
             if known is None or known.asked is not asked[file] or file not in self._files:
-                continue  # it was parsed, or deleted, meanwhile
+                continue  # it was parsed or deleted in the meantime
             if file in self._queue.files or not choice.differs(known.choice):
                 continue
             if self._is_too_soon(file):
@@ -216,7 +216,7 @@ class Catalog:
                 self._queue.put(file, ParseRank.CHANGED)
 
     def _queue_affected(self, changed: set[str], come: set[str]) -> None:
-        """Check the files that a change may affect, or for which a missing import may now exist."""
+        """Check the files that a change may affect, or whose missing import may exist now."""
         for file in self._files:
             known = self._known.get(file)
             is_concerned = (
@@ -228,7 +228,7 @@ class Catalog:
                 self._queue_if_due(file)
 
     def _queue_if_due(self, file: str, *, is_time: bool = False) -> None:
-        """Queue a file for parsing, if there is a reason."""
+        """Queue a file for parsing, if there is a reason to parse it."""
         seen, known = self._files[file], self._known.get(file)
         if seen.is_ignored:
             self._drop_file(file)
@@ -243,9 +243,10 @@ class Catalog:
             self._queue.put(file, ParseRank.AGAIN, is_slow=known.is_slow)
 
     def _is_too_soon(self, file: str) -> bool:
-        """Return whether a file is not parsed now because its last parse began too recently.
+        """Return whether the last parse of a file began too recently to parse it now.
 
-        If an import has changed during its first parse, it is not delayed: the import may be new.
+        If an import changed during the first parse of the file, return ``False``: the import may be
+        new.
         """
         left_us = self._begun.left_us(file)
         if left_us <= 0 or self._unsettled.get(file) == 0 or file in self._queue.files:
@@ -262,7 +263,7 @@ class Catalog:
         )
 
     def _log_unseen(self, found: Scan) -> None:
-        """Log what cannot be read: once per cause, until it is over."""
+        """Log what cannot be read. Each cause is logged once, until it is resolved."""
         for cause in found.causes.keys() - self._causes.keys():
             place = os.fsencode(found.causes[cause]).decode(errors="backslashreplace")
             _logger.error("cannot read %s, its DAGs are unchanged: %s", place, cause)
@@ -278,7 +279,7 @@ class Catalog:
             self._followed &= {name for known in self._known.values() for name in known.digests}
 
     def _drop_file(self, file: str) -> None:
-        """Drop a file that defines nothing any more, and report it as deleted."""
+        """Drop a file that defines nothing any more. Report it as deleted."""
         self._forget(file)
         self._report_deletion(file)
 
@@ -289,7 +290,7 @@ class Catalog:
         self._begun.forget(file)
 
     def _report_deletion(self, file: str) -> None:
-        """Report a file that defines nothing as deleted, if it was reported; release its code."""
+        """Report a file without definitions as deleted, if it was reported; release its code."""
         self._broken.pop(file, None)
         self._snapshots.let_go(file)
         if file in self._reported:
@@ -299,7 +300,7 @@ class Catalog:
     # ── a single file ───────────────────────────────────────────────────────────────────
 
     async def _parse(self, file: str) -> ParseOutcome:
-        """Return the result of parsing a file, and the files seen when that began."""
+        """Parse a file. Return the result, and the files that were known when the parse began."""
         self._begun.note(file)
         before, places = self._files, self._places
         seen, parsed = before.get(file), None
@@ -316,7 +317,7 @@ class Catalog:
     async def _refuse_writable(self, folder: Path, files: Sequence[str]) -> Parsed | None:
         """Return a failure if any of these files is world-writable, else ``None``.
 
-        The daemon's start refuses such files, but they also appear, or change, while it runs.
+        The daemon refuses such files when it starts, but they may also appear, or change, later.
         """
         paths = [folder / file for file in files]
         found = await in_thread(find_writable, paths, limiter=self._threads)
@@ -330,10 +331,10 @@ class Catalog:
         self._again.pop(file, None)
         found = None if parsed is None else await self._store_result(file, parsed, before)
         seen = self._files.get(file)
-        if seen is None or seen.is_ignored:  # in the meantime
+        if seen is None or seen.is_ignored:  # it was deleted, or is ignored now
             self._drop_file(file)
             return
-        if parsed is None:  # there was no room for a process
+        if parsed is None:  # no process could be started
             self._reparse_after(file, self._pace.look_seconds)
             return
         if found is None:
@@ -343,7 +344,7 @@ class Catalog:
         digests = {name: before[name].digest for name in parsed.modules}
         asked = DataFileUse(before[file].folder, parsed.beside, frozenset(parsed.modules))
         choice = self._choices.pop(file, None)
-        # A place that already existed when the import failed is not new.
+        # A place that existed already when the import failed is not new.
         wanted = tuple(sys.intern(place) for place in parsed.wanted if place not in looked.places)
         reason = found.reason if isinstance(found, FileBroken) else ""
         seconds = self._begun.seconds(file)
@@ -361,14 +362,14 @@ class Catalog:
         self._report_result(file, found)
 
     def _remember(self, file: str, known: ParseResult) -> ParseResult:
-        """Store the result for a file; return it with the number of equal results in a row."""
+        """Store the result for a file. Return it with the number of equal results in a row."""
         was = self._known.get(file)
         times = was.times + 1 if was is not None and was.is_same(known) else 1
         found = self._known[file] = msgspec.structs.replace(known, times=times)
         return found
 
     def _try_soon(self, file: str) -> None:
-        """Parse again soon: the file changed during the parse, or its code could not be stored."""
+        """Parse again soon, since the file changed during the parse, or its code was not stored."""
         times = self._unsettled[file] = self._unsettled.get(file, -1) + 1
         self._reparse_after(file, min(SETTLE_SECONDS * 2 ** min(times, 10), RETRY_SECONDS))
 
@@ -383,7 +384,7 @@ class Catalog:
         """Store the code and return the report; ``None`` if the file must be parsed again."""
         unknown = set(parsed.modules) - before.keys()
         if unknown:
-            # They appeared after the scan, or lie where it does not search.
+            # These modules appeared after the scan, or lie where it does not search.
             self._followed |= unknown
             return None
         large = [name for name in parsed.modules if before[name].is_too_large]
@@ -395,7 +396,7 @@ class Catalog:
         try:
             return await self._store_code(file, parsed, before)
         except OSError as exc:
-            # No room on the disk: the file is not to blame.
+            # The disk is full, for example, which is not the file's fault.
             _logger.error("cannot save the code of %s now: %s", file, exc)  # noqa: TRY400
             return None
 
@@ -409,7 +410,7 @@ class Catalog:
             self._distrust(changed)
             return None
         if not parsed.dags and not parsed.failures:
-            # A module that only uses aioflow. Any DAGs it defined before are deleted.
+            # A module that only uses aioflow. If it defined DAGs earlier, they are deleted.
             return FileDeleted(file)
         asked = DataFileUse(folder, parsed.beside, frozenset(names))
         is_unsteady = self._unsettled.get(file, 0) >= _UNSTEADY
@@ -428,7 +429,7 @@ class Catalog:
         return file_broken(file, parsed.failures)
 
     def _store_choice(self, file: str, choice: Choice) -> None:
-        """Store the choice of files beside a DAG file, and log each of its warnings once."""
+        """Store the choice of data files for a DAG file, and log each of its warnings once."""
         self._choices[file] = choice
         known = self._known.get(file)
         said = frozenset() if known is None else frozenset(known.choice.said)
@@ -437,9 +438,10 @@ class Catalog:
                 _logger.warning("%s: %s", file, one.message)
 
     def _distrust(self, changed: Iterable[str]) -> None:
-        """Have the next sweep read files whatever their stamps say.
+        """Have the next sweep read these files even if their stamps are unchanged.
 
-        A change within one tick of its clock leaves a file's stamp as it was.
+        If a file changes twice within one tick of the file system's clock, its stamp stays the
+        same.
         """
         distrusted = {n: self._files[n] for n in changed if n in self._files}
         self._files = self._files | {
@@ -472,7 +474,7 @@ class Catalog:
         self._report([found])
 
     def _settings_text(self, parsed: Parsed) -> str:
-        """Return the settings that affect a file's description besides its code, if unusual.
+        """Return the unusual settings that, besides its code, affect a file's description.
 
         A file can be isolated because of a library that it imports, whatever its own code is.
         """
@@ -484,6 +486,6 @@ class Catalog:
 
 
 def _differing(before: dict[str, ScannedFile], now: dict[str, ScannedFile]) -> set[str]:
-    """Return the names of files that changed. A file that was not read again is the same object."""
+    """Return the names of files that changed. For a file not read again, the object is the same."""
     changed = {name for name, seen in now.items() if before.get(name) is not seen}
     return changed | (before.keys() - now.keys())

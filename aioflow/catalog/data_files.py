@@ -1,9 +1,10 @@
-"""The files beside its modules that belong to the version of a DAG file. Blocks; use a thread.
+"""The data files that belong to the version of a DAG file. Blocks; call it in a thread.
 
-These are the files that it names or reads, see ``worker.code.data_files``, and those that a comment
-in it (``# aioflow: files = [...]``) or an ``aioflow.toml`` in its folder or one above names. If
-there is neither comment nor table, all small text files in its own folder, and in folders that it
-names, belong to it as well.
+Data files are all files of a version except its modules. They are the files that the DAG file names
+or reads, see ``worker.code.data_files``, and those named by a comment in the DAG file
+(``# aioflow: files = [...]``) or by an ``aioflow.toml`` in its folder or one above. If there is
+neither comment nor table, all small text files in the DAG file's folder, and in folders that it
+names, belong to the version as well. They are called unnamed files.
 """
 
 from __future__ import annotations
@@ -45,15 +46,15 @@ __all__ = (
 )
 
 _SNIFFED_BYTES = 8_000
-"""A file with a zero byte among this many first bytes is not text, as for git."""
+"""If one of this many first bytes of a file is zero, the file is not text, as in git."""
 
 
 class FileContent(msgspec.Struct, frozen=True):
-    """The content of a file, as last seen.
+    """The content of a file at the last read.
 
     Attributes:
-        stamp: Modification time, size and inode. While it is unchanged, so is the content.
-        digest: Digest of its content; empty if it is too large.
+        stamp: Modification time, size and inode. As long as it is unchanged, so is the content.
+        digest: Digest of the content; empty if the file is too large.
     """
 
     stamp: tuple[int, ...]
@@ -72,7 +73,7 @@ class FileContent(msgspec.Struct, frozen=True):
 
 
 class FolderEntries(msgspec.Struct, frozen=True):
-    """The entries of a folder, by name: folders, all others, and which of both are links."""
+    """The names in a folder: of folders, of other entries, and of those in both that are links."""
 
     folders: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -80,7 +81,7 @@ class FolderEntries(msgspec.Struct, frozen=True):
 
 
 def read_file(path: Path) -> bytes | None:
-    """Return the content of a file; ``None`` if it cannot be read, or is now too large."""
+    """Return the content of a file; ``None`` if it cannot be read, or has become too large."""
     try:
         with path.open("rb") as file:
             content = file.read(FILE_LIMIT_BYTES + 1)
@@ -90,9 +91,9 @@ def read_file(path: Path) -> bytes | None:
 
 
 def content_of(path: str, before: FileContent | None) -> FileContent | None:
-    """Return the content of a file, reading it if it has changed; ``None`` if there is none.
+    """Return the content of a file; ``None`` if it does not exist. Read it only if it has changed.
 
-    If the file cannot be examined, return it as last seen.
+    If the file cannot be examined, return the content at the last read.
     """
     try:
         status = os.stat(path)  # noqa: PTH116 - a Path takes longer to make than to look at
@@ -116,14 +117,14 @@ def content_of(path: str, before: FileContent | None) -> FileContent | None:
 
 
 def list_entries(path: Path) -> FolderEntries:
-    """Return the entries of a folder; none if it cannot be listed."""
+    """Return the entries of a folder; empty if it cannot be listed."""
     folders: list[str] = []
     files: list[str] = []
     links: set[str] = set()
     try:
         with os.scandir(path) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
-                if not entry.name.isprintable():  # nor are undecodable bytes
+                if not entry.name.isprintable():  # this excludes undecodable bytes, too
                     continue
                 if entry.is_symlink():
                     links.add(entry.name)
@@ -141,17 +142,17 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def is_link_inside(folder: Path, place: str, name: str) -> bool:
-    """Return whether a link leads into the DAG folder, or into the folder it lies in."""
+    """Return whether a link leads into the DAG folder, or into the folder with the link."""
     target = os.path.realpath(folder / name)
     roots = (os.path.realpath(folder), os.path.realpath(folder / place))
     return any(target.startswith(f"{root}/") for root in roots)
 
 
 FILES_AT_MOST = 500
-"""Maximum number of files beside its modules in one version."""
+"""Maximum number of data files in one version."""
 
 BYTES_AT_MOST = 8 * 1024 * 1024
-"""Maximum size of all of them; each has at most ``FILE_LIMIT_BYTES``."""
+"""Maximum total size of the data files; each one has at most ``FILE_LIMIT_BYTES``."""
 
 _ENTRIES_AT_MOST = 20_000
 
@@ -161,19 +162,19 @@ _NO_TEXT_ENDS = (
     "tar tgz tmp wal webp whl xls xlsx xz zip zst"
 )
 _NO_TEXT = frozenset(f".{end}" for end in _NO_TEXT_ENDS.split())
-"""Files with these endings are included only if they are named: modules are imported, and the
-others are binary, or output."""
+"""Files with these endings are included only if they are named: modules are imported, and the other
+files are binary, or output."""
 
 
 _Place: TypeAlias = tuple[Path, str, tuple[str, ...], frozenset[str]]
-"""Determines which files lie beside a DAG file: folders, and the files that importing it writes."""
+"""What unnamed files depend on: folders, and the files that the DAG file writes when imported."""
 
 
 class DataFileUse(msgspec.Struct, frozen=True):
-    """The files beside its modules that a DAG file uses, as found when it was parsed.
+    """The data files that a DAG file uses, as found when it was parsed.
 
     Attributes:
-        folder: The DAG folder it lies in.
+        folder: The DAG folder that contains it.
     """
 
     folder: Path
@@ -182,13 +183,14 @@ class DataFileUse(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """The files beside its modules that the version of a DAG file has now.
+    """The data files that the version of a DAG file has now.
 
     Attributes:
         named: Digests of the named files, by their paths relative to the DAG folder.
-        unnamed: Digests of the unnamed files. DAG files with the same ones share this object.
-        said: Warnings about them.
-        refusal: Why the file is rejected, if it is.
+        unnamed: Digests of the unnamed files. DAG files with the same unnamed files share this
+            object.
+        said: Warnings about the data files.
+        refusal: Why the DAG file is rejected; ``None`` if it is not.
     """
 
     named: dict[str, bytes] = {}
@@ -202,12 +204,12 @@ class Choice(msgspec.Struct, frozen=True):
         return self.unnamed | self.named
 
     def differs(self, before: Choice) -> bool:
-        """Return whether it would lead to another version."""
+        """Return whether this choice leads to another version than ``before``."""
         is_same = self.unnamed is before.unnamed or self.digests == before.digests
         return not is_same or self.differs_in_named(before)
 
     def differs_in_named(self, before: Choice) -> bool:
-        """Return whether it differs in more than unnamed files."""
+        """Return whether this choice differs from ``before`` in its named files or its refusal."""
         return (self.named, self.refusal) != (before.named, before.refusal)
 
 
@@ -219,7 +221,7 @@ class ChoiceContents(msgspec.Struct, frozen=True):
 
 
 class FilesBeside:
-    """Finds the files beside DAG files, and caches the digests of their contents."""
+    """Finds the data files of DAG files, and caches the digests of their contents."""
 
     def __init__(self) -> None:
         self._contents: dict[str, FileContent] = {}
@@ -227,11 +229,11 @@ class FilesBeside:
         self._unnamed: dict[_Place, dict[str, bytes]] = {}
 
     def is_named(self, path: str) -> bool:
-        """Return whether this file, which need not exist, was named at the last ``look``."""
+        """Return whether the last ``look`` found this path named. The file need not exist."""
         return path in self._named
 
     def look(self, files: Mapping[str, DataFileUse]) -> dict[str, Choice]:
-        """Return the present choice for each of these DAG files."""
+        """Return the current choice for each of these DAG files."""
         walk = _Walk(self._contents, self._unnamed)
         found = {file: walk.choose(file, asked) for file, asked in files.items()}
         self._named = frozenset(walk.named)
@@ -242,13 +244,14 @@ class FilesBeside:
         return found
 
     def take(self, file: str, asked: DataFileUse, *, as_it_is: bool) -> ChoiceContents | None:
-        """Return the files of a version with their contents.
+        """Return the current choice for a DAG file, with the contents of its data files.
 
         Args:
-            as_it_is: Take a file as it is, even if importing the DAG file has read another content.
+            as_it_is: Accept a file as it is, even if importing the DAG file has read another
+                content.
 
         Returns:
-            ``None`` if a file has changed since it was read: the DAG file has to be parsed again.
+            ``None`` if a file has changed since the import read it: parse the DAG file again.
         """
         walk = _Walk(self._contents, self._unnamed)
         choice = walk.choose(file, asked)
@@ -267,7 +270,7 @@ class FilesBeside:
     def _read(
         self, folder: Path, digests: Mapping[str, bytes], sources: dict[str, bytes]
     ) -> dict[str, bytes]:
-        """Read files; return their present digests, without those that no longer exist."""
+        """Read files. Return their current digests, without files that no longer exist."""
         found = {}
         for name, digest in digests.items():
             content = sources.get(name) or read_file(folder / name)
@@ -275,7 +278,7 @@ class FilesBeside:
                 continue
             sources[name], found[name] = content, hashlib.sha256(content).digest()
             if found[name] != digest:
-                # Its stamp may be unchanged: have the next look read it again.
+                # The stamp may be unchanged: make the next look read the file again.
                 self._contents.pop(f"{folder}/{name}", None)
         return found
 
@@ -285,11 +288,11 @@ class _TooMany(Exception):
 
 
 class _Unnamed(msgspec.Struct):
-    """The unnamed files beside DAG files of a folder, and in folders that they name.
+    """The unnamed files in the folder of DAG files, and in folders that they name.
 
     Attributes:
         names: Number of files; -1 if they were not counted.
-        size: Total size of those that are included.
+        size: Total size of the files that are included.
     """
 
     names: int = -1
@@ -298,11 +301,11 @@ class _Unnamed(msgspec.Struct):
 
 
 class _Walk:
-    """One pass over the disk, in which paths needed by several DAG files are read once.
+    """One pass over the disk, which reads a path only once even if several DAG files need it.
 
     Args:
         contents: Known contents of files, by path.
-        unnamed: Unnamed files of the last pass. An equal result shares the object.
+        unnamed: Unnamed files found by the last pass. If the result is equal, the object is reused.
     """
 
     def __init__(
@@ -320,7 +323,7 @@ class _Walk:
         self._ignored: dict[tuple[Path, str], Ignored] = {}
 
     def choose(self, file: str, asked: DataFileUse) -> Choice:
-        """Return the files of a DAG file's version."""
+        """Return the data files of a DAG file's version."""
         folder, beside, base = asked.folder, asked.beside, posixpath.dirname(file)
         pick = _Pick(self, folder, asked.modules)
         try:
@@ -343,12 +346,12 @@ class _Walk:
         return pick.choice()
 
     def stamp(self, folder: Path, name: str) -> tuple[int, ...]:
-        """Return the stamp of a file; empty if there is none."""
+        """Return the stamp of a file; empty if it does not exist."""
         content = self.content(folder, name)
         return () if content is None else content.stamp
 
     def content(self, folder: Path, name: str, *, is_named: bool = True) -> FileContent | None:
-        """Return the content of a file, reading it if it has changed; ``None`` without a file."""
+        """Return the content of a file; ``None`` without a file. Read it only if it has changed."""
         path = f"{folder}/{name}"
         if is_named:
             self.named.add(path)
@@ -372,14 +375,14 @@ class _Walk:
             place = posixpath.dirname(place)
 
     def _table(self, folder: Path, place: str) -> tuple[str, ...] | BadFiles | None:
-        """Return the patterns of a table in a folder; ``None`` if it has none."""
+        """Return the patterns in the ``aioflow.toml`` of a folder; ``None`` if it has none."""
         key = (folder, place)
         if key not in self._tables:
             self._tables[key] = read_table(folder / place / TABLE_FILE, place)
         return self._tables[key]
 
     def _name_all(self, pick: _Pick, file: str, beside: DataFiles) -> list[str]:
-        """Include the files that a DAG file names; return the folders it names."""
+        """Include the files that a DAG file names. Return the folders that it names."""
         folders = []
         for name, line in (beside.paths | dict.fromkeys(beside.named, -1)).items():
             if name in (".", file) or file.startswith(f"{name}/") or name in beside.written:
@@ -388,7 +391,7 @@ class _Walk:
                 pick.warn(line, f"{name} is outside of the DAG folder: no task finds it there")
             elif self._is_folder(pick.folder, name):
                 folders.append(name)
-            elif line < 0:  # a string that need not be a path
+            elif line < 0:  # it may be a string that is not a path
                 pick.name(name, -1)
             else:
                 pick.name(name, line, is_path=True)
@@ -401,7 +404,7 @@ class _Walk:
         return self._folders[path]
 
     def _unnamed_around(self, place: _Place) -> _Unnamed:
-        """Return the unnamed files beside a file and in folders that it names."""
+        """Return the unnamed files in a DAG file's folder, and in folders that it names."""
         if place not in self.unnamed:
             self.unnamed[place] = self._unnamed_in(*place)
         return self.unnamed[place]
@@ -430,7 +433,7 @@ class _Walk:
         return unnamed
 
     def _may_be(self, folder: Path, name: str) -> bool:
-        """Return whether a file may be included without being named."""
+        """Return whether a file may be included even if it is not named."""
         place, last = posixpath.split(name)
         if last[0] == "." or last[-1] == "~" or posixpath.splitext(last)[1].lower() in _NO_TEXT:
             return False
@@ -450,7 +453,7 @@ class _Walk:
         return self._ignored[key]
 
     def _match(self, folder: Path, pattern: str) -> Iterator[str]:
-        """Yield the files that a pattern names; for a folder, all files in it."""
+        """Yield the files that a pattern matches; if it names a folder, all files in that."""
         if pattern == ".":
             yield from self._below(folder, "")
         elif not MAGIC.search(pattern):
@@ -466,7 +469,7 @@ class _Walk:
                     yield name
 
     def _below(self, folder: Path, place: str) -> Iterator[str]:
-        """Yield the files in a folder and below, without hidden ones and compiled modules."""
+        """Yield the files in a folder and below, except hidden files and compiled modules."""
         count = 0
         pending: list[tuple[str, frozenset[tuple[int, int]]]] = [(place, frozenset())]
         while pending:
@@ -496,7 +499,7 @@ class _Walk:
 
 
 class _Pick:
-    """The files included for one DAG file, and the warnings about them."""
+    """The data files included for one DAG file, and the warnings about them."""
 
     def __init__(self, walk: _Walk, folder: Path, modules: frozenset[str]) -> None:
         self.folder = folder
@@ -512,7 +515,7 @@ class _Pick:
         return Choice(self._digests, self._unnamed, tuple(self._warned))
 
     def warn(self, line: int, message: str) -> None:
-        """Add a warning, unless another line has the same one."""
+        """Add a warning, unless the same warning was added for another line."""
         if all(said.message != message for said in self._warned):
             self._warned.append(DagFailure("odd.file", message, max(line, 0)))
 
@@ -520,7 +523,7 @@ class _Pick:
         """Include the files that a pattern matches.
 
         Raises:
-            BadFiles: If a file is too large, or there are too many.
+            BadFiles: If a file is too large, or there are too many files.
         """
         has_any = False
         for name in names:
@@ -546,7 +549,7 @@ class _Pick:
             )
 
     def add_unnamed(self, unnamed: _Unnamed) -> None:
-        """Include unnamed files: all of them, or none."""
+        """Include unnamed files: either all of them, or none."""
         if unnamed.names < 0:
             self.warn(0, _too_many_entries())
             return
@@ -578,7 +581,7 @@ class _Pick:
         )
 
     def _take(self, name: str) -> str:
-        """Include a file; return the reason if that is not possible."""
+        """Include a file. Return the reason if that is not possible, else an empty string."""
         if name in self._digests or name in self._modules:
             return ""
         content = self._walk.content(self.folder, name)

@@ -1,8 +1,8 @@
-"""Patterns of files in a DAG folder: those of ``.aioflowignore``, and those that name data files.
+"""Patterns of files in a DAG folder: those in ``.aioflowignore``, and those that name data files.
 
-``.aioflowignore`` has the patterns of ``.gitignore``. An excluded file is not a DAG file, but
-others may still import it. An excluded folder is not searched. Data files are named in the
-``aioflow.toml`` beside DAG files, or in the DAG files themselves.
+``.aioflowignore`` has the same syntax as ``.gitignore``. An excluded file is not a DAG file, but
+other files may still import it. An excluded folder is not searched. Data files are named in the
+``aioflow.toml`` in the folder of DAG files, or in the DAG files themselves.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from aioflow.worker.code.data_files import BadFiles, patterns_of
 __all__ = ("IGNORE_FILE", "MAGIC", "TABLE_FILE", "Ignored", "compile_pattern", "read_table")
 
 TABLE_FILE = "aioflow.toml"
-"""Names files for all DAG files in its folder and below, except those that name their own."""
+"""File that names data files for all DAG files in its folder and below, except for DAG files that
+name their own."""
 
 MAGIC = re.compile(r"[*?\[]")
-"""Characters that make a path a pattern."""
+"""Characters that make a text a pattern, and not a path."""
 
 _TABLE_BYTES = 1024 * 1024
 
 
 def read_table(path: Path, place: str) -> tuple[str, ...] | BadFiles | None:
-    """Return the patterns of a table in a folder; ``None`` if it has none."""
+    """Return the patterns in an ``aioflow.toml``; ``None`` if it has none."""
     try:
         with path.open("rb") as file:
             values = tomllib.loads(file.read(_TABLE_BYTES).decode())
@@ -94,12 +95,12 @@ class Ignored:
         self._specs = specs
 
     def below(self, place: Path, prefix: str, on_error: Callable[[Path, OSError], None]) -> Ignored:
-        """Return the patterns for a folder that has a file of its own.
+        """Return the patterns for a folder that has an ``.aioflowignore`` of its own.
 
         Args:
             place: The folder.
-            prefix: Its path below the DAG folder, as above.
-            on_error: Called if the file cannot be read, which counts as no file.
+            prefix: Path of the folder below the DAG folder, as in ``specs``.
+            on_error: Called if the file cannot be read; the file is then ignored.
         """
         file = place / IGNORE_FILE
         try:

@@ -1,9 +1,10 @@
 """The contents of the DAG folders, and immediate detection of their changes.
 
-A scan blocks and is called in a thread. Links stand for their targets, under the link's name:
-mounted and released configuration consists of links. A file counts as deleted only if the file
-system says that it does not exist; one that cannot be examined for another reason stays as last
-seen. Whether a Python file may define DAGs is judged by its text alone; parsing decides.
+A scan blocks and is called in a thread. It follows links, but reports the target under the name of
+the link, because mounted and released configuration consists of links. A file counts as deleted
+only if the file system says that it does not exist. If it cannot be examined for another reason, it
+stays as it was at the last scan. The scan looks only at the text of a Python file to find out if it
+may define DAGs; the parser decides.
 
 Changes are detected where the kernel reports them.
 """
@@ -52,14 +53,14 @@ _AIRFLOW_DAG = re.compile(
 
 
 def names_aioflow(content: bytes) -> bool:
-    """Return whether a file contains the word ``aioflow``; without it, it defines no DAG."""
+    """Return whether a file contains the word ``aioflow``. Without that word, it defines no DAG."""
     return any(word in content for word in _AIOFLOW_ENCODED)
 
 
 def may_define_dags(content: bytes) -> bool:
-    """Return whether to parse a file: it contains ``aioflow``, or takes its DAG from Airflow.
+    """Return whether to parse a file: it contains ``aioflow``, or uses the DAG of Airflow.
 
-    Parsing the latter yields advice on what to write instead.
+    If the file uses Airflow's DAG, parsing it results in advice on what to write instead.
     """
     return names_aioflow(content) or (
         b"airflow" in content and _AIRFLOW_DAG.search(content) is not None
@@ -67,10 +68,10 @@ def may_define_dags(content: bytes) -> bool:
 
 
 FILE_LIMIT_BYTES = 16 * 1024 * 1024
-"""A larger ``.py`` file is not read."""
+"""Maximum bytes of a ``.py`` file that is read."""
 
 NO_STAMP = (-1, -1, -1)
-"""Stamp that no file has."""
+"""A stamp that no file has."""
 
 _CHUNK = 1024 * 1024
 _GONE = (FileNotFoundError, NotADirectoryError)
@@ -82,14 +83,14 @@ _Inode: TypeAlias = tuple[int, int]
 
 
 class ScannedFile(msgspec.Struct, frozen=True):
-    """A Python file as it was found.
+    """A Python file found by a scan.
 
     Attributes:
-        folder: The DAG folder it lies in.
-        stamp: Modification time, size and inode. While it is unchanged, so is the content.
-        digest: Digest of its content, or of its stamp if it is too large.
+        folder: The DAG folder that contains it.
+        stamp: Modification time, size and inode. As long as it is unchanged, so is the content.
+        digest: Digest of the content; of the stamp if the file is too large.
         has_dags: Whether it may define DAGs, see ``may_define_dags``.
-        is_ignored: Whether it is excluded as a DAG file, whatever it defines.
+        is_ignored: Whether a pattern excludes it as a DAG file, whatever it defines.
     """
 
     folder: Path
@@ -108,9 +109,9 @@ class Scan(msgspec.Struct, frozen=True):
     """The contents of the DAG folders, as far as they could be read.
 
     Attributes:
-        files: All Python files by their path relative to their folder.
-        unseen: Files and folders, by such paths, that could not be examined.
-        causes: Why not, in words, with the first place for each cause.
+        files: All Python files, by their path relative to their DAG folder.
+        unseen: Files and folders that could not be examined, by such paths.
+        causes: The reasons, as text, each with the first place at which it occurred.
     """
 
     files: dict[str, ScannedFile] = {}
@@ -118,7 +119,7 @@ class Scan(msgspec.Struct, frozen=True):
     causes: dict[str, Path] = {}
 
     def hides(self, file: str) -> bool:
-        """Return whether this file may exist although it was not seen."""
+        """Return whether this file may exist although the scan did not see it."""
         return _is_below(file, self.unseen)
 
 
@@ -129,12 +130,12 @@ def scan(
 ) -> Scan:
     """Find Python files.
 
-    Files whose stamp has not changed since ``before`` are not read again, and those that cannot be
-    examined are copied from there. If two files have the same relative path, that of the first
-    folder counts.
+    A file whose stamp has not changed since ``before`` is not read again. A file that cannot be
+    examined is copied from ``before``. If two files have the same relative path, the file in the
+    first folder counts.
 
     Args:
-        followed: Files to examine wherever they lie, because others import them.
+        followed: Files to examine wherever they are, because other files import them.
     """
     files: dict[str, ScannedFile] = {}
     unseen: set[str] = set()
@@ -168,7 +169,7 @@ def _scan_folder(
 
 
 def import_paths(files: Iterable[str]) -> set[str]:
-    """Return the places where imports may succeed: files without their suffix, and folders."""
+    """Return the paths at which imports may succeed: files without their suffix, and folders."""
     places = set()
     for file in files:
         place = file.removesuffix(".py")
@@ -179,7 +180,7 @@ def import_paths(files: Iterable[str]) -> set[str]:
 
 
 class _Blind:
-    """Collects what could not be examined in one DAG folder, and why."""
+    """Collects the paths that could not be examined in one DAG folder, and why."""
 
     def __init__(self, folder: Path) -> None:
         self.names: set[str] = set()
@@ -192,12 +193,12 @@ class _Blind:
 
 
 def list_folders(folders: Sequence[Path]) -> list[Path]:
-    """Return the DAG folders and all folders below them that may hold Python files."""
+    """Return the DAG folders, and all folders below them that may contain Python files."""
     return [place.path for folder in folders for place in _walk(folder, lambda place, exc: None)]
 
 
 def list_loaded(folders: Sequence[Path]) -> Iterator[Path]:
-    """Yield all that may be loaded from the DAG folders: folders, Python files, patterns."""
+    """Yield all paths that may be loaded from the DAG folders: folders, Python files, patterns."""
     for folder in folders:
         for place in _walk(folder, lambda place, exc: None):
             yield place.path
@@ -207,7 +208,7 @@ def list_loaded(folders: Sequence[Path]) -> Iterator[Path]:
 
 
 def read_sources(folder: Path, names: Sequence[str]) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """Return the contents of these files of a folder, and their digests.
+    """Return the contents of the files ``names`` in a folder, and their digests.
 
     Files that cannot be read are omitted.
     """
@@ -253,7 +254,8 @@ class _ScannedFolder(msgspec.Struct, frozen=True):
     """A folder, with the names of its Python files.
 
     Attributes:
-        prefix: Its path below the DAG folder with a trailing slash, or empty for that folder.
+        prefix: Path of the folder below the DAG folder with a trailing slash; empty for the DAG
+            folder itself.
         has_patterns: Whether it has an ``.aioflowignore`` of its own.
     """
 
@@ -265,7 +267,7 @@ class _ScannedFolder(msgspec.Struct, frozen=True):
 
 
 def _walk(folder: Path, on_error: _OnError) -> Iterator[_ScannedFolder]:
-    """Yield each folder with its Python files, following links, but never in a cycle."""
+    """Yield each folder with its Python files. Follow links, but never in a cycle."""
     waiting: list[tuple[Path, str, frozenset[_Inode], Ignored]] = []
     waiting.append((folder, "", frozenset(), Ignored()))
     while waiting:
@@ -317,7 +319,7 @@ def _list(place: Path, on_error: _OnError) -> tuple[list[str], list[str], bool]:
 
 
 def _is_utf_8(name: str) -> bool:
-    """Return whether a name is valid UTF-8: undecodable bytes are surrogates in it."""
+    """Return whether a name is valid UTF-8. Python represents undecodable bytes as surrogates."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -336,15 +338,16 @@ async def watch_folders(
     notice: Callable[[], None],
     is_named: Callable[[str], bool],
 ) -> None:
-    """Call ``notice`` whenever something may have changed in these folders.
+    """Call ``notice`` whenever something may have changed in the folders.
 
-    Nothing is guaranteed: network file systems report nothing, and the kernel drops events when too
-    many occur. New folders are searched for whenever something other than a Python file changes.
+    Detection is not guaranteed: network file systems report nothing, and the kernel drops events if
+    there are too many. Whenever something other than a Python file changes, new folders are
+    searched for.
 
     Args:
         folders: Returns the folders to watch now.
         notice: Called from the event loop.
-        is_named: Returns whether a DAG file names this file, which is not a module.
+        is_named: Returns whether a DAG file names this path as a data file.
     """
     if sys.platform != "linux":
         return
@@ -355,15 +358,15 @@ async def watch_folders(
     own = Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ONLYDIR
 
     def is_folder(event: Event) -> bool:
-        """Return whether there may be new folders.
+        """Return whether an event may mean that there are new folders.
 
-        For the kernel, a link to a folder is not one.
+        The kernel does not report a link to a folder as a folder.
         """
         is_one = event.name is None or bool(event.mask & Mask.ISDIR)
         return is_one or (not event.mask & written and _may_be_link(event.path))
 
     def is_source(event: Event) -> bool:
-        """Return whether an event concerns DAGs. Data written beside them does not."""
+        """Return whether an event concerns DAGs. Data written in their folders does not."""
         name = "" if event.name is None else event.name.name
         if name.endswith(".py") or name in (IGNORE_FILE, TABLE_FILE):
             return True
@@ -393,5 +396,5 @@ async def watch_folders(
 
 
 def _may_be_link(path: Path | None) -> bool:
-    """Return whether a path is a link, or was deleted and may have been one."""
+    """Return whether a path is a link, or does not exist any more and may have been a link."""
     return path is None or path.is_symlink() or not path.exists()

@@ -1,8 +1,8 @@
 """Parsing of DAG files and inspection of plug-ins, each in a process forked for it.
 
-The forking process has imported all that a DAG file imports of aioflow, so a file costs a fork and
-not a start; see ``worker.parser``. Such a process serves one request at a time, and exits when it
-was idle for a while.
+The forking process has imported all of aioflow that a DAG file imports, so parsing a file costs a
+fork and not a process start; see ``worker.parser``. A forking process serves one request at a time,
+and exits when it has been idle for a while.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ __all__ = ("DEFAULT_TRIES", "Limits", "Parser")
 DEFAULT_TRIES = 3
 
 IDLE_SECONDS = 2.0
-"""Lifetime of an idle process that forks parsers."""
+"""After this many idle seconds, a process that forks parsers exits."""
 
 GRACE_SECONDS = 15.0
-"""The forking process enforces the limits. If it takes this much longer, it is broken."""
+"""The forking process enforces the limits. If it takes longer by this much, it must be broken."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits for parsing one file, and settings for it.
 
     Attributes:
-        processes: Maximum number of processes that a file may start. Beyond that it is killed with
-            all of them.
-        default_deferrable: Meaning of an operator's ``deferrable=None``, if set.
-        default_tries: Tries of a task that does not set them.
+        processes: Maximum number of processes that a file may start. If there are more, the parser
+            is killed, with all of them.
+        default_deferrable: Value that replaces ``deferrable=None`` of an operator, if set.
+        default_tries: Number of tries of a task that does not set it.
     """
 
     wall_seconds: float = 30.0
@@ -59,7 +59,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Parser:
-    """Parses files and inspects plug-ins; start ``run`` before any request."""
+    """Parses files and inspects plug-ins. Start ``run`` before the first request."""
 
     def __init__(self, children: Children, code: Path, clock: Clock, limits: Limits) -> None:
         self._children = children
@@ -78,18 +78,18 @@ class Parser:
         self._idle: list[_Forker] = []
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep the processes that fork parsers, until cancelled."""
+        """Run the processes that fork parsers, until cancelled."""
         async with anyio.create_task_group() as self._group:
             task_status.started()
             await anyio.sleep_forever()
 
     async def parse(self, folder: Path, file: str) -> Parsed:
-        """Return the DAGs that a file defines, or why that cannot be determined.
+        """Return the DAGs that a file defines, or why they cannot be determined.
 
-        Cancellation leaves nothing running.
+        If this is cancelled, no process is left running.
 
         Raises:
-            OSError: If the machine has no room for another process; the file is not to blame.
+            OSError: If no further process can be started, which is not the file's fault.
         """
         answer = await self._send(Parse(str(folder), file, self._limits))
         if isinstance(answer, Parsed):
@@ -98,7 +98,7 @@ class Parser:
         return Parsed((), (failure,), named.modules or (file,), wanted=named.wanted)
 
     async def inspect(self, entry_point: str) -> Inspected:
-        """Return the triggers of a plug-in, or why that cannot be determined.
+        """Return the triggers of a plug-in, or why they cannot be determined.
 
         Raises:
             OSError: See ``parse``.
@@ -115,7 +115,7 @@ class Parser:
 
     @asynccontextmanager
     async def _forker(self) -> AsyncIterator[_Forker]:
-        """Lend an idle forking process, or a new one if there is none."""
+        """Provide an idle forking process for the block, or a new one if there is none."""
         assert self._group is not None, "run the parser first"  # noqa: S101 - a fault of ours
         forker = self._idle.pop() if self._idle else None
         if forker is None:
@@ -147,10 +147,10 @@ class _Forker:
     async def run(
         self, children: Children, welcome: Hello, *, task_status: TaskStatus[None]
     ) -> None:
-        """Run until it was idle for ``IDLE_SECONDS``, or it dies.
+        """Run until the process has been idle for ``IDLE_SECONDS``, or dies.
 
         Raises:
-            NoRoom: If it cannot be started.
+            NoHeadroom: If the process cannot be started.
         """
         async with children.child(
             "parser", on_reports=self._take, on_output=_discard_output
@@ -168,7 +168,7 @@ class _Forker:
     async def ask(
         self, order: Parse | Inspect, limit_seconds: float
     ) -> Parsed | Inspected | ParserDied:
-        """Run one request. Cancelling it kills the process and all its children."""
+        """Process one request. If this is cancelled, kill the process and all its children."""
         assert self._child is not None  # noqa: S101 - it was started
         self._asked += 1
         self._answer, self._heard, self.is_free = None, anyio.Event(), False
@@ -213,11 +213,11 @@ class _Forker:
 
 
 async def _discard_output(data: bytes) -> None:
-    """Ignore the output of a file, which is limited in the forking process."""
+    """Ignore output, because the forking process reads and limits the output of a file."""
 
 
 def _failure(answer: Parsed | Inspected | ParserDied) -> tuple[DagFailure, NamesFound]:
-    """Return the failure if the reply is not of the requested kind, and what is known anyway."""
+    """Return the failure of a reply of the wrong kind, and the names found nevertheless."""
     if not isinstance(answer, ParserDied):
         return DagFailure("killed", "the parser answered another question"), NamesFound()
     if answer.limit:

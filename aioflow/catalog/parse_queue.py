@@ -1,9 +1,9 @@
 """Parse queues of DAG files, the results of parsing, and when a failed file is parsed again.
 
-Files start in the quick queue, by rank. One that has not finished soon continues in a slot of the
-slow queue and frees its own for the next file. If the slow queue has no free slot, the file is
-cancelled, and starts again there later. So a file in the quick queue waits only moments, however
-many files never finish.
+Files start in the quick queue, by rank. If the parse of a file does not end soon, it continues in a
+slot of the slow queue, and its slot in the quick queue is free for the next file. If the slow queue
+has no free slot, the parse is cancelled, and starts again later in the slow queue. So a file in the
+quick queue never waits for long, however many imports never end.
 """
 
 from __future__ import annotations
@@ -45,22 +45,23 @@ __all__ = (
 )
 
 QUICK_FILES = 2
-"""Files that are parsed in parallel from the quick queue."""
+"""Maximum number of files from the quick queue that are parsed in parallel."""
 
 SLOW_FILES = 4
-"""The same for the slow queue. Its parsers have the lowest processor priority."""
+"""Maximum number of files from the slow queue that are parsed in parallel. Their parsers have the
+lowest processor priority."""
 
 QUICK_SECONDS = 2.0
 
 _CONCLUDING_FILES = 8
-"""Maximum number of results processed at a time: a slow disk must not keep parsers idle."""
+"""Maximum number of results processed at a time, so that parsers need not wait for a slow disk."""
 
 
 Outcome = TypeVar("Outcome")
 
 
 class ParseRank(IntEnum):
-    """Order in which files are parsed."""
+    """Rank of a file in the quick queue; lower ranks are parsed first."""
 
     CHANGED = 0
     NEW = 1
@@ -68,18 +69,18 @@ class ParseRank(IntEnum):
 
 
 class _ParseJob(msgspec.Struct):
-    """A file that is being parsed; ``is_slow`` becomes true when it changes queues."""
+    """A file that is being parsed. ``is_slow`` becomes true when it moves to the slow queue."""
 
     file: str
     is_slow: bool
 
 
 class ParseQueue(Generic[Outcome]):
-    """Files that wait, and those that are being parsed.
+    """Files that wait to be parsed, and files that are being parsed.
 
     Args:
         parse: Parses a file; may be cancelled.
-        conclude: Called with the result, and whether it took long.
+        conclude: Called with the file, the result, and whether the parse took long.
         on_empty: Called when no file is left.
         processes: Maximum number of files parsed in parallel, over both queues; at least two.
     """
@@ -113,7 +114,7 @@ class ParseQueue(Generic[Outcome]):
             await anyio.sleep_forever()
 
     def put(self, file: str, rank: ParseRank, *, is_slow: bool = False) -> None:
-        """Queue a file. Does nothing while it is in ``files``, those that wait or are parsed."""
+        """Queue a file. Does nothing if it is in ``files``: it waits or is being parsed."""
         if file in self.files:
             return
         self.files.add(file)
@@ -156,7 +157,7 @@ class ParseQueue(Generic[Outcome]):
             self._on_empty()
 
     async def _look(self, job: _ParseJob) -> Outcome | None:
-        """Return the result for a file; ``None`` if it must start again in the slow queue."""
+        """Parse a file. Return the result; ``None`` if it must start again in the slow queue."""
         outcome: Outcome | None = None
         async with anyio.create_task_group() as parsing:
             if not job.is_slow:
@@ -177,28 +178,28 @@ class ParseQueue(Generic[Outcome]):
 
 
 RETRY_SECONDS = 30.0
-"""First delay before a failed file is parsed again. Each further failure doubles it."""
+"""Delay after a failure until the file is parsed again. Each further failure doubles the delay."""
 RETRY_AT_MOST_SECONDS = 3600.0
 _KILLED_RETRY_SECONDS = 2.0
 
 _REST_FACTOR = 10
-"""A failed file is left alone for at least this many times as long as its parse took."""
+"""Minimum delay until a failed file is parsed again, as a multiple of the duration of its parse."""
 
 _FINAL_REASONS = frozenset(
     {"encoding", "files", "patched", "recursion", "syntax_error", "too_large"}
 )
-"""Failures that depend only on the file, and so recur until it changes."""
+"""Failures that depend only on the file, so that they recur until the file changes."""
 
 WRITABLE = "writable"
-"""Reason for a world-writable file; its mode can change without its content."""
+"""Reason for the failure of a world-writable file. Its mode can change without its content."""
 
 
 class ParsePace(msgspec.Struct, frozen=True, kw_only=True):
     """How often DAG files are checked and parsed.
 
     Attributes:
-        look_seconds: Interval between two sweeps of the DAG folders if no change is notified.
-        pause_seconds: Minimum time between the starts of two parses of one file.
+        look_seconds: Interval between two sweeps of the DAG folders while no change is detected.
+        pause_seconds: Minimum time between the starts of two parses of the same file.
         processes: Maximum number of files parsed in parallel.
     """
 
@@ -211,7 +212,7 @@ class ParseStarts:
     """Records when the last parse of each file began.
 
     Args:
-        pause_seconds: As of ``ParsePace``.
+        pause_seconds: See ``ParsePace``.
     """
 
     def __init__(self, clock: Clock, pause_seconds: float) -> None:
@@ -220,7 +221,7 @@ class ParseStarts:
         self._begun: dict[str, int] = {}
 
     def note(self, file: str) -> None:
-        """Record that a parse of a file begins now."""
+        """Record that a parse of a file is beginning."""
         self._begun[file] = self._clock.monotonic_us()
 
     def forget(self, file: str) -> None:
@@ -232,7 +233,7 @@ class ParseStarts:
         return (self._clock.monotonic_us() - self._begun[file]) / 1e6
 
     def left_us(self, file: str) -> int:
-        """Return the time until a file may be parsed again; 0 or negative if it may be now."""
+        """Return the time until a file may be parsed again, in µs; 0 or less if it may be now."""
         begun = self._begun.get(file)
         return 0 if begun is None else begun + self._pause_us - self._clock.monotonic_us()
 
@@ -242,13 +243,13 @@ class ParseResult(msgspec.Struct, frozen=True):
 
     Attributes:
         digests: Digests of the file and the modules it imported, as parsed.
-        wanted: Places where imports were not found.
+        wanted: Paths at which imports were not found.
         reason: Reason for the failure; empty if there is none.
         times: Number of equal results in a row.
-        is_slow: Whether it took long.
-        seconds: How long it took.
-        asked: The files beside it that it uses; ``None`` if there was nothing to store.
-        choice: Which of those it had.
+        is_slow: Whether the parse took long.
+        seconds: Duration of the parse.
+        asked: The data files that the file uses; ``None`` if there was nothing to store.
+        choice: The data files that its version has.
     """
 
     digests: dict[str, bytes]
@@ -262,20 +263,20 @@ class ParseResult(msgspec.Struct, frozen=True):
 
     @property
     def is_good(self) -> bool:
-        """True if the file has a version, which only a change replaces."""
+        """True if the file has a version, so that only a change causes another parse."""
         return self.asked is not None and not self.reason
 
     def is_same(self, other: ParseResult) -> bool:
-        """Return whether the same files had the same result."""
+        """Return whether both results are the same and come from the same files."""
         is_same = (self.reason, self.digests) == (other.reason, other.digests)
         return is_same and not self.choice.differs(other.choice)
 
 
 class ParseOutcome(msgspec.Struct, frozen=True):
-    """The result of parsing a file, and the files that were seen when that began.
+    """The result of parsing a file, and the files known when the parse began.
 
     Attributes:
-        parsed: ``None`` if it could not be parsed now.
+        parsed: The result; ``None`` if the file could not be parsed now.
     """
 
     before: dict[str, ScannedFile]
@@ -289,10 +290,10 @@ def is_final_reason(reason: str) -> bool:
 
 
 def retry_delay_seconds(known: ParseResult, pace: ParsePace) -> float:
-    """Return how long to wait before a failed file is parsed again, in seconds.
+    """Return the delay until a failed file is parsed again, in seconds.
 
-    This depends on the number of failures and on the cost of a try: a file whose import never ends
-    must not occupy much of the processor for as long as it exists.
+    The delay depends on the number of failures and on the duration of the parse. A file whose
+    import never ends must not use much processor time for as long as it exists.
     """
     if known.reason == WRITABLE:
         return pace.look_seconds

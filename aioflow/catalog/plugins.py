@@ -1,7 +1,7 @@
-"""Plug-ins: packages with triggers, found by the entry-point group ``aioflow.triggers``.
+"""Plug-ins: packages with triggers, found through the entry-point group ``aioflow.triggers``.
 
-Their code is imported in a separate child, never here. Their triggers run by class path, like any
-other. A broken plug-in is logged, and affects no other.
+Their code is imported in a child, never in this process. Their triggers are run by class path, like
+any other trigger. A broken plug-in is logged, and does not affect other plug-ins.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class PlugIn(msgspec.Struct, frozen=True, kw_only=True):
         name: Name of the entry point.
         module: The module it names.
         package: The distribution it came with.
-        kinds: The triggers in it.
-        failure: Why there are none.
+        kinds: The triggers found in it.
+        failure: Why no triggers were found; ``None`` if there is no failure.
     """
 
     name: str
@@ -44,7 +44,7 @@ class PlugIn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plug_ins() -> list[PlugIn]:
-    """Return the installed plug-ins, by name. Reads only metadata; may block."""
+    """Return the installed plug-ins, ordered by name. Reads only metadata. May block."""
     found = {
         (point.name, point.value): PlugIn(
             name=point.name,
@@ -60,7 +60,7 @@ async def inspect_plug_in(plug_in: PlugIn, parser: Parser) -> PlugIn:
     """Return a plug-in with its triggers, or with the reason why it has none.
 
     Raises:
-        OSError: If the machine has no room for another process.
+        OSError: If no further process can be started.
     """
     seen = await parser.inspect(plug_in.module)
     return msgspec.structs.replace(plug_in, kinds=seen.kinds, failure=seen.failure)

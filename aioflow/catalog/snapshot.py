@@ -1,4 +1,4 @@
-"""Versions: the hash of a file and its imports, the folder that stores their code, and a quota."""
+"""Versions: the hash of a file and its imports, the folder with their code, and an hourly quota."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _logger = logging.getLogger(__name__)
 
 
 class Snapshots:
-    """The folder of versions, shared by code that stores versions and code that deletes them.
+    """The folder of versions. It is shared by code that stores versions and code that deletes them.
 
-    A version that is being stored, or is the newest of a file, is not deleted whatever the database
-    says: the engine may not know it yet.
+    A version that is being stored, or is the newest version of a file, is never deleted. The
+    database may say that it is not needed, but the engine may not know of it yet.
 
     Args:
-        folder: Has one folder for each version.
+        folder: Contains one folder for each version.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._newest: dict[str, str] = {}
-        # They wait for the disk, which can handle several writes at a time.
+        # These threads wait for the disk, which can handle several writes at a time.
         self._threads = anyio.CapacityLimiter(4)
 
     async def keep(self, file: str, version: str, sources: Mapping[str, bytes]) -> None:
@@ -49,23 +49,23 @@ class Snapshots:
         await self.restore(version, sources)
 
     def let_go(self, file: str) -> None:
-        """Record that a file has no newest version any more."""
+        """Record that a file no longer has a newest version."""
         self._newest.pop(file, None)
 
     async def restore(self, version: str, sources: Mapping[str, bytes]) -> bool:
-        """Store the code of a version if it is missing; return whether any of it was."""
+        """Store the code of a version if any of it is missing. Return whether that was the case."""
         write = partial(write_snapshot, self.folder, version, sources)
         return await in_thread(write, limiter=self._threads)
 
     async def list_old(self, *, before_seconds: float) -> list[str]:
-        """Return the versions whose folders were made before this time of the wall clock."""
+        """Return the versions whose folders were created before this wall clock time."""
         old = partial(_old_folders, self.folder, before_seconds)
         return await in_thread(old, limiter=self._threads)
 
     async def discard(self, versions: Sequence[str], is_needed: Callable[[str], bool]) -> int:
-        """Delete the code of versions; return the number of deleted ones.
+        """Delete the code of versions. Return the number of versions deleted.
 
-        A version that cannot be deleted now is logged, and left for the next call.
+        If a version cannot be deleted now, this is logged, and the next call may delete it.
         """
         count = 0
         for version in versions:
@@ -76,10 +76,10 @@ class Snapshots:
         return count
 
     async def _discard(self, version: str, is_needed: Callable[[str], bool]) -> bool:
-        """Delete the code of a version; return whether it was deleted.
+        """Delete the code of a version. Return whether it was deleted.
 
-        It is renamed first and then checked again. If it came into use meanwhile, it is renamed
-        back, unless it has been written again.
+        Its folder is first renamed, and then checked again. If the version has come into use in
+        between, the folder is renamed back, unless the version has been written again.
         """
         if self._is_newest(version) or is_needed(version):
             return False
@@ -98,7 +98,7 @@ class Snapshots:
 
 
 def _old_folders(code: Path, before_seconds: float) -> list[str]:
-    """Return old folders; delete those set aside, or half written, by a daemon that died."""
+    """Return the old folders. Delete those that a dead daemon left renamed or half written."""
     found = []
     for entry in os.scandir(code):
         if entry.name.endswith(_GONE):
@@ -107,9 +107,9 @@ def _old_folders(code: Path, before_seconds: float) -> list[str]:
         try:
             is_old = entry.stat().st_mtime < before_seconds
         except FileNotFoundError:
-            continue  # it was being written, and has been renamed since
+            continue  # it was being written, and has been renamed in the meantime
         if entry.name.endswith(_PART):
-            if is_old:  # otherwise it may still be written
+            if is_old:  # otherwise it may still be being written
                 shutil.rmtree(entry.path, ignore_errors=True)
         elif is_old and not entry.name.startswith("."):
             found.append(entry.name)
@@ -120,7 +120,7 @@ def _put_back(aside: Path, place: Path) -> None:
     try:
         aside.rename(place)
     except OSError:
-        if not place.exists():  # otherwise it was written again
+        if not place.exists():  # otherwise the version was written again
             raise
         shutil.rmtree(aside)
 
@@ -129,8 +129,8 @@ def version_of(file: str, sources: Mapping[str, bytes], told: str = "") -> str:
     """Return the version of a DAG file with the local modules it imports.
 
     Args:
-        told: Settings that its description depends on, if they are unusual. A run retains them with
-            its version.
+        told: Unusual settings on which the description of the file depends. A run keeps them along
+            with its version.
     """
     digest = hashlib.sha256()
     parts = [file.encode(), *([told.encode()] if told else [])]
@@ -143,12 +143,13 @@ def version_of(file: str, sources: Mapping[str, bytes], told: str = "") -> str:
 
 
 def write_snapshot(code: Path, version: str, sources: Mapping[str, bytes]) -> bool:
-    """Write ``<code>/<version>/`` durably and atomically. A complete folder is left as it is.
+    """Write ``<code>/<version>/`` durably and atomically. A complete folder is not changed.
 
-    A folder in which a file is missing is replaced, and stays until its replacement is complete.
+    If a file is missing in the folder, the folder is replaced. It stays until its replacement is
+    complete.
 
     Returns:
-        Whether it was written.
+        Whether anything was written.
     """
     target = code / version
     if _is_whole(target, sources):
@@ -172,7 +173,7 @@ def _is_whole(target: Path, sources: Mapping[str, bytes]) -> bool:
 
 
 def _replace(temporary: Path, target: Path, sources: Mapping[str, bytes]) -> None:
-    """Rename a new folder into place, replacing an incomplete one, unless another was faster."""
+    """Rename a new folder into place. Replace an incomplete one, but leave a complete one alone."""
     aside = temporary.with_suffix(_GONE)
     if target.exists() and not _is_whole(target, sources):
         with contextlib.suppress(FileNotFoundError):  # another call set it aside
@@ -207,7 +208,7 @@ _HOUR_US = 3_600_000_000
 
 
 class VersionQuota:
-    """Limits the versions per hour that a DAG file gets because of unnamed files beside it.
+    """Limits the versions per hour that a DAG file gets because of changes to unnamed data files.
 
     A program may write to such a file all the time.
     """
@@ -218,7 +219,7 @@ class VersionQuota:
         self._reported: set[str] = set()
 
     def take(self, file: str) -> bool:
-        """Return whether a DAG file may have one more version now, and count it."""
+        """Return whether a DAG file may have another version now. If so, count that version."""
         now, saved = self._clock.monotonic_us(), self._saved.setdefault(file, deque())
         while saved and saved[0] <= now - _HOUR_US:
             saved.popleft()

@@ -79,7 +79,7 @@ class AsyncExecutor:
     """Runs coroutines in the host process of one role; see ``core.state.child_roles``.
 
     If the host dies, ``HostLost`` names the task whose code was running. Commands are dropped while
-    there is no host: after ``HostUp`` the engine sends everything that should run again. The host
+    there is no host: after ``HostUp`` the engine sends everything that has to run again. The host
     itself enforces the timeouts of tries.
     """
 
@@ -115,7 +115,7 @@ class AsyncExecutor:
         self._logs: dict[tuple[TaskNo, StartNo], TryLog] = {}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep a host until cancelled or idle; signal ``task_status`` when the first is up."""
+        """Run a host until cancelled or idle; signal ``task_status`` when the first host is up."""
         await self._host.run(task_status=task_status)
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────
@@ -128,23 +128,23 @@ class AsyncExecutor:
         if info.run_no not in self._known_runs:
             self._known_runs[info.run_no] = info
             self._host.put(info)
-        if effect.resume is not None:  # the same coroutine, from now on under another start number
+        if effect.resume is not None:  # the same coroutine continues under another start number
             self._suspended.discard((start.task_no, effect.resume.was_start_no))
             self._close_log(start.task_no, effect.resume.was_start_no)
         self._printing[start.task_no, start.start_no] = log_key(start)
         self._host.put(start if effect.resume is None else effect.resume)
 
     def confirm(self, effect: ConfirmCall) -> None:
-        """Confirm to a coroutine that its durable call is recorded, or its yielded item stored."""
+        """Tell a coroutine that its durable call is recorded, or its yielded item stored."""
         self._host.put(effect.recorded)
 
     def stop_try(self, effect: StopTry) -> None:
-        """Cancel a coroutine. Anything it still reports is ignored."""
+        """Cancel a coroutine. Further reports about it are ignored."""
         self._suspended.discard((effect.task_no, effect.start_no))
         self._host.put(StopTask(effect.task_no, effect.start_no, effect.reason))
 
     def forget(self, run_no: RunNo) -> None:
-        """Drop a run that has ended, in the host too."""
+        """Drop a run that has ended, also in the host."""
         if self._known_runs.pop(run_no, None) is not None:
             self._host.put(ForgetRun(run_no))
 
@@ -165,7 +165,7 @@ class AsyncExecutor:
             log.close()
 
     async def describe(self, tasks: Sequence[TaskNo]) -> dict[TaskNo, TriggerDescription]:
-        """Return the next checks of those tasks that are sensors in this host."""
+        """Return the last and next pokes of those tasks that are sensors in this host."""
         return await self._describing.request(tasks) if self._host.is_up else {}
 
     # ── a sender of queries, see executor_context.QuerySender ────────────────────────────────────
@@ -180,11 +180,11 @@ class AsyncExecutor:
         return run_no in self._known_runs
 
     def info(self, run_no: RunNo) -> RunInfo | None:
-        """Return the run's details as sent to the host, if they were."""
+        """Return the details of a run as sent to the host; ``None`` if they were not."""
         return self._known_runs.get(run_no)
 
     def send(self, messages: Sequence[object]) -> None:
-        """Send replies."""
+        """Send replies to the host."""
         self._host.send(messages)
 
     # ── reports ─────────────────────────────────────────────────────────────────────────
@@ -223,7 +223,7 @@ class AsyncExecutor:
             self._suspended.discard(start)
 
     async def _on_data(self, data: bytes) -> None:
-        """Log output from the pipe: of C libraries and grandchildren, not of tries."""
+        """Log output from the pipe. It comes from C libraries and grandchildren, not from tries."""
         shown = self._context.tasklog.masks.masked(data)[:500]
         _logger.info("the %s host printed: %r", self._role, shown)
 

@@ -24,7 +24,7 @@ __all__ = ("effect_handlers",)
 
 
 def effect_handlers(slots: SlotExecutor, hosts: HostPool) -> dict[type[Any], Callable[[Any], None]]:
-    """Return the handlers of effects for tries, triggers and their hosts."""
+    """Return the handlers of effects that concern tries, triggers and their hosts."""
 
     def executor(effect: StartTry | StopTry) -> SlotExecutor | HostPool:
         return slots if effect.body is Body.FUNCTION else hosts

@@ -28,31 +28,31 @@ __all__ = (
 
 
 class QuerySender(Protocol):
-    """A process that sends queries. It may end before the reply: see ``is_open``."""
+    """A process that sends queries. It may end before the reply arrives: see ``is_open``."""
 
     @property
     def hosts_triggers(self) -> bool:
-        """True if it runs only triggers, and no task bodies."""
+        """True if the process runs only triggers, and no task bodies."""
 
     @property
     def is_open(self) -> bool:
-        """True while replies can still reach it."""
+        """True while replies can still reach the process."""
 
     def serves(self, run_no: RunNo) -> bool:
-        """Return whether it was sent anything of this run."""
+        """Return whether the process was sent anything that belongs to this run."""
 
     def info(self, run_no: RunNo) -> RunInfo | None:
-        """Return the details of a run whose tasks it runs, as sent to it."""
+        """Return the details of a run whose tasks the process runs, as they were sent to it."""
 
     def send(self, messages: Sequence[object]) -> None:
-        """Send it replies."""
+        """Send replies to the process."""
 
 
 ReportSink: TypeAlias = Callable[[Sequence[Input]], None]
 """Called with the reports of children, synchronously and in the event loop's thread."""
 
 QuerySink: TypeAlias = Callable[[QuerySender, Query | CancelQuery], None]
-"""Called with queries of children. Replies later with ``QuerySender.send``, unless cancelled."""
+"""Called with queries of children. Replies later through ``QuerySender.send``, unless cancelled."""
 
 
 class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def may_query(sender: QuerySender, query: Query) -> bool:
-    """Return whether a child asks on behalf of a run it was sent; if not, refuse the query."""
+    """Return whether a child queries on behalf of a run it was sent; if not, refuse the query."""
     if sender.serves(query.run_no):
         return True
     refuse(sender, query, f"run number {query.run_no} does not belong to this process")

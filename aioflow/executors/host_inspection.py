@@ -1,6 +1,6 @@
 """Inspection of a shared host: its load, its triggers and sensors, and fire time previews.
 
-Fire times are computed by the timetables in the host: a few at a time, each with a timeout.
+The timetables in the host compute the fire times: a few at a time, each with a timeout.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
         name: Its role.
         pid: ``None`` while there is no process.
         lag_seconds: Greatest lag of its event loop in the last 30 pings (half a minute).
-        evicted: Suspended coroutines it has evicted for lack of memory since the daemon started.
-        triggers: Number of triggers it has.
+        evicted: Number of suspended coroutines it has evicted since the daemon started, because
+            memory was short.
+        triggers: Number of triggers it runs.
         waiting: Number of triggers that wait for capacity.
-        capacity: Maximum number of triggers; 0 if it hosts none.
+        capacity: Maximum number of triggers; 0 if it runs no triggers.
         watches: Pollers that its triggers share; ``None`` until it has reported them.
     """
 
@@ -62,11 +63,11 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DESCRIPTION_SECONDS = 0.5
-"""How long a query waits for the host, whose event loop may be blocked."""
+"""Maximum seconds that a query waits for the host, whose event loop may be blocked."""
 
 
 class _DescriptionRequest:
-    """A query that waits for its reply."""
+    """A query that is waiting for its reply."""
 
     def __init__(self) -> None:
         self.answered = anyio.Event()
@@ -74,7 +75,7 @@ class _DescriptionRequest:
 
 
 class DescriptionRequests:
-    """Queries to one host. Its ``Described`` reports must be passed to ``answered``.
+    """Queries to one host. Pass its ``Described`` reports to ``answered``.
 
     Args:
         put: Sends a command to the host.
@@ -98,7 +99,7 @@ class DescriptionRequests:
         return waiting.answer
 
     def answered(self, described: Described) -> None:
-        """Handle a reply. A late one is dropped."""
+        """Handle a reply. A reply that is too late is dropped."""
         waiting = self._waiting.get(described.question)
         if waiting is not None:
             waiting.answer = dict(described.triggers)
@@ -109,7 +110,7 @@ PREVIEW_SECONDS = 5.0
 """Timeout of one preview."""
 
 _PREVIEWS_AT_ONCE = 4
-"""Previews a host computes at a time, since it also has to report the fire times that are due."""
+"""Maximum previews that a host computes at a time, since it also has to report due fire times."""
 
 
 class _PreviewRequest(msgspec.Struct):
@@ -122,7 +123,7 @@ class _PreviewRequest(msgspec.Struct):
 
 
 class FireTimePreviews:
-    """Requests previews from one host; its owner calls ``answered`` and ``lost``.
+    """Requests previews from one host. Its owner calls ``answered`` and ``lost``.
 
     Args:
         put: Sends a command to the host.
@@ -139,7 +140,8 @@ class FireTimePreviews:
     ) -> FireTimesPreviewed:
         """Return the next fire times of a timetable after a timestamp, or the failure.
 
-        After ``LIMIT_SECONDS``, waiting for earlier requests included, the failure is a timeout.
+        If this takes longer than ``PREVIEW_SECONDS``, including the wait for earlier requests, the
+        failure is a timeout.
         """
         number = next(self._numbers)
         try:
@@ -166,14 +168,14 @@ class FireTimePreviews:
         return request.answer
 
     def class_of(self, number: TriggerNo) -> str:
-        """Return the class of a timetable whose preview is in flight; empty for any other."""
+        """Return the class of a timetable whose preview is in flight; else an empty string."""
         found = (
             request.class_path for request in self._requests.values() if request.number == number
         )
         return next(found, "")
 
     def answered(self, answer: FireTimesPreviewed) -> None:
-        """Handle a reply. One that no caller waits for any more is dropped."""
+        """Handle a reply. If no caller waits for it any more, it is dropped."""
         request = self._requests.get(answer.question)
         if request is not None:
             request.answer = answer

@@ -1,8 +1,8 @@
-"""The hosts of coroutines and triggers: the shared ones, and those of single DAGs.
+"""The hosts of coroutines and triggers: shared hosts, and hosts of single DAGs.
 
-``core`` decides which role a task or a trigger belongs to. The pool keeps one process for each role
-in use. A DAG's own hosts are started on request of the engine, and end once they have had no work
-for a minute.
+``core`` decides to which role a task or a trigger belongs. The pool runs one process for each role
+in use. The engine requests the hosts of single DAGs. Such a host ends once it has had no work for a
+minute.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from aioflow.protocol.effects import (
 __all__ = ("IDLE_SECONDS", "HostPool")
 
 IDLE_SECONDS = 60.0
-"""An own host ends once it has been idle for this long; it may take up to twice as long."""
+"""A DAG's own host ends once it has been idle for this long, or at most for twice as long."""
 
 
 class HostPool:
-    """Keeps one host for each role.
+    """Runs one host for each role.
 
     Args:
-        health_seconds: How long the event loop of a host may be blocked.
+        health_seconds: Maximum seconds for which the event loop of a host may be blocked.
         capacity: Maximum number of triggers per host.
         idle_seconds: See ``IDLE_SECONDS``.
     """
@@ -80,7 +80,7 @@ class HostPool:
         return triggerer
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep the hosts until cancelled; signal ``task_status`` when the shared ones are up."""
+        """Run the hosts until cancelled; signal ``task_status`` when the shared ones are up."""
         async with anyio.create_task_group() as self._group:
             async with anyio.create_task_group() as starting:
                 for role in (*self._coroutines, *self._triggerers):
@@ -92,7 +92,7 @@ class HostPool:
             await anyio.sleep_forever()
 
     def start(self, role: str) -> None:
-        """Start the host of a role, unless there is one already."""
+        """Start the host of a role, unless it exists."""
         if role in self._coroutines or role in self._triggerers:
             return
         self._add(role)
@@ -100,7 +100,7 @@ class HostPool:
             self._group.start_soon(self._keep, role)
 
     async def _keep(self, role: str) -> None:
-        """Run the own host of a DAG until it is idle. By then it has been reported as lost."""
+        """Run the own host of a DAG until it is idle. It has been reported as lost by then."""
         await self._host(role).run()
         self._coroutines.pop(role, None)
         self._triggerers.pop(role, None)
@@ -112,11 +112,11 @@ class HostPool:
 
     @property
     def triggerers(self) -> Mapping[str, Triggerer]:
-        """The present triggerers, by role."""
+        """The current triggerers, by role."""
         return self._triggerers
 
     # ── effects ─────────────────────────────────────────────────────────────────────────
-    # A host that has ended was reported as lost: an effect for it is dropped.
+    # If the host of an effect has ended, it was reported as lost, and the effect is dropped.
 
     def start_try(self, effect: StartTry) -> None:
         """Start a coroutine in the host of its role."""
@@ -144,7 +144,7 @@ class HostPool:
             triggerer.end(effect)
 
     def confirm_events(self, effect: ConfirmEvents) -> None:
-        """Confirm the events of a trigger, so that it continues."""
+        """Tell a trigger that its events are stored, so that it continues."""
         for triggerer in self._triggerers.values():
             if triggerer.take_events(effect):
                 return
@@ -164,7 +164,7 @@ class HostPool:
         return loads + [triggerer.load for triggerer in self._triggerers.values()]
 
     async def describe(self, numbers: Sequence[TriggerNo]) -> dict[TriggerNo, TriggerDescription]:
-        """Return the hosts' descriptions of those triggers that they have."""
+        """Return the descriptions of triggers, from the hosts that run them."""
         found: dict[TriggerNo, TriggerDescription] = {}
         for triggerer in list(self._triggerers.values()):
             found |= await triggerer.describe(numbers)
@@ -173,7 +173,7 @@ class HostPool:
     async def describe_sensors(
         self, run_no: RunNo, tasks: Sequence[TaskNo]
     ) -> dict[int, TriggerDescription]:
-        """Return the next checks of those tasks of a run that are hosted sensors."""
+        """Return the last and next pokes of those tasks of a run that are sensors in a host."""
         found: dict[int, TriggerDescription] = {}
         for executor in list(self._coroutines.values()):
             if executor.serves(run_no):

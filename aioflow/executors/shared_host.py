@@ -1,8 +1,8 @@
 """A process that hosts many coroutines or triggers, and its replacement when it dies or is blocked.
 
-The process answers pings from its event loop, so a blocked loop is silent. C code may hold the GIL,
-and with it block the watchdog in the host. The crash recorder, read from outside, still names the
-owner of that code, though not the line.
+The process answers pings from its event loop, so it does not answer while the loop is blocked. If C
+code holds the GIL, it blocks the watchdog in the host, too. The crash recorder, read from outside,
+still names the owner of that code, but not the line.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ __all__ = (
 UNKNOWN_LOCATION = "code that holds the GIL"
 
 _COMPUTING_SHARE = 0.1
-"""Share of a beat that the event loop's thread has to compute, however busy the machine is. A
-process that was stopped computes nothing."""
+"""Share of a beat that the event loop's thread must have computed to count as blocked by a step,
+however busy the machine is. A process that was stopped computes nothing."""
 
 
 class BlockedProcessMonitor:
-    """Examines a silent host from outside, once per beat of its pulse.
+    """Examines a silent host from outside, once per beat of its heartbeat.
 
     Args:
         child: The process.
@@ -57,34 +57,35 @@ class BlockedProcessMonitor:
         self._used_seconds = 0.0
 
     def culprit(self, silent_beats: int) -> int:
-        """Return the owner of a step that has computed for at least one beat of silence, or -1."""
+        """Return the owner of a step that computed during the whole last beat; -1 if none."""
         if not silent_beats:
             return -1
         was, used = self._number, self._used_seconds
         self._number, self._used_seconds = self._child.culprit(), self._child.loop_seconds()
-        # The first sample of a silence has nothing to compare with.
+        # The first sample of a silence cannot be compared with an earlier one.
         is_it = silent_beats > 1 and was == self._number
         return was if is_it and self._used_seconds - used >= self._enough_seconds else -1
 
 
 HEALTH_SECONDS = 30.0
-"""How long an event loop may be blocked, unless a setting says otherwise."""
+"""Default of the setting for how long an event loop may be blocked, in seconds."""
 
 _BEAT_SECONDS = 1.0
 _BEATS_AT_LEAST = 4
-"""A loop gets this many beats to say something, however short the limit is."""
+"""A loop gets at least this many beats to give a sign of life, however short the limit is."""
 
 
 class HostHeartbeat:
     """Detects that a process has not answered its pings for too long.
 
-    Silence is counted in beats and not measured by the clock, so that a daemon that was itself
-    stopped for a while does not blame its hosts.
+    Silence is counted in beats and not measured by the clock. So a daemon that was itself stopped
+    for a while does not blame its hosts.
 
     Attributes:
-        limit_seconds: How long the process may be silent; infinite disables the check.
+        limit_seconds: Maximum seconds for which the process may be silent; infinity disables the
+            check.
         beat_seconds: Interval between pings.
-        silent_beats: Beats since the process last said something.
+        silent_beats: Number of beats since the last sign of life of the process.
     """
 
     def __init__(self, clock: Clock, limit_seconds: float) -> None:
@@ -94,20 +95,21 @@ class HostHeartbeat:
         self.silent_beats = 0
 
     def reset(self) -> None:
-        """Reset the count. A shared host sends everything from its loop, so the loop works."""
+        """Reset the count. A shared host sends all messages from its loop, so the loop works."""
         self.silent_beats = 0
 
     async def stopped(self, ping: Callable[[], None]) -> None:
-        """Return once the process was silent for too long, counted from now; at most 2 beats late.
+        """Return once the process is silent for too long from now on; at most 2 beats late.
 
         Args:
-            ping: Called with each beat; must make the process answer.
+            ping: Called with each beat; must make the process reply.
         """
         if math.isinf(self.limit_seconds):
             await anyio.sleep_forever()
         self.reset()
         allowed = math.ceil(self.limit_seconds / self.beat_seconds)
-        # One beat more than allowed: the first may have begun just before the last sign of life.
+        # One beat more than allowed: the first beat may have begun just before the last sign of
+        # life.
         while self.silent_beats <= allowed:
             ping()
             await self._clock.sleep(self.beat_seconds)
@@ -118,7 +120,7 @@ FIRST_DELAY_SECONDS = 0.1
 SECOND_DELAY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 30.0
 LONG_LIFE_US = 60_000_000
-"""After a life this long, the next death counts as the first: the delay is reset."""
+"""If a process lived for this long, its death counts as the first: the delay is reset."""
 
 _LAG_SAMPLES = 30
 
@@ -126,9 +128,9 @@ _logger = logging.getLogger(__name__)
 
 
 class SharedHost:
-    """Keeps one process of a role alive and reports when it starts and ends.
+    """Runs one process of a role, replaces it if it dies, and reports when it starts and ends.
 
-    A process whose event loop is blocked is killed, since nothing in it would continue or time out.
+    A process whose event loop is blocked is killed, because nothing in it can continue or time out.
     If the blocking step is known, ``patience_seconds`` is the limit. Commands are dropped while
     there is no process: the engine sends all of them again after ``HostUp``.
 
@@ -137,13 +139,14 @@ class SharedHost:
         on_reports: Called with the reports of the process.
         on_lost: Called when the process is dead, before ``HostLost`` is reported; must clear all
             state about it.
-        health_seconds: How long its event loop may be blocked.
-        patience_seconds: Returns how long one step may block at present. A host blocked for longer
-            is replaced without delay, and the step's owner is the culprit.
-        class_of: Returns the class path of a trigger it has; empty for any other.
-        idle_seconds: It ends for good once it has been idle for this long.
-        is_idle: Returns whether it has no work.
-        may_replace: Returns whether it may be replaced because installed packages changed.
+        health_seconds: Maximum seconds for which its event loop may be blocked.
+        patience_seconds: Returns the maximum seconds for which one step may block now. A host that
+            is blocked for longer is replaced without delay, and the step's owner is the culprit.
+        class_of: Returns the class path of one of its triggers; an empty string for any other
+            number.
+        idle_seconds: After this many idle seconds, the process ends and is not replaced.
+        is_idle: Returns whether the process has no work.
+        may_replace: Returns whether the process may be replaced because installed packages changed.
     """
 
     def __init__(
@@ -214,23 +217,23 @@ class SharedHost:
         return None if self._child is None else self._child.pid
 
     def put(self, message: object) -> None:
-        """Send a command with the next frame, or drop it if there is no process."""
+        """Send a command with the next frame; drop it if there is no process."""
         if self._outgoing is not None:
             self._commands_sent += 1
             self._outgoing.put(message)
 
     def send(self, messages: Sequence[object]) -> None:
-        """Send replies."""
+        """Send replies to the process."""
         for message in messages:
             self.put(message)
 
     def kill(self) -> None:
-        """Kill the process; it is replaced."""
+        """Kill the process, so that it is replaced."""
         if self._child is not None:
             self._child.kill()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep a process until cancelled, or until it was idle for ``idle_seconds``.
+        """Run a process, and replace it, until cancelled or idle for ``idle_seconds``.
 
         Signals ``task_status`` when the first process is up, or could not be started.
         """
@@ -253,7 +256,7 @@ class SharedHost:
             deaths += 1
 
     async def _serve(self) -> bool:
-        """Run one process until it is dead; return whether the machine had room for one."""
+        """Run one process until it is dead. Return whether the machine could start it."""
         failure: Failure | None = None
         has_headroom = True
         culprit = self._offender = -1
@@ -272,8 +275,8 @@ class SharedHost:
                         group.start_soon(self._dismiss_when_idle, child)
                     failure = await child.ended()
                     group.cancel_scope.cancel()
-                # It is certainly dead, so the crash recorder still names the owner of the last
-                # step.
+                # The process is certainly dead, so the crash recorder still names the owner of the
+                # last step.
                 culprit = child.culprit()
         except* NoHeadroom:
             has_headroom = False
@@ -281,7 +284,7 @@ class SharedHost:
             _logger.error("no %s host: %s", self._role, exc.exceptions)  # noqa: TRY400
         finally:
             was_up, self._outgoing, self._child = self.is_up, None, None
-            # The step may have ended before the kill, and another owner's may have begun.
+            # The step may have ended before the kill, and a step of another owner may have begun.
             culprit = culprit if self._offender < 0 else self._offender
             class_path = self._class_of(culprit)
             self._on_lost()
@@ -309,14 +312,14 @@ class SharedHost:
             _logger.info(say, self._changed, self._role)
 
     def _replace_if_outdated(self) -> None:
-        """Replace the process if installed packages differ from those it has imported."""
+        """Replace the process if installed packages have changed since it imported them."""
         if self._changed and not self._is_outdated and self._may_replace():
             self._is_outdated = True
             if self._child is not None:
                 self._child.dismiss()
 
     async def _on_data(self, data: bytes) -> None:
-        """Pass on its output, and report the watchdog lines found in it."""
+        """Forward the output of the process, and report the watchdog lines found in it."""
         printed, blocks = self._blocked_reader.feed(data)
         if blocks:
             self._incident = blocks[-1].incident
@@ -327,7 +330,7 @@ class SharedHost:
             await self._on_output(printed)
 
     def _judge(self, block: BlockedLoop) -> None:
-        """Kill the process if a step blocks the loop for longer than the others have to accept."""
+        """Kill the process if a step blocks the loop for longer than ``patience_seconds``."""
         child, seconds = self._child, block.milliseconds / 1000
         is_slow_once = block.is_over or block.is_loading
         if child is None or is_slow_once or seconds < self._patience_seconds():
@@ -349,7 +352,7 @@ class SharedHost:
         )
 
     async def _dismiss_when_idle(self, child: Child) -> None:
-        """End the process once it had no work, and got no commands, for ``idle_seconds``."""
+        """End the process once it has had no work, and got no commands, for ``idle_seconds``."""
         orders = -1
         while orders != self._commands_sent or not self._is_idle():
             orders = self._commands_sent
@@ -369,7 +372,8 @@ class SharedHost:
         silent_beats = self._heartbeat.silent_beats
         culprit = outside.culprit(silent_beats)
         if culprit >= 0 and not self._blocked_at:
-            # When the watchdog can report again, it reports this stall as its next incident.
+            # When the watchdog can report again, its report of this stall has the same incident
+            # number.
             milliseconds = round(silent_beats * self._heartbeat.beat_seconds * 1000)
             block = BlockedLoop(self._incident + 1, culprit, milliseconds, UNKNOWN_LOCATION)
             self._context.report([self._loop_blocked(block)])
@@ -424,7 +428,7 @@ def _blocked(seconds: float, where: str) -> Failure:
 
 
 def _delay_seconds(deaths: int) -> float:
-    """Return the delay after a death that follows ``deaths`` others; each death is logged."""
+    """Return the delay after a death that follows ``deaths`` earlier ones. Each one is logged."""
     if not deaths:
         return FIRST_DELAY_SECONDS
     delay = FIRST_DELAY_SECONDS * 2.0 ** min(deaths, 10)

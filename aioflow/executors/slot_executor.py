@@ -1,11 +1,11 @@
-"""Slot workers: a bounded number of busy processes, with idle ones beside them.
+"""Slot workers: a bounded number of busy processes, and idle ones besides them.
 
 A process serves one DAG version for its whole life, so a slot that gets work of another file needs
-another process. The former one stays idle, and any slot may use it again: work that alternates
-between files starts no new processes. One process without loaded code stays ready for a version
-that has none.
+another process. The former process stays idle, and any slot may use it again. So work that
+alternates between files starts no new processes. One process without loaded code is kept ready for
+a version that has no process.
 
-A try given to a slot *waits* until the slot has a process that can take it. A slot holds a process
+A try assigned to a slot *waits* until the slot has a process that accepts it. A slot has a process
 only while that process has unfinished tries.
 """
 
@@ -47,8 +47,8 @@ __all__ = (
 )
 
 HEAD_START_SECONDS = 0.1
-"""Delay of a replacement start. A start takes at least as much processor time as the first task of
-a small DAG file."""
+"""Delay before a spare process is started to replace one that was taken. A start takes at least as
+much processor time as the first task of a small DAG file."""
 
 FIRST_DELAY_SECONDS = 0.1
 LONGEST_DELAY_SECONDS = 5.0
@@ -57,30 +57,30 @@ _logger = logging.getLogger(__name__)
 
 
 class Slot(Protocol):
-    """A user of processes: see ``Worker``."""
+    """What ``Processes`` needs from a slot; see ``Worker``."""
 
     @property
     def wanted_version(self) -> str | None:
         """Version of the first try that waits for a process; ``None`` if none waits."""
 
     def hold(self, process: Process) -> None:
-        """Take a process and send it the waiting tries."""
+        """Accept a process and send it the waiting tries."""
 
     def lost(self, process: Process, failure: Failure) -> None:
         """Settle the tries of a dead process."""
 
     def watch(self, process: Process) -> bool:
-        """Ping the process; return whether it is to be abandoned."""
+        """Ping the process; return whether to abandon it."""
 
 
 class Processes:
-    """Starts processes, hands them to slots, and caches the idle ones.
+    """Starts processes, assigns them to slots, and caches idle ones.
 
     Args:
         slots: Number of slots. As many loaded processes stay, however long they are idle.
-        idle_seconds: Lifetime of an idle process beyond these.
+        idle_seconds: Lifetime of an idle process beyond that number.
         memory_bytes: Memory limit of all idle processes, enforced while there are more than slots.
-        frozen_seconds: How long a busy process may neither answer nor compute.
+        frozen_seconds: Maximum seconds for which a busy process may neither answer nor compute.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Processes:
         self._is_watching = math.isinf(frozen_seconds)  # infinite: never start the watch
 
     async def run(self) -> None:
-        """Keep processes until cancelled; then kill all of them."""
+        """Run processes until cancelled; then kill all of them."""
         async with anyio.create_task_group() as self._group:
             self._start(self._slots)
             await anyio.sleep_forever()
@@ -118,7 +118,7 @@ class Processes:
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 
     def want(self, slot: Slot) -> None:
-        """Give a slot a process for its waiting tries, now or as soon as there is one."""
+        """Assign a process to a slot for its waiting tries, now or as soon as there is one."""
         version = slot.wanted_version
         if version is None:
             return
@@ -130,7 +130,7 @@ class Processes:
         self._fill()
 
     def put_back(self, process: Process) -> None:
-        """Hand a process that its slot no longer needs to another slot, or cache it."""
+        """Assign a process that its slot no longer needs to another slot, or cache it."""
         del self._holders[process]
         self._failures = 0
         if process.is_spent:
@@ -140,7 +140,7 @@ class Processes:
             self._offer(process)
 
     def forget(self, run_no: RunNo) -> None:
-        """Drop a run that has ended, in all processes."""
+        """Drop a run that has ended, also in all processes."""
         for process in self._all:
             process.forget(run_no)
 
@@ -155,7 +155,7 @@ class Processes:
             self._group.start_soon(self._watch)
 
     async def _watch(self) -> None:
-        """Ping the processes while slots hold any."""
+        """Ping the processes while slots have any."""
         while self._holders:
             await self._context.clock.sleep(beat_seconds(self._frozen_seconds))
             for process, slot in list(self._holders.items()):
@@ -166,13 +166,14 @@ class Processes:
     def _give_up(self, process: Process) -> None:
         """Let a slot continue without a process that was killed but hangs in the kernel.
 
-        The process runs no more code: on its return from the kernel it meets the signal first.
+        The process runs no more code: when it returns from the kernel, the signal takes effect
+        first.
         """
         self._holders.pop(process).lost(process, process.kill_frozen())
         self._fill()
 
     def _offer(self, process: Process) -> None:
-        """Hand a free process to the first slot that waits for one like it, or cache it."""
+        """Assign a free process to the first slot that waits for its version, or cache it."""
         for slot in list(self._wanting):
             version = slot.wanted_version
             if version is None:
@@ -190,7 +191,10 @@ class Processes:
         self._trim()
 
     def _take_idle(self, version: str) -> Process | None:
-        """Return the last used idle process of a version, or else an unloaded one, if any."""
+        """Return the most recently used idle process of a version, or else one without loaded code.
+
+        Return ``None`` if there is neither.
+        """
         idle = self._idle.get(version)
         if not idle:
             return self._unloaded.pop() if self._unloaded else None
@@ -199,7 +203,7 @@ class Processes:
         return process
 
     def _remove_idle(self, process: Process) -> None:
-        """Remove a process from the idle ones. Does nothing if it is not idle."""
+        """Remove a process from the idle processes. Does nothing if it is not idle."""
         if process in self._unloaded:
             self._unloaded.remove(process)
         idle = self._idle.get(process.version, [])
@@ -214,7 +218,7 @@ class Processes:
     # ── numbers ─────────────────────────────────────────────────────────────────────────
 
     def _fill(self) -> None:
-        """Start the processes that slots wait for, and soon afterwards the spare unloaded ones."""
+        """Start the processes that slots wait for, and after a delay spare ones without code."""
         if self._group is None or self._is_held_up:
             return
         self._start(self._waiting)
@@ -223,14 +227,14 @@ class Processes:
             self._group.start_soon(self._replenish)
 
     async def _replenish(self) -> None:
-        """Start spare processes, after giving the work that took the last one a head start."""
+        """Start spare processes, after a delay in which the taken process can begin its work."""
         await self._context.clock.sleep(HEAD_START_SECONDS)
         self._is_replenishing = False
         if not self._is_held_up:
             self._start(self._missing_ready)
 
     def _start(self, processes: int) -> None:
-        """Start as many processes, minus those that are already starting."""
+        """Start processes until ``processes`` are starting, counting those already starting."""
         for _ in range(processes - self._starting):
             self._starting += 1
             assert self._group is not None  # noqa: S101 - nothing is started before ``run``
@@ -243,9 +247,10 @@ class Processes:
 
     @property
     def _missing_ready(self) -> int:
-        """Number of processes to start so that one is unloaded, or one per slot that has none.
+        """Number of processes to start: those slots wait for, and spare ones without code.
 
-        This includes the processes that slots wait for. While starts fail it is only these.
+        There is to be one spare process, or one per slot that has no process. While starts fail, no
+        spare processes are started.
         """
         waiting = self._waiting
         if self._failures:
@@ -254,7 +259,7 @@ class Processes:
         return waiting + max(1, free - waiting) - len(self._unloaded)
 
     def _trim(self) -> None:
-        """Dismiss the least recently used idle processes while all use too much memory."""
+        """Dismiss the least recently used idle processes while all of them use too much memory."""
         while self._has_extra and self._idle_bytes > self._memory_bytes:
             self._dismiss(self._least_recent())
         if self._group is not None and self._has_extra and not self._is_aging:
@@ -262,7 +267,7 @@ class Processes:
             self._group.start_soon(self._dismiss_unused)
 
     async def _dismiss_unused(self) -> None:
-        """Dismiss idle processes that were unused for too long, while there are more than slots."""
+        """Dismiss idle processes unused for too long, while there are more than slots."""
         clock = self._context.clock
         while self._has_extra and not math.isinf(self._idle_seconds):
             oldest = self._least_recent()
@@ -318,7 +323,7 @@ class Processes:
         self._try_again(lacks_headroom=lacks_headroom)
 
     def _try_again(self, *, lacks_headroom: bool) -> None:
-        """Start missing processes: at once, or after a delay if starts fail."""
+        """Start missing processes. If starts fail, do it after a delay."""
         if lacks_headroom:
             self._failures = max(1, self._failures)
             if self._idle_count:  # an idle process uses memory that another one needs
@@ -340,11 +345,11 @@ class Processes:
 
 
 SILENT_DEATHS_LIMIT = 3
-"""Consecutive processes that may die before they report anything; then a try fails for it."""
+"""Number of consecutive processes that die before they report anything, after which a try fails."""
 
 
 class Worker:
-    """One slot. ``SlotExecutor`` calls the commands, ``Processes`` the rest."""
+    """One slot. ``SlotExecutor`` calls the commands, ``Processes`` calls the other methods."""
 
     def __init__(self, number: int, context: ExecutorContext, processes: Processes) -> None:
         self._number = number
@@ -357,7 +362,7 @@ class Worker:
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 
     def start(self, effect: StartTry) -> None:
-        """Send a try to the process, or queue it for the next one if this one cannot take it."""
+        """Send a try to the process, or queue it for the next process if this one cannot run it."""
         process = self._process
         can_take = process is not None and process.can_take(effect.info.version)
         if process is not None and can_take and not self._waiting:
@@ -368,12 +373,12 @@ class Worker:
             self._processes.want(self)
 
     def stop(self, key: TryKey) -> None:
-        """End a try at once, killing all its process has started. It reports nothing more."""
+        """End a try at once, and kill all that its process has started. It reports nothing more."""
         if self._waiting.pop(key, None) is None and self._process is not None:
             self._process.stop(key)
 
     def recall(self, keys: Sequence[TryKey]) -> None:
-        """Recall those of these tries that have not begun."""
+        """Recall those tries in ``keys`` that have not begun."""
         here = tuple(key for key in keys if self._waiting.pop(key, None) is not None)
         if here:
             self._context.report([Recalled(here)])
@@ -388,7 +393,7 @@ class Worker:
         return next((effect.info.version for effect in self._waiting.values()), None)
 
     def hold(self, process: Process) -> None:
-        """Take a process and send it the waiting tries."""
+        """Accept a process and send it the waiting tries."""
         self._process = process
         process.on_idle = partial(self._give_back, process)
         waiting, self._waiting = self._waiting, {}
@@ -396,7 +401,7 @@ class Worker:
             self.start(effect)
 
     def lost(self, process: Process, failure: Failure) -> None:
-        """Settle the tries of a dead process and, if more wait, request another process."""
+        """Settle the tries of a dead process. If more tries wait, request another process."""
         self._silent_deaths = self._silent_deaths + 1 if process.died_silently else 0
         # Recalling the same try forever would hide the fault, so the first waiting try fails.
         is_charged = self._silent_deaths >= SILENT_DEATHS_LIMIT
@@ -411,7 +416,7 @@ class Worker:
         """Ping the process; kill it if it has given no sign of life for too long.
 
         Returns:
-            Whether to abandon the process: it was killed, and does not die.
+            Whether to abandon the process, because it was killed and does not die.
         """
         process.beat()
         heartbeat = process.heartbeat
@@ -433,7 +438,8 @@ class Worker:
     def _give_back(self, process: Process) -> None:
         """Let another slot use the process, which has ended all its tries.
 
-        Does nothing if the slot has already returned it: threads left by a task may still report.
+        Does nothing if the slot has already returned it, since threads left by a task may still
+        report.
         """
         if process is not self._process:
             return
@@ -445,20 +451,22 @@ class Worker:
 
 
 IDLE_SECONDS = 600.0
-"""An idle process beyond the number of slots is dismissed after this long without use."""
+"""While there are more idle processes than slots, one that is unused for this long is dismissed."""
 MEMORY_SHARE = 4
-"""Idle processes may together use 1/``MEMORY_SHARE`` of the memory while more than slots."""
+"""While there are more idle processes than slots, all of them may use 1/``MEMORY_SHARE`` of the
+memory."""
 
 
 class SlotExecutor:
     """Runs ``def`` bodies in ``slots`` slots, numbered from 0.
 
-    The commands never block and never fail: outcomes are reported. A worker that dies is replaced;
-    a try that had begun in it is reported ``Failed``, a claimed one ``Recalled``.
+    The commands never block and never fail: outcomes are reported. A worker that dies is replaced.
+    If a try had begun in it, the try is reported ``Failed``; a claimed try is reported
+    ``Recalled``.
 
     Args:
         idle_seconds: Lifetime of an unused process beyond the number of slots.
-        frozen_seconds: How long a busy process may neither answer nor compute.
+        frozen_seconds: Maximum seconds for which a busy process may neither answer nor compute.
     """
 
     def __init__(
@@ -479,23 +487,23 @@ class SlotExecutor:
         self._workers = tuple(Worker(n, context, self._processes) for n in range(slots))
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep processes for the slots until cancelled; then kill all of them."""
+        """Run processes for the slots until cancelled; then kill all of them."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._processes.run)
             task_status.started()
 
     def start_try(self, effect: StartTry) -> None:
-        """Run a try in its worker, after those the worker already has."""
+        """Run a try in its worker, after the tries that the worker already has."""
         self._workers[effect.worker].start(effect)
 
     def stop_try(self, effect: StopTry) -> None:
-        """End a try at once. The tries claimed behind it are reported ``Recalled``."""
+        """End a try at once. Tries claimed after it are reported ``Recalled``."""
         self._workers[effect.worker].stop((effect.task_no, effect.start_no))
 
     def recall(self, effect: RecallTries) -> None:
-        """Recall claimed tries. Those that have begun meanwhile stay."""
+        """Recall claimed tries. Those that have begun in the meantime continue."""
         self._workers[effect.worker].recall(effect.tries)
 
     def forget(self, run_no: RunNo) -> None:
-        """Drop a run that has ended, in all processes."""
+        """Drop a run that has ended, also in all processes."""
         self._processes.forget(run_no)

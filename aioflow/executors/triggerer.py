@@ -1,4 +1,4 @@
-"""The daemon's side of the triggerer: assignment, capacity, and what each host has."""
+"""The daemon's side of the triggerer: assignment, capacity, and the triggers of each host."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ CAPACITY = 100_000
 """Maximum number of triggers assigned to one host."""
 
 SHUTDOWN = "shutdown"
-"""Reason for releasing a trigger when its daemon shuts down."""
+"""Reason for releasing a trigger because its daemon shuts down."""
 
 REPLACE_SECONDS = 0.35
 REASSIGN_SECONDS = 50e-6
-"""Delay for those that wait when this host is replaced: a fixed part, plus this for each other
-trigger. A step that has blocked for as long may well block for as long again."""
+"""Estimated delay of the other triggers if their host is replaced: a fixed part, plus this for each
+of them. A step that has blocked for that long may well block for as long again."""
 
 _SHOWN_BYTES = 2_000
 """Limit for output that belongs to no task."""
 
 _HEAP_SLACK = 64
-"""Entries allowed in the queue's heap, besides twice the number of waiting triggers."""
+"""Number of entries that the queue's heap may have beyond twice the number of waiting triggers."""
 
 _logger = logging.getLogger(__name__)
 
 
 class _Hosted(msgspec.Struct, frozen=True, array_like=True):
-    """Record of a trigger the host has. Stored packed, since there may be a million."""
+    """Record of a trigger in the host. It is stored packed, because there may be a million."""
 
     hosting: int
     run_no: RunNo
@@ -74,7 +74,7 @@ class _Hosted(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, host: StartTrigger, class_no: int) -> Self:
-        """Return the record of a command. The class path is interned, as many triggers share it."""
+        """Return the record of a command. The class path is interned: many triggers share it."""
         return cls(
             host.hosting,
             host.run_no,
@@ -105,8 +105,8 @@ _decode_host = msgspec.msgpack.Decoder(StartTrigger).decode
 class Triggerer:
     """Runs triggers in the host process of one role. If it dies, ``HostLost`` names the culprit.
 
-    For the role ``quarantine`` the process is started with the first trigger assigned. Triggers
-    beyond its capacity wait, ordered by priority and then by age; ``TriggerCapacityChanged``
+    For the role ``quarantine``, the process is started when the first trigger is assigned. Triggers
+    beyond the capacity wait, ordered by priority and then by age; ``TriggerCapacityChanged``
     reports each of them to the engine. Commands sent while there is no process are dropped: after
     ``HostUp`` the engine assigns all waiting triggers again.
     """
@@ -154,7 +154,7 @@ class Triggerer:
 
     @property
     def load(self) -> HostLoad:
-        """Load of the host, and its triggers, including those it was asked to release."""
+        """Load of the host, and its triggers, including those that it was told to release."""
         return msgspec.structs.replace(
             self._host.load,
             triggers=len(self._hosted),
@@ -163,9 +163,9 @@ class Triggerer:
         )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep a host until cancelled or idle.
+        """Run a host until cancelled or idle.
 
-        Signals ``task_status`` when it is up, or not needed yet.
+        Signals ``task_status`` when the host is up, or if it is not needed yet.
         """
         if self._role == QUARANTINE and not self._wanted.is_set():
             task_status.started()
@@ -174,11 +174,11 @@ class Triggerer:
         await self._host.run(task_status=task_status)
 
     def _patience_seconds(self) -> float:
-        """Return how long one trigger may block the others.
+        """Return the maximum seconds for which one trigger may block the others.
 
-        There is no limit in quarantine, whose triggers have to accept it, nor in a DAG's own host,
-        which has no triggers of other DAGs. There is none during shutdown either, since no trigger
-        is assigned again: the caller bounds its duration.
+        There is no limit in quarantine, whose triggers have to accept that, nor in a DAG's own
+        host, which has no triggers of other DAGs. There is no limit during shutdown either, because
+        no trigger is assigned again and the caller limits the duration.
         """
         others = len(self._hosted) - 1
         if self._role != TRIGGERS or self._is_closing or others < 1:
@@ -194,7 +194,7 @@ class Triggerer:
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 
     def host(self, effect: AssignTrigger) -> None:
-        """Assign a trigger to the host. One that it has already is sent again."""
+        """Assign a trigger to the host. If the host already has it, the command is sent again."""
         host = effect.host
         if self._is_closing:
             return
@@ -217,7 +217,7 @@ class Triggerer:
             )
 
     def forget(self, run_no: RunNo) -> None:
-        """Drop a run that has ended, in the host too."""
+        """Drop a run that has ended, also in the host."""
         if self._known_runs.pop(run_no, None) is not None:
             self._host.put(ForgetRun(run_no))
 
@@ -229,7 +229,7 @@ class Triggerer:
         return is_here
 
     def end(self, effect: ReleaseTrigger) -> None:
-        """Release a trigger. ``TriggerEnded`` confirms it, at once if the host does not have it."""
+        """Release a trigger. ``TriggerEnded`` confirms it: at once if the host lacks it."""
         end = effect.end
         if end.trigger_no in self._hosted:
             self._host.put(end)
@@ -245,8 +245,8 @@ class Triggerer:
         """Return the next fire times of a timetable or the failure; ``None`` without a process.
 
         Args:
-            host: Definition of the timetable, which need not be hosted here.
-            after: Only fire times after this.
+            host: Definition of the timetable, which need not run in this host.
+            after: Only fire times after this timestamp are returned.
             count: Maximum number of fire times.
         """
         if not self._host.is_up:
@@ -262,8 +262,8 @@ class Triggerer:
     async def shut_down(self) -> None:
         """Release all triggers because the daemon is shutting down; return when all are released.
 
-        No trigger is assigned any more. The releases are not reported: for the engine the tasks
-        stay deferred, and the next daemon assigns their triggers again. The caller bounds the time.
+        No trigger is assigned any more. The releases are not reported: for the engine, the tasks
+        stay deferred, and the next daemon assigns their triggers again. The caller limits the time.
         """
         self._is_closing = True
         self._waiting = Pages(Rows)
@@ -275,7 +275,7 @@ class Triggerer:
     # ── for display ─────────────────────────────────────────────────────────────────────
 
     async def describe(self, numbers: Sequence[TriggerNo]) -> dict[TriggerNo, TriggerDescription]:
-        """Return the host's descriptions of those triggers it has, or ``{}`` if it is too slow."""
+        """Return the descriptions of those triggers the host has; ``{}`` if it is too slow."""
         known = tuple(number for number in numbers if number in self._hosted)
         if not known or not self._host.is_up:
             return {}
@@ -289,15 +289,15 @@ class Triggerer:
         return self._host.is_open
 
     def serves(self, run_no: RunNo) -> bool:
-        """Return whether it has a trigger of this run."""
+        """Return whether the host has a trigger of this run."""
         return run_no in self._per_run
 
     def info(self, run_no: RunNo) -> RunInfo | None:
-        """Return the details of a run whose tasks deferred at their start, as sent to the host."""
+        """Return the details of a run as sent to the host for tasks that start deferred."""
         return self._known_runs.get(run_no)
 
     def send(self, messages: Sequence[object]) -> None:
-        """Send replies."""
+        """Send replies to the host."""
         self._host.send(messages)
 
     # ── reports ─────────────────────────────────────────────────────────────────────────
@@ -355,7 +355,7 @@ class Triggerer:
             self._expected[report.trigger_no] = report.fire_time
 
     def _find(self, number: TriggerNo, hosting: int) -> _Hosted | None:
-        """Return the trigger of this number, if this is its current assignment."""
+        """Return the trigger with this number, if ``hosting`` is its current assignment."""
         body = self._hosted.get(number)
         hosted = None if body is None else _decode(body)
         return hosted if hosted is not None and hosted.hosting == hosting else None
@@ -365,7 +365,7 @@ class Triggerer:
         if body is None:
             return
         hosted = _decode(body)
-        if hosted.hosting != ended.hosting:  # an earlier assignment ended: the current one lives
+        if hosted.hosting != ended.hosting:  # an earlier assignment ended, not the current one
             self._hosted.put(ended.trigger_no, body)
             return
         self._classes.leave(hosted.class_no)
@@ -386,14 +386,14 @@ class Triggerer:
         while self._heap:
             _, number = heapq.heappop(self._heap)
             body = self._waiting.take(number)
-            if body is not None:  # otherwise it was released meanwhile
+            if body is not None:  # otherwise it was released in the meantime
                 host = _decode_host(body)
                 self._assign(host)
                 self._context.report([TriggerCapacityChanged(number, host.hosting, has_room=True)])
                 return
 
     def _compact_heap(self) -> None:
-        """Compact the heap if most of its entries are of triggers that no longer wait."""
+        """Compact the heap if most of its entries are for triggers that no longer wait."""
         if len(self._heap) > 2 * len(self._waiting) + _HEAP_SLACK:
             places = {number: at for at, number in self._heap if number in self._waiting}
             self._heap = [(at, number) for number, at in places.items()]
@@ -405,7 +405,7 @@ class Triggerer:
         hosted = self._find(number, hosting)
         if hosted is None:
             return  # output of an abandoned assignment
-        if hosted.position < 0:  # it starts runs, and belongs to none
+        if hosted.position < 0:  # it starts runs, and belongs to no task
             shown = self._context.tasklog.masks.masked(output.data)[:_SHOWN_BYTES]
             name = self._classes[hosted.class_no]
             with about(trigger_id=number, trigger=name):
@@ -422,7 +422,7 @@ class Triggerer:
             log.close()
 
     async def _on_data(self, data: bytes) -> None:
-        """Log output from the pipe: of C libraries and grandchildren, not of triggers."""
+        """Log output from the pipe. It is from C libraries and grandchildren, not from triggers."""
         shown = self._context.tasklog.masks.masked(data)[:_SHOWN_BYTES]
         _logger.info("the %s host printed: %r", self._role, shown)
 

@@ -1,12 +1,12 @@
 """A process of a slot: runs ``def`` bodies of one DAG version, one after the other.
 
-A try given to the process is *sent* (claimed) until it has *begun*. When the process dies, a try
+A try assigned to the process is *sent* (claimed) until it has *begun*. When the process dies, a try
 that had begun fails, and tries that were only sent return to the engine. The output of the process
 is split and written to the logs of its tries.
 
-A frozen process neither answers pings nor uses processor time. It answers from a separate thread,
-which no Python code can block. C code may hold the GIL for as long as it likes, but then it uses
-processor time. A process that was stopped, or that hangs in the kernel, uses none.
+A frozen process neither answers pings nor uses processor time. The process answers from a separate
+thread, which no Python code can block. C code may hold the GIL for as long as it likes, but then it
+uses processor time. A process that was stopped, or that hangs in the kernel, uses none.
 """
 
 from __future__ import annotations
@@ -56,26 +56,26 @@ __all__ = (
 )
 
 FROZEN_SECONDS = 90.0
-"""How long a busy worker may neither answer nor compute before it is killed."""
+"""A busy worker that has neither answered nor computed for this long is killed."""
 
 _BEAT_SECONDS = 5.0
 _BEATS_AT_LEAST = 4
 _NOTICED_BEATS = 2
 _DEATH_BEATS = 4
 _COMPUTING_SHARE = 0.02
-"""Share of a beat that a process has to compute, however busy the machine is. A thread that waits
-for the GIL wakes up now and then, and uses less."""
+"""Share of a beat for which a process has to compute, however busy the machine is. A thread that
+waits for the GIL wakes up now and then, but uses less."""
 
 
 class Heartbeat:
     """Counts the beats for which one process has neither answered nor computed.
 
-    Silence is counted in beats and not measured by the clock, so that a daemon that was itself
-    stopped for a while does not blame its workers.
+    Silence is counted in beats and not measured by the clock. So a daemon that was itself stopped
+    for a while does not blame its workers.
 
     Attributes:
         beat_seconds: Interval between pings.
-        silent_beats: Beats since the process last answered or computed.
+        silent_beats: Number of beats since the process last answered or computed.
         is_reported: Whether the engine was notified of the silence.
     """
 
@@ -83,16 +83,17 @@ class Heartbeat:
         self.beat_seconds = beat_seconds(limit_seconds)
         self.silent_beats = 0
         self.is_reported = False
-        # One beat more than allowed: the first may have begun just before the last sign of life.
+        # One beat more than allowed: the first beat may have begun just before the last sign of
+        # life.
         self._allowed = limit_seconds / self.beat_seconds + 1
         self._used_seconds = 0.0
 
     def reset(self) -> None:
-        """Reset the count: the process said something."""
+        """Reset the count, because the process gave a sign of life."""
         self.silent_beats = 0
 
     def beat(self, child: Child) -> None:
-        """Count one more beat, unless the process has computed during the last one."""
+        """Count one more beat; restart the count if the process computed during the last one."""
         if self.silent_beats:
             used, self._used_seconds = self._used_seconds, child.processor_seconds()
             if self._used_seconds - used >= _COMPUTING_SHARE * self.beat_seconds:
@@ -101,27 +102,27 @@ class Heartbeat:
 
     @property
     def is_silent(self) -> bool:
-        """True if the process has been silent for long enough to be reported."""
+        """True if the process has been silent for long enough to report that."""
         return self.silent_beats > _NOTICED_BEATS
 
     @property
     def is_frozen(self) -> bool:
-        """True if the process has been silent for too long."""
+        """True if the process has been silent for too long, so that it must be killed."""
         return self.silent_beats > self._allowed
 
     @property
     def survives_kill(self) -> bool:
-        """True if the process must hang in the kernel: it should have died of the kill by now."""
+        """True if the process hangs in the kernel, since it should have died of the kill by now."""
         return self.silent_beats > self._allowed + _DEATH_BEATS
 
     @property
     def silent_us(self) -> int:
-        """How long the process has been silent, in µs."""
+        """Duration of the silence so far, in µs."""
         return round(self.silent_beats * self.beat_seconds * 1e6)
 
     @property
     def left_us(self) -> int:
-        """How long the process may stay silent before it is killed, in µs."""
+        """Time for which the process may still stay silent before it is killed, in µs."""
         beats = max(0.0, self._allowed + 1 - self.silent_beats)
         return round(beats * self.beat_seconds * 1e6)
 
@@ -135,7 +136,7 @@ _logger = logging.getLogger(__name__)
 
 
 class WorkerOutput:
-    """The output of one process. Tries print in the order in which they were sent."""
+    """The output of one process. Its tries print in the order in which they were sent."""
 
     def __init__(self, tasklog: TaskLog, nonce: str) -> None:
         self._tasklog = tasklog
@@ -148,11 +149,11 @@ class WorkerOutput:
         self._expected[start.task_no, start.start_no] = start
 
     async def keep(self, data: bytes) -> None:
-        """Write a piece of output to the logs of its tries; wait while the disk is slow."""
+        """Write a piece of output to the logs of its tries. Wait while the disk is slow."""
         await self._keep_pieces(self._attribution.feed(data))
 
     async def finish(self) -> None:
-        """Write the output that was held back, because the process is dead."""
+        """Write the buffered rest of the output, after the process has died."""
         await self._keep_pieces(self._attribution.finish())
         if self._log is not None:
             self._log.close()
@@ -180,14 +181,14 @@ class WorkerOutput:
             self._log.close()
         self._log = None if start is None else self._tasklog.open(log_key(start))
         if start is not None:
-            # Tries sent before this one print no more: they have ended or were recalled.
+            # Tries sent before this one print nothing more: they have ended or were recalled.
             done = list(itertools.takewhile(lambda other: other != key, self._expected))
             for earlier in done:
                 del self._expected[earlier]
 
 
 def log_key(start: StartTask) -> LogKey:
-    """Return the log key of a start's output."""
+    """Return the log key for the output of an execution."""
     return LogKey(
         run_no=start.run_no,
         position=start.position,
@@ -202,12 +203,12 @@ TRIES_LIMIT = 100_000
 """A process is replaced after this many tries, to bound leaks. The slot's next try then waits about
 0.3 s for a start and an import; this must happen to fewer than one try in a hundred."""
 MEMORY_LIMIT_BYTES = 1024 * 1024 * 1024
-"""A process is also replaced once it has grown this large, see ``MEMORY_CHECK_TRIES``."""
+"""A process is also replaced once it uses this much memory, see ``MEMORY_CHECK_TRIES``."""
 MEMORY_CHECK_TRIES = 64
-"""Number of tries after which the memory is checked."""
+"""Number of tries between two checks of the memory."""
 
 RUNS_LIMIT = 128
-"""Runs a process remembers. A run beyond these is sent again with its next try."""
+"""Maximum runs that a process knows. A dropped run is sent again with its next try."""
 
 STUCK_FACTOR = 10
 STUCK_FLOOR_US = 5_000
@@ -247,13 +248,13 @@ class Process:
     """A worker process, created by ``Processes``. It lives as long as its ``run``.
 
     Args:
-        heartbeat: Counts how long the process is silent.
+        heartbeat: Counts for how long the process is silent.
 
     Attributes:
-        on_idle: Called when it has reported the end of all tries it was sent.
+        on_idle: Called when the process has reported the end of all tries it was sent.
         version: Version whose code it has loaded; empty until its first try.
         has_reported: Whether it has ever reported anything.
-        memory_bytes: Its resident memory when last checked.
+        memory_bytes: Its resident memory at the last check.
         idle_since_us: When it last became idle, on the monotonic clock.
     """
 
@@ -285,7 +286,8 @@ class Process:
         """Start the process, call ``on_up``, and return why it ended once it is dead.
 
         Raises:
-            OSError: In a group, if it could not be started: ``NoHeadroom`` if there is no room.
+            OSError: In an exception group, if the process could not be started. It is a
+                ``NoHeadroom`` if the machine has no room for another process.
         """
         failure = NO_PROCESS
         try:
@@ -316,7 +318,7 @@ class Process:
         child.send([self._context.welcome("slot")])
 
     def dismiss(self) -> None:
-        """Let an idle process exit by itself."""
+        """Tell an idle process to exit by itself."""
         self._is_accepting = False
         if self._child is not None:
             self._child.dismiss()
@@ -327,7 +329,7 @@ class Process:
             self._child.kill()
 
     def beat(self) -> None:
-        """Ping the process, and count the beat unless it gave a sign of life since the last one."""
+        """Ping the process, and count the beat unless it has answered since the last one."""
         if self._child is not None:
             self._send(Ping(self._context.clock.monotonic_us()))
             self.heartbeat.beat(self._child)
@@ -343,7 +345,7 @@ class Process:
 
     @property
     def is_spent(self) -> bool:
-        """True if it has served enough tries or grown too large. Reading it may check the memory.
+        """True if it has run enough tries or grown too large. Reading this may check the memory.
 
         The memory is checked after its first try, when its code is loaded, and then every
         ``MEMORY_CHECK_TRIES`` tries.
@@ -356,7 +358,7 @@ class Process:
 
     @property
     def died_silently(self) -> bool:
-        """True if a dead process died by itself before it reported anything."""
+        """True if a dead process died by itself, before it reported anything."""
         return self._is_accepting and not self.has_reported
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────
@@ -367,11 +369,11 @@ class Process:
         return bool(self._sent)
 
     def can_take(self, version: str) -> bool:
-        """Return whether it accepts tries of this version."""
+        """Return whether the process accepts tries of this version."""
         return self._is_accepting and self.version in {"", version}
 
     def start(self, effect: StartTry) -> None:
-        """Send it a try, to run after those it already has."""
+        """Send a try to the process, to run after the tries it already has."""
         info = effect.info
         self.version = info.version
         if self._known_runs.pop(info.run_no, None) is None:
@@ -384,11 +386,11 @@ class Process:
             self._printing.expect(effect.start)
         self._send(effect.start)
         if self._begun is not None:
-            self._begun.is_recalled = False  # another try waits behind it again
+            self._begun.is_recalled = False  # another try waits for it again
         self._rearm()
 
     def stop(self, key: TryKey) -> None:
-        """End a try at once, killing all it has started. It reports nothing more."""
+        """End a try at once, and kill all that it has started. It reports nothing more."""
         found = self._sent.get(key)
         if found is None:
             return  # it has ended
@@ -399,18 +401,18 @@ class Process:
             self._kill()
 
     def recall(self, keys: Sequence[TryKey]) -> None:
-        """Recall those of these tries that have not begun."""
+        """Recall those tries in ``keys`` that have not begun."""
         there = tuple(key for key in keys if key in self._sent)
         if there:
             self._send(Recall(there))
 
     def forget(self, run_no: RunNo) -> None:
-        """Drop a run that has ended, in the process too."""
+        """Drop a run that has ended, also in the process."""
         if self._known_runs.pop(run_no, None) is not None:
             self._send(ForgetRun(run_no))
 
     def _evict_run(self) -> None:
-        """Drop the least recently used run without tries, if the process knows too many."""
+        """If the process knows too many runs, drop the least recently used without tries."""
         if len(self._known_runs) < RUNS_LIMIT:
             return
         busy = {sent.effect.info.run_no for sent in self._sent.values()}
@@ -434,11 +436,11 @@ class Process:
         return run_no in self._known_runs
 
     def info(self, run_no: RunNo) -> RunInfo | None:
-        """Return the run's details as sent to the process, if they were."""
+        """Return the details of a run as sent to the process; ``None`` if they were not."""
         return self._known_runs.get(run_no)
 
     def send(self, messages: Sequence[object]) -> None:
-        """Send replies."""
+        """Send replies to the process."""
         for message in messages:
             self._send(message)
 
@@ -472,7 +474,7 @@ class Process:
     def _handle_started(
         self, report: TaskStarted, passed: list[Input], *, is_implied: bool
     ) -> None:
-        """Record the start of a try. Report it unless the end, received with it, implies it."""
+        """Record the start of a try. Report it, unless its end, received with it, implies it."""
         found = self._sent.get(_key_of(report))
         if found is None:
             return
@@ -511,7 +513,8 @@ class Process:
         """Report the outcome of the tries that the process had when it died.
 
         Args:
-            charge_first: Whether the first waiting try fails for it if none had begun.
+            charge_first: Whether the first waiting try fails because of the death, if no try had
+                begun.
         """
         sent, self._sent = self._sent, {}  # later reports about them are ignored
         alive = {key: tried for key, tried in sent.items() if not tried.is_stopped}
@@ -544,7 +547,7 @@ class Process:
     # ── time ────────────────────────────────────────────────────────────────────────────
 
     async def _watch_the_time(self) -> None:
-        """Kill the process at a try's timeout; recall the tries behind a slow one."""
+        """Kill the process at the timeout of a try; recall the tries that wait for a slow one."""
         clock = self._context.clock
         while True:
             with anyio.CancelScope() as self._nap:
@@ -556,7 +559,7 @@ class Process:
             self._enforce()
 
     def _rearm(self) -> None:
-        """Wake the timer task if something is due earlier than planned. It may wake too early."""
+        """Wake the timer task if a deadline is earlier than planned. It may also wake too early."""
         due = self._next_deadline()
         if due is not None and (self._nap_until is None or due < self._nap_until):
             self._nap_until = due
@@ -590,7 +593,7 @@ class Process:
 
 
 def _nothing() -> None:
-    """Do nothing: no slot holds the process yet."""
+    """Do nothing. Used as ``on_idle`` until a slot has the process."""
 
 
 def key_of(effect: StartTry) -> TryKey:
@@ -611,7 +614,7 @@ def _stuck_at(tried: _Try) -> int:
 
 
 def _too_long(effect: StartTry) -> str:
-    """Return the message of a timeout. A resumed try may have used part of its limit before."""
+    """Return the message of a timeout. A resumed try may have used part of its limit earlier."""
     limit_us = effect.limit_us or effect.timeout_us or 0
     left_us = effect.timeout_us or 0
     waited = f", {left_us / 1e6:.3g} s of which were left when it resumed"

@@ -1,8 +1,8 @@
 """The outbox worker: runs callbacks, and sends alerts to the targets of the settings file.
 
 It works at a limited rate, in processes that are started on demand. A delivery is reported first,
-and only then is its outbox row deleted: if a crash comes between, it is delivered a second time,
-under the same number. The alert targets are read again when the settings file changes.
+and only then is its outbox row deleted. If a crash happens in between, it is delivered a second
+time, under the same number. The alert targets are read again when the settings file changes.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ __all__ = (
 _log = Logger(__name__)
 
 IDLE_SECONDS = 10.0
-"""How long a process waits for its next job."""
+"""Seconds for which an idle process waits for its next job before it exits."""
 
 _STORE_AGAIN_SECONDS = 1.0
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """How many deliveries run at once, and how fast.
+    """Limits for concurrent deliveries and for their rate.
 
     Attributes:
-        per_second: Maximum starts, over all processes.
+        per_second: Maximum number of deliveries started per second, over all processes.
         timeout_seconds: Timeout of one delivery.
     """
 
@@ -73,7 +73,7 @@ class OutboxWorker:
 
     Args:
         restore: Recreates a version's source folder if it is missing.
-        on_alert: Called with each alert, once in the life of this process.
+        on_alert: Called with each alert, once per alert while this process lives.
         needs_values: Whether declared secrets, connections and variables must exist.
     """
 
@@ -113,15 +113,15 @@ class OutboxWorker:
         self._put(Job(effect))
 
     def redirect_alerts(self, targets: Targets) -> None:
-        """Send alerts to these targets from now on, including those that wait."""
+        """Send alerts to these targets from now on, including alerts that are waiting."""
         self._preparing.targets = targets
 
     def drain(self) -> None:
-        """Start no further deliveries: the next daemon does the rest."""
+        """Start no further deliveries. The next daemon delivers the rest."""
         self._is_draining = True
 
     async def quiet(self) -> None:
-        """Wait until no delivery runs and, without ``drain``, none waits either."""
+        """Wait until no delivery runs and, unless ``drain`` was called, none is queued."""
         while self._at_work or (self._queue and not self._is_draining):
             await self._changed.wait()
 
@@ -134,7 +134,7 @@ class OutboxWorker:
                 ready = await self._serve(ready)
 
     async def _serve(self, ready: PreparedDelivery) -> PreparedDelivery | None:
-        """Run a process for deliveries of one version; return the first that needs another."""
+        """Run a process for deliveries of one version. Return the first that needs another."""
         waiting: PreparedDelivery | None = ready
         try:
             async with (
@@ -174,7 +174,7 @@ class OutboxWorker:
             await clock.sleep((begins_us - now) / 1e6)
 
     async def _next(self, like: str) -> PreparedDelivery | None:
-        """Return the next delivery, prepared, as soon as there is one."""
+        """Return the next delivery, prepared. Wait until there is one."""
         while True:
             job = None if self._is_draining else self._queue.take(like)
             if job is None:
@@ -188,7 +188,7 @@ class OutboxWorker:
                 return ready
 
     async def _prepare(self, job: Job) -> PreparedDelivery | None:
-        """Return a job ready to run; ``None`` if it is already done, or cannot be done."""
+        """Prepare a job. Return ``None`` if nothing is to be done, or it cannot be delivered."""
         is_alert = job.effect.kind == ALERT
         if is_alert and not job.attempts:
             self._on_alert(msgspec.msgpack.decode(job.effect.body, type=Alert))
@@ -263,13 +263,13 @@ def targets_of(settings: Settings) -> Targets:
 
 
 class AlertSettings:
-    """Reads the settings again when their file changes, and passes on the alert targets.
+    """Reads the settings again when their file changes, and reports changed alert targets.
 
     An invalid file changes nothing; the log says what is wrong with it.
 
     Args:
         settings: The settings read when the daemon started.
-        redirect: Called with new targets.
+        redirect: Called with the new targets.
     """
 
     def __init__(
@@ -306,7 +306,7 @@ class AlertSettings:
 
 
 def _file_stamp(file: Path) -> tuple[int, int, int]:
-    """Return a fingerprint that changes when the file is written or replaced; zeros without one."""
+    """Return a fingerprint that changes when the file is written or replaced; zeros if missing."""
     try:
         status = file.stat()
     except OSError:

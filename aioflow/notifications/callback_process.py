@@ -1,4 +1,4 @@
-"""A process that runs deliveries one after the other, and the logs for its output."""
+"""A process that runs deliveries one after another, and the logs for its output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RUNS_SENT = 1_000
 
 
 class _CallbackOutput:
-    """The output of the process, written to the logs of the tasks it is about."""
+    """The output of the process, written to the logs of the tasks that it concerns."""
 
     def __init__(self, context: ExecutorContext, nonce: str) -> None:
         self._tasklog = context.tasklog
@@ -38,11 +38,11 @@ class _CallbackOutput:
         self._expected[ready.job.effect.outbox_no] = (ready.log, ready.what["callback"])
 
     async def keep(self, data: bytes) -> None:
-        """Write a piece of output; wait while the disk is slow."""
+        """Write a piece of output. Wait while the disk is slow."""
         await self._keep(self._attribution.feed(data))
 
     async def finish(self) -> None:
-        """Write the output that was held back, because the process is dead."""
+        """Write the buffered rest of the output, after the process has died."""
         await self._keep(self._attribution.finish())
         if self._log is not None:
             self._log.close()
@@ -80,11 +80,11 @@ class Caller:
 
     @property
     def is_alive(self) -> bool:
-        """True while the process accepts another command."""
+        """True while the process accepts further commands."""
         return self._death is None and len(self._sent_runs) < _RUNS_SENT
 
     async def call(self, ready: PreparedDelivery, seconds: float) -> CallbackReturned:
-        """Run a delivery and return its result. After the timeout the process is killed."""
+        """Run a delivery and return its result. If it exceeds the timeout, kill the process."""
         assert self._child is not None  # noqa: S101 - made by ``calling``
         assert self._printed is not None  # noqa: S101
         number = ready.job.effect.outbox_no
@@ -123,29 +123,29 @@ class Caller:
             await self._printed.keep(data)
 
     def adopt(self, child: Child) -> None:
-        """Connect the process, which has just started."""
+        """Connect to the process, which has just started."""
         self._child = child
         self._printed = _CallbackOutput(self._context, child.log_nonce)
         child.send([self._context.welcome("callbacks")])
 
     async def watch(self) -> None:
-        """Wait for the death of the process, which also ends a call in flight."""
+        """Wait for the death of the process. It also ends a call in flight."""
         assert self._child is not None  # noqa: S101 - adopted before
         self._death = await self._child.ended()
         self._answered.set()
 
     async def finish(self) -> None:
-        """Write the last output of the process, which is dead."""
+        """Write the last output of the process, after its death."""
         if self._printed is not None:
             await self._printed.finish()
 
 
 @asynccontextmanager
 async def calling(context: ExecutorContext, version: str) -> AsyncIterator[Caller]:
-    """Start a process; it is dead when the block is left.
+    """Start a process for the duration of the block; it is dead at the end.
 
     Raises:
-        NoRoom: If the machine has no room for it.
+        NoHeadroom: If the process cannot be started.
     """
     caller = Caller(context, version)
     try:

@@ -1,6 +1,6 @@
-"""Deliveries: their queue, and their inputs: the run, its code, and the values that it may read.
+"""Deliveries: their queue and their inputs, which are the run, its code, and values it may read.
 
-The queue returns alerts first, then the deliveries of one DAG after another.
+The queue returns alerts first, and then the deliveries of one DAG after another.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ __all__ = (
 )
 
 BURST = 50
-"""Consecutive deliveries of one DAG while others wait. They share a process with loaded code."""
+"""Maximum consecutive deliveries of one DAG while other DAGs' deliveries wait. They share a process
+that has loaded the code."""
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A delivery that waits.
+    """A delivery in the queue.
 
     Attributes:
         attempts: Number of failed tries so far.
@@ -48,7 +49,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class DeliveryQueue:
-    """Deliveries that wait, by kind; see the module."""
+    """The queue of deliveries, by kind; see the module."""
 
     def __init__(self) -> None:
         self._by_kind: dict[str, deque[Job]] = {}
@@ -58,7 +59,7 @@ class DeliveryQueue:
         return sum(map(len, self._by_kind.values()))
 
     def put(self, job: Job) -> None:
-        """Add a delivery behind those of its kind."""
+        """Add a delivery after those of its kind."""
         self._by_kind.setdefault(job.effect.kind, deque()).append(job)
 
     def take(self, like: str = "") -> Job | None:
@@ -73,7 +74,7 @@ class DeliveryQueue:
         if kind is None:
             return None
         jobs = self._by_kind.pop(kind)
-        self._by_kind[kind] = jobs  # moved to the end, behind the others
+        self._by_kind[kind] = jobs  # moved to the end of the order
         return self._pop(kind)
 
     def _pop(self, kind: str) -> Job:
@@ -91,18 +92,18 @@ Cached = TypeVar("Cached")
 
 
 class ImpossibleDelivery(Exception):
-    """The delivery can never be done; the message says why."""
+    """A delivery can never be made; the message says why."""
 
 
 class Targets(msgspec.Struct, frozen=True, kw_only=True):
     """Targets of alerts, besides the log.
 
     Attributes:
-        webhook: A URL; empty for none.
-        webhook_secret: Name of the secret that contains the URL, instead.
-        signing_secret: Name of the secret to sign with.
+        webhook: The URL to send to; empty for none.
+        webhook_secret: Name of a secret that contains the URL, instead of ``webhook``.
+        signing_secret: Name of the secret that signs requests.
         email: Addresses.
-        connection: Name of the connection to send mail over.
+        connection: Name of the connection that sends mail.
     """
 
     webhook: str = ""
@@ -130,9 +131,9 @@ class PreparedDelivery(msgspec.Struct, frozen=True, kw_only=True):
     """An outbox effect, with all the data needed to deliver it.
 
     Attributes:
-        version: Version whose code it needs; empty for none.
+        version: Version whose code the delivery needs; empty for none.
         what: Fields for the daemon's log.
-        log: Log for its output; ``None`` for the daemon's log.
+        log: Log for the output of the delivery; ``None`` for the daemon's log.
     """
 
     job: Job
@@ -144,7 +145,7 @@ class PreparedDelivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preparing:
-    """Reads the inputs of deliveries, and caches those that many share.
+    """Reads the inputs of deliveries, and caches those that many deliveries share.
 
     Args:
         restore: Recreates a version's source folder if it is missing.
@@ -175,7 +176,7 @@ class Preparing:
         """Prepare an alert. Return ``None`` if alerts go only to the log.
 
         Raises:
-            Impossible: If a secret or connection does not exist.
+            ImpossibleDelivery: If a secret or connection does not exist.
             StoreUnavailable: If the database does not answer.
         """
         targets = self.targets
@@ -199,7 +200,7 @@ class Preparing:
         """Prepare the call of an author's callback.
 
         Raises:
-            Impossible: If its run or code was deleted, or a value it needs does not exist.
+            ImpossibleDelivery: If its run or code was deleted, or a value it needs does not exist.
             StoreUnavailable: If the database does not answer.
         """
         callback = msgspec.msgpack.decode(job.effect.body, type=Callback)
@@ -285,7 +286,7 @@ def _names(callbacks: CallbackSpec | None) -> tuple[tuple[ValueKind, str], ...]:
 
 
 def _remember(cache: dict[Key, Cached], key: Key, value: Cached) -> None:
-    """Add an entry, and drop the oldest of many."""
+    """Add an entry to a cache; if the cache is full, drop the oldest entry."""
     cache[key] = value
     if len(cache) > _CACHE_LIMIT:
         del cache[next(iter(cache))]

@@ -1,8 +1,8 @@
 """Replies to queries of children: results of their own run, endings of other runs, named events.
 
-A query about an event waits here as data, one about endings in ``run_completion``. It is registered
-*before* the store is read. A change committed meanwhile then triggers another look-up, so no change
-is missed. A waiting query occupies no asyncio task.
+A waiting query is data and occupies no asyncio task. Queries about events wait here, queries about
+endings in ``run_completion``. A query is registered *before* the store is read. If a change is
+committed between the two, it triggers another look-up, so no change is missed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from aioflow.worker.query.messages import (
 __all__ = ("QueryHandler", "Reader")
 
 CONCURRENT_LOOKUPS = 4
-"""Number of queries looked up concurrently."""
+"""Maximum number of concurrent look-ups."""
 
 _logger = logging.getLogger(__name__)
 
@@ -73,9 +73,9 @@ class _PendingQuery:
     """A query in progress.
 
     Attributes:
-        name: Name of the events it is registered for.
-        is_stale: Something changed since the last look-up began.
-        is_cancelled: The sender has cancelled it.
+        name: Name of the events that it waits for.
+        is_stale: Whether something has changed since the last look-up began.
+        is_cancelled: Whether the sender has cancelled it.
     """
 
     __slots__ = ("is_cancelled", "is_queued", "is_stale", "name", "query", "sender", "wanted")
@@ -91,11 +91,11 @@ class _PendingQuery:
 
 
 class QueryHandler:
-    """Replies to queries of children. Executors and triggerers pass them to ``submit``.
+    """Replies to queries of children. Executors and triggerers pass the queries to ``submit``.
 
     Args:
         still_waits: See ``Cycles``.
-        masks: Masks secrets in output, starting just before they are sent to a child.
+        masks: Masks secrets in output, from just before they are sent to a child.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class QueryHandler:
         self._endings = RunCompletionWaits(store, clock, still_waits)
         self._queue: deque[_PendingQuery] = deque()
         self._queued = anyio.Event()
-        # In order of arrival, so that a replayed simulation behaves the same.
+        # In order of arrival, so that a replayed simulation does the same.
         self._subscribed: dict[str, dict[_PendingQuery, None]] = {}
         self._open: defaultdict[QuerySender, dict[int, _PendingQuery]] = defaultdict(dict)
 
@@ -127,7 +127,7 @@ class QueryHandler:
         return self._endings.cycle(run_no, position, map_index)
 
     def submit(self, sender: QuerySender, query: Query | CancelQuery) -> None:
-        """Register a query, to be answered later by ``asker.send``. Never blocks."""
+        """Register a query. The reply is sent later, by ``sender.send``. Never blocks."""
         if isinstance(query, CancelQuery):
             self._endings.cancel(sender, query.question, query.numbers)
             self._cancel(sender, query.question)
@@ -156,9 +156,9 @@ class QueryHandler:
         self._close(pending)
 
     def committed(self, batch: Batch, tx: Transaction) -> None:
-        """Look up the queries again that a committed batch may answer.
+        """Look up again the queries that a committed batch may answer.
 
-        Called after each commit and before anything else is committed. Costs nothing while no query
+        Called after each commit, before anything else is committed. Takes no time while no query
         waits.
 
         Args:
@@ -201,7 +201,7 @@ class QueryHandler:
             pending = self._queue.popleft()
             try:
                 await self._look_up(pending)
-            except BatchRefused as exc:  # it contains values that no database can store
+            except BatchRefused as exc:  # the query contains values that no database can store
                 self._close(pending)
                 refuse(pending.sender, pending.query, str(exc))
             except StoreUnavailable as exc:
@@ -243,7 +243,7 @@ class QueryHandler:
             pending.sender.send([Reply(pending.query.question, body)])
 
     def _subscribe(self, pending: _PendingQuery, name: str) -> None:
-        """Look up the query again when there is an event of that name."""
+        """Look up the query again when there is an event with this name."""
         pending.name = name
         self._subscribed.setdefault(name, {})[pending] = None
 
@@ -260,7 +260,7 @@ class QueryHandler:
             self._open.pop(pending.sender, None)
 
     async def _declaring(self, pending: _PendingQuery, position: int) -> TaskSpec | None:
-        """Return the task that asks; ``None`` for a trigger, which may read any value it names."""
+        """Return the task that queries; ``None`` for a trigger, which may read any value."""
         if position < 0 and pending.sender.hosts_triggers:
             return None
         try:

@@ -1,7 +1,7 @@
 """Look-ups in the store for children: results, recorded calls, named events, and declared values.
 
-Pages are bounded in items and bytes. Secrets, connections and variables are limited to those that
-the child declares.
+The items and bytes of a page are limited. A child may read only those secrets, connections and
+variables that it declares.
 """
 
 from __future__ import annotations
@@ -58,13 +58,14 @@ __all__ = (
 _RECORD_BYTES = 200
 
 ITEMS_BYTES = 128 * 1024
-"""A child that asks for one item also gets those that follow it, up to this size."""
+"""If a child requests one item, the reply also contains the items after it, up to this size."""
 
 RECORDS_PIECE = 8
-"""Records per read; a row may be 1 MiB."""
+"""Number of records per read; one record may have 1 MiB."""
 
 RESULTS_PIECE = 64
-"""Results in the first read of a page. A row may be 64 KiB; later reads grow if these are small."""
+"""Number of results in the first read of a page. One may have 64 KiB; if these are small, later
+reads are larger."""
 
 
 class Refused(Exception):
@@ -72,7 +73,7 @@ class Refused(Exception):
 
 
 class Reader(Protocol):
-    """The part of the store that is read here; see ``aioflow.store.Store`` for the contracts."""
+    """The methods of the store that are used here; see ``aioflow.store.Store``."""
 
     async def find_runs(self, run_ids: Collection[str]) -> list[RunRow]:
         """See ``Store``."""
@@ -129,13 +130,13 @@ class Reader(Protocol):
 
 
 async def find_expansion(store: Reader, run_no: RunNo, position: int) -> ExpansionRow | None:
-    """Return the expansion of a mapped task of a run, if it is known yet."""
+    """Return the expansion of a mapped task of a run; ``None`` if it has not been expanded."""
     rows = await store.list_expansions(run_no)
     return next((row for row in rows if row.position == position), None)
 
 
 async def read_records(store: Reader, info: RunInfo, wanted: RecordsWanted) -> RecordsPage:
-    """Return the task's recorded calls after ``wanted.after``; none of another run."""
+    """Return the task's recorded calls after ``wanted.after``, if the task is in this run."""
     after, piece, size = wanted.after, RECORDS_PIECE, 0
     items: list[RecordItem] = []
     while size < PAGE_BYTES:
@@ -150,7 +151,7 @@ async def read_records(store: Reader, info: RunInfo, wanted: RecordsWanted) -> R
 
 
 async def read_items(store: Reader, info: RunInfo, wanted: ResultsWanted) -> ResultsPage:
-    """Return the task's items after ``wanted.after``; none of another run."""
+    """Return the task's items after ``wanted.after``, if the task is in this run."""
     task_no, after, piece, size = ~wanted.position, wanted.after, 1, 0
     page = ResultsPage(-1, [], [], after, more=True)
     while size < ITEMS_BYTES:
@@ -174,7 +175,7 @@ async def read_results(store: Reader, info: RunInfo, wanted: ResultsWanted) -> R
         page = ResultsPage(-1, [], [], -1, more=False)
         if wanted.after != -2:
             return page
-        # The parent's own row, as if it were child -1 of children that begin right after it.
+        # Treat the parent's own row as child -1 of children that begin right after the row.
         return await _fill_page(store, page, info.first_task_no + wanted.position + 1, -1, 0)
     alone = asked_alone(wanted.after)
     first = max(wanted.after + 1, 0) if alone < 0 else min(alone, expansion.width)
@@ -186,7 +187,7 @@ async def read_results(store: Reader, info: RunInfo, wanted: ResultsWanted) -> R
 async def _fill_page(
     store: Reader, page: ResultsPage, first_task_no: TaskNo, first: int, end: int
 ) -> ResultsPage:
-    """Return the page with the map indexes from ``first`` on, as many as it may hold."""
+    """Return a page that begins at map index ``first``, with as many as it may contain."""
     rows = await store.list_tasks_between(first_task_no + first, first_task_no + end, PAGE_ITEMS)
     by_no = {row.task_no: row for row in rows}
     size, piece, at = 0, RESULTS_PIECE, first
@@ -214,11 +215,12 @@ def _put_result(page: ResultsPage, index: int, row: TaskRow, result: ResultRow |
 
 
 EVENTS_PIECE = 4
-"""Events in the first read of a page. One may have 1 MiB; later reads grow if these are small."""
+"""Number of events in the first read of a page. One may have 1 MiB; if these are small, later reads
+are larger."""
 
 
 async def read_events(store: Reader, wanted: EventsWanted) -> EventsPage | None:
-    """Return the page after ``wanted.after``; ``None`` if there is nothing yet."""
+    """Return the page after ``wanted.after``; ``None`` if there are no such events yet."""
     items: list[EventItem] = []
     last, size, piece = wanted.after, 0, EVENTS_PIECE
     while len(items) < PAGE_ITEMS and size < PAGE_BYTES:
@@ -240,7 +242,7 @@ async def read_values(
 ) -> ValuesFound:
     """Return the values for a task, or for a trigger if ``task`` is ``None``.
 
-    From now on they are masked in output.
+    From now on, the values are masked in output.
 
     Raises:
         Refused: If a value is not declared, does not exist, or cannot be decrypted.

@@ -1,9 +1,10 @@
 """Replies to queries about how runs and their tasks end, for many waits at once.
 
-A wait is registered *before* the store is read. A change committed meanwhile then triggers another
-look-up, so no change is missed. Hundreds of waits are looked up together, with a few statements.
+A wait is registered *before* the store is read. If a change is committed between the two, it
+triggers another look-up, so no change is missed. Hundreds of waits are looked up together, with a
+few statements.
 
-The ending of a task is read from the rows. The DAG specs locate the task in them.
+The ending of a task is read from its rows. The spec of the DAG says which rows these are.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class NoSuchTask(Exception):
 
 
 class DagSpecs:
-    """The DAGs of the runs in queries, by version."""
+    """The specs of the DAGs whose runs are queried, by version."""
 
     def __init__(self, store: Reader) -> None:
         self._store = store
@@ -80,15 +81,15 @@ class DagSpecs:
         raise NoSuchTask(f"DAG {run.dag_id!r} has no task {task_id!r}")
 
     async def has_task(self, dag_id: str, task_id: str) -> bool:
-        """Return whether a present or future run of a DAG may have a task.
+        """Return whether a current or future run of a DAG may have a task.
 
-        It may if the DAG's newest version has the task, or a version that an active run needs.
+        That is so if the DAG's newest version has the task, or a version that an active run needs.
         """
         dags = await self._store.list_dags()
         newest = next((dag.version for dag in dags if dag.dag_id == dag_id), None)
         row = None if newest is None else await self._store.find_version(newest)
         if row is None or _defines(row, dag_id, task_id):
-            return True  # also if the DAG is unknown
+            return True  # this includes an unknown DAG
         needed = await self._store.list_needed_versions()
         return any(_defines(version, dag_id, task_id) for version in needed)
 
@@ -104,7 +105,7 @@ class DagSpecs:
         return tasks[position]
 
     async def before(self, run: RunRow, position: int) -> frozenset[int]:
-        """Return a task and all that have to end before it."""
+        """Return the positions of a task and of all tasks that have to end before it."""
         spec, key = await self._of(run), (run.version, run.dag_id, position)
         if key not in self._before:
             if len(self._before) >= VERSIONS_LIMIT:
@@ -139,14 +140,15 @@ async def task_ending(
     spec: TaskSpec,
     row: TaskRow | None,
 ) -> tuple[RunEnding | None, bool]:
-    """Return how a task ended; ``None`` if it has not.
+    """Return how a task ended; ``None`` if it has not ended.
 
     Args:
-        mapped: Registers what to count before any children are read.
-        row: The task's own, if it has one.
+        mapped: Told which children to count, before any of them are read.
+        row: The row of the task itself, if it has one.
 
     Returns:
-        Also whether its children ended while they were counted, which requires another look-up.
+        How the task ended, and whether its children ended while they were counted. In that
+        case, look up the task again.
     """
     state = None if row is None else row.state
     result, again = None, False
@@ -171,7 +173,8 @@ async def _state_of_children(
 ) -> tuple[TaskState | None, bool]:
     """Return the worst state of a mapped task's children once all have ended.
 
-    For a task in a loop, return the state of the last iteration.
+    For a task in a loop, return the state of the last iteration. The second value says whether to
+    look up the task again, because children ended during the count.
     """
     expansion = await find_expansion(store, run.run_no, position)
     if expansion is None or expansion.is_open:
@@ -185,7 +188,7 @@ async def _state_of_children(
     }
     count.missing = expansion.width - sum(counts.values())
     if count.missing > 0:
-        return None, count.seen >= count.missing  # the rest ended during the count
+        return None, count.seen >= count.missing  # the missing ones ended during the count
     if spec.until >= 0:
         last = expansion.first_task_no + expansion.width - 1
         rows = await store.list_tasks_between(last, last + 1, 1)
@@ -208,7 +211,7 @@ AT_ONCE = 500
 STORE_RETRY_SECONDS = 0.5
 
 TASKS_LIMIT = 10_000
-"""Number of existing tasks of DAGs that are cached; further ones are looked up each time."""
+"""Maximum number of tasks whose existence is cached. Further tasks are looked up each time."""
 
 _logger = logging.getLogger(__name__)
 
@@ -256,11 +259,11 @@ class RunCompletionWaits:
         return len(self._waits)
 
     def cycle(self, run_no: RunNo, position: int, map_index: int) -> str:
-        """See ``Cycles.of_task``."""
+        """Return the cycle of waits that a task is part of; see ``Cycles.of_task``."""
         return self._cycles.of_task(run_no, position, map_index)
 
     def submit(self, sender: QuerySender, query: Query) -> None:
-        """Register the runs that a query names, adding to earlier ones of the same query.
+        """Register the runs that a query names. They are added to earlier ones of the same query.
 
         Raises:
             msgspec.DecodeError: If the query is malformed.
@@ -274,16 +277,16 @@ class RunCompletionWaits:
             ]
         )
         if len(self._waits) >= self._purge_at:
-            # Remove waits of dead processes, each time the total may have doubled.
+            # Remove waits of dead processes, each time the number of waits may have doubled.
             self._waits.drop_closed()
             self._purge_at = max(1_000, 2 * len(self._waits))
 
     def cancel(self, sender: QuerySender, question: int, numbers: tuple[int, ...]) -> None:
-        """See ``Waits``."""
+        """Remove waits of a query; see ``Waits.cancel``."""
         self._waits.cancel(sender, question, numbers)
 
     def on_commit(self, batch: Batch, run: Callable[[RunNo], RunRow | None]) -> None:
-        """Look up only those waits again that a committed batch may answer."""
+        """Look up again only those waits that a committed batch may answer."""
         waits = self._waits
         if not waits:
             return
@@ -312,7 +315,7 @@ class RunCompletionWaits:
         """Process waits until cancelled."""
         while True:
             while not self._queue:
-                self._queued = set()  # a set that has been large keeps its size
+                self._queued = set()  # a set never shrinks, so replace it
                 self._has_work = anyio.Event()
                 await self._has_work.wait()
             numbers = [self._queue.popleft() for _ in range(min(AT_ONCE, len(self._queue)))]
@@ -349,7 +352,7 @@ class RunCompletionWaits:
     # ── a look-up ───────────────────────────────────────────────────────────────────────
 
     async def _look_up(self, numbers: Sequence[WaitNo]) -> None:
-        """Look up waits together. If the database refuses one of them, refuse only that one."""
+        """Look up waits together. If the database refuses one of them, refuse only that wait."""
         try:
             await self._look_up_all(numbers)
         except BatchRefused as exc:
@@ -369,7 +372,7 @@ class RunCompletionWaits:
         found = [lookup for lookup in lookups if lookup.run is not None and lookup.outcome is None]
         fresh = await self._register(found)
         if fresh:
-            # They may have ended between the first read and their registration.
+            # These runs may have ended between the first read and the registration.
             await self._find_again(fresh, found)
         await self._resolve(found)
         self._reply(lookups)
@@ -391,7 +394,7 @@ class RunCompletionWaits:
         return lookups
 
     async def _find(self, lookups: Sequence[_Lookup]) -> None:
-        """Find the run that each wait is for, if there is one."""
+        """Find the run that each wait is for, if that run exists."""
         by_id: dict[str, list[_Lookup]] = defaultdict(list)
         by_date: dict[str, dict[Timestamp, list[_Lookup]]] = defaultdict(lambda: defaultdict(list))
         by_since: dict[str, dict[Timestamp, list[_Lookup]]] = defaultdict(lambda: defaultdict(list))
@@ -416,9 +419,9 @@ class RunCompletionWaits:
     async def _find_first_ended(
         self, dag_id: str, timestamps: dict[Timestamp, list[_Lookup]]
     ) -> None:
-        """Find the first ended run for each timestamp.
+        """Find, for each timestamp, the first run that ended at or after it.
 
-        One run serves all timestamps up to its end.
+        A run is the answer for all timestamps from the previous answer up to its end.
         """
         rest = sorted(timestamps)
         while rest:
@@ -438,7 +441,7 @@ class RunCompletionWaits:
                 lookup.run = runs.get(lookup.run.run_id, lookup.run)
 
     async def _refuse_unknown(self, lookups: Sequence[_Lookup]) -> None:
-        """Refuse waits that no run can satisfy: for a DAG or task that does not exist."""
+        """Refuse waits that no run can satisfy, because the DAG or task does not exist."""
         for lookup in lookups:
             if lookup.run is not None:
                 if lookup.run.dag_id != lookup.dag_id:
@@ -460,7 +463,7 @@ class RunCompletionWaits:
                     self._tasks.add(target)
 
     async def _register(self, found: Sequence[_Lookup]) -> list[_Lookup]:
-        """Register waits for changes of their run, if it is active; return the new ones."""
+        """Register waits for changes of their run, if that is active. Return the new ones."""
         fresh = []
         for lookup in found:
             run = lookup.run
@@ -508,10 +511,10 @@ class RunCompletionWaits:
             if again:
                 self._enqueue([lookup.no for lookup in lookups])
             if task_no not in self._waits.by_task:
-                self._waits.mapped.forget(task_no)  # no query waits for it any more
+                self._waits.mapped.forget(task_no)  # no query waits for the task any more
 
     def _reply(self, lookups: Sequence[_Lookup]) -> None:
-        """Send the endings to queries that were not cancelled, and remove their waits."""
+        """Send the endings to those queries that were not cancelled, and remove their waits."""
         endings_by_query: dict[RunsQuery, list[RunEnded]] = defaultdict(list)
         sizes: dict[RunsQuery, int] = defaultdict(int)
         for lookup in lookups:
@@ -529,7 +532,7 @@ class RunCompletionWaits:
             _send_endings(runs_query, endings)
 
     def _warn_of_cycle(self, no: WaitNo) -> None:
-        """Log a warning if the wait, which now has a run, closes a cycle."""
+        """Log a warning if a wait, whose run is known by now, closes a cycle."""
         cycle = self._cycles.closed_by(no)
         if cycle:
             _logger.warning("runs wait for each other and cannot end: %s", cycle)

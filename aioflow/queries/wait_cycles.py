@@ -1,7 +1,8 @@
 """Detection of cycles in which runs wait for each other.
 
-A task that waits for another run is found here through its query about that run's end. A wait for
-one task of a run depends only on that task and those before it: the others need not end first.
+If a task waits for another run, this is known here from the task's query for the end of that run. A
+wait for one task of a run depends only on that task and the tasks before it: other tasks of the run
+need not end first.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from aioflow.queries.waits import Wait, WaitNo, Waits
 __all__ = ("WAITS_LIMIT", "Cycles", "before")
 
 WAITS_LIMIT = 1_000
-"""Maximum number of waits examined for one cycle; a longer search finds none."""
+"""Maximum number of waits that a search examines. If a search needs more, it finds no cycle."""
 
 
 class Cycles:
-    """Finds cycles among the present waits, without storing any of them.
+    """Finds cycles among the current waits, without storing any of them.
 
     Args:
-        still_waits: Returns whether a task, by run, position and map index, waits for anything now.
-            A query can outlive its wait if other waits share it.
+        still_waits: Returns whether a task, given by run, position and map index, is waiting now.
+            If other waits share its query, the query outlives the wait of the task.
     """
 
     def __init__(self, waits: Waits, still_waits: Callable[[RunNo, int, int], bool]) -> None:
@@ -32,7 +33,7 @@ class Cycles:
         self._told: set[frozenset[RunNo]] = set()
 
     def closed_by(self, no: WaitNo) -> str:
-        """Return the cycle that a wait closes; empty if none, or if it was reported before."""
+        """Return the cycle that a wait closes; empty if none, or if it was reported earlier."""
         found = self._from(no)
         runs = frozenset(each.run_no for each in found)
         if not found or runs in self._told:
@@ -52,7 +53,7 @@ class Cycles:
         return ""
 
     def _from(self, first: WaitNo) -> list[Wait]:
-        """Return the waits of a shortest cycle that starts with this one; empty if none."""
+        """Return the waits of a shortest cycle that starts with ``first``; empty if none."""
         came_from: dict[WaitNo, WaitNo | None] = {first: None}
         agenda = [first]
         for no in agenda:
@@ -88,7 +89,7 @@ class Cycles:
 
 
 def before(spec: DagSpec, position: int) -> frozenset[int]:
-    """Return a task and all that have to end before it."""
+    """Return the positions of a task and of all tasks that have to end before it."""
     found = {position}
     agenda = [position]
     while agenda:

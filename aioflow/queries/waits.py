@@ -1,8 +1,8 @@
 """Waits for the endings of runs, packed into bytes and indexed by what may answer them.
 
-There may be a hundred thousand. The number of a wait combines that of its query and its own number
-in that query. It is indexed under every kind of change that may answer it. An index is compact for
-a key with a single waiter, and fast for one with a hundred thousand.
+There may be a hundred thousand waits. The number of a wait combines the number of its query and its
+own number in that query. A wait is indexed under every kind of change that may answer it. An index
+takes little memory for a key with a single waiter, and is fast for a key with a hundred thousand.
 
 A mapped task that has waiters is stored with the number of its children that have not ended.
 """
@@ -38,7 +38,7 @@ __all__ = (
 )
 
 FEW = 8
-"""Up to this many are stored as a tuple, more of them in pages."""
+"""Up to this many numbers are stored as a tuple, more numbers in pages."""
 
 Key = TypeVar("Key")
 Key_contra = TypeVar("Key_contra", contravariant=True)
@@ -47,7 +47,7 @@ _Numbers: TypeAlias = int | tuple[int, ...] | Pages[None]
 
 
 class WaiterMap(Protocol[Key_contra]):
-    """A map of waiters by key: ``Pages`` for keys that are close together, or ``Digests``."""
+    """A map of waiters by key: ``Pages`` if keys are close together, else ``Digests``."""
 
     def __len__(self) -> int: ...
 
@@ -76,14 +76,14 @@ class Waiters(Generic[Key]):
         return self._map.get(key) is not None
 
     def at(self, key: Key) -> list[int]:
-        """Return the numbers at a key. Their order has no meaning, but is deterministic."""
+        """Return the numbers at a key. Their order has no meaning, but it is deterministic."""
         numbers: _Numbers | None = self._map.get(key)
         if numbers is None:
             return []
         return [numbers] if isinstance(numbers, int) else list(numbers)
 
     def add(self, key: Key, number: int) -> None:
-        """Add a number. Does nothing if it is there already."""
+        """Add a number. Does nothing if the number is there already."""
         numbers: _Numbers | None = self._map.get(key)
         if numbers is None:
             self._map.put(key, number)
@@ -95,7 +95,7 @@ class Waiters(Generic[Key]):
                 self._map.put(key, _packed_numbers((*few, number)))
 
     def discard(self, key: Key, number: int) -> None:
-        """Remove a number, if it is there."""
+        """Remove a number, if it is present."""
         numbers: _Numbers | None = self._map.get(key)
         if isinstance(numbers, Pages):
             numbers.take(number)
@@ -118,12 +118,12 @@ def _packed_numbers(numbers: tuple[int, ...]) -> _Numbers:
 
 
 class ChildCount:
-    """The children of a mapped task, ``first`` to ``end``.
+    """The children of a mapped task, numbered from ``first`` to ``end``.
 
     Attributes:
-        missing: Number of children that had not ended at the last look-up. While fewer have ended
-            since, the last one has not, so no look-up is needed.
-        seen: Endings since that look-up began.
+        missing: Number of children that had not ended at the last look-up. While fewer children
+            have ended since then, the task has not ended, so no look-up is needed.
+        seen: Number of children that have ended since that look-up began.
     """
 
     __slots__ = ("end", "first", "missing", "seen")
@@ -136,7 +136,7 @@ class ChildCount:
 
 
 class MappedTasks:
-    """Mapped tasks that have waiters, by the number each would have if it were not mapped."""
+    """Mapped tasks that have waiters. The keys are the numbers the tasks would have if unmapped."""
 
     def __init__(self) -> None:
         self._at: dict[tuple[RunNo, int], TaskNo] = {}
@@ -145,16 +145,16 @@ class MappedTasks:
         self._firsts: list[tuple[TaskNo, TaskNo]] = []
 
     def expect(self, task_no: TaskNo, run_no: RunNo, position: int) -> None:
-        """Register a waiter for this mapped task so that its expansion is reported, see ``at``."""
+        """Register a mapped task that has a waiter, so that ``at`` finds it when it is expanded."""
         self._at[run_no, position] = task_no
         self._place[task_no] = (run_no, position)
 
     def at(self, run_no: RunNo, position: int) -> TaskNo | None:
-        """Return the task at this position of a run, if it has waiters."""
+        """Return the task at a position of a run; ``None`` if it has no waiters."""
         return self._at.get((run_no, position))
 
     def count(self, task_no: TaskNo, first: TaskNo, width: int) -> ChildCount:
-        """Begin a look-up: reset the count of endings, and count from now on."""
+        """Begin a look-up: reset the number of ended children, and count from now on."""
         count = self._counts.get(task_no)
         if count is None or (count.first, count.end) != (first, first + width):
             self._uncount(task_no)
@@ -165,7 +165,7 @@ class MappedTasks:
         return count
 
     def child_ended(self, child_no: TaskNo) -> TaskNo | None:
-        """Return the task of which this may have been the last child to end."""
+        """Return the mapped task whose last child may have ended with this child, or ``None``."""
         at = bisect_right(self._firsts, (child_no + 1, -1)) - 1
         if at < 0:
             return None
@@ -192,19 +192,19 @@ class MappedTasks:
 WaitNo: TypeAlias = int
 
 _ROWS = 40
-"""Bits of a wait's own number. The number of its query is in the bits above."""
+"""Number of bits of a wait's own number. The number of its query is in the higher bits."""
 
 
 class Wait(msgspec.Struct, frozen=True, array_like=True):
-    """A task waits for a run, or for one task of it.
+    """A wait of a task for a run, or for one task of a run.
 
     Attributes:
         target: Number of the DAG and task waited for.
-        run_no: Run of the waiting task; ``position`` and ``map_index`` are its as well.
+        run_no: Run of the waiting task; ``position`` and ``map_index`` are also of that task.
         run_id: See ``RunWanted``, also for ``logical_date`` and ``since``.
-        awaited: The run waited for, once there is one.
+        awaited: The run waited for, once it exists.
         task_no: The task in that run, if the wait is for one task.
-        leads_to: Number of the set of tasks that have to end first in that run; -1 for all.
+        leads_to: Number of the set of tasks that have to end first in that run; -1 for all tasks.
         found_id: Id of that run, if the query did not name it.
     """
 
@@ -222,7 +222,7 @@ class Wait(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def awaited_id(self) -> str:
-        """Id of the run waited for."""
+        """Id of the run waited for; empty if it is not known yet."""
         return self.run_id or self.found_id or ""
 
 
@@ -230,10 +230,10 @@ _decode_wait = msgspec.msgpack.Decoder(Wait).decode
 
 
 class RunsQuery:
-    """A continuous query: its sender is notified of each run as that run ends.
+    """A continuing query: its sender is notified of each run when that run ends.
 
     Attributes:
-        waits: Its unanswered waits, by number, packed.
+        waits: The unanswered waits of the query, by number, packed.
     """
 
     __slots__ = ("no", "question", "sender", "waits")
@@ -249,10 +249,11 @@ class Waits:
     """All waits for the endings of runs.
 
     Attributes:
-        by_name: By the name of a run that may come: see ``named``, ``dated`` and ``of_dag``.
-        by_run: By the run waited for.
-        by_task: By the task waited for.
-        by_waiting_run: Waits for a run that exists, by the run that waits.
+        by_name: Waits by the run waited for, which need not exist yet: see ``run_id_key``,
+            ``dated_run_key`` and ``next_run_key``.
+        by_run: Waits by the run waited for.
+        by_task: Waits by the task waited for.
+        by_waiting_run: Waits for a run that exists, by the run of the waiting task.
         mapped: The mapped tasks waited for.
     """
 
@@ -277,7 +278,7 @@ class Waits:
         return runs_query is not None and no & (1 << _ROWS) - 1 in runs_query.waits
 
     def query_of(self, no: WaitNo) -> tuple[RunsQuery, int]:
-        """Return the query that a wait belongs to, and its number in that query."""
+        """Return the query to which a wait belongs, and the number of the wait in that query."""
         return self._queries[no >> _ROWS], no & (1 << _ROWS) - 1
 
     def get(self, no: WaitNo) -> Wait | None:
@@ -287,11 +288,11 @@ class Waits:
         return None if body is None else _decode_wait(body)
 
     def target(self, wait: Wait) -> tuple[str, str | None]:
-        """Return the DAG whose run is waited for, and the task if it is not for the whole run."""
+        """Return the DAG and the task waited for; the task is ``None`` if it is the whole run."""
         return self._targets[wait.target]
 
     def leads_to(self, wait: Wait) -> frozenset[int] | None:
-        """Return the positions that have to end first in the run waited for; ``None`` for all."""
+        """Return the positions that have to end first in the awaited run; ``None`` for all."""
         return None if wait.leads_to < 0 else self._leads_to[wait.leads_to]
 
     # ── adding and removing ─────────────────────────────────────────────────────────────
@@ -304,7 +305,7 @@ class Waits:
         target: tuple[str, str | None],
         wanted: RunWanted,
     ) -> WaitNo:
-        """Add a wait, indexed by the run that may come; return its number."""
+        """Add a wait for a run, which need not exist yet. Return the number of the wait."""
         known = self._of[sender].get(question)
         if known is not None:
             self.drop(known.no << _ROWS | wanted.number)
@@ -327,13 +328,13 @@ class Waits:
     def point(
         self, no: WaitNo, run: RunRow, task_no: TaskNo, leads_to: frozenset[int] | None
     ) -> bool:
-        """Index the wait by the run it now waits for; return whether that is new."""
+        """Index a wait by the run it waits for, which is known now. Return whether that is new."""
         wait = self.get(no)
         if wait is None or (wait.awaited, wait.task_no) == (run.run_no, task_no):
             return False
         self._unpoint(no, wait)
         if wait.run_id is not None and wait.awaited < 0:
-            self.by_name.discard(self._name(wait), no)  # there is no other run of that id
+            self.by_name.discard(self._name(wait), no)  # no other run has this id
         shape = -1 if leads_to is None else self._leads_to.enter(leads_to)
         pointed = msgspec.structs.replace(
             wait,
@@ -351,7 +352,7 @@ class Waits:
         return True
 
     def drop(self, no: WaitNo) -> None:
-        """Remove a wait. Does nothing if there is none."""
+        """Remove a wait. Does nothing if it does not exist."""
         wait = self.get(no)
         if wait is None:
             return
@@ -366,7 +367,10 @@ class Waits:
         self._targets.leave(wait.target)
 
     def cancel(self, sender: QuerySender, question: int, numbers: tuple[int, ...]) -> None:
-        """Remove these waits of a query: all of the query if none is named, all queries for -1."""
+        """Remove waits of a query: all of them if ``numbers`` is empty.
+
+        If ``question`` is -1, remove all queries of the sender.
+        """
         of_sender = self._of.get(sender, {})
         if question < 0:
             for each in list(of_sender):
@@ -377,7 +381,7 @@ class Waits:
                 self.drop(runs_query.no << _ROWS | number)
 
     def drop_closed(self) -> None:
-        """Remove the queries of processes that no reply can reach any more."""
+        """Remove the queries of processes that replies can no longer reach."""
         for sender in [sender for sender in self._of if not sender.is_open]:
             self.cancel(sender, -1, ())
 
@@ -420,7 +424,7 @@ class Waits:
         )
 
     def of_run(self, run_no: RunNo) -> Iterator[tuple[WaitNo, Wait]]:
-        """Yield the waits of a run's tasks for runs that exist."""
+        """Yield those waits of a run's tasks that are for runs that exist."""
         for no in self.by_waiting_run.at(run_no):
             wait = self.get(no)
             if wait is not None:
@@ -428,12 +432,12 @@ class Waits:
 
 
 def run_id_key(run_id: str) -> str:
-    """Return the key of waits for the run of an id, while there is none."""
+    """Return the key of waits for the run with an id, used while that run does not exist."""
     return "=" + run_id
 
 
 def dated_run_key(dag_id: str, logical_date: Timestamp) -> str:
-    """Return the key of waits for the run of a DAG with a logical date."""
+    """Return the key of waits for the run of a DAG that has a logical date."""
     return f"@{logical_date} {dag_id}"
 
 

@@ -1,8 +1,8 @@
 """``python -m aioflow.worker``: the program of every child.
 
 The daemon passes the link's socket in ``AIOFLOW_LINK_FD`` and, to shared children, the crash
-recorder in ``AIOFLOW_BLACKBOX_FD``. The first command assigns the role. A role is imported only
-then: every slot worker would pay for it in startup time and memory.
+recorder in ``AIOFLOW_BLACKBOX_FD``. The first command assigns the role. Only then is the module of
+that role imported: importing all roles would cost every slot worker startup time and memory.
 
 The exit status is 0 if the daemon closes the link, and 70 if a shared child exits because too many
 coroutines outlived their cancellation.
@@ -28,7 +28,8 @@ from aioflow.worker.withheld_variables import take_names
 
 __all__ = ("main",)
 
-# Load all lazy names now: what user code imports from them is then loaded and watched.
+# Load all lazy names now. So when user code imports one of them, its module is already loaded, and
+# its state is watched.
 dir(aioflow)
 
 

@@ -44,7 +44,7 @@ class CallbackHost:
 
     Args:
         link: Link to the daemon; ``Hello`` has already been received from it.
-        nonce: Distinguishes our marks in the output from what user code prints.
+        nonce: Distinguishes the marks that aioflow writes to the output from what user code prints.
     """
 
     def __init__(self, link: BlockingLink, welcome: Hello, nonce: bytes) -> None:
@@ -88,7 +88,7 @@ def call(command: RunCallback, runs: Runs, drive: Drive) -> CallbackReturned:
     """Run the user's callbacks for an event; each runs even if earlier ones failed.
 
     Args:
-        runs: Must already know the run.
+        runs: The known runs; the run of the event must be among them.
         drive: Runs a callback that is ``async def``.
     """
     failed: list[BaseException] = []
@@ -149,7 +149,7 @@ def _context(run: KnownRun, callback: Callback, number: int) -> dict[str, Any]:
 
 
 def notify(command: Notify) -> CallbackReturned:
-    """Send an alert over every configured channel; each is tried even if another fails."""
+    """Send an alert over every configured channel, even if sending over another one fails."""
     alert = msgspec.msgpack.decode(command.body, type=Alert)
     failed: list[BaseException] = []
     try:

@@ -95,12 +95,12 @@ class TaskTry:
     """Computes the return value of one try.
 
     Args:
-        expire: Called when a body, or one check of a sensor, exceeds the execution timeout.
+        expire: Called when a body, or one poke of a sensor, exceeds the execution timeout.
         tell: Called with the task's label, before its body runs.
-        item_stream: Sends the items that a generator yields; without it they become a list.
+        item_stream: Sends the items that a generator yields; if ``None``, they become a list.
 
     Attributes:
-        operator: The instance whose method runs, or ran last; ``None`` for a function.
+        operator: The instance whose method is running, or ran last; ``None`` for a function.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class TaskTry:
         return body
 
     async def _sense(self, sensor: SensorSpec) -> Any:
-        """Poke until the condition is met, with a new body each time, as in a slot worker."""
+        """Poke until the condition is met. Each poke has a new body, as in a slot worker."""
         pokes = 0
         while True:
             recheck_in_us = None
@@ -212,7 +212,7 @@ CANCEL_SECONDS = 10.0
 """How long a cancelled try may clean up before it is abandoned."""
 
 STEP_THREADS = 32
-"""``def`` steps that run concurrently; further ones queue."""
+"""Maximum number of ``def`` steps that run concurrently; further steps are queued."""
 
 Key: TypeAlias = tuple[int, int]
 
@@ -224,11 +224,11 @@ class HostedTry(UserCoroutine):
 
     Attributes:
         start: The current execution; a resumed coroutine has had several.
-        calls: Its durable calls; set when its body begins.
-        item_stream: Sends the items it yields, if other tasks consume them as a stream.
-        node: Set when its body begins, as is ``began_at``.
-        task_try: Set when its body begins.
-        is_reported: Its outcome has been reported to the daemon.
+        calls: The try's durable calls; set when its body begins.
+        item_stream: Sends the items that the body yields, if other tasks consume them as a stream.
+        node: The node of the task; set when the body begins, as is ``began_at``.
+        task_try: What computes the return value; set when the body begins.
+        is_reported: Whether the outcome has been reported to the daemon.
     """
 
     __slots__ = (
@@ -370,7 +370,7 @@ class CoroutineHost:
 
     def _begin(self, start: StartTask) -> None:
         left = self._suspended.pop(start.task_no, None)
-        if left is not None:  # a suspended execution that the daemon has forgotten
+        if left is not None:  # the daemon no longer knows of this suspended execution
             self._supervisor.cancel(left, "reassigned")
         hosted = HostedTry(self, start)
         self._hosted[hosted.key] = hosted
@@ -392,7 +392,8 @@ class CoroutineHost:
     def _confirm(self, command: CallRecorded) -> None:
         confirmed = self._hosted.get((command.task_no, command.start_no))
         if confirmed is None or confirmed.ending == _EVICTED:
-            # Evicted while it requested something that was already there; or the command is late.
+            # It was evicted while waiting for an answer that already existed; or the command is
+            # late.
             self._reports.report(NotSuspended(command.task_no, command.start_no))
             return
         if confirmed.calls is None:
@@ -542,7 +543,10 @@ class CoroutineHost:
             self._reports.report(TaskStopped(*hosted.key))
 
     def _abandoned(self, hosted: HostedTry) -> None:
-        """Report for a try that swallowed its cancellation; exit if there are too many of them."""
+        """Stop waiting for a try that swallowed its cancellation; exit if there are too many.
+
+        If the try was cancelled because of its timeout, report that.
+        """
         self._forget(hosted)
         if hosted.ending == _TIMEOUT and hosted.node is not None:
             problem = _too_long(hosted.node)

@@ -1,7 +1,7 @@
 """Converts exceptions of user code: one clean line for the row, the traceback for the log.
 
-If ``kwargs[key]`` failed and the key exists in Airflow's context, but not in ours, the line says
-what to write instead.
+If ``kwargs[key]`` failed because the key exists in Airflow's context, but not in aioflow's, the
+line says what to write instead.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ _NOT_SHOWN = "<exception str() failed>"
 """Placeholder in a traceback for a text that could not be produced."""
 
 _SHOWN_ITEMS = 100_000
-"""Maximum items in the arguments of an exception for ``str``; repeated items count repeatedly."""
+"""The text of an exception is built only if its arguments contain at most this many items. An item
+that occurs repeatedly is counted each time."""
 
 _OURS = (__file__.rpartition("/")[0], "<frozen importlib.", importlib.__file__)
 
@@ -113,9 +114,9 @@ def _exit_message(problem: SystemExit) -> str:
 def text_of(problem: BaseException) -> str:
     """Return the text of an exception, shortened if it would take too much memory.
 
-    The text of a list repeats each item as often as the list contains it, at any depth: for a few
-    dozen lists that contain one another twice it is practically endless. ``__str__`` may be slow,
-    so the text cached by ``traceback_of`` is reused.
+    The text of a list repeats each item as often as the list contains it, at any depth. If each of
+    a few dozen nested lists contains the next one twice, the text is practically endless. Because
+    ``__str__`` may be slow, the text cached by ``traceback_of`` is reused.
     """
     made = getattr(problem, _MADE, None)
     if isinstance(made, str):
@@ -133,7 +134,7 @@ def _remember_text(problem: BaseException, shown: traceback.TracebackException) 
 
 
 def _shorten_args(problem: BaseException) -> None:
-    """Shorten arguments whose text would be too large, also in causes and contexts."""
+    """Shorten the arguments whose text would be too large, also in causes and contexts."""
     seen: dict[int, BaseException] = {}
     left: list[BaseException | None] = [problem]
     while left:
@@ -149,7 +150,7 @@ def _shorten_args(problem: BaseException) -> None:
 
 
 def _can_be_shown(value: Any) -> bool:
-    """Return whether the text of a value made of built-in containers has a reasonable size."""
+    """Return whether the text of a value has a reasonable size, counting built-in containers."""
     items, count = [value], 0
     while items:
         item = items.pop()

@@ -38,9 +38,9 @@ FRAME_LIMIT = 128 * 1024 * 1024
 """Maximum bytes of a frame. A longer one closes the link: the other end is broken or hostile."""
 
 FRAME_MESSAGES = 1_000
-"""A frame is full with this many messages ..."""
+"""Number of messages at which a frame is full."""
 _FRAME_BYTES = 16 * 1024 * 1024
-"""... or as soon as it has this many bytes, including the last message."""
+"""Number of bytes at which a frame is full, including its last message."""
 
 MESSAGE_LIMIT = FRAME_LIMIT - _FRAME_BYTES - 1024
 """Maximum bytes of one message: it fits into any frame that is not full."""
@@ -118,7 +118,7 @@ def complete_frames(buffer: bytearray) -> list[bytes]:
 
 @cache
 def _command_decoder() -> msgspec.msgpack.Decoder[list[Order]]:
-    """Created lazily: it takes as long as parsing a small DAG file, which needs no decoder."""
+    """The decoder. Creating it takes as long as parsing a small DAG file, so it is lazy."""
     return msgspec.msgpack.Decoder(list[Order])
 
 
@@ -172,9 +172,9 @@ Incoming = TypeVar("Incoming")
 class Link(asyncio.Protocol, Generic[Incoming]):
     """One end of a link on an event loop. Created by ``daemon_link`` and ``child_link``.
 
-    Messages are passed to ``on_messages`` in the loop's own callback, those of all complete frames
-    together, without a task in between. ``on_closed`` is called once, with the reason, when the
-    other end closes the link or sends something invalid; no message follows.
+    The loop's own callback passes the messages of all complete frames together to ``on_messages``,
+    without a task in between. When the other end closes the link or sends something invalid,
+    ``on_closed`` is called once, with the reason; after that, no message follows.
     """
 
     def __init__(
@@ -197,10 +197,10 @@ class Link(asyncio.Protocol, Generic[Incoming]):
         return self._transport is not None and not self._transport.is_closing()
 
     def send(self, messages: Sequence[object]) -> None:
-        """Send messages in as few frames as possible. Never blocks; does nothing once closed.
+        """Send messages in as few frames as possible. Never blocks.
 
-        It does not raise then, because ``on_closed`` reports the end; its receiver knows which
-        messages were sent and never answered.
+        If the link is closed, it does nothing and does not raise, because ``on_closed`` reports the
+        end. The receiver of that call knows which messages were sent and never answered.
         """
         if self._transport is not None and not self._transport.is_closing():
             for frame in frames(messages):
@@ -217,7 +217,7 @@ class Link(asyncio.Protocol, Generic[Incoming]):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
-        # A socket's transport always is one, though uvloop's does not derive from the class.
+        # A socket's transport can always write, though uvloop's does not derive from this class.
         self._transport = cast(asyncio.WriteTransport, transport)
 
     def data_received(self, data: bytes) -> None:

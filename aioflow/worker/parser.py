@@ -1,8 +1,8 @@
 """The role ``parser``: imports each DAG file or plug-in in a fork and reports its definitions.
 
-The parent has imported what every DAG file needs and never runs user code. So each file gets a
-fresh process for the price of a fork instead of a start. The parent supervises the fork. The
-effects of a file are confined to its own process, and all processes it starts are killed.
+The parent has imported what every DAG file needs and never runs user code. Each file gets a fresh
+process, which costs a fork instead of a full start. The parent supervises the fork. The effects of
+a file are confined to its own process, and all processes that the file starts are killed.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ def handle_parse_command(
             used = UsedFiles(folder, command.file)
             reach = Reach(folder, used.take)
             reach.add([command.file])
-            # Send this before running any code, so that it is known even if the import crashes.
+            # Send this before running any code, so that the daemon has it even if the import
+            # crashes.
             link.send([NamesFound(*_reached(reach))])
             found = _parse(folder, command.file, reach, used, shared, modules)
         case Inspect():
@@ -177,7 +178,7 @@ def _beside(used: UsedFiles) -> DataFiles:
 
 
 def _isolated(parsed: Parsed, changes: Sequence[str]) -> Parsed:
-    """Mark the DAGs of a file as isolated, each in its own worker process, with the reasons."""
+    """Mark the DAGs of a file as isolated, each in its own worker process, and add the reasons."""
     if not changes:
         return parsed
     reasons = tuple(f"importing the file {change}"[:_REASON_LENGTH] for change in changes)
@@ -302,18 +303,18 @@ def _traceback_files(problem: BaseException | None) -> Iterator[str]:
 
 
 POLL_SECONDS = 0.1
-"""How often the number of processes is checked."""
+"""Seconds between two checks of the number of processes."""
 
 _FAULT = 70
 _CLOSED = 113
-"""Exit status of a fork whose link was closed by the file."""
+"""Exit status of a fork in which the file has closed the link."""
 _decoder = msgspec.msgpack.Decoder(list[Parsed | Inspected | NamesFound])
 _LAST_WORDS = 2_048
 _CHUNK = 64 * 1024
 
 
 class Forking:
-    """The parser.
+    """The parser's parent process, which forks for each file.
 
     Args:
         sock: The socket of the link.
@@ -390,7 +391,7 @@ class Forking:
 class _LinkOfFork(BlockingLink):
     """A link that exits the process if the imported file has closed it.
 
-    Another file may have the same descriptor number by then, so the inode is compared.
+    The inode is compared, because the file may have opened another one with the same number.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -427,7 +428,7 @@ class _Watch:
         self._went_beyond = ("", "")
 
     def result(self) -> Parsed | Inspected | ParserDied:
-        """Return its report, or how it ended."""
+        """Return the report of the process, or how the process ended."""
         handle = os.pidfd_open(self._pid)
         try:
             self._listen(handle)
@@ -465,7 +466,7 @@ class _Watch:
                 self._went_beyond = ("timeout", f"parsing took longer than {seconds:g} s")
 
     def _take_rest(self) -> None:
-        """Read what it had sent when it died, including the end of its output."""
+        """Read what the process had sent when it died, including the end of its output."""
         self._take_output()
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
@@ -473,7 +474,7 @@ class _Watch:
             pass
 
     def _take_output(self) -> bool:
-        """Read and count its output. Return whether there may be more."""
+        """Read and count the process's output. Return whether there may be more."""
         os.set_blocking(self._output, False)
         try:
             data = os.read(self._output, _CHUNK)
@@ -488,7 +489,7 @@ class _Watch:
         return bool(data)
 
     def _take_reports(self) -> bool:
-        """Read its reports, ignoring those after its answer. Return whether there may be more."""
+        """Read the reports, ignoring any after the answer. Return whether there may be more."""
         try:
             data = self._sock.recv(_CHUNK * 16, socket.MSG_DONTWAIT)
             self._buffer += data
@@ -517,10 +518,10 @@ class _Watch:
             self._went_beyond = ("processes", message)
 
     def _kill(self) -> None:
-        """Kill it; if it exceeded a limit, kill its whole session at once, before it multiplies."""
+        """Kill the process. If it sent no answer, kill its whole session before that grows."""
         for kill in (os.kill,) if self._answer is not None else (os.killpg, os.kill):
-            # It may not have created its session yet. Until it is waited for, it is at least a
-            # zombie. A process that now belongs to another user cannot be killed.
+            # The process may not have created its session yet. Until it is waited for, it exists at
+            # least as a zombie. A process that now belongs to another user cannot be killed.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(self._pid, signal.SIGKILL)
 

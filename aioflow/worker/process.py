@@ -30,7 +30,7 @@ __all__ = (
 )
 
 PARSER_CPU_SECONDS = 60
-"""CPU time limit of a parser. Normally its parent's wall clock limit applies long before."""
+"""CPU time limit of a parser. Normally its parent's wall clock limit applies long before that."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -38,7 +38,7 @@ _NICE = 5
 
 _OOM_SCORES = {"async": 300, "triggers": 300, "quarantine": 400, "slot": 400, "callbacks": 400}
 _SPARE_OOM_SCORE = 500
-"""Score of a parser, whose death costs no try."""
+"""Score of a parser. It is the highest, because the death of a parser interrupts no try."""
 
 _HIGHEST_OOM_SCORE = 1_000
 
@@ -46,8 +46,9 @@ _HIGHEST_OOM_SCORE = 1_000
 def die_with_parent() -> None:
     """Have the kernel kill this process when its parent dies.
 
-    If the parent died before this call, the closed link shows it. The kernel refers to the parent
-    *thread*: children that a daemon starts from a thread of a pool die with that thread.
+    If the parent died before this call, the closed link shows that. For the kernel, the parent is
+    the *thread* that started this process: children that a daemon starts from a pool's thread die
+    with that thread.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -63,11 +64,12 @@ def adopt_orphans() -> None:
 def die_before_parent(role: str) -> None:
     """Have the kernel kill this process before the daemon if memory runs out.
 
-    The kernel kills the largest process, and perhaps another before the memory of the first is
-    freed; without this setting that may be the daemon, which would stop all work. This process and
-    those it starts count as some tenths of the memory larger than they are: least in a shared
-    child, whose death interrupts many tries, most in a parser. The value inherited from the daemon
-    is added. See ``proc_pid_oom_score_adj(5)``.
+    The kernel kills the largest process, and perhaps a second one before the memory of the first is
+    freed. Without this setting, that may be the daemon, which would stop all work. With it, the
+    kernel counts this process and those it starts as larger than they are, by some tenths of the
+    machine's memory. The addition is smallest in a shared child, whose death interrupts many tries,
+    and largest in a parser. The value inherited from the daemon is added. See
+    ``proc_pid_oom_score_adj(5)``.
     """
     scores = Path("/proc/self/oom_score_adj")
     # Without this file the kernel uses its default choice.
@@ -131,7 +133,7 @@ def own_memory() -> int:
 
 
 class MemoryPressure:
-    """Compares a meter with a limit.
+    """Compares the memory in use with a limit.
 
     Args:
         limit_bytes: 0 for no limit.
@@ -144,7 +146,7 @@ class MemoryPressure:
         self._next_look = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Return whether a check is due; it is once per ``POLL_SECONDS``."""
+        """Return whether a check is due, which it is once per ``MEMORY_POLL_SECONDS``."""
         if not self._limit_bytes or now < self._next_look:
             return False
         self._next_look = now + MEMORY_POLL_SECONDS

@@ -1,10 +1,10 @@
-"""The process tree below a child, as reported by the kernel: counted, killed, freed of orphans.
+"""The process tree below a child, as the kernel reports it: count it, kill it, kill orphans.
 
-Reading the processes of the machine blocks for some milliseconds. A process that forks twice is
-re-parented out of this process: neither its parent nor its session leads here. It still inherits
-the resource limit that marks this process (see ``processes.orphans``). A process with this mark is
-an orphan unless a chain of living parents leads from it to this process. So a pool, server or
-tracker that is reused by later tasks survives, with its workers.
+Reading the processes of the machine blocks for some milliseconds. If a process forks twice, the
+grandchild gets another parent, so neither its parent nor its session leads to this process. It
+still inherits the resource limit that marks this process (see ``processes.orphans``). A process
+with this mark is an orphan unless a chain of living parents leads from it to this process. So a
+pool, server or tracker that later tasks reuse survives, with its workers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ProcessStat(NamedTuple):
     """One process.
 
     Attributes:
-        is_zombie: It has ended, but its parent has not reaped it.
+        is_zombie: Whether it has ended without being reaped by its parent.
         start_ticks: Start time, in the kernel's clock ticks since boot.
     """
 
@@ -102,7 +102,8 @@ PATIENCE_SECONDS = 0.1
 """Grace period for processes about to end, such as helpers whose parent has just died."""
 
 DEATH_SECONDS = 5.0
-"""A killed process that takes longer hangs in the kernel; the parent of this process handles it."""
+"""Time limit for killing. A process that takes longer hangs in the kernel; the parent of this
+process handles it."""
 
 _POLL_SECONDS = 0.002
 
@@ -115,7 +116,7 @@ def descendant_count() -> int:
 def machine_thread_count() -> int:
     """Return the number of threads on this machine; -1 if the kernel does not report it.
 
-    A single read, where ``count`` needs one per process.
+    This takes a single read, while ``descendant_count`` needs one per process.
     """
     try:
         return int((_PROC / "loadavg").read_text().split()[3].partition("/")[2])
@@ -126,7 +127,7 @@ def machine_thread_count() -> int:
 def kill_descendants() -> int:
     """Kill and reap all processes below this one; return how many had to be killed.
 
-    Call ``adopt_orphans`` first: then no process is missed.
+    Call ``adopt_orphans`` first, so that no process is missed.
     """
     killed: set[int] = set()
     until = time.monotonic() + DEATH_SECONDS
@@ -155,7 +156,7 @@ def _wait_for_end(seconds: float) -> bool:
 
 
 def _reap_children() -> bool:
-    """Reap ended processes. Return whether there are others."""
+    """Reap ended processes. Return whether other children remain."""
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -166,7 +167,7 @@ def _reap_children() -> bool:
 
 
 def _living_descendants() -> set[int]:
-    """Return all processes below this one except zombies, whose children count as well."""
+    """Return all processes below this one except zombies; children of zombies are included."""
     children: dict[int, list[tuple[int, bool]]] = {}
     for pid in process_ids():
         known = process_stat(pid)
@@ -188,7 +189,7 @@ _LOWEST_MARK = 1 << 62
 class Orphans:
     """Orphans of this process. Create it before user code runs.
 
-    Without a mark in its resource limit it never finds any.
+    If this process has no mark in its resource limit, no orphans are ever found.
     """
 
     def __init__(self) -> None:
@@ -217,8 +218,8 @@ class Orphans:
     def _may_exist(self) -> bool:
         """Return whether this process has a child, or had one since the last call.
 
-        An orphan's parent was such a child, or a descendant of one. A child that was waited for
-        has added its page faults to the sum, unless SIGCHLD is ignored.
+        An orphan's parent was such a child, or a descendant of one. When a child has been waited
+        for, its page faults have been added to the sum, unless SIGCHLD is ignored.
         """
         before, self._faults = self._faults, _faults_of_children()
         return (
@@ -228,7 +229,7 @@ class Orphans:
         )
 
     def _find_after(self, seconds: float) -> set[int]:
-        """Return an empty set once there are no orphans, else those left after the timeout."""
+        """Wait until there are no orphans or the timeout is over. Return the remaining orphans."""
         until = time.monotonic() + seconds
         while (found := self._find()) and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
@@ -246,7 +247,7 @@ class Orphans:
             return False  # it has ended, or belongs to another user
 
     def _is_orphan(self, pid: int, below: set[int]) -> bool:
-        """Return whether no chain of living parents leads to ``below``; extend it by a chain."""
+        """Return whether no chain of living parents leads to ``below``; add a found chain."""
         chain: set[int] = set()
         while pid and pid not in below:
             stat = process_stat(pid)

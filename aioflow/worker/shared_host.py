@@ -46,15 +46,14 @@ __all__ = (
 )
 
 ABANDONED_LIMIT = 100
-"""Number of coroutines that outlived their cancellation at which the process exits, to be
-replaced."""
+"""If this many coroutines have outlived their cancellation, the process exits, to be replaced."""
 
 GIVEN_UP = 70
-"""Exit status in that case."""
+"""Exit status of a process that exits because of ``ABANDONED_LIMIT``."""
 
 REPORTS_AT_ONCE = 250
-"""Reports that are sent without waiting for the end of the loop iteration. If a thousand
-coroutines end in one iteration, the daemon decides on the first ones while the others still run."""
+"""Number of reports at which they are sent without waiting for the end of the loop iteration. So if
+a thousand coroutines end in one iteration, the daemon handles the first ones while others run."""
 
 Of = TypeVar("Of")
 
@@ -79,18 +78,19 @@ class ReportBuffer:
         self._before_flush: list[Callable[[], None]] = []
         self._pending_queries: dict[int, tuple[Callable[[Any, Reply], None], Any]] = {}
         self._open_queries: dict[int, Callable[[Reply], None]] = {}
-        # Start from the clock: a late reply to an earlier process must match no query of this one.
+        # Start from the clock, so that a late reply to an earlier process matches no query of this
+        # one.
         self._numbers = itertools.count(time.monotonic_ns())
 
     def connect(self, link: Link[Order]) -> None:
-        """Attach the link. Reports made before that are buffered."""
+        """Attach the link. Reports made earlier are buffered until then."""
         self._link = link
 
     def report(self, report: Report) -> None:
         """Queue a report for sending. Call it only from the loop's thread.
 
         Raises:
-            Unserializable: If it cannot be encoded; the other reports are not affected.
+            Unserializable: If the report cannot be encoded; other reports are not affected.
         """
         message = packed(report)
         self._flush_soon()
@@ -99,11 +99,11 @@ class ReportBuffer:
             self._flush()
 
     def before_flush(self, send: Callable[[], None]) -> None:
-        """Call ``send`` in the next flush; its reports are sent before those already buffered.
+        """Call ``send`` in the next flush, and send its reports before those already buffered.
 
-        A query batched for many tasks thus leaves before the end of any of them is reported. After
-        that the daemon would refuse a query made for the ended task's run, and the other tasks
-        share it.
+        So a query that many tasks share is sent before the end of any of them is reported. If the
+        query were made for a task's run after the end of that task, the daemon would refuse it for
+        all the tasks.
         """
         self._flush_soon()
         self._before_flush.append(send)
@@ -132,7 +132,7 @@ class ReportBuffer:
             os._exit(GIVEN_UP)
 
     async def is_outdated(self) -> bool:
-        """Return whether installed packages changed, which may explain a failure just now."""
+        """Return whether installed packages have changed, which may explain a failure just now."""
         if self._installed is None:
             return False
         check = partial(self._installed.check_again, time.monotonic())
@@ -190,7 +190,7 @@ class ReportBuffer:
         """Cancel a query that has no reply yet; otherwise do nothing.
 
         Args:
-            parts: Cancel only these parts of a continuing query; empty for all of it.
+            parts: Cancel only these parts of a continuing query; if empty, cancel the whole query.
         """
         if number not in self._pending_queries and number not in self._open_queries:
             return
@@ -243,8 +243,8 @@ RoleFactory: TypeAlias = Callable[[ReportBuffer, CrashRecorder, Hello], Role]
 def serve(role: RoleFactory, welcome: Hello, first: Sequence[Order], sock: socket.socket) -> int:
     """Serve on one event loop until the daemon closes the link, then exit with status 0.
 
-    Callbacks and tasks of user code may raise ``SystemExit`` or ``KeyboardInterrupt``, which both
-    stop a loop; the loop is then restarted.
+    Callbacks and tasks of user code may raise ``SystemExit`` or ``KeyboardInterrupt``. Both stop
+    the loop, which is then restarted.
     """
     line_by_line()
     configure_logging()
@@ -312,11 +312,11 @@ async def _serve(
 
 
 class OutputForwarder:
-    """Replaces the standard streams of a shared child.
+    """A replacement for the standard streams of a shared child, which forwards their output.
 
     Args:
-        reports: Where output is reported.
-        serve: Runs a coroutine of the child itself.
+        reports: Buffer for the reported output.
+        serve: Runs a coroutine of aioflow itself.
         current: Returns the supervised coroutine whose code is running.
     """
 
@@ -339,7 +339,7 @@ class OutputForwarder:
             self._buffer.add(of, text.encode("utf-8", "backslashreplace"))
 
     def flush(self, of: tuple[TaskNo, StartNo]) -> None:
-        """Report the buffered output of a try or trigger, before a report that must follow it."""
+        """Report the buffered output of a try or trigger, before a report that must follow."""
         for output in self._buffer.take(of):
             self._reports.report(output)
 

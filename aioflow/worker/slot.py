@@ -1,7 +1,7 @@
 """The role ``slot``: runs ``def`` bodies one after the other in the main thread.
 
-A second thread reads commands, so that a prefetched try can be recalled while another runs. One
-atomic ``dict.pop`` decides between the two threads: a try is either started or recalled, never
+A second thread reads commands, so that a prefetched try can be recalled while another try runs.
+Both threads claim a try by one atomic ``dict.pop``: a try is either started or recalled, never
 both. There is no third thread.
 """
 
@@ -75,18 +75,18 @@ __all__ = (
 Tell: TypeAlias = Callable[[Labelled | ResultWriteFailed], None]
 
 AskDaemon: TypeAlias = Callable[[RunNo, str, bytes], Reply]
-"""Sends the query ``(run, kind, body)`` and returns the reply; see ``questions``."""
+"""Sends the query ``(run, kind, body)`` and returns the reply; see ``query.messages``."""
 
 
 def run_body(start: StartTask, runs: Runs, ask: AskDaemon, tell: Tell, results: Path) -> Ended:
     """Run a try in this thread and return its report. User code cannot make it raise.
 
     Args:
-        runs: Must already know the run.
-        ask: Queries the daemon for results of parents and for declared values. Blocks, and may be
-            called from threads of user code.
-        tell: Called with the label before the body runs, and later each time the result cannot be
-            written.
+        runs: The known runs; the run of the try must be among them.
+        ask: Queries the daemon for results of parents and for declared values. It blocks, and
+            threads of user code may call it.
+        tell: Called with the label before the body runs, and later each time writing the result
+            fails.
         results: Folder of the large results.
     """
     try:
@@ -151,7 +151,7 @@ class Slot:
 
     Args:
         link: Link to the daemon; ``Hello`` has already been received from it.
-        nonce: Distinguishes our marks in the output from what user code prints.
+        nonce: Distinguishes the marks that aioflow writes to the output from what user code prints.
     """
 
     def __init__(self, link: BlockingLink, welcome: Hello, nonce: bytes) -> None:
@@ -171,7 +171,7 @@ class Slot:
         self._orphans = Orphans()
 
     def run(self, first: Sequence[Order] = ()) -> None:
-        """Serve until the daemon closes the link. ``first``: commands received with ``Hello``."""
+        """Serve ``first``, the commands received with ``Hello``, and then until the link closes."""
         line_by_line()
         configure_logging()
         for command in first:
@@ -233,10 +233,11 @@ class Slot:
     # ── the main thread ─────────────────────────────────────────────────────────────────
 
     def _next(self, *, block: bool) -> StartTask | None:
-        """Return the next try that was not recalled. It counts as started from here on.
+        """Return the next try that was not recalled, and mark this process as busy.
 
-        If ``block`` is set, ``None`` means that the link is closed, else that the queue is empty.
-        If installed packages changed, ``None`` ends this process: unstarted tries go to a new one.
+        If the queue is empty, return ``None`` unless ``block`` is set. ``None`` is also returned if
+        the link is closed, and if installed packages have changed. In that case this process ends,
+        and a new one gets the tries that have not started.
         """
         while block or not self._queue.empty():
             key = self._queue.get()

@@ -1,4 +1,4 @@
-"""The standard streams of a child: line buffering, logging, and the try that the output belongs to.
+"""The standard streams of a child: line buffering, logging, and the try each output belongs to.
 
 In a child that runs one try at a time the streams are restored after each try. In a shared child
 ``print`` is routed to the log of the try whose coroutine prints.
@@ -34,20 +34,20 @@ __all__ = (
 )
 
 IDLE = (0, 0)
-"""Mark for the time after a try, if no other follows; no try has these numbers."""
+"""Mark for the time after a try that no other try follows; no try has these numbers."""
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class Descriptors:
-    """Descriptors 1 and 2 as they are now, duplicated where user code does not find them.
+    """The original descriptors 1 and 2, duplicated where user code does not find them.
 
-    The files behind them are marked with this process as their owner (``F_SETOWN``). Without
-    ``O_ASYNC`` the owner has no effect. It is the same for all copies of a descriptor, and reading
-    it after every try takes a third of the time of ``fstat``.
+    The open files are marked with this process as their owner (``F_SETOWN``). Without ``O_ASYNC``
+    the owner has no effect. All copies of a descriptor have the same owner, and reading it after
+    every try takes a third of the time of ``fstat``.
 
     Args:
-        nonce: Distinguishes our marks in the output from what user code prints.
+        nonce: Distinguishes the marks that aioflow writes to the output from what user code prints.
     """
 
     def __init__(self, nonce: bytes) -> None:
@@ -66,7 +66,7 @@ class Descriptors:
         os.write(self._originals[1], data)
 
     def put_back(self) -> bool:
-        """Restore the descriptors if a try changed them; return whether it did."""
+        """Restore the descriptors if a try changed them. Return whether that was the case."""
         try:
             if fcntl(1, F_GETOWN) == fcntl(2, F_GETOWN) == self._owner:
                 return False
@@ -85,7 +85,7 @@ def line_by_line() -> None:
 
 
 class _CurrentStderr(logging.StreamHandler[TextIO]):
-    """Writes to the current ``sys.stderr``, as ``print`` does."""
+    """A log handler that writes to the current ``sys.stderr``, as ``print`` does."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -97,7 +97,7 @@ class _CurrentStderr(logging.StreamHandler[TextIO]):
 
 
 def configure_logging() -> None:
-    """Send log records of user code, from INFO on, to the log of its try."""
+    """Send log records of user code with level INFO or above to the log of its try."""
     logging.basicConfig(level=logging.INFO, handlers=[_CurrentStderr()])
 
 
@@ -107,13 +107,13 @@ def flush() -> None:
         try:
             stream.flush()
         except (AttributeError, OSError, ValueError):
-            # Closed, replaced by something else, or redirected to a full disk: the output is
-            # lost, the try is not.
+            # The stream was closed, replaced, or redirected to a full disk: the output is lost,
+            # but the try must not fail.
             continue
 
 
 def put_back(stdout: TextIO, stderr: TextIO) -> None:
-    """Restore the streams if a try changed them, for the sake of the next one."""
+    """Restore the streams if a try changed them, so that the next try can use them."""
     if sys.stdout is not stdout or sys.stderr is not stderr or stdout.closed or stderr.closed:
         sys.stdout = _reopened(1) if stdout.closed else stdout
         sys.stderr = _reopened(2) if stderr.closed else stderr
@@ -132,7 +132,7 @@ def _reopened(descriptor: int) -> TextIO:
 
 
 PENDING_LIMIT = 4 * 1024 * 1024
-"""Maximum bytes buffered for a slow daemon. Output above that is dropped, which the log notes."""
+"""Maximum bytes buffered for a slow daemon. Further output is dropped, and the log says so."""
 
 _CHUNK = 64 * 1024
 
@@ -142,14 +142,14 @@ class OutputOwner(Protocol):
 
     @property
     def key(self) -> tuple[TaskNo, StartNo] | None:
-        """The key of its log. That of a try changes when it resumes as another execution."""
+        """The key of the source's log. For a try, it changes when the try resumes."""
         ...
 
 
 class OutputBuffer:
     """Buffers the output of tries until it is sent, up to a limit.
 
-    Written to from the loop's thread, and from threads started there by user code.
+    Both the loop's thread and threads that user code starts there write to the buffer.
 
     Args:
         wake: Called from any thread when the empty buffer receives data.
@@ -216,7 +216,7 @@ class _AttributedBytes(io.RawIOBase):
 
 
 class Attributed(io.TextIOBase):
-    """Replaces ``sys.stdout``: attributes each text to the try in whose context it is written.
+    """A replacement for ``sys.stdout`` that attributes each text to the try that writes it.
 
     Text written outside any try goes to the real stream.
     """
@@ -270,7 +270,7 @@ class Attributed(io.TextIOBase):
 
 
 def waker(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that schedules ``callback`` on the loop, from any thread."""
+    """Return a function that any thread can call to schedule ``callback`` on the loop."""
     home = threading.get_ident()
 
     def wake() -> None:

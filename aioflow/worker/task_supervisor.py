@@ -1,9 +1,10 @@
-"""The supervisor of user coroutines: each runs as one plain ``asyncio`` task, created here only.
+"""The supervisor of user coroutines. Each runs as one plain ``asyncio`` task, created only here.
 
-An anyio task group costs twice the memory per coroutine, and one that swallows cancellation
-would spin in it. Here a coroutine is cancelled once, awaited with a timeout, then abandoned: it
-may run on, is counted, and is never awaited again. Long computations run in slices, so that none
-of them blocks the event loop for long.
+An anyio task group costs twice the memory per coroutine. If a coroutine in a group swallows its
+cancellation, the group keeps cancelling it in a busy loop. This supervisor cancels a coroutine once
+and awaits it with a timeout. After that the coroutine is abandoned: it may run on and is counted,
+but is never awaited again. Long computations run in slices, so that none of them blocks the event
+loop for long.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ class UserCoroutine:
     """One supervised coroutine.
 
     Attributes:
-        ending: Why we cancelled it; empty if we did not. A cancellation without it was caused by
-            user code.
-        abandoned: It outlived its cancellation; its outcome is ignored.
+        ending: Why aioflow cancelled it; empty if aioflow did not. If it is cancelled and this is
+            empty, user code cancelled it.
+        abandoned: Whether it outlived its cancellation; its outcome is then ignored.
     """
 
     __slots__ = ("abandoned", "ending", "limit", "task")
@@ -45,42 +46,43 @@ class UserCoroutine:
 
     @property
     def number(self) -> int:
-        """Its number in the crash recorder."""
+        """The number of the coroutine in the crash recorder."""
         return NO_OWNER
 
     @property
     def key(self) -> tuple[int, int] | None:
-        """The key of its log, if its output is logged."""
+        """The key of the log for its output; ``None`` if its output is not logged."""
         return None
 
 
 current_coroutine: contextvars.ContextVar[UserCoroutine | None] = contextvars.ContextVar(
     "current_coroutine", default=None
 )
-"""The supervised coroutine whose code is running, also in asyncio tasks it starts. A single
-variable, because each variable set costs every coroutine memory in its context."""
+"""The supervised coroutine whose code is running, also in asyncio tasks that the code starts. This
+is one variable and not several, since each variable costs memory in the context of each
+coroutine."""
 
 watching: contextvars.ContextVar[UserCoroutine | None] = contextvars.ContextVar(
     "watching", default=None
 )
-"""The watch that a trigger is joining: queries made there are on behalf of all its triggers."""
+"""The watch that a trigger is joining. Queries made in this are for all its triggers."""
 
 Supervised = TypeVar("Supervised", bound=UserCoroutine)
 
 
 class TaskSupervisor(Generic[Supervised]):
-    """Runs supervised coroutines on the running loop and signs the crash recorder for each step.
+    """Runs supervised coroutines on the running loop, and signs the crash recorder for each step.
 
     Asyncio tasks started by a supervised coroutine are signed with its number, too.
 
-    Each runs in its own copy of the context in which the supervisor was created.
+    Each coroutine runs in its own copy of the context in which the supervisor was created.
 
     Args:
         recorder: The crash recorder to sign.
-        limit_seconds: How long a cancelled coroutine may take to end.
-        on_ended: Called once for each coroutine that has ended, even if it was cancelled before
-            its first step, but not for an abandoned one.
-        on_abandoned: Called instead for one that did not end within the limit.
+        limit_seconds: Time limit for a cancelled coroutine to end.
+        on_ended: Called once for each coroutine that has ended, even if it was cancelled before its
+            first step, but not if it was abandoned.
+        on_abandoned: Called instead for a coroutine that did not end within the limit.
     """
 
     def __init__(
@@ -105,18 +107,19 @@ class TaskSupervisor(Generic[Supervised]):
         """Schedule a coroutine.
 
         Args:
-            hosted: Created by the caller, which can thus pass it to its coroutine. Referenced until
-                the coroutine ends.
-            coroutine: Must catch exceptions of user code itself; what escapes it is our bug.
+            hosted: Created by the caller, so that the caller can pass it to the coroutine. It is
+                referenced until the coroutine ends.
+            coroutine: Must catch exceptions of user code itself; an exception that escapes is a bug
+                in aioflow.
         """
         context = self._context.copy()
         context.run(current_coroutine.set, hosted)
         hosted.task = self._loop.create_task(coroutine, context=context)
-        # It runs in that context, which contains `hosted`: so one callback serves all.
+        # The callback runs in that context, which contains `hosted`, so one callback serves all.
         hosted.task.add_done_callback(self._on_end, context=context)
 
     def serve(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine of the child itself, without signing the crash recorder."""
+        """Run a coroutine of aioflow itself, without signing the crash recorder."""
         context = contextvars.copy_context()
         context.run(current_coroutine.set, None)
         task = self._loop.create_task(coroutine, context=context)
@@ -124,7 +127,7 @@ class TaskSupervisor(Generic[Supervised]):
         task.add_done_callback(self._services.discard)
 
     def cancel(self, hosted: Supervised, reason: str) -> None:
-        """Cancel it. Idempotent."""
+        """Cancel a coroutine. Idempotent."""
         if hosted.ending or hosted.task is None or hosted.task.done():
             return
         hosted.ending = reason
@@ -132,7 +135,7 @@ class TaskSupervisor(Generic[Supervised]):
         self.bound(hosted)
 
     def bound(self, hosted: Supervised) -> None:
-        """Abandon it unless it ends within the limit, counted from the first call."""
+        """Abandon a coroutine unless it ends within the limit, which starts at the first call."""
         if hosted.limit is None:
             hosted.limit = self._loop.call_later(self._limit_seconds, self._abandon, hosted)
 
@@ -179,7 +182,7 @@ T = TypeVar("T")
 
 
 class Slices:
-    """Runs computations in slices. Each loop iteration runs at most one slice of one of them.
+    """Runs computations in slices. Each loop iteration runs at most one slice of one computation.
 
     Args:
         seconds: Length of a slice.
@@ -192,7 +195,8 @@ class Slices:
     async def run(self, steps: Steps[T]) -> T:
         """Run all steps and return their result.
 
-        Unless another computation waits, the first step runs immediately: most need only one.
+        If no other computation waits, the first step runs immediately; most computations need only
+        one.
         """
         result: T
         try:

@@ -62,7 +62,7 @@ __all__ = (
 )
 
 CLEANUP_SECONDS = 10.0
-"""Timeout of ``cleanup``. A cancelled ``run`` gets another such period to end."""
+"""Timeout of ``cleanup``. A cancelled ``run`` gets the same time to end."""
 
 _RUN, _SERIALISE = "trigger", "unserializable"
 """Stages that follow the creation of the trigger, as named in failures."""
@@ -77,8 +77,9 @@ class TriggerHost:
     """Runs each trigger as one supervised coroutine, or as a data-only entry of a shared watch.
 
     An assignment ends with the first event, on ``StopTrigger``, or when the trigger fails. Then
-    ``cleanup`` runs, and ``TriggerEnded`` tells the daemon that nothing of the trigger remains
-    here. If the end of a data-only trigger needs no instance, its event (``is_last``) says so, too.
+    ``cleanup`` runs, and ``TriggerEnded`` tells the daemon that nothing of the trigger remains in
+    this process. If a data-only trigger can end without an instance, its event confirms the end
+    itself (``is_last``).
     """
 
     evicted = 0
@@ -117,8 +118,8 @@ class TriggerHost:
             case StopTrigger():
                 hosted = self._hosted.get(command.trigger_no)
                 if hosted is None or hosted.hosting != command.hosting:
-                    # It ended by itself in the meantime: the confirmation has been sent, or belongs
-                    # to an earlier process. Repeating it is harmless.
+                    # It ended by itself in the meantime. Its end has been confirmed, or the command
+                    # was meant for an earlier process. It is harmless to confirm the end again.
                     at = (command.trigger_no, command.hosting, now())
                     self._reports.report(TriggerEnded(*at, reason=command.reason))
                 else:
@@ -168,7 +169,7 @@ class TriggerHost:
                 self._watches.leave(hosted)
             self._finish(hosted, ending=reason)
         elif hosted.ending in {_REASSIGNED, _PAUSED}:
-            hosted.ending = reason  # the trigger no longer has to resume elsewhere either
+            hosted.ending = reason  # now the trigger need not resume elsewhere either
         elif not hosted.is_over:
             self._supervisor.cancel(hosted, reason)
 
@@ -177,13 +178,13 @@ class TriggerHost:
     def _keep_as_data(self, hosted: HostedTrigger, command: StartTrigger) -> bool:
         """Construct a trigger whose class is already loaded, and register it in its shared watch.
 
-        Return whether that succeeded. If not, the full path in ``_host`` reports the reason.
+        Return whether that succeeded. If it did not, ``_host`` starts over and reports the reason.
         """
         cls = self._maker.known(command)
         if cls is None or command.window or not shares(cls):
             return False
-        token = current_coroutine.set(hosted)  # attribute its output to it
-        # Inlines `signed`, whose overhead equals that of constructing the trigger.
+        token = current_coroutine.set(hosted)  # attribute the output of user code to the trigger
+        # This inlines `signed`, whose overhead is as large as constructing the trigger.
         word = self._recorder.word
         before, word[0] = word[0], command.trigger_no
         if word[1]:
@@ -216,7 +217,7 @@ class TriggerHost:
         return True
 
     async def found(self, event: TriggerEvent[object], name: str) -> Callable[[Wait], None]:
-        """Encode an event once for all its triggers; see ``Finder``."""
+        """Encode an event once for all triggers that receive it; see ``Finder``."""
         ends = event.ends if isinstance(event, EndEvent) else ""
         payload, fail = b"", None
         try:
@@ -259,7 +260,7 @@ class TriggerHost:
         event: TriggerEvent[object] | None = None,
         failure: Failure | None = None,
     ) -> None:
-        """End a data-only assignment; build an instance only if the class still needs one."""
+        """End the assignment of a data-only trigger; build an instance only if the end needs it."""
         if wait.command is None:
             self._forget(wait)
             self._reports.report(TriggerEnded(wait.number, wait.hosting, now(), failure, ending))
@@ -273,7 +274,7 @@ class TriggerHost:
         hosted.ending = ending
 
     def _forget(self, wait: Wait) -> None:
-        """Remove a data-only trigger; flush its output before its end is reported."""
+        """Remove a data-only trigger, and flush its output before its end is reported."""
         del self._hosted[wait.number]
         self._describer.forget(wait.number)
         self._kinds.remove(wait.kind)
@@ -327,21 +328,21 @@ class TriggerHost:
             await self._clean_up(hosted.trigger, hosted.ending or _FINISHED)
 
     async def _wait_for_replacement(self) -> None:
-        """Wait to be replaced if installed packages changed: the next process may succeed."""
+        """If installed packages have changed, wait to be replaced: the next process may succeed."""
         if await self._reports.is_outdated():
             await asyncio.get_running_loop().create_future()
 
     async def _begin(
         self, hosted: HostedTrigger, command: StartTrigger
     ) -> AsyncIterator[object] | None:
-        """Construct a trigger and call its ``run``; ``None`` if it continues as data only."""
+        """Construct a trigger and call ``run``. Return ``None`` if it continues as data only."""
         try:
             trigger = self._prepared(await self._maker.make(command, hosted.enter), command)
         except Exception:
             await self._wait_for_replacement()
             raise
         if hosted.ending:
-            raise asyncio.CancelledError  # it swallowed the cancellation
+            raise asyncio.CancelledError  # user code swallowed the cancellation
         hosted.enter(_RUN)
         may_join = not command.window and shares(type(trigger))
         if may_join and self._join(hosted, command, trigger):
@@ -360,14 +361,14 @@ class TriggerHost:
         return prepare(trigger, since=since, since_us=since_us, last=last, number=number)
 
     def _finish_running(self, hosted: HostedTrigger) -> None:
-        """Mark a trigger as finished: from here on only the timeout limits it."""
+        """Mark a trigger as finished. From now on, only the cleanup timeout limits it."""
         hosted.is_over = True
         self._supervisor.bound(hosted)
 
     async def _fire(self, hosted: HostedTrigger, event: object) -> bool:
-        """Report an event. Return whether another one may follow."""
+        """Report an event. Return whether another event may follow."""
         if hosted.ending:
-            raise asyncio.CancelledError  # it swallowed the cancellation
+            raise asyncio.CancelledError  # user code swallowed the cancellation
         name = type(hosted.trigger).__name__
         checked = checked_event(event, name)
         if hosted.flow is not None and isinstance(checked, EndEvent):
@@ -399,7 +400,7 @@ class TriggerHost:
     async def _success(
         self, hosted: HostedTrigger, start: StartTask, event: TaskSuccessEvent, sent: int
     ) -> TriggerFired:
-        """Write the result as the task itself would; the returned event makes the task succeed."""
+        """Write the result as the task itself would. Return the event that ends the task."""
         node = self._maker.runs.of(start).dag.nodes[start.position]
         packed = await self._slices.run(pack(node, start, event.result, self._results))
         if packed.write is not None:
@@ -471,13 +472,13 @@ def _kill(trigger: Any) -> object:
 
 
 def call_cleanup(trigger: Any, reason: str) -> object:
-    """Call ``cleanup`` with the signature it has: Airflow's takes no reason."""
+    """Call ``cleanup`` with the arguments that it accepts: Airflow's takes no reason."""
     takes_reason = bool(inspect.signature(trigger.cleanup).parameters)
     return trigger.cleanup(reason) if takes_reason else trigger.cleanup()
 
 
 async def _bounded(call: Callable[[], object]) -> None:
-    """Call a user method, sync or async, within the timeout; its exceptions are only logged."""
+    """Call a sync or async user method within the timeout. Its exceptions are only logged."""
     limit = asyncio.timeout(CLEANUP_SECONDS)
     try:
         async with limit:

@@ -1,14 +1,14 @@
-"""The watchdog of a shared child: names the step of user code that blocks the loop or crashes.
+"""The watchdog of a shared child: names the step of user code that blocks its loop or crashes it.
 
 The crash recorder is a word of shared memory. It holds the number of the task or trigger whose
-code is running, -1 while the loop itself runs. The daemon reads it after a crash. A second word is
-for the watchdog of this process: the mark it sets there is cleared by the next step.
+code is running, or -1 while the loop itself runs. The daemon reads it after a crash. A second word
+is for the watchdog of this process: the watchdog sets a mark there, and the next step clears it.
 
 The watchdog is a thread that sleeps until a step runs. Then it polls a few times per limit. If the
-same step is still running after the limit, it reports the line at which the loop's thread is. The
-blocked loop cannot send, since it serves the link. So the watchdog writes its report as a line to
-the output pipe, with a nonce known only to this child and the daemon; a line without the nonce is
-ordinary output.
+same step is still running after the limit, it reports the line at which the loop's thread is. It
+cannot use the link, which the blocked loop serves. So it writes its report as a line to the output
+pipe, with a nonce known only to this child and the daemon. A line without the nonce is ordinary
+output.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ __all__ = (
 NO_OWNER = -1
 
 WIPED, MARKED, ASLEEP = 0, 1, 2
-"""Values of the second word: a step ran since the mark; no step did; no step did and the
-watchdog sleeps until one does."""
+"""Values of the second word: a step has run since the mark was set; no step has; no step has, and
+the watchdog sleeps until one does."""
 
 _RECORDER_SIZE = 16
 
@@ -58,10 +58,10 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 
 class CrashRecorder:
-    """The shared words: in a memfd created by the daemon, or in private memory without one.
+    """The shared words, in a memfd that the daemon created, or else in private memory.
 
     Attributes:
-        woken: Released by a step that finds the watchdog asleep.
+        woken: Semaphore that a step releases if it finds the watchdog asleep.
     """
 
     __slots__ = ("_map", "woken", "word")
@@ -74,13 +74,13 @@ class CrashRecorder:
                 os.ftruncate(descriptor, _RECORDER_SIZE)
             self._map = mmap.mmap(descriptor, _RECORDER_SIZE)
         self.word = memoryview(self._map).cast("q")
-        """Element 0 is the number. Written directly, since a method call would double the cost."""
+        """Element 0 is the number. Code writes it directly: a method call would double the cost."""
         self.word[0] = NO_OWNER
         self.word[1] = WIPED
         self.woken = threading.Semaphore(0)
 
     def wake_watchdog(self) -> None:
-        """Clear the watchdog's mark; called by a step that finds one."""
+        """Clear the watchdog's mark. Called by a step that finds the mark set."""
         mark, self.word[1] = self.word[1], WIPED
         if mark == ASLEEP:
             self.woken.release()
@@ -97,7 +97,7 @@ class CrashRecorder:
 
 
 class Signer(Protocol):
-    """A coroutine's identity for the crash recorder; a watch uses the number of a trigger in it."""
+    """The identity with which a coroutine signs; a watch uses the number of one of its triggers."""
 
     @property
     def number(self) -> int:
@@ -120,10 +120,10 @@ def signed(recorder: CrashRecorder, number: int) -> Iterator[None]:
 
 
 class Stepped(Coroutine[Any, Any, Result_co]):
-    """A coroutine that signs the crash recorder each time the loop steps it.
+    """A wrapper of a coroutine that signs the crash recorder each time the loop steps it.
 
-    It behaves like the wrapped coroutine to its driver, usually an ``asyncio.Task``. There are tens
-    of thousands of instances: to save memory, nothing is cached in them.
+    To its driver, usually an ``asyncio.Task``, it behaves like the wrapped coroutine. There are
+    tens of thousands of instances: to save memory, nothing is cached in them.
     """
 
     __slots__ = ("_inner", "_recorder", "_signer")
@@ -168,7 +168,7 @@ class Stepped(Coroutine[Any, Any, Result_co]):
             word[0] = before
 
     def close(self) -> None:
-        """Close the coroutine, which also steps it if it has started."""
+        """Close the coroutine, which runs a step of it if it has started."""
         word = self._recorder.word
         before = word[0]
         word[0] = self._signer.number
@@ -201,10 +201,10 @@ class BlockedLoop(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         incident: Number of this stall in the process; several lines may report one stall.
         number: Number of the task or trigger, as in the crash recorder.
-        milliseconds: Duration so far, or in total if it is over.
-        place: File, line and function at which it was seen.
-        is_loading: It is importing code, which is slow only once.
-        is_over: The loop runs again.
+        milliseconds: Duration so far; the total duration if the stall is over.
+        place: File, line and function at which the step was seen.
+        is_loading: Whether the step is importing code, which is slow only once.
+        is_over: Whether the loop runs again.
     """
 
     incident: int
@@ -223,7 +223,7 @@ def blocked_loop_line(block: BlockedLoop, nonce: bytes) -> bytes:
 
 
 class BlockedLoopReader:
-    """Extracts these lines from the output of a child, which may arrive in pieces.
+    """Extracts the watchdog's lines from the output of a child, which may arrive in pieces.
 
     Args:
         nonce: The nonce of the child.
@@ -236,7 +236,7 @@ class BlockedLoopReader:
         self._held = b""
 
     def feed(self, data: bytes) -> tuple[bytes, list[BlockedLoop]]:
-        """Return the other output, and the stalls reported in it."""
+        """Return the ordinary output, and the stalls that were reported in it."""
         data = self._held + data
         blocks = [block for body in self._line.findall(data) if (block := self._decoded(body))]
         printed = self._line.sub(b"", data)
@@ -248,10 +248,10 @@ class BlockedLoopReader:
         try:
             return self._decoder.decode(body)
         except msgspec.MsgspecError:
-            return None  # other output was mixed in, in pieces too large to be atomic
+            return None  # a write too large to be atomic was mixed into the line
 
     def _unfinished(self, data: bytes) -> int:
-        """Return the start of an incomplete line, else the end of the data."""
+        """Return the start of an incomplete line; if there is none, the end of the data."""
         start = data.rfind(b"\x1e", max(0, len(data) - LINE_LIMIT))
         if start < 0:
             return len(data)
@@ -261,11 +261,12 @@ class BlockedLoopReader:
 
 LOOKS_PER_LIMIT = 5
 SAY_AGAIN_SECONDS = (0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0)
-"""Durations in seconds at which a reported step is reported again, besides its end. The daemon
-uses these reports to decide how long it keeps waiting."""
+"""Durations of a step, in seconds, at which it is reported again. Its end is reported, too. The
+daemon uses these reports to decide how long it keeps waiting."""
 
 LATE_LOOKS = 2
-"""Maximum polling periods counted for a late poll if this process used no CPU time meanwhile."""
+"""If a poll is late and this process used no CPU time since the last poll, at most this many
+polling periods are counted."""
 
 _SLEEP_SECONDS = 1.0
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
@@ -277,9 +278,9 @@ _IMPORTS = "<frozen importlib."
 class Standstill:
     """Measures how long one step has been running.
 
-    The polling thread can itself be late. If this process used CPU time meanwhile, the step blocked
-    all other threads (as C code can), and all of that time counts. If not, the whole process was
-    stopped or waited for a CPU, which is not the step's fault.
+    The polling thread can itself be late. If this process used CPU time since the last poll, the
+    step blocked all other threads (as C code can), and all of that CPU time counts. If not, the
+    whole process was stopped or waited for a CPU, which is not the step's fault.
 
     Args:
         period_seconds: Polling period.
@@ -300,7 +301,7 @@ class Standstill:
         self._looked_at, self._used, self.seconds = now, used, 0.0
 
     def check(self, now: float, used: float) -> None:
-        """Add the time since the last poll; the step is still running or has just ended."""
+        """Add the time since the last poll. The step is still running or has just ended."""
         late = max(self._longest, used - self._used)
         self.seconds += min(now - self._looked_at, late)
         self._looked_at, self._used = now, used
@@ -311,9 +312,9 @@ class Watchdog:
 
     Args:
         recorder: The crash recorder, which the steps sign.
-        say: Called with each report from the watchdog's thread, while the loop is blocked.
-        limit_seconds: Longer steps are reported; detection is certain from 1.5 times the limit on.
-        code: Folder of the code versions, which hold the user's own code.
+        say: Called in the watchdog's thread with each report, while the loop is blocked.
+        limit_seconds: Longer steps are reported. A step of 1.5 times the limit is always detected.
+        code: Folder of the code versions, in which the user's own code is.
     """
 
     def __init__(
@@ -344,13 +345,13 @@ class Watchdog:
         while True:
             word[1] = ASLEEP
             if word[0] == NO_OWNER:
-                # Poll at least once a second: a step between these two lines may have gone
+                # Poll at least once a second, because a step between these two lines may have gone
                 # unnoticed.
                 self._recorder.woken.acquire(timeout=_SLEEP_SECONDS)
             self._follow(word)
 
     def _follow(self, word: memoryview[int]) -> None:
-        """Poll until no step has run between two polls."""
+        """Poll until no step has run since the last poll."""
         limits = self._mark(word)
         limit = next(limits)
         while True:
@@ -369,13 +370,13 @@ class Watchdog:
             limit = next(limits)
 
     def _mark(self, word: memoryview[int]) -> Iterator[float]:
-        """Restart the measurement with the current step, or the next one."""
+        """Restart the measurement with the current or the next step."""
         self._standstill.begin(time.monotonic(), time.process_time())
         word[1] = MARKED
         return iter((*self._limits, float("inf")))
 
     def _name(self, word: memoryview[int], number: int) -> bool:
-        """Report where the step is; return ``False`` if it has just continued."""
+        """Report where the step is. Return ``False`` if the step has just ended or continued."""
         frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - what it is there for
         place, is_loading = place_of(frame, self._code)
         if word[1] != MARKED or word[0] != number:
@@ -396,7 +397,7 @@ class Watchdog:
 
 
 def announcer(nonce: bytes) -> Callable[[BlockedLoop], None]:
-    """Return a function that writes to the current target of descriptor 2, even if that changes."""
+    """Return a function that writes to the target that descriptor 2 has now, even if it changes."""
     descriptor = os.dup(2)
 
     def say(block: BlockedLoop) -> None:
@@ -408,8 +409,8 @@ def announcer(nonce: bytes) -> Callable[[BlockedLoop], None]:
 def place_of(frame: FrameType | None, code: str) -> tuple[str, bool]:
     """Return a thread's source location, and whether it is importing something.
 
-    The location is the innermost line of the user's own code, else of an installed package, else
-    the innermost line of all.
+    The location is the innermost line of the user's own code. If there is none, it is the innermost
+    line of an installed package, or else the innermost line of all.
 
     Args:
         frame: The innermost frame.

@@ -8,7 +8,7 @@ from types import FrameType, TracebackType
 __all__ = ("WITHHELD", "last_frame", "take_names", "withheld_variable_hint")
 
 WITHHELD = "AIOFLOW_CHILD_WITHHELD"
-"""The variable in which the daemon passes these names, without values."""
+"""The variable in which the daemon passes the withheld names, without their values."""
 
 _WHERE = ("<frozen os>", "/os.py")
 
@@ -22,7 +22,7 @@ def take_names() -> None:
 
 
 def withheld_variable_hint(problem: BaseException) -> str:
-    """Return how to pass on the withheld variable whose lookup failed; empty if none did."""
+    """Return how to pass on the withheld variable whose lookup raised ``problem``; else empty."""
     if not isinstance(problem, KeyError) or not _names or len(problem.args) != 1:
         return ""
     name = problem.args[0]
@@ -35,7 +35,7 @@ def withheld_variable_hint(problem: BaseException) -> str:
 
 
 def _is_lookup(trace: TracebackType | None) -> bool:
-    """Return whether ``os.environ`` has raised the exception."""
+    """Return whether ``os.environ`` raised the exception."""
     frame = last_frame(trace)
     return frame is not None and frame.f_code.co_filename.endswith(_WHERE)
 

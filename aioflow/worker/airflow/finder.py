@@ -1,4 +1,4 @@
-"""Provides ``import airflow...`` in a child, unless Airflow is installed."""
+"""The import finder that provides ``import airflow...`` in a child, unless Airflow is installed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,11 @@ def install() -> None:
 
 
 class _Finder:
-    """Must be the first finder: installed providers alone make ``airflow`` a namespace package."""
+    """The finder of the stand-in's modules.
+
+    It must be the first finder, because installed providers alone make ``airflow`` a namespace
+    package.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -106,7 +110,8 @@ class _Finder:
 def _refuse(fullname: str) -> importlib.machinery.ModuleSpec | None:
     """Report what to write instead of a module or a name that does not exist here.
 
-    ``from airflow.sdk import dag`` finally looks for a module ``airflow.sdk.dag``.
+    Missing names arrive here, too: ``from airflow.sdk import dag`` falls back to importing a module
+    ``airflow.sdk.dag``.
 
     Raises:
         AirflowImport: If an import is in progress; a mere check for existence gets ``None``.
@@ -166,7 +171,7 @@ def _root_spec() -> importlib.machinery.ModuleSpec | None:
 def _spec(name: str) -> importlib.machinery.ModuleSpec:
     # Duck-typed: ``importlib.abc.Loader`` takes as long to import as a DAG file.
     loader: Any = _Loader()
-    # Make each one a package: a missing name is then looked for here, as its submodule.
+    # Make each module a package: Python then asks this finder for a missing name, as its submodule.
     spec = importlib.machinery.ModuleSpec(name, loader, is_package=True)
     spec.origin = "aioflow"
     return spec

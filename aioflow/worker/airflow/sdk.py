@@ -1,6 +1,6 @@
-"""``airflow.sdk``, and the other modules of Airflow that triggers and operators import names from.
+"""``airflow.sdk``, and the other Airflow modules from which triggers and operators import names.
 
-The finder says which name belongs to which module.
+The finder defines which name belongs to which module.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class AirflowConfigException(Exception):
 
 
 class _Conf:
-    """Provides ``[operators] default_deferrable``; any other setting has the caller's fallback."""
+    """Provides ``[operators] default_deferrable``; returns the fallback for any other setting."""
 
     def get(self, section: str, key: str, fallback: Any = _REQUIRED, **options: Any) -> Any:
         """Return the fallback.
 
         Raises:
-            AirflowConfigException: If there is none.
+            AirflowConfigException: If no fallback was given.
         """
         if fallback is _REQUIRED:
             raise AirflowConfigException(f"section/key [{section}/{key}] not found in config")

@@ -47,7 +47,7 @@ def make_aware(value: dt.datetime, timezone: Any = None) -> dt.datetime:
     """Attach a time zone to a naive ``datetime``.
 
     Raises:
-        ValueError: If it has one.
+        ValueError: If it already has one.
     """
     if is_localized(value):
         raise ValueError(f"make_aware expects a naive datetime, got {value}")
@@ -55,10 +55,10 @@ def make_aware(value: dt.datetime, timezone: Any = None) -> dt.datetime:
 
 
 def make_naive(value: dt.datetime, timezone: Any = None) -> dt.datetime:
-    """Convert to a time zone and remove the zone.
+    """Convert an aware ``datetime`` to a time zone and remove the zone.
 
     Raises:
-        ValueError: If it has no zone.
+        ValueError: If the ``datetime`` has no time zone.
     """
     if is_naive(value):
         raise ValueError(f"make_naive expects an aware datetime, got {value}")
@@ -69,7 +69,7 @@ def parse(string: str, timezone: Any = None) -> dt.datetime:
     """Parse a timestamp in ISO 8601.
 
     Raises:
-        ValueError: If it has another format.
+        ValueError: If the text has another format.
     """
     value = dt.datetime.fromisoformat(string)
     return value if is_localized(value) else make_aware(value, timezone)

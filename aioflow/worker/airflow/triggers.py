@@ -31,8 +31,8 @@ __all__ = (
 class BaseTrigger(Trigger[Any]):
     """A trigger with its own ``__init__`` and ``serialize()``.
 
-    As in Airflow, it may set any attribute on itself; so ``since`` and ``last`` of aioflow's
-    triggers are disabled.
+    As in Airflow, a subclass may set any attribute on itself. So ``since`` and ``last`` of
+    aioflow's triggers are disabled.
 
     Attributes:
         task_instance: ``None``: the daemon's rows are not accessible.
@@ -71,10 +71,10 @@ class BaseTrigger(Trigger[Any]):
 
 
 class BaseEventTrigger(BaseTrigger):
-    """A trigger for events. Each one runs by itself: no stream is shared.
+    """A trigger for events. Each instance runs by itself: no stream is shared.
 
     Attributes:
-        asset_state_store: ``None``: there is none here.
+        asset_state_store: ``None``: aioflow has no such store.
     """
 
     asset_state_store: Any = None

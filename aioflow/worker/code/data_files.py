@@ -1,8 +1,9 @@
 """Detects the data files that a DAG file uses, from its source and during its import.
 
-Three signs are evaluated: expressions built on ``__file__``, plain strings that name a file or
-folder there, and paths opened or listed during the import. At run time a version's folder holds
-only its own files, so the files found here become part of the version; see ``catalog.data_files``.
+It evaluates three signs: expressions built on ``__file__``, plain strings that name a file or
+folder in the DAG folder, and paths opened or listed during the import. At run time a version's
+folder holds only its own files, so the files found here become part of the version; see
+``catalog.data_files``.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ _TEXT_ENDS = (
     "toml tsv txt xml yaml yml"
 )
 _SUFFIXES = frozenset(f".{end}" for end in _TEXT_ENDS.split())
-"""A string with such an ending may name a file that does not exist yet."""
+"""File name endings. A string with one of them may name a file that does not exist yet."""
 
 _SAME = frozenset({"abspath", "absolute", "fspath", "normpath", "realpath", "resolve", "str"})
-"""Functions and methods that return the path given to them."""
+"""Functions and methods that return the path passed to them."""
 
 _CLASSES = frozenset({"Path", "PosixPath", "PurePath", "PurePosixPath"})
 
@@ -58,14 +59,14 @@ def is_inside(path: str) -> bool:
 
 
 def patterns_of(value: object, folder: str) -> tuple[str, ...]:
-    """Return patterns as paths relative to the DAG folder.
+    """Return the declared patterns as paths relative to the DAG folder.
 
     Args:
         value: A string, or a list of strings.
-        folder: The folder to which the written patterns are relative.
+        folder: The folder to which the declared patterns are relative.
 
     Raises:
-        BadFiles: If they are not patterns of files in the DAG folder.
+        BadFiles: If the value is not a pattern, or list of patterns, of files in the DAG folder.
     """
     values = [value] if isinstance(value, str) else value
     if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
@@ -169,7 +170,8 @@ class Opened:
     """Records paths opened and listed in a folder by this process, from ``begin`` to ``end``.
 
     Attributes:
-        read: Files opened for reading, each with its stamp at that time; empty if it was missing.
+        read: Files opened for reading, each with its stamp at that time. The stamp is empty if the
+            file was missing.
         written: Files opened for writing.
         listed: Folders that were listed.
     """
@@ -235,10 +237,10 @@ def _stamp(path: str) -> tuple[int, ...]:
 
 
 class _Paths:
-    """Yields the expressions of a module that are paths, each as a whole, and its constants.
+    """Yields the constants of a module, and its path expressions, each as a whole.
 
     Args:
-        file: The module; like the paths, relative to the DAG folder.
+        file: Path of the module. It is relative to the DAG folder, as are the yielded paths.
     """
 
     def __init__(self, file: str, tree: ast.AST) -> None:
@@ -328,7 +330,7 @@ class _Paths:
 
 
 def _texts(nodes: list[ast.expr]) -> tuple[str, ...] | None:
-    """Return the values of string constants, or ``None`` if one is another expression."""
+    """Return the values of string constants, or ``None`` if any expression is not one."""
     values = tuple(node.value for node in nodes if isinstance(node, ast.Constant))
     texts = tuple(value for value in values if isinstance(value, str))
     return texts if len(texts) == len(nodes) else None

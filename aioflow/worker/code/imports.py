@@ -1,10 +1,10 @@
 """Local files that a module may import, and digests of the code that trigger classes depend on.
 
-An import inside a function runs when a task does. Its file must be part of the version all the
-same, so imports are read from the source. Imports by a computed name (``importlib.import_module``)
-are found only if they have already happened.
+An import inside a function runs only when a task runs. Its file must be part of the version, too,
+so imports are read from the source. Imports by a computed name (``importlib.import_module``) are
+found only if they have already happened.
 
-A parser detects changed triggers by their digests. A digest covers the class, all names of its
+The parser detects changed triggers by their digests. A digest covers the class, all names of its
 module that it uses directly or indirectly, the whole local modules imported by those names, and the
 data files named there. Names looked up as data (``globals()["f"]``) are not covered. If only the
 tasks of a DAG file were edited, the digests of its triggers do not change.
@@ -25,7 +25,7 @@ from aioflow.worker.code.data_files import UsedFiles
 __all__ = ("UNREADABLE", "Reach", "named_files", "reachable", "trigger_digests")
 
 UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
-"""Errors that keep a file from being read as Python; importing it will report them."""
+"""Errors that prevent reading a file as Python; importing the file will report them."""
 
 
 class Reach:
@@ -65,11 +65,11 @@ class Reach:
 
 
 def reachable(folder: Path, files: Iterable[str]) -> set[str]:
-    """Return these files and all files below ``folder`` reachable through their imports.
+    """Return ``files``, and all files below ``folder`` that are reachable through their imports.
 
     Args:
         folder: Where imports are resolved, like the first entry of ``sys.path``.
-        files: Relative to the folder, as are those returned.
+        files: Paths relative to the folder, as are the returned ones.
     """
     reach = Reach(folder)
     reach.add(files)
@@ -81,7 +81,7 @@ def _package(file: str) -> tuple[str, ...]:
 
 
 def named_files(folder: Path, tree: ast.AST, package: tuple[str, ...]) -> set[str]:
-    """Return the local files that the imports in a part of a module lead to directly.
+    """Return the local files to which the imports in a part of a module lead directly.
 
     Args:
         package: The folders that contain the module.
@@ -97,7 +97,7 @@ def _tree(path: Path) -> ast.AST:
 
 
 def _imports(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the modules named in imports; some may be names inside modules."""
+    """Yield the modules named in imports; some of them may be names inside modules."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -145,7 +145,7 @@ _STAR = "*"
 def trigger_digests(folder: Path) -> dict[str, str]:
     """Return a digest for each trigger class of this process that is defined in a folder.
 
-    Keyed by class path. A class inside a function has no digest, and cannot run either.
+    The keys are class paths. A class inside a function has no digest, and cannot run as a trigger.
     """
     modules: dict[str, _Module | None] = {}
     found: dict[str, str] = {}

@@ -1,7 +1,8 @@
 """Detects changes to installed packages while a process runs code from them.
 
-A process keeps a module as it was imported. After an upgrade it would run old code beside newer
-processes; after an installation it may not find a module that the others do.
+A process keeps each module as it was when it was imported. After an upgrade, it would run old code
+while newer processes run new code. After an installation, it may not find a module that newer
+processes find.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _GONE = (0, 0)
 
 
 class _Change(NamedTuple):
-    """A changed package, and when part of it was last written."""
+    """A changed package, and the time at which part of it was last written."""
 
     name: str
     written_ns: int
@@ -42,16 +43,17 @@ class _Change(NamedTuple):
 class InstalledPackages:
     """Compares installed packages with their state at the start of this process or at import.
 
-    Checks the files of imported modules and the metadata of distributions. Version folders never
-    change, and the standard library is not checked. Neither is aioflow: the children of a daemon of
-    the old release must not run the new one, so after an upgrade of aioflow no change is reported.
+    Checks the files of imported modules and the metadata of distributions. Version folders, which
+    never change, and the standard library are not checked. aioflow is not checked either, because
+    the children of a daemon of the old release must not run the new one: after an upgrade of
+    aioflow, no change is reported.
 
     Args:
         code: Folder of the code versions.
         wall_ns: Returns the time, in nanoseconds since 1970.
 
     Attributes:
-        changed: Name of a module or distribution that changed; empty until one did, then final.
+        changed: Name of the first module or distribution found to have changed; empty before that.
     """
 
     def __init__(self, code: str, wall_ns: Callable[[], int] = time.time_ns) -> None:
@@ -68,7 +70,7 @@ class InstalledPackages:
         self._unsettled = ""
 
     def watch(self) -> None:
-        """Check in a background thread until a change was found."""
+        """Check in a background thread until a change is found."""
         threading.Thread(target=self._watch, name="aioflow-packages", daemon=True).start()
 
     def _watch(self) -> None:
@@ -83,18 +85,19 @@ class InstalledPackages:
         return self.changed
 
     def check(self) -> str:
-        """Check, and return ``changed``; it is set once the installation seems to be finished."""
+        """Check, and return ``changed``, which is set when the installation seems finished."""
         with self._guard:
             self._check()
         return self.changed
 
     def check_again(self, failed_at: float) -> str:
-        """Check after a failure that a change may explain, and return ``changed``.
+        """Check after a failure that a changed package may explain, and return ``changed``.
 
-        An unfinished installation counts, too.
+        A package counts as changed even if its installation is unfinished.
 
         Args:
-            failed_at: Monotonic time of the failure. A later check is not repeated.
+            failed_at: Monotonic time of the failure. If a check has run since then, no other is
+                made.
         """
         with self._guard:
             if self._looked_at < failed_at:
@@ -107,7 +110,8 @@ class InstalledPackages:
         self._note_imports()
         change = None if self.changed or self._is_upgraded else self._find()
         self._unsettled = "" if change is None else change.name
-        # A timestamp in the future tells nothing.
+        # A timestamp in the future does not tell whether the installation is finished: report the
+        # change.
         if change and not 0 <= self._wall_ns() - change.written_ns < SETTLE_SECONDS * 1e9:
             self.changed = change.name
 
@@ -130,7 +134,7 @@ class InstalledPackages:
         return path if in_place or not path.startswith(_STDLIB) else ""
 
     def _find(self) -> _Change | None:
-        """Return a change: preferably of a distribution, whose name users know."""
+        """Return a change; if possible that of a distribution, because users know its name."""
         distributions = self._changed_distributions()
         if any(name.startswith(_OWN_DISTRIBUTION) for name in distributions):
             self._is_upgraded = True

@@ -283,12 +283,12 @@ class Code:
         self._registered: list[DAG] = []
 
     def dag(self, file: str, dag_id: str) -> DAG:
-        """Return a DAG of the version, described, so that its nodes have their specs.
+        """Return a DAG of the version whose nodes all have their specs.
 
         Raises:
             CodeMissing: If the file is missing.
-            DagError: If the file does not define the DAG, or a task of it, in this process,
-                although it did so in the parser.
+            DagError: If the file, when imported in this process, does not define the DAG or one of
+                its tasks, although it did so in the parser.
         """
         dags = self._dags.get(file)
         if dags is None:
@@ -341,7 +341,8 @@ class CodeCache:
 
     Args:
         folder: Folder of all versions.
-        exclusive: Serve a single version for the life of the process, under plain module names.
+        exclusive: Whether the process serves a single version for its whole life. Its modules then
+            have plain names.
     """
 
     def __init__(self, folder: Path, *, exclusive: bool) -> None:
@@ -370,7 +371,7 @@ class CodeCache:
         return code
 
     def put_back(self, in_use: Callable[[], Collection[str]]) -> list[str]:
-        """Unload unused versions if more than ``_VERSIONS_LIMIT`` are loaded, the oldest first.
+        """If more than ``_VERSIONS_LIMIT`` versions are loaded, unload unused ones, oldest first.
 
         Returns:
             The unloaded versions.

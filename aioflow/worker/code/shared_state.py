@@ -1,10 +1,10 @@
 """Detects changes by a DAG file to state that all code of a process shares.
 
 A DAG file that replaces ``json.dumps`` or ``time.sleep`` does so for every DAG that runs in the
-same process. This is detected in the parser, where it does no harm. A file that changes some
-modules of Python or any of aioflow is rejected. A file that changes other modules or state of the
-process gets worker processes of its own: environment, working directory, umask, limits, signal
-handlers, and defaults of the standard library.
+same process. This is detected in the parser, where it does no harm. A file that changes certain
+modules of Python, or any module of aioflow, is rejected. A file that changes other modules, or the
+state of the process, gets worker processes of its own. The state consists of environment, working
+directory, umask, limits, signal handlers, and defaults of the standard library.
 
 Already loaded modules are compared with their earlier state. A module first imported by the file
 is compared with its state after its import, which the loaders of this process report. A package
@@ -14,9 +14,9 @@ counts only if it was a function or a class: other private names are caches, whi
 themselves.
 
 A forked process copies each memory page that it writes to, and reading an object writes its
-reference count. Comparing the values of some ten thousand names would be the most expensive part
-of a parser's work. CPython up to 3.12 counts the changes of each dict itself (PEP 509), which
-tells what dicts may have changed without touching the others.
+reference count. So comparing the values of some ten thousand names would be the most expensive
+part of a parser's work. CPython up to 3.12 counts the changes of each dict (PEP 509). The counters
+show which dicts may have changed, and the other dicts need not be read.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ __all__ = (
 _COUNTER_OFFSET = 24
 """Offset of the counter: after the reference count, the type, and the length."""
 
-# References from before any DAG file is imported, which could replace the originals.
+# Saved before any DAG file is imported, because a DAG file could replace the originals.
 _enumerate, _map, _range, _at_address = enumerate, map, range, ctypes.c_uint64.from_address
 _setattr, _type, _vars = setattr, type, vars
 
@@ -79,7 +79,7 @@ _HAS_COUNTS = _has_counts()
 
 
 class DictCounts:
-    """The change counters of some dicts at the time of creation. The caller keeps the dicts alive.
+    """The change counters of dicts at the time of creation. The caller keeps the dicts alive.
 
     Args:
         scopes: Dicts, or views of the dicts of classes.
@@ -119,22 +119,22 @@ _WATCHED = (
     "time",
 )
 _INNER = frozenset({"__build_class__", "__import__"})
-"""Names of Python's modules with an underscore that are watched; Python itself changes others in
-a fork."""
+"""Names of Python's modules that begin with an underscore and are watched. Python itself changes
+other such names in a fork."""
 
 _HOOK = "excepthook"
-"""Name in ``threading`` that is meant to be replaced."""
+"""A name in ``threading`` that is meant to be replaced, and is not watched."""
 
 _OURS = "aioflow"
 _NOTHING = object()
 _SHOWN = 5
 
 _PLAIN = frozenset({bool, bytes, float, int, str, tuple})
-"""Types whose equal values count as unchanged: ``time.tzset()`` creates them again."""
+"""Types of which an equal value counts as unchanged: ``time.tzset()`` creates equal values."""
 
 
 class SharedState:
-    """The names of some modules of Python and of all of aioflow at the time of creation.
+    """The values of names in some modules of Python and in all of aioflow at the time of creation.
 
     Names added to a module harm no other code, so only existing names are compared.
     """
@@ -167,13 +167,13 @@ class SharedState:
 
 
 def shown(changed: list[str]) -> str:
-    """Return the first few of these names as text."""
+    """Return the first few of the changed names as text, and the number of the rest."""
     more = len(changed) - _SHOWN
     return ", ".join(changed[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def is_same(value: object, now: object) -> bool:
-    """Return whether a name is unchanged; for texts and numbers an equal value suffices."""
+    """Return whether a name has its old value; for texts and numbers an equal value suffices."""
     if value is now:
         return True
     kind = _type(value)
@@ -189,9 +189,10 @@ def _shared_names(scope: Mapping[str, object], where: str) -> list[tuple[str, ob
 
 
 def _is_shared_name(name: str, value: object, where: str) -> bool:
-    """Return whether a name is watched: each one costs time for every file.
+    """Return whether a name is watched. Each watched name costs time for every file.
 
-    In Python's modules those are the public names, in aioflow's everything they define.
+    In Python's modules and in ``aioflow`` itself, public names are watched. In aioflow's other
+    modules, everything that they define is watched.
     """
     if name == _HOOK:
         return False
@@ -223,7 +224,7 @@ _CALLED = (
     type,
 )
 _FILLED = frozenset({"tempfile.tempdir"})
-"""Public names that Python itself fills on first use, as it does all names of ``mimetypes``."""
+"""Public names that Python itself fills on first use. It fills all names of ``mimetypes``, too."""
 
 _FILLED_MODULES = frozenset({"__main__", "mimetypes"})
 
@@ -312,11 +313,11 @@ class ModuleState:
     # ── called by loaders ─────────────────────────────────────────────────────────────────
 
     def enter(self, path: str) -> bool:
-        """Note that a module is executed next. Return whether ``leave`` must be called then."""
+        """Note that a module will be executed now. Return whether to call ``leave`` afterwards."""
         if path.startswith(self._folder):
             return False
         if self._depth == 0 and self._fresh:
-            # Replacements up to here were made by the file, later ones perhaps by this import.
+            # The file made the replacements up to here; this import may make later ones.
             for scopes in self._fresh.values():
                 for scope in scopes:
                     self._replaced += scope.replaced()
@@ -422,7 +423,7 @@ class ProcessState:
         self._values = {name: read() for name, read in _PROBES.items()}
 
     def changes(self) -> list[str]:
-        """Return the changes since creation, as texts that follow "importing the file"."""
+        """Return the changes since creation, as texts to be appended to "importing the file"."""
         now, before = dict(os.environ), self._environment
         put = [name for name, value in now.items() if before.get(name) != value]
         gone = [name for name in before if name not in now]
@@ -500,7 +501,7 @@ def _root_logger() -> tuple[object, ...]:
 
 
 def _loop_policy() -> int:
-    """Identify a custom event loop policy; 0 for asyncio's own, which is created on first use."""
+    """Return an id of a custom event loop policy; 0 for asyncio's, which is created lazily."""
     policy = getattr(events, "_event_loop_policy", None)
     is_usual = policy is None or type(policy).__module__.startswith(_OWN_POLICIES)
     return 0 if is_usual else id(policy)
@@ -528,4 +529,4 @@ _PROBES: Mapping[str, Callable[[], object]] = {
         _decimal_settings(context) for context in (decimal.BasicContext, decimal.ExtendedContext)
     ],
 }
-"""Reads the current value of each kind of state, by its name in the reasons."""
+"""For each kind of state: its name in the reasons, and a function that reads its value."""

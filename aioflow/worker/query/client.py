@@ -1,9 +1,9 @@
 """Sends queries to the daemon: for user code, for endings of runs, and for result pages.
 
 All waiters in a child share one continuing query for the endings of any number of runs. Each
-awaited run costs its waiter's key and a number. All requests of one loop iteration are sent in few
-messages, and so are the replies. The result pages that a try reads are fetched before its body
-begins.
+awaited run takes memory for its waiter's key and a number. All requests of one loop iteration are
+sent in few messages, and so are the replies. The result pages that a try reads are fetched before
+its body begins.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class RunCompletionQueries:
     """Queries how runs end.
 
     Args:
-        on_ended: Called once per request, unless that is forgotten before.
+        on_ended: Called once per request, unless ``forget`` cancels the request first.
     """
 
     __slots__ = (
@@ -104,7 +104,7 @@ class RunCompletionQueries:
 
         Args:
             of: Key of the waiter, passed to ``on_ended``. A key requested twice is notified twice.
-            target: The run on whose behalf it queries, the DAG, and a task of it or ``None``.
+            target: The run on whose behalf to query, the DAG, and one of its tasks or ``None``.
             task_index: The position and ``map_index`` of the waiting task.
 
         Raises:
@@ -134,7 +134,7 @@ class RunCompletionQueries:
         self._send_soon()
 
     def _numbers_of(self, of: Hashable) -> tuple[int, ...]:
-        """Return its numbers, possibly mixed with those of another key with the same digest."""
+        """Return a waiter's numbers, possibly mixed with those of a key with the same digest."""
         known = self._numbers.get(of)
         if known is None:
             return ()
@@ -188,7 +188,7 @@ class RunCompletionQueries:
         try:
             self._on_ended(of, outcome)
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
-            print_traceback(exc)  # the others must still be notified
+            print_traceback(exc)  # other waiters must still be notified
 
 
 class SingleRunQueries:
@@ -210,7 +210,7 @@ class SingleRunQueries:
         """Return how a run ended. There is no timeout; see ``RunCompletionQueries.request``.
 
         Raises:
-            TaskError: If that will never be known.
+            TaskError: If the ending will never be known.
             Unserializable: If the request cannot be encoded.
         """
         ending: asyncio.Future[RunEnding] = asyncio.get_running_loop().create_future()
@@ -260,7 +260,7 @@ class QueryChannels:
 
 
 class QueryClient:
-    """Queries on behalf of one task. The daemon answers only what the task's run may know.
+    """Queries on behalf of one task. The daemon answers only what that task's run may read.
 
     Implements ``aioflow.author.client.QuerySender``.
     """
@@ -362,7 +362,7 @@ class TriggerQueryClient(QueryClient):
     def follow_events(
         self, name: str, tell: Callable[[Hashable, NamedEvent | AioflowError], None]
     ) -> EventFollower:
-        # Not on behalf of the first trigger alone: others still wait after that one is removed.
+        # Not on behalf of the first trigger alone: other triggers still wait after its removal.
         of = watching.get() or current_coroutine.get()
         return EventFollower(
             self._channels.events, name, lambda: getattr(of, "run_no", NO_RUN), tell
@@ -411,7 +411,7 @@ def _timestamp_or_none(moment: datetime | None) -> Timestamp | None:
 
 
 FetchPage: TypeAlias = Callable[[int, int, int], Awaitable[ResultsPage]]
-"""Returns the page of results for ``(run_no, position, after)``."""
+"""Fetches the page of results for ``(run_no, position, after)``."""
 
 
 async def fetch_page(reports: ReportBuffer, run_no: int, position: int, after: int) -> ResultsPage:
@@ -427,7 +427,7 @@ async def fetch_page(reports: ReportBuffer, run_no: int, position: int, after: i
 async def fetch_pages_ahead(
     run: KnownRun, node: Node, start: StartTask, fetch: FetchPage
 ) -> PagesOfRun:
-    """Fetch all pages of parents in advance: reading a sequence on the event loop cannot wait."""
+    """Fetch all pages of the parents' results: reading a sequence must not block the loop."""
     if not (start.is_closing or run.asks_for_results(node)):
         return no_page
     pages: dict[tuple[int, int], ResultsPage] = {}
@@ -446,7 +446,7 @@ async def fetch_pages_ahead(
 
 
 def no_page(run_no: int, position: int, after: int) -> ResultsPage:
-    """Return no page: for a try that needs no results of others.
+    """Raise, because this try needs no results of other tasks. Stands in for a page reader.
 
     Raises:
         LookupError: Always.

@@ -1,7 +1,6 @@
 """Queries that a child may send to the daemon: the bodies of ``Query`` and ``Reply``.
 
-A child can read the data of its own run, the endings of other runs, and named events; nothing
-else.
+A child can read only the data of its own run, the endings of other runs, and named events.
 """
 
 from __future__ import annotations
@@ -49,10 +48,11 @@ class ResultsWanted(msgspec.Struct, frozen=True, array_like=True):
     """``Query.kind == "results"``: results of a parent in the run, or stream items of a task.
 
     Attributes:
-        position: The parent; or the complement of a ``task_no`` for the stream items of that task,
-            which the page contains as if they were results of its children.
-        after: Only map indexes above this one; -2 for the beginning (unmapped is -1). A value
-            returned by ``only`` selects one child.
+        position: Position of the parent. For stream items, the bitwise complement of the
+            ``task_no`` of the task; the page contains the items as if they were results of its
+            children.
+        after: Only map indexes above this one are returned. -2 starts at the beginning, because the
+            result of an unmapped task has index -1. A value returned by ``only`` selects one child.
     """
 
     position: int
@@ -68,19 +68,19 @@ def only(map_index: int) -> int:
 
 
 def asked_alone(after: int) -> int:
-    """Return the only child selected by ``after``; -1 if it selects none."""
+    """Return the map index of the only child that ``after`` selects; -1 if it selects none."""
     return _ONLY - after if after <= _ONLY else -1
 
 
 class ResultsPage(msgspec.Struct, frozen=True, array_like=True):
-    """At most ``PAGE_ITEMS`` children in map order, at most about ``PAGE_BYTES``.
+    """A page of at most ``PAGE_ITEMS`` children in map order, and at most about ``PAGE_BYTES``.
 
     Attributes:
-        width: Of the parent's expansion; -1 if it was not expanded.
-        items: ``(map_index, task_no, start_no, body)`` of each that succeeded. ``body`` is
-            ``None`` and ``start_no`` 0 for a ``None`` result; ``body`` ``None`` with a
-            ``start_no`` refers to the result file of that execution.
-        failed: ``(map_index, state, failure)`` of each that ended in another state.
+        width: Number of children of the parent; -1 if it was not expanded.
+        items: ``(map_index, task_no, start_no, body)`` of each child that succeeded. For a ``None``
+            result, ``body`` is ``None`` and ``start_no`` 0. If only ``body`` is ``None``, the
+            result is in the file of the execution ``start_no``.
+        failed: ``(map_index, state, failure)`` of each child that ended in another state.
         last: The highest map index that this page covers; continue with ``after=last``.
         more: Whether there is another page.
     """
@@ -96,7 +96,7 @@ class RecordsWanted(msgspec.Struct, frozen=True, array_like=True):
     """``Query.kind == "records"``: the durable calls of a task of the run.
 
     Attributes:
-        after: Only ordinals above this one; -1 for the beginning.
+        after: Only ordinals above this one are returned; -1 starts at the beginning.
     """
 
     task_no: int
@@ -114,17 +114,17 @@ class RecordItem(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RecordsPage(msgspec.Struct, frozen=True, array_like=True):
-    """Calls in order, at most about ``PAGE_BYTES``; ``more`` says whether others follow."""
+    """Calls in order, at most about ``PAGE_BYTES``; ``more`` says whether further calls follow."""
 
     items: list[RecordItem]
     more: bool
 
 
 class EventsWanted(msgspec.Struct, frozen=True, array_like=True):
-    """``Query.kind == "events"``: the events of a name, answered when there is at least one.
+    """``Query.kind == "events"``: the events with a name; answered once there is at least one.
 
     Attributes:
-        after: Only events with a higher number.
+        after: Only events with a higher number are returned.
         until: If set, answer immediately with the events up to this number.
     """
 
@@ -174,8 +174,8 @@ class RunWanted(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         number: Its number within the query, used in ``RunEnded``.
-        run_id: Selects this run. If ``None``, ``logical_date`` selects the run; if that is
-            ``None`` too, the first run of the DAG that ends at or after ``since``.
+        run_id: Selects this run. If it is ``None``, ``logical_date`` selects the run. If both are
+            ``None``, the first run of the DAG that ends at or after ``since`` is selected.
         position: Position and ``map_index`` of the waiting task, to show which task waits for what.
     """
 
@@ -188,15 +188,16 @@ class RunWanted(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RunsWanted(msgspec.Struct, frozen=True, array_like=True):
-    """``Query.kind == "runs"``: how runs end, or one task in each of them.
+    """``Query.kind == "runs"``: how runs of a DAG end, or how one task ends in each of them.
 
-    The query continues: sent again under the same number, it covers further runs too. When a run
-    or task reaches a final state, a ``Reply`` reports it, whose body is a list of ``RunEnded``.
+    The query continues: if it is sent again under the same number, further runs are added to it.
+    When a run or task reaches a final state, a ``Reply`` reports that. Its body is a list of
+    ``RunEnded``.
 
     Attributes:
         task_id: Wait for this task instead of the whole run; a mapped task ends with its last
             child.
-        runs: At most ``PAGE_ITEMS``.
+        runs: The requested runs, at most ``PAGE_ITEMS``.
     """
 
     dag_id: str
@@ -205,11 +206,11 @@ class RunsWanted(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RunEnding(msgspec.Struct, frozen=True, array_like=True):
-    """How the run or task ended.
+    """How a run or task ended.
 
     Attributes:
         state: Its label, such as ``success``.
-        result: msgpack of the task's result, if a task was asked for and has a small one.
+        result: msgpack of the task's result, if a task was requested and its result is small.
     """
 
     run_id: str
@@ -244,7 +245,7 @@ def refused(kind: str, body: bytes, why: str) -> bytes:
 
 
 def check_name(what: str, text: object) -> None:
-    """Reject a text that cannot be any name, because no database could be searched for it.
+    """Reject a text that cannot be a name, and that a database could not even search for.
 
     Args:
         what: What the name denotes, for the error message.

@@ -1,10 +1,10 @@
 """Named events in a child: one subscription per name, shared by all its listeners.
 
-A subscription queries the daemon for events after its last one; the reply comes when there are
+A subscription queries the daemon for events after its last one; the reply arrives when there are
 some. A listener that joins with a lower position catches up first, together with all other late
-listeners, and then receives events with the rest. No asyncio task is involved: a callback
-processes the reply and wakes each listener that gets an event. A listener that needs only the
-first event is not a coroutine either, see ``EventFollower``.
+listeners, and then receives events with the rest. No asyncio task is needed: a callback processes
+the reply and wakes each listener that gets an event. A listener that needs only its first event
+needs no coroutine, see ``EventFollower``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from aioflow.worker.shared_host import ReportBuffer
 __all__ = ("QUEUE_LIMIT", "EventFollower", "Listener", "Subscription", "Subscriptions")
 
 QUEUE_LIMIT = 64
-"""Events buffered for a slow listener; at this limit it is left out until it has consumed them."""
+"""Maximum events buffered for a slow listener. At this limit, the listener is left out of delivery
+until it has consumed them."""
 
 
 class Subscriptions:
@@ -68,7 +69,7 @@ class Subscriptions:
 
         Raises:
             Unserializable: If the name or the position is invalid. The listener is not registered,
-                and the others are not affected.
+                and other listeners are not affected.
         """
         check_name("name", name)
         check_number("after", listener.position)
@@ -96,7 +97,7 @@ class Listener:
     """A consumer of the events of a name.
 
     Attributes:
-        run_no: Returns the run on whose behalf it queries at the moment.
+        run_no: Returns the run on whose behalf to query now.
         key: Key of the events it wants; ``None`` for all.
         position: The number up to which it has received all events.
     """
@@ -109,7 +110,7 @@ class Listener:
         self.position = position
 
     def on_event(self, item: EventItem) -> bool:
-        """Receive an event. Return whether it accepts more."""
+        """Receive an event. Return whether the listener accepts more."""
         raise NotImplementedError
 
     def fail(self, error: str) -> None:
@@ -122,7 +123,7 @@ class _Queue(Listener):
 
     Attributes:
         events: Events not yet consumed.
-        is_left_out: Its buffer is full; it joins again when the buffer is empty.
+        is_left_out: Whether it left because its buffer was full; it joins again when that is empty.
     """
 
     __slots__ = ("_woken", "error", "events", "is_left_out")
@@ -162,12 +163,12 @@ class _Queue(Listener):
 
 
 class EventFollower:
-    """Waits for the first event of a name for each of many waiters, which are only data.
+    """Waits for the first event of a name on behalf of many waiters, which need no coroutines.
 
     Implements ``aioflow.author.client.EventFollower``.
 
     Args:
-        run_no: Returns the run on whose behalf it queries at the moment.
+        run_no: Returns the run on whose behalf to query now.
         tell: Called once per waiter, with the event or an error.
     """
 
@@ -197,7 +198,7 @@ class EventFollower:
             self._subscriptions.unsubscribe(self._name, listener)
 
     def found(self, of: Hashable, item: EventItem) -> None:
-        """Deliver an event. It is decoded once for consecutive waiters."""
+        """Deliver an event to a waiter. Decode it only once if consecutive waiters get it."""
         if of not in self._listeners:
             return  # a callback for an earlier waiter removed this one
         if self._last is None or self._last[0] is not item:
@@ -210,7 +211,7 @@ class EventFollower:
         self._notify(of, self._last[1])
 
     def failed(self, of: Hashable, error: str) -> None:
-        """Deliver an error."""
+        """Deliver an error to a waiter."""
         if of in self._listeners:
             self.forget(of)
             self._notify(of, TaskError(error))
@@ -274,7 +275,7 @@ class _Audience:
             del self._by_key[listener.key]
 
     def deliver(self, item: EventItem) -> None:
-        """Deliver an event to the listeners of its key whose position is before it."""
+        """Deliver an event to the listeners of its key that have not received it yet."""
         keys = (None,) if item.key is None else (None, item.key)
         for listener in [one for key in keys for one in self._of(key)]:
             if item.event_no <= listener.position:
@@ -305,12 +306,12 @@ class Subscription:
         self._reading: int | None = None
 
     def join(self, listener: Listener) -> None:
-        """Deliver all events after the listener's position to it."""
+        """Register a listener, and deliver to it all events after its position."""
         if self._waiting is None and not (self._present or self._late or self._latest):
             self._tip = listener.position
         elif self._known < self._tip and listener.position < self._tip:
-            # The tip is only what an earlier listener claimed: no event up to it is known, and
-            # one may not exist for years. Start from the lower position.
+            # An earlier listener claimed the tip without proof: no event up to it is known, and
+            # none may exist for years. Start from the lower position.
             self._tip = max(listener.position, self._known)
             self._query_again_soon()
         if listener.position >= self._tip:
@@ -321,7 +322,7 @@ class Subscription:
             self._read_missed()
 
     def leave(self, listener: Listener) -> None:
-        """Remove a listener; with the last one, withdraw the query."""
+        """Remove a listener. If no listener is left, withdraw the query."""
         self._present.discard(listener)
         self._late.discard(listener)
         self._latest.pop(listener, None)
@@ -342,7 +343,7 @@ class Subscription:
             self._waiting = self._query(wanted, self._present, self._handle_new)
 
     def _query_again_soon(self) -> None:
-        """Query again from the lowered tip, once for all listeners that join in this iteration."""
+        """Query once from the lowered tip for all listeners that join in this loop iteration."""
         if self._waiting is not None:
             self._reports.cancel_query(self._waiting)  # its reply would skip the events in between
             self._waiting = None
@@ -365,7 +366,7 @@ class Subscription:
     # ── missed events ───────────────────────────────────────────────────────────────────
 
     def _read_missed(self) -> None:
-        """Query for the events that late listeners missed, from the lowest position on."""
+        """Query for the events that late listeners missed, starting at the lowest position."""
         if self._reading is not None:
             return
         for listener in self._latest:

@@ -21,7 +21,7 @@ __all__ = (
 )
 
 masks = Masks()
-"""Masks of this process: values once received are masked in all failures it reports."""
+"""Masks of this process. Once a value is received, it is masked in all failures it reports."""
 
 
 def encoded_query(position: int, names: tuple[tuple[ValueKind, str], ...]) -> bytes:

@@ -1,9 +1,9 @@
 """Resolves the arguments of a try from the DAG file, the run, and results of its parents.
 
-A run is known to this process from its command on, and its DAG once a try of it has started.
-Templates in the arguments of operators are rendered only here, where user code runs. Only strings
-written in the DAG file are templates. A parent's result or the conf of a run is a value: braces in
-it have no meaning.
+A process knows a run once it has received the command for it, and the run's DAG once a try of the
+run has started. Templates in the arguments of operators are rendered only here, where user code
+runs. Only strings written in the DAG file are templates. The result of a parent and the conf of a
+run are values: braces in them have no meaning.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ __all__ = (
 
 
 def template_renderer(run: RunContext) -> Callable[[Any], Any]:
-    """Return a function that renders strings, also in lists, tuples and dicts, for one try."""
+    """Return a function that renders strings for one try, also inside lists, tuples and dicts."""
 
     def render(value: Any) -> Any:
         match value:
@@ -91,7 +91,7 @@ class BadArgument(Exception):
 
 
 class KnownRun:
-    """A run in this process: its start data and its DAG."""
+    """A run known to this process: its start data and its DAG."""
 
     __slots__ = ("_asking", "_context", "dag", "info")
 
@@ -104,7 +104,8 @@ class KnownRun:
     def asks_for_results(self, node: Node) -> bool:
         """Return whether a try of this task may need results other than its own mapped item.
 
-        If not, the search for results to fetch is skipped, as for most children of a fan-out.
+        If not, the caller need not search for results to fetch. Most children of a fan-out need
+        none.
         """
         asks = self._asking.get(node.position)
         if asks is None:
@@ -149,10 +150,10 @@ class KnownRun:
 
 
 def data_interval(dag: DAG, info: RunInfo) -> tuple[Timestamp, Timestamp] | None:
-    """Return the data interval of a run, which ends at its last fire time.
+    """Return the data interval of a run, which ends at the last fire time up to the run.
 
     ``None`` means a point in time: the DAG uses no intervals, or has fewer than two fire times up
-    to the run. A manual run covers the last whole interval.
+    to the run. For a manual run, the interval is the last complete one.
     """
     if dag.data_interval == "fire_time":
         return None
@@ -197,7 +198,7 @@ def wanted_parents(run: KnownRun, node: Node, start: StartTask) -> list[int]:
 
 
 def is_along(node: Node, position: int) -> bool:
-    """Return whether a parent is in the task's mapped group, and so gives results per child."""
+    """Return whether a parent is in the task's mapped group, so that its results are per child."""
     mapped = spec_of(node).mapped
     return mapped is not None and position in mapped.along
 
@@ -239,7 +240,7 @@ def _looks_back(node: Node, start: StartTask) -> Iterator[FromRound]:
 
 
 def _asked_for(run: KnownRun, position: int) -> int:
-    """Return the query position of a parent's results; for a stream, of its items."""
+    """Return the query position of a parent's results, or of its items if it streams."""
     is_stream = spec_of(run.dag.nodes[position]).streams
     return ~(run.info.first_task_no + position) if is_stream else position
 
@@ -256,7 +257,7 @@ def streamed_from(run: KnownRun, node: Node, start: StartTask) -> int | None:
 
 
 def _bindings(value: object, start: StartTask) -> Iterator[object]:
-    """Yield the bindings for this execution; a first iteration uses the initial values instead."""
+    """Yield the bindings of this execution; a first loop iteration has those of initial values."""
     for part in _parts(value):
         if isinstance(part, FromRound) and start.map_index <= 0:
             yield from _bindings(part.first, start)
@@ -283,7 +284,7 @@ class Arguments:
     """Resolves the bindings of one try.
 
     Args:
-        pages: Fetches results of a parent; called only for those of ``wanted_parents``.
+        pages: Fetches results of a parent; called only for the parents in ``wanted_parents``.
         results: Folder of the large results.
 
     Raises:
@@ -311,8 +312,8 @@ class Arguments:
         """Return every argument of the task by name.
 
         Raises:
-            BadArgument: If one is unavailable: a missing key in a result, a list item that no
-                longer exists, a result that does not fit the annotation.
+            BadArgument: If an argument is unavailable because a result lacks a key, a list item no
+                longer exists, or a result does not fit the annotation.
             BaseException: Whatever a function given to ``map`` raises.
         """
         values: dict[str, Any] = {}
@@ -492,14 +493,14 @@ def _item_annotation(annotation: Any) -> Any:
 
 
 class RunUnknown(Exception):
-    """A start command arrived for a run that this process does not know or has forgotten."""
+    """A start command arrived for a run that was never added to this process, or was dropped."""
 
     def __init__(self, run_no: int) -> None:
         super().__init__(f"this process does not know run {run_no}")
 
 
 class Runs:
-    """Written by one thread with ``tell`` and ``forget``, read by another."""
+    """The runs known to this process. One thread calls ``add`` and ``forget``, another reads."""
 
     def __init__(self, code_cache: CodeCache) -> None:
         self._code_cache = code_cache
@@ -507,7 +508,7 @@ class Runs:
         self._known: dict[int, KnownRun] = {}
 
     def add(self, info: RunInfo) -> None:
-        """Add a run; its code is loaded with its first try."""
+        """Add a run. Its code is loaded when its first try starts."""
         self._infos[info.run_no] = info
 
     def forget(self, run_no: int) -> None:
@@ -519,13 +520,13 @@ class Runs:
         """Return the run of a try. The first call imports the DAG file, which is user code.
 
         Raises:
-            RunUnknown: If ``tell`` was not called for the run.
-            CodeMissing: If its version is not on this machine.
+            RunUnknown: If ``add`` was not called for the run.
+            CodeMissing: If the code version of the run is not on this machine.
         """
         return self.known(start.run_no)
 
     def known(self, run_no: int) -> KnownRun:
-        """See ``of``."""
+        """Return a run by its number; see ``of``."""
         known = self._known.get(run_no)
         if known is not None:
             return known

@@ -1,8 +1,8 @@
 """The body of one try: the function or method to call, with its arguments, and its span.
 
 The span is the current trace context of the body, so that user spans become its children. In a
-process that runs one try at a time the variable ``TRACEPARENT`` is set, which subprocesses
-inherit. In addition, the OpenTelemetry context is set if that package is installed.
+process that runs one try at a time, the environment variable ``TRACEPARENT`` is set, and
+subprocesses inherit it. If the OpenTelemetry package is installed, its context is set, too.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ __all__ = (
 )
 
 PagesOfRun: TypeAlias = Callable[[int, int, int], ResultsPage]
-"""Returns the page of results for ``(run_no, position, after)``."""
+"""Fetches the page of results for ``(run_no, position, after)``."""
 
 
 class Body(msgspec.Struct, frozen=True):
-    """A call to make.
+    """The call that a try makes.
 
     Attributes:
         operator: The operator instance, if the task is an operator.
-        is_check: A poke of a sensor; its return value says whether the condition is met.
-        label: The label of a mapped child, if it has one.
+        is_check: Whether it is a poke of a sensor, whose return value says if the condition is met.
+        label: The label of the mapped child, if it has one.
     """
 
     call: Callable[[], Any]
@@ -92,7 +92,7 @@ def body_of_try(
 
 
 def _whole(execute: Callable[[Any], Any], values: Any) -> Any:
-    """Call a sensor's own ``execute``; its return value is the result, and the sensor is done."""
+    """Call a sensor's own ``execute``. Its return value is the result, and completes the sensor."""
     value = execute(values)
     return _waited_for(value) if inspect.isawaitable(value) else PokeReturnValue(True, value)
 
@@ -118,7 +118,7 @@ _TRACE_VARIABLE = "TRACEPARENT"
 
 @contextmanager
 def use_span(info: RunInfo | None, start: StartTask) -> Iterator[None]:
-    """Set a try as the current span of this process while the context is active."""
+    """Make a try the current span of this process for the duration of the context."""
     if info is None:
         yield
         return
@@ -136,7 +136,7 @@ def use_span(info: RunInfo | None, start: StartTask) -> Iterator[None]:
 
 
 def attach_span(info: RunInfo, start: StartTask) -> Any:
-    """Set a try as the current span of this context; return the token to detach it."""
+    """Make a try the current span of this context; return the token to detach it."""
     try:
         from opentelemetry.context import attach
         from opentelemetry.trace import (
@@ -146,7 +146,7 @@ def attach_span(info: RunInfo, start: StartTask) -> Any:
             set_span_in_context,
         )
     except ImportError:
-        return None  # then no code here can trace
+        return None  # without that package, no code here can trace
     trace = trace_id(info.run_no, info.run_id, info.created_at)
     span = span_id(trace, RUNNING, start.task_no, start.start_no)
     known = SpanContext(trace, span, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))

@@ -1,6 +1,6 @@
-"""The durable calls of one try: made, recorded, awaited, or answered from the record.
+"""The durable calls of one try: make, record and await them, or answer them from the record.
 
-A task has a position in each series of waits, so that no event is delivered twice.
+A task has a position in each series of waits, so that it never gets an event twice.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class EventPositions:
         self._streams: dict[int, Trigger[Any]] = {}
 
     def place(self, trigger: Trigger[Any]) -> Trigger[Any]:
-        """Return the trigger, positioned behind the last answer in its series."""
+        """Return the trigger, set to continue after the last answer in its series of waits."""
         series = _series(trigger)
         if series is None or series not in self._last:
             return trigger
@@ -100,14 +100,14 @@ def _series(trigger: Trigger[Any]) -> tuple[type, str] | None:
 
 
 ANSWER_LIMIT = 1024 * 1024
-"""Maximum size of one call's answer, in bytes of msgpack."""
+"""Maximum size of the answer to one call, in bytes of msgpack."""
 
 _PASSED_ON = (Skip, Fail, RetryAfter, NotReady)
-"""Signals by which a step ends its task's try, so that no result of the step is recorded."""
+"""Signals by which a step ends the try of its task. No result of the step is recorded then."""
 
 
 class Conversation(Protocol):
-    """The interface that the calls of a try need from the program that runs it."""
+    """What the calls of a try need from the program that runs the try."""
 
     start: StartTask
     began_at: int
@@ -118,7 +118,7 @@ class Conversation(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether the try was cancelled or has ended; further calls have no effect."""
+        """Whether the try was cancelled or has ended, so that further calls have no effect."""
 
     def cancel(self, reason: str) -> None:
         """Cancel the try. It reports no outcome."""
@@ -163,7 +163,7 @@ class DurableCalls:
 
     @property
     def is_suspended(self) -> bool:
-        """Whether the coroutine is suspended until its call is answered."""
+        """Whether the coroutine is suspended in a call that has no answer yet."""
         return self._awaited is not None and self._reply is not None
 
     # ── called by user code ─────────────────────────────────────────────────────────────
@@ -290,18 +290,18 @@ class DurableCalls:
         *,
         ordinal: int | None = None,
     ) -> None:
-        """Pass the stored answer to the call in flight; ignore one for an earlier ``ordinal``."""
+        """Pass the stored answer to the call in flight, unless it is for an earlier ``ordinal``."""
         if ordinal is not None and ordinal != self._made:
             return
         if self._reply is not None and not self._reply.done():
             self._reply.set_result((answer, failure))
 
     def end(self) -> None:
-        """End the calls: the body has returned.
+        """End the calls after the body has returned.
 
         Raises:
-            CallCutShort: If an asyncio task of the body is still suspended in a call, whose answer
-                would be lost.
+            CallCutShort: If an asyncio task of the body is still suspended in a call. The answer to
+                that call would be lost.
         """
         if self._reply is not None:
             self._reply.cancel()
@@ -309,7 +309,7 @@ class DurableCalls:
             raise self._cut(self._awaited)
 
     def explained(self, problem: BaseException) -> BaseException:
-        """Return the real cause of ``problem``, which the body raised: perhaps a call cut short."""
+        """Return the cause of ``problem``, which the body raised: itself, or a call cut short."""
         if self._reply is not None:
             self._reply.cancel()
         cut = self._cut_short if isinstance(problem, asyncio.CancelledError) else None
@@ -321,13 +321,13 @@ class DurableCalls:
 
     @asynccontextmanager
     async def _making(self, call: Call) -> AsyncIterator[RecordItem | None]:
-        """Guard one call at a time; yield its record, or ``None``.
+        """Allow only one call at a time; yield the record of the call, or ``None`` if it has none.
 
         Raises:
             RuntimeError: If another call is in flight.
             CallCutShort: If an earlier call was cut short.
             CallMismatch: If another call is recorded at this position.
-            CancelledError: If the try has ended but its code still runs.
+            CancelledError: If the try has ended although its code still runs.
         """
         if self._talk.is_over:
             await self._refuse()
@@ -351,14 +351,14 @@ class DurableCalls:
             self._made += self._is_told
 
     async def _refuse(self) -> NoReturn:
-        """Raise ``CancelledError`` once; if that is swallowed, suspend forever on the next call."""
+        """Raise ``CancelledError`` once. If that was swallowed, suspend the next call forever."""
         if self._is_refused:  # in a loop it would starve the other coroutines
             await asyncio.get_running_loop().create_future()
         self._is_refused = True
         raise asyncio.CancelledError
 
     def _known(self, call: Call) -> RecordItem | None:
-        """Return the record of the next call, or ``None``."""
+        """Return the record of the next call, or ``None`` if it has none."""
         if not self._recorded:
             return None
         known = self._recorded[0]
@@ -380,12 +380,12 @@ class DurableCalls:
         self._talk.report(RecordDropped(start.task_no, start.start_no, first, starts_over))
 
     def _tell(self, report: Report) -> None:
-        """Report the call in flight; from here on it counts as made, whatever its outcome."""
+        """Report the call in flight. From now on it counts as made, whatever its outcome."""
         self._talk.report(report)
         self._is_told = True
 
     def _cut(self, call: Call) -> CallCutShort:
-        """Forbid further calls: a replay of this one could have a different outcome."""
+        """Forbid further calls, because a replay of this call could have a different outcome."""
         self._cut_short = CallCutShort(_shown(call, self._place(call)))
         return self._cut_short
 
@@ -423,7 +423,10 @@ class DurableCalls:
     async def _worked(
         self, work: Callable[[], Any], call: Call, *, in_thread: bool
     ) -> tuple[bytes, Exception | None]:
-        """Run the step. Return its encoded result, or its encoded arguments and the exception."""
+        """Run the step and return its encoded result.
+
+        If it raised, return the encoded arguments of the exception, and the exception itself.
+        """
         try:
             if in_thread:
                 context = contextvars.copy_context()

@@ -1,8 +1,9 @@
-"""Items of mapped tasks and of streams: a child's item and label, and the results of all children.
+"""Items of mapped tasks and streams: the item and label of a child, and results of all children.
 
-A mapped child's item is picked from each list, joined, and mapped by functions. The results of a
-mapped parent are a sequence that is fetched page by page. Stream items are passed between tasks
-while the producing task still runs, with backpressure from the store.
+The item of a mapped child is picked from one or more lists, which may be joined, and passed through
+``map`` functions. The results of a mapped parent are a sequence that is fetched page by page.
+Stream items are passed between tasks while the producing task still runs, with backpressure from
+the store.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class MapInput:
             self._picks = pick(spec, start.map_index, start.widths)
 
     def picked(self) -> Iterator[tuple[Source, int]]:
-        """Yield each list from which an item is picked, with the item's index."""
+        """Yield each list from which an item is picked, and the index of that item."""
         lists = (leaf for source in self._sources for leaf in source.leaves)
         for leaf, index in zip(lists, self._picks, strict=True):
             if index >= 0:
@@ -137,7 +138,7 @@ def _part_annotations(annotation: Any, source: Source) -> list[Any]:
 
 
 def _parameter_annotation(function: Callable[..., Any]) -> Any:
-    """Return the annotated type of a function's first parameter, else ``Any``."""
+    """Return the annotated type of a function's first parameter; ``Any`` if it has none."""
     if not inspect.isfunction(function):
         return Any
     names = function.__code__.co_varnames[:1]
@@ -178,7 +179,7 @@ def _shortened_label(label: str) -> str:
 
 
 Pages: TypeAlias = Callable[[int, int], ResultsPage]
-"""Returns, for ``(position, after)``, the page of that parent's results that follows ``after``."""
+"""For ``(position, after)``: returns the page of the parent's results that follows ``after``."""
 
 _PAGES_LIMIT = 4
 
@@ -262,7 +263,7 @@ class Results(Sequence[Any]):
             raise IndexError(f"result {index} of {len(self._indexes)}")
         number = bisect_right(self._starts, index) - 1
         while not (item := self._page(number).items[index - self._starts[number] :]):
-            number += 1  # an empty page begins where the next one does
+            number += 1  # an empty page has the same first index as the next page
         return self._read(*item[0][1:])
 
     def __repr__(self) -> str:
@@ -273,7 +274,7 @@ class Results(Sequence[Any]):
             self._page(len(self._afters) - 1)
 
     def _page(self, number: int) -> ResultsPage:
-        """Return a known page, or the next unknown one."""
+        """Return a page that was fetched earlier, or the next one."""
         page = self._pages.get(number)
         if page is not None:
             self._pages.move_to_end(number)
@@ -311,11 +312,11 @@ def decode_item(
     *,
     is_list: bool = False,
 ) -> Any:
-    """Return one result given in a page: inline, in a file, or ``None``.
+    """Return one result of a page, which is inline, in a file, or ``None``.
 
     Args:
         folder: Folder of the large results.
-        is_list: The file is an indexed one, because its task feeds an ``expand``.
+        is_list: Whether the file has an index, because another task expands over the result.
     """
     if body is not None:
         return decode(body, annotation)
@@ -332,19 +333,19 @@ ITEM_LIMIT = 1024 * 1024
 
 
 _ITEM_BYTES = 32
-"""Minimum size counted per item until it is sent, however small it is."""
+"""Minimum size that counts for an item until it is sent, however small the item is."""
 
 
 class ItemTooLarge(Exception):
-    """An item, or all items that a handler returned together, exceed the size limit."""
+    """An item exceeds the size limit, or all the items that a handler returned do together."""
 
 
 def encoded_item(value: object, what: str) -> Steps[bytes]:
     """Encode an item.
 
     Raises:
-        ItemTooLarge: If it has more than ``ITEM_LIMIT`` bytes.
-        Unserializable: If it cannot be encoded.
+        ItemTooLarge: If the item has more than ``ITEM_LIMIT`` bytes.
+        Unserializable: If the item cannot be encoded.
     """
     try:
         return (yield from codec.in_steps(value, what, ITEM_LIMIT))
@@ -353,11 +354,11 @@ def encoded_item(value: object, what: str) -> Steps[bytes]:
 
 
 def gathered_items(node: Node, value: object) -> Steps[tuple[bytes, ...]]:
-    """Return the encoded items that a handler adds to its task's output: a list's, or one value.
+    """Return the encoded items that a handler adds to the task's output: one value, or a list.
 
     Raises:
-        ItemTooLarge: If one of them, or all together, exceed the size limit.
-        Unserializable: If one cannot be encoded.
+        ItemTooLarge: If one item, or all items together, exceed the size limit.
+        Unserializable: If an item cannot be encoded.
     """
     if value is None:
         return ()
@@ -400,7 +401,7 @@ def all_items(pages: Pages, task_no: TaskNo, annotation: Any = Any) -> list[Any]
 
 
 class ItemReporter(Protocol):
-    """The part of a try that a ``ItemStream`` uses."""
+    """The part of a try that an ``ItemStream`` uses."""
 
     start: StartTask
 
@@ -412,7 +413,7 @@ class ItemReporter(Protocol):
 
 
 class ItemStream:
-    """Reports each yielded item, and resumes the generator once the item is stored."""
+    """Reports each item that a generator yields, and resumes the generator once it is stored."""
 
     def __init__(self, reporter: ItemReporter) -> None:
         self._reporter = reporter
@@ -421,7 +422,7 @@ class ItemStream:
         self._window_open: asyncio.Future[None] | None = None
 
     async def send_all(self, items: AsyncGenerator[Any, None], name: str) -> None:
-        """Report all items except those stored by an earlier try, which keep their values."""
+        """Report all items except those that an earlier try stored, which keep their values."""
         known = self._stored
         async with aclosing(items):
             async for value in items:

@@ -1,7 +1,7 @@
-"""The outcome of a try: the report of its result or exception, skipped tasks, the result file.
+"""The outcome of a try: reports of its result or exception, skipped tasks, and the result file.
 
 A task whose body has succeeded must not fail or run again because the disk is full for a while.
-So the process holds the result in memory and retries the write, which the log of the task notes.
+So the process keeps the result in memory and retries the write; the task's log says so.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ __all__ = (
 
 
 class BadChoice(TaskError):
-    """A branch chose something that is not directly downstream of it.
+    """A branch chose something that is not a task directly downstream of it.
 
     Args:
         task_id: The branch.
-        chosen: What it returned, or the invalid part of it.
-        possible: What it may return.
+        chosen: The value that the branch returned, or the invalid part of it.
+        possible: The names that the branch may return.
     """
 
     def __init__(self, task_id: str, chosen: object, possible: Sequence[str]) -> None:
@@ -92,7 +92,7 @@ class BadChoice(TaskError):
 
 
 def skipped_by(node: Node, value: object) -> tuple[int, ...]:
-    """Return the positions that the task's result skips, ascending; empty for most tasks.
+    """Return the positions that the task's result skips, in ascending order; empty for most tasks.
 
     Raises:
         BadChoice: If a branch names a task that is not directly downstream of it.
@@ -120,7 +120,7 @@ def _not_chosen_tasks(node: Node, value: object) -> tuple[int, ...]:
         if name not in names:
             raise BadChoice(node.task_id, name, sorted(names))
         chosen |= names[name]
-    # A child that is also downstream of a chosen task belongs to the chosen path.
+    # If a child is also downstream of a chosen task, it belongs to the chosen path.
     return tuple(sorted(children - _with_downstream(nodes, chosen)))
 
 
@@ -130,7 +130,7 @@ def _at_its_index(node: Node, positions: set[int]) -> set[int]:
 
 
 def _choosable_names(nodes: Sequence[Node], children: Iterable[int]) -> dict[str, set[int]]:
-    """Return the names a branch may choose, of tasks and their groups, with their positions."""
+    """Return the names of tasks and groups that a branch may choose, with their positions."""
     names: dict[str, set[int]] = {}
     for child in children:
         names.setdefault(nodes[child].task_id, set()).add(child)
@@ -146,7 +146,7 @@ def _direct_downstream(nodes: Sequence[Node], position: int) -> set[int]:
 
 
 def _with_downstream(nodes: Sequence[Node], first: Iterable[int]) -> set[int]:
-    """Return these positions and everything downstream of them."""
+    """Return the positions in ``first`` and those of all tasks downstream of them."""
     seen = set(first)
     agenda = list(seen)
     while agenda:
@@ -192,10 +192,10 @@ class Packed(msgspec.Struct, frozen=True):
     Attributes:
         body: Inline result for the database row; ``None`` if there is none or it goes into a file.
         size: Bytes of the result.
-        width: Length of a list that is expanded, else ``None``.
-        write: Writes the result file durably; ``None`` if there is none. Blocks.
-        skips: Positions of the tasks it skips.
-        again: The loop that this task controls starts another iteration.
+        width: Length of the list, if other tasks expand over it; else ``None``.
+        write: Writes the result file durably. It blocks. ``None`` if there is no file.
+        skips: Positions of the tasks to skip.
+        again: Whether the loop that this task controls starts another iteration.
     """
 
     body: bytes | None = None
@@ -217,17 +217,17 @@ _ITEMS_PER_STEP = 8
 
 
 def pack(node: Node, start: StartTask, value: object, results: Path) -> Steps[Packed]:
-    """Encode a task's return value within the limits. Runs user code if it is a generator.
+    """Encode a task's return value within the limits. If it is a generator, this runs user code.
 
     Raises:
-        Unserializable: If it cannot be encoded.
-        FanOutCapped: If it has more items than the tasks expanding over it allow.
-        NotAList: If a task expands over it and it is not a list.
-        ResultTooLarge: If it exceeds ``RESULT_LIMIT`` bytes.
-        BadChoice: If it chooses a task that is not downstream of it.
+        Unserializable: If the value cannot be encoded.
+        FanOutCapped: If the value has more items than the tasks that expand over it allow.
+        NotAList: If a task expands over the value, and it is not a list.
+        ResultTooLarge: If the value exceeds ``RESULT_LIMIT`` bytes.
+        BadChoice: If the value chooses a task that is not directly downstream of this one.
     """
     if spec_of(node).streams:
-        return _NOTHING  # its items have been emitted
+        return _NOTHING  # the items of the task have been emitted
     if node.part is Part.UNTIL:
         return Packed(again=not value)
     skips = skipped_by(node, value)
@@ -259,7 +259,7 @@ def _pack_list(
         raise NotAList(node.task_id, value)
     if isinstance(value, list | tuple):
         _check_width(len(value), limit)
-    # Count the items: a user class may have a wrong __len__, and a generator has none.
+    # Count the items, because a user class may have a wrong __len__, and a generator has none.
     bodies: list[bytes] = []
     size = 0
     for item in islice(value, limit + 1):
@@ -286,7 +286,7 @@ def _check_width(count: int, limit: int, *, is_whole: bool = True) -> None:
 
 
 def succeeded(start: StartTask, began_at: int, packed: Packed) -> Succeeded:
-    """Return the report of success; the result has been written."""
+    """Return the report of success. Call it after the result has been written."""
     return Succeeded(
         start.task_no,
         start.start_no,
@@ -301,16 +301,16 @@ def succeeded(start: StartTask, began_at: int, packed: Packed) -> Succeeded:
 
 
 def gives_items(node: Node, start: StartTask) -> bool:
-    """Return whether the return value becomes stream items of the task instead of its result."""
+    """Return whether the return value becomes stream items of the task, and not its result."""
     return bool(start.upto) or (start.is_closing and spec_of(node).streams)
 
 
 def handled(node: Node, start: StartTask, began_at: int, value: object) -> Steps[EventsHandled]:
-    """Return the report of an execution that consumed events, or the end of their stream.
+    """Return the report of an execution that handled events, or the end of their stream.
 
     Raises:
         ItemTooLarge: If the returned items exceed the size limit.
-        Unserializable: If they cannot be encoded.
+        Unserializable: If the items cannot be encoded.
     """
     items = yield from gathered_items(node, value)
     ended = (start.task_no, start.start_no, began_at, now())
@@ -338,7 +338,7 @@ def not_begun(start: StartTask, problem: BaseException) -> Failed:
 def ended_badly(
     node: Node, start: StartTask, began_at: int, problem: BaseException, operator: object = None
 ) -> Steps[Ended]:
-    """Return the report of a try whose user code raised, including aioflow's own signals."""
+    """Return the report of a try whose body raised an exception or one of aioflow's signals."""
     try:
         if isinstance(problem, TaskDeferred):
             return (yield from _deferred(node, start, began_at, problem, operator))
@@ -375,7 +375,7 @@ def _ended_badly(node: Node, start: StartTask, began_at: int, problem: BaseExcep
 
 
 def is_ignored(node: Node, problem: BaseException) -> bool:
-    """Return whether a sensor ignores this exception of its check or resume method.
+    """Return whether a sensor ignores this exception of its poke or resume method.
 
     Signals, invalid arguments or results, and timeouts are never ignored.
     """
@@ -408,7 +408,7 @@ _KNOWN: dict[type[BaseException], tuple[str, bool]] = {
     CallMismatch: ("call_mismatch", False),
     CallCutShort: ("call_cut_short", False),
 }
-"""Exceptions with a fixed meaning: failure reason, and whether a retry may help."""
+"""Exceptions with a fixed meaning: the failure reason, and whether a retry may help."""
 
 
 def _failed(
@@ -474,7 +474,7 @@ def _next_kwargs(wish: TaskDeferred) -> Steps[bytes]:
 
 
 OnWriteFailed: TypeAlias = Callable[[bool], None]
-"""Called after each failed write, with whether the disk is full."""
+"""Called after each failed write, with a flag for whether the disk is full."""
 
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FIRST_DELAY, _LONGEST_DELAY = 0.25, 5.0  # seconds between two writes

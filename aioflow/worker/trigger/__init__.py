@@ -1,3 +1,3 @@
-"""One trigger in the triggerer: created, run by itself or in a shared poller, described."""
+"""One trigger in the triggerer: creating it, running it by itself or shared, and describing it."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Descriptions of triggers for the UI: what they wait for and share, and when they check or fire.
+"""Descriptions of triggers for the UI: what they wait for and share, when they check or fire.
 
-The fire times of a custom timetable can be computed only by its user code.
+Only the user code of a custom timetable can compute its fire times.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _FIELDS = 100
 
 
 class Describer:
-    """Describes triggers for the daemon. If their code raises, that part is omitted."""
+    """Describes triggers for the daemon. If the code of a trigger raises, that part is omitted."""
 
     def __init__(self, recorder: CrashRecorder) -> None:
         self._recorder = recorder
         self._texts: dict[int, str] = {}
 
     def keep(self, number: int, trigger: Trigger[Any]) -> None:
-        """Store the description of a trigger that becomes data only, if its class has one."""
+        """Store the description of a trigger that becomes data-only, if its class defines one."""
         text = self._call(number, trigger.describe) if describes(trigger) else ""
         if text:
             self._texts[number] = text
@@ -60,7 +60,7 @@ class Describer:
     def describe(
         self, numbers: Sequence[int], hosted: Mapping[int, HostedTrigger | Wait]
     ) -> tuple[tuple[int, TriggerDescription], ...]:
-        """Describe those of these triggers that are in this process."""
+        """Describe the triggers in ``numbers`` that are in this process."""
         until = time.monotonic() + _BUDGET_SECONDS
         checks: dict[HostedWatch, tuple[Timestamp | None, Timestamp | None]] = {}
         described = []
@@ -119,7 +119,7 @@ def describes(trigger: Trigger[Any]) -> bool:
 
 
 def public_fields_of(trigger: Trigger[Any]) -> tuple[str, ...]:
-    """Return the fields that a trigger's class declares public; none if invalid."""
+    """Return the fields that a trigger's class declares public; empty if that is invalid."""
     declared: object = type(trigger).public_fields
     if isinstance(declared, str):
         return ()
@@ -142,7 +142,7 @@ TIMEOUT = "timeout"
 class FireTimePreview(UserCoroutine):
     """A preview request for a timetable.
 
-    Runs beside the triggers, and is attributed to the timetable in logs and crash reports.
+    It runs beside the triggers, and is attributed to the timetable in logs and crash reports.
     """
 
     __slots__ = ("_command", "_stage")
@@ -164,11 +164,11 @@ class FireTimePreview(UserCoroutine):
 
     @property
     def run_no(self) -> int:
-        """The run on whose behalf it queries."""
+        """The run on whose behalf to query."""
         return self._command.host.run_no
 
     async def answer(self, maker: TriggerMaker, reports: ReportBuffer) -> None:
-        """Ask the timetable, and report the fire times or the failure to the daemon."""
+        """Compute the fire times, and report them or the failure to the daemon."""
         number, limit = self._command.question, asyncio.timeout(self._command.limit_seconds)
         try:
             async with limit:
@@ -198,7 +198,7 @@ class FireTimePreview(UserCoroutine):
 
 
 def report_next_fire_time(trigger: object, of: tuple[int, int], reports: ReportBuffer) -> None:
-    """Report to the daemon the fire time a timetable waits for; ignore other triggers."""
+    """Report to the daemon the fire time that a timetable waits for. Ignores other triggers."""
     if isinstance(trigger, TimetableTrigger):
         trigger.expect_by(
             lambda fire_time: reports.report(

@@ -1,6 +1,6 @@
-"""Creates the triggers that the daemon assigns: finds their class and constructs them.
+"""Creates the triggers that the daemon assigns: finds and instantiates their classes.
 
-The trigger of a task that starts deferred is created here too, from the task's arguments.
+If a task starts deferred, its trigger is created here, too, from the task's arguments.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ __all__ = (
 
 
 class NoStartTrigger(Exception):
-    """A task that should start deferred does not define its trigger."""
+    """A task that should start deferred defines no trigger."""
 
 
 @dataclass
 class Skipping(Trigger[None]):
-    """Skips a task whose arguments raised ``Skip`` before it could wait."""
+    """A trigger that skips a task, because the arguments raised ``Skip`` before it could wait."""
 
     message: str
 
@@ -65,7 +65,7 @@ async def start_trigger(
     """Return the trigger class of a task and the encoding of its fields. Runs user code.
 
     An unmapped task is instantiated, so that ``__init__`` may define the trigger. A mapped task is
-    not: its class defines the trigger, and its item the remaining fields.
+    not instantiated: its class defines the trigger, and its item provides the remaining fields.
 
     Raises:
         BadArgument: If an argument is unavailable.
@@ -89,7 +89,7 @@ async def start_trigger(
     found = find_class(said.class_path) if isinstance(cls, str) else cls
     fields = said.trigger_kwargs or {}
     if isinstance(owner, type) or "start_trigger_args" not in vars(owner):
-        fields = resolved.rendered(fields)  # only fields set in the class may be templates
+        fields = resolved.rendered(fields)  # fields set by ``__init__`` are not templates
     kwargs = {**fields, **own}
     return found, _encoded_fields(kwargs, found)
 
@@ -105,16 +105,16 @@ LOAD, CONSTRUCT = "trigger_load", "trigger_construct"
 """The stages of creating a trigger, as named in failures."""
 
 MAKE_SECONDS = 60.0
-"""Timeout for resolving a task's own arguments. Loading and constructing do not wait: code that
-blocks there blocks the event loop, and is detected by the watchdog."""
+"""Timeout for resolving a task's own arguments. It does not apply to loading and constructing: code
+that blocks there blocks the event loop, and the watchdog detects that."""
 
 
 class TriggerMaker:
-    """Creates triggers from the newest code that accepts their fields, else their run's version.
+    """Creates triggers from the newest code that accepts their fields, else the run's version.
 
     Args:
-        in_use: Returns the versions of the triggers running now.
-        slices: Encode values on the event loop.
+        in_use: Returns the versions of the triggers that are running now.
+        slices: Encodes values in slices on the event loop.
     """
 
     def __init__(
@@ -134,7 +134,10 @@ class TriggerMaker:
         self.runs = Runs(self._code_cache)
 
     def known(self, command: StartTrigger) -> type[Trigger[Any]] | None:
-        """Return the trigger's class if it is loaded and the command contains all its fields."""
+        """Return the trigger's class if it is loaded and the command contains all its fields.
+
+        Otherwise, return ``None``.
+        """
         if command.is_made_there:
             return None
         return self._classes.get((command.newest or command.version, command.class_path))
@@ -144,7 +147,7 @@ class TriggerMaker:
 
         Args:
             command: The start command.
-            enter: Called with each stage that begins.
+            enter: Called with the name of each stage when it begins.
         """
         enter(LOAD)
         own: type[Trigger[Any]] | None = None
@@ -210,12 +213,12 @@ class TriggerMaker:
         try:
             return self._code_cache.version(version).find_class(path)
         except CodeMissing:
-            # A trigger of an installed package does not need the version.
+            # If the trigger's class is in an installed package, it does not need the version.
             module, _, name = path.partition(":")
             try:
                 return getattr(importlib.import_module(module), name)
             except (ImportError, AttributeError):
-                pass  # it is defined in a DAG file, whose name may equal a package's
+                pass  # a DAG file defines the class; its name may equal that of a package
             raise
         except (ImportError, AttributeError) as exc:
             raise TriggerWrong(LOAD, f"{path} cannot be loaded: {exc}") from exc

@@ -1,4 +1,4 @@
-"""A trigger in this process, a coroutine of its own or data in a watch, and its events."""
+"""A trigger in this process, as a coroutine of its own or as data in a watch, and its events."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Kind:
 
     Attributes:
         count: Number of running triggers.
-        run_no: Run of the latest one: neighbours mostly belong to the same run.
-        public: Fields that the class declares public, known once an instance was created.
+        run_no: Run of the latest trigger; triggers started together mostly belong to the same run.
+        public: Fields that the class declares public; known once an instance has been created.
     """
 
     __slots__ = ("class_path", "count", "newest", "public", "run_no", "version")
@@ -56,7 +56,7 @@ class Kind:
 
 
 class Kinds:
-    """The kinds of all running triggers."""
+    """The kinds of all triggers that are running."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str], Kind] = {}
@@ -73,7 +73,7 @@ class Kinds:
         return kind
 
     def remove(self, kind: Kind) -> None:
-        """Uncount a trigger."""
+        """Subtract a trigger from the count of its kind."""
         kind.count -= 1
         if not kind.count:
             del self._known[kind.class_path, kind.version, kind.newest]
@@ -88,9 +88,9 @@ class Wait:
     """A data-only trigger: an entry in a watch.
 
     Attributes:
-        wanted: The key it waits for in the watch.
+        wanted: The key that it waits for in the watch.
         watch: Its watch; ``None`` once the key was found or is no longer watched.
-        command: The command that started it, if its end needs an instance; else ``None``.
+        command: The command that started it, if ending it needs an instance; else ``None``.
     """
 
     __slots__ = ("command", "hosting", "kind", "number", "run_no", "wanted", "watch")
@@ -106,12 +106,12 @@ class Wait:
 
     @property
     def key(self) -> tuple[int, int]:
-        """The key of its log."""
+        """The key of the trigger's log."""
         return self.number, self.hosting
 
 
 class Flow:
-    """Flow control of a stream: limits its unstored events.
+    """Flow control of a stream: limits the number of events that are not stored yet.
 
     Attributes:
         window: Maximum number of unstored events.
@@ -152,15 +152,15 @@ class HostedTrigger(UserCoroutine):
     """A trigger that runs as a supervised coroutine.
 
     Attributes:
-        stage: The failure reason if user code raises now.
-        is_over: It has fired or failed and is cleaning up; it must not be cancelled any more.
+        stage: The failure reason to report if user code raises now.
+        is_over: Whether it has fired or failed and is cleaning up; it must not be cancelled then.
         failure: Why its assignment failed; ``None`` if it did not.
         flow: Flow control, if it is a stream.
         dag_id: The DAG of its task.
         task_index: The position and ``map_index`` of its task.
-        start: The execution whose result it may have to write.
+        start: The execution of the task, whose result it may have to write.
         trigger: The instance, once created.
-        is_data: It continues as a ``Wait``; this coroutine must not report its end.
+        is_data: Whether it continues as a ``Wait``; this coroutine must not report its end then.
     """
 
     __slots__ = (
@@ -223,7 +223,7 @@ KEY_LIMIT = 1024
 
 
 class TriggerWrong(Exception):
-    """A trigger violated the protocol for triggers.
+    """A trigger did not follow the rules for triggers.
 
     Attributes:
         reason: Machine-readable reason, for the failure.
@@ -238,10 +238,10 @@ async def events_of(made: object, name: str) -> AsyncIterator[object]:
     """Return the result of ``run`` as an async iterator.
 
     Raises:
-        TriggerWrong: If it is not one; the message explains the mistake.
+        TriggerWrong: If the result is not an async iterator; the message explains the mistake.
     """
     if inspect.iscoroutine(made):
-        # `async def run` without a yield: run it, since its outcome shows which mistake it is.
+        # `async def run` without a yield: run it, because the outcome shows which mistake it is.
         returned = await made
         if isinstance(returned, TriggerEvent):
             raise TriggerWrong(
@@ -261,7 +261,7 @@ def checked_event(event: object, name: str) -> TriggerEvent[object]:
     """Return the yielded object if it is an event with a valid key.
 
     Raises:
-        TriggerWrong: If it is not.
+        TriggerWrong: If it is not an event, or its key is invalid.
     """
     if not isinstance(event, TriggerEvent):
         raise TriggerWrong(
@@ -274,7 +274,7 @@ def checked_event(event: object, name: str) -> TriggerEvent[object]:
 
 
 def payload_of(event: TriggerEvent[object], name: str) -> Steps[bytes]:
-    """Return the msgpack of an event's payload, or of the message if the event fails its task.
+    """Encode the payload of an event, or its message if the event fails the task.
 
     Raises:
         TriggerWrong: If it is too large.

@@ -1,11 +1,11 @@
-"""Runs watches: one coroutine each, for all the triggers that share it.
+"""Runs watches: each is one coroutine for all the triggers that share it.
 
-A shared trigger costs a ``Wait``, its entry in ``wants``, and what the watch itself stores for
-the wanted key.
+A shared trigger takes the memory of a ``Wait``, its entry in ``wants``, and what the watch itself
+stores for the wanted key.
 
 A watch that fails is restarted after a growing delay. If it fails again soon, its triggers are
-split in halves, each with its own watch, until those of one wanted key are alone: only these
-fail. So one trigger that makes every watch fail only delays the others.
+split in halves, each with its own watch. This is repeated until the triggers of one wanted key
+are alone, and only these fail. So a trigger that makes every watch fail only delays the others.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ __all__ = (
 )
 
 BUDGET_SECONDS = 0.01
-"""How long a watch may deliver events before it yields to the loop."""
+"""Maximum seconds for which a watch delivers events before it yields to the event loop."""
 
 _EMPTY = "finished"
 _FIRST_DELAY_SECONDS = 0.05
 _LONGEST_DELAY_SECONDS = 5.0
 _SOUND_SECONDS = 60.0
-"""If a watch ran for this long, its failure does not count as a failed restart."""
+"""If a watch has run for this long, a failure starts a new count of failures in a row."""
 _SPREAD = 0.618
 _KNOWN = object()
 _CLASSES_REPORTED = 50
@@ -53,13 +53,13 @@ class HostedWatch(UserCoroutine):
 
     Attributes:
         name: Its name in failures.
-        wants: The triggers of each wanted key; a single trigger without a dict.
+        wants: The triggers of each wanted key; a single trigger is stored without a dict.
         count: Number of triggers.
         class_path: Class path of its first trigger.
-        is_delivering: It is delivering events and must not be cancelled.
-        watch: Created when it begins; ``None`` before that.
-        unknown: Wanted keys that a restarting watch has not been given yet.
-        failures: Its failures in a row, before the current start.
+        is_delivering: Whether it is delivering events, and must not be cancelled.
+        watch: The instance, created when it begins; ``None`` before that.
+        unknown: Wanted keys of which a restarting watch has not been informed yet.
+        failures: Number of failures in a row before the current start.
         delay_seconds: Delay before it begins.
         began: When it began, in seconds on the loop's clock.
     """
@@ -102,10 +102,10 @@ class HostedWatch(UserCoroutine):
 
     @property
     def signer(self) -> Wait:
-        """The trigger to which its steps are attributed; its last one if none is left."""
+        """The trigger to which the steps are attributed; the last one if no trigger is left."""
         if self._signer.watch is not self and self.wants:
-            # Not in every `discard`: finding the first key of a dict that is emptied from its
-            # beginning gets slower and slower.
+            # Not in every `discard`: finding the first key of a dict gets slower and slower if the
+            # dict is emptied from its beginning.
             self._signer = self.first(next(iter(self.wants)))
         return self._signer
 
@@ -116,7 +116,7 @@ class HostedWatch(UserCoroutine):
 
     @property
     def run_no(self) -> int:
-        """The run on whose behalf it queries."""
+        """The run on whose behalf to query."""
         return self.signer.run_no
 
     def first(self, wanted: Hashable) -> Wait:
@@ -163,11 +163,11 @@ class HostedWatch(UserCoroutine):
         return waits
 
     def next_check(self, recorder: CrashRecorder) -> Timestamp | None:
-        """Return its next check, if known. Runs user code, but does not raise."""
+        """Return the time of its next check, if known. Runs user code, but does not raise."""
         return None if self.watch is None else self._instant(recorder, self.watch.next_check)
 
     def last_check(self, recorder: CrashRecorder) -> Timestamp | None:
-        """Return its last check, if known. Runs user code, but does not raise."""
+        """Return the time of its last check, if known. Runs user code, but does not raise."""
         return None if self.watch is None else self._instant(recorder, self.watch.last_check)
 
     def _instant(
@@ -189,7 +189,7 @@ WatchReport: TypeAlias = tuple[tuple[str, int, Timestamp | None], ...]
 
 
 class Finder(Protocol):
-    """The interface of the triggerer to its watches. Its methods never raise."""
+    """What the watches need from the triggerer. The methods never raise."""
 
     async def found(self, event: TriggerEvent[object], name: str) -> Callable[[Wait], None]:
         """Return a function that reports an event for one trigger; called once per trigger."""
@@ -215,9 +215,9 @@ class Watches:
         self._restarts = 0
 
     def join(self, wait: Wait, share: Share) -> None:
-        """Register a trigger in its watch, which is created if necessary.
+        """Register a trigger in its watch, and create the watch if necessary.
 
-        Runs user code, so it may raise anything; then the trigger is not registered.
+        Runs user code, so it may raise anything. If it raises, the trigger is not registered.
         """
         at = (share.watch, share.of)
         hosted = self._open.get(at)
@@ -233,7 +233,7 @@ class Watches:
             raise
 
     def leave(self, wait: Wait) -> None:
-        """Remove a trigger from its watch; does nothing if it is in none."""
+        """Remove a trigger from its watch, if it has one."""
         hosted: HostedWatch | None = wait.watch
         if hosted is None:
             return
@@ -244,7 +244,7 @@ class Watches:
     def report(self, recorder: CrashRecorder) -> WatchReport:
         """Return the number of watches and the earliest next check per class path; see ``Pong``.
 
-        Only some watches of a class are asked: their checks are at similar times.
+        Only some watches of a class are asked, because those of one class check at similar times.
         """
         return tuple(
             (class_path, len(of_class), _first(islice(of_class, _ASKED), recorder))
@@ -300,7 +300,7 @@ class Watches:
             watching.reset(token)
 
     def _left(self, hosted: HostedWatch, wanted: Hashable) -> None:
-        """Call ``left`` for a key that is no longer wanted, unless the watch was never given it."""
+        """Call ``left`` for a key that is no longer wanted, if the watch knows the key."""
         if hosted.watch is None:
             return
         if hosted.unknown and hosted.unknown.pop(wanted, _KNOWN) is not _KNOWN:
@@ -308,7 +308,7 @@ class Watches:
         try:
             hosted.watch.left(wanted)
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
-            print_traceback(exc)  # the leaving trigger and the others must not fail
+            print_traceback(exc)  # no trigger must fail because of this
 
     # ── one watch ───────────────────────────────────────────────────────────────────────
 
@@ -327,7 +327,7 @@ class Watches:
             print_traceback(problem)  # raised by its cleanup
 
     async def _problem(self, hosted: HostedWatch) -> BaseException:
-        """Run the watch until nothing is wanted or it fails. Return the reason for its end."""
+        """Run the watch until no key is wanted or it fails. Return the reason for its end."""
         try:
             if hosted.delay_seconds:
                 await asyncio.sleep(hosted.delay_seconds)
@@ -344,11 +344,11 @@ class Watches:
         )
 
     async def _register_wanted(self, hosted: HostedWatch) -> None:
-        """Give a restarted watch its wanted keys; if it rejects a key, fail that key's triggers."""
+        """Pass the wanted keys to a restarted watch; fail the triggers of each key it rejects."""
         until = self._loop.time() + BUDGET_SECONDS
         for wanted in list(hosted.unknown):
             if wanted not in hosted.unknown:
-                continue  # released in the meantime
+                continue  # the key is no longer wanted
             del hosted.unknown[wanted]
             try:
                 self._joined(hosted, wanted)
@@ -371,7 +371,7 @@ class Watches:
                 await self._move(hosted, left, failures)
 
     async def _move(self, hosted: HostedWatch, part: Iterable[Hashable], failures: int) -> None:
-        """Start another watch, after a delay, for a part of this one's wanted keys."""
+        """Start another watch, after a delay, for a part of the wanted keys of ``hosted``."""
         other = HostedWatch(hosted.at, hosted.first(next(iter(part))))
         other.failures = failures
         other.delay_seconds = self._delay_seconds(failures)
@@ -381,7 +381,7 @@ class Watches:
         for wanted in part:
             waits = hosted.take(wanted)
             if not waits:
-                continue  # released in the meantime
+                continue  # the key is no longer wanted
             self._left(hosted, wanted)
             for wait in waits:
                 other.add(wait)
@@ -395,7 +395,7 @@ class Watches:
             self._forget(other)
 
     def _delay_seconds(self, failures: int) -> float:
-        """Return the restart delay; it is spread, since many watches may have failed together."""
+        """Return the restart delay, which varies, because many watches may have failed together."""
         self._restarts += 1
         spread = 1 + self._restarts * _SPREAD % 1
         longest = _FIRST_DELAY_SECONDS * float(1 << min(failures - 1, 20))
@@ -448,7 +448,10 @@ class Watches:
     async def _each(
         self, hosted: HostedWatch, waits: Iterable[Wait], act: Callable[[Wait], None]
     ) -> None:
-        """Call ``act`` for every trigger, even if cancelled; yield to the loop in between."""
+        """Call ``act`` for every trigger, yielding to the event loop now and then.
+
+        If this method is cancelled, it still calls ``act`` for the rest.
+        """
         rest = iter(waits)
         until = self._loop.time() + BUDGET_SECONDS
         try:
@@ -463,6 +466,6 @@ class Watches:
 
 
 def _first(watches: Iterable[HostedWatch], recorder: CrashRecorder) -> Timestamp | None:
-    """Return the earliest next check, as far as known."""
+    """Return the time of the earliest next check that is known, or ``None``."""
     known = (watch.next_check(recorder) for watch in watches)
     return min((at for at in known if at is not None), default=None)
