@@ -162,7 +162,7 @@ def density(kind: str, triggers: int, bytes_each: int) -> Density:
         bytes_by_role={},
         idle_percent=0.0,
         idle_us_each=0.0,
-        park_seconds=0.0,
+        defer_seconds=0.0,
         bare=Bare(bytes_each=1_500, idle_us_each=0.0),
     )
 
