@@ -24,6 +24,7 @@ from typing import (
     Literal,
     NewType,
     NotRequired,
+    Protocol,
     Required,
     TypeVar,
     Union,
@@ -42,6 +43,7 @@ from aioflow.errors import AioflowError, Unserializable
 
 __all__ = (
     "is_plain",
+    "is_protocol",
     "restore",
     "type_hints",
 )
@@ -126,6 +128,12 @@ def _is_plain_cached(annotation: Any) -> bool:
     return annotation in {list, dict}
 
 
+def is_protocol(annotation: Any) -> bool:
+    """Return whether the annotation is a protocol: a class that names ``Protocol`` as a base."""
+    cls = get_origin(annotation) or annotation
+    return cls is Protocol or Protocol in getattr(cls, "__bases__", ())
+
+
 class _Misfit(Exception):
     """The value is neither of the annotated type nor in its plain form."""
 
@@ -193,7 +201,7 @@ class _Restorer:
             return self._items(value, cls, get_args(annotation), where)
         if dataclasses.is_dataclass(cls) or issubclass(cls, msgspec.Struct):
             return self._object(value, cls, where)
-        if getattr(cls, "_is_protocol", False):
+        if is_protocol(cls):
             return value  # whatever the protocol requires, the value is plain data
         if isinstance(value, cls):
             return value

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from aioflow.author import codec
 from aioflow.author.codec import Steps, run_steps
-from aioflow.author.decode import is_plain, restore, type_hints
+from aioflow.author.decode import is_plain, is_protocol, restore, type_hints
 from aioflow.author.duration import Duration, as_timedelta
 from aioflow.errors import Unserializable, WrongField
 from aioflow.model.ids import TriggerNo
@@ -218,7 +218,7 @@ def _is_packed_soon(given: Mapping[str, object], owner: str) -> bool:
 
 
 def _check_field(value: object, annotation: Any, where: str, *, is_public: bool) -> None:
-    if getattr(annotation, "_is_protocol", False):
+    if is_protocol(annotation):
         return
     if isinstance(annotation, type) and isinstance(value, annotation):
         return  # also a bool as an int, or a subclass of str

@@ -35,6 +35,7 @@ from uuid import UUID
 import msgspec
 
 from aioflow.author.context import Parameter
+from aioflow.author.decode import is_protocol
 from aioflow.author.msgpack_forms import codec_of
 from aioflow.author.node import (
     CHOOSING,
@@ -227,7 +228,7 @@ def _is_open(annotation: Any) -> bool:
     origin = get_origin(annotation) or annotation
     if not isinstance(origin, type) or codec_of(origin) is not None:
         return True
-    if getattr(origin, "_is_protocol", False):
+    if is_protocol(origin):
         return True
     is_known = _is_list(origin) or _is_map(origin)
     return origin.__module__ == "collections.abc" and not is_known

@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, Protocol, SupportsAbs, SupportsInt, TypedDict
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioflow.author import codec
-from aioflow.author.decode import restore
+from aioflow.author.decode import is_protocol, restore
 from aioflow.errors import Unserializable
 
 
@@ -363,3 +363,19 @@ def test_json_becomes_what_a_parameter_asks_for(value, annotation, restored):
 def test_json_of_another_type_is_refused_where_that_matters(value, annotation):
     with pytest.raises(Unserializable, match="conf"):
         restore(value, annotation, "conf", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "expected"),
+    [
+        pytest.param(Protocol, True, id="protocol"),
+        pytest.param(SupportsInt, True, id="of-typing"),
+        pytest.param(SupportsAbs[int], True, id="with-arguments"),
+        pytest.param(type("Named", (SupportsInt,), {}), False, id="a-class-below"),
+        pytest.param(list[int], False, id="list"),
+        pytest.param(int | None, False, id="union"),
+        pytest.param(None, False, id="none"),
+    ],
+)
+def test_a_protocol_is_told_from_a_class(annotation, expected):
+    assert is_protocol(annotation) is expected
