@@ -23,7 +23,7 @@ from aioflow.protocol.reports import Deferred, Failed
 from aioflow.protocol.requests import CancelRun, ClearTasks, CreateRun, DeleteRun, EraseRows
 from aioflow.results import result_path, write_value
 from aioflow.store import tables
-from aioflow.store.deletion import ERASED
+from aioflow.store.retention import ERASED
 from aioflow.telemetry.task_log import LogKey, TaskLog
 from tests.databases import on_both_databases
 from tests.journal_replay import compare_with_replay

@@ -479,7 +479,7 @@ class Store(Browsed, Protocol):
     async def list_numbers(
         self, table: str, *, after: int, limit: int
     ) -> list[tuple[int, Timestamp]]:
-        """Return numbers and timestamps of rows in a table of ``erasing.AGED``, by number."""
+        """Return numbers and timestamps of rows in a table of ``retention.AGED``, by number."""
 
     async def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalRow]:
         """Return journal rows with a commit number above ``after``, in order."""

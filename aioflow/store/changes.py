@@ -45,7 +45,7 @@ from aioflow.crypto import Vault
 from aioflow.errors import BatchRefused
 from aioflow.model.batch import Batch
 from aioflow.model.rows import OutboxRow
-from aioflow.store import access, batch_rows, deletion, run_causes, tables
+from aioflow.store import access, batch_rows, retention, run_causes, tables
 from aioflow.store.rows import deleted_values, new_values
 from aioflow.store.run_causes import backfills
 
@@ -207,7 +207,7 @@ def _erased(table: Table) -> Kind:
     Rows that are deleted already are ignored.
     """
     key = tuple(column.name for column in table.primary_key)
-    bind = deletion.erased(table)
+    bind = retention.erased(table)
     return _kind(f"erased {table.name}", table, Action.DISCARD, bind, guards=key)
 
 
@@ -385,7 +385,7 @@ KINDS: tuple[Kind, ...] = (
     _kind("new clear", tables.clear_request, Action.INSERT, batch_rows.new_clears),
     _kind("new outbox", tables.outbox, Action.INSERT, _new_outbox),
     _kind("done outbox", tables.outbox, Action.DELETE, _done_outbox, guards=("outbox_no",)),
-    _kind("new deletion", tables.deletion, Action.INSERT, deletion.deletions),
+    _kind("new deletion", tables.deletion, Action.INSERT, retention.deletions),
     _deletion("accounts", tables.account),
     _deletion("tokens", tables.api_token),
     _deletion("logins", tables.login),
@@ -394,7 +394,7 @@ KINDS: tuple[Kind, ...] = (
     _kind("login", tables.login, Action.REPLACE, access.logins),
     _kind("audit", tables.audit, Action.INSERT, access.audit_entries),
     _kind("audit head", tables.audit_head, Action.REPLACE, access.audit_head),
-    *map(_erased, (*deletion.ERASED, *deletion.AGED, tables.version)),
+    *map(_erased, (*retention.ERASED, *retention.AGED, tables.version)),
 )
 
 

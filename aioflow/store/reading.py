@@ -39,12 +39,11 @@ from aioflow.store import rows, selects, tables
 from aioflow.store.access import AccessReader, token_row
 from aioflow.store.changes import compiled
 from aioflow.store.columns import read_rows
-from aioflow.store.deletion import ErasingReader
 from aioflow.store.ownership import OwnershipReader
 from aioflow.store.query_protocol import PAGE_ROWS, QueryInterface, Question, is_storable, pieces
 from aioflow.store.recovery import RecoveryReader
 from aioflow.store.references import ReferenceReader
-from aioflow.store.retention import AgingReader
+from aioflow.store.retention import RetentionReader
 from aioflow.store.rows import Damages, mark_damaged, value_row
 from aioflow.store.run_causes import BackfillReader, DagTriggerReader, dag_trigger_row
 from aioflow.store.selects import whole
@@ -132,8 +131,7 @@ Row = TypeVar("Row")
 class Reading(
     RecoveryReader,
     OwnershipReader,
-    ErasingReader,
-    AgingReader,
+    RetentionReader,
     BackfillReader,
     DagTriggerReader,
     NamedEventReader,

@@ -1,38 +1,67 @@
-"""Queries for retention: ended runs, events, the journal and versions, the oldest first.
+"""Retention and deletion: queries for expired rows, and the rows that a batch deletes.
 
-Each page takes one index lookup. Nothing is counted, and no body is read.
+Expired are ended runs, events, the journal and versions, the oldest first. Each page takes one
+index lookup. Nothing is counted, and no body is read.
+
+A run is first entered in ``deletion``, which hides it from all reads. Its rows are then deleted by
+key, a slice at a time, referring rows before those they refer to. The last to be deleted are the
+row of the run and its entry in ``deletion``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Select, literal_column, or_, select
+from sqlalchemy import ColumnElement, Select, Table, bindparam, func, literal_column, or_, select
 
-from aioflow.model.ids import RunNo
-from aioflow.model.rows import RunRow
+from aioflow.crypto import Vault
+from aioflow.model.batch import Batch
+from aioflow.model.ids import RunNo, TaskNo
+from aioflow.model.rows import DeletionRow, RunRow
 from aioflow.model.timestamps import Timestamp
-from aioflow.store import rows, tables
-from aioflow.store.deletion import AGED, not_deleted
+from aioflow.store import TABLES_OF_RUNS, rows, tables
 from aioflow.store.query_protocol import QueryInterface
 from aioflow.store.selects import number, text
 
-__all__ = ("AgingReader",)
+__all__ = ("AGED", "ERASED", "RetentionReader", "deletions", "erased")
+
+ERASED: tuple[Table, ...] = tuple(tables.metadata.tables[name] for name in TABLES_OF_RUNS)
+"""See ``TABLES_OF_RUNS``."""
+
+AGED: tuple[Table, ...] = (tables.named_event, tables.dag_event, tables.journal, tables.audit)
+"""Tables whose old rows are deleted by number, independent of runs."""
+
+_OF_TASKS = frozenset({tables.try_, tables.result, tables.map_label})
+"""Tables without an index on the run. Their rows are found through tasks."""
+
+
+def deletions(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return the runs to hide from now on."""
+    return [(row.run_no, row.at) for row in batch.new_deletions]
+
+
+def erased(table: Table) -> Callable[[Batch, Vault], list[tuple[Any, ...]]]:
+    """Return a function that lists the keys of the rows to delete from a table."""
+
+    def keys(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+        return [tuple(key) for key in batch.erased.get(table.name, ())]
+
+    return keys
+
+
+# ── statements ──────────────────────────────────────────────────────────────────────────
 
 _run = tables.run
-_TABLES = {table.name: table for table in AGED}
-
-
 _of_dag = _run.c.dag_id == text("dag_id")
 _one: ColumnElement[int] = literal_column("1")
 
-OLD_RUNS = (
+_OLD_RUNS = (
     select(_run)
     .where(
         _of_dag,
-        not_deleted,
+        tables.not_deleted,
         _run.c.ended_at < number("before"),
         _run.c.ended_at >= number("ended_at"),
         or_(_run.c.ended_at > number("ended_at"), _run.c.run_no > number("run_no")),
@@ -42,7 +71,7 @@ OLD_RUNS = (
 )
 _NEWEST = (
     select(_run)
-    .where(_of_dag, not_deleted, _run.c.ended_at.is_not(None))
+    .where(_of_dag, tables.not_deleted, _run.c.ended_at.is_not(None))
     .order_by(_run.c.ended_at.desc(), _run.c.run_no.desc())
     .limit(_one)
 )
@@ -50,7 +79,7 @@ _AFTER = (
     select(_run)
     .where(
         _of_dag,
-        not_deleted,
+        tables.not_deleted,
         _run.c.logical_date.is_not(None),
         _run.c.logical_date >= number("date"),
         or_(_run.c.logical_date > number("date"), _run.c.run_no > number("run_no")),
@@ -89,14 +118,36 @@ _FROM_VERSION = (
 @cache
 def _numbers(name: str) -> Select[Any]:
     """Return the statement for numbers and timestamps of a table above a number."""
-    table = _TABLES[name]
+    table = tables.metadata.tables[name]
     (key,) = table.primary_key
     found = select(key, table.c.at).where(key > number("after"))
     return found.order_by(key).limit(number("limit"))
 
 
-class AgingReader(QueryInterface):
-    """The part of a store that finds expired rows."""
+_DELETIONS = select(tables.deletion).order_by(tables.deletion.c.run_no)
+_TRIGGER = (
+    select(tables.task_trigger.c.trigger_no)
+    .where(tables.task_trigger.c.run_no == number("run_no"))
+    .limit(1)
+)
+_LAST_OUTBOX_NO = select(func.max(tables.outbox.c.outbox_no)).where(
+    tables.outbox.c.kind == bindparam("kind", type_=tables.outbox.c.kind.type)
+)
+
+
+@cache
+def _keys(name: str) -> Select[Any]:
+    """Return the statement for keys that a run has in a table, for some tables from a task on."""
+    table, task = tables.metadata.tables[name], tables.task
+    found = select(*table.primary_key).order_by(*table.primary_key).limit(number("limit"))
+    if table not in _OF_TASKS:
+        return found.where(table.c.run_no == number("run_no"))
+    found = found.join_from(task, table, task.c.task_no == table.c.task_no)
+    return found.where(task.c.run_no == number("run_no"), task.c.task_no >= number("after"))
+
+
+class RetentionReader(QueryInterface):
+    """The part of a store that finds expired rows, and the remaining rows of deleted runs."""
 
     async def list_old_runs(
         self, dag_id: str, *, before: Timestamp, after: tuple[Timestamp, RunNo], limit: int
@@ -105,7 +156,7 @@ class AgingReader(QueryInterface):
         ended_at, run_no = after
         cursor = {"ended_at": ended_at, "run_no": run_no}
         return await self._all(
-            rows.run_row, OLD_RUNS, dag_id=dag_id, before=before, limit=limit, **cursor
+            rows.run_row, _OLD_RUNS, dag_id=dag_id, before=before, limit=limit, **cursor
         )
 
     async def newest_ended_run(self, dag_id: str) -> RunRow | None:
@@ -139,3 +190,21 @@ class AgingReader(QueryInterface):
     async def list_versions(self, *, after: str = "", limit: int = 1000) -> list[str]:
         """See ``Store``."""
         return await self._all(lambda row: str(row[0]), _FROM_VERSION, after=after, limit=limit)
+
+    async def list_deletions(self) -> list[DeletionRow]:
+        """See ``Store``."""
+        return await self._all(lambda row: DeletionRow(run_no=row[0], at=row[1]), _DELETIONS)
+
+    async def has_triggers(self, run_no: RunNo) -> bool:
+        """See ``Store``."""
+        return bool(await self._all(tuple, _TRIGGER, run_no=run_no))
+
+    async def last_outbox_no(self, kind: str) -> int | None:
+        """See ``Store``."""
+        return await self._one(lambda row: cast("int | None", row[0]), _LAST_OUTBOX_NO, kind=kind)
+
+    async def list_erasable(
+        self, table: str, run_no: RunNo, *, after: TaskNo = -1, limit: int = 1000
+    ) -> list[tuple[Any, ...]]:
+        """See ``Store``."""
+        return await self._all(tuple, _keys(table), run_no=run_no, after=after, limit=limit)

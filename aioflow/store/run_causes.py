@@ -28,7 +28,6 @@ from aioflow.model.ids import TriggerNo
 from aioflow.model.states import RunState
 from aioflow.model.triggers import DagEventRow, DagTriggerRow, EventOutcome, HeldEvent
 from aioflow.store import rows, tables
-from aioflow.store.deletion import not_deleted
 from aioflow.store.query_protocol import QueryInterface, pieces
 from aioflow.store.rows import Values, last_of_each, pack
 from aioflow.store.selects import number, text, whole
@@ -235,7 +234,7 @@ def _run_counts(width: int) -> Select[Any]:
     counted = (_run.c.backfill, _run.c.state)
     return (
         select(*counted, func.count())
-        .where(_run.c.backfill.in_(_backfill_numbers(width)), not_deleted)
+        .where(_run.c.backfill.in_(_backfill_numbers(width)), tables.not_deleted)
         .group_by(*counted)
         .order_by(*counted)
     )

@@ -23,7 +23,6 @@ from sqlalchemy import (
 from aioflow.model.states import RecordState, TaskState
 from aioflow.protocol.outbox import ENGINE_KINDS
 from aioflow.store import tables
-from aioflow.store.deletion import not_deleted
 
 __all__ = (
     "ALL_DAGS",
@@ -197,13 +196,13 @@ NEEDED_VERSIONS = _without_sources.where(
 # ── runs ────────────────────────────────────────────────────────────────────────────────
 
 RUN_BY_NO = select(_run).where(_run.c.run_no == number("run_no"))
-RUN_BY_ID = select(_run).where(_run.c.run_id == text("run_id"), not_deleted)
+RUN_BY_ID = select(_run).where(_run.c.run_id == text("run_id"), tables.not_deleted)
 RUN_BY_KEY = select(_run).where(
-    _run.c.dag_id == text("dag_id"), _run.c.key == text("key"), not_deleted
+    _run.c.dag_id == text("dag_id"), _run.c.key == text("key"), tables.not_deleted
 )
 FIRST_ENDED_RUN = (
     select(_run)
-    .where(_run.c.dag_id == text("dag_id"), _run.c.ended_at >= number("since"), not_deleted)
+    .where(_run.c.dag_id == text("dag_id"), _run.c.ended_at >= number("since"), tables.not_deleted)
     .order_by(_run.c.ended_at, _run.c.run_no)
     .limit(literal_column("1"))
 )
@@ -213,7 +212,7 @@ FIRST_ENDED_RUN = (
 def runs_by_id(width: int) -> Select[Any]:
     """Return the statement for runs with these ids: ``id_0``, ``id_1`` and so on."""
     ids = [text(f"id_{n}") for n in range(width)]
-    return select(_run).where(_run.c.run_id.in_(ids), not_deleted)
+    return select(_run).where(_run.c.run_id.in_(ids), tables.not_deleted)
 
 
 _is_going = _run.c.run_no.in_(select(tables.deletion.c.run_no)).label("is_going")
@@ -247,7 +246,7 @@ def runs_by_date(width: int) -> Select[Any]:
     dates = [number(f"date_{n}") for n in range(width)]
     newest = (
         select(func.max(_run.c.run_no))
-        .where(_run.c.dag_id == text("dag_id"), _run.c.logical_date.in_(dates), not_deleted)
+        .where(_run.c.dag_id == text("dag_id"), _run.c.logical_date.in_(dates), tables.not_deleted)
         .group_by(_run.c.logical_date)
     )
     return select(_run).where(_run.c.run_no.in_(newest))
@@ -257,7 +256,7 @@ RUN_BEFORE = (
     select(_run)
     .where(
         _run.c.dag_id == text("dag_id"),
-        not_deleted,
+        tables.not_deleted,
         _run.c.logical_date.is_not(None),
         _run.c.logical_date <= number("date"),
         or_(_run.c.logical_date < number("date"), _run.c.run_no < number("run_no")),
@@ -278,7 +277,9 @@ def runs_page(
     *, of_dag: bool, in_state: bool, live: bool, before: bool, unsuccessful: bool = False
 ) -> Select[Any]:
     """Return the statement for a page of runs, the newest first, with these filters."""
-    page = select(_run).where(not_deleted).order_by(_run.c.run_no.desc()).limit(number("limit"))
+    page = (
+        select(_run).where(tables.not_deleted).order_by(_run.c.run_no.desc()).limit(number("limit"))
+    )
     if of_dag:
         page = page.where(_run.c.dag_id == text("dag_id"))
     if in_state:

@@ -24,6 +24,7 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     Table,
     literal_column,
+    select,
 )
 
 from aioflow.errors import ForeignDatabase, SchemaMismatch
@@ -69,6 +70,7 @@ __all__ = (
     "named_event",
     "named_value",
     "node",
+    "not_deleted",
     "number_lease",
     "outbox",
     "pool",
@@ -417,6 +419,10 @@ Index(
 )
 
 deletion = Table("deletion", metadata, key("run_no"), instant("at"), sqlite_strict=True)
+
+not_deleted = run.c.run_no.not_in(select(deletion.c.run_no))
+"""Condition for runs that are not being deleted."""
+
 clear_request = Table(
     "clear_request",
     metadata,

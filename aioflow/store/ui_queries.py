@@ -26,7 +26,6 @@ from aioflow.model.rows import NamedEventRow, NodeRow, RunRow, TaskRow, TriggerR
 from aioflow.model.states import RunState, TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import rows, tables
-from aioflow.store.deletion import not_deleted
 from aioflow.store.query_protocol import QueryInterface
 from aioflow.store.ui_protocol import AGE_SECONDS, CommitsAbove, Counted, WaitCount
 
@@ -54,13 +53,13 @@ def _literal(number: int) -> ColumnElement[int]:
 
 _RECENT_RUNS = (
     select(_run)
-    .where(_run.c.dag_id == _text("dag_id"), not_deleted)
+    .where(_run.c.dag_id == _text("dag_id"), tables.not_deleted)
     .order_by(_run.c.run_no.desc())
     .limit(_number("limit"))
 )
 _newest_failed = (
     select(_run.c.ended_at)
-    .where(_run.c.state == _literal(int(RunState.FAILED)), tables.unsuccessful, not_deleted)
+    .where(_run.c.state == _literal(int(RunState.FAILED)), tables.unsuccessful, tables.not_deleted)
     .order_by(_run.c.run_no.desc())
     .limit(_number("limit"))
     .subquery()
@@ -68,7 +67,7 @@ _newest_failed = (
 _FAILED_SINCE = select(func.count()).where(_newest_failed.c.ended_at >= _number("since"))
 _newest_of_dag = (
     select(_run.c.version)
-    .where(_run.c.dag_id == _text("dag_id"), not_deleted)
+    .where(_run.c.dag_id == _text("dag_id"), tables.not_deleted)
     .order_by(_run.c.run_no.desc())
     .limit(_number("limit"))
     .subquery()
@@ -169,7 +168,7 @@ def _made_at(width: int) -> Select[Any]:
 @cache
 def _runs_by_no(width: int) -> Select[Any]:
     numbers = [_number(f"no_{n}") for n in range(width)]
-    return select(_run).where(_run.c.run_no.in_(numbers), not_deleted)
+    return select(_run).where(_run.c.run_no.in_(numbers), tables.not_deleted)
 
 
 @cache

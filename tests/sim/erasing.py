@@ -14,7 +14,7 @@ from aioflow.model.batch import Batch
 from aioflow.model.ids import RunNo
 from aioflow.protocol.outbox import callback_kind
 from aioflow.protocol.requests import EraseRows
-from aioflow.store.deletion import ERASED
+from aioflow.store.retention import ERASED
 from tests.sim.broken import Broken
 from tests.sim.workload import SECOND
 
