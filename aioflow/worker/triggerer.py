@@ -116,16 +116,19 @@ class TriggerHost:
                 self._start(command)
             case StopTrigger():
                 hosted = self._hosted.get(command.trigger_no)
-                if hosted is None or hosted.hosting != command.hosting:
+                if hosted is None or hosted.assignment_id != command.assignment_id:
                     # It ended by itself in the meantime: the confirmation has been sent, or belongs
                     # to an earlier process. Repeating it is harmless.
-                    at = (command.trigger_no, command.hosting, now())
+                    at = (command.trigger_no, command.assignment_id, now())
                     self._reports.report(TriggerEnded(*at, reason=command.reason))
                 else:
                     self._end(hosted, command.reason)
             case EventsStored():
                 stream = self._hosted.get(command.trigger_no)
-                if isinstance(stream, HostedTrigger) and stream.hosting == command.hosting:
+                if (
+                    isinstance(stream, HostedTrigger)
+                    and stream.assignment_id == command.assignment_id
+                ):
                     stream.take(command.upto)
             case PreviewFireTimes():
                 question = FireTimePreview(command)
@@ -150,7 +153,7 @@ class TriggerHost:
     def _start(self, command: StartTrigger) -> None:
         known = self._hosted.get(command.trigger_no)
         if known is not None:
-            if known.hosting >= command.hosting:
+            if known.assignment_id >= command.assignment_id:
                 return  # a repeated or late command
             self._end(known, _REASSIGNED)
         hosted = self._register(command)
@@ -262,7 +265,9 @@ class TriggerHost:
         """End a data-only assignment; build an instance only if the class still needs one."""
         if wait.command is None:
             self._forget(wait)
-            self._reports.report(TriggerEnded(wait.number, wait.hosting, now(), failure, ending))
+            self._reports.report(
+                TriggerEnded(wait.number, wait.assignment_id, now(), failure, ending)
+            )
             return
         self._describer.forget(wait.number)
         self._kinds.remove(wait.kind)

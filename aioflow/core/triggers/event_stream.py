@@ -85,7 +85,7 @@ def credit(wait: TriggerInstance, tx: Transaction) -> None:
     has_room = len(stream.pending) < EVENTS_AHEAD and stream.pending_bytes < BYTES_AHEAD
     if has_room and stream.taken < stream.index and wait.state is TriggerState.WAITING:
         stream.taken = stream.index
-        tx.credit(EventsStored(wait.row.trigger_no, wait.hosting, stream.taken))
+        tx.credit(EventsStored(wait.row.trigger_no, wait.assignment_id, stream.taken))
 
 
 def close(wait: TriggerInstance, failure: Failure | None, tx: Transaction) -> None:
