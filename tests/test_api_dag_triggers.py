@@ -37,14 +37,14 @@ def report(n: Node, *reports: Any) -> None:
 def hosted(n: Node, dag_id: str = "dag") -> tuple[int, int]:
     one = n.engine.memory.dag_triggers.of(dag_id)
     assert one is not None
-    return one.row.trigger_no, one.hosting
+    return one.row.trigger_no, one.assignment_id
 
 
 async def test_a_dag_says_what_it_waits_for(tmp_path):
     async with node(tmp_path) as n:
         await load(n)
-        number, hosting = hosted(n)
-        report(n, TriggerFired(number, hosting, 0, 1, b"\xc0", "a"))
+        number, assignment_id = hosted(n)
+        report(n, TriggerFired(number, assignment_id, 0, 1, b"\xc0", "a"))
         await n.api.set_paused("dag", paused=False)
 
         shown = await n.api.show_dag("dag")

@@ -304,12 +304,15 @@ async def test_an_event_held_until_it_is_quiet_whose_run_is_refused_is_tried_aga
         trigger = DagTriggerSpec(class_path="m:Ticks", kwargs=b"\x80", debounce_us=1_000)
         await n.load(TaskSpec(task_id="t"), trigger=trigger)
         while (
-            not n.engine.memory.dag_triggers or not n.engine.memory.dag_triggers.of("dag").hosting
+            not n.engine.memory.dag_triggers
+            or not n.engine.memory.dag_triggers.of("dag").assignment_id
         ):
             await n.engine.next_turn()
         one = n.engine.memory.dag_triggers.of("dag")
         with structlog.testing.capture_logs() as logs:
-            n.engine.report([TriggerFired(one.row.trigger_no, one.hosting, 0, 1, b"\xc0", "a")])
+            n.engine.report(
+                [TriggerFired(one.row.trigger_no, one.assignment_id, 0, 1, b"\xc0", "a")]
+            )
             while not any(line["event"].startswith("a scheduled start of a DAG") for line in logs):
                 await n.engine.next_turn()
 
@@ -748,11 +751,12 @@ async def test_an_event_that_is_refused_is_to_be_told_again_with_those_behind_it
         trigger = DagTriggerSpec(class_path="m:Ticks", kwargs=b"\x80")
         await n.load(TaskSpec(task_id="t"), trigger=trigger)
         while (
-            not n.engine.memory.dag_triggers or not n.engine.memory.dag_triggers.of("dag").hosting
+            not n.engine.memory.dag_triggers
+            or not n.engine.memory.dag_triggers.of("dag").assignment_id
         ):
             await n.engine.next_turn()
         one = n.engine.memory.dag_triggers.of("dag")
-        at = (one.row.trigger_no, one.hosting)
+        at = (one.row.trigger_no, one.assignment_id)
         n.engine.report(
             [TriggerFired(*at, n_th, 1, b"\xc0", key) for n_th, key in enumerate(["a", "bad", "b"])]
         )
@@ -762,6 +766,6 @@ async def test_an_event_that_is_refused_is_to_be_told_again_with_those_behind_it
         number = one.row.trigger_no
         # The next hosting goes on behind that.
         assert await n.store.find_event_keys({number: ["a", "bad", "b"]}) == {(number, "a")}
-        assert (one.failure.reason, one.hosting) == ("refused", 0)
+        assert (one.failure.reason, one.assignment_id) == ("refused", 0)
         assert one.retry_at is not None
         assert len(await n.store.list_runs(dag_id="dag")) == 1

@@ -38,7 +38,7 @@ def test_a_value_counts_up_to_the_first_bound_that_is_not_smaller():
 
 def test_the_latency_of_a_resume_is_that_of_the_event_or_of_the_timer():
     measures = Measures()
-    fired = TriggerFired(trigger_no=1, hosting=1, index=0, at=4 * SECOND, payload=b"")
+    fired = TriggerFired(trigger_no=1, assignment_id=1, index=0, at=4 * SECOND, payload=b"")
 
     measures.record_latencies(
         [fired, TimerFired(2 * SECOND, task_no=3), TimerFired(SECOND, dag_id="a")],

@@ -54,15 +54,16 @@ try:
                 is_mute = order.class_path == "mute"
                 is_stubborn = order.class_path == "stubborn"
                 if order.class_path == "print":
-                    link.send([Output(order.trigger_no, order.hosting, b"a line\\n")])
+                    link.send([Output(order.trigger_no, order.assignment_id, b"a line\\n")])
                     link.send([Output(order.trigger_no, 99, b"of another hosting\\n")])
                 is_last = order.class_path == "data"
-                hosted = order.trigger_no, order.hosting
+                hosted = order.trigger_no, order.assignment_id
                 link.send([TriggerFired(*hosted, 0, 1, b"", is_last=is_last)])
             elif isinstance(order, StopTrigger) and order.reason == "shutdown" and is_stubborn:
                 os._exit(1)
             elif isinstance(order, StopTrigger):
-                link.send([TriggerEnded(order.trigger_no, order.hosting, 1, None, order.reason)])
+                at = order.trigger_no, order.assignment_id
+                link.send([TriggerEnded(*at, 1, None, order.reason)])
 except LinkClosed:
     pass
 """
@@ -96,12 +97,14 @@ class Node:
         self.tasklog = context.tasklog
         self.triggerer = Triggerer(context, role=role, capacity=capacity)
 
-    def host(self, number, class_path="", hosting=1, kwargs=b"", **fields):
-        host = StartTrigger(number, hosting, 7, number, "v", class_path, kwargs, 0, None, **fields)
+    def host(self, number, class_path="", assignment_id=1, kwargs=b"", **fields):
+        host = StartTrigger(
+            number, assignment_id, 7, number, "v", class_path, kwargs, 0, None, **fields
+        )
         self.triggerer.host(AssignTrigger(host))
 
-    def end(self, number, hosting=1):
-        self.triggerer.end(ReleaseTrigger(StopTrigger(number, hosting, "finished")))
+    def end(self, number, assignment_id=1):
+        self.triggerer.end(ReleaseTrigger(StopTrigger(number, assignment_id, "finished")))
 
     def of(self, kind):
         return [report for report in self.reports if isinstance(report, kind)]
@@ -241,11 +244,11 @@ async def test_one_that_waits_for_room_leaves_with_the_reason_it_was_told(tmp_pa
         n.triggerer.end(ReleaseTrigger(StopTrigger(2, 1, "reassigned")))
         [ended] = n.of(TriggerEnded)
         assert (ended.trigger_no, ended.reason) == (2, "reassigned")
-        n.host(2, hosting=2)
+        n.host(2, assignment_id=2)
         n.end(1)
         await until(lambda: 2 in n.fired())
 
-    assert [fired.hosting for fired in n.of(TriggerFired)] == [1, 2]
+    assert [fired.assignment_id for fired in n.of(TriggerFired)] == [1, 2]
 
 
 async def test_when_the_daemon_ends_all_are_let_go_and_nobody_is_told(tmp_path):
@@ -294,9 +297,9 @@ async def test_what_a_trigger_prints_is_in_the_log_of_its_task(tmp_path):
 async def test_a_new_hosting_takes_the_place_of_the_old_one(tmp_path):
     async with node(tmp_path, capacity=1) as n:
         n.host(1)
-        n.host(1, hosting=2)
+        n.host(1, assignment_id=2)
         await until(lambda: len(n.fired()) == 2)
-        n.end(1, hosting=1)  # late: of the hosting before
+        n.end(1, assignment_id=1)  # late: of the hosting before
         await until(n.ended)
         assert n.triggerer.load.triggers == 1
 
@@ -318,7 +321,7 @@ async def test_a_death_names_the_culprit_and_forgets_all(tmp_path):
         assert not n.triggerer.load.triggers
         assert not n.triggerer.load.waiting
         assert [asked for _, asked in n.asked] == [CancelQuery(-1)]  # nobody is left to be answered
-        n.host(1, hosting=2)
+        n.host(1, assignment_id=2)
         await until(lambda: len(n.fired()) == 2)
 
     assert FIRST_DELAY_SECONDS in n.clock.asked_seconds
@@ -354,11 +357,11 @@ def has_come_up(node, times):
 
 async def test_one_that_holds_up_others_costs_its_host_which_is_replaced_without_delay(tmp_path):
     async with node(tmp_path) as n:
-        for hosting in range(1, 4):
-            n.host(1, hosting=hosting)
-            await until(partial(has_fired, n, hosting))
+        for assignment_id in range(1, 4):
+            n.host(1, assignment_id=assignment_id)
+            await until(partial(has_fired, n, assignment_id))
             stand(n)
-            await until(partial(has_come_up, n, hosting + 1))
+            await until(partial(has_come_up, n, assignment_id + 1))
 
     lost = n.of(HostLost)
     assert {(one.culprit, one.failure.reason, one.class_path) for one in lost} == {

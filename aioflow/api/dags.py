@@ -269,7 +269,7 @@ class HostedTimetables:
     def expected_of(self, dag_id: str) -> Timestamp | None:
         """See ``Timetables``."""
         one = self._memory().dag_triggers.of(dag_id)
-        if one is None or not one.hosting:
+        if one is None or not one.assignment_id:
             return None
         host = self._hosts.get(one.role)
         return None if host is None else host.expected.get(one.row.trigger_no)
@@ -280,7 +280,7 @@ class HostedTimetables:
         """See ``Timetables``."""
         memory = self._memory()
         one = memory.dag_triggers.get(row.trigger_no)
-        host = timetable_preview_command(row, version, 0 if one is None else one.hosting)
+        host = timetable_preview_command(row, version, 0 if one is None else one.assignment_id)
         plan = memory.dag_versions.get((version, row.dag_id))
         role = TRIGGERS if plan is None else role_of(row.class_path, plan, memory)
         asked = self._hosts.get(role)
@@ -290,16 +290,16 @@ class HostedTimetables:
         return await asked.foresee(host, after=after, count=count)
 
 
-def timetable_preview_command(row: DagTriggerRow, version: str, hosting: int) -> StartTrigger:
+def timetable_preview_command(row: DagTriggerRow, version: str, assignment_id: int) -> StartTrigger:
     """Return the command from which a child that previews a timetable creates it.
 
     Args:
         version: The newest version of its DAG.
-        hosting: Its current assignment, if it is hosted; its output is attributed to that.
+        assignment_id: Its current assignment, if it is hosted; its output is attributed to that.
     """
     return StartTrigger(
         trigger_no=row.trigger_no,
-        hosting=hosting,
+        assignment_id=assignment_id,
         run_no=row.trigger_no,
         task_no=-1,
         version=version,

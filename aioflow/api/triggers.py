@@ -232,7 +232,7 @@ def _whereabouts(number: TriggerNo, memory: Memory) -> _Hosted:
     wait = memory.packing.peek(number)
     if wait is None:
         return _Hosted()
-    if wait.hosting:
+    if wait.assignment_id:
         return _Hosted(NODE_NO) if wait.has_room else _Hosted(None, WaitKind.TRIGGER_CAPACITY.value)
     return _Hosted(None, _STOPPED if is_unwatched(wait, memory) else "")
 
@@ -351,7 +351,7 @@ async def list_dag_triggers(
             continue
         one = None if memory is None else memory.dag_triggers.get(row.trigger_no)
         wait = None if memory is None or one is None else explain_dag_trigger(one, memory)
-        is_hosted = one is not None and one.hosting != 0 and one.has_room
+        is_hosted = one is not None and one.assignment_id != 0 and one.has_room
         watch = watched.get(row.trigger_no)
         fields = reader.public_fields.detail(row.class_path, row.kwargs, watch)
         detail = spec.name if spec.is_timetable else fields

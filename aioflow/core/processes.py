@@ -96,7 +96,7 @@ def host_lost(lost: HostLost, tx: Transaction) -> None:
             want_own_hosts(tx)
             dag_triggers.place_all(tx)
         return
-    memory.packing.lose(lost.role, memory.hosting)
+    memory.packing.lose(lost.role, memory.last_assignment_id)
     own = [one for one in memory.active_tasks.objects.values() if one.run.async_role == lost.role]
     for task in own:
         forget_suspension(task)

@@ -154,7 +154,7 @@ def consequence(entry: Input, exc: Exception, at: Moment, memory: Memory) -> Con
         case TriggerFired() if entry.trigger_no in memory.dag_triggers:
             # It is assigned again, and yields the event again.
             failure = Failure(type="Refused", message=str(exc)[:1000], reason=REFUSED)
-            ended = TriggerEnded(entry.trigger_no, entry.hosting, entry.at, failure)
+            ended = TriggerEnded(entry.trigger_no, entry.assignment_id, entry.at, failure)
             return RepeatInput(ended)
         case _:
             if _is_of_one_run(entry):

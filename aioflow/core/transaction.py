@@ -128,7 +128,7 @@ class Transaction:
         self._waits: dict[int, tuple[TriggerInstance, TriggerRow | None]] = {}
         self._dropped: list[tuple[TriggerInstance, TriggerRow]] = []
         self._put_off: set[RunNo] = set()
-        self._hostings: dict[int, tuple[TriggerInstance, tuple[int, str, str, bool]]] = {}
+        self._assignments: dict[int, tuple[TriggerInstance, tuple[int, str, str, bool]]] = {}
         self._folded: dict[int, tuple[PackedTask, TaskShape]] = {}
         self._streams: dict[int, tuple[TriggerInstance, int, int]] = {}
         self._credits: dict[int, EventsStored] = {}
@@ -259,9 +259,9 @@ class Transaction:
 
         The effects of a turn that is rolled back reach no host.
         """
-        was = (wait.hosting, wait.role, wait.version, wait.has_room)
+        was = (wait.assignment_id, wait.role, wait.version, wait.has_room)
         number = wait.row.trigger_no
-        self._hostings.setdefault(number, (wait, was))
+        self._assignments.setdefault(number, (wait, was))
         if wait.stream is not None:
             self._streams.setdefault(number, (wait, wait.stream.index, wait.stream.confirmed))
 
@@ -298,7 +298,7 @@ class Transaction:
 
         No row would record that a host was given it.
         """
-        if self._hostings.pop(trigger_no, None) is not None:
+        if self._assignments.pop(trigger_no, None) is not None:
             self._withdrawn.add(trigger_no)
 
     def _is_withdrawn(self, effect: Effect) -> bool:
@@ -449,8 +449,8 @@ class Transaction:
         for wait, index, confirmed in self._streams.values():
             if wait.stream is not None:
                 wait.stream.index, wait.stream.confirmed = index, confirmed
-        for wait, was in self._hostings.values():
-            wait.hosting, wait.role, wait.version, wait.has_room = was
+        for wait, was in self._assignments.values():
+            wait.assignment_id, wait.role, wait.version, wait.has_room = was
         waits = self.memory.waits
         for wait, before in (*self._waits.values(), *self._dropped):
             if before is None:

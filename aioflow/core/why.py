@@ -93,7 +93,7 @@ def explain_dag_trigger(one: DagTrigger, memory: Memory) -> Wait | None:
         kind, detail = WaitKind.EVENT, awaited_assets(one)
     elif is_stopped(row.dag_id, memory):
         kind, detail = WaitKind.PAUSED, f"DAG {row.dag_id} is paused"
-    elif one.hosting:
+    elif one.assignment_id:
         kind = WaitKind.TRIGGER if one.has_room else WaitKind.TRIGGER_CAPACITY
     elif row.trigger_no in memory.lacking_code:
         kind = WaitKind.CODE_MISSING
@@ -237,7 +237,11 @@ def _explain_wait(task: TaskInstance, memory: Memory) -> Wait | None:
     kind = WaitKind.TRIGGER
     if wait.row.kwargs is None:
         kind = WaitKind.UNDECRYPTABLE
-    elif wait.hosting or wait.row.class_path in HOSTLESS or wait.state is not TriggerState.WAITING:
+    elif (
+        wait.assignment_id
+        or wait.row.class_path in HOSTLESS
+        or wait.state is not TriggerState.WAITING
+    ):
         kind = WaitKind.TRIGGER if wait.has_room else WaitKind.TRIGGER_CAPACITY
     elif wait.row.trigger_no in memory.lacking_code:
         kind = WaitKind.CODE_MISSING

@@ -63,7 +63,7 @@ _logger = logging.getLogger(__name__)
 class _Hosted(msgspec.Struct, frozen=True, array_like=True):
     """Record of a trigger in the host. It is stored packed, because there may be a million."""
 
-    hosting: int
+    assignment_id: int
     run_no: RunNo
     task_no: TaskNo
     position: int
@@ -76,7 +76,7 @@ class _Hosted(msgspec.Struct, frozen=True, array_like=True):
     def of(cls, host: StartTrigger, class_no: int) -> Self:
         """Return the record of a command. The class path is interned: many triggers share it."""
         return cls(
-            host.hosting,
+            host.assignment_id,
             host.run_no,
             host.task_no,
             host.position,
@@ -213,7 +213,7 @@ class Triggerer:
                 heapq.heappush(self._heap, (-host.priority, host.trigger_no))
             self._waiting.put(host.trigger_no, packed(host))
             self._context.report(
-                [TriggerCapacityChanged(host.trigger_no, host.hosting, has_room=False)]
+                [TriggerCapacityChanged(host.trigger_no, host.assignment_id, has_room=False)]
             )
 
     def forget(self, run_no: RunNo) -> None:
@@ -236,7 +236,7 @@ class Triggerer:
             return
         if self._waiting.take(end.trigger_no) is not None:
             self._compact_heap()
-        at = (end.trigger_no, end.hosting, self._context.clock.now())
+        at = (end.trigger_no, end.assignment_id, self._context.clock.now())
         self._context.report([TriggerEnded(*at, reason=end.reason)])
 
     async def foresee(
@@ -268,7 +268,7 @@ class Triggerer:
         self._is_closing = True
         self._waiting = Pages(Rows)
         for number, body in self._hosted.items():
-            self._host.put(StopTrigger(number, _decode(body).hosting, SHUTDOWN))
+            self._host.put(StopTrigger(number, _decode(body).assignment_id, SHUTDOWN))
         if self._hosted:
             await self._all_released.wait()
 
@@ -348,24 +348,26 @@ class Triggerer:
                 _logger.warning("the %s host reported %s", self._role, type(report).__name__)
 
     def _expect(self, report: NextFireTime) -> None:
-        if self._find(report.trigger_no, report.hosting) is None:
+        if self._find(report.trigger_no, report.assignment_id) is None:
             return
         self._expected.pop(report.trigger_no, None)
         if report.fire_time is not None:
             self._expected[report.trigger_no] = report.fire_time
 
-    def _find(self, number: TriggerNo, hosting: int) -> _Hosted | None:
-        """Return the trigger with this number, if ``hosting`` is its current assignment."""
+    def _find(self, number: TriggerNo, assignment_id: int) -> _Hosted | None:
+        """Return the trigger with this number, if ``assignment_id`` is its current assignment."""
         body = self._hosted.get(number)
         hosted = None if body is None else _decode(body)
-        return hosted if hosted is not None and hosted.hosting == hosting else None
+        return hosted if hosted is not None and hosted.assignment_id == assignment_id else None
 
     def _release(self, ended: TriggerEnded | TriggerFired) -> None:
         body = self._hosted.take(ended.trigger_no)
         if body is None:
             return
         hosted = _decode(body)
-        if hosted.hosting != ended.hosting:  # an earlier assignment ended, not the current one
+        if (
+            hosted.assignment_id != ended.assignment_id
+        ):  # an earlier assignment ended, not the current one
             self._hosted.put(ended.trigger_no, body)
             return
         self._classes.leave(hosted.class_no)
@@ -389,7 +391,9 @@ class Triggerer:
             if body is not None:  # otherwise it was released in the meantime
                 host = _decode_host(body)
                 self._assign(host)
-                self._context.report([TriggerCapacityChanged(number, host.hosting, has_room=True)])
+                self._context.report(
+                    [TriggerCapacityChanged(number, host.assignment_id, has_room=True)]
+                )
                 return
 
     def _compact_heap(self) -> None:
@@ -401,8 +405,8 @@ class Triggerer:
 
     def _keep(self, output: Output) -> None:
         """Add the output of a trigger to the log of its task."""
-        number, hosting = output.task_no, output.start_no
-        hosted = self._find(number, hosting)
+        number, assignment_id = output.task_no, output.start_no
+        hosted = self._find(number, assignment_id)
         if hosted is None:
             return  # output of an abandoned assignment
         if hosted.position < 0:  # it starts runs, and belongs to no task

@@ -240,7 +240,7 @@ class StartTrigger(_Wire, frozen=True):
     """
 
     trigger_no: TriggerNo
-    hosting: int
+    assignment_id: int
     run_no: RunNo
     task_no: TaskNo
     version: str
@@ -288,7 +288,7 @@ class StopTrigger(_Wire, frozen=True):
     """
 
     trigger_no: TriggerNo
-    hosting: int
+    assignment_id: int
     reason: str
 
 
@@ -296,7 +296,7 @@ class EventsStored(_Wire, frozen=True):
     """Confirm that the events of an assignment below this index are stored: it may continue."""
 
     trigger_no: TriggerNo
-    hosting: int
+    assignment_id: int
     upto: int
 
 

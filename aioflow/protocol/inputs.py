@@ -167,7 +167,7 @@ class TriggerCapacityChanged(msgspec.Struct, frozen=True):
     """A trigger waits for capacity in a host, or has it now."""
 
     trigger_no: TriggerNo
-    hosting: int
+    assignment_id: int
     has_room: bool
 
 
@@ -188,14 +188,14 @@ class AssignTriggers(msgspec.Struct, frozen=True):
     """Continue to assign triggers to a host that came up.
 
     Attributes:
-        hosting: The last assignment number when it came up. Triggers with a later one are assigned
-            already.
+        assignment_id: The last assignment number when it came up. Triggers with a later one are
+            assigned already.
         numbers: The triggers, in order.
         at: The index at which to continue.
     """
 
     role: str
-    hosting: int
+    assignment_id: int
     numbers: array[int]
     at: int = 0
 

@@ -1,7 +1,7 @@
 """Reports of children to the daemon. The daemon's commands are in ``protocol.commands``.
 
 They cross the link and enter the engine's inbox unchanged. Only the results of parsing DAG files
-and plug-ins go to the catalog. A report with an old ``start_no`` or ``hosting`` is late and
+and plug-ins go to the catalog. A report with an old ``start_no`` or ``assignment_id`` is late and
 ignored.
 
 Structs are array-like: a frame contains only values, so both ends must have the same version of
@@ -498,7 +498,7 @@ class TriggerFired(_Wire, frozen=True):
     """
 
     trigger_no: TriggerNo
-    hosting: int
+    assignment_id: int
     index: int
     at: Timestamp
     payload: bytes
@@ -517,7 +517,7 @@ class TriggerEnded(_Wire, frozen=True):
     """
 
     trigger_no: TriggerNo
-    hosting: int
+    assignment_id: int
     at: Timestamp
     failure: Failure | None = None
     reason: str = ""
@@ -531,7 +531,7 @@ class NextFireTime(_Wire, frozen=True):
     """
 
     trigger_no: TriggerNo
-    hosting: int
+    assignment_id: int
     fire_time: Timestamp | None
 
 

@@ -117,16 +117,19 @@ class TriggerHost:
                 self._start(command)
             case StopTrigger():
                 hosted = self._hosted.get(command.trigger_no)
-                if hosted is None or hosted.hosting != command.hosting:
+                if hosted is None or hosted.assignment_id != command.assignment_id:
                     # It ended by itself in the meantime. Its end has been confirmed, or the command
                     # was meant for an earlier process. It is harmless to confirm the end again.
-                    at = (command.trigger_no, command.hosting, now())
+                    at = (command.trigger_no, command.assignment_id, now())
                     self._reports.report(TriggerEnded(*at, reason=command.reason))
                 else:
                     self._end(hosted, command.reason)
             case EventsStored():
                 stream = self._hosted.get(command.trigger_no)
-                if isinstance(stream, HostedTrigger) and stream.hosting == command.hosting:
+                if (
+                    isinstance(stream, HostedTrigger)
+                    and stream.assignment_id == command.assignment_id
+                ):
                     stream.take(command.upto)
             case PreviewFireTimes():
                 question = FireTimePreview(command)
@@ -151,7 +154,7 @@ class TriggerHost:
     def _start(self, command: StartTrigger) -> None:
         known = self._hosted.get(command.trigger_no)
         if known is not None:
-            if known.hosting >= command.hosting:
+            if known.assignment_id >= command.assignment_id:
                 return  # a repeated or late command
             self._end(known, _REASSIGNED)
         hosted = self._register(command)
@@ -263,7 +266,9 @@ class TriggerHost:
         """End the assignment of a data-only trigger; build an instance only if the end needs it."""
         if wait.command is None:
             self._forget(wait)
-            self._reports.report(TriggerEnded(wait.number, wait.hosting, now(), failure, ending))
+            self._reports.report(
+                TriggerEnded(wait.number, wait.assignment_id, now(), failure, ending)
+            )
             return
         self._describer.forget(wait.number)
         self._kinds.remove(wait.kind)

@@ -16,7 +16,7 @@ class Hosting:
     """One hosting: it goes on behind the last event it was told of, or some events before that."""
 
     number: int
-    hosting: int
+    assignment_id: int
     next: int = 0
     sent: int = 0
     confirmed: int = 0
@@ -26,14 +26,14 @@ class Hosting:
     def of(cls, order: StartTrigger, back: int = 0) -> Self:
         first = 0 if order.last is None else msgspec.msgpack.decode(order.last[0])["n"] + 1
         begins = max(0, first - back)
-        return cls(order.trigger_no, order.hosting, begins, window=order.window)
+        return cls(order.trigger_no, order.assignment_id, begins, window=order.window)
 
     def reports(self, count: int, upto: int, now: int) -> list[TriggerFired]:
         """The next events, as many as are wanted, there are, and the window allows."""
         found = []
         while len(found) < count and self.next < upto and self.sent - self.confirmed < self.window:
             payload = msgspec.msgpack.encode({"n": self.next})
-            at = (self.number, self.hosting, self.sent, now)
+            at = (self.number, self.assignment_id, self.sent, now)
             found.append(TriggerFired(*at, payload, str(self.next)))
             self.next += 1
             self.sent += 1

@@ -68,7 +68,7 @@ class Hosts:
                 case AssignTrigger(host=host, role=role) if role in self.has:
                     others = [one for one in self.has if one != role]
                     assert not any(host.trigger_no in self.has[one] for one in others), "twice"
-                    self.has[role][host.trigger_no] = host.hosting
+                    self.has[role][host.trigger_no] = host.assignment_id
                 case AssignTrigger(role=role) if role == QUARANTINE:
                     self.wanted.add(role)
                 case StartHost(role=role):
@@ -82,7 +82,7 @@ class Hosts:
                     pass
 
     def say_ended(self, end: StopTrigger) -> None:
-        at = (end.trigger_no, end.hosting, self.world.now)
+        at = (end.trigger_no, end.assignment_id, self.world.now)
         self.inbox.append(TriggerEnded(*at, None, end.reason))
 
     # ── what may happen ─────────────────────────────────────────────────────────────────
@@ -110,7 +110,7 @@ class Hosts:
     def leave(self, role: str) -> None:
         if self.ending[role]:
             end = self.ending[role].popleft()
-            if self.has[role].get(end.trigger_no) == end.hosting:
+            if self.has[role].get(end.trigger_no) == end.assignment_id:
                 del self.has[role][end.trigger_no]
             self.say_ended(end)
 

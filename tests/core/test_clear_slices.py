@@ -436,7 +436,9 @@ def test_what_waits_for_its_slice_is_not_hosted_again(what, how, monkeypatch):
     world.effects.clear()
 
     if how == "reassigned":
-        sliced.turn(TriggerEnded(host.trigger_no, host.hosting, world.now, reason="reassigned"))
+        sliced.turn(
+            TriggerEnded(host.trigger_no, host.assignment_id, world.now, reason="reassigned")
+        )
     elif how == "host-again":
         sliced.turn(HostLost(role="triggers", culprit=-1, failure=KILLED, at=world.now))
         sliced.turn(HostUp("triggers"))

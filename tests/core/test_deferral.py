@@ -35,7 +35,7 @@ def defer(world: World, method: str = "after", **fields: Any) -> StartTrigger:
 
 
 def fire(world: World, host: StartTrigger, payload: bytes) -> None:
-    at = (host.trigger_no, host.hosting)
+    at = (host.trigger_no, host.assignment_id)
     world.turn(TriggerFired(*at, 0, world.now, payload), TriggerEnded(*at, world.now))
 
 
@@ -74,7 +74,7 @@ def test_a_wait_with_a_method_for_it_resumes_there_when_its_time_is_over(is_rest
     assert (start.method, start.event, start.kwargs) == ("too_late", None, b"\x81\xa1n\x01")
     assert (start.try_number, reasons(world)) == (1, ["timeout"])
     world.turn(
-        TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x01")
+        TriggerFired(host.trigger_no, host.assignment_id, 0, world.now, b"\x01")
     )  # it comes too late
     world.succeed("w")
     assert world.run_state(run) == "success"

@@ -98,7 +98,7 @@ def hosted(world: World, name: str) -> Any:
 def fire(world: World, name: str, payload: object = None) -> None:
     host = hosted(world, name)
     body = msgspec.msgpack.encode(payload)
-    world.turn(TriggerFired(host.trigger_no, host.hosting, 0, world.now, body))
+    world.turn(TriggerFired(host.trigger_no, host.assignment_id, 0, world.now, body))
 
 
 def answers(world: World) -> list[Any]:
@@ -246,7 +246,7 @@ def test_the_rows_of_losers_are_gone_when_their_host_has_let_go():
     loser = hosted(world, "m:B")
     fire(world, "m:A")
 
-    world.turn(TriggerEnded(loser.trigger_no, loser.hosting, world.now))
+    world.turn(TriggerEnded(loser.trigger_no, loser.assignment_id, world.now))
 
     assert world.rows.triggers == {}
 
@@ -334,7 +334,7 @@ def test_a_timeout_lets_go_of_what_had_fired_of_a_call_for_all():
 
     world.pass_time(61)
     loser = hosted(world, "m:B")
-    world.turn(TriggerEnded(loser.trigger_no, loser.hosting, world.now))
+    world.turn(TriggerEnded(loser.trigger_no, loser.assignment_id, world.now))
 
     assert resumed(world).failure.type == "TimeoutError"
     assert world.rows.triggers == {}
@@ -361,7 +361,7 @@ def test_fail_in_a_trigger_uses_no_further_tries(reason, state, tries):
     host = hosted(world, "m:T")
 
     failure = Failure(type="Fail", message="no use", reason=reason)
-    world.turn(TriggerEnded(host.trigger_no, host.hosting, world.now, failure))
+    world.turn(TriggerEnded(host.trigger_no, host.assignment_id, world.now, failure))
 
     assert world.state(run, "c") == state
     assert len(world.rows.tries) == tries
@@ -372,7 +372,7 @@ def test_a_trigger_that_fails_fails_the_try_and_the_coroutine_is_stopped():
     suspended = await_(world, 0, "m:A", "m:B", kind="any_of")
     host = hosted(world, "m:A")
 
-    world.turn(TriggerEnded(host.trigger_no, host.hosting, world.now, BROKEN))
+    world.turn(TriggerEnded(host.trigger_no, host.assignment_id, world.now, BROKEN))
 
     assert world.state(run, "c") == "failed"
     assert [stop.start_no for stop in of_kind(world.effects, StopTry)] == [suspended.start_no]
@@ -440,7 +440,7 @@ def test_an_open_call_is_made_again_by_the_next_try():
     world, _ = begun()
     await_(world, 0, "m:T")
     host = hosted(world, "m:T")
-    world.turn(TriggerEnded(host.trigger_no, host.hosting, world.now, BROKEN))
+    world.turn(TriggerEnded(host.trigger_no, host.assignment_id, world.now, BROKEN))
     world.pass_time(1)
 
     assert start_of(world).recorded == 0
@@ -564,7 +564,7 @@ def test_a_wait_goes_on_when_the_trigger_host_is_replaced():
     first = hosted(world, "m:T")
 
     lose(world, "triggers")
-    world.turn(TriggerFired(first.trigger_no, first.hosting, 0, world.now, b"\x01"))  # late
+    world.turn(TriggerFired(first.trigger_no, first.assignment_id, 0, world.now, b"\x01"))  # late
     assert world.started("c") is None
     fire(world, "m:T", "here")
 
@@ -712,7 +712,7 @@ def test_only_what_a_person_ends_is_told_that_it_is_cancelled(end, reason):
         case "another fires":
             fire(world, "m:A")
         case "another fails":
-            world.turn(TriggerEnded(host.trigger_no, host.hosting, world.now, BROKEN))
+            world.turn(TriggerEnded(host.trigger_no, host.assignment_id, world.now, BROKEN))
         case "its body ends":
             leave(world, suspended)
         case "its time is over":
@@ -832,7 +832,7 @@ def test_a_refused_event_answers_once_when_it_is_repeated():
     fire(world, "m:A", "a")
     host = hosted(world, "m:B")
 
-    world.refuse(TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\xa1b"))
+    world.refuse(TriggerFired(host.trigger_no, host.assignment_id, 0, world.now, b"\xa1b"))
 
     assert answers(world) == [["a", "b"]]
     assert start_of(world).recorded == 1

@@ -79,7 +79,7 @@ def one(world: World) -> Any:
 
 def fired(world: World, payload: Any, key: str | None = None, ahead: int = 0) -> TriggerFired:
     had = one(world)
-    at = (had.row.trigger_no, had.hosting, had.index + ahead, world.now)
+    at = (had.row.trigger_no, had.assignment_id, had.index + ahead, world.now)
     return TriggerFired(*at, packed(payload), key)
 
 
@@ -95,7 +95,9 @@ def fire(world: World, *payloads: Any, keys: bool = True) -> list[Any]:
 
 def end(world: World, failure: Failure | None = None, reason: str = "") -> list[Any]:
     had = one(world)
-    return world.turn(TriggerEnded(had.row.trigger_no, had.hosting, world.now, failure, reason))
+    return world.turn(
+        TriggerEnded(had.row.trigger_no, had.assignment_id, world.now, failure, reason)
+    )
 
 
 def confs(world: World) -> list[Any]:
@@ -148,7 +150,7 @@ def test_a_restart_hosts_it_again_behind_its_last_event():
     order = host(world)
     assert (order.trigger_no, order.since) == (before.trigger_no, before.since)
     assert order.last == (packed({"n": 1}), "{'n': 1}")
-    assert order.hosting > before.hosting
+    assert order.assignment_id > before.assignment_id
 
 
 def test_what_comes_behind_an_event_that_could_not_be_taken_waits_for_the_next_hosting():
@@ -275,7 +277,7 @@ def test_a_dag_that_turns_to_a_clock_has_its_trigger_let_go():
     end(world, reason="finished")
 
     assert told_to_end(world) == ["finished"]
-    assert one(world).hosting == 0
+    assert one(world).assignment_id == 0
 
 
 # ── events ──────────────────────────────────────────────────────────────────────────────
@@ -508,7 +510,7 @@ def test_a_paused_dag_that_stops_has_its_trigger_let_go_and_goes_on_where_it_was
     assert told_to_end(world) == ["paused"]
     end(world, reason="paused")
     world.restart()
-    assert one(world).hosting == 0
+    assert one(world).assignment_id == 0
 
     world.ask(SetPaused(dag_id="dag", paused=False))
     assert host(world).last == (packed({"n": 1}), "{'n': 1}")
@@ -650,7 +652,7 @@ def test_one_whose_quarantine_host_may_be_up_already_is_asked_to_leave_it():
 
     assert told_to_end(world) == ["reassigned", "paused"]
     world.turn(HostUp("quarantine"))
-    assert one(world).hosting == 0
+    assert one(world).assignment_id == 0
 
 
 def test_one_that_holds_up_its_loop_is_named_with_its_dag():

@@ -33,7 +33,7 @@ class Life:
         self.world = World()
         self.if_paused: IfPaused = self.dice.choice(["stay", "stop"])
         self.versions = 0
-        self.hosting: Hosting | None = None
+        self.assignment_id: Hosting | None = None
         self.seen = 0
         self.save()
 
@@ -66,9 +66,9 @@ class Life:
     def yield_some(self) -> None:
         """Have the trigger go on, as far as it may; some reports are repeated, or refused."""
         self.heed()
-        if self.hosting is None:
+        if self.assignment_id is None:
             return
-        reports = self.hosting.reports(self.dice.randint(1, 5), EVENTS, self.world.now)
+        reports = self.assignment_id.reports(self.dice.randint(1, 5), EVENTS, self.world.now)
         if reports and self.dice.random() < 0.3:
             reports = [*reports, self.dice.choice(reports)]
         if reports and self.dice.random() < 0.2:
@@ -78,24 +78,24 @@ class Life:
 
     def fail(self) -> None:
         self.heed()
-        if self.hosting is not None:
+        if self.assignment_id is not None:
             failure = self.dice.choice([None, BROKEN])
-            number, hosting = self.hosting.number, self.hosting.hosting
-            self.hosting = None
-            self.world.turn(TriggerEnded(number, hosting, self.world.now, failure))
+            number, assignment_id = self.assignment_id.number, self.assignment_id.assignment_id
+            self.assignment_id = None
+            self.world.turn(TriggerEnded(number, assignment_id, self.world.now, failure))
 
     def kill_host(self) -> None:
-        number = -1 if self.hosting is None else self.hosting.number
+        number = -1 if self.assignment_id is None else self.assignment_id.number
         culprit = self.dice.choice([-1, number])
         self.heed()
-        self.hosting = None
+        self.assignment_id = None
         at = self.world.now
         self.world.turn(HostLost(role="triggers", culprit=culprit, failure=KILLED, at=at))
         self.seen = len(self.world.effects)
         self.world.turn(HostUp("triggers"))
 
     def kill_node(self) -> None:
-        self.hosting, self.seen = None, 0
+        self.assignment_id, self.seen = None, 0
         self.world.restart()
 
     def let_time_pass(self) -> None:
@@ -113,15 +113,21 @@ class Life:
         for order in orders:
             match order:
                 case AssignTrigger(host=host):
-                    self.hosting = Hosting.of(host, self.dice.randint(0, 3))
+                    self.assignment_id = Hosting.of(host, self.dice.randint(0, 3))
                 case ReleaseTrigger(end=end):
-                    of = (end.trigger_no, end.hosting, self.world.now)
+                    of = (end.trigger_no, end.assignment_id, self.world.now)
                     ended.append(TriggerEnded(*of, reason=end.reason))
-                    if self.hosting is not None and self.hosting.hosting == end.hosting:
-                        self.hosting = None
+                    if (
+                        self.assignment_id is not None
+                        and self.assignment_id.assignment_id == end.assignment_id
+                    ):
+                        self.assignment_id = None
                 case ConfirmEvents(confirmed=confirmed):
-                    if self.hosting is not None and self.hosting.hosting == confirmed.hosting:
-                        self.hosting.confirmed = confirmed.upto
+                    if (
+                        self.assignment_id is not None
+                        and self.assignment_id.assignment_id == confirmed.assignment_id
+                    ):
+                        self.assignment_id.confirmed = confirmed.upto
                 case _:
                     pass
         if ended:

@@ -51,7 +51,7 @@ def start_of(world: World) -> StartTask:
 def hosting(world: World) -> tuple[int, int]:
     """The stream's trigger, and the hosting it is in."""
     host = next(e for e in reversed(world.effects) if isinstance(e, AssignTrigger)).host
-    return host.trigger_no, host.hosting
+    return host.trigger_no, host.assignment_id
 
 
 def fire(world: World, *events: int, index: int | None = None, key: bool = True) -> list[Any]:

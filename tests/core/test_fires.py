@@ -22,7 +22,7 @@ def fires(world: World, *reports: Any) -> list[Fire]:
 
 def of(world: World, name: str, key: str | None, index: int = 0) -> TriggerFired:
     host = calls.hosted(world, name)
-    return TriggerFired(host.trigger_no, host.hosting, index, world.now, b"\x01", key)
+    return TriggerFired(host.trigger_no, host.assignment_id, index, world.now, b"\x01", key)
 
 
 @pytest.mark.parametrize("kind", ["wait", "any_of", "all_of"])

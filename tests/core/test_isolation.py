@@ -67,7 +67,11 @@ def host_of(world: World, class_path: str) -> StartTrigger:
 
 
 def ended(effects: list[Any]) -> list[tuple[int, str, str]]:
-    return [(e.end.hosting, e.end.reason, e.role) for e in effects if isinstance(e, ReleaseTrigger)]
+    return [
+        (e.end.assignment_id, e.end.reason, e.role)
+        for e in effects
+        if isinstance(e, ReleaseTrigger)
+    ]
 
 
 def told(effects: list[Any]) -> list[str]:
@@ -91,7 +95,7 @@ def stall(world: World, incident: int, milliseconds: int = 120, **fields: Any) -
 
 def left(world: World, host: StartTrigger) -> list[Any]:
     """The host confirms that a trigger has left as it was told."""
-    at = (host.trigger_no, host.hosting, world.now)
+    at = (host.trigger_no, host.assignment_id, world.now)
     return world.turn(TriggerEnded(*at, None, "reassigned"))
 
 
@@ -230,7 +234,7 @@ def test_a_class_goes_into_quarantine_after(stalls, moves):
         world.pass_time(seconds)
         effects = stall(world, incident, milliseconds)
 
-    assert ended(effects) == ([(before.hosting, "reassigned", "triggers")] if moves else [])
+    assert ended(effects) == ([(before.assignment_id, "reassigned", "triggers")] if moves else [])
 
 
 def test_what_is_told_of_one_stall_again_is_not_another_one():
@@ -257,7 +261,7 @@ def test_a_stall_whose_turn_was_taken_back_counts_once():
     world.refuse(stalled)
 
     assert world.memory.loop_blockers.all()[0].count == 1
-    assert ended(world.effects) == [(host_of(world, SLOW).hosting, "reassigned", "triggers")]
+    assert ended(world.effects) == [(host_of(world, SLOW).assignment_id, "reassigned", "triggers")]
 
 
 def test_an_offender_moves_once_it_has_left_and_the_others_stay():
@@ -273,7 +277,7 @@ def test_an_offender_moves_once_it_has_left_and_the_others_stay():
     after = host_of(world, SLOW)
     assert after.trigger_no == before.trigger_no
     assert after.since == before.since
-    world.turn(TriggerFired(after.trigger_no, after.hosting, 0, world.now, b"\x01"))
+    world.turn(TriggerFired(after.trigger_no, after.assignment_id, 0, world.now, b"\x01"))
     world.succeed("t0")
     assert world.state(run, "t0") == "success"
 
@@ -282,7 +286,7 @@ def test_what_a_moved_trigger_says_from_its_old_host_is_late():
     world, run = quarantined()
     now = host_of(world, SLOW)
 
-    world.turn(TriggerFired(now.trigger_no, now.hosting - 1, 0, world.now, b"\x01"))
+    world.turn(TriggerFired(now.trigger_no, now.assignment_id - 1, 0, world.now, b"\x01"))
 
     assert world.state(run, "t0") == "deferred"
 
@@ -329,7 +333,7 @@ def test_a_stream_that_moves_goes_on_where_it_was():
     start = effect.start
     world.turn(StreamOpened(start.task_no, start.start_no, 0, "stream", "s", "p", SLOW, b"\x80", 4))
     before = host_of(world, SLOW)
-    world.turn(TriggerFired(before.trigger_no, before.hosting, 0, world.now, b"\x01", "one"))
+    world.turn(TriggerFired(before.trigger_no, before.assignment_id, 0, world.now, b"\x01", "one"))
     stall(world, 1, 5_000)
 
     left(world, before)
@@ -344,7 +348,7 @@ def test_a_task_that_is_cancelled_tells_the_host_that_has_its_trigger():
 
     world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
 
-    assert (now.hosting, "cancelled", "quarantine") in ended(world.effects)
+    assert (now.assignment_id, "cancelled", "quarantine") in ended(world.effects)
 
 
 def is_on_its_way() -> tuple[World, int, StartTrigger]:
@@ -361,11 +365,11 @@ def test_a_trigger_whose_host_may_be_up_already_is_let_go_of_before_its_row_goes
 
     world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
 
-    assert ended(world.effects)[-1] == (now.hosting, "cancelled", "quarantine")
+    assert ended(world.effects)[-1] == (now.assignment_id, "cancelled", "quarantine")
     assert world.rows.triggers[now.trigger_no].state is TriggerState.ENDING
     world.turn(HostUp("quarantine"))
     assert host_of(world, SLOW) == now
-    world.turn(TriggerEnded(now.trigger_no, now.hosting, world.now, None, "cancelled"))
+    world.turn(TriggerEnded(now.trigger_no, now.assignment_id, world.now, None, "cancelled"))
     assert now.trigger_no not in world.rows.triggers
 
 
@@ -376,12 +380,12 @@ def test_a_trigger_handed_over_and_let_go_of_in_one_turn_stays_stored():
     cancel = CancelRun(run_id=world.rows.runs[run].run_id)
 
     world.turn(
-        TriggerEnded(before.trigger_no, before.hosting, world.now, None, "reassigned"),
+        TriggerEnded(before.trigger_no, before.assignment_id, world.now, None, "reassigned"),
         RequestReceived(1, cancel),
     )
 
     now = host_of(world, SLOW)
-    assert (now.hosting, "cancelled", "quarantine") in ended(world.effects)
+    assert (now.assignment_id, "cancelled", "quarantine") in ended(world.effects)
     assert world.rows.triggers[now.trigger_no].state is TriggerState.ENDING
 
 
@@ -390,7 +394,7 @@ def test_an_event_by_hand_ends_the_hosting_by_a_host_that_may_be_up_already():
 
     world.ask(FireTrigger(trigger_no=now.trigger_no, payload=b"\x01"))
 
-    assert ended(world.effects)[-1] == (now.hosting, "finished", "quarantine")
+    assert ended(world.effects)[-1] == (now.assignment_id, "finished", "quarantine")
 
 
 def test_those_beside_the_culprit_are_not_ended_in_the_host_that_is_gone():
@@ -427,7 +431,7 @@ def test_a_class_comes_back_when_somebody_says_so():
     apart = host_of(world, SLOW)
 
     assert world.ask(Unquarantine(class_path=SLOW)) is True
-    assert ended(world.effects)[-1] == (apart.hosting, "reassigned", "quarantine")
+    assert ended(world.effects)[-1] == (apart.assignment_id, "reassigned", "quarantine")
     assert hosted(left(world, apart)) == [(SLOW, "triggers")]
     assert world.ask(Unquarantine(class_path=SLOW)) is False
 
@@ -496,7 +500,7 @@ def test_what_ran_when_somebody_killed_its_host_goes_on_uncharged():
     world.turn(HostUp("triggers"))
 
     again = host_of(world, SLOW)
-    assert (again.trigger_no, again.hosting > first.hosting) == (first.trigger_no, True)
+    assert (again.trigger_no, again.assignment_id > first.assignment_id) == (first.trigger_no, True)
     assert world.state(run, "t0") == "deferred"
     assert not world.rows.tries
 
@@ -535,5 +539,5 @@ def test_the_death_of_one_host_takes_nothing_from_the_other():
 
     lose(world, "quarantine", -1)
 
-    assert world.memory.waits[good.trigger_no].hosting == good.hosting
+    assert world.memory.waits[good.trigger_no].assignment_id == good.assignment_id
     assert hosted(world.turn(HostUp("quarantine"))) == [(SLOW, "quarantine")]

@@ -111,7 +111,7 @@ def the_time_of_a_try_that_resumes(world: World) -> Over:
         if passed != LENGTH - 10:
             return passed > LENGTH
         newest = [e.host for e in world.effects if isinstance(e, AssignTrigger)][-1]
-        at = (newest.trigger_no, newest.hosting)
+        at = (newest.trigger_no, newest.assignment_id)
         world.turn(TriggerFired(*at, 0, world.now, b"\x01"), TriggerEnded(*at, world.now))
         assert start_of(world).timeout_us == 10 * SECOND
         return False

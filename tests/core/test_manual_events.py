@@ -90,7 +90,7 @@ def test_a_deferred_task_resumes_with_it_and_the_host_lets_go():
 def test_what_the_trigger_yields_afterwards_is_late():
     world, run, host = deferred()
     give(world, host)
-    at = (host.trigger_no, host.hosting)
+    at = (host.trigger_no, host.assignment_id)
 
     world.turn(
         TriggerFired(*at, 0, world.now, b"\x01"), TriggerEnded(*at, world.now, reason="finished")
@@ -141,7 +141,7 @@ def test_a_wait_for_all_goes_on_with_the_last_whoever_gives_it():
     give(world, first)
     assert world.started("t") is None
     assert let_go(world) == [(first.trigger_no, "finished")]
-    world.turn(TriggerFired(second.trigger_no, second.hosting, 0, world.now, b"\x02"))
+    world.turn(TriggerFired(second.trigger_no, second.assignment_id, 0, world.now, b"\x02"))
 
     assert resumed(world) == [{"by": "mia"}, 2]
 
@@ -160,7 +160,7 @@ def test_a_stream_goes_on_behind_it_and_misses_nothing_of_its_host():
     world, host = with_stream()
 
     give(world, host)
-    world.turn(TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x01"))
+    world.turn(TriggerFired(host.trigger_no, host.assignment_id, 0, world.now, b"\x01"))
 
     assert let_go(world) == []
     assert [row.payload for row in world.rows.events.values()] == [GIVEN, b"\x01"]

@@ -74,12 +74,12 @@ def hosts(effects: list[Any]) -> list[StartTrigger]:
 
 def told_to_end(effects: list[Any]) -> list[tuple[int, str]]:
     ends = [effect.end for effect in effects if isinstance(effect, ReleaseTrigger)]
-    return [(end.hosting, end.reason) for end in ends]
+    return [(end.assignment_id, end.reason) for end in ends]
 
 
 def left(world: World, host: StartTrigger, failure: Failure | None = None) -> list[Any]:
     """The host confirms that a trigger has left as it was told."""
-    at = (host.trigger_no, host.hosting, world.now)
+    at = (host.trigger_no, host.assignment_id, world.now)
     return world.turn(TriggerEnded(*at, failure, "reassigned"))
 
 
@@ -88,7 +88,7 @@ def test_a_trigger_is_handed_over_by_the_turn_that_defers_its_task():
     [host] = hosts(world.effects)
     assert world.state(run, "a") == "deferred"
 
-    world.turn(TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x05"))
+    world.turn(TriggerFired(host.trigger_no, host.assignment_id, 0, world.now, b"\x05"))
 
     assert world.started("a").start.method == "after"
 
@@ -116,12 +116,12 @@ def test_a_saved_class_moves_its_trigger_once_the_old_one_has_left():
     world.pass_time(7)
 
     effects = save(world, "v2", "d2")
-    assert told_to_end(effects) == [(before.hosting, "reassigned")]
+    assert told_to_end(effects) == [(before.assignment_id, "reassigned")]
     assert not hosts(effects)
 
     [after] = hosts(left(world, before))
     assert (after.trigger_no, after.version, after.newest) == (before.trigger_no, "v1", "v2")
-    assert after.hosting > before.hosting
+    assert after.assignment_id > before.assignment_id
     assert after.since == before.since
 
 
@@ -152,7 +152,7 @@ def test_a_version_that_brings_back_the_old_class_moves_nothing():
     save(world, "v2", "d2")
     [after] = hosts(left(world, before))
 
-    assert told_to_end(save(world, "v1", "d1")) == [(after.hosting, "reassigned")]
+    assert told_to_end(save(world, "v1", "d1")) == [(after.assignment_id, "reassigned")]
     assert hosts(left(world, after))[0].newest == ""
 
 
@@ -161,7 +161,7 @@ def test_an_event_on_its_way_while_the_class_was_saved_counts():
     [before] = hosts(world.effects)
     save(world, "v2", "d2")
 
-    world.turn(TriggerFired(before.trigger_no, before.hosting, 0, world.now, b"\x05"))
+    world.turn(TriggerFired(before.trigger_no, before.assignment_id, 0, world.now, b"\x05"))
     assert not hosts(left(world, before))
 
     assert world.started("a").start.event == b"\x05"
@@ -174,7 +174,7 @@ def test_a_trigger_that_failed_by_itself_meanwhile_fails_its_task():
     [before] = hosts(world.effects)
     save(world, "v2", "d2")
 
-    at = (before.trigger_no, before.hosting, world.now)
+    at = (before.trigger_no, before.assignment_id, world.now)
     world.turn(TriggerEnded(*at, Failure(type="E", message="no", reason="trigger")))
 
     assert world.state(run, "a") == "failed"
@@ -308,7 +308,7 @@ def stream() -> tuple[World, StartTrigger]:
 def fire(
     world: World, host: StartTrigger, index: int, payload: bytes, key: str | None = None
 ) -> None:
-    world.turn(TriggerFired(host.trigger_no, host.hosting, index, world.now, payload, key))
+    world.turn(TriggerFired(host.trigger_no, host.assignment_id, index, world.now, payload, key))
 
 
 def take(world: World, ordinal: int) -> None:
@@ -363,9 +363,9 @@ def test_what_waits_for_room_says_so_until_it_has_it():
     [host] = hosts(world.effects)
     assert why(world, run).kind is WaitKind.TRIGGER
 
-    world.turn(TriggerCapacityChanged(host.trigger_no, host.hosting, has_room=False))
+    world.turn(TriggerCapacityChanged(host.trigger_no, host.assignment_id, has_room=False))
     assert why(world, run).kind is WaitKind.TRIGGER_CAPACITY
-    world.turn(TriggerCapacityChanged(host.trigger_no, host.hosting, has_room=True))
+    world.turn(TriggerCapacityChanged(host.trigger_no, host.assignment_id, has_room=True))
     assert why(world, run).kind is WaitKind.TRIGGER
 
 
@@ -375,7 +375,7 @@ def test_word_of_room_from_an_earlier_hosting_is_late():
     world.turn(HostLost(role="triggers", culprit=-1, failure=KILLED, at=world.now))
     world.turn(HostUp("triggers"))
 
-    world.turn(TriggerCapacityChanged(before.trigger_no, before.hosting, has_room=False))
+    world.turn(TriggerCapacityChanged(before.trigger_no, before.assignment_id, has_room=False))
 
     assert why(world, run).kind is WaitKind.TRIGGER
 

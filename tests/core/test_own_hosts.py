@@ -269,7 +269,7 @@ def test_the_trigger_of_a_dag_goes_where_its_newest_version_belongs():
     assert host.role == "triggers"
 
     world.load(own(trigger=trigger), version="v2")
-    given = (host.host.trigger_no, host.host.hosting, world.now)
+    given = (host.host.trigger_no, host.host.assignment_id, world.now)
     world.turn(TriggerEnded(*given, reason="reassigned"))
 
     assert roles(world, StartHost) == [OWN_TRIGGERS]

@@ -103,7 +103,12 @@ def test_a_task_that_waits_comes_back_as_it_was():
     }
     for name, value in strange.items():
         setattr(task, name, value)
-    wait.hosting, wait.role, wait.has_room, wait.version = 2**40 + 1, "quarantine", False, "v9"
+    wait.assignment_id, wait.role, wait.has_room, wait.version = (
+        2**40 + 1,
+        "quarantine",
+        False,
+        "v9",
+    )
     before, hosted_before = fields_of(task), fields_of(wait)
 
     world.turn()  # whoever looked at it has gone
@@ -127,7 +132,7 @@ def test_every_field_of_a_task_is_folded_or_keeps_it_from_that():
     without_meaning = {"is_claimed", "ended_at"}  # of a task that has no place, and has not ended
 
     assert {*TaskInstance.__slots__} == links | folded | looked_at | without_meaning
-    hosted = {"hosting", "has_room", "role", "version"}
+    hosted = {"assignment_id", "has_room", "role", "version"}
     assert {*TriggerInstance.__slots__} == hosted | {"row", "run", "task", "stream"}
 
 
@@ -159,8 +164,8 @@ def test_a_task_goes_on_from_where_it_was_folded():
     numbers = sorted(world.rows.triggers)
 
     for number in numbers:
-        hosting = world.memory.waits[number].hosting
-        world.turn(TriggerFired(number, hosting, 0, world.now, b"\x01"))
+        assignment_id = world.memory.waits[number].assignment_id
+        world.turn(TriggerFired(number, assignment_id, 0, world.now, b"\x01"))
     world.finish_all()
 
     assert world.run_state(run) == "success"
@@ -237,13 +242,13 @@ def test_many_that_wait_are_cancelled_a_batch_at_a_time(monkeypatch):
 def test_what_was_folded_when_its_host_died_is_hosted_by_nobody():
     world, run = wide(2)
     numbers = sorted(world.rows.triggers)
-    was = {number: world.memory.waits[number].hosting for number in numbers}
+    was = {number: world.memory.waits[number].assignment_id for number in numbers}
     world.turn()
 
     world.turn(lost("triggers"))
 
     assert folded(world) == 2, "it is all the same whether they are objects"
-    assert not any(world.memory.waits[number].hosting for number in numbers)
+    assert not any(world.memory.waits[number].assignment_id for number in numbers)
     world.turn(TriggerFired(numbers[0], was[numbers[0]], 0, world.now, b"\x01"))
     assert world.state(run, "a", 0) == "deferred", "a dead host was heard"
     assert handed(world.turn(HostUp("triggers"))) == numbers
@@ -268,8 +273,8 @@ def test_a_coroutine_that_died_with_its_host_runs_again_from_the_top():
     [number] = world.rows.triggers
 
     world.turn(lost("async"), HostUp("async"))
-    hosting = world.memory.waits[number].hosting
-    effects = world.turn(TriggerFired(number, hosting, 0, world.now, b"\x01"))
+    assignment_id = world.memory.waits[number].assignment_id
+    effects = world.turn(TriggerFired(number, assignment_id, 0, world.now, b"\x01"))
 
     [again] = [effect for effect in effects if isinstance(effect, StartTry)]
     assert again.resume is None
@@ -359,7 +364,7 @@ def test_a_hand_over_that_was_taken_back_is_made_again():
 def test_a_trigger_whose_return_was_taken_back_is_handed_over_all_the_same():
     world, _ = wide(2)
     number = min(world.rows.triggers)
-    left = TriggerEnded(number, world.memory.waits[number].hosting, 1, reason="reassigned")
+    left = TriggerEnded(number, world.memory.waits[number].assignment_id, 1, reason="reassigned")
 
     _, effects, tx = world.decide([left])
     world.take_back(tx)
@@ -371,9 +376,9 @@ def test_a_trigger_whose_return_was_taken_back_is_handed_over_all_the_same():
 def test_that_a_host_has_no_room_is_remembered_of_what_is_folded():
     world, run = wide(2)
     number = max(world.rows.triggers)
-    hosting = world.memory.waits[number].hosting
+    assignment_id = world.memory.waits[number].assignment_id
 
-    world.turn(TriggerCapacityChanged(number, hosting, has_room=False))
+    world.turn(TriggerCapacityChanged(number, assignment_id, has_room=False))
 
     assert folded(world) == 2
     explained = world.ask(Explain(run_id=world.rows.runs[run].run_id, tasks=((0, 0), (0, 1))))
@@ -396,9 +401,9 @@ def test_whoever_only_reads_leaves_it_folded():
 def test_a_refused_turn_leaves_what_it_had_unfolded_as_it_was():
     world, run = wide(2)
     number = min(world.rows.triggers)
-    hosting = world.memory.waits[number].hosting
+    assignment_id = world.memory.waits[number].assignment_id
 
-    world.refuse(TriggerFired(number, hosting, 0, world.now, b"\x01"))
+    world.refuse(TriggerFired(number, assignment_id, 0, world.now, b"\x01"))
 
     assert world.state(run, "a", 0) == "running"
     assert folded(world) == 1
@@ -497,9 +502,9 @@ def test_a_run_that_only_waited_goes_on_to_its_end():
     world, run_no = packed_run()
     [number] = world.rows.triggers
 
-    hosting = world.memory.packing.peek(number).hosting
+    assignment_id = world.memory.packing.peek(number).assignment_id
     assert not world.memory.runs.objects, "it was only looked at"
-    world.turn(TriggerFired(number, hosting, 0, world.now, b"\x01"))
+    world.turn(TriggerFired(number, assignment_id, 0, world.now, b"\x01"))
     world.finish_all()
 
     assert world.run_state(run_no) == "success"
@@ -616,19 +621,19 @@ def test_a_restart_folds_what_waits_and_hands_it_over_folded():
         if isinstance(effect, AssignTrigger):
             wait = world.memory.packing.peek(effect.host.trigger_no)
             assert wait is not None
-            assert (wait.hosting, wait.role) == (effect.host.hosting, "triggers")
+            assert (wait.assignment_id, wait.role) == (effect.host.assignment_id, "triggers")
 
 
 def test_what_is_handed_over_folded_is_told_as_what_is_whole():
     world, _ = wide(2)
     world.turn(lost("triggers"))
     [first, second] = sorted(world.rows.triggers)
-    assert world.memory.waits[first].hosting == 0  # whoever looks has it whole
+    assert world.memory.waits[first].assignment_id == 0  # whoever looks has it whole
 
     hosts = [e.host for e in world.turn(HostUp("triggers")) if isinstance(e, AssignTrigger)]
 
     assert [host.trigger_no for host in hosts] == [first, second]
-    own = {"trigger_no": 0, "task_no": 0, "hosting": 0, "map_index": 0}
+    own = {"trigger_no": 0, "task_no": 0, "assignment_id": 0, "map_index": 0}
     whole, told = (msgspec.structs.replace(host, **own) for host in hosts)
     assert told == whole
 
@@ -642,7 +647,7 @@ def test_a_hand_over_of_folded_triggers_that_was_taken_back_leaves_them_with_nob
 
     assert folded(world) == 3
     waits = [world.memory.packing.peek(number) for number in world.rows.triggers]
-    assert {wait.hosting for wait in waits if wait is not None} == {0}
+    assert {wait.assignment_id for wait in waits if wait is not None} == {0}
     assert len(world.memory.packing.shapes()) == 1
 
 
@@ -653,10 +658,10 @@ def test_a_turn_taken_back_that_handed_a_trigger_over_and_then_unfolded_it():
 
     _, effects, tx = world.decide([HostUp("triggers")])
     [host] = [e.host for e in effects if isinstance(e, AssignTrigger)]
-    assert world.memory.waits[number].hosting == host.hosting
+    assert world.memory.waits[number].assignment_id == host.assignment_id
     world.take_back(tx)
 
-    assert world.memory.waits[number].hosting == 0
+    assert world.memory.waits[number].assignment_id == 0
 
 
 def test_a_run_that_cannot_be_restored_leaves_nothing_folded():

@@ -61,7 +61,7 @@ def pause(world: World, *, paused: bool = True, dag_id: str = "dag") -> None:
 
 def confirm(world: World, reason: str = migration.PAUSED) -> None:
     """Its host lets go of whatever it was asked for."""
-    ends = [(e.end.trigger_no, e.end.hosting) for e in said(world, ReleaseTrigger)]
+    ends = [(e.end.trigger_no, e.end.assignment_id) for e in said(world, ReleaseTrigger)]
     world.turn(*(TriggerEnded(*end, world.now, reason=reason) for end in ends))
 
 
@@ -79,7 +79,7 @@ def test_where_nothing_is_said_they_stay_and_what_they_yield_is_stored():
     assert said(world, ReleaseTrigger) == []
     assert waits_for(world).kind is WaitKind.TRIGGER
     host = hosted(world).host
-    world.turn(TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\xc0"))
+    world.turn(TriggerFired(host.trigger_no, host.assignment_id, 0, world.now, b"\xc0"))
     assert world.started("a") is not None  # pausing holds back scheduled runs, and nothing else
 
 
@@ -106,7 +106,7 @@ def test_they_leave_their_hosts_and_are_hosted_again_as_they_were():
         before.since,
         before.kwargs,
     )
-    assert again.hosting > before.hosting
+    assert again.assignment_id > before.assignment_id
     assert waits_for(world).kind is WaitKind.TRIGGER
 
 
@@ -115,7 +115,7 @@ def test_what_is_yielded_before_they_have_left_counts():
     host = hosted(world).host
     pause(world)
 
-    world.turn(TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\xc0"))
+    world.turn(TriggerFired(host.trigger_no, host.assignment_id, 0, world.now, b"\xc0"))
     confirm(world)
 
     assert world.started("a") is not None

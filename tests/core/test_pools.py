@@ -51,8 +51,8 @@ def defer(world: World, name: str) -> AssignTrigger:
 def fire(world: World, hosted: AssignTrigger) -> None:
     host = hosted.host
     world.turn(
-        TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x01"),
-        TriggerEnded(host.trigger_no, host.hosting, world.now),
+        TriggerFired(host.trigger_no, host.assignment_id, 0, world.now, b"\x01"),
+        TriggerEnded(host.trigger_no, host.assignment_id, world.now),
     )
 
 
@@ -123,11 +123,13 @@ def test_a_refused_turn_leaves_the_rooms_as_they_were(body):
     world.begin(task("first", body=body), task("second", body=body))
     host = defer(world, "first").host
 
-    _, _, tx = world.decide([TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x01")])
+    _, _, tx = world.decide(
+        [TriggerFired(host.trigger_no, host.assignment_id, 0, world.now, b"\x01")]
+    )
     world.take_back(tx)
 
     assert used(world) == 1
-    world.turn(TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x01"))
+    world.turn(TriggerFired(host.trigger_no, host.assignment_id, 0, world.now, b"\x01"))
     assert (used(world), world.started("first") is not None) == (1, True)
 
 
@@ -193,7 +195,7 @@ def test_a_wait_that_is_over_gives_the_room_back(body):
     run = world.begin(task("first", body=body), task("second", body=body))
     host = defer(world, "first").host
 
-    world.turn(TriggerEnded(host.trigger_no, host.hosting, world.now))
+    world.turn(TriggerEnded(host.trigger_no, host.assignment_id, world.now))
 
     assert (world.state(run, "first"), world.state(run, "second")) == ("failed", "running")
     defer(world, "second")

@@ -171,11 +171,11 @@ def test_a_deferred_task_gives_its_pool_back_and_takes_it_again():
     )
     assert pool_use(world) == 0
     host = next(e for e in world.effects if isinstance(e, AssignTrigger)).host
-    world.turn(TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x01"))
+    world.turn(TriggerFired(host.trigger_no, host.assignment_id, 0, world.now, b"\x01"))
     assert pool_use(world) == 1
 
     world.succeed("wait")
-    world.turn(TriggerEnded(host.trigger_no, host.hosting, world.now))
+    world.turn(TriggerEnded(host.trigger_no, host.assignment_id, world.now))
 
     assert pool_use(world) == 0
 

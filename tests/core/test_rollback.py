@@ -149,7 +149,7 @@ def test_a_refused_end_of_a_trigger_is_not_late_when_it_is_repeated():
     world.turn(defer(world, "wait"))
     host = next(e for e in world.effects if isinstance(e, AssignTrigger)).host
 
-    world.refuse(TriggerEnded(host.trigger_no, host.hosting, world.now, SEGFAULT))
+    world.refuse(TriggerEnded(host.trigger_no, host.assignment_id, world.now, SEGFAULT))
 
     assert world.state(run, "wait") == "failed"
     assert not world.rows.triggers
@@ -171,7 +171,7 @@ def test_a_refused_event_resumes_once_when_it_is_repeated():
     world.turn(defer(world, "wait"))
     host = next(e for e in world.effects if isinstance(e, AssignTrigger)).host
 
-    world.refuse(TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x01"))
+    world.refuse(TriggerFired(host.trigger_no, host.assignment_id, 0, world.now, b"\x01"))
 
     assert world.state(run, "wait") == "running"
     assert world.started("wait").start.start_no == 2

@@ -149,7 +149,7 @@ def defers(world: World) -> StartTrigger:
 
 def raised_in(host: StartTrigger, world: World, reason: str = "trigger") -> TriggerEnded:
     failure = Failure(type="OSError", message="no", reason=reason)
-    return TriggerEnded(host.trigger_no, host.hosting, world.now, failure)
+    return TriggerEnded(host.trigger_no, host.assignment_id, world.now, failure)
 
 
 @MODES
@@ -192,7 +192,7 @@ def test_a_trigger_that_is_wrong_in_itself_costs_a_try_also_where_errors_are_ign
 def test_who_ignores_what_it_raised_behind_its_trigger_looks_again_from_the_beginning(body):
     world, run = looking(body, on_error="ignore")
     host = defers(world)
-    at = (host.trigger_no, host.hosting)
+    at = (host.trigger_no, host.assignment_id)
     world.turn(TriggerFired(*at, 0, world.now, b"\x01"), TriggerEnded(*at, world.now))
     start = world.starts.pop(world.started("look").start.task_no).start
     assert start.method == "resumed"

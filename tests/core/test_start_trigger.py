@@ -48,8 +48,8 @@ def hosts(world: World) -> list[StartTrigger]:
 
 def fire(world: World, host: StartTrigger, payload: bytes = b"\x07", **fields: Any) -> list[Any]:
     return world.turn(
-        TriggerFired(host.trigger_no, host.hosting, 0, world.now, payload, **fields),
-        TriggerEnded(host.trigger_no, host.hosting, world.now),
+        TriggerFired(host.trigger_no, host.assignment_id, 0, world.now, payload, **fields),
+        TriggerEnded(host.trigger_no, host.assignment_id, world.now),
     )
 
 
@@ -219,7 +219,7 @@ def test_a_trigger_that_fails_costs_a_try_and_no_slot():
     world = World()
     run = world.begin(waiting(retry=TWICE))
     [host] = hosts(world)
-    world.turn(TriggerEnded(host.trigger_no, host.hosting, world.now, BROKEN))
+    world.turn(TriggerEnded(host.trigger_no, host.assignment_id, world.now, BROKEN))
     assert (world.state(run, "a"), world.starts) == ("retrying", {})
 
     world.pass_time(6)
@@ -284,7 +284,7 @@ def test_a_restart_hosts_it_again_from_what_the_run_knows(restarts):
     after = hosts(world)[-1]
     assert (after.trigger_no, after.since) == (before.trigger_no, before.since)
     assert after.start.position == 1
-    assert after.hosting > before.hosting
+    assert after.assignment_id > before.assignment_id
     fire(world, after)
     world.succeed("a")
     assert world.run_state(run) == "success"
@@ -392,7 +392,9 @@ def test_ten_thousand_children_wait_without_a_slot_between_them():
     for first in range(0, width, 1_000):
         world.turn(
             *(
-                TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x01", ends="success")
+                TriggerFired(
+                    host.trigger_no, host.assignment_id, 0, world.now, b"\x01", ends="success"
+                )
                 for host in hosted[first : first + 1_000]
             )
         )
@@ -415,7 +417,7 @@ def test_what_becomes_of_one_changes_no_more_rows_where_others_wait(how):
             case "it fires":
                 fire(world, host)
             case "it fails":
-                world.turn(TriggerEnded(host.trigger_no, host.hosting, world.now, BROKEN))
+                world.turn(TriggerEnded(host.trigger_no, host.assignment_id, world.now, BROKEN))
             case _:
                 world.pass_time(10)
         batch = msgspec.structs.asdict(world.batches[-1])

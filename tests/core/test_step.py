@@ -530,7 +530,9 @@ def test_a_deferred_task_holds_no_slot_and_resumes_first():
     assert world.started("x")
     assert len(world.rows.triggers) == 1
 
-    world.turn(TriggerFired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01"))
+    world.turn(
+        TriggerFired(hosted.host.trigger_no, hosted.host.assignment_id, 0, world.now, b"\x01")
+    )
     world.succeed("x")
 
     start = world.started("wait").start
@@ -547,9 +549,11 @@ def test_an_event_of_an_old_hosting_is_late():
     world.turn(HostLost(role="triggers", culprit=-1, failure=SEGFAULT, at=world.now))
     again = next(e for e in world.turn(HostUp("triggers")) if isinstance(e, AssignTrigger))
 
-    world.turn(TriggerFired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01"))
+    world.turn(
+        TriggerFired(hosted.host.trigger_no, hosted.host.assignment_id, 0, world.now, b"\x01")
+    )
     assert world.state(run, "wait") == "deferred"
-    world.turn(TriggerFired(again.host.trigger_no, again.host.hosting, 0, world.now, b"\x01"))
+    world.turn(TriggerFired(again.host.trigger_no, again.host.assignment_id, 0, world.now, b"\x01"))
 
     assert world.state(run, "wait") == "running"
 
@@ -577,9 +581,9 @@ def test_the_end_of_an_old_hosting_is_late():
     world.turn(HostLost(role="triggers", culprit=-1, failure=SEGFAULT, at=world.now))
     again = next(e for e in world.turn(HostUp("triggers")) if isinstance(e, AssignTrigger))
 
-    world.turn(TriggerEnded(hosted.host.trigger_no, hosted.host.hosting, world.now, SEGFAULT))
+    world.turn(TriggerEnded(hosted.host.trigger_no, hosted.host.assignment_id, world.now, SEGFAULT))
     assert world.state(run, "wait") == "deferred"
-    world.turn(TriggerEnded(again.host.trigger_no, again.host.hosting, world.now, SEGFAULT))
+    world.turn(TriggerEnded(again.host.trigger_no, again.host.assignment_id, world.now, SEGFAULT))
 
     assert world.state(run, "wait") == "failed"
 
@@ -588,7 +592,7 @@ def test_the_same_event_twice_resumes_once():
     world = World()
     run = world.begin(task("wait"))
     hosted = defer(world, "wait")
-    fired = TriggerFired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01")
+    fired = TriggerFired(hosted.host.trigger_no, hosted.host.assignment_id, 0, world.now, b"\x01")
 
     world.turn(fired, fired)
     world.turn(fired)
@@ -606,7 +610,7 @@ def test_a_wait_that_lasts_too_long_fails_its_task_and_is_let_go():
 
     assert world.state(run, "wait") == "failed"
     assert any(isinstance(e, ReleaseTrigger) and e.end.reason == "timeout" for e in world.effects)
-    world.turn(TriggerEnded(hosted.host.trigger_no, hosted.host.hosting, world.now))
+    world.turn(TriggerEnded(hosted.host.trigger_no, hosted.host.assignment_id, world.now))
     assert not world.rows.triggers
 
 
@@ -615,7 +619,7 @@ def test_a_trigger_that_ends_without_an_event_fails_its_task():
     run = world.begin(task("wait", retry=ONCE))
     hosted = defer(world, "wait")
 
-    world.turn(TriggerEnded(hosted.host.trigger_no, hosted.host.hosting, world.now))
+    world.turn(TriggerEnded(hosted.host.trigger_no, hosted.host.assignment_id, world.now))
 
     assert world.state(run, "wait") == "failed"
     assert not world.rows.triggers
@@ -625,7 +629,9 @@ def test_a_new_try_begins_at_the_beginning_not_where_it_was_resumed():
     world = World()
     world.begin(task("wait", retry=RetryPolicy(tries=2, delay_us=0, jitter=False)))
     hosted = defer(world, "wait")
-    world.turn(TriggerFired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01"))
+    world.turn(
+        TriggerFired(hosted.host.trigger_no, hosted.host.assignment_id, 0, world.now, b"\x01")
+    )
 
     world.fail("wait")
     world.pass_time(1)
@@ -639,7 +645,9 @@ def test_an_interrupted_resume_is_resumed_again_with_its_event():
     world = World()
     world.begin(task("wait"))
     hosted = defer(world, "wait")
-    world.turn(TriggerFired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01"))
+    world.turn(
+        TriggerFired(hosted.host.trigger_no, hosted.host.assignment_id, 0, world.now, b"\x01")
+    )
 
     world.restart()
 
@@ -1100,7 +1108,7 @@ def test_a_trigger_whose_code_is_missing_is_hosted_again_when_it_is_back():
     hosted = defer(world, "a").host
     missing = Failure(type="CodeMissing", message="not there", reason="code_missing")
 
-    effects = world.turn(TriggerEnded(hosted.trigger_no, hosted.hosting, 0, missing))
+    effects = world.turn(TriggerEnded(hosted.trigger_no, hosted.assignment_id, 0, missing))
 
     assert RestoreCode(("v1",), hosted.trigger_no) in effects
     found = world.ask(Explain(run_id=world.rows.runs[run].run_id, tasks=((0, -1),)))
@@ -1108,7 +1116,7 @@ def test_a_trigger_whose_code_is_missing_is_hosted_again_when_it_is_back():
     effects = world.turn(CodeRestored(hosted.trigger_no))
     (again,) = [e.host for e in effects if isinstance(e, AssignTrigger)]
     assert again.trigger_no == hosted.trigger_no
-    assert again.hosting != hosted.hosting
+    assert again.assignment_id != hosted.assignment_id
 
 
 def test_a_dag_is_deleted_when_its_file_is_gone_and_no_run_goes_on():
@@ -1389,7 +1397,9 @@ def test_a_sensor_that_deferred_waits_as_long_as_a_sensor_may_and_then_has_its_w
     world.pass_time(500)
     assert world.state(run, "look") == "deferred"
 
-    world.turn(TriggerFired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01"))
+    world.turn(
+        TriggerFired(hosted.host.trigger_no, hosted.host.assignment_id, 0, world.now, b"\x01")
+    )
 
     assert world.started("look").timeout_us == 30 * SECOND
 
@@ -1421,7 +1431,9 @@ def test_instants_that_no_longer_matter_are_not_armed_again():
         hosted = defer(world, "wait", timeout_us=7200 * SECOND)
         world.pass_time(60)
         world.turn(
-            TriggerFired(hosted.host.trigger_no, hosted.host.hosting, number, world.now, b"\x01")
+            TriggerFired(
+                hosted.host.trigger_no, hosted.host.assignment_id, number, world.now, b"\x01"
+            )
         )
     assert len(world.armed) == 20
 

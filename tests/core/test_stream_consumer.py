@@ -72,7 +72,7 @@ def start_of(world: World) -> StartTask:
 def hosting(world: World) -> tuple[int, int]:
     """The trigger, and the hosting it is in."""
     host = next(e for e in reversed(world.effects) if isinstance(e, AssignTrigger)).host
-    return host.trigger_no, host.hosting
+    return host.trigger_no, host.assignment_id
 
 
 def fire(world: World, *events: int, key: bool = True) -> list[Any]:
@@ -486,7 +486,7 @@ def test_one_that_takes_no_events_resumes_from_the_first_as_ever():
     )
     [host] = [e.host for e in world.effects if isinstance(e, AssignTrigger)]
 
-    world.turn(TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x07"))
+    world.turn(TriggerFired(host.trigger_no, host.assignment_id, 0, world.now, b"\x07"))
 
     assert (host.window, start_of(world).event, start_of(world).events) == (0, b"\x07", ())
 

@@ -508,7 +508,7 @@ def fire(world: World, *events: int) -> list[Any]:
     first = wait.stream.index
     return world.turn(
         *(
-            TriggerFired(row.trigger_no, wait.hosting, first + n, world.now, bytes([event]))
+            TriggerFired(row.trigger_no, wait.assignment_id, first + n, world.now, bytes([event]))
             for n, event in enumerate(events)
         )
     )
@@ -517,7 +517,7 @@ def fire(world: World, *events: int) -> list[Any]:
 def end(world: World) -> list[Any]:
     (row,) = world.rows.triggers.values()
     return world.turn(
-        TriggerEnded(row.trigger_no, world.memory.waits[row.trigger_no].hosting, world.now)
+        TriggerEnded(row.trigger_no, world.memory.waits[row.trigger_no].assignment_id, world.now)
     )
 
 

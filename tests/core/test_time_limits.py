@@ -47,7 +47,7 @@ def defer(world: World, name: str, **fields: Any) -> AssignTrigger:
 
 def fire(world: World, hosted: AssignTrigger) -> None:
     host = hosted.host
-    world.turn(TriggerFired(host.trigger_no, host.hosting, 0, world.now, b"\x01"))
+    world.turn(TriggerFired(host.trigger_no, host.assignment_id, 0, world.now, b"\x01"))
 
 
 def test_each_look_of_a_sensor_has_all_of_its_time():
@@ -86,7 +86,7 @@ def test_a_sensor_that_skips_on_errors_does_so_while_it_is_deferred():
     run = world.begin(limited("look", sensor=sensor, body=Body.COROUTINE))
     host = defer(world, "look").host
 
-    world.turn(TriggerEnded(host.trigger_no, host.hosting, world.now))
+    world.turn(TriggerEnded(host.trigger_no, host.assignment_id, world.now))
 
     assert world.state(run, "look") == "skipped"
 
@@ -99,7 +99,7 @@ def test_fail_in_a_trigger_ends_a_sensor_whatever_it_does_about_errors(on_error)
     host = defer(world, "look").host
 
     no_use = Failure(type="Fail", message="no use", reason="trigger_fail")
-    world.turn(TriggerEnded(host.trigger_no, host.hosting, world.now, no_use))
+    world.turn(TriggerEnded(host.trigger_no, host.assignment_id, world.now, no_use))
 
     assert world.state(run, "look") == "failed"
 

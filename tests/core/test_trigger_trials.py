@@ -117,12 +117,12 @@ class Machine:
             elif isinstance(effect, AssignTrigger):
                 host = effect.host
                 name = host.class_path.removeprefix("m:")
-                self._hosted[host.trigger_no] = host.hosting, name, world.now
+                self._hosted[host.trigger_no] = host.assignment_id, name, world.now
             elif isinstance(effect, ReleaseTrigger):
                 end = effect.end
-                if self._hosted.get(end.trigger_no, (0,))[0] == end.hosting:
+                if self._hosted.get(end.trigger_no, (0,))[0] == end.assignment_id:
                     del self._hosted[end.trigger_no]
-                ended = TriggerEnded(end.trigger_no, end.hosting, world.now, None, end.reason)
+                ended = TriggerEnded(end.trigger_no, end.assignment_id, world.now, None, end.reason)
                 world.turn(ended)
 
     def _deadly(self) -> list[int]:

@@ -62,10 +62,10 @@ class Children:
 
         self._stage.after(self._stage.rng.choice((SECOND, 60 * SECOND)), look)
 
-    def trigger_was_given(self, role: str, trigger_no: int, hosting: int) -> bool:
+    def trigger_was_given(self, role: str, trigger_no: int, assignment_id: int) -> bool:
         """See ``TriggerHost.was_given``; true for a host that has stopped and reported so."""
         host = self._triggers.get(role)
-        return host is None or host.was_given(trigger_no, hosting)
+        return host is None or host.was_given(trigger_no, assignment_id)
 
     def nothing_left(self) -> None:
         """Check that nothing is hosted in the end.

@@ -200,7 +200,7 @@ def triggers_are_hosted(node: Any) -> None:
             continue  # it has left its host, or will
         if node.memory.may_host_more or not may_host(number, node.memory):
             continue  # others are assigned first
-        if wait.state is TriggerState.WAITING and wait.task is not None and wait.hosting == 0:
+        if wait.state is TriggerState.WAITING and wait.task is not None and wait.assignment_id == 0:
             raise Broken("places", f"trigger {number} waits, and no host has it")
     evented.are_hosted(node)
 
@@ -214,12 +214,17 @@ def hosts_were_given_what_they_have(node: Any) -> None:
     for number in (*memory.waits.objects, *memory.packing.packed_triggers(lambda _: True)):
         wait = memory.packing.peek(number)
         is_waiting = wait.state is TriggerState.WAITING and wait.task is not None
-        if not is_waiting or not wait.hosting or _is_ending(wait) or not may_host(number, memory):
+        if (
+            not is_waiting
+            or not wait.assignment_id
+            or _is_ending(wait)
+            or not may_host(number, memory)
+        ):
             continue
         role = role_of(wait.row.class_path, wait.run.dag_version, memory)
         if role != wait.role or role not in memory.hosts_up:
             continue  # it moves
         if is_stopped(wait.run.row.dag_id, memory):
             continue  # it has left its host, or will
-        if not node.children.trigger_was_given(role, number, wait.hosting):
+        if not node.children.trigger_was_given(role, number, wait.assignment_id):
             raise Broken("places", f"trigger {number} waits, and the {role} host was not given it")

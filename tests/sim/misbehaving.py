@@ -271,12 +271,12 @@ class Streaming(Trigger[Any]):
     goes_on: bool
 
     async def run(self) -> AsyncIterator[TriggerEvent[Any]]:
-        hosting, first = next(Misbehaving.payloads), 0
+        assignment_id, first = next(Misbehaving.payloads), 0
         if self.last is not None and self.goes_on:
             first = self.last.payload[-1] + 1
         for number in range(first, self.count):
             await asyncio.sleep(self.between)
-            which = [number] if self.keyed else [hosting, number]
+            which = [number] if self.keyed else [assignment_id, number]
             key = str(number) if self.keyed else None
             yield TriggerEvent(["event", self.carried["token"], *which], key=key)
         if self.ends == "fail":

@@ -111,7 +111,7 @@ def _as_host(start: StartTask) -> StartTrigger:
     """Return an assignment for this start, as far as its result depends on it."""
     return StartTrigger(
         trigger_no=-1,
-        hosting=-1,
+        assignment_id=-1,
         run_no=start.run_no,
         task_no=start.task_no,
         version="",
@@ -144,7 +144,7 @@ class _Maker:
 
     def _of_start(self, command: StartTrigger) -> StartTrigger:
         world = self._world
-        rng = random.Random(f"{world.seed} {command.trigger_no} {command.hosting}")
+        rng = random.Random(f"{world.seed} {command.trigger_no} {command.assignment_id}")
         trigger = world.spec_of(command.run_no, command.position).start_trigger
         assert trigger is not None
         ends = rng.choice(("success", "success", "failed", "skipped"))
@@ -395,9 +395,9 @@ class InlineChild:
             if not isinstance(guest, HostedTrigger) or guest.number != command.trigger_no:
                 continue
             is_over = guest.task is None or guest.task.done() or guest.is_over
-            if guest.hosting < command.hosting and not is_over and not guest.ending:
+            if guest.assignment_id < command.assignment_id and not is_over and not guest.ending:
                 self._world.found(
-                    Broken("hosting", f"{guest.key} goes on beside {command.hosting}")
+                    Broken("hosting", f"{guest.key} goes on beside {command.assignment_id}")
                 )
 
     def _mishap(self, command: StartTrigger) -> None:
@@ -419,7 +419,7 @@ class InlineChild:
             LoopBlocked(
                 role=self._name,
                 culprit=command.trigger_no,
-                incident=f"{self._name} {command.hosting} {self._incidents}",
+                incident=f"{self._name} {command.assignment_id} {self._incidents}",
                 milliseconds=self._world.rng.choice((400, 9_000)),
                 place="flow.py:7",
                 is_over=True,

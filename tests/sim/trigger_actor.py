@@ -66,13 +66,13 @@ class TriggerHost:
         self._given.clear()
         self.line.say(HostUp(self.role))
 
-    def was_given(self, trigger_no: int, hosting: int) -> bool:
+    def was_given(self, trigger_no: int, assignment_id: int) -> bool:
         """Return whether this process got an assignment; true while the engine may not know it.
 
         The engine may not while the process is not up, or has reports in flight.
         """
         is_known = self._is_up and not self.line.is_waiting
-        return not is_known or (trigger_no, hosting) in self._given
+        return not is_known or (trigger_no, assignment_id) in self._given
 
     def leave(self) -> bool:
         """Stop for good if nothing is hosted; return whether it stopped."""
@@ -100,10 +100,12 @@ class TriggerHost:
         if host.class_path == "sim:Named":
             make = _Named
         hosted = (_Stream if host.window else make)(self, host)
-        self._given.add((host.trigger_no, host.hosting))
+        self._given.add((host.trigger_no, host.assignment_id))
         self._hosted[host.trigger_no] = hosted
         if self.stage.faults.happens("no room"):
-            self.line.say(TriggerCapacityChanged(host.trigger_no, host.hosting, has_room=False))
+            self.line.say(
+                TriggerCapacityChanged(host.trigger_no, host.assignment_id, has_room=False)
+            )
             self.after(hosted, self.stage.rng.choice(_DELAYS_US), lambda: self._find_room(hosted))
         else:
             hosted.begin()
@@ -132,15 +134,15 @@ class TriggerHost:
 
     def _find_room(self, hosted: _Hosted) -> None:
         self.line.say(
-            TriggerCapacityChanged(hosted.host.trigger_no, hosted.host.hosting, has_room=True)
+            TriggerCapacityChanged(hosted.host.trigger_no, hosted.host.assignment_id, has_room=True)
         )
         hosted.begin()
 
     def end(self, end: StopTrigger) -> None:
         """Stop a trigger and confirm that, possibly after a while; also if it is not hosted."""
         hosted = self._hosted.get(end.trigger_no)
-        at = (end.trigger_no, end.hosting)
-        if not self._is_up or hosted is None or hosted.host.hosting != end.hosting:
+        at = (end.trigger_no, end.assignment_id)
+        if not self._is_up or hosted is None or hosted.host.assignment_id != end.assignment_id:
             self.line.say(TriggerEnded(*at, self.stage.wall(), reason=end.reason))
             return
         del self._hosted[end.trigger_no]
@@ -155,7 +157,7 @@ class TriggerHost:
     def take_events(self, taken: EventsStored) -> None:
         """Let a stream continue."""
         hosted = self._hosted.get(taken.trigger_no)
-        if hosted is not None and hosted.host.hosting == taken.hosting:
+        if hosted is not None and hosted.host.assignment_id == taken.assignment_id:
             hosted.take(taken.upto)
 
     # ── for the hosted ones ─────────────────────────────────────────────────────────────
@@ -178,7 +180,7 @@ class TriggerHost:
         """Remove a trigger that has ended, and report that."""
         host = hosted.host
         self.forget(hosted)
-        self.line.say(TriggerEnded(host.trigger_no, host.hosting, self.stage.wall(), failure))
+        self.line.say(TriggerEnded(host.trigger_no, host.assignment_id, self.stage.wall(), failure))
 
     def _die(self, life: int) -> None:
         if life != self._life or not self._is_up:
@@ -216,7 +218,7 @@ class _Once:
         at = stage.wall()
         if stage.faults.happens("stale event"):
             stale = msgspec.msgpack.encode("stale")
-            line.say(TriggerFired(host.trigger_no, host.hosting - 1, 0, at, stale))
+            line.say(TriggerFired(host.trigger_no, host.assignment_id - 1, 0, at, stale))
         failure = None
         if stage.rng.random() < 0.8:
             is_last = host.trigger_no % 2 == 0
@@ -226,7 +228,7 @@ class _Once:
                 return
             if stage.faults.happens("trigger repeats"):
                 second = msgspec.msgpack.encode("second")
-                line.say(TriggerFired(host.trigger_no, host.hosting, 1, at, second, "key"))
+                line.say(TriggerFired(host.trigger_no, host.assignment_id, 1, at, second, "key"))
         elif stage.rng.random() < 0.7:
             failure = _broken()
         self._process.over(self, failure)
@@ -236,11 +238,11 @@ class _Once:
         if len(token) == 2 and self._stage.rng.random() < 0.2:  # of no durable call
             return self._end(at)
         payload = msgspec.msgpack.encode(["event", token])
-        return TriggerFired(self.host.trigger_no, self.host.hosting, 0, at, payload, "key")
+        return TriggerFired(self.host.trigger_no, self.host.assignment_id, 0, at, payload, "key")
 
     def _end(self, at: int) -> TriggerFired:
         """Return an event that ends the task."""
-        where = (self.host.trigger_no, self.host.hosting, 0, at)
+        where = (self.host.trigger_no, self.host.assignment_id, 0, at)
         match self._stage.rng.choice(_ENDS):
             case "success":
                 body, size, width = result_of_start(self._stage, self.host)
@@ -259,7 +261,7 @@ class _OfStart(_Once):
         if not trigger.next_method or self._stage.rng.random() < 0.5:
             return self._end(at)
         payload = msgspec.msgpack.encode(["event", [host.task_no]])
-        return TriggerFired(host.trigger_no, host.hosting, 0, at, payload, "key")
+        return TriggerFired(host.trigger_no, host.assignment_id, 0, at, payload, "key")
 
 
 class _Named(_Once):
@@ -280,7 +282,7 @@ class _Named(_Once):
         payload = msgspec.msgpack.encode(["event", token_of(host.kwargs), {"event_no": min(found)}])
         at = self._stage.wall()
         self._process.line.say(
-            TriggerFired(host.trigger_no, host.hosting, 0, at, payload, str(min(found)))
+            TriggerFired(host.trigger_no, host.assignment_id, 0, at, payload, str(min(found)))
         )
         self._process.over(self)
 
@@ -349,7 +351,7 @@ class _Stream:
     def _yield(self, number: int) -> None:
         faults = self._stage.faults
         if faults.happens("stale event"):
-            self._fire("stale", number, str(number), hosting=self.host.hosting - 1)
+            self._fire("stale", number, str(number), assignment_id=self.host.assignment_id - 1)
         self._fire("event", number, str(number) if self._plan.keyed else None)
         if self._plan.keyed and faults.happens("trigger repeats") and self._has_room():
             self._fire("second", number, str(number))
@@ -357,15 +359,19 @@ class _Stream:
     def _has_room(self) -> bool:
         return len(self._keys) - self._taken < self.host.window
 
-    def _fire(self, what: str, number: int, key: str | None, hosting: int | None = None) -> None:
+    def _fire(
+        self, what: str, number: int, key: str | None, assignment_id: int | None = None
+    ) -> None:
         host = self.host
-        which = [number] if self._plan.keyed else [host.hosting, number]
+        which = [number] if self._plan.keyed else [host.assignment_id, number]
         payload = msgspec.msgpack.encode([what, token_of(host.kwargs), *which])
         index, at = len(self._keys), self._stage.wall()
-        if hosting is None:
-            hosting = host.hosting
+        if assignment_id is None:
+            assignment_id = host.assignment_id
             self._keys.append(key)
-        self._process.line.say(TriggerFired(host.trigger_no, hosting, index, at, payload, key))
+        self._process.line.say(
+            TriggerFired(host.trigger_no, assignment_id, index, at, payload, key)
+        )
 
 
 def _broken() -> Failure:

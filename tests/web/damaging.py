@@ -147,7 +147,7 @@ async def make_home(home: Path, url: str | None = None) -> None:
         await _begin_some(n)
         one = n.engine.memory.dag_triggers.of("started")
         assert one is not None
-        n.engine.report([TriggerFired(one.row.trigger_no, one.hosting, 0, 1, b"\xc0", "key")])
+        n.engine.report([TriggerFired(one.row.trigger_no, one.assignment_id, 0, 1, b"\xc0", "key")])
         await n.api.backfills.start("timed", first="2026-01-01", last="2026-01-03")
         await n.api.set_paused("chain", paused=False)
 
@@ -191,7 +191,9 @@ async def _begin_some(n: Node) -> None:
     await n.api.set_paused("chain", paused=False)
     for wait in list(n.engine.memory.waits.objects.values()):
         if wait.stream is not None:
-            n.engine.report([TriggerFired(wait.row.trigger_no, wait.hosting, 0, 1, b"\xc0", "e")])
+            n.engine.report(
+                [TriggerFired(wait.row.trigger_no, wait.assignment_id, 0, 1, b"\xc0", "e")]
+            )
 
 
 def _reports(effect: StartTry) -> list[Any]:

@@ -164,7 +164,9 @@ async def _healthy_runs_end(n: Node) -> None:
         hosted, n.effects.hosted = n.effects.hosted, []
         n.engine.report(
             [
-                TriggerFired(effect.host.trigger_no, effect.host.hosting, 0, 1, b"\xc0", "key")
+                TriggerFired(
+                    effect.host.trigger_no, effect.host.assignment_id, 0, 1, b"\xc0", "key"
+                )
                 for effect in hosted
                 if effect.host.run_no in runs
             ]

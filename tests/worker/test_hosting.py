@@ -45,11 +45,13 @@ def with_newest(order: StartTrigger, newest: str = NEWER) -> StartTrigger:
     return msgspec.structs.replace(order, newest=newest)
 
 
-def printed(child, trigger_no: int = 1, hosting: int = 1) -> str:
+def printed(child, trigger_no: int = 1, assignment_id: int = 1) -> str:
     """What a trigger has printed by the time its hosting is over."""
-    child.expect(TriggerEnded, lambda e: (e.trigger_no, e.hosting) == (trigger_no, hosting))
+    child.expect(
+        TriggerEnded, lambda e: (e.trigger_no, e.assignment_id) == (trigger_no, assignment_id)
+    )
     outputs = [r for frame in child.frames for r in frame if isinstance(r, Output)]
-    mine = [o.data for o in outputs if (o.task_no, o.start_no) == (trigger_no, hosting)]
+    mine = [o.data for o in outputs if (o.task_no, o.start_no) == (trigger_no, assignment_id)]
     return b"".join(mine).decode()
 
 
@@ -179,10 +181,10 @@ def test_a_trigger_told_to_move_leaves_with_that_reason_and_is_hosted_anew(host,
 
     child.send(StopTrigger(1, 1, reason))
     ended = child.expect(TriggerEnded)
-    assert (ended.hosting, ended.reason, ended.failure) == (1, reason, None)
+    assert (ended.assignment_id, ended.reason, ended.failure) == (1, reason, None)
     child.send(with_newest(hosting("Never", 1, 2)))
 
-    assert child.expect(TriggerFired).hosting == 2
+    assert child.expect(TriggerFired).assignment_id == 2
     assert child.expect(TriggerEnded).reason == ""
     notes = (home / "notes").read_text().split()
     assert notes == [f"cleanup:{reason}", "cleanup:finished"]
@@ -236,7 +238,7 @@ def test_many_saves_leave_only_the_newest_code_at_work(host, home):
         write_version(home, version, flow=HEAD + SAYS.format(field="", value=str(number)))
         child.send(with_newest(hosting("Says", 1, number, n=1), version))
         fired = child.expect(TriggerFired)
-        assert (fired.hosting, decode(fired.payload)) == (number, number)
+        assert (fired.assignment_id, decode(fired.payload)) == (number, number)
 
 
 # ── streams ─────────────────────────────────────────────────────────────────────────────

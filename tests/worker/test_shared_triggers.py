@@ -143,11 +143,11 @@ def host(home, spawn):
 
 
 def hosting(
-    name: str, what: str, trigger_no: int = 1, hosting: int = 1, **fields: object
+    name: str, what: str, trigger_no: int = 1, assignment_id: int = 1, **fields: object
 ) -> StartTrigger:
     fields = {"what": what, **fields}
     at = (VERSION, f"flow:{name}", encode(fields, ""), SINCE, None)
-    return StartTrigger(trigger_no, hosting, 1, 100, *at)
+    return StartTrigger(trigger_no, assignment_id, 1, 100, *at)
 
 
 def notes(home):
@@ -170,12 +170,12 @@ def test_its_event_resumes_the_task_and_ends_the_hosting(host, form):
     host.send(hosting(form, "ring", 7, 3))
 
     fired = host.expect(TriggerFired)
-    assert (fired.trigger_no, fired.hosting, fired.index) == (7, 3, 0)
+    assert (fired.trigger_no, fired.assignment_id, fired.index) == (7, 3, 0)
     assert (decode(fired.payload), fired.key) == ("ring", "kring")
     assert fired.is_last == (form == "Shared")  # the others have something to let go of
     if not fired.is_last:
         end = host.expect(TriggerEnded)
-        assert (end.trigger_no, end.hosting, end.failure, end.reason) == (7, 3, None, "")
+        assert (end.trigger_no, end.assignment_id, end.failure, end.reason) == (7, 3, None, "")
 
 
 WRONG = {
@@ -391,10 +391,10 @@ def test_a_repeated_hosting_is_one_and_a_newer_one_takes_over(host, home):
     host.send(hosting("Shared", "never", 1, 1), hosting("Shared", "ring", 1, 2))
 
     fired = host.expect(TriggerFired)
-    assert (fired.trigger_no, fired.hosting) == (1, 2)
+    assert (fired.trigger_no, fired.assignment_id) == (1, 2)
     assert fired.is_last
     end = host.expect(TriggerEnded)
-    assert (end.hosting, end.reason) == (1, "reassigned")
+    assert (end.assignment_id, end.reason) == (1, "reassigned")
 
 
 def test_a_stream_is_hosted_by_its_run(host):

@@ -527,6 +527,6 @@ def test_a_hung_question_ends_with_the_hosting(host):
     child.send(hosting(1))
     child.expect(Query)
 
-    child.send(msgspec.structs.replace(hosting(1), hosting=2))
+    child.send(msgspec.structs.replace(hosting(1), assignment_id=2))
 
-    assert child.expect(TriggerEnded).hosting == 1
+    assert child.expect(TriggerEnded).assignment_id == 1

@@ -52,10 +52,14 @@ def host(home, spawn):
     return host
 
 
-def hosting(name: str, trigger_no: int = 1, hosting: int = 1, **fields: object) -> StartTrigger:
+def hosting(
+    name: str, trigger_no: int = 1, assignment_id: int = 1, **fields: object
+) -> StartTrigger:
     """Return the order to host a trigger; a name without a module is of the DAG file."""
     path = name if ":" in name else f"flow:{name}"
-    return StartTrigger(trigger_no, hosting, 1, 100, VERSION, path, encode(fields, ""), SINCE, None)
+    return StartTrigger(
+        trigger_no, assignment_id, 1, 100, VERSION, path, encode(fields, ""), SINCE, None
+    )
 
 
 def test_a_trigger_fires_once_and_its_hosting_ends(host, home):
@@ -80,10 +84,10 @@ class Soon(Trigger[dict]):
     child.send(hosting("Soon", 7, 3, wait=0.01))
 
     fired, ended = child.expect(TriggerFired), child.expect(TriggerEnded)
-    assert (fired.trigger_no, fired.hosting, fired.index, fired.key) == (7, 3, 0, "k")
+    assert (fired.trigger_no, fired.assignment_id, fired.index, fired.key) == (7, 3, 0, "k")
     payload = decode(fired.payload)
     assert (payload["since"].isoformat(), payload["last"]) == ("2026-01-01T00:00:00+00:00", None)
-    assert (ended.trigger_no, ended.hosting, ended.failure) == (7, 3, None)
+    assert (ended.trigger_no, ended.assignment_id, ended.failure) == (7, 3, None)
     assert (home / "notes").read_text().split() == ["closed", "finished"]
 
 
@@ -462,9 +466,9 @@ class Never(Trigger):
     child.send(hosting("Plain", 1, 2))
 
     fired = child.expect(TriggerFired)
-    assert (fired.trigger_no, fired.hosting) == (1, 2)
+    assert (fired.trigger_no, fired.assignment_id) == (1, 2)
     ended = [child.expect(TriggerEnded, lambda e: e.trigger_no == 1) for _ in range(2)]
-    assert {e.hosting for e in ended} == {1, 2}
+    assert {e.assignment_id for e in ended} == {1, 2}
 
 
 def test_a_crash_leaves_the_culprit_in_the_black_box(host):
@@ -571,7 +575,7 @@ def test_a_timetable_says_its_next_fire_times_whether_it_is_hosted_or_not(host):
     hour = 3_600_000_000
     assert (found.question, found.fire_times) == (1, (SINCE + 2 * hour, SINCE + 4 * hour))
     assert (again.question, again.fire_times) == (2, (SINCE + hour,))
-    assert (waits.trigger_no, waits.hosting) == (7, 3)
+    assert (waits.trigger_no, waits.assignment_id) == (7, 3)
     assert waits.fire_time is not None
 
 

@@ -247,7 +247,11 @@ def _restore_wait(run: Run, row: TriggerRow, events: list[EventRow], memory: Mem
     known = memory.waits.get(row.trigger_no)
     wait = TriggerInstance(row, run, task)
     if known is not None:
-        wait.hosting, wait.has_room, wait.version = known.hosting, known.has_room, known.version
+        wait.assignment_id, wait.has_room, wait.version = (
+            known.assignment_id,
+            known.has_room,
+            known.version,
+        )
         wait.role = known.role
     memory.waits[row.trigger_no] = wait
     if row.window:

@@ -37,7 +37,7 @@ class DagTrigger:
 
     Attributes:
         row: Stored row.
-        hosting: Number of the current assignment to a host; 0 for none.
+        assignment_id: Number of the current assignment to a host; 0 for none.
         role: Role of its host.
         version: DAG version whose code its host runs.
         made_of: Class and fields that its host was given.
@@ -54,11 +54,11 @@ class DagTrigger:
     """
 
     __slots__ = (
+        "assignment_id",
         "confirmed",
         "failure",
         "failures",
         "has_room",
-        "hosting",
         "index",
         "is_refusing",
         "leaving",
@@ -73,7 +73,7 @@ class DagTrigger:
 
     def __init__(self, row: DagTriggerRow) -> None:
         self.row = row
-        self.hosting = 0
+        self.assignment_id = 0
         self.role = ""
         self.version = ""
         self.made_of: tuple[str, bytes | None] = ("", None)
@@ -96,7 +96,7 @@ class DagTrigger:
 
     def unhost(self) -> None:
         """Record that no host runs the trigger."""
-        self.hosting = 0
+        self.assignment_id = 0
         self.leaving = ""
         self.has_room = True
 

@@ -107,8 +107,8 @@ class Memory:
         loaded_outbox: Rows of those kinds that were read for this turn.
         callbacks_failed: Number of failed callbacks; reset at a restart.
         deadlines: Pending deadlines by run and by outbox number.
-        hosting: Last assignment number. It starts above every number of an earlier incarnation,
-            because the epoch is its upper half.
+        last_assignment_id: Last assignment number. It starts above every number of an earlier
+            incarnation, because the epoch is its upper half.
         hosts_up: Roles whose shared host is ready.
         node_no: Number of this node.
         is_drained: The node accepts no more work, see ``processes``.
@@ -185,7 +185,7 @@ class Memory:
         self.loaded_outbox: dict[str, list[OutboxRow]] = {}
         self.callbacks_failed = self.schedules_late = 0
         self.deadlines: dict[RunNo, dict[int, Deadline]] = {}
-        self.hosting, self.node_no, self.trial_no = epoch << 32, 1, -1
+        self.last_assignment_id, self.node_no, self.trial_no = epoch << 32, 1, -1
         self.hosts_up: set[str] = set()
         self.is_drained = self.may_host_more = False
         self.event_requests: dict[tuple[str, str], int] = {}
@@ -318,10 +318,10 @@ class Memory:
         versions |= {one.version for one in self.dag_triggers}
         return versions
 
-    def next_hosting(self) -> int:
+    def next_assignment_id(self) -> int:
         """Return an assignment number that no incarnation has used before."""
-        self.hosting += 1
-        return self.hosting
+        self.last_assignment_id += 1
+        return self.last_assignment_id
 
 
 def _ends_with_number(run_id: str, run_no: RunNo) -> bool:

@@ -184,7 +184,7 @@ class TriggerInstance:
 
     Attributes:
         task: The task; ``None`` once it no longer waits and only the host has yet to confirm.
-        hosting: Current assignment number; 0 while no host has it.
+        assignment_id: Current assignment number; 0 while no host has it.
         role: Role of the host it was last assigned to.
         has_room: Whether the host had capacity for it, as last reported.
         version: Newest version of its DAG when it was assigned. The class is loaded from it if it
@@ -192,13 +192,13 @@ class TriggerInstance:
         stream: Its events, if it fires more than once.
     """
 
-    __slots__ = ("has_room", "hosting", "role", "row", "run", "stream", "task", "version")
+    __slots__ = ("assignment_id", "has_room", "role", "row", "run", "stream", "task", "version")
 
     def __init__(self, row: TriggerRow, run: Run, task: TaskInstance | None) -> None:
         self.row = row
         self.run = run
         self.task = task
-        self.hosting = 0
+        self.assignment_id = 0
         self.role = "triggers"
         self.has_room = True
         self.version = run.row.version

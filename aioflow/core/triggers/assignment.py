@@ -82,7 +82,7 @@ def host(wait: TriggerInstance, tx: Transaction) -> None:
     if not _takes(role, tx.memory):
         want_host(role, tx)
         return
-    wait.hosting = tx.memory.next_hosting()
+    wait.assignment_id = tx.memory.next_assignment_id()
     wait.version = newest_version(wait.run.dag_version, tx.memory)
     if wait.stream is not None:
         wait.stream.index = wait.stream.confirmed = 0
@@ -123,7 +123,7 @@ def _order(wait: TriggerInstance, kwargs: bytes, tx: Transaction, *, is_told: bo
     row, run, task = wait.row, wait.run.row, wait.task
     return StartTrigger(
         trigger_no=row.trigger_no,
-        hosting=wait.hosting,
+        assignment_id=wait.assignment_id,
         run_no=run.run_no,
         task_no=row.task_no,
         version=run.version,
@@ -207,7 +207,7 @@ def host_all(role: str, tx: Transaction) -> None:
     has released it.
     """
     _return(role, tx)
-    hand_over(AssignTriggers(role, tx.memory.hosting, _ordered(role, tx.memory)), tx)
+    hand_over(AssignTriggers(role, tx.memory.last_assignment_id, _ordered(role, tx.memory)), tx)
 
 
 def host_rest(tx: Transaction) -> None:
@@ -262,9 +262,9 @@ def _ordered(role: str, memory: Memory) -> array[int]:
 def _return(role: str, tx: Transaction) -> None:
     """Release triggers assigned to a host before it was up that belong to another one now."""
     memory = tx.memory
-    for number, hosting in _strays(role, memory):
-        if hosting:
-            tx.effects.append(ReleaseTrigger(StopTrigger(number, hosting, REASSIGNED), role))
+    for number, assignment_id in _strays(role, memory):
+        if assignment_id:
+            tx.effects.append(ReleaseTrigger(StopTrigger(number, assignment_id, REASSIGNED), role))
 
 
 def hand_on(role: str, tx: Transaction) -> None:
@@ -279,7 +279,9 @@ def hand_on(role: str, tx: Transaction) -> None:
         if wait is not None:
             now = role_of(wait.row.class_path, wait.run.dag_version, memory)
             found.setdefault(now, array("q")).append(number)
-    tx.effects.extend(AssignTriggers(now, memory.hosting, found[now]) for now in sorted(found))
+    tx.effects.extend(
+        AssignTriggers(now, memory.last_assignment_id, found[now]) for now in sorted(found)
+    )
 
 
 def _strays(role: str, memory: Memory) -> Iterator[tuple[TriggerNo, int]]:
@@ -288,7 +290,7 @@ def _strays(role: str, memory: Memory) -> Iterator[tuple[TriggerNo, int]]:
         if wait.role != role or wait.task is None or wait.state is not TriggerState.WAITING:
             continue
         if role_of(wait.row.class_path, wait.run.dag_version, memory) != role:
-            yield wait.row.trigger_no, wait.hosting
+            yield wait.row.trigger_no, wait.assignment_id
     yield from memory.packing.assignments(
         lambda shape: (
             shape.role == role and role_of(shape.class_path, shape.dag_version, memory) != role
@@ -323,7 +325,7 @@ def hand_over(entry: AssignTriggers, tx: Transaction) -> None:
             if handing != "needs task":
                 continue
         wait = memory.waits.get(number)
-        if wait is None or wait.hosting > entry.hosting:
+        if wait is None or wait.assignment_id > entry.assignment_id:
             continue  # no task waits any more, or it was assigned since
         if _is_wanted(wait, entry.role, memory):
             host(wait, tx)
@@ -371,17 +373,17 @@ def _handing(was: TaskShape, role: str, memory: Memory) -> _Handing:
 def _hand_folded(one: PackedTask, entry: AssignTriggers, change: _Change, tx: Transaction) -> None:
     """Assign a packed trigger like ``host``: unpacking a hundred thousand would take seconds."""
     memory, packing = tx.memory, tx.memory.packing
-    hosting = packing.hosting(one)
-    if hosting > entry.hosting or (hosting and change.is_elsewhere):
+    assignment_id = packing.assignment_id(one)
+    if assignment_id > entry.assignment_id or (assignment_id and change.is_elsewhere):
         return
-    hosting = memory.next_hosting()
+    assignment_id = memory.next_assignment_id()
     tx.rehost_folded(one, change.was)
-    packing.change(one, hosting=hosting, form=change.form)
+    packing.change(one, assignment_id=assignment_id, form=change.form)
     tx.effects.append(
         AssignTrigger(
             StartTrigger(
                 trigger_no=one.trigger_no,
-                hosting=hosting,
+                assignment_id=assignment_id,
                 run_no=one.run_no,
                 task_no=one.task_no,
                 version=change.form.dag_version.version,
@@ -410,7 +412,7 @@ def _spec(form: TaskShape) -> TaskSpec:
 
 def _is_wanted(wait: TriggerInstance, role: str, memory: Memory) -> bool:
     """Return whether a trigger belongs to a host and no other live host has it."""
-    is_elsewhere = wait.hosting and wait.role != role and _takes(wait.role, memory)
+    is_elsewhere = wait.assignment_id and wait.role != role and _takes(wait.role, memory)
     if wait.state is not TriggerState.WAITING or wait.task is None or is_elsewhere:
         return False
     if _is_ending(wait) or is_stopped(wait.run.row.dag_id, memory):
@@ -432,7 +434,7 @@ def newest_version(dag_version: DagVersion, memory: Memory) -> str:
 
 def unhost(wait: TriggerInstance) -> None:
     """Record that a trigger has no host. The next assignment counts its events from 0."""
-    wait.hosting = 0
+    wait.assignment_id = 0
     wait.has_room = True
 
 
@@ -443,10 +445,10 @@ def let_go(wait: TriggerInstance, reason: str, tx: Transaction) -> None:
     was assigned to it must be released whether the host is known to be up or not.
     """
     wait.task = None
-    if not wait.hosting or wait.state is not TriggerState.WAITING:
+    if not wait.assignment_id or wait.state is not TriggerState.WAITING:
         tx.drop_wait(wait)
         return
     tx.move_wait(wait, TriggerState.ENDING)
     tx.effects.append(
-        ReleaseTrigger(StopTrigger(wait.row.trigger_no, wait.hosting, reason), wait.role)
+        ReleaseTrigger(StopTrigger(wait.row.trigger_no, wait.assignment_id, reason), wait.role)
     )

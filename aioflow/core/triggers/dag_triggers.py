@@ -124,7 +124,7 @@ def place(one: DagTrigger, tx: Transaction) -> None:
         _leave(one, _GONE, tx)
     elif is_stopped(one.row.dag_id, memory):
         _leave(one, _PAUSED, tx)
-    elif one.hosting:
+    elif one.assignment_id:
         if _is_outdated(one, memory):
             _leave(one, _REASSIGNED, tx)
     elif one.retry_at is None or one.retry_at <= tx.steady:
@@ -151,7 +151,7 @@ def host_all(role: str, tx: Transaction) -> None:
     """Assign its triggers to a host that came up. Earlier assignments to it are void."""
     memory = tx.memory
     for one in memory.dag_triggers:
-        if one.hosting and one.role == role:
+        if one.assignment_id and one.role == role:
             tx.dag_triggers.note(one)
             one.unhost()
         place(one, tx)
@@ -159,7 +159,7 @@ def host_all(role: str, tx: Transaction) -> None:
 
 def ended(one: DagTrigger, report: TriggerEnded, tx: Transaction) -> None:
     """Process the release of a trigger by its host: on command, at its end, or after a failure."""
-    if report.hosting != one.hosting:
+    if report.assignment_id != one.assignment_id:
         return
     tx.dag_triggers.note(one)
     has_fired = one.index > 0
@@ -167,7 +167,9 @@ def ended(one: DagTrigger, report: TriggerEnded, tx: Transaction) -> None:
     if failure is not None and failure.reason == REFUSED:
         # It has not ended: an event could not be processed, and it must yield that event again.
         tx.effects.append(
-            ReleaseTrigger(StopTrigger(one.row.trigger_no, one.hosting, _REASSIGNED), one.role)
+            ReleaseTrigger(
+                StopTrigger(one.row.trigger_no, one.assignment_id, _REASSIGNED), one.role
+            )
         )
     one.unhost()
     if report.reason:
@@ -237,7 +239,7 @@ def _host(one: DagTrigger, tx: Transaction) -> None:
         want_host(role, tx)
         return
     tx.dag_triggers.note(one)
-    one.hosting, one.role = memory.next_hosting(), role
+    one.assignment_id, one.role = memory.next_assignment_id(), role
     one.version = memory.dags[row.dag_id].version
     one.made_of = (row.class_path, row.kwargs)
     one.index = one.confirmed = 0
@@ -245,7 +247,7 @@ def _host(one: DagTrigger, tx: Transaction) -> None:
     last = None if row.event is None else (row.event, row.event_key)
     host = StartTrigger(
         trigger_no=row.trigger_no,
-        hosting=one.hosting,
+        assignment_id=one.assignment_id,
         # Named events count from the number of the trigger on, as they do from that of a run.
         run_no=row.trigger_no,
         task_no=-1,
@@ -264,12 +266,12 @@ def _host(one: DagTrigger, tx: Transaction) -> None:
 
 def _leave(one: DagTrigger, reason: str, tx: Transaction) -> None:
     """Ask its host to release it, unless that has been done."""
-    if not one.hosting or one.leaving:
+    if not one.assignment_id or one.leaving:
         return
     tx.dag_triggers.note(one)
     one.leaving = reason
     tx.effects.append(
-        ReleaseTrigger(StopTrigger(one.row.trigger_no, one.hosting, reason), one.role)
+        ReleaseTrigger(StopTrigger(one.row.trigger_no, one.assignment_id, reason), one.role)
     )
 
 

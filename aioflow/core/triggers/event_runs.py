@@ -101,7 +101,7 @@ def fire(one: DagTrigger, report: TriggerFired, tx: Transaction) -> None:
     assignment resumes after the last stored event, and would never yield the earlier one again.
     """
     spec = spec_of(one, tx.memory)
-    if report.hosting != one.hosting or report.index != one.index or spec is None:
+    if report.assignment_id != one.assignment_id or report.index != one.index or spec is None:
         return
     tx.dag_triggers.note(one)
     one.index = report.index + 1
@@ -281,9 +281,13 @@ def _tell(one: DagTrigger, sequence: int, reason: str, tx: Transaction) -> None:
 
 def _credit(one: DagTrigger, tx: Transaction) -> None:
     """Let the trigger continue, unless too many runs are queued."""
-    if one.confirmed < one.index and one.hosting and not has_full_queue(one.row.dag_id, tx.memory):
+    if (
+        one.confirmed < one.index
+        and one.assignment_id
+        and not has_full_queue(one.row.dag_id, tx.memory)
+    ):
         one.confirmed = one.index
-        tx.credit(EventsStored(one.row.trigger_no, one.hosting, one.confirmed))
+        tx.credit(EventsStored(one.row.trigger_no, one.assignment_id, one.confirmed))
 
 
 def continue_triggers(tx: Transaction) -> None:
@@ -299,7 +303,7 @@ def continue_triggers(tx: Transaction) -> None:
 def lose_host(lost: HostLost, tx: Transaction) -> None:
     """Release the triggers of a lost host. They get another one, the culprit after a delay."""
     for one in tx.memory.dag_triggers:
-        if one.role != lost.role or not one.hosting:
+        if one.role != lost.role or not one.assignment_id:
             continue
         tx.dag_triggers.note(one)
         one.unhost()

@@ -85,7 +85,7 @@ def credit(wait: TriggerInstance, tx: Transaction) -> None:
     has_room = len(stream.pending) < EVENTS_AHEAD and stream.pending_bytes < BYTES_AHEAD
     if has_room and stream.confirmed < stream.index and wait.state is TriggerState.WAITING:
         stream.confirmed = stream.index
-        tx.credit(EventsStored(wait.row.trigger_no, wait.hosting, stream.confirmed))
+        tx.credit(EventsStored(wait.row.trigger_no, wait.assignment_id, stream.confirmed))
 
 
 def close(wait: TriggerInstance, failure: Failure | None, tx: Transaction) -> None:

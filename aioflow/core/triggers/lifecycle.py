@@ -164,7 +164,11 @@ def next_event(task: TaskInstance, report: NextEventRequested, tx: Transaction) 
 def fire(wait: TriggerInstance, report: TriggerFired, tx: Transaction) -> None:
     """Resume the task of a trigger with its event. Only a stream takes later events."""
     task = wait.task
-    if report.hosting != wait.hosting or wait.state is not TriggerState.WAITING or task is None:
+    if (
+        report.assignment_id != wait.assignment_id
+        or wait.state is not TriggerState.WAITING
+        or task is None
+    ):
         return
     if wait.is_handled:
         streams.store_event(wait, task, report, tx)
@@ -244,7 +248,7 @@ def _release_waits(
 
 def trigger_ended(wait: TriggerInstance, report: TriggerEnded, tx: Transaction) -> None:
     """Process the release of a trigger by its host: on command, after its event or a failure."""
-    if report.hosting != wait.hosting:
+    if report.assignment_id != wait.assignment_id:
         return
     if wait.state is TriggerState.ENDING:
         if report.failure is not None and report.failure.reason == "abandoned":
@@ -282,7 +286,7 @@ def code_restored(entry: CodeRestored, tx: Transaction) -> None:
     """Assign a trigger again, unless that has happened meanwhile."""
     tx.memory.lacking_code.discard(entry.trigger_no)
     wait = tx.memory.waits.get(entry.trigger_no)
-    if wait is not None and wait.state is TriggerState.WAITING and not wait.hosting:
+    if wait is not None and wait.state is TriggerState.WAITING and not wait.assignment_id:
         host(wait, tx)
 
 
@@ -414,7 +418,7 @@ def lose_host(lost: HostLost, tx: Transaction) -> None:
     migration.isolate_culprit(lost, tx)
     memory = tx.memory
     culprit = memory.waits.get(lost.culprit)  # packed or not
-    memory.packing.lose(lost.role, memory.hosting)
+    memory.packing.lose(lost.role, memory.last_assignment_id)
     for wait in list(memory.waits.objects.values()):
         if wait.role != lost.role:
             continue
@@ -495,7 +499,7 @@ def _manual_event(wait: TriggerInstance, request: FireTrigger, tx: Transaction) 
         ends, payload = "success", b"" if payload == _NO_PAYLOAD else payload
     return TriggerFired(
         trigger_no=wait.row.trigger_no,
-        hosting=wait.hosting,
+        assignment_id=wait.assignment_id,
         index=MANUAL_INDEX,
         at=tx.now,
         payload=payload,
@@ -506,6 +510,8 @@ def _manual_event(wait: TriggerInstance, request: FireTrigger, tx: Transaction) 
 
 def _release_effect(wait: TriggerInstance) -> ReleaseTrigger | None:
     """Return the effect that releases the trigger from its host; ``None`` if none is needed."""
-    if wait.stream is not None or not wait.hosting:
+    if wait.stream is not None or not wait.assignment_id:
         return None
-    return ReleaseTrigger(StopTrigger(wait.row.trigger_no, wait.hosting, "finished"), wait.role)
+    return ReleaseTrigger(
+        StopTrigger(wait.row.trigger_no, wait.assignment_id, "finished"), wait.role
+    )

@@ -109,8 +109,10 @@ def move_next(
     waits = list(islice(found, most + 1))
     for wait in waits[:most]:
         number = wait.row.trigger_no
-        if wait.hosting:
-            tx.effects.append(ReleaseTrigger(StopTrigger(number, wait.hosting, reason), wait.role))
+        if wait.assignment_id:
+            tx.effects.append(
+                ReleaseTrigger(StopTrigger(number, wait.assignment_id, reason), wait.role)
+            )
         else:
             host(tx.memory.waits[number], tx)
     if len(waits) > most:
@@ -121,7 +123,7 @@ def room_changed(
     one: TriggerInstance | DagTrigger, entry: TriggerCapacityChanged, _: Transaction
 ) -> None:
     """Record whether a trigger waits for capacity of its triggerer."""
-    if one.hosting == entry.hosting:
+    if one.assignment_id == entry.assignment_id:
         one.has_room = entry.has_room
 
 
@@ -144,10 +146,10 @@ def _outdated(version: str, after: TriggerNo, memory: Memory) -> Iterator[Trigge
             continue
         made = (
             wait.run.dag_version,
-            wait.version if wait.hosting else wait.role,
+            wait.version if wait.assignment_id else wait.role,
             wait.row.class_path,
         )
-        if (_is_other if wait.hosting else _is_elsewhere)(*made, version, memory):
+        if (_is_other if wait.assignment_id else _is_elsewhere)(*made, version, memory):
             yield wait
 
 
@@ -202,7 +204,7 @@ def _misplaced_by_pause(entry: PauseTriggers, memory: Memory) -> Iterator[Trigge
         if wait is None or wait.task is None or wait.state is not TriggerState.WAITING:
             continue
         is_its = wait.run.row.dag_id == entry.dag_id and wait.row.class_path not in HOSTLESS
-        if is_its and bool(wait.hosting) == entry.is_stopped:
+        if is_its and bool(wait.assignment_id) == entry.is_stopped:
             yield wait
 
 
@@ -297,7 +299,7 @@ def _misplaced_of_class(entry: IsolateTriggerClass, memory: Memory) -> Iterator[
         if wait is None or wait.row.class_path != entry.class_path or wait.task is None:
             continue
         role = role_of(entry.class_path, wait.run.dag_version, memory)
-        if wait.state is TriggerState.WAITING and not (wait.hosting and wait.role == role):
+        if wait.state is TriggerState.WAITING and not (wait.assignment_id and wait.role == role):
             yield wait
 
 

@@ -160,7 +160,7 @@ class FireTimePreview(UserCoroutine):
     @property
     def key(self) -> tuple[int, int]:
         """See ``UserCoroutine``."""
-        return self.number, self._command.host.hosting
+        return self.number, self._command.host.assignment_id
 
     @property
     def run_no(self) -> int:

@@ -93,11 +93,11 @@ class Wait:
         command: The command that started it, if ending it needs an instance; else ``None``.
     """
 
-    __slots__ = ("command", "hosting", "kind", "number", "run_no", "wanted", "watch")
+    __slots__ = ("assignment_id", "command", "kind", "number", "run_no", "wanted", "watch")
 
     def __init__(self, command: StartTrigger, kind: Kind, wanted: Hashable, *, keep: bool) -> None:
         self.number = command.trigger_no
-        self.hosting = command.hosting
+        self.assignment_id = command.assignment_id
         self.run_no = kind.run_no if kind.run_no == command.run_no else command.run_no
         self.kind = kind
         self.wanted = wanted
@@ -107,7 +107,7 @@ class Wait:
     @property
     def key(self) -> tuple[int, int]:
         """The key of the trigger's log."""
-        return self.number, self.hosting
+        return self.number, self.assignment_id
 
 
 class Flow:
@@ -165,10 +165,10 @@ class HostedTrigger(UserCoroutine):
 
     __slots__ = (
         "_number",
+        "assignment_id",
         "dag_id",
         "failure",
         "flow",
-        "hosting",
         "is_data",
         "is_over",
         "kind",
@@ -182,7 +182,7 @@ class HostedTrigger(UserCoroutine):
     def __init__(self, command: StartTrigger, kind: Kind, stage: str) -> None:
         super().__init__()
         self._number = command.trigger_no
-        self.hosting = command.hosting
+        self.assignment_id = command.assignment_id
         self.run_no = kind.run_no if kind.run_no == command.run_no else command.run_no
         self.dag_id = intern(command.dag_id)
         self.task_index = (command.position, command.map_index)
@@ -203,7 +203,7 @@ class HostedTrigger(UserCoroutine):
     @property
     def key(self) -> tuple[int, int]:
         """See ``UserCoroutine``."""
-        return self._number, self.hosting
+        return self._number, self.assignment_id
 
     def enter(self, stage: str) -> None:
         """Enter a stage."""

@@ -68,20 +68,20 @@ BUGS = (
             Edit(
                 "aioflow.core.triggers.assignment",
                 "_hand_folded",
-                "hosting > entry.hosting or (hosting and change.is_elsewhere)",
-                "hosting",
+                "assignment_id > entry.assignment_id or (assignment_id and change.is_elsewhere)",
+                "assignment_id",
             ),
             Edit(
                 "aioflow.core.triggers.assignment",
                 "_is_wanted",
-                "wait.hosting and wait.role != role and _takes(wait.role, memory)",
-                "wait.hosting",
+                "wait.assignment_id and wait.role != role and _takes(wait.role, memory)",
+                "wait.assignment_id",
             ),
-            Edit("aioflow.core.triggers.assignment", "unhost", "wait.hosting = 0"),
+            Edit("aioflow.core.triggers.assignment", "unhost", "wait.assignment_id = 0"),
             Edit(
                 "aioflow.core.state.packed.tasks",
-                "Packing.hosting",
-                "one.hosting > self._lost.get(role, 0)",
+                "Packing.assignment_id",
+                "one.assignment_id > self._lost.get(role, 0)",
                 "role",
             ),
         ),
@@ -134,7 +134,7 @@ BUGS = (
                 "aioflow.executors.triggerer",
                 "Triggerer._release",
                 """
-                if hosted.hosting != ended.hosting:
+                if hosted.assignment_id != ended.assignment_id:
                     self._hosted.put(ended.trigger_no, body)
                     return
                 """,

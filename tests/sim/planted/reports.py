@@ -50,7 +50,7 @@ BUGS = (
                 if wait.row.ordinal < 0 and (report.ends or not wait.row.next_method):
                     _end_task(wait, task, report, tx)
                     return
-                wait.hosting += 1
+                wait.assignment_id += 1
                 """,
             ),
         ),
@@ -77,7 +77,13 @@ BUGS = (
         promise="a report of another hosting is late (law 6)",
         where="core",
         needs="a re-hosting, then the event of the old host",
-        edits=(Edit("aioflow.core.triggers.lifecycle", "fire", "report.hosting != wait.hosting"),),
+        edits=(
+            Edit(
+                "aioflow.core.triggers.lifecycle",
+                "fire",
+                "report.assignment_id != wait.assignment_id",
+            ),
+        ),
         seen_by="tests/core/test_step.py::test_an_event_of_an_old_hosting_is_late",
         seed=Seed(1, 12),
     ),
@@ -109,7 +115,7 @@ BUGS = (
                 "aioflow.core.triggers.lifecycle",
                 "trigger_ended",
                 """
-                if report.hosting != wait.hosting:
+                if report.assignment_id != wait.assignment_id:
                     return
                 """,
             ),

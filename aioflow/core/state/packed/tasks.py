@@ -69,7 +69,7 @@ class PackedTask(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         form: Number of its ``TaskShape``.
-        hosting: Assignment number when it was packed; outdated if that host has died since.
+        assignment_id: Assignment number when it was packed; outdated if that host has died since.
         suspended_in: Generation of the async host in which its coroutine is suspended; 0 for none.
     """
 
@@ -77,7 +77,7 @@ class PackedTask(msgspec.Struct, frozen=True, array_like=True):
     run_no: RunNo
     task_no: TaskNo
     trigger_no: TriggerNo
-    hosting: int
+    assignment_id: int
     since: Timestamp
     map_index: int
     try_number: int
@@ -145,12 +145,12 @@ class Packing:
         self._fold_loose()
         self._shrink()
 
-    def lose(self, role: str, hosting: int) -> None:
+    def lose(self, role: str, assignment_id: int) -> None:
         """Record that a host died: packed triggers lose their assignments up to this number."""
         if kind_of(role) == ASYNC:
             self._async_lives[role] = self._async_lives.get(role, 1) + 1
         else:
-            self._lost[role] = hosting
+            self._lost[role] = assignment_id
 
     def peek(self, trigger_no: TriggerNo) -> TriggerInstance | None:
         """Return a trigger for reading only; a packed one stays packed."""
@@ -201,7 +201,7 @@ class Packing:
         forms = self._numbers(is_wanted)
         for one in self._folded() if forms else ():
             if one.form in forms:
-                yield one.trigger_no, self.hosting(one)
+                yield one.trigger_no, self.assignment_id(one)
 
     def grouped_triggers(
         self, group_of: Callable[[TaskShape], Group | None]
@@ -252,10 +252,10 @@ class Packing:
                 if length is not None:
                     yield task_no, one.since + length
 
-    def hosting(self, one: PackedTask) -> int:
+    def assignment_id(self, one: PackedTask) -> int:
         """Return the assignment number of a packed trigger; 0 while no host has it."""
         role = self._shapes[one.form].role
-        return one.hosting if one.hosting > self._lost.get(role, 0) else 0
+        return one.assignment_id if one.assignment_id > self._lost.get(role, 0) else 0
 
     def look(self, trigger_no: TriggerNo) -> PackedTask | None:
         """Return a packed trigger without unpacking it; ``None`` if it is not packed."""
@@ -271,23 +271,27 @@ class Packing:
         body = self._bodies.get(trigger_no)
         return None if body is None else self._shapes[_decode_form(body).form]
 
-    def change(self, was: PackedTask, *, hosting: int, form: TaskShape) -> None:
+    def change(self, was: PackedTask, *, assignment_id: int, form: TaskShape) -> None:
         """Change the assignment and the shape of a packed trigger."""
         self._shapes.leave(was.form)
-        one = msgspec.structs.replace(was, hosting=hosting, form=self._shapes.enter(form))
+        one = msgspec.structs.replace(
+            was, assignment_id=assignment_id, form=self._shapes.enter(form)
+        )
         self._bodies.put(one.trigger_no, packed(one))
 
     def change_back(self, was: PackedTask, form: TaskShape) -> None:
         """Roll back ``change``. The trigger may have been unpacked since, or packed again."""
         wait = self.triggers.objects.get(was.trigger_no)
         if wait is not None:
-            hosting = was.hosting if was.hosting > self._lost.get(form.role, 0) else 0
-            wait.hosting, wait.role = hosting, form.role
-            wait.has_room, wait.version = form.has_room or not hosting, form.version
+            assignment_id = (
+                was.assignment_id if was.assignment_id > self._lost.get(form.role, 0) else 0
+            )
+            wait.assignment_id, wait.role = assignment_id, form.role
+            wait.has_room, wait.version = form.has_room or not assignment_id, form.version
             return
         one = self.look(was.trigger_no)
         if one is not None:
-            self.change(one, hosting=was.hosting, form=form)
+            self.change(one, assignment_id=was.assignment_id, form=form)
 
     # ── packing and unpacking ───────────────────────────────────────────────────────────────
 
@@ -399,7 +403,7 @@ class Packing:
             row.run_no,
             task.task_no,
             row.trigger_no,
-            wait.hosting,
+            wait.assignment_id,
             since,
             task.map_index,
             task.try_number,
@@ -490,9 +494,9 @@ class Packing:
             timeout_method=form.timeout_method,
         )
         wait = TriggerInstance(row, run, task)
-        wait.hosting = self.hosting(one)
+        wait.assignment_id = self.assignment_id(one)
         wait.role = form.role
-        wait.has_room = form.has_room or not wait.hosting
+        wait.has_room = form.has_room or not wait.assignment_id
         wait.version = form.version
         task.waits = (wait,)
         return task, wait
