@@ -6,6 +6,7 @@ Tests of signals, terminals, broken pipes, or a command's own daemon need ``run_
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import json
@@ -23,7 +24,7 @@ import structlog
 
 from aioflow.cli import main
 
-__all__ = ("Done", "run", "run_process")
+__all__ = ("Done", "run", "run_process", "words_of")
 
 _TIMEOUT_SECONDS = 110
 
@@ -129,3 +130,24 @@ def _set_streams(stdin: Any, stdout: Any, stderr: Any) -> None:
 def _text(file: IO[bytes]) -> str:
     file.seek(0)
     return file.read().decode().replace("\r\n", "\n").replace("\r", "\n")
+
+
+def words_of(parser: argparse.ArgumentParser, name: str) -> dict[str, tuple[str, ...]]:
+    """Return the words that may follow each command: its subcommands and options."""
+    return dict(_words(parser, name))
+
+
+def _words(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    words: list[str] = []
+    below: list[tuple[str, argparse.ArgumentParser]] = []
+    for action in parser._actions:  # argparse has no other way to ask
+        if isinstance(action, argparse._SubParsersAction):
+            below += action.choices.items()
+            words += action.choices
+        elif action.option_strings:
+            words += [option for option in action.option_strings if option.startswith("--")]
+        else:
+            words += [str(choice) for choice in action.choices or ()]
+    yield name, tuple(words)
+    for word, verb in below:
+        yield from _words(verb, f"{name} {word}")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from aioflow.cli import command_parser
-from aioflow.cli.completion import words_of
 from benchmarks.daemon import DaemonProcess, eventually
+from tests.commands import words_of
 from tests.process.preloaded import program
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"

@@ -16,9 +16,8 @@ import pytest
 
 from aioflow.api.trigger_details import CATALOGUE_FIELDS
 from aioflow.cli import command_parser
-from aioflow.cli.completion import words_of
 from benchmarks.daemon import eventually
-from tests.commands import run
+from tests.commands import run, words_of
 from tests.daemons import SharedDaemon
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
