@@ -38,7 +38,7 @@ from aioflow.settings import Settings
 from aioflow.telemetry import log
 
 __all__ = (
-    "Guest",
+    "AsyncClient",
     "run_demo",
     "test_dag",
     "with_daemon",
@@ -48,7 +48,7 @@ _EVERY_SECONDS = 0.2
 _INTERRUPTED = 130
 
 
-class Guest:
+class AsyncClient:
     """Client of the daemon in this process.
 
     Requests run in a worker thread, so that the daemon's event loop can answer them.
@@ -101,7 +101,10 @@ class Guest:
 
 
 async def with_daemon(
-    settings: Settings, visit: Callable[[Guest, Ready], Awaitable[int]], *, stay: bool = False
+    settings: Settings,
+    visit: Callable[[AsyncClient, Ready], Awaitable[int]],
+    *,
+    stay: bool = False,
 ) -> int:
     """Run a daemon and ``visit`` beside it. Return the status that ``visit`` returns.
 
@@ -127,14 +130,14 @@ async def with_daemon(
 
         group.start_soon(run)
         await up.wait()
-        status = await _visited(visit, Guest(settings.home), ready[0])
+        status = await _visited(visit, AsyncClient(settings.home), ready[0])
         if not stay and not ready[0].stopped.is_set():
             group.cancel_scope.cancel()
     return status
 
 
 async def _visited(
-    visit: Callable[[Guest, Ready], Awaitable[int]], guest: Guest, facts: Ready
+    visit: Callable[[AsyncClient, Ready], Awaitable[int]], client: AsyncClient, facts: Ready
 ) -> int:
     """Return the status of ``visit``, or that of an interrupted command if the daemon stopped."""
     status = _INTERRUPTED
@@ -146,7 +149,7 @@ async def _visited(
 
         group.start_soon(leave)
         try:
-            status = await visit(guest, facts)
+            status = await visit(client, facts)
         except (AioflowError, ExceptionGroup):
             if not facts.stopped.is_set():  # else its last request failed because of the stop
                 raise
@@ -181,15 +184,15 @@ async def _test_dag(arguments: argparse.Namespace, folder: Path) -> int:
     overrides = {"dags": [str(folder / "dags")], "web.port": 0, "children.env": allowed}
     settings = Settings.read(folder / "home", overrides)
 
-    async def visit(guest: Guest, ready: Ready) -> int:
-        if await guest.find_dag(dag_id, seconds=_PARSE_SECONDS) is None:
+    async def visit(client: AsyncClient, ready: Ready) -> int:
+        if await client.find_dag(dag_id, seconds=_PARSE_SECONDS) is None:
             raise UnknownDag(dag_id)
-        made = await guest.post("dags", dag_id, "runs", body={"conf": arguments.conf})
+        made = await client.post("dags", dag_id, "runs", body={"conf": arguments.conf})
         with RunProgress(on_stderr=True) as progress:
-            run = await guest.watch(made["run_id"], progress)
+            run = await client.watch(made["run_id"], progress)
         _print_results(run, is_json=arguments.json)
         if not arguments.json:
-            await _print_logs(run, guest)
+            await _print_logs(run, client)
         return run_exit_status(run["state"])
 
     return await with_daemon(settings, visit)
@@ -231,11 +234,11 @@ def _print_results(run: dict[str, Any], *, is_json: bool) -> None:
     sys.stdout.flush()
 
 
-async def _print_logs(run: dict[str, Any], guest: Guest) -> None:
+async def _print_logs(run: dict[str, Any], client: AsyncClient) -> None:
     """Print the logs of the last tries of failed tasks; tracebacks are in them."""
     failed = [task for task in run["tasks"] if task["state"] == "failed" and task["try_number"]]
     for task in failed[:_LOGS_SHOWN]:
-        log, is_whole = await _log_of(run["run_id"], task, guest)
+        log, is_whole = await _log_of(run["run_id"], task, client)
         heading = f"the log of {task_name(task)}, try {task['try_number']}"
         hint(safe(f"{heading}:" if is_whole else f"{heading}, its end:"))
         hint(log.decode(errors="backslashreplace").rstrip("\n"))
@@ -243,13 +246,13 @@ async def _print_logs(run: dict[str, Any], guest: Guest) -> None:
         hint(f"{len(failed) - _LOGS_SHOWN} more tasks failed; their logs are not shown")
 
 
-async def _log_of(run_id: str, task: dict[str, Any], guest: Guest) -> tuple[bytes, bool]:
+async def _log_of(run_id: str, task: dict[str, Any], client: AsyncClient) -> tuple[bytes, bool]:
     """Return the end of the log of a task's last try, and whether that is the whole log."""
     child = {"map": task["map_index"]} if task["map_index"] >= 0 else {}
     child |= {"round": task["round"]} if task["round"] else {}
     where: dict[str, object] = {**child, "try": task["try_number"]}
     log, offset = b"", 0
-    while piece := await guest.get_bytes(
+    while piece := await client.get_bytes(
         "runs", run_id, "tasks", task["task_id"], "logs", offset=offset, **where
     ):
         offset += len(piece)
@@ -293,15 +296,15 @@ async def _run_demo(arguments: argparse.Namespace, folder: Path) -> int:
     }
     settings = Settings.read(arguments.home or folder / "home", overrides)
 
-    async def visit(guest: Guest, ready: Ready) -> int:
+    async def visit(client: AsyncClient, ready: Ready) -> int:
         hint(banner_lines(ready, sys.stderr))
-        if await guest.find_dag(DEMO_DAG, seconds=_PARSE_SECONDS) is None:
+        if await client.find_dag(DEMO_DAG, seconds=_PARSE_SECONDS) is None:
             raise UnknownDag(DEMO_DAG)
-        made = await guest.post(
+        made = await client.post(
             "dags", DEMO_DAG, "runs", body={"conf": {"day": DEMO_DAY, "folder": str(data)}}
         )
         hint(f"Run {made['run_id']} waits for the bank's file and uses no slot meanwhile.")
-        expected, run = await _watch_demo(guest, made["run_id"], data, arguments.after)
+        expected, run = await _watch_demo(client, made["run_id"], data, arguments.after)
         status = _print_demo_total(run, expected, is_json=arguments.json)
         if not arguments.exit:
             hint(f"Still up: {shown_url(ready, sys.stderr)}\nStop it with Ctrl-C.")
@@ -310,7 +313,9 @@ async def _run_demo(arguments: argparse.Namespace, folder: Path) -> int:
     return await with_daemon(settings, visit, stay=not arguments.exit)
 
 
-async def _watch_demo(guest: Guest, run_id: str, data: Path, after: float) -> tuple[Decimal, Any]:
+async def _watch_demo(
+    client: AsyncClient, run_id: str, data: Path, after: float
+) -> tuple[Decimal, Any]:
     """Write the file after a delay and watch the run to its end. Return the expected total too."""
     expected: list[Decimal] = []
 
@@ -323,7 +328,7 @@ async def _watch_demo(guest: Guest, run_id: str, data: Path, after: float) -> tu
     with RunProgress(on_stderr=True) as progress:
         async with anyio.create_task_group() as group:
             group.start_soon(drop)
-            run = await guest.watch(run_id, progress)
+            run = await client.watch(run_id, progress)
     return expected[0], run
 
 

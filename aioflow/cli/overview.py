@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import time
 from typing import Any
 
 import msgspec
+from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -26,7 +26,7 @@ __all__ = (
 )
 
 _RUNS = 10
-_LINE = re.compile(r"^(aioflow_\w+)(?:\{(\w+)=\"((?:[^\"\\]|\\.)*)\"\})? (\S+)$")
+_PREFIX = "aioflow_"
 
 Samples = dict[tuple[str, str], float]
 """Values by metric name, without the ``aioflow_`` prefix, and label."""
@@ -95,11 +95,12 @@ def look_at(client: Client, at: float) -> Look:
 def samples(text: str) -> Samples:
     """Return the metrics with at most one label, without the buckets of histograms."""
     found: Samples = {}
-    for line in text.splitlines():
-        if match := _LINE.match(line):
-            name, label_name, label, value = match.groups()
-            if label_name != "le":
-                found[name.removeprefix("aioflow_"), label or ""] = float(value)
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = list(sample.labels.values())
+            if sample.name.startswith(_PREFIX) and "le" not in sample.labels and len(labels) < 2:
+                label = labels[0] if labels else ""
+                found[sample.name.removeprefix(_PREFIX), label] = sample.value
     return found
 
 
