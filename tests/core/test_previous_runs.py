@@ -452,22 +452,6 @@ def test_children_that_are_marked_let_the_next_run_go_on_with_the_last_of_them()
     assert world.state(second, "load", 0) == "running"
 
 
-def test_a_stream_that_is_marked_lets_go_on_what_waited_for_those_who_take_it():
-    pages = after("pages", body=Body.COROUTINE, streams=True, feeds_limit=9)
-    over = MapSpec((MapSource("page", 0, -1),))
-    world = loaded(pages, after("load", 0, mapped=over, depends_on_past=True))
-    first, second = day(world, 1), day(world, 2)
-    for start in [effect.start for effect in world.starts.values()]:
-        world.turn(ItemYielded(start.task_no, start.start_no, 0, b"\x01"))
-    report(world, first, "load", index=0)
-    assert world.state(second, "load", 0) == "pending"
-
-    mark(world, first, "pages")
-
-    assert world.run_state(first) == "success"
-    assert world.state(second, "load", 0) == "running"
-
-
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_a_run_that_is_marked_lets_its_next_go_on_with_what_it_never_began(is_restarted):
     world = loaded(after("before"), task(parents=(0,)))

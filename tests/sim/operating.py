@@ -48,6 +48,9 @@ class Operator:
         if run is None or rng.random() < 0.7:
             return None
         tasks, child = self._tasks(run, rng)
+        if child >= 0 and self._is_round(run, tasks) and rng.random() < 0.7:
+            behind = rng.random() < 0.5  # its whole loop, whichever round is drawn
+            return ClearTasks(run_id=run.run_id, tasks=tasks, downstream=behind)
         if self._tables.said[run.run_id] and rng.random() < 0.5:
             tasks, child = (), -1  # take back what was marked
         return ClearTasks(
@@ -92,6 +95,10 @@ class Operator:
         elif rng.random() < 0.6 or (run.ended_at is None and rng.random() < 0.8):
             return None
         return DeleteRun(run_id=run.run_id)
+
+    def _is_round(self, run: RunRow, tasks: tuple[str, ...]) -> bool:
+        spec = self._tables.spec_of_run(run.run_no)
+        return any(is_round(spec, at) for at, t in enumerate(spec.tasks) if t.task_id in tasks)
 
     def _run(self, rng: random.Random) -> RunRow | None:
         runs = list(self._tables.seen())
