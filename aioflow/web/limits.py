@@ -128,37 +128,35 @@ class Connections:
             if connection is not None:
                 connection.end_request()
 
-    def acquire(self, address: str) -> bool:
+    def accept(self, connection: _Connection) -> bool:
         """Count a connection and return whether it is within the limits.
 
         Without an address, only the total is limited.
         """
+        address = connection.address
         self._open[address] += 1
         is_many = self._open[address] > self._from_one
         if is_many and (not address or self._is_exempt(address)):
             is_many = False
-        return not is_many and self._open.total() <= self._in_all
-
-    def release(self, address: str) -> None:
-        """Uncount a connection."""
-        self._open[address] -= 1
-        if not self._open[address]:
-            del self._open[address]
-
-    def add(self, connection: _Connection) -> None:
-        """Register an accepted connection."""
+        if is_many or self._open.total() > self._in_all:
+            return False
         self._accepted.add(connection)
         if connection.client is not None:
             self._by_client[connection.client] = connection
+        return True
 
-    def discard(self, connection: _Connection) -> None:
-        """Unregister a closed connection."""
-        self._accepted.discard(connection)
-        self._by_client.pop(connection.client, None)
+    def release(self, connection: _Connection) -> None:
+        """Uncount a closed connection."""
+        self._open[connection.address] -= 1
+        if not self._open[connection.address]:
+            del self._open[connection.address]
+        if connection in self._accepted:
+            self._accepted.discard(connection)
+            self._by_client.pop(connection.client, None)
 
     def abort(self) -> None:
         """Close all connections at once."""
-        for connection in self._accepted:
+        for connection in tuple(self._accepted):
             connection.abort()
 
 
@@ -184,21 +182,19 @@ class _Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.client = str(peer[0]), int(peer[1])
-        self._is_accepted = self.connections.acquire(self._address)
+        self._is_accepted = self.connections.accept(self)
         if not self._is_accepted:
             self._transport.write(_TOO_MANY_CONNECTIONS)
             self._transport.close()
             return
-        self.connections.add(self)
         self._wait_for_head()
         self._http.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop."""
-        self.connections.release(self._address)
+        self.connections.release(self)
         self._stop_waiting()
         if self._is_accepted:
-            self.connections.discard(self)
             self._http.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -238,7 +234,8 @@ class _Connection(asyncio.Protocol):
         self._transport.abort()
 
     @property
-    def _address(self) -> str:
+    def address(self) -> str:
+        """The client's address; empty over a Unix socket."""
         return "" if self.client is None else self.client[0]
 
     def _wait_for_head(self) -> None:
@@ -450,9 +447,9 @@ class BudgetedResponse(Response):
     def _refusal(self) -> Response:
         again = {"retry-after": str(_RETRY_SECONDS)}
         if self._budget.is_full_for(self._who, self._size):
-            detail = "too many unread responses; read them, or request less"
+            detail = "you have asked for more than you take; take what has come, or ask for less"
             return problem(429, _TOO_MUCH, detail, again)
-        return problem(503, _TOO_MUCH, "the response budget is in use by other callers", again)
+        return problem(503, _TOO_MUCH, "others ask for as much as there is room for", again)
 
 
 async def _send_in_pieces(answer: Response, send: Send) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from starlette.datastructures import Headers
 
@@ -96,8 +98,13 @@ def test_a_proxy_may_have_as_many_connections_as_there_are():
 
     limits = Connections(unused, in_all=10, from_one=2, is_exempt=PROXIES.is_trusted)
 
-    assert [limits.acquire("10.0.0.5") for _ in range(11)] == [True] * 10 + [False]
-    assert not limits.acquire("1.2.3.4")
+    def accepts(address):
+        connection = limits.protocol(asyncio.Protocol)()
+        connection.client = address, 5
+        return limits.accept(connection)
+
+    assert [accepts("10.0.0.5") for _ in range(11)] == [True] * 10 + [False]
+    assert not accepts("1.2.3.4")
 
 
 def test_a_setting_names_addresses_and_networks_and_never_everybody(tmp_path, monkeypatch):
