@@ -145,6 +145,7 @@ class OperatorOptions(TypedDict, total=False):
     map_label: str | Callable[..., object] | None
     execution_timeout: Duration | None
     deadline: Duration | None
+    max_wait: Duration | None
     max_active_tis_per_dagrun: int | None
     max_active_tis_per_dag: int | None
     depends_on_past: bool
@@ -173,7 +174,10 @@ class TaskOptions(OperatorOptions, total=False):
 
 
 class SensorClassOptions(OperatorOptions, total=False):
-    """Options of sensors. The last six are Airflow's names; ``mode`` has no effect here."""
+    """Options of sensors. The last five are Airflow's names; ``mode`` has no effect here.
+
+    ``max_wait`` of a sensor is Airflow's name for ``max_interval``.
+    """
 
     interval: Duration
     timeout: Duration
@@ -185,7 +189,6 @@ class SensorClassOptions(OperatorOptions, total=False):
     poke_interval: Duration
     soft_fail: bool
     exponential_backoff: bool
-    max_wait: Duration | None
     silent_fail: bool
 
 
@@ -201,12 +204,12 @@ _AIRFLOW_NAMES = {
     "pool_slots": "slots",
     "priority_weight": "priority",
     "poke_interval": "interval",
-    "max_wait": "max_interval",
     "on_success_callback": "on_success",
     "on_failure_callback": "on_failure",
     "on_retry_callback": "on_retry",
     "on_skipped_callback": "on_skip",
 }
+_AIRFLOW_SENSOR_NAMES = {**_AIRFLOW_NAMES, "max_wait": "max_interval"}
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,6 +226,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     map_label: str | Callable[..., object] | None = None
     execution_timeout_us: int | None = None
     deadline_us: int | None = None
+    max_wait_us: int | None = None
     max_active_tis_per_dagrun: int | None = None
     max_active_tis_per_dag: int | None = None
     depends_on_past: bool = False
@@ -259,7 +263,11 @@ def without_replaced(options: Mapping[str, Any], by: Mapping[str, Any]) -> dict[
         remaining.pop("retry_delay", None)
     elif {"retries", "retry_delay"} & by.keys():
         remaining.pop("retry", None)
-    return {name: value for name, value in remaining.items() if _AIRFLOW_NAMES.get(name) not in by}
+    return {
+        name: value
+        for name, value in remaining.items()
+        if _AIRFLOW_SENSOR_NAMES.get(name) not in by
+    }
 
 
 def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Settings:
@@ -274,7 +282,8 @@ def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Setti
         DagError: If an option is unknown or its value is invalid.
     """
     check_names(options, is_sensor=is_sensor, owner=owner)
-    said = {_AIRFLOW_NAMES.get(name, name): value for name, value in options.items()}
+    names = _AIRFLOW_SENSOR_NAMES if is_sensor else _AIRFLOW_NAMES
+    said = {names.get(name, name): value for name, value in options.items()}
     try:
         return Settings(
             retry=_retry(said),
@@ -288,6 +297,7 @@ def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Setti
             map_label=_map_label(said),
             execution_timeout_us=_positive(said, "execution_timeout"),
             deadline_us=_positive(said, "deadline"),
+            max_wait_us=_positive(said, "max_wait"),
             max_active_tis_per_dagrun=_count_or_none(said, "max_active_tis_per_dagrun"),
             max_active_tis_per_dag=_count_or_none(said, "max_active_tis_per_dag"),
             depends_on_past=_flag(said, "depends_on_past") or _flag(said, "wait_for_downstream"),

@@ -71,7 +71,7 @@ class Cause(Enum):
     RETRY_DUE = "retry_due"
     """Its next try is due."""
     DEADLINE = "deadline"
-    """A sensor, a wait or a try has timed out."""
+    """A sensor, a wait or a try has timed out, or it has not begun within its ``max_wait``."""
     CANCELLED = "cancelled"
     """A person cancelled it, or its run."""
     CLEARED = "cleared"
@@ -90,7 +90,7 @@ _MOVES: Mapping[TaskState, Mapping[TaskState, frozenset[Cause]]] = {
         # Directly from the start, without a worker.
         _S.DEFERRED: frozenset({_C.READY}),
         _S.SUCCESS: frozenset({_C.MARKED}),
-        _S.FAILED: frozenset({_C.EXPAND, _C.MARKED}),
+        _S.FAILED: frozenset({_C.EXPAND, _C.MARKED, _C.DEADLINE}),
         _S.UPSTREAM_FAILED: frozenset({_C.UPSTREAM}),
         _S.SKIPPED: frozenset({_C.UPSTREAM, _C.EXPAND}),
         _S.CANCELLED: frozenset({_C.CANCELLED}),

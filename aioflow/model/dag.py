@@ -258,6 +258,8 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         window: Maximum number of unfinished children; ``None`` for no bound.
         execution_timeout_us: Timeout of one try, running and deferred together.
         deadline_us: When it should have ended, counted from the creation of its run.
+        max_wait_us: When it fails unless it has begun, counted from the start of its run, or from
+            the last clear.
         max_active_tis_per_dag: Maximum number of running instances in all runs of the DAG.
         depends_on_past: It runs once it has succeeded, or was skipped, in the previous run.
         wait_for_downstream: The tasks right after it must have succeeded there, or were skipped, as
@@ -291,6 +293,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     sensor: SensorSpec | None = None
     execution_timeout_us: int | None = None
     deadline_us: int | None = None
+    max_wait_us: int | None = None
     max_active_tis_per_dagrun: int | None = None
     max_active_tis_per_dag: int | None = None
     depends_on_past: bool = False

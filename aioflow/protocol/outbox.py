@@ -56,16 +56,19 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deadline(msgspec.Struct, frozen=True, array_like=True):
-    """An alert that is due if a part of a run has not ended by then: the body of such a row.
+    """A time by which parts of a run should have ended, or begun: the body of such a row.
 
     Attributes:
         at: In steady time.
         length_us: Its distance from the creation of the run; 0 if an earlier version stored it.
+        ends_wait: Tasks with a ``max_wait`` of this length fail unless they have begun. It counts
+            from the start of the run, or from its last clear. Otherwise an alert is due.
     """
 
     run_no: RunNo
     at: Timestamp
     length_us: int = 0
+    ends_wait: bool = False
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):

@@ -697,3 +697,23 @@ def test_options_that_are_copied_have_the_same_type_and_default_in_the_specifica
     }
     assert [name for name in COPIED_OPTIONS if getattr(settled, name) != getattr(spec, name)] == []
     assert {"pool", "sensor", "deadline_us", "outlets"} <= set(COPIED_OPTIONS)
+
+
+def test_max_wait_limits_the_wait_of_a_task_and_the_interval_of_a_sensor():
+    @sensor(max_wait="5m")
+    async def looked() -> bool:
+        return True
+
+    @task(max_wait="2h")
+    def late() -> None: ...
+
+    @dag(default_args={"max_wait": "1h"})
+    def made() -> None:
+        one()
+        late()
+        looked()
+
+    specs = {spec.task_id: spec for spec in spec_of(made).tasks}
+    waits = {name: spec.max_wait_us for name, spec in specs.items()}
+    assert waits == {"one": 3_600 * SECOND, "late": 7_200 * SECOND, "looked": None}
+    assert specs["looked"].sensor.max_interval_us == 300 * SECOND

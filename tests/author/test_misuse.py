@@ -175,6 +175,8 @@ def test_a_body_that_cannot_run(body: Callable[[], object], complaint: str):
         ({"window": 0}, "window"),
         ({"execution_timeout": 0}, "execution_timeout"),
         ({"execution_timeout": "-5m"}, "execution_timeout"),
+        ({"max_wait": 0}, "max_wait must be longer than nothing"),
+        ({"max_wait": "soon"}, "max_wait='soon' is not a duration"),
         ({"on_code_change": "ignore"}, "fail, restart, keep"),
         ({"interval": 5}, "no option 'interval'"),
         ({"depends_on_past": 1}, "depends_on_past must be True or False"),

@@ -23,7 +23,7 @@ pending   queued           ready
 pending   running          granted
 pending   deferred         ready
 pending   success          marked
-pending   failed           expand marked
+pending   failed           expand marked deadline
 pending   upstream_failed  upstream
 pending   skipped          upstream expand
 pending   cancelled        cancelled

@@ -27,6 +27,7 @@ from tests.sim.owing import perhaps_called
 from tests.sim.past import with_past
 from tests.sim.streaming import with_generators, with_streams
 from tests.sim.themes import is_brief
+from tests.sim.waiting import with_max_wait
 from tests.sim.workload import make_dags
 
 __all__ = ("FIRST", "SECOND", "Drawn", "draw", "small_turns")
@@ -86,7 +87,7 @@ def draw(seed: int, rng: random.Random, mix: Mix) -> Drawn:
         dags = [with_past(dag, dated) for dag in dags]
     dags = with_schedules(dags, seed)
     dags = with_events(dags, seed, mix.stream)
-    dags = _with_own_hosts(dags, seed)
+    dags = with_max_wait(_with_own_hosts(dags, seed), seed)
     return Drawn(perhaps_called(dags, seed), dated, has_past)
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from aioflow.model.dag import DagSpec, Join, MapSource, MapSpec, TaskSpec
 from aioflow.model.states import TaskState, TriggerRule
-from tests.sim import oracle
+from tests.sim import oracle, waiting
 from tests.sim.broken import Broken
 
 __all__ = ("expected_width", "hold", "indexed", "leaves", "with_joins")
@@ -224,6 +224,8 @@ def hold(
         row = by_index.get(index)
         if row is None and index >= judged:
             continue  # not evaluated in its turn, which was full
+        if row is not None and waiting.is_overdue(row):
+            continue
         _child(f"run {run_no}, task {position}[{index}]", spec, position, row, seen, items)
 
 

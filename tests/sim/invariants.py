@@ -38,6 +38,7 @@ from tests.sim import (
     ruled,
     stored,
     streaming,
+    waiting,
 )
 from tests.sim.broken import Broken
 from tests.sim.tables import changed_tasks
@@ -120,6 +121,7 @@ def check(node: Any, turn: Turn) -> None:
     }
     for run_no in sorted(touched):
         ruled.tasks_start_when_their_rule_says(node, run_no)
+        waiting.hold(node, run_no)
         ruled.runs_end_with_their_tasks(node, run_no)
         tallies_are_recounts(node, run_no)
         counting.counts_are_recounts(node, run_no)

@@ -11,7 +11,7 @@ from typing import Any
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.rows import RunRow, TaskRow
 from aioflow.model.states import RunState, TaskState, TriggerRule
-from tests.sim import following, loops, operating, oracle, past, streaming
+from tests.sim import following, loops, operating, oracle, past, streaming, waiting
 from tests.sim.broken import Broken
 
 __all__ = ("runs_end_with_their_tasks", "tasks_start_when_their_rule_says")
@@ -103,6 +103,8 @@ def tasks_start_when_their_rule_says(node: Any, run_no: int) -> None:
         rows[task_row.position].append(task_row)
     instances = [_instances(node, run_no, p, rows[p]) for p in range(len(spec.tasks))]
     for position in range(len(spec.tasks)):
+        if any(row.map_index < 0 and waiting.is_overdue(row) for row in rows[position]):
+            continue
         begun = [row for row in rows[position] if row.state is not TaskState.PENDING]
         if following.indexed(spec, position):
             if not was_cleared and not was_marked:
@@ -154,7 +156,7 @@ def _judged(
         if said != "wait" and not early and not excused:
             raise Broken("I13 rules", f"{where} should {said}, nothing came of it")
         return
-    unstarted = [r for r in rows if r.try_number == 0]
+    unstarted = [r for r in rows if r.try_number == 0 and not waiting.is_overdue(r)]
     if not unstarted:
         if said != "run":
             raise Broken("I13 rules", f"{where} started, the oracle says {said}")

@@ -221,3 +221,40 @@ async def test_what_a_branch_in_a_mapped_group_skips_is_skipped_wherever_the_nod
     assert [child.state for child in run["each.even"].children] == ["success", "skipped"] * 2
 
     assert await Sim.crash_everywhere(parities) > 8
+
+
+@task
+async def slow() -> None:
+    await sleep("5h")
+
+
+@task(max_wait="2h")
+def late(before: None) -> None: ...
+
+
+@task(trigger_rule="all_done")
+def report() -> str:
+    return "reported"
+
+
+@dag
+def too_late() -> None:
+    report().after(late(slow()))
+
+
+async def test_a_task_that_waits_too_long_to_begin_fails_in_time_over_a_crash(sim: Sim):
+    run = await sim.start(too_late)
+    await sim.advance("1h")
+    await sim.crash()
+
+    await sim.advance("59m")
+    assert run["late"].state == "pending"
+    await sim.advance("1m")
+
+    assert (run["late"].state, run["late"].error.reason) == ("failed", "max_wait")
+    assert run["report"].result == "reported"
+    assert run["slow"].state == "deferred"
+
+
+async def test_it_fails_once_wherever_the_node_crashes():
+    assert await Sim.crash_everywhere(too_late) > 5

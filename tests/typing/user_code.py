@@ -61,6 +61,7 @@ def list_merchants(day: date) -> list[str]:
 @task(
     retry=Retry(tries=5, delay="1s", factor=2, max_delay="5m"),
     execution_timeout="10m",
+    max_wait="2h",
     pool="ledger",
     map_limit=1_000_000,
 )

@@ -1,4 +1,4 @@
-"""Alerts for late schedules and for deadlines of runs and tasks, and the timeout of runs.
+"""Alerts for late schedules and deadlines, and the timeouts of runs and of waits to begin.
 
 One alert is sent for all fire times of a schedule that are late together. This happens when the
 daemon was down, the database was unavailable, too many runs of the DAG are queued, or a run is
@@ -10,25 +10,33 @@ A deadline ends nothing; it causes an alert. The commit that creates the run add
 it. The commit in which it is reached replaces this row by the alert. So no alert is lost and none
 is repeated. The rows of a run are deleted when it ends. A run timeout needs no row: it follows from
 the start of the run and its DAG version.
+
+The ``max_wait`` of tasks has such rows as well, one for each length. The time counts from the start
+of the run, and from the end of a clear anew: the row is replaced. It is deleted in the commit in
+which the last of these tasks has failed, so a restart in between continues.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 
 from aioflow.core import outbox
+from aioflow.core.runs.progress import JUDGED_CHILDREN, end
 from aioflow.core.runs.versions import put_dag
 from aioflow.core.scheduling import timetable
 from aioflow.core.state.memory import Memory, RunEnd
-from aioflow.core.state.task_instance import Run
+from aioflow.core.state.task_instance import Run, TaskInstance
+from aioflow.core.tasks.readiness import fresh
+from aioflow.core.tasks.tries import stop_of
 from aioflow.core.transaction import Transaction
 from aioflow.model.dag import DagSpec
 from aioflow.model.ids import RunNo
 from aioflow.model.rows import DagRow
-from aioflow.model.states import RunState, TaskState
+from aioflow.model.states import Failure, RunState, TaskState
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.effects import WakeAt
 from aioflow.protocol.inputs import TimerFired
@@ -149,11 +157,13 @@ def schedule_deadlines(run: Run, tx: Transaction) -> None:
     """Schedule the deadline alerts of a new run: one outbox row per distinct deadline."""
     lengths = {task.deadline_us for task in run.spec.tasks} | {run.spec.deadline_us}
     for length in sorted(length for length in lengths if length is not None):
-        at = tx.steady + length
-        deadline = Deadline(run.run_no, at, length)
-        number = tx.outbox.add(DEADLINE, _encode(deadline))
-        tx.memory.deadlines.setdefault(run.run_no, {})[number] = deadline
-        tx.wake_run(run.run_no, at)
+        _schedule(Deadline(run.run_no, tx.steady + length, length), tx)
+
+
+def _schedule(deadline: Deadline, tx: Transaction) -> None:
+    number = tx.outbox.add(DEADLINE, _encode(deadline))
+    tx.memory.deadlines.setdefault(deadline.run_no, {})[number] = deadline
+    tx.wake_run(deadline.run_no, deadline.at)
 
 
 def index_deadlines(memory: Memory) -> None:
@@ -175,6 +185,13 @@ def arm_deadlines(tx: Transaction) -> None:
 def start_timers(run: Run, tx: Transaction) -> None:
     """Start the timers of a run that begins, or that continues after a clear."""
     arm_timeout(run, tx)
+    known = tx.memory.deadlines.get(run.run_no, {})
+    for number in [number for number, deadline in known.items() if deadline.ends_wait]:
+        del known[number]
+        tx.outbox.write_off(number)
+    lengths = {task.max_wait_us for task in run.spec.tasks}
+    for length in sorted(length for length in lengths if length is not None):
+        _schedule(Deadline(run.run_no, tx.steady + length, length, ends_wait=True), tx)
 
 
 def arm_timeout(run: Run, tx: Transaction) -> None:
@@ -214,16 +231,97 @@ def is_past_timeout(run: Run, steady: Timestamp, memory: Memory) -> bool:
 
 
 def end_deadlines(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
-    """Queue alerts for everything unfinished at its deadline. Idempotent."""
+    """Handle the deadlines of a run that have come: alert, or fail what has not begun. Idempotent.
+
+    A run in quarantine keeps its rows that end waits, because it may continue after a restart.
+    """
     memory = tx.memory
-    deadline = memory.deadlines.get(run_no, {})
+    deadlines = memory.deadlines.get(run_no, {})
     run = memory.runs.get(run_no)
-    for number, due in [(number, due) for number, due in deadline.items() if due.at == at]:
-        del deadline[number]
+    is_quarantined = run_no in memory.isolated if run is None else run.row.quarantine is not None
+    for number, due in [(number, due) for number, due in deadlines.items() if due.at == at]:
+        if due.ends_wait and (is_quarantined or not _has_ended_waits(run, due, tx)):
+            continue
+        del deadlines[number]
         tx.outbox.write_off(number)
-        if run is not None and run.state.is_live:
+        if run is not None and run.state.is_live and not due.ends_wait:
             # Rows of an earlier program version do not say the length.
             _alert_unfinished(run, due.length_us or at - run.row.created_at, tx)
+
+
+def _has_ended_waits(run: Run | None, due: Deadline, tx: Transaction) -> bool:
+    """Fail the tasks that have waited too long. Return whether this is complete.
+
+    A clear in progress counts the time anew when it ends. The rest of many children follows in the
+    next turns, unless they begin before.
+    """
+    if run is None or run.state is not RunState.RUNNING or run.clearing is not None:
+        return True
+    message = f"it had not begun {due.length_us / 1e6:g} s after its run started"
+    failure = Failure(type="MaxWaitExceeded", message=message, reason="max_wait")
+    for position, task in enumerate(run.spec.tasks):
+        if task.max_wait_us == due.length_us and not _fail_unstarted(run, position, failure, tx):
+            tx.wake_run(run.run_no, due.at)
+            return False
+    return True
+
+
+def _fail_unstarted(run: Run, position: int, failure: Failure, tx: Transaction) -> bool:
+    """Fail one task, or children of it one by one. Return whether none is left."""
+    was = run.states[position]
+    if was == TaskState.PENDING and position in run.groups:  # cleared children wait for their rule
+        run.states[position] = TaskState.RUNNING
+
+    def is_full() -> bool:
+        return tx.is_full or tx.judged >= JUDGED_CHILDREN
+
+    for map_index in _unstarted(run, position, is_full):
+        if run.state is not RunState.RUNNING:
+            return True  # it has ended with the task before
+        if is_full():
+            run.states[position] = was
+            return False
+        tx.judged += 1
+        task = run.active_tasks.get(run.task_no(position, map_index))
+        if task is None:
+            task = fresh(run, position, map_index)
+            task.try_number = 0
+        elif task.worker >= 0 or task.is_hosted:  # claimed behind another try
+            tx.effects.append(stop_of(task, task.start_no, "timeout"))
+        task.failure = failure
+        end(task, TaskState.FAILED, tx)
+    return True
+
+
+def _unstarted(run: Run, position: int, is_full: Callable[[], bool]) -> Iterator[int]:
+    """Yield the map index of each instance that has not begun, if it has not ended meanwhile."""
+    group = run.groups.get(position)
+    if group is None:
+        task = run.active_tasks.get(run.task_no(position, -1))
+        is_queued = task is not None and not _has_begun(task)
+        if is_queued or run.states[position] == TaskState.PENDING:
+            yield -1
+        return
+    if group.is_loop and group.width > 1:
+        return  # it has begun, with its first iteration
+    index = -1
+    while (index := group.states.find(TaskState.QUEUED, index + 1)) >= 0:
+        task = run.active_tasks.get(group.first_task_no + index)
+        if task is not None and not _has_begun(task):
+            yield index
+    while group.one_to_one is not None and group.has_fresh and not is_full():
+        yield group.take_fresh()  # it was allowed to start
+    index = -1
+    while (index := group.pending_from(index + 1)) < group.width:
+        yield index
+
+
+def _has_begun(task: TaskInstance) -> bool:
+    """Return whether a task has begun its first try, or has waited in it."""
+    if task.state is not TaskState.QUEUED:
+        return True
+    is_first = task.try_number == 1 and not task.interruptions and task.started_at is None
+    return not is_first or task.resumed is not None or task.recorded > 0
 
 
 def _alert_unfinished(run: Run, length: int, tx: Transaction) -> None:
