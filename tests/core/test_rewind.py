@@ -253,7 +253,7 @@ def test_a_round_that_has_not_begun_is_refused():
     ("fields", "says"),
     [
         ({"tasks": ("first",)}, "'first' is in no loop"),
-        ({"tasks": ()}, "name a task"),
+        ({"tasks": ()}, "name one of its tasks"),
         ({"tasks": ("check",), "failed": True}, "omit --map and --failed"),
         ({"tasks": ("check",), "map_index": 0}, "omit --map and --failed"),
     ],
