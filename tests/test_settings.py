@@ -39,7 +39,7 @@ def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(home, mon
     [
         pytest.param({}, "[web]\nprot = 1", ["web.prot", "no such setting"], id="key-in-file"),
         pytest.param({}, "[wbe]\nport = 1", ["wbe", "no such setting"], id="section-in-file"),
-        pytest.param({}, "[web", ["aioflow.toml", "no TOML"], id="no-toml"),
+        pytest.param({}, "[web", ["aioflow.toml", "not TOML"], id="no-toml"),
         pytest.param({}, "web = 5", ["web"], id="a-value-for-a-section"),
         pytest.param(
             {"AIOFLOW_WEB__PORT": "x"}, "", ["web.port", "AIOFLOW_WEB__PORT"], id="no-number"

@@ -336,8 +336,8 @@ def _tries(view: TaskView, tries: Sequence[TryRow], start_no: int) -> list[TryVi
         )
         for number, one in enumerate(tries, start=1)
     ]
-    is_told = any(one.start_no == start_no for one in tries)
-    if view.try_number and view.started_at is not None and not is_told:
+    is_listed = any(one.start_no == start_no for one in tries)
+    if view.try_number and view.started_at is not None and not is_listed:
         error: ErrorView | None = view.error
         found.append(
             TryView(

@@ -433,7 +433,7 @@ class _LoopDecorator(Protocol):
 
 
 class _GroupDecorator(Protocol):
-    @overload  # one that returns None is told apart by its annotation
+    @overload  # the annotation distinguishes one that returns None
     def __call__(self, fn: Callable[P, None], /) -> GroupFunction[P, TaskGroup]: ...  # type: ignore[overload-overlap]
 
     @overload
@@ -443,7 +443,7 @@ class _GroupDecorator(Protocol):
     def __call__(self, fn: Callable[P, R], /) -> GroupFunction[P, Ref[R]]: ...
 
 
-@overload  # one that returns None is told apart by its annotation
+@overload  # the annotation distinguishes one that returns None
 def task_group(fn: Callable[P, None], /) -> GroupFunction[P, TaskGroup]: ...  # type: ignore[overload-overlap]
 
 

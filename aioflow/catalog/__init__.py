@@ -292,7 +292,7 @@ class Catalog:
     def _report_deletion(self, file: str) -> None:
         """Report a file without definitions as deleted, if it was reported; release its code."""
         self._broken.pop(file, None)
-        self._snapshots.let_go(file)
+        self._snapshots.forget_newest(file)
         if file in self._reported:
             self._reported.discard(file)
             self._report([FileDeleted(file)])

@@ -48,7 +48,7 @@ class Snapshots:
         self._newest[file] = version
         await self.restore(version, sources)
 
-    def let_go(self, file: str) -> None:
+    def forget_newest(self, file: str) -> None:
         """Record that a file no longer has a newest version."""
         self._newest.pop(file, None)
 

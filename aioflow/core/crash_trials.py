@@ -48,9 +48,9 @@ from aioflow.protocol.outbox import TRIAL, Span, Trial
 
 __all__ = (
     "TRIGGER_DEATHS",
+    "advance_trial",
     "bar",
     "crashed",
-    "go_on",
     "guilt",
     "guilty_triggers",
     "stop",
@@ -282,7 +282,7 @@ def guilty_triggers(memory: Memory) -> list[tuple[TriggerNo, Failure]]:
     return [(number, failure) for number, failure in found if failure is not None]
 
 
-def go_on(tx: Transaction, *, is_open: bool) -> None:
+def advance_trial(tx: Transaction, *, is_open: bool) -> None:
     """Start the next group once the first one is cleared, and in the end everything.
 
     Args:

@@ -164,7 +164,7 @@ def begin(memory: Memory, rows: Iterable[OutboxRow], others: Mapping[str, tuple[
     Args:
         rows: Rows that the engine processes itself.
         others: The count of each other kind, and its lowest number. They are read after the turn of
-            the restart, see ``Owing.read_on``.
+            the restart.
     """
     memory.outbox = {row.outbox_no: (row.kind, row.body) for row in rows}
     memory.index_outbox()

@@ -212,7 +212,7 @@ def _answer(request: Request, tx: Transaction) -> object:
         case DrainNode():
             return set_drained(request, tx)
         case Explain() | ExplainChildren() | CountTasks() | ShowPools() | ShowHolders():
-            return _tell(request, tx.memory, tx.slots)
+            return _answer_query(request, tx.memory, tx.slots)
         case CreateAccount() | SetAccount() | DeleteAccount() | CreateToken() | RevokeToken():
             return answer_of_access(request, tx)
         case OpenLogin() | EndLogin() | NoteUse() | Note():
@@ -232,7 +232,7 @@ def _erase(request: EraseOld | EraseVersions | DeleteDag, tx: Transaction) -> in
     return None
 
 
-def _tell(
+def _answer_query(
     request: Explain | ExplainChildren | CountTasks | ShowPools | ShowHolders,
     memory: Memory,
     slots: Slots,

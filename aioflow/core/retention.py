@@ -101,7 +101,7 @@ def erase_old(request: EraseOld, tx: Transaction) -> None:
     if request.table == EVENTS and numbers:
         oldest = min(tx.memory.runs, default=None)
         if oldest is not None and max(numbers) >= oldest:
-            raise RequestError(f"run {oldest} goes on, and is older than event {max(numbers)}")
+            raise RequestError(f"run {oldest} is active and older than event {max(numbers)}")
         _forget_requests(set(numbers), tx)
     if request.table == DAG_EVENTS:
         _drop_pending_events(set(numbers), tx)
@@ -165,7 +165,7 @@ def delete_run(request: DeleteRun, tx: Transaction) -> None:
     row = tx.memory.prefetched_runs.get(request.run_id)
     is_live = tx.memory.find_run(request.run_id) is not None
     if is_live or (row is not None and row.ended_at is None):
-        raise RequestError(f"run {request.run_id!r} goes on; cancel it first, then delete it")
+        raise RequestError(f"run {request.run_id!r} has not ended; cancel it first, then delete it")
     if row is None:
         raise UnknownRun(request.run_id)
     tx.memory.touch(request.run_id)
@@ -230,5 +230,5 @@ def erase_rows(request: EraseRows, tx: Transaction) -> None:
         RequestError: If the run has not ended.
     """
     if request.run_no in tx.memory.runs:
-        raise RequestError(f"run {request.run_no} goes on")
+        raise RequestError(f"run {request.run_no} has not ended")
     tx.batch.erased.setdefault(request.table, []).extend(request.keys)

@@ -16,7 +16,7 @@ from aioflow.core.repair.clear import has_to_wait
 from aioflow.core.requests import answer
 from aioflow.core.runs import backfills, create, restore, versions
 from aioflow.core.runs.cancel import cancel_tasks, run_due
-from aioflow.core.runs.progress import go_on
+from aioflow.core.runs.progress import continue_evaluation
 from aioflow.core.scheduling import clock_steps
 from aioflow.core.scheduling.slots import Slots, learn_duration
 from aioflow.core.state.dag_triggers import DagTrigger
@@ -172,7 +172,7 @@ def decide(
         event_runs.continue_triggers(tx)
         if granting and not memory.is_drained:
             _grant(tx)
-            if memory.backpressured and _let_go_on(tx):
+            if memory.backpressured and _release_backpressured(tx):
                 _grant(tx)
             for role in sorted(slots.missing_hosts(memory.hosts_up)):
                 want_host(role, tx)
@@ -202,7 +202,7 @@ def _settle_ended(tx: Transaction) -> None:
 
 def _grant(tx: Transaction) -> None:
     """Start what may start. Work that does not fit into the batch follows in the next turn."""
-    crash_trials.go_on(tx, is_open=tx.slots.is_open and not tx.slots.is_held)
+    crash_trials.advance_trial(tx, is_open=tx.slots.is_open and not tx.slots.is_held)
     if tx.memory.may_host_more and tx.slots.is_open:
         tx.memory.may_host_more = False
         host_rest(tx)
@@ -218,7 +218,7 @@ def _grant(tx: Transaction) -> None:
             return
 
 
-def _let_go_on(tx: Transaction) -> bool:
+def _release_backpressured(tx: Transaction) -> bool:
     """Resume backpressured tasks that have capacity now. Return whether one needs a slot."""
     for task in (waiting := streams.release_backpressure(tx)):
         streams.resume_with_events(task, tx)
@@ -267,7 +267,7 @@ def _continue_run(entry: ContinueRun, tx: Transaction) -> None:
     elif not run.state.is_live:
         cancel_tasks(run, tx)
     elif run.row.quarantine is None:
-        go_on(run, tx)
+        continue_evaluation(run, tx)
 
 
 def _outbox_delivered(entry: OutboxDelivered, tx: Transaction) -> None:
@@ -426,7 +426,7 @@ HANDLERS: dict[type[Input], Handler] = {
     TimerFired: _timer_fired,
     ContinueRun: _continue_run,
     PreviousRunLoaded: create.previous_run_loaded,
-    ContinueBackfill: backfills.go_on,
+    ContinueBackfill: backfills.continue_backfill,
     CreateMissingRuns: create.create_missing_runs,
     OutboxDelivered: _outbox_delivered,
     OutboxLoaded: _outbox_loaded,

@@ -182,18 +182,18 @@ class Transaction:
         ended_at: Timestamp | None = None,
         started_at: Timestamp | None = None,
         quarantine: str | None = None,
-        is_told: bool = True,
+        is_reported: bool = True,
     ) -> None:
         """Change a run's row. Columns that are not given keep their values.
 
         Args:
-            is_told: Whether the state leads to the callback of the run.
+            is_reported: Whether the state leads to the callback of the run.
 
         Raises:
             IllegalMove: If the transition table does not contain the step.
         """
         row = self._moving(run, state)
-        if state is not None and is_told:
+        if state is not None and is_reported:
             self.outbox.call_back(row.dag_id, outbox.run_callback(run, state, self.now))
         if ended_at is not None and row.started_at is not None:
             ended_at = max(ended_at, row.started_at)  # the clock may have been set back

@@ -67,7 +67,7 @@ class Isolating:
         """Put inputs into the inbox."""
 
     @abstractmethod
-    async def _circle(self, inputs: Sequence[Input], *, granting: bool = True) -> None:
+    async def _decide_and_commit(self, inputs: Sequence[Input], *, granting: bool = True) -> None:
         """Decide, commit, run effects."""
 
     @abstractmethod
@@ -98,7 +98,7 @@ class Isolating:
                 runs.append(restore_run(undamaged(rows), self.memory))
             except Exception as exc:  # noqa: BLE001 - whatever its rows say, the others go on
                 self._give_up(rows, exc)
-        await self._tell_given_up()
+        await self._report_quarantined()
         return runs
 
     def _give_up(self, rows: LiveRun, exc: Exception) -> None:
@@ -111,7 +111,7 @@ class Isolating:
             row, reason[:1000], self.memory, is_damaged=rows.damage is not None
         )
 
-    async def _tell_given_up(self) -> None:
+    async def _report_quarantined(self) -> None:
         """Store why runs are quarantined, and alert. Damaged rows are not changed."""
         memory = self.memory
         untold, memory.untold = memory.untold, []
@@ -144,12 +144,12 @@ class Isolating:
             part for whole in inputs for part in restore.split_restart(whole, self.memory)
         ]:
             try:
-                await self._circle([entry], granting=False)
+                await self._decide_and_commit([entry], granting=False)
             except (TurnFailed, rollback.Refused) as alone:
                 await self._take_back(alone.tx)
                 await self._blame(entry, alone)
         try:
-            await self._circle([])
+            await self._decide_and_commit([])
         except (TurnFailed, rollback.Refused) as grants:
             await self._take_back(grants.tx)
             await self._decide_without([], grants)
@@ -229,9 +229,9 @@ class Isolating:
             runs = excluded(exc, await self._refused_row(exc), self.memory, else_touched={}).runs
             if not runs or own & {run.run_no for run in runs}:
                 return exc
-            await self._go_on_without(runs, f"{what}: {exc}")
+            await self._quarantine_runs(runs, f"{what}: {exc}")
             try:
-                await self._circle([entry], granting=False)
+                await self._decide_and_commit([entry], granting=False)
             except (TurnFailed, rollback.Refused) as again:
                 await self._take_back(again.tx)
                 exc = again
@@ -250,7 +250,7 @@ class Isolating:
         what = type(inputs[0]).__name__ if inputs else "start"
         while await self._set_aside(exc, f"{what}: {exc}"):
             try:
-                await self._circle(inputs, granting=granting)
+                await self._decide_and_commit(inputs, granting=granting)
             except (TurnFailed, rollback.Refused) as again:
                 await self._take_back(again.tx)
                 exc = again
@@ -268,7 +268,7 @@ class Isolating:
         without = excluded(exc, row, self.memory, else_touched=touched)
         for number in without.triggers:
             await self._stop_trigger(number, reason)
-        await self._go_on_without(without.runs, reason)
+        await self._quarantine_runs(without.runs, reason)
         return bool(without.runs or without.triggers)
 
     async def _refused_row(self, exc: TurnFailed | rollback.Refused) -> Mapping[str, int]:
@@ -277,7 +277,7 @@ class Isolating:
             return {}
         return await self._patiently(partial(self._store.find_refused, exc.tx.batch))
 
-    async def _go_on_without(self, runs: Sequence[Run], reason: str) -> None:
+    async def _quarantine_runs(self, runs: Sequence[Run], reason: str) -> None:
         """Quarantine runs and exclude them from memory until the next start."""
         await self._hold_still(runs, reason)
         for run in runs:

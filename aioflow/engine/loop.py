@@ -284,7 +284,7 @@ class Engine(Isolating):
     async def _turn(self, inputs: list[Input]) -> None:
         self._turning_since = self._clock.monotonic_us()
         try:
-            await self._circle(inputs)
+            await self._decide_and_commit(inputs)
         except (TurnFailed, rollback.Refused) as exc:
             await self._isolate(inputs, exc.tx, exc)
         self.turns += 1
@@ -294,7 +294,7 @@ class Engine(Isolating):
         self._turning_since = None
         self._turned.set()
 
-    async def _circle(self, inputs: Sequence[Input], *, granting: bool = True) -> None:
+    async def _decide_and_commit(self, inputs: Sequence[Input], *, granting: bool = True) -> None:
         """Decide, commit, run effects.
 
         Args:
@@ -401,7 +401,7 @@ class Engine(Isolating):
         self._store.damages.listen(lambda damage: self.report([DamageFound(damage)]))
         async with self._store.unfinished() as parts:
             await self._remember_all(parts)
-        await self._tell_given_up()
+        await self._report_quarantined()
         return claim
 
     async def _claim(self) -> Claim:

@@ -72,7 +72,7 @@ def _tables() -> list[Table]:
 
     Each database has its own ``meta``.
     """
-    # Taken from a table that is declared last: `tables` alone does not declare all of them.
+    # Read from a table that is declared last: `tables` alone does not declare all of them.
     return [table for table in account.metadata.sorted_tables if table is not meta]
 
 

@@ -89,8 +89,8 @@ class Turns(Generic[Outcome]):
         self._loop = virtual_loop()
         self._work = work
         self._on_end = on_end
-        self._body_goes_on = threading.Semaphore(0)
-        self._loop_goes_on = threading.Semaphore(0)
+        self._body_resumes = threading.Semaphore(0)
+        self._loop_resumes = threading.Semaphore(0)
         self._wish: Callable[[], object] | None = None
         self._ended: Outcome | None = None
         self._is_killed = self._is_over = False
@@ -102,13 +102,13 @@ class Turns(Generic[Outcome]):
         context = contextvars.copy_context()
         stage = _free.pop() if _free else _Stage()
         stage.give(partial(context.run, self._run))
-        self._go_on()
+        self._switch_to_body()
 
     def kill(self) -> None:
         """End the body where it pauses."""
         self._is_killed = True
         if self._wish is not None:
-            self._go_on()
+            self._switch_to_body()
 
     def pause(self, wish: Callable[[Callable[[], None]], object]) -> None:
         """Pause the body, from its thread.
@@ -117,32 +117,32 @@ class Turns(Generic[Outcome]):
         """
         if self._is_killed:
             raise _Killed
-        self._wish = partial(wish, self._go_on)
+        self._wish = partial(wish, self._switch_to_body)
         with self._loop.at_rest():
-            self._loop_goes_on.release()
-            self._body_goes_on.acquire()
+            self._loop_resumes.release()
+            self._body_resumes.acquire()
         if self._is_killed:
             raise _Killed
 
     def _run(self) -> None:
-        self._body_goes_on.acquire()
+        self._body_resumes.acquire()
         try:
             with self._loop.at_work(), napping(self._nap):
                 self._ended = self._work()
         finally:
             self._is_over = True
-            self._loop_goes_on.release()
+            self._loop_resumes.release()
 
     def _nap(self, seconds: float) -> None:
         self.pause(partial(self._loop.call_later, max(0.0, seconds)))
 
-    def _go_on(self) -> None:
+    def _switch_to_body(self) -> None:
         """Hand control to the body, and wait until it pauses or ends."""
         if self._is_over:
             return
         self._wish = None
-        self._body_goes_on.release()
-        self._loop_goes_on.acquire()
+        self._body_resumes.release()
+        self._loop_resumes.acquire()
         if self._wish is not None:
             self._wish()
         elif self._ended is not None and not self._is_killed:
@@ -214,10 +214,10 @@ class BodyHost:
         assert running is not None  # noqa: S101 - a body asks
         got: list[Reply] = []
 
-        def ask(go_on: Callable[[], None]) -> None:
+        def ask(resume: Callable[[], None]) -> None:
             def take(of: None, answer: Reply) -> None:
                 got.append(answer)
-                go_on()
+                resume()
 
             self._reports.query_then(run_no, kind, body, take, None)
 
@@ -277,9 +277,9 @@ class CallingHost:
         assert running is not None  # noqa: S101 - it is called
         tasks: list[asyncio.Task[Any]] = []
 
-        def wish(go_on: Callable[[], None]) -> None:
+        def wish(resume: Callable[[], None]) -> None:
             task = self._loop.create_task(coroutine)
-            task.add_done_callback(lambda _: go_on())
+            task.add_done_callback(lambda _: resume())
             tasks.append(task)
 
         running.pause(wish)

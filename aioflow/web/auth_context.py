@@ -106,8 +106,8 @@ class Proxies:
     def scheme(self, headers: Headers, peer: str, scheme: str) -> str:
         """Return the scheme that the browser uses."""
         given = headers.getlist("x-forwarded-proto")
-        is_told = len(given) == 1 and given[0] in _SCHEMES and self.is_trusted(peer)
-        return given[0] if is_told else scheme
+        is_named = len(given) == 1 and given[0] in _SCHEMES and self.is_trusted(peer)
+        return given[0] if is_named else scheme
 
 
 def _parsed_address(given: str) -> _Address | None:

@@ -41,7 +41,7 @@ class _NodeCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         now = self.now
-        assert now is not None  # noqa: S101 - whoever writes has asked
+        assert now is not None  # noqa: S101 - the writer has set it
         yield from _engine(now, self._api.measures)
         yield from _work(now)
         yield from _waits(now, self._api.measures)

@@ -37,7 +37,7 @@ router = api_router()
 
 
 @first.get("/dags/recent", dependencies=[viewer("query")])
-async def recent_runs(api: NodeApi, dag: _Dags = []) -> Response:  # noqa: B006 - nobody changes it
+async def recent_runs(api: NodeApi, dag: _Dags = []) -> Response:  # noqa: B006 - it is never changed
     """List the newest runs of DAGs; without any, show the DAG named ``recent``."""
     if not dag:
         return Json(await api.show_dag("recent"))

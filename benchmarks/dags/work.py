@@ -172,7 +172,7 @@ all_begun: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
 
 @dataclass
 class Begun(Trigger[list[float]]):
-    """A coroutine of its own; each goes on when all have begun, the last says when they did."""
+    """Run a coroutine that continues when all have begun; the last one reports the time."""
 
     count: int
 
@@ -186,7 +186,7 @@ class Begun(Trigger[list[float]]):
 
 
 class FromTrigger(Operator):
-    """Starts as a trigger, goes on once with what that said."""
+    """Starts as a trigger, and resumes once with its event."""
 
     start_from_trigger = True
     start_trigger_args = StartTriggerArgs(trigger_cls=Begun, next_method="resumed")

@@ -99,7 +99,7 @@ def test_what_failed_is_cleared_and_goes_on(browser, daemon, tmp_path):
         page.see("not yet", within=".drawer")
         flag.touch()
         page.press("Clear …", within=".drawer")
-        page.see("begins anew", within="dialog")
+        page.see("run again", within="dialog")
         assert page.page.get_by_label(NEWEST).count() == 0
         page.confirm("Clear")
 

@@ -139,7 +139,7 @@ def test_a_token_is_shown_once_is_good_and_is_revoked(browser, daemon):
             "active",
         )
         assert made["expires_at"] is not None
-        page.press("I have kept it")
+        page.press("I have saved it")
         assert secret not in page.page.content()
         assert len(secret) > 40
         page.go("/access")

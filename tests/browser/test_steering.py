@@ -76,7 +76,7 @@ def test_a_task_that_is_marked_lets_go_on_what_comes_after_it(page, daemon):
     page.go(f"/runs/{run}?task=rests")
     page.see("deferred", within=".drawer")
     page.press("Mark …", within=".drawer")
-    page.see("what goes on of it is stopped", within="dialog")
+    page.see("running tasks are stopped", within="dialog")
     page.confirm("Mark")
 
     page.heard("Marked 1 task")

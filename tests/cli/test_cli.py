@@ -145,7 +145,7 @@ def test_an_ended_run_is_deleted_with_what_it_printed_and_one_that_goes_on_is_no
     assert daemon.run("runs", "cancel", "stays").status == 0
 
     assert (refused.status, deleted.out) == (1, f"{run_id} is deleted\n")
-    assert "goes on; cancel it first" in refused.err
+    assert "has not ended; cancel it first" in refused.err
     assert (shown.status, "request.unknown_run" in shown.err) == (1, True)
 
 

@@ -148,7 +148,7 @@ def test_the_same_backfill_asked_for_twice_is_one_and_another_is_refused_while_i
     number = backfill(world, **asked)
 
     assert world.ask(StartBackfill(dag_id="dag", **asked)) == (number, False)
-    with pytest.raises(BackfillRefused, match=f"backfill {number} of 'dag' goes on"):
+    with pytest.raises(BackfillRefused, match=f"backfill {number} of 'dag' is active"):
         backfill(world, reprocess="all")
     world.finish_all()
     assert backfill(world, reprocess="all") != number

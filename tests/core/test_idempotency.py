@@ -103,5 +103,5 @@ def test_an_id_like_a_made_one_is_refused_before_it_is_made():
     (run,) = world.rows.runs.values()
 
     assert world.ask(CreateRun(dag_id="dag", run_id=run.run_id)) == (run.run_id, False)
-    with pytest.raises(RequestError, match="form of a made one"):
+    with pytest.raises(RequestError, match="form of a generated one"):
         world.ask(CreateRun(dag_id="dag", run_id="dag.20260101T000000Z.7"))

@@ -121,7 +121,7 @@ def calls_that_fail(folder: Path, call: str, error: str, seconds: float) -> dict
                 assert len(ground.acknowledged) == 1, "acknowledged, not stored"
             over = time.monotonic()
         lasted = time.monotonic() - began  # a single call fails again for each new thread
-        eventually(lambda: "database away" in daemon.log.read_text(), 60.0)
+        eventually(lambda: "database unavailable" in daemon.log.read_text(), 60.0)
         injected = output.read_text().count("INJECTED")
         assert injected >= 1
         ground.ask_again(daemon)
@@ -191,7 +191,7 @@ def disk_full(folder: Path, *, seconds: float = 3.0) -> dict[str, float]:
             lines, full = daemon.log_lines(), time.monotonic()
             filler = tools.fill(disk)
             with ground.asking(daemon):
-                eventually(lambda: "database away" in daemon.last_words(), 60.0)
+                eventually(lambda: "database unavailable" in daemon.last_words(), 60.0)
                 before = len(ground.acknowledged)
                 with _Reader(daemon, run_id) as reader:
                     _hold(seconds)

@@ -137,13 +137,13 @@ class Paused:
     """An incarnation that was paused while another one took over, and has not noticed."""
 
     def __init__(self, circle: Circle, batch: Batch | None, kinds: Sequence[str]) -> None:
-        self._circle = circle
+        self._decide_and_commit = circle
         self._batch = batch
         self._kinds = kinds
 
     def wake(self) -> None:
         """Continue as if nothing had happened: its write must be fenced."""
-        circle = self._circle
+        circle = self._decide_and_commit
         batch = self._batch if self._batch is not None else circle.next_batch()
         if batch is None or batch.is_empty:
             return
@@ -206,7 +206,7 @@ class Circle:
         """Run a turn; if it fails, run one turn per input."""
         self.node.turns += 1
         try:
-            self._circle(inputs)
+            self._decide_and_commit(inputs)
         except (TurnFailed, _Refused) as exc:
             self._isolate(inputs, exc)
         invariants.successes_are_heard(self.node, inputs)
@@ -214,7 +214,7 @@ class Circle:
     def take_late(self) -> None:
         """Check that late reports of an earlier incarnation's processes change nothing."""
         late, self.late = self.late, []
-        batch, _, _ = self._circle(late, "never")
+        batch, _, _ = self._decide_and_commit(late, "never")
         self.node.points["report of the dead"] += len(late)
         granted = {row.task_no for row in batch.new_triggers if row.ordinal == FROM_START}
         usual = {TaskState.QUEUED, TaskState.RUNNING, TaskState.SENSING}
@@ -227,7 +227,7 @@ class Circle:
         if moved or any(wrote) or len(batch.new_triggers) > len(granted):
             raise Broken("late", f"reports of the dead were heard: {late}")
 
-    def _circle(
+    def _decide_and_commit(
         self, inputs: Sequence[Input], refusal: Refusal = "perhaps", *, granting: bool = True
     ) -> tuple[Batch, list[Effect], Transaction]:
         node = self.node
@@ -349,12 +349,12 @@ class Circle:
         for entry in [part for whole in inputs for part in split_restart(whole, self.memory)]:
             is_blamed = isinstance(entry, _BLAMED) and self.node.faults.happens("refused for good")
             try:
-                self._circle([entry], "always" if is_blamed else "never", granting=False)
+                self._decide_and_commit([entry], "always" if is_blamed else "never", granting=False)
             except (TurnFailed, _Refused) as alone:
                 self._must_be_meant([entry], alone)
                 self._take_back(alone.tx)
                 self._blame(entry, alone)
-        self._circle([], "never")
+        self._decide_and_commit([], "never")
         liveness.triggers_are_hosted(self.node)
 
     def _must_be_meant(self, inputs: Sequence[Input], exc: TurnFailed | _Refused) -> None:

@@ -101,8 +101,8 @@ def _of_tasks(node: Any, batch: Any) -> Counter[tuple[int, str]]:
         callbacks = node.tables.spec_of_run(row.run_no).tasks[row.position].callbacks
         event = _EVENTS.get(state, "")
         is_unstarted = state is TaskState.SKIPPED and not row.try_number
-        is_told = not is_unstarted and not (is_marked(row) and state is row.state)
-        if callbacks is not None and event in callbacks.events and is_told:
+        is_reported = not is_unstarted and not (is_marked(row) and state is row.state)
+        if callbacks is not None and event in callbacks.events and is_reported:
             found[task_no, event] += 1
     return found
 

@@ -229,7 +229,7 @@ async def slow() -> None:
 
 
 @task(max_wait="2h")
-def late(before: None) -> None: ...
+def late(before: object) -> None: ...
 
 
 @task(trigger_rule="all_done")

@@ -77,7 +77,7 @@ async def test_it_is_said_which_row_is_damaged_and_what_mends_it(
             pass
     said = str(refused.value.exceptions[0])
     assert said.startswith(f"damaged: table {_with(damaged, last)}")
-    _, _, told = said.partition("mend it: ")
+    _, _, told = said.partition("repair it: ")
     assert told == _with(mend, last)
 
     with closing(sqlite3.connect(home / "aioflow.db")) as raw, raw:

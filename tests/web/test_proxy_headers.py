@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from starlette.datastructures import Headers
@@ -99,7 +100,7 @@ def test_a_proxy_may_have_as_many_connections_as_there_are():
     limits = Connections(unused, in_all=10, from_one=2, is_exempt=PROXIES.is_trusted)
 
     def accepts(address):
-        connection = limits.protocol(asyncio.Protocol)()
+        connection: Any = limits.protocol(asyncio.Protocol)()
         connection.client = address, 5
         return limits.accept(connection)
 

@@ -45,7 +45,7 @@ async def test_a_shared_host_does_so_without_holding_a_thread(capsys):
 
     assert disk.writes == 1
     assert full == 20 * [True]
-    assert "is kept" in capsys.readouterr().out
+    assert "is retried" in capsys.readouterr().out
 
 
 def test_what_is_no_refusal_of_the_disk_is_raised():

@@ -20,7 +20,7 @@ interface Answer {
 interface Cleared {
   state: string;
   cleared: number;
-  /** That which the run goes on with. */
+  /** What the run continues with. */
   version: string;
   /** That which its file gives; null where no file defines the DAG any more. */
   newest_version: string | null;
@@ -91,7 +91,7 @@ export function cancel(run: string): void {
     isGrave: true,
     body: (
       <p>
-        Everything of <code>{run}</code> that goes on is stopped, and what has not begun never will. It can be cleared later.
+        Everything of <code>{run}</code> that runs is stopped, and nothing more of it starts. It can be cleared later.
       </p>
     ),
     act: async () => `${run} is ${(await send<Answer>("POST", `/runs/${enc(run)}/cancel`)).state}`,
@@ -145,8 +145,8 @@ function askToClear(which: Which, versions: Versions): void {
     body: (
       <>
         <p>
-          What is cleared begins anew: its results are forgotten, its tries and logs stay to be read. What runs of it is stopped
-          first. An ended run goes on.
+          Cleared tasks run again: their results are deleted, their tries and logs are retained. Running tasks are stopped
+          first. An ended run resumes.
         </p>
         {which.task && <Check label="With everything downstream" isOn onOn={(on) => (wanted.downstream = on)} />}
         {isRound ? <p>Its whole loop begins anew, with the first round.</p> : <Check label="Only what failed, or was cancelled" onOn={(on) => (wanted.failed = on)} />}
@@ -222,8 +222,8 @@ export function mark(which: Which): void {
     body: (
       <>
         <p>
-          It counts as ended the way you say; what goes on of it is stopped. It has no result.
-          {which.task ? " What comes after it is decided anew." : ""}
+          It ends in the state you choose; running tasks are stopped. It has no result.
+          {which.task ? " The tasks after it are evaluated again." : ""}
         </p>
         <Select label="State" value={wanted.state} options={ENDS} onValue={(state) => (wanted.state = state)} />
       </>
@@ -263,7 +263,7 @@ export function fire(triggerId: number, what: string): void {
     body: (
       <>
         <p>
-          {what} goes on as if its trigger had yielded this payload. The trigger is over with it, unless it is a stream.
+          {what} resumes as if its trigger had yielded this payload. This ends the trigger, unless it is a stream.
         </p>
         <Text label="Payload (JSON)" value="null" onValue={(text) => (wanted.payload = text)} />
         <Text label="Key" hint="none" onValue={(text) => (wanted.key = text)} />
@@ -318,7 +318,7 @@ export function setPool(name: string | null, slots: number, includeDeferred: boo
     verb: "Set",
     body: (
       <>
-        <p>At most as many slots' worth of the pool's tasks run at once. What runs already goes on.</p>
+        <p>At most as many slots' worth of the pool's tasks run at once. Running tasks continue.</p>
         {name === null && <Text label="Pool" isRequired onValue={(text) => (wanted.name = text)} />}
         <label>
           <span>Slots</span>
@@ -355,7 +355,7 @@ export function emit(): void {
     verb: "Emit",
     body: (
       <>
-        <p>Every task that waits for an event of this name, and whose filter it passes, goes on.</p>
+        <p>Every task that waits for an event of this name, and whose filter it passes, resumes.</p>
         <Text label="Name" isRequired onValue={(text) => (wanted.name = text)} />
         <Text label="Key" hint="none" onValue={(text) => (wanted.key = text)} />
         <Text label="Data (JSON)" value="null" onValue={(text) => (wanted.data = text)} />

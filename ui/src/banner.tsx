@@ -16,8 +16,8 @@ export function Banner({ overview }: { overview: Overview | undefined }) {
     const at = new Date(since).toISOString();
     return (
       <p class="banner bad" role="alert">
-        <b>The daemon has not answered</b> since <At at={at} />, <When at={at} />. What is shown is from before. This page goes on by itself
-        when it is back; if it does not come back, its log says why.
+        <b>The daemon has not answered</b> since <At at={at} />, <When at={at} />. The data shown is older. This page resumes by itself
+        when the daemon is back; if it does not come back, see its log.
       </p>
     );
   }

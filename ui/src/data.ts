@@ -113,7 +113,7 @@ function keepAsking<A>(
     else if (timer === undefined) timer = setTimeout(run, isUrgent ? 0 : Math.max(0, askedAt + gap - performance.now()));
   }
 
-  // Somebody waits for that, who scrolls down or presses a button: the gap is for commits.
+  // The user waits for it after scrolling or pressing a button: the gap is for commits.
   asking.current = () => {
     isAbsent = false;
     isUrgent = true;

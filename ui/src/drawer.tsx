@@ -293,7 +293,7 @@ interface WhyProps {
   task?: string;
   map?: number;
   round?: number;
-  /** Whether it goes on; else it has ended badly, and the question is why. */
+  /** Whether it is active; else it failed, and the cause is shown. */
   isGoingOn: boolean;
 }
 

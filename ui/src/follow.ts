@@ -1,4 +1,4 @@
-// What a task prints: what is there is read at once, what comes is told by a stream.
+// The output of a task: present output is read at once, new output comes by a stream.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 
@@ -11,7 +11,7 @@ const SHOWN_BYTES = 4 * 1024 * 1024;
 /** From a place in the middle so much is read, and no more: else what was looked for is pushed out. */
 const PAGE = { bytes: 3 * 1024 * 1024, lines: 40_000 };
 const LOOK_MS = 2000;
-/** Whoever prints much is not shown more often than that. */
+/** Output of a task that prints much is not shown more often than this. */
 const SHOW_MS = 100;
 
 export interface Printed {
@@ -91,7 +91,7 @@ class Follower {
     this.goOn();
   }
 
-  /** What has just ended may have printed more; what begins anew will. */
+  /** What has just ended may have printed more; a restarted one will. */
   looked(isGoingOn: boolean): void {
     if (this.isGoingOn === isGoingOn) return;
     this.isGoingOn = isGoingOn;
@@ -154,7 +154,7 @@ class Follower {
   }
 
   private get isFull(): boolean {
-    return this.start !== null && (this.at! - this.start >= PAGE.bytes || this.lines.kept.length >= PAGE.lines);
+    return this.start !== null && (this.at! - this.start >= PAGE.bytes || this.lines.stored.length >= PAGE.lines);
   }
 
   private listen(at: number): void {

@@ -56,7 +56,7 @@ export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props)
             <span class="soft cut">
               from <At at={new Date(from).toISOString()} />
             </span>
-            <span class="lane">
+            <span class="track">
               {ticks.map((tick, index) => (
                 <small key={index} style={{ left: `${(100 * index) / TICKS}%` }} class={index === TICKS ? "last" : ""}>
                   {index === 0 ? "0" : span(tick)}
@@ -70,7 +70,7 @@ export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props)
             <span class="cut">
               <Glyph state={row.state} size={12} /> {childName(row.task_id, row.map_index, row.round, row.map_label)}
             </span>
-            <span class="lane">
+            <span class="track">
               {row.spans.map((one, index) => {
                 const begun = millis(one.from) ?? now;
                 const over = millis(one.to) ?? now;

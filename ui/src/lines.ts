@@ -1,4 +1,4 @@
-// The text of a log as lines: nothing of it is interpreted, and only the end of much is kept.
+// The text of a log as lines: nothing of it is interpreted, and of a long text only the end is stored.
 
 const KEPT_CHARS = 4 * 1024 * 1024;
 const KEPT_LINES = 50_000;
@@ -15,15 +15,15 @@ export function plain(text: string): string {
 }
 
 export class Lines {
-  /** Of the first line that is kept, counted from that which was read first. */
+  /** Number of the first stored line, counted from the first one read. */
   first = 0;
-  kept: string[] = [];
+  stored: string[] = [];
   private rest = "";
   private chars = 0;
 
   /** All lines, the last one as far as it has come. */
   get all(): string[] {
-    return this.rest === "" ? this.kept : [...this.kept, plain(this.rest)];
+    return this.rest === "" ? this.stored : [...this.stored, plain(this.rest)];
   }
 
   add(text: string): void {
@@ -31,7 +31,7 @@ export class Lines {
     this.rest = found.pop() ?? "";
     for (const line of found) {
       const shown = plain(line);
-      this.kept.push(shown);
+      this.stored.push(shown);
       this.chars += shown.length + 1;
     }
     if (this.rest.length > KEPT_CHARS) this.rest = this.rest.slice(0, LONGEST);
@@ -39,14 +39,14 @@ export class Lines {
   }
 
   private drop(): void {
-    let gone = Math.max(0, this.kept.length - KEPT_LINES);
-    let chars = this.kept.slice(0, gone).reduce((all, line) => all + line.length + 1, 0);
+    let gone = Math.max(0, this.stored.length - KEPT_LINES);
+    let chars = this.stored.slice(0, gone).reduce((all, line) => all + line.length + 1, 0);
     while (this.chars - chars > KEPT_CHARS) {
-      chars += this.kept[gone]!.length + 1;
+      chars += this.stored[gone]!.length + 1;
       gone += 1;
     }
     if (gone === 0) return;
-    this.kept = this.kept.slice(gone);
+    this.stored = this.stored.slice(gone);
     this.chars -= chars;
     this.first += gone;
   }

@@ -16,7 +16,7 @@ interface Props<T> {
   onRange?: (first: number, end: number) => void;
   /** Keep the last row in view as rows come. */
   follow?: boolean;
-  /** Told false when somebody scrolls away from the last row, and true when back. */
+  /** Called with false when the user scrolls away from the last row, and with true when back. */
   onFollow?: (follow: boolean) => void;
   /** How many rows were taken away before the first: what is in view stays where it is. */
   first?: number;

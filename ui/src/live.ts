@@ -62,7 +62,7 @@ function setMode(next: Mode): void {
   for (const told of modes) told(next);
 }
 
-/** Begin; a hidden page lets go of its stream, as a browser has few connections to one host. */
+/** Begin; a hidden page closes its stream, as a browser has few connections to one host. */
 export function start(): void {
   if (opened) return;
   opened = true;

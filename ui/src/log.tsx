@@ -18,7 +18,7 @@ export function Log(props: Printed) {
   const [wanted, setWanted] = useState<number>();
   const log = useLog(props, start);
   const all = useMemo(() => log?.lines.all ?? [], [log]);
-  // Which of them contain it; without a search nobody makes a list as long as the log.
+  // Which of them contain it; without a search no list as long as the log is made.
   const hits = useMemo(() => (search === "" ? null : indexesOf(all, search.toLowerCase())), [all, search]);
   const count = (hits ?? all).length;
   if (!log) return <p class="loading soft">Loading …</p>;
@@ -31,7 +31,7 @@ export function Log(props: Printed) {
     setStart(offset);
     jump(0);
   }
-  // Of a part nobody knows which line of the whole it begins with.
+  // The number of the first line of a part is unknown.
   const numbered = log.from === 0;
   return (
     <div class="log">

@@ -58,7 +58,7 @@ export function withQuery(fields: Record<string, string | number | null>): strin
   return window.location.pathname + (text === "" ? "" : `?${text}`);
 }
 
-/** Follow links to our own addresses without loading the page anew. */
+/** Follow links to our own addresses without reloading the page. */
 export function followLinks(): void {
   document.addEventListener("click", (event) => {
     if (event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey) return;

@@ -87,7 +87,7 @@ export function ordered(counts: Counts): [string, number][] {
   return [...known, ...others];
 }
 
-/** The one word for many: what is wrong before what goes on before what is over. */
+/** One state for many: failures first, then active ones, then ended ones. */
 export function worst(counts: Counts): string {
   const order = ["failed", "upstream_failed", "running", "retrying", "sensing", "deferred", "queued"];
   const found = order.find((state) => counts[state]);

@@ -1,12 +1,12 @@
-// Light or dark: as the system says until somebody chooses.
+// Light or dark: as the system says until the user chooses.
 
 export type Theme = "auto" | "light" | "dark";
 
 const KEY = "aioflow.theme";
 
 export function theme(): Theme {
-  const kept = localStorage.getItem(KEY);
-  return kept === "light" || kept === "dark" ? kept : "auto";
+  const stored = localStorage.getItem(KEY);
+  return stored === "light" || stored === "dark" ? stored : "auto";
 }
 
 export function setTheme(wanted: Theme): void {

@@ -158,7 +158,7 @@ def _mark_run(request: Mark, tx: Transaction) -> RunState:
         raise UnknownRun(request.run_id)
     memory.touch(request.run_id)
     run = Run(row, memory.dag_versions[row.version, row.dag_id])
-    mark_ended(run, state, tx, is_told=False)
+    mark_ended(run, state, tx, is_reported=False)
     order = run_key(run.row)
     if order is not None:  # tasks without a row have ended with their run
         previous.forget(run.row.dag_id, order, tx)

@@ -191,8 +191,8 @@ def end_again(run: Run, state: RunState, mark: Marking, tx: Transaction) -> None
     was, ended_at = mark.ended
     if run.row.ended_at is None:  # it took more than one turn
         if not mark.is_cut_short:
-            tx.change_run(run, state=RunState.RUNNING, is_told=False)
-            tx.change_run(run, state=state, is_told=state is not was)
+            tx.change_run(run, state=RunState.RUNNING, is_reported=False)
+            tx.change_run(run, state=state, is_reported=state is not was)
         tx.change_run(run, ended_at=ended_at)
     elif state is not was:
         for step in (RunState.QUEUED, RunState.RUNNING, state):

@@ -5,7 +5,7 @@ A task is stopped, or its end is taken back, before it is reset.
 
 from __future__ import annotations
 
-from aioflow.core.runs.progress import leave
+from aioflow.core.runs.progress import release_task
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
 from aioflow.core.tasks import streams
 from aioflow.core.tasks.tries import keep_try
@@ -31,7 +31,7 @@ def stopped(task: TaskInstance, tx: Transaction) -> TaskInstance:
     keep_try(task, TaskState.CANCELLED, None, tx)
     lifecycle.stop(task, "cancelled", tx)
     streams.cancel_streams(task, tx)
-    leave(task, tx)
+    release_task(task, tx)
     tx.slots.stop_keeping(task)  # it does not wait any longer
     tx.slots.unblock(task)
     return task

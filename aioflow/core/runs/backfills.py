@@ -29,10 +29,10 @@ from aioflow.protocol.requests import CreateRun, StartBackfill
 __all__ = (
     "FIRE_TIMES_AT_ONCE",
     "cancel_backfill",
+    "continue_backfill",
     "fail",
     "fire_times_of",
     "found",
-    "go_on",
     "is_wanted",
     "keys",
     "proposed",
@@ -70,7 +70,7 @@ def start(request: StartBackfill, tx: Transaction) -> tuple[int, bool]:
             if _is_same(known, wished):
                 return known.backfill_no, False
             raise BackfillRefused(
-                f"backfill {known.backfill_no} of {request.dag_id!r} goes on; "
+                f"backfill {known.backfill_no} of {request.dag_id!r} is active; "
                 "wait for it, or cancel it"
             )
     refuse_order(wished, spec)
@@ -234,7 +234,7 @@ def _at_once(row: BackfillRow) -> int:
     return BACK_AT_ONCE if row.is_reverse else FIRE_TIMES_AT_ONCE
 
 
-def go_on(entry: ContinueBackfill, tx: Transaction) -> None:
+def continue_backfill(entry: ContinueBackfill, tx: Transaction) -> None:
     """Create the next runs of a backfill up to its limit, or end it."""
     row = tx.memory.backfills.get(entry.backfill_no)
     spec = None if row is None else tx.memory.newest(row.dag_id)

@@ -41,15 +41,15 @@ def mark_live(run: Run, state: RunState, tx: Transaction) -> RunState:
     return run.state
 
 
-def mark_ended(run: Run, state: RunState, tx: Transaction, *, is_told: bool) -> None:
+def mark_ended(run: Run, state: RunState, tx: Transaction, *, is_reported: bool) -> None:
     """Change the final state of an ended run; its tasks are left alone.
 
     Args:
-        is_told: Whether the callbacks of its author are called.
+        is_reported: Whether the callbacks of its author are called.
     """
     if run.state is not state:
         for step in (RunState.QUEUED, RunState.RUNNING, state):
-            tx.change_run(run, state=step, is_told=is_told)
+            tx.change_run(run, state=step, is_reported=is_reported)
 
 
 def run_due(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
@@ -67,7 +67,7 @@ def _cut_short(run: Run, state: RunState, tx: Transaction, at: Timestamp | None 
     if was is RunState.QUEUED and state is not RunState.CANCELLED:
         tx.change_run(run, state=RunState.RUNNING)
     execution.give_up(run, tx)
-    tx.change_run(run, state=state, is_told=at is not None)  # a person needs no callback
+    tx.change_run(run, state=state, is_reported=at is not None)  # a person needs no callback
     create.run_ended(run, was=was, tx=tx)
     durable_calls.resume_caller(run, tx)
     cancel_tasks(run, tx, at)

@@ -26,7 +26,7 @@ from aioflow.core.tasks.one_to_one import Entry
 from aioflow.core.tasks.readiness import fresh
 from aioflow.core.tasks.trigger_rules import WHOLE, Verdict, verdict
 from aioflow.core.transaction import Transaction
-from aioflow.core.triggers.assignment import let_go
+from aioflow.core.triggers.assignment import release_trigger
 from aioflow.model.dag import Chooses
 from aioflow.model.rows import ExpansionRow
 from aioflow.model.states import Failure, RunState, TaskState, TriggerRule, TriggerState
@@ -40,14 +40,14 @@ __all__ = (
     "alert",
     "begin",
     "close_loop",
+    "continue_evaluation",
     "end",
     "end_unstarted",
-    "go_on",
     "is_last_decider",
     "iteration_limit_failure",
-    "leave",
     "loop_groups",
     "outcome",
+    "release_task",
     "reopen_loops",
     "resume",
     "started_iterations",
@@ -97,7 +97,7 @@ def add_iteration(run: Run, decider: int, tx: Transaction) -> list[MappedTask]:
         group.grow()
         if group.one_to_one is not None:
             grown.append(group)
-        elif not (had_fresh or group.unfinished or one_to_one.may_go_on(run, group.position)):
+        elif not (had_fresh or group.unfinished or one_to_one.may_continue(run, group.position)):
             run.states[group.position] = TaskState.PENDING
             grown.append(group)
         elif not had_fresh:
@@ -179,7 +179,7 @@ def resume(run: Run, tx: Transaction) -> None:
         if group.has_fresh and run.states[group.position] == TaskState.RUNNING:
             tx.slots.offer(group)
     step(run, undecided, tx)
-    go_on(run, tx)
+    continue_evaluation(run, tx)
 
 
 def end(
@@ -209,7 +209,7 @@ def end(
     if task.spec.sensor is None:  # a sensor's deadline remains visible
         task.deadline_at = None
     run = task.run
-    leave(task, tx)
+    release_task(task, tx)
     if task.task_no in run.items and not task.spec.streams:
         tx.batch.gone_items.append(task.task_no)  # its result includes all items
         del run.items[task.task_no]
@@ -239,7 +239,7 @@ def _skip(run: Run, position: int, map_index: int, tx: Transaction) -> list[Entr
     return _ended(run, position, map_index, TaskState.SKIPPED, tx)
 
 
-def leave(task: TaskInstance, tx: Transaction) -> None:
+def release_task(task: TaskInstance, tx: Transaction) -> None:
     """Release everything that a task holds: its slot, triggers and durable calls."""
     tx.slots.release(task)
     task.run.active_tasks.pop(task.task_no, None)
@@ -256,9 +256,9 @@ def _release_triggers(task: TaskInstance, tx: Transaction) -> None:
         w for w in task.waits if w.is_handled or (w.state is TriggerState.FIRED and not w.stream)
     ]
     for wait in (*done, *task.streams.values()):
-        let_go(wait, "finished", tx)
+        release_trigger(wait, "finished", tx)
     if task.resumed is not None:
-        let_go(task.resumed, "finished", tx)
+        release_trigger(task.resumed, "finished", tx)
 
 
 def end_unstarted(
@@ -416,7 +416,7 @@ def _judge_child(group: MappedTask, pairing: OneToOne, index: int, tx: Transacti
     return _ended(run, position, index, ended, tx)
 
 
-def go_on(run: Run, tx: Transaction) -> None:
+def continue_evaluation(run: Run, tx: Transaction) -> None:
     """Evaluate the children for which an earlier turn had no capacity."""
     for group in list(run.groups.values()):
         if run.states[group.position] == TaskState.PENDING and run.state is RunState.RUNNING:

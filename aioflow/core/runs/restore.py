@@ -447,7 +447,7 @@ def _resume_task(task: TaskInstance, tx: Transaction) -> None:
 
 def _resume_dags(tx: Transaction) -> None:
     memory = tx.memory
-    clock_steps.take_back(tx)
+    clock_steps.rewind_cursors(tx)
     for row in memory.dags.values():
         if not row.gone:
             versions.arm_schedule(row, tx)

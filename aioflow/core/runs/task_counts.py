@@ -102,7 +102,9 @@ def recount(run: Run) -> None:
         if stream_expand.source_of(run, position) >= 0 and not is_cleared(group):
             continue  # the end of its stream matters only to the tasks after it
         asks_past = position in run.graph.past  # the previous run may have changed since
-        goes_on = group.is_between_rounds or (not asks_past and one_to_one.may_go_on(run, position))
-        if run.state is not RunState.RUNNING or not goes_on:
+        continues = group.is_between_rounds or (
+            not asks_past and one_to_one.may_continue(run, position)
+        )
+        if run.state is not RunState.RUNNING or not continues:
             run.states[position] = TaskState.PENDING
             one_to_one.forget(group)

@@ -215,7 +215,7 @@ def _adopt(spec: DagSpec, file: str, version: str, tx: Transaction) -> None:
     told = tx.now if has_rested else None  # delays before now are not reported as late
     if spec.schedule is not None and not (known and _is_unchanged(spec, known, tx)):
         begun = _begin_schedule(spec, spec.schedule, begun, tx.now)
-    _tell_isolated(spec, tx)
+    _log_isolated(spec, tx)
     memory.add_plan(version, _without_fields(spec))
     adopt(spec, tx)
     row = msgspec.structs.replace(
@@ -228,7 +228,7 @@ def _adopt(spec: DagSpec, file: str, version: str, tx: Transaction) -> None:
             tx.effects.append(ContinueBackfill(backfill.backfill_no))
 
 
-def _tell_isolated(spec: DagSpec, tx: Transaction) -> None:
+def _log_isolated(spec: DagSpec, tx: Transaction) -> None:
     """Log why a DAG gets hosts of its own, unless its author asked for them."""
     reasons = tuple(reason for reason in spec.isolated if reason != ASKED_FOR)
     known = tx.memory.newest(spec.dag_id)

@@ -21,7 +21,7 @@ from aioflow.model.rows import DagRow, RunRow
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.inputs import CreateMissingRuns, Input
 
-__all__ = ("REASON", "found", "heed_step", "is_ahead", "take_back", "wanted")
+__all__ = ("REASON", "found", "heed_step", "is_ahead", "rewind_cursors", "wanted")
 
 REASON: Final = "clock_set_back"
 
@@ -36,12 +36,12 @@ def heed_step(tx: Transaction) -> None:
     """Adjust the schedules if the wall clock has stepped since the last turn."""
     tx.step = tx.at.shift - tx.memory.shift
     if tx.step:
-        take_back(tx)
+        rewind_cursors(tx)
         for row in tx.memory.dags.values():
             arm_schedule(row, tx)
 
 
-def take_back(tx: Transaction) -> None:
+def rewind_cursors(tx: Transaction) -> None:
     """Move cursors back that are ahead of the next fire time. One alert names those far ahead."""
     behind = []
     for row in list(tx.memory.dags.values()):

@@ -481,7 +481,7 @@ class Ready:
     def _is_too_wide(
         self, entry: TaskInstance | MappedTask, kind: str, pool: PoolRow | None
     ) -> bool:
-        """Return whether its pool is too small for it. A task with kept slots needs no capacity."""
+        """Return whether its pool is too small. A task that retains its slots needs no capacity."""
         if pool is None or entry.spec.slots <= pool.slots:
             return False
         if kind == START_QUEUE:

@@ -218,7 +218,7 @@ class Slots:
         return self._used.get(pool, 0)
 
     def used_by_deferred(self, pool: str) -> int:
-        """Return how many of these slots are kept by waiting tasks."""
+        """Return how many of these slots are used by waiting tasks."""
         return self._used_by_deferred.get(pool, 0)
 
     def counts_deferred(self, spec: TaskSpec) -> bool:
@@ -273,7 +273,7 @@ class Slots:
             self._hold(task.spec.pool, task.spec.slots)
 
     def stop_keeping(self, task: TaskInstance) -> None:
-        """Free the kept slots of a task, whatever it waits for."""
+        """Free the retained slots of a task, whatever it waits for."""
         if task.task_no in self.pool_holds:
             pool, weight = self.pool_holds.pop(task.task_no)
             self._hold(pool, -weight)

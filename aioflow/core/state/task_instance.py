@@ -219,7 +219,7 @@ class TriggerInstance:
         return self.stream is not None and self.row.ordinal < 0
 
     @property
-    def has_to_go_on(self) -> bool:
+    def must_resume(self) -> bool:
         """Whether it is such a stream without a pending event that has not ended well."""
         if not self.is_handled or self.stream is None or self.stream.pending:
             return False
@@ -328,7 +328,7 @@ class TaskInstance:
     @property
     def waits_again(self) -> bool:
         """Whether its next try has no input yet: its stream must continue first."""
-        return self.resumed is not None and self.resumed.has_to_go_on
+        return self.resumed is not None and self.resumed.must_resume
 
     @property
     def waits_for_host(self) -> bool:

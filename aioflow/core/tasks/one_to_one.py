@@ -27,7 +27,7 @@ __all__ = (
     "forget",
     "is_known",
     "is_unjudged",
-    "may_go_on",
+    "may_continue",
     "may_open",
     "may_skip",
     "reset_queues",
@@ -75,7 +75,7 @@ def may_open(run: Run, position: int) -> bool:
     return True
 
 
-def may_go_on(run: Run, position: int) -> bool:
+def may_continue(run: Run, position: int) -> bool:
     """Return whether the rule of a mapped task with reset children allows them to continue."""
     said = verdict(run, position)
     opens = said is Verdict.WAIT and bool(run.graph.indexed[position])

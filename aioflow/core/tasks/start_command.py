@@ -34,10 +34,10 @@ def order(task: TaskInstance, steady: Timestamp, *, resumes: bool = True) -> Sta
             beginning.
     """
     resumed = task.resumed if resumes else None
-    return _begins(task, steady) if resumed is None else _goes_on(task, resumed, steady)
+    return _first_start(task, steady) if resumed is None else _resumed_start(task, resumed, steady)
 
 
-def _begins(task: TaskInstance, steady: Timestamp) -> StartTask:
+def _first_start(task: TaskInstance, steady: Timestamp) -> StartTask:
     """Return the command for a start from the beginning."""
     run, spec = task.run, task.spec
     given = run.items.get(task.task_no) if run.items else None
@@ -61,12 +61,12 @@ def _begins(task: TaskInstance, steady: Timestamp) -> StartTask:
     )
 
 
-def _goes_on(task: TaskInstance, resumed: TriggerInstance, steady: Timestamp) -> StartTask:
+def _resumed_start(task: TaskInstance, resumed: TriggerInstance, steady: Timestamp) -> StartTask:
     """Return the command for a start that resumes from an event."""
     wait = resumed.row
     events, upto = _events(task, resumed)
     return replace(
-        _begins(task, steady),
+        _first_start(task, steady),
         method=_method(task, resumed, upto),
         kwargs=wait.next_kwargs,
         event=None if wait.window else wait.event,

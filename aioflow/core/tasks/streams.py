@@ -31,7 +31,7 @@ from aioflow.core.tasks.tries import (
 )
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import event_stream
-from aioflow.core.triggers.assignment import host, let_go
+from aioflow.core.triggers.assignment import host, release_trigger
 from aioflow.errors import FanOutCapped
 from aioflow.model.dag import Body, EventsSpec
 from aioflow.model.states import Failure, TaskState, TriggerState
@@ -284,7 +284,7 @@ def cancel_streams(task: TaskInstance, tx: Transaction) -> None:
         known[task.resumed.row.trigger_no] = task.resumed
     for wait in known.values():
         if wait.stream is not None:
-            let_go(wait, "cancelled", tx)
+            release_trigger(wait, "cancelled", tx)
     task.waits = tuple(wait for wait in task.waits if wait.stream is None)
     task.streams = {}
     if task.resumed is not None and task.resumed.is_handled:

@@ -22,7 +22,7 @@ from aioflow.core.tasks.retry import INTERRUPTION_LIMIT_OWN
 from aioflow.core.tasks.start_command import order
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import named_events
-from aioflow.core.triggers.assignment import let_go
+from aioflow.core.triggers.assignment import release_trigger
 from aioflow.model.dag import Body
 from aioflow.model.ids import StartNo
 from aioflow.model.rows import ResultRow, TaskRow, TryRow
@@ -57,11 +57,11 @@ __all__ = (
     "interrupt",
     "keep_try",
     "labelled",
-    "look_again",
     "not_ready",
     "recalled",
     "refund_retries",
     "requeue",
+    "reschedule_poke",
     "result_write_failed",
     "skipped",
     "spend_retry",
@@ -394,7 +394,9 @@ def requeue(task: TaskInstance, tx: Transaction) -> None:
     tx.slots.offer(task)
 
 
-def look_again(task: TaskInstance, tx: Transaction, *, recheck_in_us: int | None = None) -> None:
+def reschedule_poke(
+    task: TaskInstance, tx: Transaction, *, recheck_in_us: int | None = None
+) -> None:
     """Reschedule a sensor that was not ready, or that ignores its failure, until its next poke.
 
     The next poke starts from the beginning, whatever this one waited for.
@@ -494,7 +496,7 @@ def forget_calls(task: TaskInstance, first: int, tx: Transaction) -> None:
     """Drop the durable calls from ``first`` on, and release the streams they opened."""
     for ordinal, wait in task.streams.items():
         if ordinal >= first:
-            let_go(wait, "finished", tx)
+            release_trigger(wait, "finished", tx)
     task.streams = {at: wait for at, wait in task.streams.items() if at < first}
     tx.drop_records(task, first)
 
@@ -547,7 +549,7 @@ def skipped(task: TaskInstance, report: Skipped, tx: Transaction) -> None:
 
 def not_ready(task: TaskInstance, report: SensorNotReady, tx: Transaction) -> None:
     """Reschedule a sensor that was not ready."""
-    look_again(task, tx, recheck_in_us=report.recheck_in_us)
+    reschedule_poke(task, tx, recheck_in_us=report.recheck_in_us)
 
 
 def recalled(task: TaskInstance, tx: Transaction) -> None:

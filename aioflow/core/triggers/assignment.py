@@ -37,8 +37,8 @@ __all__ = (
     "host_rest",
     "hosted_before",
     "is_stopped",
-    "let_go",
     "newest_version",
+    "release_trigger",
     "role_of",
     "unhost",
     "want_host",
@@ -86,9 +86,9 @@ def host(wait: TriggerInstance, tx: Transaction) -> None:
     wait.version = newest_version(wait.run.dag_version, tx.memory)
     if wait.stream is not None:
         wait.stream.index = wait.stream.confirmed = 0
-    is_told = row.ordinal == FROM_START or _feeds(wait)
-    info = wait.run.info if is_told else None
-    tx.effects.append(AssignTrigger(_order(wait, row.kwargs, tx, is_told=is_told), info, role))
+    has_start = row.ordinal == FROM_START or _feeds(wait)
+    info = wait.run.info if has_start else None
+    tx.effects.append(AssignTrigger(_order(wait, row.kwargs, tx, has_start=has_start), info, role))
 
 
 def _is_ending(wait: TriggerInstance) -> bool:
@@ -113,12 +113,14 @@ def _feeds(wait: TriggerInstance) -> bool:
     return task is not None and task.spec.feeds_limit is not None
 
 
-def _order(wait: TriggerInstance, kwargs: bytes, tx: Transaction, *, is_told: bool) -> StartTrigger:
+def _order(
+    wait: TriggerInstance, kwargs: bytes, tx: Transaction, *, has_start: bool
+) -> StartTrigger:
     """Return the command that starts a trigger in its host.
 
     Args:
         kwargs: Its fields.
-        is_told: Whether the host receives the task that waits.
+        has_start: Whether the host receives the task that waits.
     """
     row, run, task = wait.row, wait.run.row, wait.task
     return StartTrigger(
@@ -133,7 +135,7 @@ def _order(wait: TriggerInstance, kwargs: bytes, tx: Transaction, *, is_told: bo
         waits_since=tx.at.monotonic - (tx.steady - row.since),
         logical_date=run.logical_date,
         window=row.window,
-        start=order(task, tx.steady, resumes=False) if task is not None and is_told else None,
+        start=order(task, tx.steady, resumes=False) if task is not None and has_start else None,
         is_made_there=row.ordinal == FROM_START,
         newest="" if wait.version == run.version else wait.version,
         last=None if wait.stream is None else wait.stream.last,
@@ -438,7 +440,7 @@ def unhost(wait: TriggerInstance) -> None:
     wait.has_room = True
 
 
-def let_go(wait: TriggerInstance, reason: str, tx: Transaction) -> None:
+def release_trigger(wait: TriggerInstance, reason: str, tx: Transaction) -> None:
     """Release a trigger that has no task any more. Its row stays until the host confirms.
 
     The quarantine host may execute a command before its ``HostUp`` is processed, so a trigger that

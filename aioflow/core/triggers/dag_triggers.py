@@ -121,12 +121,12 @@ def place(one: DagTrigger, tx: Transaction) -> None:
     if one.pending:
         tx.placed_dags.append(one.row.dag_id)
     if spec_of(one, memory) is None:
-        _leave(one, _GONE, tx)
+        _request_release(one, _GONE, tx)
     elif is_stopped(one.row.dag_id, memory):
-        _leave(one, _PAUSED, tx)
+        _request_release(one, _PAUSED, tx)
     elif one.assignment_id:
         if _is_outdated(one, memory):
-            _leave(one, _REASSIGNED, tx)
+            _request_release(one, _REASSIGNED, tx)
     elif one.retry_at is None or one.retry_at <= tx.steady:
         _host(one, tx)
 
@@ -264,7 +264,7 @@ def _host(one: DagTrigger, tx: Transaction) -> None:
     tx.effects.append(AssignTrigger(host, None, role))
 
 
-def _leave(one: DagTrigger, reason: str, tx: Transaction) -> None:
+def _request_release(one: DagTrigger, reason: str, tx: Transaction) -> None:
     """Ask its host to release it, unless that has been done."""
     if not one.assignment_id or one.leaving:
         return

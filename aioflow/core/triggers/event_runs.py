@@ -128,7 +128,7 @@ def _store(one: DagTrigger, spec: DagTriggerSpec, report: TriggerFired, tx: Tran
             EventOutcome.REFUSED,
             f"its key holds a NUL, or has over {KEY_LENGTH} characters",
         )
-        _tell(one, sequence, reason, tx)
+        _alert_rejected_event(one, sequence, reason, tx)
     elif spec.debounce_us is None:
         outcome, run_no, reason = start_run(one, spec, sequence, report.key, report.payload, tx)
     else:
@@ -220,7 +220,7 @@ def start_run(
             _cancel_old(one, tx)
         run = create.make_run(request, tx, cause=BY_EVENT)
     except RequestError as exc:
-        _tell(one, sequence, str(exc), tx)
+        _alert_rejected_event(one, sequence, str(exc), tx)
         return EventOutcome.REFUSED, None, str(exc)[:1_000]
     one.is_refusing = False
     one.row = msgspec.structs.replace(one.row, run_no=run.run_no)
@@ -270,7 +270,7 @@ def _cancel_old(one: DagTrigger, tx: Transaction) -> None:
         cancel(run, tx)
 
 
-def _tell(one: DagTrigger, sequence: int, reason: str, tx: Transaction) -> None:
+def _alert_rejected_event(one: DagTrigger, sequence: int, reason: str, tx: Transaction) -> None:
     """Alert that an event starts no run though it should. Only the first one in a row alerts."""
     if one.is_refusing:
         return

@@ -20,14 +20,14 @@ from aioflow.core.tasks.tries import (
     forget_event,
     forget_suspension,
     keep_try,
-    look_again,
     requeue,
+    reschedule_poke,
     stop_of,
     succeed,
 )
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import event_stream, migration
-from aioflow.core.triggers.assignment import REASSIGNED, host, let_go, unhost
+from aioflow.core.triggers.assignment import REASSIGNED, host, release_trigger, unhost
 from aioflow.core.triggers.event_stream import MANUAL_INDEX
 from aioflow.core.triggers.migration import PAUSED
 from aioflow.errors import RequestError, UnknownTrigger
@@ -70,7 +70,7 @@ def defer(task: TaskInstance, report: Deferred, tx: Transaction) -> None:
     """Defer a task to a trigger, and free its slot."""
     forget_event(task, tx)
     if task.resumed is not None:  # a stream that has ended, or that it does not need any more
-        let_go(task.resumed, "finished", tx)
+        release_trigger(task.resumed, "finished", tx)
         task.resumed = None
     forget_calls(task, 0, tx)  # the method it resumes in makes its own calls
     deadline = durable_calls.deadline(task, report.timeout_us, tx.steady)
@@ -242,7 +242,7 @@ def _release_waits(
             tx.drop_wait(wait)
             wait.task = None
         else:
-            let_go(wait, reason, tx)
+            release_trigger(wait, reason, tx)
     task.waits = tuple(wait for wait in task.waits if wait.is_handled)
 
 
@@ -252,7 +252,7 @@ def trigger_ended(wait: TriggerInstance, report: TriggerEnded, tx: Transaction) 
         return
     if wait.state is TriggerState.ENDING:
         if report.failure is not None and report.failure.reason == "abandoned":
-            _tell(wait, report.failure, tx)
+            _report_failed_cleanup(wait, report.failure, tx)
         tx.drop_wait(wait)
     elif wait.state is TriggerState.WAITING and report.reason in {REASSIGNED, PAUSED}:
         host(wait, tx)  # by its current state; how the old assignment ended does not matter
@@ -290,7 +290,7 @@ def code_restored(entry: CodeRestored, tx: Transaction) -> None:
         host(wait, tx)
 
 
-def _tell(wait: TriggerInstance, failure: Failure, tx: Transaction) -> None:
+def _report_failed_cleanup(wait: TriggerInstance, failure: Failure, tx: Transaction) -> None:
     """Log the failure of a trigger that no task waits for any more."""
     facts: dict[str, str | int] = {
         "trigger": wait.row.class_path,
@@ -331,7 +331,7 @@ def _fail(
     forget_suspension(task, tx, "cancelled")
     sensor = task.spec.sensor
     if sensor is not None and sensor.on_error == "ignore" and failure.reason == "trigger":
-        look_again(task, tx)  # its error is in the log of the task
+        reschedule_poke(task, tx)  # its error is in the log of the task
     elif sensor is not None and sensor.on_error == "skip":  # as when it pokes by itself
         keep_try(task, TaskState.SKIPPED, failure, tx)
         task.failure = failure
@@ -396,7 +396,7 @@ def _too_long(task: TaskInstance, wait: TriggerInstance, *, ends_try: bool) -> s
 
 def _resume_late(task: TaskInstance, wait: TriggerInstance, tx: Transaction) -> None:
     """Resume the task in its timeout method, without an event."""
-    let_go(wait, "timeout", tx)
+    release_trigger(wait, "timeout", tx)
     row = msgspec.structs.replace(
         wait.row,
         trigger_no=tx.numbers.take(),
@@ -450,7 +450,7 @@ def stop(task: TaskInstance, reason: str, tx: Transaction) -> None:
     """Remove a task from its host, worker or triggers. The caller changes its row."""
     for wait in task.waits:
         if wait.state is TriggerState.WAITING and wait.stream is None:
-            let_go(wait, reason, tx)
+            release_trigger(wait, reason, tx)
     forget_suspension(task, tx, reason)
     if task.worker >= 0 or task.is_hosted:
         tx.effects.append(stop_of(task, task.start_no, reason))

@@ -154,7 +154,7 @@ class DurableCalls:
         self._slices = slices
         self._made = 0
         self._under_way: Call | None = None
-        self._is_told = False
+        self._is_recorded = False
         self._is_refused = False
         self._awaited: Call | None = None
         self._cut_short: CallCutShort | None = None
@@ -340,7 +340,7 @@ class DurableCalls:
                 "time: wait for several triggers with any_of() or all_of()"
             )
         known = self._known(call)
-        self._under_way, self._is_told = call, known is not None
+        self._under_way, self._is_recorded = call, known is not None
         try:
             yield known
         except asyncio.CancelledError:
@@ -348,7 +348,7 @@ class DurableCalls:
             raise
         finally:
             self._under_way = None
-            self._made += self._is_told
+            self._made += self._is_recorded
 
     async def _refuse(self) -> NoReturn:
         """Raise ``CancelledError`` once. If that was swallowed, suspend the next call forever."""
@@ -382,7 +382,7 @@ class DurableCalls:
     def _tell(self, report: Report) -> None:
         """Report the call in flight. From now on it counts as made, whatever its outcome."""
         self._talk.report(report)
-        self._is_told = True
+        self._is_recorded = True
 
     def _cut(self, call: Call) -> CallCutShort:
         """Forbid further calls, because a replay of this call could have a different outcome."""

@@ -24,7 +24,7 @@ BUGS = (
         edits=(
             Edit(
                 "aioflow.engine.loop",
-                "Engine._circle",
+                "Engine._decide_and_commit",
                 _COMMIT_AND_ACT,
                 """
                 self.dispatcher.dispatch(effects)
@@ -91,7 +91,7 @@ BUGS = (
         edits=(
             Edit(
                 "aioflow.engine.loop",
-                "Engine._circle",
+                "Engine._decide_and_commit",
                 _COMMIT_AND_ACT,
                 """
                 answers = [effect for effect in effects if isinstance(effect, Acknowledge)]
@@ -114,7 +114,7 @@ BUGS = (
         edits=(
             Edit(
                 "aioflow.engine.loop",
-                "Engine._circle",
+                "Engine._decide_and_commit",
                 _COMMIT_AND_ACT,
                 """
                 from aioflow.protocol.effects import AssignTrigger

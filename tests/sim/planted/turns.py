@@ -35,7 +35,7 @@ BUGS = (
             Edit(
                 "aioflow.core.step",
                 "_continue_run",
-                "go_on(run, tx)",
+                "continue_evaluation(run, tx)",
                 """
                 from aioflow.core.runs.progress import resume
 
@@ -73,13 +73,13 @@ BUGS = (
             Edit(
                 "aioflow.core.step",
                 "_continue_run",
-                "go_on(run, tx)",
+                "continue_evaluation(run, tx)",
                 """
                 from aioflow.core.runs.progress import step
 
                 tasks = run.spec.tasks
                 step(run, (p for p in run.graph.order if tasks[p].mapped), tx)
-                go_on(run, tx)
+                continue_evaluation(run, tx)
                 """,
             ),
         ),

@@ -72,13 +72,13 @@ export function Access({ me }: { me: Me | undefined }) {
         </button>
       </Head>
       {made && <Once made={made} done={() => setMade(null)} />}
-      <Rows title="Users" of={users} none="Nobody has a password. Who opens the link of the daemon's banner may do everything.">
+      <Rows title="Users" of={users} none="No users. Anyone who opens the link of the daemon's banner has full access.">
         {(user) => <UserRow key={user.name} user={user} me={me} sessions={sessions.data?.filter((one) => one.name === user.name)} />}
       </Rows>
       <Rows title="Tokens" of={tokens} none="Programs have no token but that of the home.">
         {(token) => <TokenRow key={token.token_id} token={token} />}
       </Rows>
-      <Rows title="Sessions" of={sessions} none="Nobody is signed in.">
+      <Rows title="Sessions" of={sessions} none="There are no sessions.">
         {(session) => <SessionRow key={session.session_id} session={session} isNamed />}
       </Rows>
     </>
@@ -100,7 +100,7 @@ function Rows<T>({ title, of, none, children }: RowsProps<T>) {
   );
 }
 
-/** What a token is, once: nobody can read it again. */
+/** The value of a token, shown once: it cannot be read again. */
 function Once({ made, done }: { made: Made; done: () => void }) {
   async function copy(): Promise<void> {
     try {
@@ -123,7 +123,7 @@ function Once({ made, done }: { made: Made; done: () => void }) {
           Copy
         </button>
         <button type="button" onClick={done}>
-          I have kept it
+          I have saved it
         </button>
       </p>
     </section>
@@ -329,7 +329,7 @@ function deleteUser(user: User): void {
     title: `Delete ${user.name}?`,
     verb: "Delete",
     isGrave: true,
-    body: <p>Their sessions end, and the tokens they have made are revoked. The audit goes on to name them.</p>,
+    body: <p>Their sessions end, and the tokens they have made are revoked. The audit continues to name them.</p>,
     act: async () => {
       await send("DELETE", userPath(user));
       return `${user.name} is deleted`;
@@ -342,7 +342,7 @@ function endSession(session: Session): void {
     title: `End this session of ${session.name}?`,
     verb: "End it",
     isGrave: true,
-    body: <p>Whoever has it is signed out at once, and may sign in again.</p>,
+    body: <p>Its user is signed out at once, and may sign in again.</p>,
     act: async () => {
       await send("DELETE", `/sessions/${session.session_id}`);
       return `A session of ${session.name} has ended`;
@@ -383,7 +383,7 @@ function revoke(token: Token): void {
     title: `Revoke token ${token.name}?`,
     verb: "Revoke",
     isGrave: true,
-    body: <p>Whoever uses it is refused from now on. This cannot be undone; another of the same name may be made.</p>,
+    body: <p>Requests with it are refused from now on. This cannot be undone; another of the same name may be created.</p>,
     act: async () => {
       await send("DELETE", `/tokens/${token.token_id}`);
       return `Token ${token.name} is revoked`;

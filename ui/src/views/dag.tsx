@@ -63,7 +63,7 @@ function Top({ dag }: { dag: DagDetail }) {
       </Head>
       {dag.import_error && (
         <p class="wrong" role="alert">
-          Its file cannot be read as it is now, so the version before goes on: <span class="break">{dag.import_error}</span> <a href="/errors">Import errors</a>
+          Its file cannot be parsed, so its last good version stays in use: <span class="break">{dag.import_error}</span> <a href="/errors">Import errors</a>
         </p>
       )}
       {dag.doc && <p class="doc">{dag.doc}</p>}

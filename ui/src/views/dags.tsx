@@ -148,7 +148,7 @@ function Recent({ runs }: { runs: RecentRun[] }) {
   );
 }
 
-/** The last runs of the DAGs in view, kept as one scrolls. */
+/** The last runs of the DAGs in view, cached while scrolling. */
 function useRecent(ids: string[]): Record<string, RecentRun[]> {
   const [known, setKnown] = useState<Record<string, RecentRun[]>>({});
   const stale = useRef(new Set<string>());

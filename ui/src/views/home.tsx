@@ -82,7 +82,7 @@ function Figures({ now }: { now: Overview }) {
         <Figure name="Live runs" href="/runs?state=running" text={number(now.live_runs)} below={`${number(now.states["running"] ?? 0)} tasks run`} />
         <Figure name="Waiting" href="/triggers" text={number(waiting)} below={kinds || "no slot held"} />
         <Figure name="Queued" href="/pools" text={number(now.states["queued"] ?? 0)} below="for a slot" />
-        <Figure name="Slots in use" href="/nodes" text={slots.slice(0, 1).map(([, slot]) => `${slot.used} of ${slot.all}`).join()} below={slots.slice(1).map(([lane, slot]) => `${lane}: ${slot.used} of ${slot.all}`).join(", ")} />
+        <Figure name="Slots in use" href="/nodes" text={slots.slice(0, 1).map(([, slot]) => `${slot.used} of ${slot.all}`).join()} below={slots.slice(1).map(([executor, slot]) => `${executor}: ${slot.used} of ${slot.all}`).join(", ")} />
         <Figure name="Failed, 24 h" href="/runs?state=failed" isBad={now.failed_24h > 0} text={number(now.failed_24h)} below="runs" />
         <Figure name="Import errors" href="/errors" isBad={now.import_errors > 0} text={number(now.import_errors)} below="files" />
         <Figure name="Fires" href="/triggers" text={number(now.fires_per_second, 1)} below="per second" />

@@ -73,7 +73,7 @@ function One({ node, now }: { node: Node; now: Overview | undefined }) {
           <a href="/triggers">{number(node.triggers)}</a>
         </dd>
         <dt>Slots</dt>
-        <dd>{now ? Object.entries(now.slots).map(([lane, slot]) => <Lane key={lane} name={lane} used={slot.used} all={slot.all} />) : number(node.slots)}</dd>
+        <dd>{now ? Object.entries(now.slots).map(([executor, slot]) => <SlotBar key={executor} name={executor} used={slot.used} all={slot.all} />) : number(node.slots)}</dd>
         {now && (
           <>
             <dt title="How late the daemon's own loop is at most">Loop lag</dt>
@@ -91,10 +91,10 @@ const MEANINGS: Record<string, string> = {
   away: "this daemon cannot see it",
 };
 
-function Lane({ name, used, all }: { name: string; used: number; all: number }) {
+function SlotBar({ name, used, all }: { name: string; used: number; all: number }) {
   const text = `${number(used)} of ${number(all)} for ${name} tasks`;
   return (
-    <div class="lane-of-slots">
+    <div class="slot-bar">
       <span class="bar" role="img" aria-label={text}>
         <i class="b-running" style={{ width: `${(100 * used) / Math.max(1, all)}%` }} />
       </span>
@@ -135,7 +135,7 @@ export function Errors() {
                   <p>
                     <b class="bad">{row.reason.replaceAll("_", " ")}</b>{" "}
                     <span class="soft">
-                      {row.last_good_version ? `its version ${row.last_good_version.slice(0, 12)} goes on until the file is mended` : "it gives no DAG until it is mended"}
+                      {row.last_good_version ? `its version ${row.last_good_version.slice(0, 12)} stays in use until the file is fixed` : "it has no DAGs until it is fixed"}
                     </span>
                   </p>
                   <pre class="code" tabIndex={0}>
@@ -161,7 +161,7 @@ export function Audit() {
       <Shown of={rows}>
         {(data) =>
           data.length === 0 ? (
-            <Empty>Nobody has changed anything yet.</Empty>
+            <Empty>There are no changes yet.</Empty>
           ) : (
             <Panel>
               <ul class="rows">
@@ -169,7 +169,7 @@ export function Audit() {
                   <li key={row.audit_id}>
                     <details>
                       <summary class="row" data-row>
-                        <b class="c-actor cut">{row.actor || "nobody known"}</b>
+                        <b class="c-actor cut">{row.actor || "unknown"}</b>
                         <span class="c-action cut">{row.action}</span>
                         <span class="cut grow soft">{row.target}</span>
                         {row.outcome !== "done" && (

@@ -3,7 +3,7 @@ import { useEffect, useState } from "preact/hooks";
 import { send } from "../api";
 import { reason } from "../dialog";
 
-/** What somebody sees who has no rights here, or none any more; then they are back where they were. */
+/** Shown to users without access, or whose access ended; after login they return to their page. */
 export function Login({ wasIn }: { wasIn: boolean }) {
   const [wrong, setWrong] = useState("");
   const [isBusy, setBusy] = useState(false);

@@ -187,7 +187,7 @@ function RunGraphView({ run, tasks, picked }: Omit<ViewProps, "view" | "isOld">)
 
 function countsOf(tasks: RunGraphTask[] | undefined, listed: Task[] | undefined, shape: Graph | undefined): Record<string, Counts> {
   if (tasks) {
-    // A fan-out whose width nobody knows yet has no children to be counted.
+    // A fan-out whose width is not known yet has no children to be counted.
     const open = new Set(shape?.nodes.filter((node) => node.is_mapped).map((node) => node.task_id));
     return Object.fromEntries(tasks.map((task) => [task.task_id, task.width === null && open.has(task.task_id) ? {} : task.counts]));
   }

@@ -70,7 +70,7 @@ export function Settings({ me }: { me: Me | undefined }) {
             <span />
             <Clock />
           </div>
-          <p class="soft">Both are kept by this browser. Every instant has its UTC in a tooltip.</p>
+          <p class="soft">Both are stored by this browser. Every time has its UTC in a tooltip.</p>
         </Panel>
         {(me?.role ?? "admin") === "admin" && KINDS.map(([kind, title, hint]) => <Values key={kind} kind={kind} title={title} hint={hint} />)}
       </div>

@@ -143,7 +143,7 @@ function Summary({ data }: { data: TriggerSummary }) {
                 <th class="num" title="Waits for the same thing share one watch: so many things are looked at for them">
                   Looked at
                 </th>
-                <th class="num" title="When the first of them is looked at next; what is told by itself is not looked at">
+                <th class="num" title="When the first of them is checked next; triggers that are notified are not polled">
                   Next look
                 </th>
                 <th class="num" title="Events since the daemon began">
