@@ -140,14 +140,14 @@ class MappedTasks:
 
     def __init__(self) -> None:
         self._at: dict[tuple[RunNo, int], TaskNo] = {}
-        self._place: dict[TaskNo, tuple[RunNo, int]] = {}
+        self._key_of: dict[TaskNo, tuple[RunNo, int]] = {}
         self._counts: dict[TaskNo, ChildCount] = {}
         self._firsts: list[tuple[TaskNo, TaskNo]] = []
 
     def expect(self, task_no: TaskNo, run_no: RunNo, position: int) -> None:
         """Register a mapped task that has a waiter, so that ``at`` finds it when it is expanded."""
         self._at[run_no, position] = task_no
-        self._place[task_no] = (run_no, position)
+        self._key_of[task_no] = (run_no, position)
 
     def at(self, run_no: RunNo, position: int) -> TaskNo | None:
         """Return the task at a position of a run; ``None`` if it has no waiters."""
@@ -178,9 +178,9 @@ class MappedTasks:
 
     def forget(self, task_no: TaskNo) -> None:
         """Remove a task that has no waiters any more."""
-        place = self._place.pop(task_no, None)
-        if place is not None:
-            del self._at[place]
+        key = self._key_of.pop(task_no, None)
+        if key is not None:
+            del self._at[key]
         self._uncount(task_no)
 
     def _uncount(self, task_no: TaskNo) -> None:

@@ -40,7 +40,7 @@ _UNRUN = frozenset({TaskState.UPSTREAM_FAILED, TaskState.SKIPPED})
 _ENDED = tuple(state for state in TaskState if not state.is_live)
 
 _Range: TypeAlias = tuple[int, int, int]
-"""Position, first map index and the end, see ``Marking.places``."""
+"""Position, first map index and the end, see ``Marking.ranges``."""
 
 
 # ── rows to load ────────────────────────────────────────────────────────────────────────────
@@ -64,14 +64,14 @@ def is_row_needed(request: Mark | DeleteRun, memory: Memory) -> bool:
 def needed(request: Mark, run: Run) -> Iterable[TaskNo]:
     """Return the tasks whose rows a mark needs to start, or to finish: at most one slice."""
     try:
-        places = _places(request, run)
+        ranges = _ranges(request, run)
     except UnknownTask:
         return []
-    if not _taken_back(run, places, request.state):
+    if not _taken_back(run, ranges, request.state):
         return []
     groups = run.groups
     is_narrow = sum(group.width for group in groups.values()) <= execution.SLICE_TASKS
-    first = (_children(groups[at], _ENDED, begin, end) for at, begin, end in places if end > 0)
+    first = (_children(groups[at], _ENDED, begin, end) for at, begin, end in ranges if end > 0)
     states = _ENDED if is_narrow else _UNRUN
     others = (_children(group, states, 0, group.width) for group in groups.values())
     return {
@@ -114,12 +114,12 @@ def mark(request: Mark, tx: Transaction) -> tuple[int, RunState]:
         raise RequestError(f"run {request.run_id!r} is being ended; mark it after it has ended")
     if run.clearing is not None:
         raise RequestError(f"run {request.run_id!r} is held still while it is being cleared")
-    places = _places(request, run)
-    for position, _, _ in places:
+    ranges = _ranges(request, run)
+    for position, _, _ in ranges:
         _check_markable(run, position)
-    count = sum(_count(run, place, request.state) for place in places)
+    count = sum(_count(run, task_range, request.state) for task_range in ranges)
     if count:
-        chosen = _choose(run, places, request.state, memory.prefetched_tasks)
+        chosen = _choose(run, ranges, request.state, memory.prefetched_tasks)
         execution.hold(run, chosen, tx)
         execution.begin_mark(run, tx)
     return count, run.state
@@ -165,55 +165,57 @@ def _mark_run(request: Mark, tx: Transaction) -> RunState:
     return run.state
 
 
-def _places(request: Mark, run: Run) -> Sequence[_Range]:
+def _ranges(request: Mark, run: Run) -> Sequence[_Range]:
     """Return the tasks that a request names, as ranges.
 
     Raises:
         UnknownTask: If the run has no such task, or the task no such child.
     """
-    places: list[_Range] = []
+    ranges: list[_Range] = []
     for task_id in dict.fromkeys(request.tasks):
         position = named(run, task_id, request.map_index)
         group = run.groups.get(position)
         if group is None:
-            places.append((position, WHOLE, 0))
+            ranges.append((position, WHOLE, 0))
         elif request.map_index >= 0:
-            places.append((position, request.map_index, request.map_index + 1))
+            ranges.append((position, request.map_index, request.map_index + 1))
         else:
-            places.append((position, 0, group.width))
-    return places
+            ranges.append((position, 0, group.width))
+    return ranges
 
 
-def _states(run: Run, place: _Range) -> bytes:
+def _states(run: Run, task_range: _Range) -> bytes:
     """Return the states of a range of tasks. Those in progress are not distinguished further."""
-    position, first, end = place
+    position, first, end = task_range
     return bytes((run.states[position],) if first < 0 else run.groups[position].states[first:end])
 
 
-def _count(run: Run, place: _Range, state: TaskState) -> int:
-    states = _states(run, place)
+def _count(run: Run, task_range: _Range, state: TaskState) -> int:
+    states = _states(run, task_range)
     return len(states) - states.count(state)
 
 
-def _taken_back(run: Run, places: Iterable[_Range], state: TaskState) -> set[int]:
+def _taken_back(run: Run, ranges: Iterable[_Range], state: TaskState) -> set[int]:
     """Return the positions of tasks that have ended in another state."""
     others = [ended for ended in _ENDED if ended is not state]
-    return {place[0] for place in places if any(map(_states(run, place).count, others))}
+    return {
+        task_range[0] for task_range in ranges if any(map(_states(run, task_range).count, others))
+    }
 
 
 # ── consequences ────────────────────────────────────────────────────────────────────────────
 
 
 def _choose(
-    run: Run, places: Sequence[_Range], state: TaskState, rows: Mapping[TaskNo, TaskRow]
+    run: Run, ranges: Sequence[_Range], state: TaskState, rows: Mapping[TaskNo, TaskRow]
 ) -> Clearing:
     """Return the marked tasks, those to reset because of them, and those to check for stopping."""
-    taken_back = _taken_back(run, places, state)
+    taken_back = _taken_back(run, ranges, state)
     ended = None if run.row.ended_at is None else (run.state, run.row.ended_at)
     is_cut_short = ended is not None and run.unfinished > 0
     again, excluded = Chosen(), dict[int, bytes]()
     if taken_back and not is_cut_short:
-        again, excluded = _decided_by(run, taken_back, places, rows)
+        again, excluded = _decided_by(run, taken_back, ranges, rows)
     changed = taken_back | again.positions
     return Clearing(
         run.run_no,
@@ -223,7 +225,7 @@ def _choose(
         excluded=tuple(sorted((at, bits) for at, bits in excluded.items() if at in again.children)),
         mark=Marking(
             state,
-            tuple(places),
+            tuple(ranges),
             changed=() if is_cut_short else tuple(sorted(changed)),
             ended=ended,
             is_cut_short=is_cut_short,
@@ -232,15 +234,15 @@ def _choose(
 
 
 def _decided_by(
-    run: Run, taken_back: set[int], places: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
+    run: Run, taken_back: set[int], ranges: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
 ) -> tuple[Chosen, dict[int, bytes]]:
     """Return tasks that never ran because of these ends, and those expanded from their results.
 
     Also return, by position, the children that a branch has skipped. They stay skipped.
     """
     again = Chosen()
-    unrun, excluded = _unrun(run, taken_back, places, rows)
-    marked = {position for position, _, _ in places}
+    unrun, excluded = _unrun(run, taken_back, ranges, rows)
+    marked = {position for position, _, _ in ranges}
     before = None
     while before != again.reexpanded:  # decisions that followed from those are taken back as well
         before = set(again.reexpanded)
@@ -255,7 +257,7 @@ def _decided_by(
 
 
 def _unrun(
-    run: Run, taken_back: set[int], places: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
+    run: Run, taken_back: set[int], ranges: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
 ) -> tuple[set[int], dict[int, bytes]]:
     """Return tasks that never ran and may run when these ends are taken back.
 
@@ -263,7 +265,7 @@ def _unrun(
     """
     marked, unrun = Chosen(), set[int]()
     marked.whole = set(taken_back)
-    meant = {position: (first, end) for position, first, end in places}
+    meant = {position: (first, end) for position, first, end in ranges}
     excluded: dict[int, bytearray] = {}
     known: Counter[int] = Counter()
     for row in rows.values():
