@@ -11,6 +11,8 @@ import sqlite3
 from pathlib import Path
 from typing import Any, cast
 
+import aiosqlite
+
 from aioflow.crypto import Vault
 from aioflow.store.sqlite.database_file import open_reader, open_writer
 from aioflow.store.sqlite.inline import InlineReader, InlineWriter, another_reader, empty_database
@@ -108,7 +110,7 @@ class Disk:
         """Return a store on the same file, as another node would have it."""
         raw = cast(sqlite3.Connection, self.raw)
         writer = InlineWriter(self._path, raw, follows_crash=True)
-        reader = InlineReader(self._reading)
+        reader = cast(aiosqlite.Connection, InlineReader(self._reading))
         store = SqliteStore(self._path, Vault(self.keys), writer, [reader], another_reader)
         store._epoch = epoch
         return store

@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
+import aiosqlite
 import anyio.lowlevel
 
 from aioflow.crypto import Vault
@@ -107,26 +108,21 @@ class InlineWriter(Writer):
 
 
 class InlineReader:
-    """A connection used in the caller's thread."""
+    """The part of a connection that the store uses."""
 
     def __init__(self, raw: sqlite3.Connection) -> None:
-        self._raw = raw
+        self._conn = raw
 
-    async def run(self, function: Callable[[sqlite3.Connection], T]) -> T:
-        """See ``Connection``."""
+    async def _execute(self, function: Callable[..., T], *arguments: object) -> T:
         await anyio.lowlevel.checkpoint()
-        return function(self._raw)
-
-    def interrupt(self) -> None:
-        """See ``Connection``."""
-        self._raw.interrupt()
+        return function(*arguments)
 
 
 @asynccontextmanager
-async def another_reader(path: Path) -> AsyncIterator[InlineReader]:
+async def another_reader(path: Path) -> AsyncIterator[aiosqlite.Connection]:
     """Open another reading connection."""
     with closing(open_reader(path)) as raw:
-        yield InlineReader(raw)
+        yield cast(aiosqlite.Connection, InlineReader(raw))
 
 
 def _nothing() -> None:
@@ -144,7 +140,7 @@ class InlineStore(SqliteStore):
     def __init__(
         self, path: Path, vault: Vault, writing: sqlite3.Connection, reading: sqlite3.Connection
     ) -> None:
-        reader = InlineReader(reading)
+        reader = cast(aiosqlite.Connection, InlineReader(reading))
         super().__init__(path, vault, InlineWriter(path, writing), [reader], another_reader)
         self.before_commit = self.after_commit = _nothing
 

@@ -25,6 +25,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, TypeVar
 
+import aiosqlite
 import anyio
 
 from aioflow._threads import in_thread
@@ -57,7 +58,6 @@ from aioflow.store.ownership import (
 from aioflow.store.query_protocol import Fetch, Question
 from aioflow.store.reading import Reading
 from aioflow.store.rows import Values
-from aioflow.store.sqlite.connection import Connection, ThreadedConnection, open_threaded
 from aioflow.store.sqlite.database_file import (
     check_reader,
     damaged_file,
@@ -65,7 +65,7 @@ from aioflow.store.sqlite.database_file import (
     quick_check,
     translated_errors,
 )
-from aioflow.store.sqlite.writer import Writer, open_to_write
+from aioflow.store.sqlite.writer import Writer, open_threaded, open_to_write, run_in_its_thread
 
 __all__ = (
     "PagedResult",
@@ -174,11 +174,11 @@ async def open_sqlite(
 
 
 @asynccontextmanager
-async def _reader(path: Path) -> AsyncIterator[ThreadedConnection]:
+async def _reader(path: Path) -> AsyncIterator[aiosqlite.Connection]:
     connection = await open_threaded(partial(open_reader, path), path)
     try:
         with translated_errors(path):
-            await connection.run(partial(check_reader, path))
+            await run_in_its_thread(connection, partial(check_reader, path))
         yield connection
     finally:
         with anyio.CancelScope(shield=True):
@@ -198,10 +198,10 @@ class SqliteStore(Reading):
         path: Path,
         vault: Vault,
         writer: Writer | None,
-        readers: Sequence[Connection],
-        open_another: Callable[[Path], AbstractAsyncContextManager[Connection]] = _reader,
+        readers: Sequence[aiosqlite.Connection],
+        open_another: Callable[[Path], AbstractAsyncContextManager[aiosqlite.Connection]] = _reader,
         *,
-        asked: Sequence[Connection] = (),
+        asked: Sequence[aiosqlite.Connection] = (),
     ) -> None:
         super().__init__(SQLITE, vault)
         self._path = path
@@ -287,21 +287,21 @@ class SqliteStore(Reading):
         async with self._open_another(self._path) as connection:
             try:
                 with self._translated_errors():
-                    return await connection.run(quick_check) or []
+                    return await run_in_its_thread(connection, quick_check) or []
             finally:
-                connection.interrupt()  # the check may have been cancelled
+                await connection.interrupt()  # the check may have been cancelled
 
     async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[Values]]:
         if self._writer is not None:
             self._writer.verify()
         with self._translated_errors():
             if self._seconds is None:
-                return await next(self._readers).run(partial(_fetch_all, questions))
+                return await run_in_its_thread(next(self._readers), partial(_fetch_all, questions))
             answers = partial(_fetch_within, questions, self._seconds)
             async with self._admitted:
                 connection = self._free.pop(0)
                 try:
-                    return await connection.run(answers)
+                    return await run_in_its_thread(connection, answers)
                 finally:
                     self._free.append(connection)
 
@@ -312,11 +312,11 @@ class SqliteStore(Reading):
         # A separate connection: its transaction stays open, and its cache is freed with it.
         async with self._open_another(self._path) as connection:
             with self._translated_errors():
-                answers = await connection.run(partial(_opened_answers, questions))
+                answers = await run_in_its_thread(connection, partial(_opened_answers, questions))
 
             async def fetch(answer: PagedResult, count: int) -> Sequence[Values]:
                 with self._translated_errors():
-                    return await connection.run(lambda _: answer.fetch(count))
+                    return await run_in_its_thread(connection, lambda _: answer.fetch(count))
 
             yield [partial(fetch, answer) for answer in answers]
 

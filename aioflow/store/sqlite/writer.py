@@ -1,5 +1,7 @@
 """The connection that writes a SQLite file, with the file's lock, check and checkpoints.
 
+aiosqlite owns the thread of a connection. Whole functions run in it, not single statements.
+
 Checkpoints do not block the writer. A separate thread copies the log back while the writer
 continues (a PASSIVE checkpoint). Only a little is appended meanwhile. The writer copies that itself
 after its next commit, so that the log is empty for a moment and starts over. The writer has to wait
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
@@ -21,13 +23,13 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
+import aiosqlite
 import anyio
 
 from aioflow._threads import in_thread
 from aioflow.clock import Clock, SystemClock
 from aioflow.errors import StoreUnavailable, SyncFailed
 from aioflow.store import Durability
-from aioflow.store.sqlite.connection import ThreadedConnection, open_threaded
 from aioflow.store.sqlite.database_file import (
     BUSY_MS,
     CHECK_SECONDS,
@@ -56,7 +58,9 @@ __all__ = (
     "WAL_GOAL_BYTES",
     "Checkpointer",
     "Writer",
+    "open_threaded",
     "open_to_write",
+    "run_in_its_thread",
     "transaction",
 )
 
@@ -195,6 +199,8 @@ class Checkpointer:
         return bool(is_busy)
 
 
+_ROWS_AT_ONCE = 64
+
 T = TypeVar("T")
 
 
@@ -273,7 +279,7 @@ class Writer:
         self._synchronous = synchronous
         self._clock = SystemClock()
         self._turn = anyio.Lock()
-        self._connection: ThreadedConnection | None = None
+        self._connection: aiosqlite.Connection | None = None
         self._checkpointer: Checkpointer | None = None
 
     @property
@@ -326,7 +332,9 @@ class Writer:
             assert self._connection is not None  # noqa: S101 - open() raises otherwise
             try:
                 with translated_errors(self._path):
-                    return await self._connection.run(partial(self._guarded, function))
+                    return await run_in_its_thread(
+                        self._connection, partial(self._guarded, function)
+                    )
             except StoreUnavailable as exc:
                 # A disk that failed to write may have lost data that SQLite considers written.
                 if is_input_output_error(exc.__cause__):
@@ -387,6 +395,25 @@ class Writer:
             self._lock.sever()
             copy_again(self._path, keep_open=True)  # in case another program closes it last
             self.last_shutdown.fail(self._sync_failure)
+
+
+async def open_threaded(
+    connector: Callable[[], sqlite3.Connection], path: Path
+) -> aiosqlite.Connection:
+    """Open a connection that has its own thread."""
+    # Opened before aiosqlite gets it: if aiosqlite's connector fails, its thread is leaked.
+    with translated_errors(path):
+        raw = await in_thread(connector)
+        return await aiosqlite.Connection(lambda: raw, _ROWS_AT_ONCE)
+
+
+async def run_in_its_thread(
+    connection: aiosqlite.Connection, function: Callable[[sqlite3.Connection], T]
+) -> T:
+    """Run a function in the thread of the connection and return its result."""
+    # The whole function runs there, not single statements. aiosqlite has no public name for that.
+    execute: Callable[..., Awaitable[T]] = connection._execute  # noqa: SLF001
+    return await execute(function, connection._conn)  # noqa: SLF001
 
 
 @contextmanager
