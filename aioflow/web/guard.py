@@ -26,7 +26,13 @@ from aioflow.errors import AioflowError, DaemonStopping
 from aioflow.model.access import HOME, AuditEntry, Role, told
 from aioflow.telemetry.log import Logger
 from aioflow.web.auth_context import Proxies, RequestContext, set_request_context
-from aioflow.web.limits import ANONYMOUS_BODY_LIMIT, BODY_LIMIT, read_body, refused_content_type
+from aioflow.web.limits import (
+    ANONYMOUS_BODY_LIMIT,
+    BODY_LIMIT,
+    HEAD_BYTES,
+    read_body,
+    refused_content_type,
+)
 from aioflow.web.problems import problem, problem_of
 from aioflow.web.static import is_page
 from aioflow.web.tokens import Token
@@ -201,6 +207,8 @@ class Guard:
             return problem(400, "web.no_such_path", "the address of a request begins with /")
         if len(scope["raw_path"]) + len(scope["query_string"]) > _TARGET_BYTES:
             return problem(414, "web.too_large", f"an address has at most {_TARGET_BYTES} bytes")
+        if _head_bytes(scope) > HEAD_BYTES:  # the server limits only a head that is incomplete
+            return problem(431, "web.too_large", f"a request's head has at most {HEAD_BYTES} bytes")
         if scope["path"] in EXEMPT:
             self._authenticate(headers, context)  # optional: authenticated callers get more details
             return None
@@ -338,6 +346,13 @@ def _forged(scope: Scope, headers: Headers, *, is_login: bool) -> Response | Non
     if is_own:
         return None
     return problem(403, "web.origin", "changes by a session must come from the page itself")
+
+
+def _head_bytes(scope: Scope) -> int:
+    """Return the size of the head of a request, with its empty line."""
+    first = len(f"{scope['method']}  HTTP/1.1\r\n") + len(scope["raw_path"])
+    query = len(scope["query_string"]) + 1 if scope["query_string"] else 0
+    return first + query + sum(len(name) + len(value) + 4 for name, value in scope["headers"]) + 2
 
 
 def _address(scope: Scope) -> str:

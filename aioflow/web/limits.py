@@ -1,6 +1,6 @@
 """Limits of the web server: connections, request heads and bodies, and memory of responses.
 
-Connections are limited in total and per address, and the head of a request in time and size.
+Connections are limited in total and per address, and the head of a request in time.
 Bodies are read whole before routing, with limits of size, nesting depth and time.
 
 The memory of responses is bounded in total and per caller. A large response waits for its share of
@@ -14,14 +14,14 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, ClassVar, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar, TypeAlias, cast
 
 import anyio
+import h11
 from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aioflow.web.problems import problem
 
@@ -38,10 +38,9 @@ __all__ = (
     "PIECE_BYTES",
     "BudgetShare",
     "BudgetedResponse",
+    "Connections",
     "ResponseBudget",
     "is_json_too_deep",
-    "limited_protocol",
-    "pending_paths",
     "read_body",
     "refused_content_type",
 )
@@ -52,193 +51,202 @@ HEAD_BYTES = 16 * 1024
 HEAD_SECONDS = 10.0
 """Maximum time from a connection's start or reuse until the head of its request is complete."""
 
-_LINGER_SECONDS = 5.0
-"""How long a client whose request was rejected may still send, and read the response."""
-
 MAX_CONNECTIONS = 1_000
 MAX_CONNECTIONS_PER_ADDRESS = 200
 
-_END_OF_HEAD = re.compile(rb"\n\r?\n")
+_Client: TypeAlias = tuple[str, int] | None
 
 _TOO_MANY_CONNECTIONS = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nretry-after: 5\r\n"
     b"connection: close\r\n\r\n"
 )
 
-_BAD_HEAD = (
-    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n"
-    b"content-length: %d\r\nconnection: close\r\n\r\n%b"
-)
 
-_log = logging.getLogger("uvicorn.error.connections")
-_log.setLevel(logging.ERROR)  # clients that send no valid HTTP would fill the log
-_log.addFilter(lambda record: not _is_cut_short(record))  # the server itself logs those
-
-
-def _is_cut_short(record: logging.LogRecord) -> bool:
+def _is_logged(record: logging.LogRecord) -> bool:
+    """Drop what clients cause by sending invalid HTTP, and requests that the server cancelled."""
     kind = record.exc_info[0] if record.exc_info else None
-    return kind is not None and issubclass(kind, asyncio.CancelledError)
+    is_cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
+    return record.levelno >= logging.ERROR and not is_cancelled
 
 
-class _ConnectionLimits:
-    """The limits of one server, and its open connections by address."""
-
-    def __init__(
-        self,
-        in_all: int,
-        from_one: int,
-        head_seconds: float,
-        is_exempt: Callable[[str], bool],
-    ) -> None:
-        self.head_seconds = head_seconds
-        self._is_exempt = is_exempt
-        self._in_all = in_all
-        self._from_one = from_one
-        self._open: Counter[str] = Counter()
-
-    def acquire(self, address: str) -> bool:
-        """Count a connection and return whether it is within the limits.
-
-        Without an address, only the total is limited.
-        """
-        self._open[address] += 1
-        is_many = self._open[address] > self._from_one
-        if is_many and (not address or self._is_exempt(address)):
-            is_many = False
-        return not is_many and self._open.total() <= self._in_all
-
-    def release(self, address: str) -> None:
-        """Uncount a connection."""
-        self._open[address] -= 1
-        if not self._open[address]:
-            del self._open[address]
+logging.getLogger("uvicorn.error").addFilter(_is_logged)
 
 
-class _Connection(H11Protocol):
-    limits: ClassVar[_ConnectionLimits]
+class Connections:
+    """The open connections of one server, their limits, and the requests in progress.
 
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self._from: str | None = None
-        self._patience: asyncio.TimerHandle | None = None
-        self._is_refused = False
-        self.logger = _log
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Called by the event loop."""
-        super().connection_made(transport)
-        self._from = self.client[0] if self.client else ""
-        if self.limits.acquire(self._from):
-            self._wait_for_head()
-        else:
-            transport.write(_TOO_MANY_CONNECTIONS)
-            transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the event loop."""
-        if self._from is not None:
-            self.limits.release(self._from)
-            self._from = None
-        self._stop_waiting()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Called by the event loop."""
-        if self._is_refused or self.transport.is_closing():
-            return
-        before = cast(object, self.cycle)
-        super().data_received(data)
-        if self._is_refused:
-            return
-        if cast(object, self.cycle) is not before:
-            self._stop_waiting()  # the head is complete
-        elif before is None or self.cycle.response_complete:
-            self._wait_for_head()
-
-    def handle_events(self) -> None:
-        """Called for each piece of data, and when a response has been sent.
-
-        The parser itself limits a head only as long as its end has not arrived.
-        """
-        cycle = cast("RequestResponseCycle | None", self.cycle)
-        if (cycle is None or cycle.response_complete) and self._has_long_head():
-            self.send_400_response("The head of the request is too long.")
-        else:
-            super().handle_events()
-
-    def send_400_response(self, msg: str) -> None:
-        """Respond 400, and close after the client has closed: RFC 9112, 9.6.
-
-        Closing while data from the client is unread resets the connection, and the client may lose
-        the response.
-        """
-        cycle = cast("RequestResponseCycle | None", self.cycle)
-        if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True
-            cycle.message_event.set()
-            if cycle.response_started:
-                self.transport.close()
-                return
-        self.transport.write(_BAD_HEAD % (len(msg), msg.encode("ascii")))
-        self._is_refused = True
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-        self.flow.resume_reading()
-        self._stop_waiting()
-        self._patience = self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
-
-    def shutdown(self) -> None:
-        """Called when the server stops."""
-        if self._is_refused:
-            self.transport.close()
-        else:
-            super().shutdown()
-
-    def _has_long_head(self) -> bool:
-        data, _ = self.conn.trailing_data
-        return len(data) > HEAD_BYTES and _END_OF_HEAD.search(data, 0, HEAD_BYTES) is None
-
-    @property
-    def path(self) -> str | None:
-        """The path of the request in progress; ``None`` if there is none."""
-        cycle = cast("RequestResponseCycle | None", self.cycle)
-        is_over = cycle is None or cycle.response_complete or self._is_refused
-        return None if cycle is None or is_over else str(cycle.scope["path"])
-
-    def _wait_for_head(self) -> None:
-        if self._patience is None and not self.transport.is_closing():
-            seconds = self.limits.head_seconds
-            self._patience = self.loop.call_later(seconds, self.transport.abort)
-
-    def _stop_waiting(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
-
-
-def pending_paths(connections: Iterable[object]) -> set[str]:
-    """Return the paths of unanswered requests on these connections."""
-    paths = {one.path for one in connections if isinstance(one, _Connection)}
-    return {path for path in paths if path is not None}
-
-
-def limited_protocol(
-    *,
-    in_all: int = MAX_CONNECTIONS,
-    from_one: int = MAX_CONNECTIONS_PER_ADDRESS,
-    head_seconds: float = HEAD_SECONDS,
-    is_exempt: Callable[[str], bool] = lambda address: False,
-) -> type[asyncio.Protocol]:
-    """Return a protocol class for one server, with limits of its own.
+    It is the outermost application of the server, and wraps the server's protocol. The head of a
+    request is complete when the server calls the application, so nothing here parses HTTP.
 
     Args:
+        app: The application.
         in_all: Maximum number of connections.
         from_one: The same per address; a Unix socket has none.
         head_seconds: See ``HEAD_SECONDS``.
         is_exempt: Returns whether an address, that of a proxy, is exempt from ``from_one``.
+
+    Attributes:
+        requests: The path of each request in progress, by the task that handles it.
     """
-    limits = _ConnectionLimits(in_all, from_one, head_seconds, is_exempt)
-    return type("Connection", (_Connection,), {"limits": limits})
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        in_all: int = MAX_CONNECTIONS,
+        from_one: int = MAX_CONNECTIONS_PER_ADDRESS,
+        head_seconds: float = HEAD_SECONDS,
+        is_exempt: Callable[[str], bool] = lambda address: False,
+    ) -> None:
+        self.head_seconds = head_seconds
+        self.requests: dict[asyncio.Task[Any], str] = {}
+        self._app = app
+        self._is_exempt = is_exempt
+        self._in_all = in_all
+        self._from_one = from_one
+        self._open: Counter[str] = Counter()
+        self._accepted: set[_Connection] = set()
+        self._by_client: dict[_Client, _Connection] = {}
+
+    def protocol(self, http: Callable[..., asyncio.Protocol]) -> type[asyncio.Protocol]:
+        """Return the server's HTTP protocol with these limits."""
+        return type("Connection", (_Connection,), {"connections": self, "http": staticmethod(http)})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Called by the server when the head of a request is complete."""
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a server calls an application in a task")
+        connection = self._by_client.get(scope.get("client"))
+        self.requests[task] = scope["path"]
+        if connection is not None:
+            connection.begin_request()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            del self.requests[task]
+            if connection is not None:
+                connection.end_request()
+
+    def accept(self, connection: _Connection) -> bool:
+        """Count a connection and return whether it is within the limits.
+
+        Without an address, only the total is limited.
+        """
+        address = connection.address
+        self._open[address] += 1
+        is_many = self._open[address] > self._from_one
+        if is_many and (not address or self._is_exempt(address)):
+            is_many = False
+        if is_many or self._open.total() > self._in_all:
+            return False
+        self._accepted.add(connection)
+        if connection.client is not None:
+            self._by_client[connection.client] = connection
+        return True
+
+    def release(self, connection: _Connection) -> None:
+        """Uncount a closed connection."""
+        self._open[connection.address] -= 1
+        if not self._open[connection.address]:
+            del self._open[connection.address]
+        if connection in self._accepted:
+            self._accepted.discard(connection)
+            self._by_client.pop(connection.client, None)
+
+    def abort(self) -> None:
+        """Close all connections at once."""
+        for connection in tuple(self._accepted):
+            connection.abort()
+
+
+class _Connection(asyncio.Protocol):
+    """Passes on what the event loop calls, within the limits.
+
+    Connections without a client address, those of the home's Unix socket, have no time limit.
+    """
+
+    connections: ClassVar[Connections]
+    http: ClassVar[Callable[..., asyncio.Protocol]]
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        self._http = self.http(*args, **more)
+        self.client: _Client = None
+        self._is_accepted = False
+        self._requests = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the event loop."""
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.client = str(peer[0]), int(peer[1])
+        self._is_accepted = self.connections.accept(self)
+        if not self._is_accepted:
+            self._transport.write(_TOO_MANY_CONNECTIONS)
+            self._transport.close()
+            return
+        self._wait_for_head()
+        self._http.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the event loop."""
+        self.connections.release(self)
+        self._stop_waiting()
+        if self._is_accepted:
+            self._http.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the event loop."""
+        if self._transport.is_closing():
+            return
+        if not self._requests:
+            self._wait_for_head()
+        try:
+            self._http.data_received(data)
+        except h11.LocalProtocolError:  # an invalid body whose request has a response already
+            self._transport.abort()
+
+    def eof_received(self) -> bool | None:
+        """Called by the event loop."""
+        return self._http.eof_received()
+
+    def pause_writing(self) -> None:
+        """Called by the event loop."""
+        self._http.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Called by the event loop."""
+        self._http.resume_writing()
+
+    def begin_request(self) -> None:
+        """Stop the time limit: the head of a request is complete."""
+        self._requests += 1
+        self._stop_waiting()
+
+    def end_request(self) -> None:
+        """Apply the time limit from the next data on."""
+        self._requests -= 1
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._transport.abort()
+
+    @property
+    def address(self) -> str:
+        """The client's address; empty over a Unix socket."""
+        return "" if self.client is None else self.client[0]
+
+    def _wait_for_head(self) -> None:
+        if self._timer is None and self.client is not None:
+            seconds = self.connections.head_seconds
+            self._timer = asyncio.get_running_loop().call_later(seconds, self.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 BODY_LIMIT = 1024 * 1024

@@ -39,7 +39,7 @@ from aioflow.telemetry.log import Logger
 from aioflow.web.app import create_app
 from aioflow.web.auth_context import Proxies
 from aioflow.web.guard import Trusted
-from aioflow.web.limits import HEAD_BYTES, limited_protocol, pending_paths
+from aioflow.web.limits import HEAD_BYTES, Connections
 from aioflow.web.tokens import Token
 
 __all__ = (
@@ -183,7 +183,22 @@ _WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104
 class _Server(uvicorn.Server):
     """Installs no signal handlers, signals when it listens, and cancels requests at the end."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, app: ASGIApp, proxies: Proxies) -> None:
+        self._connections = Connections(app, is_exempt=proxies.is_trusted)
+        config = uvicorn.Config(
+            self._connections,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            http="h11",
+            h11_max_incomplete_event_size=HEAD_BYTES,
+            ws="none",
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        )
+        config.load()
+        config.http_protocol_class = self._connections.protocol(config.http_protocol_class)
         super().__init__(config)
         self.up = anyio.Event()
 
@@ -203,20 +218,18 @@ class _Server(uvicorn.Server):
             await self._cut_short()
 
     async def _cut_short(self) -> None:
-        state = self.server_state
-        tasks, connections = set(state.tasks), list(state.connections)
-        if tasks:
+        requests = dict(self._connections.requests)
+        if requests:
             _log.warning(
                 "requests cut short, the daemon stops",
-                count=len(tasks),
-                paths=sorted(pending_paths(connections))[:_PATHS_TOLD],
+                count=len(requests),
+                paths=sorted(set(requests.values()))[:_PATHS_TOLD],
                 seconds=_GRACE_SECONDS,
             )
-            for task in tasks:
+            for task in requests:
                 task.cancel()
-            await asyncio.wait(tasks, timeout=_LAST_SECONDS)
-        for connection in connections:
-            connection.transport.abort()
+            await asyncio.wait(requests, timeout=_LAST_SECONDS)
+        self._connections.abort()
 
     async def run_on(self, listening: socket.socket) -> None:
         """Serve until ``should_exit`` is set. Shielded: a cancel would leave the port open."""
@@ -268,7 +281,7 @@ async def serve(
     with ExitStack() as listening:
         address = listening.enter_context(listen_on_address(settings.host, settings.port))
         home = listening.enter_context(listen_on_home(settings.home))
-        servers = ((_server(app, proxies), address), (_server(Trusted(app), proxies), home))
+        servers = ((_Server(app, proxies), address), (_Server(Trusted(app), proxies), home))
         async with _noting(api.access, stop), anyio.create_task_group() as group:
             try:
                 for server, sock in servers:
@@ -299,23 +312,6 @@ async def _noting(access: Access, stop: anyio.Event) -> AsyncIterator[None]:
                 if patience.cancelled_caught:
                     _log.warning("the audit lacks what was refused last, the engine is gone")
             group.cancel_scope.cancel()
-
-
-def _server(app: ASGIApp, proxies: Proxies) -> _Server:
-    return _Server(
-        uvicorn.Config(
-            app,
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            http=limited_protocol(is_exempt=proxies.is_trusted),
-            h11_max_incomplete_event_size=HEAD_BYTES,
-            ws="none",
-            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        )
-    )
 
 
 def _url(settings: Settings, address: socket.socket, token: Token) -> str:

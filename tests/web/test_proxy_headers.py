@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 from starlette.datastructures import Headers
 
@@ -10,7 +13,7 @@ from aioflow.model.access import HOME, Actor, Role
 from aioflow.settings import Settings
 from aioflow.web.app import create_app
 from aioflow.web.auth_context import Proxies
-from aioflow.web.limits import _ConnectionLimits
+from aioflow.web.limits import Connections
 from aioflow.web.tokens import Token
 from tests.web.node import ask, node
 
@@ -91,10 +94,18 @@ async def test_logins_through_a_proxy_count_by_address_and_get_a_secure_cookie(t
 
 
 def test_a_proxy_may_have_as_many_connections_as_there_are():
-    limits = _ConnectionLimits(10, 2, 1.0, PROXIES.is_trusted)
+    async def unused(scope, receive, send):
+        raise AssertionError
 
-    assert [limits.acquire("10.0.0.5") for _ in range(11)] == [True] * 10 + [False]
-    assert not limits.acquire("1.2.3.4")
+    limits = Connections(unused, in_all=10, from_one=2, is_exempt=PROXIES.is_trusted)
+
+    def accepts(address):
+        connection: Any = limits.protocol(asyncio.Protocol)()
+        connection.client = address, 5
+        return limits.accept(connection)
+
+    assert [accepts("10.0.0.5") for _ in range(11)] == [True] * 10 + [False]
+    assert not accepts("1.2.3.4")
 
 
 def test_a_setting_names_addresses_and_networks_and_never_everybody(tmp_path, monkeypatch):
