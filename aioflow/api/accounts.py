@@ -180,7 +180,7 @@ class Access:
                 if lines:
                     await self._send(Note(lines=tuple(lines)), None, math.inf)
             except AioflowError as exc:
-                self._refusals.lose(lines)
+                self._refusals.lose(lines, self._seconds)
                 _log.warning("the audit lacks what was refused lately", error=str(exc))
 
     def _pop_uses(self) -> tuple[tuple[int, int], ...]:

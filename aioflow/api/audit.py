@@ -1,11 +1,10 @@
 """Audit: entries as JSON, verification of the hash chain, and entries of denied requests.
 
 Requests that are denied before they reach the engine are written at a limited rate. The first
-denial of a kind is written at once. Repetitions, with the same caller, address and reason, are
-counted and summarized in one entry: after one minute, then after two more, up to once an hour while
-they continue. There may be a hundred new kinds at once, then one per second; of the others only the
-count is written. Unknown callers have a budget of their own, so that they cannot hide denials of
-known ones.
+denial of a kind, with the same caller, address and reason, is written at once. The others of the
+same ten minutes are counted, and summarized in one entry at their end. A hundred kinds are written
+in that time; of the others only the count is. Unknown callers have a hundred of their own, so that
+they cannot hide denials of known ones.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from aioflow.store import Store
 
 __all__ = (
     "DENIAL_KINDS",
-    "UNWRITTEN_DENIALS",
+    "DENIAL_SECONDS",
     "AuditView",
     "DeniedRequests",
     "audit_faults",
@@ -91,48 +90,41 @@ async def audit_faults(store: Store) -> list[str]:
             return faults + check_head(head, numbers, digest)
 
 
-DENIAL_KINDS = 1_000
-"""Kinds that are tracked at once."""
+DENIAL_KINDS = 100
+"""Kinds of known callers, and of unknown ones, that are written in one period."""
 
-UNWRITTEN_DENIALS = 1_000
-"""Entries that wait to be written while the database is away."""
+DENIAL_SECONDS = 600.0
+"""Length of a period."""
 
-_DENIAL_BURST = 100.0
-_DENIALS_PER_SECOND = 1.0
-_FIRST_SUMMARY_SECONDS, _LONGEST_SUMMARY_SECONDS = 60.0, 3_600.0
 _READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
 
 class _DenialKind(msgspec.Struct):
-    """Repeated denials of one kind.
-
-    Attributes:
-        last: The latest entry.
-        count: Denials since the last written entry.
-        due: When the next summary is due, in monotonic seconds.
-    """
+    """Denials of one kind in this period; ``count`` is without the first one."""
 
     last: AuditEntry
-    due: float
-    seconds: float = _FIRST_SUMMARY_SECONDS
     count: int = 0
 
 
-class _DenialBudget:
-    """Rate limit for new kinds; denials beyond it are counted."""
+class _Denials:
+    """The denials of this period, of known or of unknown callers."""
 
     def __init__(self) -> None:
-        self.missed = 0
-        self._left = _DENIAL_BURST
-        self._at = 0.0
+        self.kinds: dict[tuple[str | None, ...], _DenialKind] = {}
+        self.left_out = 0
 
-    def take(self, now: float) -> bool:
-        """Return whether another entry may be written, at monotonic seconds."""
-        self._left = min(_DENIAL_BURST, self._left + (now - self._at) * _DENIALS_PER_SECOND)
-        self._at = now
-        if self._left < 1:
+    def add(self, line: AuditEntry) -> bool:
+        """Count a denial. Return whether it is to be written by itself."""
+        key = _denial_key(line)
+        kind = self.kinds.get(key)
+        if kind is not None:
+            kind.last = line
+            kind.count += 1
             return False
-        self._left -= 1
+        if len(self.kinds) >= DENIAL_KINDS:
+            self.left_out += 1
+            return False
+        self.kinds[key] = _DenialKind(line)
         return True
 
 
@@ -141,18 +133,13 @@ class DeniedRequests:
 
     def __init__(self) -> None:
         self._lines: list[AuditEntry] = []
-        self._kinds: dict[tuple[str | None, ...], _DenialKind] = {}
-        self._budgets = {False: _DenialBudget(), True: _DenialBudget()}
-        self._told_at: float | None = None
+        self._denials = {is_known: _Denials() for is_known in (False, True)}
+        self._began: float | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is left to write, now or later."""
-        return not (self._lines or self._kinds or self._missed)
-
-    @property
-    def _missed(self) -> int:
-        return sum(budget.missed for budget in self._budgets.values())
+        return self._began is None
 
     def add(self, line: AuditEntry, now: float) -> None:
         """Queue an entry, or count it.
@@ -160,19 +147,10 @@ class DeniedRequests:
         Args:
             now: Monotonic seconds.
         """
-        key = _denial_key(line)
-        kind = self._kinds.get(key)
-        if kind is not None:
-            kind.last = line
-            kind.count += 1
-            return
-        budget = self._budgets[bool(line.actor)]
-        has_room = len(self._kinds) < DENIAL_KINDS and len(self._lines) < UNWRITTEN_DENIALS
-        if not (has_room and budget.take(now)):
-            budget.missed += 1
-            return
-        self._lines.append(line)
-        self._kinds[key] = _DenialKind(line, now + _FIRST_SUMMARY_SECONDS)
+        if self._began is None:
+            self._began = now
+        if self._denials[bool(line.actor)].add(line):
+            self._lines.append(line)
 
     def take(self, now: float, *, is_last: bool = False) -> list[AuditEntry]:
         """Remove and return the entries that are due.
@@ -181,38 +159,24 @@ class DeniedRequests:
             is_last: Whether the daemon stops; then all entries are returned.
         """
         lines, self._lines = self._lines, []
-        for key, kind in list(self._kinds.items()):
-            if not (is_last or kind.due <= now):
-                continue
-            if not kind.count:
-                del self._kinds[key]
-                continue
-            lines.append(_summary_entry(kind, kind.seconds - max(0.0, kind.due - now)))
-            kind.count = 0
-            kind.seconds = min(2 * kind.seconds, _LONGEST_SUMMARY_SECONDS)
-            kind.due = now + kind.seconds
-        return lines + self._left_out(now, is_last=is_last)
+        if self._began is None:
+            return lines
+        seconds = now - self._began
+        if seconds < DENIAL_SECONDS and not is_last:
+            return lines
+        for is_known, denials in self._denials.items():
+            lines += [_summary_entry(k, seconds) for k in denials.kinds.values() if k.count]
+            if denials.left_out:
+                lines.append(_left_out_entry(denials.left_out, is_known=is_known))
+            self._denials[is_known] = _Denials()
+        self._began = None
+        return lines
 
-    def lose(self, lines: Iterable[AuditEntry]) -> None:
+    def lose(self, lines: Iterable[AuditEntry], now: float) -> None:
         """Count entries that could not be written."""
         for line in lines:
-            self._budgets[bool(line.actor)].missed += 1
-
-    def _left_out(self, now: float, *, is_last: bool) -> list[AuditEntry]:
-        """Return entries with the number of denials that were left out, at most once a minute."""
-        if not self._missed:
-            self._told_at = None
-            return []
-        if self._told_at is None:
-            self._told_at = now
-        if now - self._told_at < _FIRST_SUMMARY_SECONDS and not is_last:
-            return []
-        lines = []
-        for is_known, budget in self._budgets.items():
-            if budget.missed:
-                lines.append(_left_out_entry(budget.missed, is_known=is_known))
-                budget.missed = 0
-        return lines
+            self._denials[bool(line.actor)].left_out += 1
+            self._began = now if self._began is None else self._began
 
 
 def _denial_key(line: AuditEntry) -> tuple[str | None, ...]:
