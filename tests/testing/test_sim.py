@@ -142,7 +142,7 @@ async def test_every_clock_of_user_code_goes_along(sim: Sim):
     assert date.today() == BEGINS_AT.date()  # noqa: DTZ011
 
 
-SAVED = {"time": time.time, "time_ns": time.time_ns, "gmtime": time.gmtime}
+SAVED: dict[str, Any] = {"time": time.time, "time_ns": time.time_ns, "gmtime": time.gmtime}
 """Functions that something has kept since before the simulation began."""
 
 
@@ -163,7 +163,7 @@ def test_without_its_library_the_import_names_the_extra():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
 
     assert done.returncode == 1
-    assert "needs time-machine: pip install 'aioflow-engine[testing]'" in done.stderr
+    assert "need time-machine: pip install 'aioflow-engine[testing]'" in done.stderr
 
 
 async def test_the_local_time_zone_stays(monkeypatch):
