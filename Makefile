@@ -105,7 +105,7 @@ clean:
 
 .venv/.all: pyproject.toml constraints.txt | .venv/.pip
 	@echo "Installing aioflow with everything its tests need into .venv ..."
-	$(PIP) --editable '.[postgres,http,objects,plot]' --group dev --constraint constraints.txt
+	$(PIP) --editable '.[postgres,http,objects,plot,testing]' --group dev --constraint constraints.txt
 	@touch .venv/.run $@
 
 # Dependency groups are newer than the pip that Python 3.11 brings.

@@ -4,9 +4,10 @@ When nothing is ready, the loop's time jumps to the next timer. Threads need rea
 virtual time passes while one works for this loop. Before time passes, sockets get a moment of real
 time to become ready.
 
-The wall clock is ``datetime.now``, ``time.time``, ``sleep``. ``datetime`` is a C type: its methods
-are replaced in its own dictionary, so every name it was imported by shows the same time. Functions
-imported from ``time`` by name keep real time, except in modules passed to ``virtual_time_in``.
+The wall clock is that of ``time_machine``, which replaces the C functions behind ``datetime`` and
+``time``: every name that they were imported by shows the same time. It leaves ``time.sleep`` alone,
+which is replaced here. A ``sleep`` that was imported by name keeps real time, except in modules
+passed to ``virtual_time_in``.
 
 A test may wait in real time for a line of user code that never ends, or for descriptors that get a
 moment of real time at each step. Both look alike from outside: nothing happens. ``Standstill``
@@ -16,8 +17,6 @@ reports which it is.
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import gc
 import os
 import selectors
 import socket
@@ -29,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, wait
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, TextIO, TypeAlias, TypeVar
@@ -39,6 +38,12 @@ import anyio
 from anyio._backends._asyncio import AsyncIOBackend
 
 from aioflow.model.timestamps import Timestamp
+
+try:
+    import time_machine
+except ModuleNotFoundError as exc:
+    _HINT = "pip install 'aioflow-engine[testing]'"
+    raise ModuleNotFoundError(f"simulations need time-machine: {_HINT}", name=exc.name) from exc
 
 __all__ = (
     "HostScope",
@@ -164,7 +169,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def skip(self, seconds: float) -> None:
         """Let time pass without running anything, as when user code blocks the loop."""
-        self._virtual += max(0.0, seconds)
+        self._advance(max(0.0, seconds))
 
     async def stillness(self) -> None:
         """Return when nothing more happens at the present virtual time."""
@@ -188,8 +193,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         elif timeout is None:
             raise Stalled
         else:
-            self._virtual += timeout
+            self._advance(timeout)
         return []
+
+    def _advance(self, seconds: float) -> None:
+        self._virtual += seconds
+        _show_wall_time()
 
     # ── hosts ───────────────────────────────────────────────────────────────────────────
 
@@ -342,7 +351,7 @@ def threads_are_counted() -> Iterator[None]:
 
 
 _SECOND = 1_000_000
-_REAL = {name: getattr(time, name) for name in ("time", "time_ns", "sleep", "localtime", "gmtime")}
+_real_sleep = time.sleep
 _clocks: list[VirtualClock] = []
 """The active clocks; the last one counts."""
 
@@ -367,103 +376,75 @@ class VirtualClock:
         await anyio.sleep(seconds)
 
 
+class _WallClock:
+    """The clock of the process while it is replaced, by whole microseconds."""
+
+    def __init__(self, moment: Timestamp) -> None:
+        # A number has no time zone, so that of the process stays.
+        self._travel = time_machine.travel(moment // _SECOND, tick=False)
+        self._traveller = self._travel.start()
+        self._shown = moment // _SECOND * _SECOND
+        self.show(moment)
+
+    def show(self, moment: Timestamp) -> None:
+        """Set the clock."""
+        self._traveller.shift(timedelta(microseconds=moment - self._shown))
+        self._shown = moment
+
+    def restore(self) -> None:
+        """Return to real time."""
+        self._travel.stop()
+
+
+_replaced: _WallClock | None = None
+
+
+def _show_wall_time() -> None:
+    if _replaced is not None:
+        _replaced.show(_clocks[-1].now())
+
+
 @contextmanager
 def wall_clock(clock: VirtualClock) -> Iterator[None]:
     """Replace the clock of this process. If several are active, the last one counts."""
-    if not _clocks:
-        _install_clock()
+    global _replaced  # noqa: PLW0603 - what it replaces is of the whole process, too
     _clocks.append(clock)
+    if _replaced is None:
+        _replaced = _WallClock(clock.now())
+        vars(time)["sleep"] = _sleep
+    _show_wall_time()
     try:
         yield
     finally:
         _clocks.remove(clock)
-        if not _clocks:
-            _restore_clock()
+        if _clocks:
+            _show_wall_time()
+        else:
+            vars(time)["sleep"] = _real_sleep
+            _replaced.restore()
+            _replaced = None
 
 
 @contextmanager
 def virtual_time_in(modules: Iterable[ModuleType]) -> Iterator[None]:
-    """Replace functions of ``time`` that these modules have imported by name, too."""
+    """Replace ``sleep`` in modules that have imported it by name, too."""
     changed = []
     try:
         for module in modules:
             for name, value in list(vars(module).items()):
-                for real, function in _REAL.items():
-                    if value is function:
-                        changed.append((module, name, value))
-                        setattr(module, name, _VIRTUAL[real])
+                if value is _real_sleep:
+                    changed.append((module, name))
+                    setattr(module, name, _sleep)
         yield
     finally:
-        for module, name, value in changed:
-            setattr(module, name, value)
-
-
-def _time_ns() -> int:
-    return _clocks[-1].now() * 1_000
-
-
-def _time() -> float:
-    return _clocks[-1].now() / _SECOND
-
-
-def _localtime(seconds: float | None = None) -> time.struct_time:
-    shown: time.struct_time = _REAL["localtime"](_time() if seconds is None else seconds)
-    return shown
-
-
-def _gmtime(seconds: float | None = None) -> time.struct_time:
-    shown: time.struct_time = _REAL["gmtime"](_time() if seconds is None else seconds)
-    return shown
+        for module, name in changed:
+            setattr(module, name, _real_sleep)
 
 
 def _sleep(seconds: float) -> None:
     """Sleep on virtual time in threads that work for a virtual loop, else in real time."""
-    nap = nap_here() or _REAL["sleep"]
+    nap = nap_here() or _real_sleep
     nap(seconds)
-
-
-_VIRTUAL: dict[str, Callable[..., Any]] = {
-    "time": _time,
-    "time_ns": _time_ns,
-    "sleep": _sleep,
-    "localtime": _localtime,
-    "gmtime": _gmtime,
-}
-
-
-def _now(cls: type[datetime], tz: tzinfo | None = None) -> datetime:
-    seconds, microseconds = divmod(_clocks[-1].now(), _SECOND)
-    return cls.fromtimestamp(seconds, tz).replace(microsecond=microseconds)
-
-
-def _utcnow(cls: type[datetime]) -> datetime:
-    return _now(cls, UTC).replace(tzinfo=None)
-
-
-_real_methods: dict[str, Any] = {}
-
-
-def _install_clock() -> None:
-    vars(time).update(_VIRTUAL)
-    inside = _class_dictionary(datetime)
-    _real_methods.update({name: inside[name] for name in ("now", "utcnow")})
-    _set_methods({"now": classmethod(_now), "utcnow": classmethod(_utcnow)})
-
-
-def _restore_clock() -> None:
-    vars(time).update(_REAL)
-    _set_methods(_real_methods)
-
-
-def _set_methods(methods: dict[str, Any]) -> None:
-    _class_dictionary(datetime).update(methods)
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(datetime))
-
-
-def _class_dictionary(cls: type) -> dict[str, Any]:
-    """Return the dictionary of a class, which Python exposes only through a read-only proxy."""
-    found: dict[str, Any] = gc.get_referents(vars(cls))[0]
-    return found
 
 
 REPORT_AFTER_SECONDS = 10.0

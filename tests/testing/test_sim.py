@@ -142,6 +142,42 @@ async def test_every_clock_of_user_code_goes_along(sim: Sim):
     assert date.today() == BEGINS_AT.date()  # noqa: DTZ011
 
 
+SAVED: dict[str, Any] = {"time": time.time, "time_ns": time.time_ns, "gmtime": time.gmtime}
+"""Functions that something has kept since before the simulation began."""
+
+
+async def test_functions_that_were_kept_go_along_to_the_microsecond(sim: Sim):
+    await sim.advance("1h")
+    await sim.advance(0.000_001)
+
+    microseconds = (sim.now - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
+    assert SAVED["time_ns"]() == microseconds * 1_000
+    assert microseconds % 10 == 1
+    assert datetime.fromtimestamp(SAVED["time"](), UTC) == datetime.now(UTC) == sim.now
+    assert SAVED["gmtime"]()[:6] == (BEGINS_AT + HOUR).timetuple()[:6]
+
+
+def test_without_its_library_the_import_names_the_extra():
+    program = "import sys; sys.modules['time_machine'] = None; import aioflow.testing"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert done.returncode == 1
+    assert "need time-machine: pip install 'aioflow-engine[testing]'" in done.stderr
+
+
+async def test_the_local_time_zone_stays(monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        with Sim() as sim:
+            assert datetime.now().astimezone().utcoffset() == 9 * HOUR
+            assert datetime.now() == sim.now.replace(tzinfo=None) + 9 * HOUR  # noqa: DTZ005
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 async def test_bodies_that_sleep_do_so_side_by_side_and_in_one_order(sim: Sim):
     woken: list[int] = []
 
