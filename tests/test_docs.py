@@ -501,3 +501,39 @@ def test_every_change_stands_under_what_it_is_about():
         unsorted, *subjects = kind.split("\n#### ")
         assert "\n- " not in unsorted
         assert all("\n- " in subject for subject in subjects)
+
+
+_PATH = re.compile(
+    r"`((?:aioflow|benchmarks|core|docs|examples|process|store|tests|triggers|ui|worker)"
+    r"/[\w./*-]+)`"
+)
+_MADE_BY_TOOLS = {"ui/node_modules"}
+
+
+def _named_paths(page: Path) -> set[str]:
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return set(_PATH.findall(prose)) - _MADE_BY_TOOLS
+
+
+def _exists(path: str) -> bool:
+    """Return whether a path exists.
+
+    Pages on the program leave out ``aioflow/``, and may name a module without ``.py`` or a name in
+    it; those on guarantees leave out ``tests/``.
+    """
+    candidates = {path.rstrip("/"), f"{path}.py", f"{path.rpartition('.')[0]}.py"}
+    folders = (ROOT, ROOT / "aioflow", ROOT / "tests")
+    return any(any(folder.glob(one)) for folder in folders for one in candidates)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_every_path_that_a_page_names_exists(page):
+    assert {path for path in _named_paths(page) if not _exists(path)} == set()
+
+
+def test_the_page_for_contributors_names_paths():
+    assert len(_named_paths(ROOT / "CONTRIBUTING.md")) > 60
