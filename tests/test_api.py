@@ -818,7 +818,7 @@ async def test_what_holds_up_a_loop_is_listed_counted_and_brought_back(tmp_path)
             culprit=deferred.trigger_id,
             incident="1.1",
             milliseconds=6_000,
-            place="flows.py:3 in Slow.run",
+            source_location="flows.py:3 in Slow.run",
         )
         n.engine.report([stalled])
         await n.api.set_paused("chain", paused=False)  # the class moves in the turn after this one
@@ -829,7 +829,10 @@ async def test_what_holds_up_a_loop_is_listed_counted_and_brought_back(tmp_path)
 
     assert (slow.kind, slow.name, slow.run_id) == ("trigger", "flows:Slow", run.run_id)
     assert (slow.stalls, slow.longest_ms, slow.quarantined) == (1, 6_000, False)
-    assert (slow.trigger_id, slow.place) == (deferred.trigger_id, "flows.py:3 in Slow.run")
+    assert (slow.trigger_id, slow.source_location) == (
+        deferred.trigger_id,
+        "flows.py:3 in Slow.run",
+    )
     assert (metrics.stalls, metrics.quarantined_classes) == ({"trigger": 1, "task": 0}, 0)
 
 

@@ -820,7 +820,7 @@ def record(ordinal, answer=b"\x01", *, run_no=7):
         state=RecordState.ANSWERED,
         kind="step",
         name="d:f",
-        place="d.py:3",
+        source_location="d.py:3",
         answer=answer,
     )
 

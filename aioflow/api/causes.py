@@ -92,7 +92,7 @@ FindTask: TypeAlias = Callable[[str, str], Awaitable[tuple[ViewOfRun, TaskLocati
 
 class _Link(NamedTuple):
     depth: int
-    place: TaskLocation
+    location: TaskLocation
 
 
 class _Met:
@@ -103,15 +103,15 @@ class _Met:
     """
 
     def __init__(self) -> None:
-        self.places: set[TaskLocation] = set()
+        self.locations: set[TaskLocation] = set()
         self.left_out = 0
 
-    def take(self, places: Iterable[TaskLocation]) -> list[TaskLocation]:
+    def take(self, locations: Iterable[TaskLocation]) -> list[TaskLocation]:
         """Mark unvisited tasks as visited and return them, as far as the limit allows."""
-        fresh = [place for place in places if place not in self.places]
-        room = max(CHAIN_LIMIT - len(self.places), 0)
+        fresh = [location for location in locations if location not in self.locations]
+        room = max(CHAIN_LIMIT - len(self.locations), 0)
         self.left_out += max(len(fresh) - room, 0)
-        self.places.update(fresh[:room])
+        self.locations.update(fresh[:room])
         return fresh[:room]
 
 
@@ -136,9 +136,9 @@ class Chain:
         self._met = _Met() if met is None else met
         self._others: dict[TaskLocation, tuple[str, str]] = {}
 
-    async def of_task(self, place: TaskLocation) -> tuple[list[CauseView], int]:
+    async def of_task(self, location: TaskLocation) -> tuple[list[CauseView], int]:
         """Return the chain that starts at one task, and the number of omitted links."""
-        return await self._walk(self._met.take([place]), 0), self._met.left_out
+        return await self._walk(self._met.take([location]), 0), self._met.left_out
 
     async def of_run(self) -> tuple[list[CauseView], int]:
         """Return the root causes of a run's wait: its unfinished tasks, upstream tasks first.
@@ -151,91 +151,93 @@ class Chain:
         found: list[CauseView] = []
         met = self._met
         for position in range(len(self._layout.spec.tasks)):
-            for place in await self._unfinished(position):
-                (cause,) = await self._causes([_Link(0, place)])
+            for location in await self._unfinished(position):
+                (cause,) = await self._causes([_Link(0, location)])
                 if cause.waiting_on is not None and cause.waiting_on.kind == WaitKind.UPSTREAM:
                     continue
-                if met.take([place]):
-                    found += [cause, *await self._of_other(_Link(0, place))]
+                if met.take([location]):
+                    found += [cause, *await self._of_other(_Link(0, location))]
         return found, met.left_out
 
     async def _of_failed_run(self) -> tuple[list[CauseView], int]:
         """Return the failed tasks; if there are none, the cancelled ones."""
         counts = await self._states()
         for states in ((TaskState.FAILED,), (TaskState.CANCELLED,)):
-            places: list[TaskLocation] = []
+            locations: list[TaskLocation] = []
             for position in sorted({at for at, state, _ in counts if state in states}):
-                places += self._met.take(await self._failing(position, states))
-            if places:
-                return await self._causes([_Link(0, place) for place in places]), self._met.left_out
+                locations += self._met.take(await self._failing(position, states))
+            if locations:
+                return await self._causes(
+                    [_Link(0, location) for location in locations]
+                ), self._met.left_out
         return [], 0
 
-    async def _walk(self, places: Sequence[TaskLocation], depth: int) -> list[CauseView]:
+    async def _walk(self, locations: Sequence[TaskLocation], depth: int) -> list[CauseView]:
         """Visit level by level, then sort each link behind the one that waits for it."""
         below: dict[TaskLocation, list[TaskLocation]] = {}
         causes: dict[TaskLocation, CauseView] = {}
-        level = deque(_Link(depth, place) for place in places)
+        level = deque(_Link(depth, location) for location in locations)
         while level:
             links = list(level)
             level.clear()
             for link, cause in zip(links, await self._causes(links), strict=True):
-                causes[link.place] = cause
-                below[link.place] = await self._next(link, cause)
-                level.extend(_Link(link.depth + 1, place) for place in below[link.place])
+                causes[link.location] = cause
+                below[link.location] = await self._next(link, cause)
+                level.extend(_Link(link.depth + 1, location) for location in below[link.location])
         ordered: list[CauseView] = []
-        stack = list(reversed(places))
+        stack = list(reversed(locations))
         while stack:
-            place = stack.pop()
-            ordered.append(causes[place])
-            ordered += await self._of_other(_Link(causes[place].depth, place))
-            stack.extend(reversed(below[place]))
+            location = stack.pop()
+            ordered.append(causes[location])
+            ordered += await self._of_other(_Link(causes[location].depth, location))
+            stack.extend(reversed(below[location]))
         return ordered
 
     async def _of_other(self, link: _Link) -> list[CauseView]:
         """Return the part of the chain that continues in another run, if any."""
-        other = self._others.get(link.place)
+        other = self._others.get(link.location)
         found = None if other is None else await self._behind(*other)
         if found is None:
             return []
-        view, place = found
-        return await Chain(view, self._behind, self._met).enter(place, link.depth + 1)
+        view, location = found
+        return await Chain(view, self._behind, self._met).enter(location, link.depth + 1)
 
-    async def enter(self, place: TaskLocation, depth: int) -> list[CauseView]:
+    async def enter(self, location: TaskLocation, depth: int) -> list[CauseView]:
         """Return the chain from here on, coming from another run; empty if the task has ended."""
-        if not (await self._state(place)).is_live:
+        if not (await self._state(location)).is_live:
             return []
-        return await self._walk(self._met.take([place]), depth)
+        return await self._walk(self._met.take([location]), depth)
 
     async def _next(self, link: _Link, cause: CauseView) -> list[TaskLocation]:
         if cause.waiting_on is None:
-            position = link.place.position
+            position = link.location.position
             if cause.state in _BAD_LABELS:
-                return self._met.take(await self._failed_upstream(link.place, cause.state))
-            if link.place.map_index < 0 and self._layout.is_expanded(position):
+                return self._met.take(await self._failed_upstream(link.location, cause.state))
+            if link.location.map_index < 0 and self._layout.is_expanded(position):
                 return self._met.take(await self._unfinished(position))
             return []
         if cause.waiting_on.kind != WaitKind.UPSTREAM:
             return []
         found: list[TaskLocation] = []
-        for parent in self._layout.spec.tasks[link.place.position].parents:
+        for parent in self._layout.spec.tasks[link.location.position].parents:
             found += await self._unfinished(parent)
         return self._met.take(found)
 
-    async def _failed_upstream(self, place: TaskLocation, state: str) -> list[TaskLocation]:
+    async def _failed_upstream(self, location: TaskLocation, state: str) -> list[TaskLocation]:
         """Return the other tasks that made this task end badly."""
-        position = place.position
-        if place.map_index < 0 and self._layout.is_expanded(position):
+        position = location.position
+        if location.map_index < 0 and self._layout.is_expanded(position):
             return await self._failing(position, _BAD)
         if state != TaskState.UPSTREAM_FAILED.label:
             return []  # its own error is the cause
         spec = self._layout.spec.tasks[position]
-        along = () if spec.mapped is None or place.map_index < 0 else spec.mapped.along
+        along = () if spec.mapped is None or location.map_index < 0 else spec.mapped.along
         found: list[TaskLocation] = []
         for parent in spec.parents:
-            task_no = self._layout.task_no(parent, place.map_index) if parent in along else None
+            task_no = self._layout.task_no(parent, location.map_index) if parent in along else None
             if task_no is None:
                 found += await self._failing(parent, _BAD)
-            elif await self._state(at := TaskLocation(parent, place.map_index, task_no)) in _BAD:
+            elif await self._state(at := TaskLocation(parent, location.map_index, task_no)) in _BAD:
                 found.append(at)
         return found
 
@@ -266,58 +268,58 @@ class Chain:
         for row in rows:
             failure = row.failure
             kind = None if failure is None else (failure.type, failure.reason)
-            place = TaskLocation(row.position, row.map_index, row.task_no)
-            alike.setdefault(kind, []).append(place)
+            location = TaskLocation(row.position, row.map_index, row.task_no)
+            alike.setdefault(kind, []).append(location)
         groups = sorted(alike.values(), key=len, reverse=True)
         found: list[TaskLocation] = []
-        for places in groups[:_CAUSES_SHOWN]:
-            if len(places) <= _CHILDREN_SHOWN:
-                found += places
+        for locations in groups[:_CAUSES_SHOWN]:
+            if len(locations) <= _CHILDREN_SHOWN:
+                found += locations
             else:
-                found.append(places[0])
-                self._stand_for[places[0]] = len(places)
+                found.append(locations[0])
+                self._stand_for[locations[0]] = len(locations)
         self._met.left_out += sum(map(len, groups[_CAUSES_SHOWN:]))
         return found
 
     async def _causes(self, links: Sequence[_Link]) -> list[CauseView]:
-        asked = [(link.place.position, link.place.map_index) for link in links]
+        asked = [(link.location.position, link.location.map_index) for link in links]
         waits = await self._explain(asked)
         for link, wait in zip(links, map(waits.get, asked), strict=True):
             if wait is not None and wait.behind is not None:
-                self._others[link.place] = wait.behind
+                self._others[link.location] = wait.behind
         return [
             await self._view(link, wait)
             for link, wait in zip(links, map(waits.get, asked), strict=True)
         ]
 
     async def _view(self, link: _Link, wait: Wait | None) -> CauseView:
-        label = await self._label(link.place)
+        label = await self._label(link.location)
         row = None
-        if link.place.map_index >= 0 or not self._layout.is_expanded(link.place.position):
-            row = await self._row(link.place)
-        state = await self._state(link.place) if row is None else row.state
-        map_index, round_number = self._layout.shown(link.place)
+        if link.location.map_index >= 0 or not self._layout.is_expanded(link.location.position):
+            row = await self._row(link.location)
+        state = await self._state(link.location) if row is None else row.state
+        map_index, round_number = self._layout.shown(link.location)
         return CauseView(
             depth=link.depth,
             run_id=self._run.run_id,
-            task_id=self._layout.spec.tasks[link.place.position].task_id,
+            task_id=self._layout.spec.tasks[link.location.position].task_id,
             map_index=map_index,
             round=round_number,
             map_label=label,
             state=shown_state(state, self._run.state, wait).label,
             waiting_on=wait_view(wait),
-            count=self._stand_for.get(link.place, 1),
+            count=self._stand_for.get(link.location, 1),
             error=error_view(row.failure) if row is not None and state in _BAD else None,
         )
 
-    async def _state(self, place: TaskLocation) -> TaskState:
-        if place.map_index < 0 and self._layout.is_expanded(place.position):
-            return await self._group_state(place.position)
-        row = await self._row(place)
+    async def _state(self, location: TaskLocation) -> TaskState:
+        if location.map_index < 0 and self._layout.is_expanded(location.position):
+            return await self._group_state(location.position)
+        row = await self._row(location)
         return absent_state(self._run.state) if row is None else row.state
 
-    async def _row(self, place: TaskLocation) -> TaskRow | None:
-        rows = await self._store.list_tasks_between(place.task_no, place.task_no + 1)
+    async def _row(self, location: TaskLocation) -> TaskRow | None:
+        rows = await self._store.list_tasks_between(location.task_no, location.task_no + 1)
         return rows[0] if rows else None
 
     async def _states(self) -> Counted:
@@ -325,11 +327,11 @@ class Chain:
             self._counted = await self._count()
         return self._counted
 
-    async def _label(self, place: TaskLocation) -> str | None:
-        if place.map_index < 0:
+    async def _label(self, location: TaskLocation) -> str | None:
+        if location.map_index < 0:
             return None
-        found = await self._store.list_labels(place.task_no, place.task_no + 1)
-        return found.get(place.task_no)
+        found = await self._store.list_labels(location.task_no, location.task_no + 1)
+        return found.get(location.task_no)
 
     async def _group_state(self, position: int) -> TaskState:
         """Return the state of a mapped task as a whole, that of its least finished children."""
@@ -354,8 +356,8 @@ class Chain:
         """Return a task if it is unfinished; if it is mapped, some of its unfinished children."""
         if not self._layout.is_expanded(position):
             task_no = self._run.first_task_no + position
-            place = TaskLocation(position, -1, task_no)
-            return [place] if (await self._state(place)).is_live else []
+            location = TaskLocation(position, -1, task_no)
+            return [location] if (await self._state(location)).is_live else []
         return await self._unfinished_children(position)
 
     async def _unfinished_children(self, position: int) -> list[TaskLocation]:
@@ -374,11 +376,11 @@ class Chain:
             return self._named(position, causes, left)
         found: list[TaskLocation] = []
         for page in range(_PAGES_SEARCHED):
-            places = self._children(position, page * _PAGE)
-            if not places or len(found) >= min(_CHILDREN_SHOWN, left):
+            locations = self._children(position, page * _PAGE)
+            if not locations or len(found) >= min(_CHILDREN_SHOWN, left):
                 break
-            rows = await self._rows(places)
-            found += [place for place in places if _is_live(rows.get(place.task_no))]
+            rows = await self._rows(locations)
+            found += [location for location in locations if _is_live(rows.get(location.task_no))]
         found = found[:_CHILDREN_SHOWN]
         self._met.left_out += left - len(found)
         return found
@@ -395,7 +397,7 @@ class Chain:
                 if index < self._layout.width(position):  # skip children added since it was read
                     found.append(TaskLocation(position, index, first + index))
                     self._stand_for[found[-1]] = 1 if is_few else cause.count
-        told = sum(self._stand_for[place] for place in found)
+        told = sum(self._stand_for[location] for location in found)
         self._met.left_out += max(left - told, 0)
         return found
 
@@ -412,9 +414,9 @@ class Chain:
         first = self._layout.task_no(position, 0) or 0
         return [TaskLocation(position, index, first + index) for index in range(start, end)]
 
-    async def _rows(self, places: Sequence[TaskLocation]) -> dict[int, TaskRow]:
+    async def _rows(self, locations: Sequence[TaskLocation]) -> dict[int, TaskRow]:
         found = await self._store.list_tasks_between(
-            places[0].task_no, places[-1].task_no + 1, limit=len(places)
+            locations[0].task_no, locations[-1].task_no + 1, limit=len(locations)
         )
         return {row.task_no: row for row in found}
 
@@ -483,7 +485,7 @@ class Explaining(Actions):
             return dict.fromkeys(tasks, self._no_answer)
         explained = cast("dict[tuple[int, int], Wait | None]", answer)
         found = await self.reads.trigger_reader.worded(run.run_no, explained)
-        return {place: self._with_cycle(run, place, wait) for place, wait in found.items()}
+        return {location: self._with_cycle(run, location, wait) for location, wait in found.items()}
 
     @property
     def _no_answer(self) -> Wait:
@@ -494,11 +496,11 @@ class Explaining(Actions):
         detail = said if away else "a commit takes long; ask again"
         return Wait(kind=WaitKind.DATABASE, detail=detail)
 
-    def _with_cycle(self, run: RunRow, place: tuple[int, int], wait: Wait | None) -> Wait | None:
+    def _with_cycle(self, run: RunRow, location: tuple[int, int], wait: Wait | None) -> Wait | None:
         """Add the cycle to a wait's detail if the awaited run in turn waits for this run."""
         if self._cycle is None or wait is None or wait.kind not in _MAY_BE_A_CYCLE:
             return wait
-        cycle = self._cycle(run.run_no, *place)
+        cycle = self._cycle(run.run_no, *location)
         detail = f"{wait.detail}; a cycle: {cycle}" if cycle else wait.detail
         return msgspec.structs.replace(wait, detail=detail)
 
@@ -514,7 +516,7 @@ class Explaining(Actions):
         if task_id is None:
             causes, more = await chain.of_run()
         else:
-            causes, more = await chain.of_task(await self.place(run, task_id, map_index))
+            causes, more = await chain.of_task(await self.locate(run, task_id, map_index))
         state = run_state_name(run)
         return ChainView(run_id=run_id, dag_id=run.dag_id, state=state, causes=causes, more=more)
 
@@ -544,7 +546,7 @@ class Explaining(Actions):
         """Locate a task of another run; ``None`` if that run has ended or was deleted."""
         try:
             run = await self.run(run_id)
-            place = await self.place(run, task_id, -1)
+            location = await self.locate(run, task_id, -1)
         except (UnknownRun, UnknownTask):
             return None
-        return (await self._view_of(run), place) if run.state.is_live else None
+        return (await self._view_of(run), location) if run.state.is_live else None

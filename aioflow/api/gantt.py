@@ -131,31 +131,33 @@ async def gantt(reader: RunReader, run_id: str, *, offset: int, limit: int) -> l
     """Return the time spans of one page of a run's tasks."""
     run = await reader.run(run_id)
     layout = await reader.layout(run)
-    places = layout.page(offset, limit)
-    views = await reader.tasks_at(run, layout, places)
+    locations = layout.page(offset, limit)
+    views = await reader.tasks_at(run, layout, locations)
     rows: dict[TaskNo, TaskRow] = {}
     tries: defaultdict[TaskNo, list[TryRow]] = defaultdict(list)
-    for first, end in layout.ranges(places, limit):
+    for first, end in layout.ranges(locations, limit):
         found = await reader.store.list_tasks_between(first, end, limit=end - first)
         rows.update((row.task_no, row) for row in found)
         for row in await reader.store.list_tries_between(first, end, limit=4 * limit):
             tries[row.task_no].append(row)
-    steps = await read_state_changes(reader.store, run, {place.task_no for place in places})
+    steps = await read_state_changes(
+        reader.store, run, {location.task_no for location in locations}
+    )
     return [
-        _spanned(view, place, rows, tries.get(place.task_no, []), steps)
-        for view, place in zip(views, places, strict=True)
+        _spanned(view, location, rows, tries.get(location.task_no, []), steps)
+        for view, location in zip(views, locations, strict=True)
     ]
 
 
 def _spanned(
     view: TaskView,
-    place: TaskLocation,
+    location: TaskLocation,
     rows: Mapping[TaskNo, TaskRow],
     tries: Sequence[TryRow],
     steps: StateChanges | None,
 ) -> SpannedView:
-    row = rows.get(place.task_no)
-    told = [] if steps is None else steps.get(place.task_no, [])
+    row = rows.get(location.task_no)
+    told = [] if steps is None else steps.get(location.task_no, [])
     if told:
         spans = _spans_from_journal(told)
     elif row is None:

@@ -95,32 +95,35 @@ class Moves:
         marked = sum(len(marks) - marks.count(_UNMOVED) for marks in self._marks.values())
         return marked + len(self.tasks)
 
-    def take(self, spec: DagSpec, place: tuple[int, int], state: TaskState) -> None:
+    def take(self, spec: DagSpec, location: tuple[int, int], state: TaskState) -> None:
         """Add the new state of a task."""
         if self.is_counted:
-            self._mark(place, state)
+            self._mark(location, state)
             return
-        self.tasks[place] = (spec, state)
+        self.tasks[location] = (spec, state)
         if len(self.tasks) > _TASKS_TOLD:
             self.fold()
 
     def fold(self) -> None:
         """Reduce the changes to counts from now on, with one byte per task for its state."""
-        for place, (spec, state) in self.tasks.items():
+        for location, (spec, state) in self.tasks.items():
             self._spec = spec
-            self._mark(place, state)
+            self._mark(location, state)
         self.tasks = {}
 
-    def _mark(self, place: tuple[int, int], state: TaskState) -> None:
-        page, at = divmod(place[1] + 1, _MARKS)
-        marks = self._marks.get((place[0], page))
+    def _mark(self, location: tuple[int, int], state: TaskState) -> None:
+        page, at = divmod(location[1] + 1, _MARKS)
+        marks = self._marks.get((location[0], page))
         if marks is None:
-            marks = self._marks[place[0], page] = bytearray(_MARKS)
+            marks = self._marks[location[0], page] = bytearray(_MARKS)
         marks[at] = state + 1
 
     def told(self) -> list[_Task]:
         """Return each changed task, unless they are reduced to counts."""
-        return [_task(self.row, spec, *place, state) for place, (spec, state) in self.tasks.items()]
+        return [
+            _task(self.row, spec, *location, state)
+            for location, (spec, state) in self.tasks.items()
+        ]
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return the number of changed tasks by task id and state."""
@@ -164,19 +167,19 @@ class News:
                 self.runs[change.run_no] = run.row
         self.runs.update((row.run_no, row) for row in batch.new_runs)
         for live in draft.touched:
-            place = (live.position, live.map_index)
-            self.move(live.run.row, live.run.spec, place, live.state)
+            location = (live.position, live.map_index)
+            self.move(live.run.row, live.run.spec, location, live.state)
         self.dags.update((row.dag_id, None) for row in batch.dags)
         self.dags.update(dict.fromkeys(batch.gone_dags))
         self.triggers += len(batch.new_triggers) + len(batch.trigger_changes)
 
-    def move(self, row: RunRow, spec: DagSpec, place: tuple[int, int], state: TaskState) -> None:
+    def move(self, row: RunRow, spec: DagSpec, location: tuple[int, int], state: TaskState) -> None:
         """Add the new state of a task, given by its position and map index."""
         moves = self.moves.get(row.run_no)
         if moves is None:
             moves = self.moves[row.run_no] = Moves(row)
         before = len(moves.tasks)
-        moves.take(spec, place, state)
+        moves.take(spec, location, state)
         if len(moves.tasks) > before and self._task_count >= _TASKS:
             moves.fold()
         self._task_count += len(moves.tasks) - before

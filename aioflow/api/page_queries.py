@@ -123,35 +123,35 @@ class Overview:
         others = [one for one in stats.oldest if one[2].state in WAITING_STATES]
         numbers = [row.run_no for row in rows] + [live.run.run_no for _, _, live in others]
         runs = await store.find_runs_by_no(numbers)
-        places: list[tuple[Timestamp, RunRow, int, int, str]] = []
+        locations: list[tuple[Timestamp, RunRow, int, int, str]] = []
         for row in rows:
             run = runs.get(row.run_no)
-            place = None if run is None else (await self._reader.layout(run)).find(row.task_no)
-            if run is not None and place is not None:
+            location = None if run is None else (await self._reader.layout(run)).find(row.task_no)
+            if run is not None and location is not None:
                 state = TaskState.DEFERRED.label
                 since = row.since + shift
-                places.append((since, run, place.position, place.map_index, state))
+                locations.append((since, run, location.position, location.map_index, state))
         for since, _, live in others:
             run = runs.get(live.run.run_no)
             if run is not None:
-                places.append((since, run, live.position, live.map_index, live.state.label))
-        places.sort(key=lambda one: one[0])
-        return await self._views(places[:_OVERVIEW_RUNS])
+                locations.append((since, run, live.position, live.map_index, live.state.label))
+        locations.sort(key=lambda one: one[0])
+        return await self._views(locations[:_OVERVIEW_RUNS])
 
     async def _views(
-        self, places: list[tuple[Timestamp, RunRow, int, int, str]]
+        self, locations: list[tuple[Timestamp, RunRow, int, int, str]]
     ) -> list[WaitingView]:
         of_run: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-        runs = {run.run_no: run for _, run, _, _, _ in places}
-        for _, run, position, map_index, _ in places:
+        runs = {run.run_no: run for _, run, _, _, _ in locations}
+        for _, run, position, map_index, _ in locations:
             of_run[run.run_no].append((position, map_index))
         waits = {
-            (run_no, *place): wait
+            (run_no, *location): wait
             for run_no, wanted in of_run.items()
-            for place, wait in (await self._reader.waits(runs[run_no], wanted)).items()
+            for location, wait in (await self._reader.waits(runs[run_no], wanted)).items()
         }
         found = []
-        for _, run, position, map_index, state in places:
+        for _, run, position, map_index, state in locations:
             spec = await self._reader.known_spec(run.version, run.dag_id)
             if position >= len(spec.tasks):
                 continue
@@ -418,8 +418,8 @@ class Reads:
         run = await self._reader.run(run_id)
         if task_id == OF_RUN:
             return run.state.is_live
-        place = await self._reader.place(run, task_id, map_index)
-        rows = await self._reader.store.find_tasks([place.task_no])
+        location = await self._reader.locate(run, task_id, map_index)
+        rows = await self._reader.store.find_tasks([location.task_no])
         return rows[0].state.is_live if rows else run.state.is_live
 
     # ── pools ───────────────────────────────────────────────────────────────────────────

@@ -369,8 +369,8 @@ class RunReader:
         run = await self.run(run_id)
         (states,) = await self.states([run])
         layout = await self.layout(run)
-        places = layout.page(offset, min(limit, PAGE))
-        tasks = await self.tasks_at(run, layout, places)
+        locations = layout.page(offset, min(limit, PAGE))
+        tasks = await self.tasks_at(run, layout, locations)
         return RunView(
             run_id=run.run_id,
             dag_id=run.dag_id,
@@ -386,13 +386,13 @@ class RunReader:
         )
 
     async def tasks_at(
-        self, run: RunRow, layout: RunLayout, places: Sequence[TaskLocation]
+        self, run: RunRow, layout: RunLayout, locations: Sequence[TaskLocation]
     ) -> list[TaskView]:
         """Return the tasks at these locations of a run."""
         rows: dict[TaskNo, TaskRow] = {}
         results: dict[TaskNo, Any] = {}
         labels: dict[TaskNo, str] = {}
-        for first, end in layout.ranges(places, _ROWS_AT_ONCE):
+        for first, end in layout.ranges(locations, _ROWS_AT_ONCE):
             found = await self.store.list_tasks_between(first, end, limit=end - first)
             rows |= {row.task_no: row for row in found}
             if any(row.state is TaskState.SUCCESS for row in found):
@@ -400,13 +400,13 @@ class RunReader:
                     results[row.task_no] = await self.results.shown(row)
             labels |= await self.store.list_labels(first, end, limit=end - first)
         absent = absent_state(run.state)
-        waits = await self.waits(run, _waiting(places, rows, absent))
+        waits = await self.waits(run, _waiting(locations, rows, absent))
         views = []
-        for at, place in enumerate(places, start=1):
+        for at, location in enumerate(locations, start=1):
             if at % _ROWS_AT_ONCE == 0:
                 await checkpoint()
-            task_row = rows.get(place.task_no)
-            views.append(task_view(layout, place, task_row, run.state, waits, results, labels))
+            task_row = rows.get(location.task_no)
+            views.append(task_view(layout, location, task_row, run.state, waits, results, labels))
         return views
 
     async def waits(
@@ -442,17 +442,17 @@ class RunReader:
             try_number: Counted across clears.
         """
         run = await self.run(run_id)
-        place = _RUN if task_id == OF_RUN else await self.place(run, task_id, map_index)
+        location = _RUN if task_id == OF_RUN else await self.locate(run, task_id, map_index)
         part: LogPart | None = LogPart(try_number=try_number)
         if task_id != OF_RUN:
-            rows = await self.store.find_tasks([place.task_no])
-            tries = await self.store.list_tries(place.task_no)
+            rows = await self.store.find_tasks([location.task_no])
+            tries = await self.store.list_tries(location.task_no)
             part = log_part_of_try(tries, rows[0] if rows else None, try_number)
         if part is None:
             return _nothing
-        return self._tasklog.reading(run.run_no, place.position, place.map_index, part=part)
+        return self._tasklog.reading(run.run_no, location.position, location.map_index, part=part)
 
-    async def place(self, run: RunRow, task_id: str, map_index: int) -> TaskLocation:
+    async def locate(self, run: RunRow, task_id: str, map_index: int) -> TaskLocation:
         """Locate a task instance.
 
         Args:
@@ -465,9 +465,9 @@ class RunReader:
         layout = await self.layout(run)
         for position, task in enumerate(layout.spec.tasks):
             if task.task_id == task_id:
-                place = layout.place(position, map_index)
-                if place is not None:
-                    return place
+                location = layout.locate(position, map_index)
+                if location is not None:
+                    return location
                 if layout.is_in_loop(position):
                     raise UnknownRound(run.run_id, task_id, map_index, layout.width(position))
                 raise UnknownTask(run.run_id, task_id, map_index)
@@ -517,10 +517,10 @@ def _run_state(name: str) -> RunState:
 
 
 def _waiting(
-    places: Sequence[TaskLocation], rows: Mapping[TaskNo, TaskRow], absent: TaskState
+    locations: Sequence[TaskLocation], rows: Mapping[TaskNo, TaskRow], absent: TaskState
 ) -> list[tuple[int, int]]:
     return [
-        (place.position, place.map_index)
-        for place in places
-        if (absent if (row := rows.get(place.task_no)) is None else row.state).is_live
+        (location.position, location.map_index)
+        for location in locations
+        if (absent if (row := rows.get(location.task_no)) is None else row.state).is_live
     ]

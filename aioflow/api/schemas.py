@@ -430,7 +430,7 @@ class SlowView(msgspec.Struct, frozen=True, kw_only=True):
         kind: ``trigger`` for a class of triggers, ``task`` for an ``async def`` body.
         name: The class path, or ``DAG.TASK``.
         stalls: How often. The milliseconds are those of the longest one, and of all together.
-        place: File, line and function at the last time.
+        source_location: File, line and function at the last time.
         trigger_id: The last trigger; ``None`` for a task. Run and task are the last ones, too.
         quarantined: Whether triggers of this class run in a host of their own.
     """
@@ -440,7 +440,7 @@ class SlowView(msgspec.Struct, frozen=True, kw_only=True):
     stalls: int
     longest_ms: int
     total_ms: int
-    place: str
+    source_location: str
     last_at: str | None
     run_id: str
     task_id: str
@@ -578,7 +578,7 @@ def slow_view(known: LoopBlocker) -> SlowView:
         stalls=known.count,
         longest_ms=known.longest_ms,
         total_ms=known.total_ms,
-        place=known.place,
+        source_location=known.source_location,
         last_at=iso(known.last_at),
         run_id=known.run_id,
         task_id=known.task_id,

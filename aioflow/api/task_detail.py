@@ -20,7 +20,7 @@ from aioflow.model.states import RecordState, RunState, TaskState
 
 __all__ = ("TaskReader",)
 
-Places: TypeAlias = list[TaskLocation]
+TaskLocations: TypeAlias = list[TaskLocation]
 
 _RECORDS = 100
 _PAGES_SEARCHED = 200
@@ -43,54 +43,56 @@ class TaskReader:
         """Return one task with its inputs, its tries and its durable calls."""
         reader = self._reader
         run = await reader.run(run_id)
-        place = await reader.place(run, task_id, map_index)
+        location = await reader.locate(run, task_id, map_index)
         layout = await reader.layout(run)
-        (view,) = await reader.tasks_at(run, layout, [place])
-        tries = await reader.store.list_tries(place.task_no)
-        records = await reader.store.list_records(place.task_no, limit=_RECORDS)
-        (row,) = await reader.store.find_tasks([place.task_no]) or (None,)
+        (view,) = await reader.tasks_at(run, layout, [location])
+        tries = await reader.store.list_tries(location.task_no)
+        records = await reader.store.list_records(location.task_no, limit=_RECORDS)
+        (row,) = await reader.store.find_tasks([location.task_no]) or (None,)
         start_no = 0 if row is None else row.start_no
         return TaskShownView(
             **{name: getattr(view, name) for name in TaskView.__struct_fields__},
-            inputs=await self._inputs(run, layout, place),
+            inputs=await self._inputs(run, layout, location),
             tries=_tries(view, tries, start_no),
             records=[_record(one) for one in records],
-            trigger=await self._trigger(run, place, view),
+            trigger=await self._trigger(run, location, view),
         )
 
     async def _trigger(
-        self, run: RunRow, place: TaskLocation, view: TaskView
+        self, run: RunRow, location: TaskLocation, view: TaskView
     ) -> TriggerView | None:
         if view.state != TaskState.DEFERRED.label:
             return None
-        rows = await self._reader.store.find_waits_of_task(run.run_no, place.task_no)
+        rows = await self._reader.store.find_waits_of_task(run.run_no, location.task_no)
         found = await self._trigger_reader.views(rows)
         return found[0] if found else None
 
-    async def _inputs(self, run: RunRow, layout: RunLayout, place: TaskLocation) -> list[InputView]:
+    async def _inputs(
+        self, run: RunRow, layout: RunLayout, location: TaskLocation
+    ) -> list[InputView]:
         """Return the results that a task takes as arguments; for many results only their number."""
-        spec = layout.spec.tasks[place.position]
+        spec = layout.spec.tasks[location.position]
         names = {parent: layout.spec.tasks[parent].task_id for parent in spec.argument_parents}
         if spec.mapped is not None:
             for source in spec.mapped.sources:
                 for leaf in leaves([source]):
                     if leaf.position >= 0:
                         names[leaf.position] = source.parameter or names.get(leaf.position, "")
-        items = await self._input_items(run, layout, place)
+        items = await self._input_items(run, layout, location)
         found = []
         for parent, name in sorted(names.items()):
             task_id = layout.spec.tasks[parent].task_id
             is_item = parent in items
-            value = items[parent] if is_item else await self._value(run, layout, parent, place)
+            value = items[parent] if is_item else await self._value(run, layout, parent, location)
             found.append(InputView(name=name or task_id, from_task=task_id, value=value))
         return found
 
     async def _input_items(
-        self, run: RunRow, layout: RunLayout, place: TaskLocation
+        self, run: RunRow, layout: RunLayout, location: TaskLocation
     ) -> dict[int, Any]:
         """Return the items that a mapped child takes, by the position of their producer."""
-        mapped = layout.spec.tasks[place.position].mapped
-        if mapped is None or mapped.until >= 0 or place.map_index < 0:
+        mapped = layout.spec.tasks[location.position].mapped
+        if mapped is None or mapped.until >= 0 or location.map_index < 0:
             return {}
         lists = list(leaves(mapped.sources))
         positions = {leaf.position for leaf in lists if leaf.position >= 0}
@@ -99,10 +101,10 @@ class TaskReader:
         if len(widths) < len(known):
             return {}
         each = [leaf.width if leaf.position < 0 else widths[leaf.position] for leaf in lists]
-        if place.map_index >= width(mapped, each):
+        if location.map_index >= width(mapped, each):
             return {}  # the lists are shorter now than when the child ran
         found: dict[int, Any] = {}
-        for leaf, index in zip(lists, pick(mapped, place.map_index, each), strict=True):
+        for leaf, index in zip(lists, pick(mapped, location.map_index, each), strict=True):
             one = known.get(leaf.position)
             if one is None or index < 0:
                 continue
@@ -129,10 +131,12 @@ class TaskReader:
         rows = await self._reader.store.list_results(number, number + 1, limit=1)
         return (rows[0].width, rows[0]) if rows and rows[0].width is not None else None
 
-    async def _value(self, run: RunRow, layout: RunLayout, parent: int, place: TaskLocation) -> Any:
+    async def _value(
+        self, run: RunRow, layout: RunLayout, parent: int, location: TaskLocation
+    ) -> Any:
         if layout.is_expanded(parent):
-            number = layout.task_no(parent, place.map_index)
-            if not self._is_paired(layout, parent, place) or number is None:
+            number = layout.task_no(parent, location.map_index)
+            if not self._is_paired(layout, parent, location) or number is None:
                 return {"items": layout.width(parent)}
         else:
             number = run.first_task_no + parent
@@ -145,8 +149,8 @@ class TaskReader:
         return await self._reader.results.shown(rows[0]) if rows else None
 
     @staticmethod
-    def _is_paired(layout: RunLayout, parent: int, place: TaskLocation) -> bool:
-        mapped = layout.spec.tasks[place.position].mapped
+    def _is_paired(layout: RunLayout, parent: int, location: TaskLocation) -> bool:
+        mapped = layout.spec.tasks[location.position].mapped
         return mapped is not None and parent in mapped.along
 
     # ── by state ────────────────────────────────────────────────────────────────────────
@@ -163,19 +167,19 @@ class TaskReader:
         if not segments:
             raise UnknownTask(run_id, task_id or "", -1)
         if wanted is None:
-            places: Sequence[TaskLocation] = _window(segments, offset, limit)
+            locations: Sequence[TaskLocation] = _window(segments, offset, limit)
         elif wanted is TaskState.QUEUED and run.state is RunState.RUNNING:
-            places = await self._queued(run, segments, offset, limit)
+            locations = await self._queued(run, segments, offset, limit)
         elif wanted is absent_state(run.state):
-            places = await self._absent(run, segments, wanted, offset, limit)
+            locations = await self._absent(run, segments, wanted, offset, limit)
         else:
-            places = await self._list_stored(segments, wanted, offset, limit)
-        return await reader.tasks_at(run, layout, places[: min(limit, PAGE)])
+            locations = await self._list_stored(segments, wanted, offset, limit)
+        return await reader.tasks_at(run, layout, locations[: min(limit, PAGE)])
 
     async def _list_stored(
         self, segments: Sequence[Segment], state: TaskState, offset: int, limit: int
     ) -> Sequence[TaskLocation]:
-        found: Places = []
+        found: TaskLocations = []
         for segment in segments:
             store, end = self._reader.store, segment.first + segment.width
             if offset:
@@ -187,7 +191,7 @@ class TaskReader:
                 segment.first, end, state, offset=offset, limit=limit - len(found)
             )
             offset = 0
-            found += [segment.place(number) for number in numbers]
+            found += [segment.locate(number) for number in numbers]
             if len(found) >= limit:
                 break
         return found
@@ -209,7 +213,7 @@ class TaskReader:
         limit: int,
     ) -> Sequence[TaskLocation]:
         """Search all task instances, because those in this state may have no row."""
-        found: Places = []
+        found: TaskLocations = []
         looks = 0
         counts = await self._counts(run)
         for segment in segments:
@@ -221,9 +225,9 @@ class TaskReader:
                 if looks > _PAGES_SEARCHED:
                     raise StoreSlow(_SEARCH_SECONDS)
                 stop = min(start + PAGE, end)
-                places = await self._so_between(run, segment, start, stop, state)
-                found += places[offset:]
-                offset = max(0, offset - len(places))
+                locations = await self._so_between(run, segment, start, stop, state)
+                found += locations[offset:]
+                offset = max(0, offset - len(locations))
                 if len(found) >= limit:
                     return found[:limit]
         return found
@@ -239,27 +243,29 @@ class TaskReader:
 
     async def _so_between(
         self, run: RunRow, segment: Segment, start: TaskNo, stop: TaskNo, state: TaskState
-    ) -> Places:
+    ) -> TaskLocations:
         """Return the task instances in this state. The engine knows which pending are queued."""
         rows = await self._reader.store.list_tasks_between(start, stop, limit=PAGE)
         states = {row.task_no: row.state for row in rows}
         absent = absent_state(run.state)
-        places = [segment.place(number) for number in range(start, stop)]
+        locations = [segment.locate(number) for number in range(start, stop)]
         if not segment.is_children or absent is not TaskState.PENDING:
-            return [place for place in places if states.get(place.task_no, absent) is state]
+            return [
+                location for location in locations if states.get(location.task_no, absent) is state
+            ]
         pending = [
-            (place.position, place.map_index)
-            for place in places
-            if states.get(place.task_no, absent) is TaskState.PENDING
+            (location.position, location.map_index)
+            for location in locations
+            if states.get(location.task_no, absent) is TaskState.PENDING
         ]
         waits = await self._reader.waits(run, pending) if pending else {}
         return [
-            place
-            for place in places
+            location
+            for location in locations
             if shown_state(
-                states.get(place.task_no, absent),
+                states.get(location.task_no, absent),
                 run.state,
-                waits.get((place.position, place.map_index)),
+                waits.get((location.position, location.map_index)),
             )
             is state
         ]
@@ -273,7 +279,7 @@ class Segment(msgspec.Struct, frozen=True):
     width: int
     is_children: bool
 
-    def place(self, number: TaskNo) -> TaskLocation:
+    def locate(self, number: TaskNo) -> TaskLocation:
         """Return the location of a row number."""
         at = number - self.first
         if self.is_children:
@@ -308,7 +314,7 @@ def _window(segments: Sequence[Segment], offset: int, limit: int) -> list[TaskLo
             offset -= segment.width
             continue
         upto = min(segment.width, offset + limit - len(found))
-        found += [segment.place(segment.first + at) for at in range(offset, upto)]
+        found += [segment.locate(segment.first + at) for at in range(offset, upto)]
         offset = 0
         if len(found) >= limit:
             break
@@ -361,4 +367,6 @@ def _record(row: RecordRow) -> RecordView:
         value = {"size_bytes": len(row.answer)}
     elif row.state is RecordState.ANSWERED:
         value = plain_bytes(row.answer)
-    return RecordView(ordinal=row.ordinal, kind=row.kind, name=row.name, at=row.place, value=value)
+    return RecordView(
+        ordinal=row.ordinal, kind=row.kind, name=row.name, at=row.source_location, value=value
+    )

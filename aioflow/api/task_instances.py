@@ -89,11 +89,11 @@ class RunLayout:
         expansion = self._expansions.get(position)
         return expansion is not None and expansion.is_open
 
-    def shown(self, place: TaskLocation) -> tuple[int, int]:
+    def shown(self, location: TaskLocation) -> tuple[int, int]:
         """Return the map index and iteration of a task instance as shown to users."""
-        if not self.is_in_loop(place.position):
-            return place.map_index, 0
-        return -1, max(place.map_index, 0)
+        if not self.is_in_loop(location.position):
+            return location.map_index, 0
+        return -1, max(location.map_index, 0)
 
     def is_in_loop(self, position: int) -> bool:
         """Return whether a task is in a loop; its ``width`` is the number of iterations begun."""
@@ -105,7 +105,7 @@ class RunLayout:
         is_round = self.is_in_loop(position) and self.is_expanded(position)
         return self.width(position) - 1 if is_round else -1
 
-    def place(self, position: int, map_index: int) -> TaskLocation | None:
+    def locate(self, position: int, map_index: int) -> TaskLocation | None:
         """Locate a task instance; ``None`` if that child or iteration does not exist.
 
         Args:
@@ -146,13 +146,13 @@ class RunLayout:
             if offset >= width:
                 offset -= width
                 continue
-            found.extend(self._places(position, offset, offset + limit - len(found)))
+            found.extend(self._locations(position, offset, offset + limit - len(found)))
             offset = 0
             if len(found) >= limit:
                 break
         return found
 
-    def _places(self, position: int, start: int, end: int) -> Iterator[TaskLocation]:
+    def _locations(self, position: int, start: int, end: int) -> Iterator[TaskLocation]:
         expansion = self._expansions.get(position)
         if expansion is None:
             yield TaskLocation(position, -1, self._first + position)
@@ -161,16 +161,16 @@ class RunLayout:
             yield TaskLocation(position, map_index, expansion.first_task_no + map_index)
 
     @staticmethod
-    def ranges(places: Sequence[TaskLocation], longest: int) -> Iterator[tuple[TaskNo, TaskNo]]:
+    def ranges(locations: Sequence[TaskLocation], longest: int) -> Iterator[tuple[TaskNo, TaskNo]]:
         """Yield ``(first, end)`` of adjacent row numbers, so that few queries cover all of them."""
         first = end = -1
-        for place in places:
-            if place.task_no == end and end - first < longest:
+        for location in locations:
+            if location.task_no == end and end - first < longest:
                 end += 1
                 continue
             if end > first:
                 yield first, end
-            first, end = place.task_no, place.task_no + 1
+            first, end = location.task_no, location.task_no + 1
         if end > first:
             yield first, end
 
@@ -206,7 +206,7 @@ def absent_state(run_state: RunState) -> TaskState:
 
 def task_view(
     layout: RunLayout,
-    place: TaskLocation,
+    location: TaskLocation,
     row: TaskRow | None,
     run_state: RunState,
     waits: Mapping[tuple[int, int], Wait | None],
@@ -220,9 +220,9 @@ def task_view(
         waits: What tasks wait for, by position and map index.
         results, labels: By the row number of the task.
     """
-    task = layout.spec.tasks[place.position]
-    map_index, round_number = layout.shown(place)
-    wait = waits.get((place.position, place.map_index))
+    task = layout.spec.tasks[location.position]
+    map_index, round_number = layout.shown(location)
+    wait = waits.get((location.position, location.map_index))
     state = absent_state(run_state) if row is None else row.state
     shown = shown_state(state, run_state, wait)
     failed = None if row is None else row.failure
@@ -232,7 +232,7 @@ def task_view(
         task_id=task.task_id,
         map_index=map_index,
         round=round_number,
-        map_label=labels.get(place.task_no),
+        map_label=labels.get(location.task_no),
         state=shown.label if row is None or shown is not state else task_state_name(row),
         try_number=0 if row is None else row.try_number,
         max_tries=task.retry.tries,
@@ -241,7 +241,7 @@ def task_view(
         ended_at=None if row is None else iso(row.ended_at),
         waiting_on=wait_view(wait, state),
         error=error_view(failed),
-        result=results.get(place.task_no) if state is TaskState.SUCCESS else None,
+        result=results.get(location.task_no) if state is TaskState.SUCCESS else None,
     )
 
 

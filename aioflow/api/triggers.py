@@ -116,15 +116,15 @@ class TriggerReader:
                 await checkpoint()
             where = _Hosted() if memory is None else _whereabouts(row.trigger_no, memory)
             run, layout = layouts.get(row.run_no, (None, None))
-            place = None if layout is None else layout.find(row.task_no)
-            if run is None or layout is None or place is None:
+            location = None if layout is None else layout.find(row.task_no)
+            if run is None or layout is None or location is None:
                 continue
             if state not in {None, _trigger_state(row, where)}:
                 continue  # its state has changed meanwhile
-            task_id = layout.spec.tasks[place.position].task_id
+            task_id = layout.spec.tasks[location.position].task_id
             watch = watched.get(row.trigger_no)
             detail = self._reader.public_fields.detail(row.class_path, row.kwargs, watch)
-            shown = layout.shown(place)
+            shown = layout.shown(location)
             found.append(_trigger_view(row, run, task_id, shown, where, watch, detail, shift))
         return found
 
@@ -143,16 +143,16 @@ class TriggerReader:
             watched = await self._watched(triggers)
         looks = await self._reader.watched_sensors(run_no, sensors) if sensors else {}
         worded: dict[K, Wait | None] = {}
-        for at, (place, wait) in enumerate(waits.items(), start=1):
+        for at, (location, wait) in enumerate(waits.items(), start=1):
             if at % _AT_ONCE == 0:
                 await checkpoint()
             if wait is None or wait.looks_no is None:
-                worded[place] = wait
+                worded[location] = wait
             elif wait.kind is WaitKind.INTERVAL:
-                worded[place] = _polled(wait, wait.detail, looks.get(wait.looks_no))
+                worded[location] = _polled(wait, wait.detail, looks.get(wait.looks_no))
             else:
                 row, watch = rows.get(wait.looks_no), watched.get(wait.looks_no)
-                worded[place] = _polled(wait, self._in_words(wait, row, watch), watch)
+                worded[location] = _polled(wait, self._in_words(wait, row, watch), watch)
         return worded
 
     def _in_words(

@@ -320,10 +320,10 @@ class WaitingTriggers:
             if run is None:
                 continue
             layout = await self._reader.layout(run)
-            place = layout.find(task_no)
-            if place is not None:
-                task_id = layout.spec.tasks[place.position].task_id
-                found.append(_woken(run, task_id, place.map_index))
+            location = layout.find(task_no)
+            if location is not None:
+                task_id = layout.spec.tasks[location.position].task_id
+                found.append(_woken(run, task_id, location.map_index))
         found += [_woken(runs[run_no], None, -1) for run_no in started if run_no in runs]
         return found
 

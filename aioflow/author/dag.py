@@ -151,12 +151,12 @@ class DAG:
         _register(self)
         return self
 
-    def _set_up(self, dag_id: object, place: SourceLocation, options: DagOptions) -> None:
+    def _set_up(self, dag_id: object, source_location: SourceLocation, options: DagOptions) -> None:
         unknown = options.keys() - DagOptions.__annotations__.keys()
         if unknown:
             raise dag_error(f"DAG {dag_id!r} has no option {unknown.pop()!r}")
         self.dag_id = _check_name(dag_id, "DAG")
-        self.file, self.line = place.file, place.line
+        self.file, self.line = source_location.file, source_location.line
         self.nodes: list[Node] = []
         self.parameters: dict[str, Parameter] = {
             name: (

@@ -128,7 +128,7 @@ def _task_specs(dag: DAG) -> tuple[tuple[TaskSpec, ...], list[DagFailure]]:
 
 
 def _line(dag: DAG, node: Node) -> int:
-    return node.place.line if node.place.file == dag.file else dag.line
+    return node.source_location.line if node.source_location.file == dag.file else dag.line
 
 
 def _feeds_limits(dag: DAG) -> dict[int, int]:

@@ -77,12 +77,12 @@ class Call:
         kind: ``wait``, ``any_of``, ``all_of``, ``stream``, ``next``, ``sleep``, ``step``, ``now``,
             ``uuid``, ``emit``, ``run_dag``, ``start_dag``.
         name: The trigger classes, the function or the DAG.
-        place: The line that made the call.
+        source_location: The line that made the call.
     """
 
     kind: str
     name: str
-    place: SourceLocation
+    source_location: SourceLocation
 
 
 class Calls(Protocol):
@@ -201,12 +201,12 @@ class stream(AsyncIterator[T]):  # noqa: N801 - it is called and iterated, like 
         """Return an awaitable for the next event."""
         return self._next(here())
 
-    async def _next(self, place: SourceLocation) -> T:
+    async def _next(self, source_location: SourceLocation) -> T:
         made, name = current_calls("stream"), type(self._trigger).__qualname__
         if self._ordinal < 0:
-            opening = Call("stream", name, place)
+            opening = Call("stream", name, source_location)
             self._ordinal = await made.open_stream(opening, self._trigger, self._window)
-        call = Call("next", f"{name}#{self._ordinal}", place)
+        call = Call("next", f"{name}#{self._ordinal}", source_location)
         taken: tuple[T, ...] = await made.next_event(call, self._ordinal, self._timeout_us)
         if not taken:
             raise StopAsyncIteration
@@ -284,10 +284,13 @@ def _several(kind: str, triggers: tuple[Trigger[T], ...]) -> tuple[Trigger[T], .
 
 
 async def _await(
-    kind: str, triggers: tuple[Trigger[Any], ...], timeout_us: int | None, place: SourceLocation
+    kind: str,
+    triggers: tuple[Trigger[Any], ...],
+    timeout_us: int | None,
+    source_location: SourceLocation,
 ) -> Any:
     name = ", ".join(type(trigger).__qualname__ for trigger in triggers)
-    call = Call(kind, name, place)
+    call = Call(kind, name, source_location)
     return await current_calls(kind).await_triggers(call, triggers, timeout_us)
 
 
@@ -300,11 +303,11 @@ async def _record(
     name: str,
     work: Callable[[], Any],
     annotation: Any,
-    place: SourceLocation,
+    source_location: SourceLocation,
     *,
     in_thread: bool = False,
 ) -> Any:
-    call = Call(kind, name, place)
+    call = Call(kind, name, source_location)
     return await current_calls(kind).record(call, work, annotation, in_thread=in_thread)
 
 

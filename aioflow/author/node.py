@@ -258,7 +258,7 @@ class Node:
     position: int
     kind: Literal["function", "operator"]
     settings: Settings
-    place: SourceLocation
+    source_location: SourceLocation
     body: Body
     fn: Callable[..., Any] | None = None
     operator: type[Any] | None = None

@@ -96,8 +96,8 @@ class Operator(Linked):
         if self._call is None:
             settled(options, is_sensor=cls._is_sensor, owner=f"{cls.__name__} {self.task_id!r}")
             return
-        dag, arguments, place = self._call
-        self._node = _added(cls, self.task_id, options, dag, arguments, place)
+        dag, arguments, source_location = self._call
+        self._node = _added(cls, self.task_id, options, dag, arguments, source_location)
         self._node.instance = self
         self.task_id = self._node.task_id
         self._call = None
@@ -253,7 +253,7 @@ def _added(
     options: Mapping[str, Any],
     dag: DAG,
     arguments: CallArguments,
-    place: SourceLocation,
+    source_location: SourceLocation,
 ) -> Node:
     is_sensor = cls._is_sensor
     said = dag.options_for(options, is_sensor=is_sensor)
@@ -271,7 +271,7 @@ def _added(
         position=len(dag.nodes),
         kind="operator",
         settings=settled(said, is_sensor=is_sensor, owner=f"{cls.__name__} {task_id!r}"),
-        place=place,
+        source_location=source_location,
         body=Body.COROUTINE if inspect.iscoroutinefunction(code) else Body.FUNCTION,
         operator=cls,
         events=events,

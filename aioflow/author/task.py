@@ -148,7 +148,7 @@ class TaskFunction(Generic[P, R_co]):
             position=len(dag.nodes),
             kind="function",
             settings=settled(options, is_sensor=self._is_sensor, owner=f"task {task_id!r}"),
-            place=here(),
+            source_location=here(),
             body=_body_of(self.fn),
             fn=self.fn,
         )

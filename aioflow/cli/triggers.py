@@ -144,7 +144,7 @@ def _slow(arguments: argparse.Namespace) -> int:
                 slow["stalls"],
                 f"{slow['longest_ms']} ms",
                 f"{slow['total_ms']} ms",
-                slow["place"],
+                slow["source_location"],
                 slow["last_at"],
                 "quarantine" if slow["quarantined"] else "shared",
             )

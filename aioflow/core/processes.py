@@ -62,7 +62,7 @@ def set_drained(request: DrainNode, tx: Transaction) -> bool:
         host_all(role, tx)
         dag_triggers.host_all(role, tx)
     want_own_hosts(tx)
-    dag_triggers.place_all(tx)
+    dag_triggers.update_assignments(tx)
     return True
 
 
@@ -94,7 +94,7 @@ def host_lost(lost: HostLost, tx: Transaction) -> None:
         if lost.was_dismissed and is_own(lost.role):
             # It does not restart by itself, and triggers may have been assigned to it.
             want_own_hosts(tx)
-            dag_triggers.place_all(tx)
+            dag_triggers.update_assignments(tx)
         return
     memory.packing.lose(lost.role, memory.last_assignment_id)
     own = [one for one in memory.active_tasks.objects.values() if one.run.async_role == lost.role]
@@ -122,7 +122,7 @@ def host_lost(lost: HostLost, tx: Transaction) -> None:
             cut_short(task, lost.failure, tx)
         else:  # suspended sensors are never charged
             tx.slots.release(task)
-            tx.displace(task)
+            tx.note_slot(task)
             tx.slots.offer(task)
 
 

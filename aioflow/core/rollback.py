@@ -24,16 +24,16 @@ from aioflow.protocol.inputs import ContinueRun, Input
 from aioflow.protocol.reports import Ended
 
 __all__ = (
-    "Places",
     "Refused",
+    "SlotsBefore",
     "forget",
-    "free_place",
+    "free_slot",
     "put_back",
     "recall_catalog",
     "restore_pools",
 )
 
-Places: TypeAlias = dict[TaskNo, tuple[StartNo, tuple[int, bool, bool]]]
+SlotsBefore: TypeAlias = dict[TaskNo, tuple[StartNo, tuple[int, bool, bool]]]
 """The last committed slot of each task, with the number of that start."""
 
 
@@ -47,14 +47,16 @@ class Refused(AioflowError):
         self.tx = tx
 
 
-def forget(memory: Memory, tx: Transaction) -> Places:
+def forget(memory: Memory, tx: Transaction) -> SlotsBefore:
     """Drop the runs that a transaction touched. Return the slots of their tasks."""
-    places: Places = {task.task_no: (task.stored_start, task.stored_place) for task in tx.touched}
+    slots_before: SlotsBefore = {
+        task.task_no: (task.stored_start, task.stored_slot) for task in tx.touched
+    }
     tx.put_back()
     memory.stray_triggers += tx.strays
     for run in tx.runs.values():
         for task in run.active_tasks.values():
-            places.setdefault(task.task_no, (task.stored_start, task.stored_place))
+            slots_before.setdefault(task.task_no, (task.stored_start, task.stored_slot))
         run.is_forgotten = True
         memory.drop_run(run)
     for version in tx.batch.new_versions:
@@ -62,7 +64,7 @@ def forget(memory: Memory, tx: Transaction) -> Places:
     alerts.index_deadlines(memory)
     memory.index_outbox()
     memory.may_host_more = True  # no host hears of the triggers this turn assigned
-    return places
+    return slots_before
 
 
 def recall_catalog(memory: Memory, dags: list[DagRow], files: list[DagFileRow]) -> None:
@@ -79,7 +81,9 @@ def restore_pools(tx: Transaction) -> None:
         tx.memory.is_drained = tx.was_drained
 
 
-def put_back(runs: list[Run], places: Places, memory: Memory, tx: Transaction) -> list[Input]:
+def put_back(
+    runs: list[Run], slots_before: SlotsBefore, memory: Memory, tx: Transaction
+) -> list[Input]:
     """Give restored tasks the slots they had, and queue the others.
 
     Returns:
@@ -87,9 +91,9 @@ def put_back(runs: list[Run], places: Places, memory: Memory, tx: Transaction) -
     """
     for run in runs:
         for task in run.active_tasks.objects.values():  # packed tasks have no slot
-            start_no, place = places.get(task.task_no, (-1, NOWHERE))
+            start_no, slot = slots_before.get(task.task_no, (-1, NOWHERE))
             if start_no == task.start_no:
-                task.worker, task.is_claimed, task.is_hosted = task.stored_place = place
+                task.worker, task.is_claimed, task.is_hosted = task.stored_slot = slot
     tx.slots.recount(memory)
     count_runs(memory)
     for run in runs:
@@ -98,13 +102,13 @@ def put_back(runs: list[Run], places: Places, memory: Memory, tx: Transaction) -
     return [*previous.doubt({run.row.dag_id for run in tx.runs.values()}, memory), *unjudged]
 
 
-def free_place(entry: Input, memory: Memory, slots: Slots) -> None:
+def free_slot(entry: Input, memory: Memory, slots: Slots) -> None:
     """Free the slot of a try that has ended, although its report cannot be processed."""
     if isinstance(entry, Ended):
         task = memory.active_tasks.get(entry.task_no)
         if task is not None and task.start_no == entry.start_no:
             slots.release(task)
-            task.stored_place = NOWHERE
+            task.stored_slot = NOWHERE
 
 
 def _offer(run: Run, slots: Slots) -> None:

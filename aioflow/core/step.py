@@ -206,7 +206,7 @@ def _grant(tx: Transaction) -> None:
     if tx.memory.may_host_more and tx.slots.is_open:
         tx.memory.may_host_more = False
         host_rest(tx)
-        dag_triggers.place_all(tx)
+        dag_triggers.update_assignments(tx)
     for grant in tx.slots.grant(tx.memory):
         if grant.is_waiting:
             lifecycle.start(grant.task, tx)

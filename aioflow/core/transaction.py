@@ -72,7 +72,7 @@ class Transaction:
         accounts: Changes of accounts, tokens and sessions, and new audit entries.
         eased_dags: DAGs with fewer runs, or fewer queued ones: their triggers may continue.
         asset_events: Asset events emitted in this turn, for the DAGs that depend on these assets.
-        placed_dags: DAGs whose triggers were checked: their pending asset events may start a run.
+        checked_dags: DAGs whose triggers were checked: their pending asset events may start a run.
         ended_tasks: Tasks that ended and for which the next run may have waited.
         held_dags: DAGs whose next queued run must be re-checked because its predecessor ended or
             was deleted.
@@ -106,7 +106,7 @@ class Transaction:
         self.fires: list[Fire] = []
         self.eased_dags: set[str] = set()
         self.asset_events: list[NamedEventRow] = []
-        self.placed_dags: list[str] = []
+        self.checked_dags: list[str] = []
         self.outbox = OutboxUpdates(memory, numbers.take, self.effects)
         self.dag_triggers = DagTriggerUpdates(memory.dag_triggers)
         self.expansions = Expansions(self.batch)
@@ -121,7 +121,7 @@ class Transaction:
         self._backfills: dict[int, BackfillRow | None] = {}
         self._refused: dict[str, dict[str, tuple[DagSpec, str]]] | None = None
         self._tasks: dict[int, TaskInstance] = {}
-        self._placed: dict[int, TaskInstance] = {}
+        self._slot_changes: dict[int, TaskInstance] = {}
         self._withdrawn: set[int] = set()
         self._new_runs: dict[RunNo, Run] = {}
         self._run_states: dict[RunNo, RunState] = {}
@@ -145,9 +145,9 @@ class Transaction:
         self._tasks[task.task_no] = task
         self.runs[task.run.run_no] = task.run
 
-    def displace(self, task: TaskInstance) -> None:
+    def note_slot(self, task: TaskInstance) -> None:
         """Record that the slot of a task changes while its row does not."""
-        self._placed[task.task_no] = task
+        self._slot_changes[task.task_no] = task
         self.runs[task.run.run_no] = task.run
 
     def move(self, task: TaskInstance, state: TaskState) -> None:
@@ -383,7 +383,7 @@ class Transaction:
     @property
     def touched(self) -> Iterable[TaskInstance]:
         """The tasks whose rows or slots the turn changes."""
-        return (*self._tasks.values(), *self._placed.values())
+        return (*self._tasks.values(), *self._slot_changes.values())
 
     @property
     def waits_before(self) -> Iterable[TriggerRow]:
@@ -420,13 +420,13 @@ class Transaction:
         for task in self._tasks.values():
             task.stored_state = task.state
             task.stored_start = task.start_no
-            task.stored_place = (task.worker, task.is_claimed, task.is_hosted)
+            task.stored_slot = (task.worker, task.is_claimed, task.is_hosted)
             if task.state is waits:
                 loose[task.task_no] = task
             elif task.state is pending:
                 task.run.cleared.put(task.task_no, task.start_no)
-        for task in self._placed.values():
-            task.stored_place = (task.worker, task.is_claimed, task.is_hosted)
+        for task in self._slot_changes.values():
+            task.stored_slot = (task.worker, task.is_claimed, task.is_hosted)
         self.memory.runs.loose.update(self.runs)
         self.memory.packing.fold()
 

@@ -306,9 +306,9 @@ def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots
         return Wait(kind=WaitKind.SLOT, detail=full, since=since)
     if spec.body is Body.COROUTINE and run.async_role not in memory.hosts_up:
         return Wait(kind=WaitKind.HOST, detail=_async_host(run.async_role), since=since)
-    places = len(slots.workers) if spec.body.value == "def" else slots.coroutines
+    total = len(slots.workers) if spec.body.value == "def" else slots.coroutines
     name = "" if spec.pool == DEFAULT_POOL else f" of pool {spec.pool}"
-    return Wait(kind=WaitKind.SLOT, detail=f"all {places} slots{name} are taken", since=since)
+    return Wait(kind=WaitKind.SLOT, detail=f"all {total} slots{name} are taken", since=since)
 
 
 def _explain_trial(entry: TaskInstance | MappedTask, memory: Memory) -> str | None:

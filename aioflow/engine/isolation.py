@@ -155,7 +155,7 @@ class Isolating:
 
     async def _take_back(self, tx: Transaction) -> None:
         memory = self.memory
-        places = rollback.forget(memory, tx)
+        slots_before = rollback.forget(memory, tx)
         rollback.restore_pools(tx)
         dags = await self._patiently(self._store.list_dags)
         files = await self._patiently(self._store.list_dag_files)
@@ -168,7 +168,7 @@ class Isolating:
             if rows is not None and rows.run.ended_at is None:
                 found.append(rows)
         runs = await self._restore(found)
-        self.report(rollback.put_back(runs, places, memory, tx))
+        self.report(rollback.put_back(runs, slots_before, memory, tx))
 
     async def _blame(self, entry: Input, exc: TurnFailed | rollback.Refused) -> None:
         """Handle an input that cannot be processed; see ``core.quarantine``."""
@@ -176,7 +176,7 @@ class Isolating:
         left = await self._decide_without_others(entry, exc)
         if left is None:
             return
-        rollback.free_place(entry, self.memory, self.slots)
+        rollback.free_slot(entry, self.memory, self.slots)
         match consequence(entry, left, self._steady.look(), self.memory):
             case RefuseRequest(answer=answer):
                 self._pending_requests.answer(answer)

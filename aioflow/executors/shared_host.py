@@ -320,7 +320,7 @@ class SharedHost:
         printed, blocks = self._blocked_reader.feed(data)
         if blocks:
             self._incident = blocks[-1].incident
-            self._blocked_at = "" if blocks[-1].is_over else f" at {blocks[-1].place}"
+            self._blocked_at = "" if blocks[-1].is_over else f" at {blocks[-1].source_location}"
             self._context.report([self._loop_blocked(block) for block in blocks])
             self._judge(blocks[-1])
         if printed:
@@ -333,7 +333,7 @@ class SharedHost:
         if child is None or is_slow_once or seconds < self._patience_seconds():
             return
         self._offender = block.number
-        self._blocked = _blocked(seconds, f" at {block.place}")
+        self._blocked = _blocked(seconds, f" at {block.source_location}")
         child.kill()
 
     def _loop_blocked(self, block: BlockedLoop) -> LoopBlocked:
@@ -342,7 +342,7 @@ class SharedHost:
             culprit=block.number,
             incident=f"{self.pid}.{block.incident}",
             milliseconds=block.milliseconds,
-            place=block.place,
+            source_location=block.source_location,
             is_loading=block.is_loading,
             is_over=block.is_over,
             class_path=self._class_of(block.number),

@@ -399,8 +399,8 @@ class Triggerer:
     def _compact_heap(self) -> None:
         """Compact the heap if most of its entries are of triggers that no longer wait."""
         if len(self._heap) > 2 * len(self._waiting) + _HEAP_SLACK:
-            places = {number: at for at, number in self._heap if number in self._waiting}
-            self._heap = [(at, number) for number, at in places.items()]
+            due = {number: at for at, number in self._heap if number in self._waiting}
+            self._heap = [(at, number) for number, at in due.items()]
             heapq.heapify(self._heap)
 
     def _keep(self, output: Output) -> None:

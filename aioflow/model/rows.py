@@ -251,7 +251,7 @@ class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
         ordinal: Counts the durable calls of a task from 0, without gaps.
         kind: ``wait``, ``any_of``, ``all_of``, ``sleep``, ``step``, ``now``, ``uuid`` ...
         name: The trigger class or function; a replay must call the same.
-        place: ``file:line`` of the call.
+        source_location: ``file:line`` of the call.
         answer: msgpack, once it has one.
     """
 
@@ -261,7 +261,7 @@ class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
     state: RecordState
     kind: str
     name: str
-    place: str = ""
+    source_location: str = ""
     answer: bytes | None = None
     failure: Failure | None = None
 

@@ -314,7 +314,7 @@ class LoopBlocked(msgspec.Struct, frozen=True, kw_only=True):
         culprit: As in ``HostLost``.
         incident: Identifies one stall, of which there are several reports.
         milliseconds: How long it has lasted, or lasted in total.
-        place: File, line and function.
+        source_location: File, line and function.
         is_loading: Whether it imports code.
         is_over: Whether the event loop runs again.
         class_path: As in ``HostLost``.
@@ -324,7 +324,7 @@ class LoopBlocked(msgspec.Struct, frozen=True, kw_only=True):
     culprit: int
     incident: str
     milliseconds: int
-    place: str
+    source_location: str
     is_loading: bool = False
     is_over: bool = False
     class_path: str = ""

@@ -152,7 +152,7 @@ class Marking(msgspec.Struct, frozen=True, array_like=True):
     """A requested final state of tasks of a run.
 
     Attributes:
-        places: Position, first map index and the end; -1 and 0 for a task that is not mapped or has
+        ranges: Position, first map index and the end; -1 and 0 for a task that is not mapped or has
             not expanded.
         changed: Positions of which an end was taken back: tasks after them may have to be stopped,
             or evaluated again.
@@ -162,7 +162,7 @@ class Marking(msgspec.Struct, frozen=True, array_like=True):
     """
 
     state: TaskState
-    places: tuple[tuple[int, int, int], ...]
+    ranges: tuple[tuple[int, int, int], ...]
     changed: tuple[int, ...] = ()
     overtaken: tuple[int, ...] = ()
     ended: tuple[RunState, Timestamp] | None = None
@@ -199,9 +199,9 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
 
     def ends(self, position: int, map_index: int) -> bool:
         """Return whether a task that has started will be reset, or marked, when all is done."""
-        places = () if self.mark is None else self.mark.places
+        ranges = () if self.mark is None else self.mark.ranges
         is_marked = any(
-            at == position and (first < 0 or first <= map_index < end) for at, first, end in places
+            at == position and (first < 0 or first <= map_index < end) for at, first, end in ranges
         )
         return is_marked or position in self.whole
 
@@ -210,7 +210,7 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
         """The positions with tasks that are selected, marked, or possibly stopped."""
         some = {position for position, _ in (*self.children, *self.rounds)}
         if self.mark is not None:
-            some.update(position for position, _, _ in self.mark.places)
+            some.update(position for position, _, _ in self.mark.ranges)
             some.update(self.mark.overtaken)
         return {*self.whole, *self.failed, *self.unrun, *some}
 

@@ -319,14 +319,14 @@ class CallAnswered(TaskReport, frozen=True):
         ordinal: Counts the durable calls of the task from 0.
         kind: ``step``, ``now``, ``uuid`` ...
         name: The called function or class, which a replay compares.
-        place: ``file:line`` of the call.
+        source_location: ``file:line`` of the call.
         answer: msgpack; ``None`` if it failed.
     """
 
     ordinal: int
     kind: str
     name: str
-    place: str
+    source_location: str
     answer: bytes | None
     failure: Failure | None = None
 
@@ -345,7 +345,7 @@ class Awaiting(TaskReport, frozen=True):
     ordinal: int
     kind: str
     name: str
-    place: str
+    source_location: str
     triggers: tuple[tuple[str, bytes], ...]
     timeout_us: int | None = None
 
@@ -360,7 +360,7 @@ class StreamOpened(TaskReport, frozen=True):
     ordinal: int
     kind: str
     name: str
-    place: str
+    source_location: str
     class_path: str
     kwargs: bytes
     window: int
@@ -382,7 +382,7 @@ class NextEventRequested(TaskReport, frozen=True):
     ordinal: int
     kind: str
     name: str
-    place: str
+    source_location: str
     stream: int
     timeout_us: int | None = None
 
@@ -397,7 +397,7 @@ class EventEmitted(TaskReport, frozen=True):
     ordinal: int
     kind: str
     name: str
-    place: str
+    source_location: str
     event: str
     key: str | None
     data: bytes
@@ -419,7 +419,7 @@ class RunCalled(TaskReport, frozen=True):
     ordinal: int
     kind: str
     name: str
-    place: str
+    source_location: str
     dag_id: str
     conf: bytes | None
     waits: bool = True

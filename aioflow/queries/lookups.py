@@ -141,7 +141,7 @@ async def read_records(store: Reader, info: RunInfo, wanted: RecordsWanted) -> R
     while size < PAGE_BYTES:
         rows = await store.list_records(wanted.task_no, after, piece)
         mine = [row for row in rows if row.run_no == info.run_no]
-        items += [RecordItem(r.kind, r.name, r.place, r.answer, r.failure) for r in mine]
+        items += [RecordItem(r.kind, r.name, r.source_location, r.answer, r.failure) for r in mine]
         if len(rows) < piece:
             return RecordsPage(items, more=False)
         after = rows[-1].ordinal

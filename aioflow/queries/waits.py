@@ -140,14 +140,14 @@ class MappedTasks:
 
     def __init__(self) -> None:
         self._at: dict[tuple[RunNo, int], TaskNo] = {}
-        self._place: dict[TaskNo, tuple[RunNo, int]] = {}
+        self._key_of: dict[TaskNo, tuple[RunNo, int]] = {}
         self._counts: dict[TaskNo, ChildCount] = {}
         self._firsts: list[tuple[TaskNo, TaskNo]] = []
 
     def expect(self, task_no: TaskNo, run_no: RunNo, position: int) -> None:
         """Register a waiter for this mapped task so that its expansion is reported, see ``at``."""
         self._at[run_no, position] = task_no
-        self._place[task_no] = (run_no, position)
+        self._key_of[task_no] = (run_no, position)
 
     def at(self, run_no: RunNo, position: int) -> TaskNo | None:
         """Return the task at this position of a run, if it has waiters."""
@@ -178,9 +178,9 @@ class MappedTasks:
 
     def forget(self, task_no: TaskNo) -> None:
         """Remove a task that has no waiters any more."""
-        place = self._place.pop(task_no, None)
-        if place is not None:
-            del self._at[place]
+        key = self._key_of.pop(task_no, None)
+        if key is not None:
+            del self._at[key]
         self._uncount(task_no)
 
     def _uncount(self, task_no: TaskNo) -> None:

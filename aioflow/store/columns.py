@@ -38,11 +38,11 @@ __all__ = (
     "blob",
     "count",
     "flag",
+    "index",
     "instant",
     "key",
     "name",
     "number",
-    "place",
     "read_rows",
     "row_checker",
     "small",
@@ -82,7 +82,7 @@ def count(column: str, *, server_default: str | None = None, placeholder: int = 
     return Column(column, NUMBER, nullable=False, server_default=server_default, info=info)
 
 
-def place(
+def index(
     column: str, *, least: int = 0, null: bool = False, server_default: str | None = None
 ) -> Column[int]:
     """Return a column for an index or a width, limited because memory is allocated for each."""

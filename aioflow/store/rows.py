@@ -297,7 +297,7 @@ def record_row(values: Values) -> RecordRow:
         state=_RECORD_STATES[values[3]],
         kind=values[4],
         name=values[5],
-        place=values[6],
+        source_location=values[6],
         answer=values[7],
         failure=_failure(values[8]),
     )
@@ -403,10 +403,10 @@ class Damages:
         """
         if not damage.key_values:
             return
-        place = damage.table, damage.key
-        if place in self._found or len(self._found) >= DAMAGE_LIMIT:
+        damaged = damage.table, damage.key
+        if damaged in self._found or len(self._found) >= DAMAGE_LIMIT:
             return
-        self._found[place] = damage
+        self._found[damaged] = damage
         if self.on_found is not None:
             self.on_found(damage)
 

@@ -32,11 +32,11 @@ from aioflow.store.columns import (
     blob,
     count,
     flag,
+    index,
     instant,
     key,
     name,
     number,
-    place,
     small,
     state,
     text,
@@ -203,8 +203,8 @@ task = Table(
     metadata,
     key("task_no"),
     number("run_no", ForeignKey("run.run_no")),
-    place("position"),
-    place("map_index", least=-1),
+    index("position"),
+    index("map_index", least=-1),
     state(11),
     count("try_number"),
     count("start_no"),
@@ -223,8 +223,8 @@ expansion = Table(
     "expansion",
     metadata,
     number("run_no", ForeignKey("run.run_no")),
-    place("position"),
-    place("width"),
+    index("position"),
+    index("width"),
     number("first_task_no"),
     flag("is_open", server_default="0"),
     PrimaryKeyConstraint("run_no", "position"),
@@ -236,7 +236,7 @@ stream_item = Table(
     "stream_item",
     metadata,
     number("task_no"),
-    place("item_index"),
+    index("item_index"),
     number("run_no"),
     blob("payload"),
     PrimaryKeyConstraint("task_no", "item_index"),
@@ -269,7 +269,7 @@ result = Table(
     count("start_no"),
     blob("body", null=True),
     count("size"),
-    place("width", null=True),
+    index("width", null=True),
     sqlite_strict=True,
 )
 _wide = result.c.width.is_not(None)
@@ -299,8 +299,8 @@ task_trigger = Table(
     blob("next_kwargs", null=True),
     blob("event", null=True),
     text("event_key", null=True),
-    place("ordinal", least=-2, server_default="-1"),
-    place("branch", server_default="0"),
+    index("ordinal", least=-2, server_default="-1"),
+    index("branch", server_default="0"),
     count("window", server_default="0"),
     blob("failure", null=True),
     text("timeout_method", server_default=""),
@@ -349,12 +349,12 @@ record = Table(
     "record",
     metadata,
     number("task_no", ForeignKey("task.task_no")),
-    place("ordinal"),
+    index("ordinal"),
     number("run_no"),
     state(2),
     text("kind"),
     text("name"),
-    text("place"),
+    text("source_location"),
     blob("answer", null=True),
     blob("failure", null=True),
     PrimaryKeyConstraint("task_no", "ordinal"),
@@ -462,7 +462,7 @@ dag_event = Table(
 )
 _held = dag_event.c.outcome == literal_column("1")
 Index("dag_event_held", dag_event.c.event_no, sqlite_where=_held, postgresql_where=_held)
-Index("dag_event_by_place", dag_event.c.trigger_no, dag_event.c.sequence, unique=True)
+Index("dag_event_by_sequence", dag_event.c.trigger_no, dag_event.c.sequence, unique=True)
 _keyed = dag_event.c.key.is_not(None)
 Index(
     "dag_event_by_key",

@@ -255,7 +255,7 @@ class SimRun:
         for view in views:
             if view.state == "success":
                 index = index_of(view, self._nodes[view.task_id])
-                number = (await api.place(run, view.task_id, index)).task_no
+                number = (await api.locate(run, view.task_id, index)).task_no
                 rows = await api.store.list_results(number, number + 1, limit=1)
                 found.append(rows[0] if rows else None)
         return found
@@ -267,8 +267,8 @@ class SimRun:
         if row.body is not None or row.size or row.width is None:
             is_list = row.width is not None
             annotation = Any if is_list else node.annotations.get("return", Any)
-            place = (self._stage.results, row.task_no, row.start_no, row.body)
-            return decode_item(*place, annotation, is_list=is_list)
+            location = (self._stage.results, row.task_no, row.start_no, row.body)
+            return decode_item(*location, annotation, is_list=is_list)
         return self._items_of(row.task_no) if row.width else []
 
     def outcomes(self) -> Iterator[tuple[TaskView, Any]]:

@@ -42,8 +42,8 @@ __all__ = (
     "Watchdog",
     "announcer",
     "blocked_loop_line",
-    "place_of",
     "signed",
+    "source_location_of",
 )
 
 NO_OWNER = -1
@@ -191,7 +191,7 @@ class Stepped(Coroutine[Any, Any, Result_co]):
 LINE_LIMIT = 4096
 """Maximum bytes of a line. A pipe writes that much atomically (``PIPE_BUF``)."""
 
-_PLACE_LENGTH = 500
+_SOURCE_LOCATION_LENGTH = 500
 _LINE_WORD = b" stall "
 
 
@@ -202,7 +202,7 @@ class BlockedLoop(msgspec.Struct, frozen=True, array_like=True):
         incident: Number of this stall in the process; several lines may report one stall.
         number: Number of the task or trigger, as in the crash recorder.
         milliseconds: Duration so far, or in total if it is over.
-        place: File, line and function at which it was seen.
+        source_location: File, line and function at which it was seen.
         is_loading: It is importing code, which is slow only once.
         is_over: The loop runs again.
     """
@@ -210,15 +210,17 @@ class BlockedLoop(msgspec.Struct, frozen=True, array_like=True):
     incident: int
     number: int
     milliseconds: int
-    place: str
+    source_location: str
     is_loading: bool = False
     is_over: bool = False
 
 
 def blocked_loop_line(block: BlockedLoop, nonce: bytes) -> bytes:
     """Encode a stall as one line, short enough for an atomic write to the pipe."""
-    place = block.place.encode("utf-8", "backslashreplace").decode()[-_PLACE_LENGTH:]
-    body = msgspec.json.encode(msgspec.structs.replace(block, place=place))
+    source_location = block.source_location.encode("utf-8", "backslashreplace").decode()[
+        -_SOURCE_LOCATION_LENGTH:
+    ]
+    body = msgspec.json.encode(msgspec.structs.replace(block, source_location=source_location))
     return b"\x1e" + nonce + _LINE_WORD + body + b"\n"
 
 
@@ -377,13 +379,13 @@ class Watchdog:
     def _name(self, word: memoryview[int], number: int) -> bool:
         """Report where the step is; return ``False`` if it has just continued."""
         frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - what it is there for
-        place, is_loading = place_of(frame, self._code)
+        source_location, is_loading = source_location_of(frame, self._code)
         if word[1] != MARKED or word[0] != number:
             return False
         if self._said is None:
             self._incident += 1
         milliseconds = round(self._standstill.seconds * 1000)
-        self._said = BlockedLoop(self._incident, number, milliseconds, place, is_loading)
+        self._said = BlockedLoop(self._incident, number, milliseconds, source_location, is_loading)
         self._say(self._said)
         return True
 
@@ -391,7 +393,13 @@ class Watchdog:
         said, self._said = self._said, None
         if said is not None:
             milliseconds = round(self._standstill.seconds * 1000)
-            again = (said.incident, said.number, milliseconds, said.place, said.is_loading)
+            again = (
+                said.incident,
+                said.number,
+                milliseconds,
+                said.source_location,
+                said.is_loading,
+            )
             self._say(BlockedLoop(*again, is_over=True))
 
 
@@ -405,7 +413,7 @@ def announcer(nonce: bytes) -> Callable[[BlockedLoop], None]:
     return say
 
 
-def place_of(frame: FrameType | None, code: str) -> tuple[str, bool]:
+def source_location_of(frame: FrameType | None, code: str) -> tuple[str, bool]:
     """Return a thread's source location, and whether it is importing something.
 
     The location is the innermost line of the user's own code, else of an installed package, else

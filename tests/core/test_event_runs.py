@@ -659,7 +659,13 @@ def test_one_that_holds_up_its_loop_is_named_with_its_dag():
     world = waiting()
     number = one(world).row.trigger_no
     effects = world.turn(
-        LoopBlocked(role="triggers", culprit=number, incident="i", milliseconds=900, place="f.py:3")
+        LoopBlocked(
+            role="triggers",
+            culprit=number,
+            incident="i",
+            milliseconds=900,
+            source_location="f.py:3",
+        )
     )
 
     (told,) = [effect for effect in effects if isinstance(effect, Warn)]

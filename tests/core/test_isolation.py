@@ -87,7 +87,7 @@ def stall(world: World, incident: int, milliseconds: int = 120, **fields: Any) -
             culprit=number,
             incident=f"1.{incident}",
             milliseconds=milliseconds,
-            place="dag.py:7 in Slow.run",
+            source_location="dag.py:7 in Slow.run",
             **fields,
         )
     )
@@ -126,7 +126,7 @@ def test_stalls_are_counted_by_class_with_where_the_last_one_stood():
     [known] = world.memory.loop_blockers.all()
     assert (known.kind, known.name, known.task_id) == ("trigger", SLOW, "t0")
     assert (known.count, known.longest_ms, known.total_ms) == (2, 1_400, 1_600)
-    assert known.place == "dag.py:7 in Slow.run"
+    assert known.source_location == "dag.py:7 in Slow.run"
 
 
 def test_coroutines_are_counted_by_task_and_stay_where_they_are():
@@ -185,7 +185,7 @@ def test_a_stall_is_told_with_who_and_where():
         "trigger_id": host_of(world, SLOW).trigger_no,
         "run_id": run.run_id,
         "task_id": "t0",
-        "place": "dag.py:7 in Slow.run",
+        "source_location": "dag.py:7 in Slow.run",
         "milliseconds": 120,
         "count": 1,
         "host": "triggers",
@@ -255,7 +255,7 @@ def test_a_stall_whose_turn_was_taken_back_counts_once():
     world, _ = waiting(SLOW)
     stalled = LoopBlocked(
         role="triggers", culprit=host_of(world, SLOW).trigger_no, incident="1.1",
-        milliseconds=5_000, place="dag.py:7",
+        milliseconds=5_000, source_location="dag.py:7",
     )  # fmt: skip
 
     world.refuse(stalled)

@@ -287,7 +287,11 @@ def test_what_blocks_its_own_host_fails_and_nothing_is_quarantined():
         if isinstance(e, AssignTrigger) and e.role == OWN_TRIGGERS
     )
     stalled = LoopBlocked(
-        role=OWN_TRIGGERS, culprit=number, incident="1.1", milliseconds=9_000, place="dag.py:7"
+        role=OWN_TRIGGERS,
+        culprit=number,
+        incident="1.1",
+        milliseconds=9_000,
+        source_location="dag.py:7",
     )
     effects = world.turn(
         stalled,

@@ -128,7 +128,7 @@ def test_every_field_of_a_task_is_folded_or_keeps_it_from_that():
     folded = {"map_index", "try_number", "start_no", "stored_start", "suspended_start", "looks"}
     folded |= {"interruptions", "due_at", "deadline_at", "queued_at", "started_at", "failure"}
     folded |= {"recorded", "first_failed", "open_kind", "ends_at"}
-    looked_at = {"resumed", "streams", "answer", "stored_place", "worker", "is_hosted"}
+    looked_at = {"resumed", "streams", "answer", "stored_slot", "worker", "is_hosted"}
     without_meaning = {"is_claimed", "ended_at"}  # of a task that has no place, and has not ended
 
     assert {*TaskInstance.__slots__} == links | folded | looked_at | without_meaning
@@ -141,7 +141,7 @@ def test_every_field_of_a_task_is_folded_or_keeps_it_from_that():
     [
         {"answer": (b"\x01", None)},
         {"is_hosted": True},
-        {"stored_place": (0, False, False)},
+        {"stored_slot": (0, False, False)},
         {"suspended_start": 99},
     ],
     ids=str,

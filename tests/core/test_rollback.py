@@ -125,14 +125,14 @@ def test_a_refused_clear_or_mark_leaves_what_runs_in_its_place(request_of, body)
     run = world.begin(task("a", body=body), task("b", body=body))
     world.turn(HostUp("async"))
     started = world.memory.active_tasks[world.started("a").start.task_no]
-    place = started.worker, started.is_hosted
+    slot = started.worker, started.is_hosted
     request = request_of(run_id=world.rows.runs[run].run_id, tasks=("a",))
 
     _, _, tx = world.decide([RequestReceived(0, request)])
     world.take_back(tx)
 
     started = world.memory.active_tasks[started.task_no]
-    assert (started.worker, started.is_hosted) == place != (-1, False)
+    assert (started.worker, started.is_hosted) == slot != (-1, False)
     assert started.run.running == 1 + (body is Body.COROUTINE)
     world.finish_all()
     assert world.run_state(run) == "success"
@@ -273,7 +273,7 @@ def test_a_report_that_cannot_be_taken_still_frees_its_slot():
     start = world.started("a").start
     report = Failed(start.task_no, start.start_no, 1, 2, SEGFAULT)
 
-    rollback.free_place(report, world.memory, world.slots)
+    rollback.free_slot(report, world.memory, world.slots)
 
     assert world.slots.workers[0].is_idle
 

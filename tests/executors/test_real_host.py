@@ -217,7 +217,7 @@ async def test_code_in_c_that_lets_no_thread_run_is_named_from_outside_while_it_
         assert not any(isinstance(report, HostLost) for report in n.reports)
         await until(lambda: any(isinstance(report, HostLost) for report in n.reports))
 
-    assert {(stall.role, stall.culprit, stall.place) for stall in stalls()} == {
+    assert {(stall.role, stall.culprit, stall.source_location) for stall in stalls()} == {
         ("async", number, UNKNOWN_LOCATION)
     }
     assert len({stall.incident for stall in stalls()}) == 1

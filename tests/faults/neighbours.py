@@ -219,8 +219,8 @@ def _fails(daemon: DaemonProcess, run_id: str, reason: str) -> str:
 def _is_apart(slow: dict[str, Any], name: str, method: str = "run") -> str:
     known = slow[name]
     assert known["quarantined"], known
-    assert f"{name}.{method}" in known["place"], known
-    return f"quarantined: {known['place']}"
+    assert f"{name}.{method}" in known["source_location"], known
+    return f"quarantined: {known['source_location']}"
 
 
 def _sleeps(daemon: DaemonProcess, run_id: str, slow: dict[str, Any], _: Path) -> str:

@@ -122,7 +122,7 @@ def test_three_stalls_move_a_trigger_to_a_host_of_its_own(shared_daemon, tmp_pat
     assert daemon.run(slow)["state"] == "running"
 
     # Where it was when it was last named: on a slow machine first at an import.
-    eventually(lambda: [one["place"] for one in slow_ones(daemon)] == [PLACE])
+    eventually(lambda: [one["source_location"] for one in slow_ones(daemon)] == [PLACE])
     [known] = slow_ones(daemon)
     assert (known["name"], known["run_id"]) == ("stalling:Slow", slow)
     assert known["stalls"] >= 3

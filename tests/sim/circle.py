@@ -372,7 +372,7 @@ class Circle:
     def _take_back(self, tx: Transaction) -> None:
         """See ``Engine._take_back``. Afterwards the memory must match the rows."""
         node, memory = self.node, self.memory
-        places = rollback.forget(memory, tx)
+        slots_before = rollback.forget(memory, tx)
         rollback.restore_pools(tx)
         tables = node.tables
         rollback.recall_catalog(memory, list(tables.dags.values()), list(tables.files.values()))
@@ -381,15 +381,15 @@ class Circle:
             for run_no in tx.runs
             if run_no in tables.runs and tables.runs[run_no].ended_at is None
         ]
-        self.inbox.extend(rollback.put_back(runs, places, memory, tx))
+        self.inbox.extend(rollback.put_back(runs, slots_before, memory, tx))
         recovery.memory_is_what_rows_say(node)
-        liveness.places_are_what_tasks_hold(node)
+        liveness.slots_are_what_tasks_hold(node)
 
     def _blame(self, entry: Input, exc: TurnFailed | _Refused) -> None:
         """See ``Engine._blame``."""
         node = self.node
         node.points["refused for good"] += 1
-        rollback.free_place(entry, self.memory, self.slots)
+        rollback.free_slot(entry, self.memory, self.slots)
         match consequence(entry, exc, node.steady.look(), self.memory):
             case RefuseRequest(answer=answer):
                 node.answered(answer.ticket)

@@ -419,4 +419,4 @@ def are_hosted(node: Any) -> None:
         rests = one.retry_at is not None or is_stopped(row.dag_id, memory)
         rests = rests or memory.may_host_more or not may_host(row.trigger_no, memory)
         if not one.assignment_id and not rests and row.trigger_no not in memory.lacking_code:
-            raise Broken("places", f"the trigger of {row.dag_id} has no host")
+            raise Broken("slots", f"the trigger of {row.dag_id} has no host")

@@ -62,7 +62,7 @@ SLOWER_PULSE = 60.0
 def small_capacity(dags: Iterable[DagSpec]) -> int:
     """Return the smallest capacity at which every trigger is hosted eventually.
 
-    DAG triggers run forever and never release their places. One more place is left besides them;
+    DAG triggers run forever and never release their slots. One more slot is left besides them;
     otherwise the triggers of tasks would never be hosted.
     """
     stay = sum(dag.trigger is not None and dag.trigger.class_path != ASSETS for dag in dags)

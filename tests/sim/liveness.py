@@ -25,14 +25,14 @@ __all__ = (
     "admitted",
     "has_limits",
     "hosts_were_given_what_they_have",
-    "nobody_waits_beside_a_free_place",
+    "nothing_waits_beside_a_free_slot",
     "one_owner",
-    "places_are_what_tasks_hold",
+    "slots_are_what_tasks_hold",
     "triggers_are_hosted",
 )
 
 
-def nobody_waits_beside_a_free_place(node: Any) -> None:
+def nothing_waits_beside_a_free_slot(node: Any) -> None:
     """L3: with an empty inbox, check that a task waits for a slot only if none is free."""
     slots, memory = node.slots, node.memory
     free = {
@@ -119,7 +119,7 @@ def one_owner(node: Any, epoch: int) -> None:
         raise Broken("L4 owner", f"epoch {epoch} has become {node.tables.epoch}")
 
 
-def places_are_what_tasks_hold(node: Any) -> None:
+def slots_are_what_tasks_hold(node: Any) -> None:
     """Check that the counts of slots and pools match the tasks that hold them."""
     slots: Slots = node.slots
     used: Counter[str] = Counter()
@@ -136,19 +136,17 @@ def places_are_what_tasks_hold(node: Any) -> None:
     for task in in_workers:
         worker = slots.workers[task.worker]
         if (task.spec.pool, task.spec.slots) != (worker.pool, worker.weight):
-            raise Broken(
-                "places", f"{task.name} is in a slot of pool {worker.pool}, not of its own"
-            )
+            raise Broken("slots", f"{task.name} is in a slot of pool {worker.pool}, not of its own")
     for task in (*counted, *in_workers):
         running[task.run.run_no] += 1
     used.update(_kept(node))
     if +Counter(slots._used) != +used:
-        raise Broken("places", f"the pools count {slots._used}, the tasks hold {dict(used)}")
+        raise Broken("slots", f"the pools count {slots._used}, the tasks hold {dict(used)}")
     if slots.running_coroutines != len(counted):
-        raise Broken("places", f"{slots.running_coroutines} coroutines, {len(counted)} run")
+        raise Broken("slots", f"{slots.running_coroutines} coroutines, {len(counted)} run")
     for run in node.memory.runs.values():
         if run.running != running[run.run_no]:
-            raise Broken("places", f"run {run.run_no} counts {run.running} of {running}")
+            raise Broken("slots", f"run {run.run_no} counts {run.running} of {running}")
 
 
 def _kept(node: Any) -> Counter[str]:
@@ -158,9 +156,9 @@ def _kept(node: Any) -> Counter[str]:
     for task in node.memory.active_tasks.values():
         is_kept = task.task_no in slots.pool_holds
         if task.state is TaskState.DEFERRED and is_kept != slots.counts_deferred(task.spec):
-            raise Broken("places", f"{task.name} waits, and its room is not counted as its pool is")
+            raise Broken("slots", f"{task.name} waits, and its room is not counted as its pool is")
         if task.state is TaskState.RETRYING and is_kept:
-            raise Broken("places", f"{task.name} waits for its next try, and keeps its room")
+            raise Broken("slots", f"{task.name} waits for its next try, and keeps its room")
         if is_kept:
             retained[task.spec.pool] += task.spec.slots
     return retained
@@ -170,9 +168,9 @@ def _worker_has(worker: Worker, lives: list[TaskInstance]) -> None:
     claims = {task.task_no for task in lives if task.is_claimed}
     current = [task for task in lives if not task.is_claimed]
     if current != ([] if worker.current is None else [worker.current]):
-        raise Broken("places", f"worker {worker.number} is at another task than say so")
+        raise Broken("slots", f"worker {worker.number} is at another task than say so")
     if {task.task_no for task in worker.claims} != claims:
-        raise Broken("places", f"worker {worker.number} has other claims than say so")
+        raise Broken("slots", f"worker {worker.number} has other claims than say so")
 
 
 def _is_ending(wait: TriggerInstance) -> bool:
@@ -201,7 +199,7 @@ def triggers_are_hosted(node: Any) -> None:
         if node.memory.may_host_more or not may_host(number, node.memory):
             continue  # others are assigned first
         if wait.state is TriggerState.WAITING and wait.task is not None and wait.assignment_id == 0:
-            raise Broken("places", f"trigger {number} waits, and no host has it")
+            raise Broken("slots", f"trigger {number} waits, and no host has it")
     evented.are_hosted(node)
 
 
@@ -227,4 +225,4 @@ def hosts_were_given_what_they_have(node: Any) -> None:
         if is_stopped(wait.run.row.dag_id, memory):
             continue  # it has left its host, or will
         if not node.children.trigger_was_given(role, number, wait.assignment_id):
-            raise Broken("places", f"trigger {number} waits, and the {role} host was not given it")
+            raise Broken("slots", f"trigger {number} waits, and the {role} host was not given it")

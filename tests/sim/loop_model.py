@@ -188,7 +188,7 @@ class LoopNode:
         if (is_drawn or self._life != self._looked_at) and not begins_anew:  # settled afterwards
             self._looked_at = self._life  # so each life is checked soon after its restart
             recovery.memory_is_what_rows_say(self)
-            liveness.places_are_what_tasks_hold(self)
+            liveness.slots_are_what_tasks_hold(self)
 
     def found(self, broken: Broken) -> None:
         """Record a violation and end the simulation."""

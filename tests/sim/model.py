@@ -386,7 +386,7 @@ class Node:
         """At random times, check that the memory is what a restart would restore from the rows."""
         if self.rng.random() < 0.02:
             recovery.memory_is_what_rows_say(self)
-            liveness.places_are_what_tasks_hold(self)
+            liveness.slots_are_what_tasks_hold(self)
             liveness.triggers_are_hosted(self)
             liveness.hosts_were_given_what_they_have(self)
 
@@ -397,7 +397,7 @@ class Node:
             return True
         self.watch.look(self.mono)
         if self.rng.random() < 0.1:
-            liveness.nobody_waits_beside_a_free_place(self)
+            liveness.nothing_waits_beside_a_free_slot(self)
             liveness.hosts_were_given_what_they_have(self)
             nobody_waits_for_what_ended_well(self)
             what_is_owed_is_read(self)

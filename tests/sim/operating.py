@@ -196,7 +196,7 @@ def _stands_as_owed(node: Any, owed: Clearing) -> None:
         return
     spec = node.tables.spec_of_run(row.run_no)
     rows = {(task.position, task.map_index): task for task in node.tables.present(row.run_no)}
-    for position, first, end in mark.places:
+    for position, first, end in mark.ranges:
         is_gone = end > 0 and (row.run_no, position) not in node.tables.widths
         if is_gone or is_round(spec, position):
             continue  # its stream was stopped, or it ran another iteration meanwhile

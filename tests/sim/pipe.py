@@ -421,7 +421,7 @@ class InlineChild:
                 culprit=command.trigger_no,
                 incident=f"{self._name} {command.assignment_id} {self._incidents}",
                 milliseconds=self._world.rng.choice((400, 9_000)),
-                place="flow.py:7",
+                source_location="flow.py:7",
                 is_over=True,
                 class_path=command.class_path,
             )

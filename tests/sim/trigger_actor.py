@@ -126,7 +126,7 @@ class TriggerHost:
                     culprit=hosted.host.trigger_no,
                     incident=f"{self.role} {self._life} {self._incidents}",
                     milliseconds=milliseconds,
-                    place="flow.py:7",
+                    source_location="flow.py:7",
                     is_over=is_over,
                     class_path=hosted.host.class_path,
                 )

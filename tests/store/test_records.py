@@ -34,7 +34,7 @@ STEP = RecordRow(
     state=S.ANSWERED,
     kind="step",
     name="etl:lookup",
-    place="etl.py:7",
+    source_location="etl.py:7",
     answer=b"\x07",
 )
 FAILED = replace(STEP, ordinal=1, state=S.FAILED, answer=b"\x90", failure=FAILURE)

@@ -127,7 +127,8 @@ def damage(path: Path, body: bytes) -> None:
     with closing(sqlite3.connect(path)) as raw, raw:
         ((task_no, run_no),) = raw.execute("SELECT min(task_no), run_no FROM task").fetchall()
         raw.execute(
-            "INSERT INTO record (task_no, ordinal, run_no, state, kind, name, place, answer)"
+            "INSERT INTO record"
+            " (task_no, ordinal, run_no, state, kind, name, source_location, answer)"
             " VALUES (?, 0, ?, 1, 'step', 'f', 'f.py:1', ?)",
             (task_no, run_no, body),
         )

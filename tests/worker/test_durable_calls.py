@@ -153,7 +153,7 @@ def test_a_step_goes_on_once_it_is_recorded_and_gives_what_was_recorded(talk):
         (0, "step", "flow:plain"),
         (1, "step", "flow:awaited"),
     ]
-    assert first.place.startswith("flow.py:")
+    assert first.source_location.startswith("flow.py:")
     assert result_of(host.child.expect(Succeeded)) == [7, [8, 8]]
 
 
@@ -386,7 +386,7 @@ def test_what_a_step_raised_is_made_again_of_its_own_class(talk):
     call = host.record()
     host.child.expect(Succeeded)
 
-    host.replay(RecordItem(call.kind, call.name, call.place, call.answer, call.failure))
+    host.replay(RecordItem(call.kind, call.name, call.source_location, call.answer, call.failure))
 
     assert result_of(host.child.expect(Succeeded)) == ["so", 5]
 
@@ -415,7 +415,7 @@ def test_an_error_of_the_standard_library_is_made_again(talk):
     call = host.record()
     host.child.expect(Succeeded)
 
-    host.replay(RecordItem(call.kind, call.name, call.place, call.answer, call.failure))
+    host.replay(RecordItem(call.kind, call.name, call.source_location, call.answer, call.failure))
 
     assert result_of(host.child.expect(Succeeded)) == "no"
 
@@ -453,7 +453,7 @@ def test_a_result_that_cannot_be_recorded_ends_the_task_as_one_of_its_own_also_l
     call = host.record()
     first = host.child.expect(Failed)
 
-    host.replay(RecordItem(call.kind, call.name, call.place, call.answer, call.failure))
+    host.replay(RecordItem(call.kind, call.name, call.source_location, call.answer, call.failure))
 
     again = host.child.expect(Failed)
     assert (first.failure.reason, first.retryable) == (reason, False)

@@ -80,7 +80,7 @@ def test_an_event_is_reported_and_the_body_goes_on_once_it_is_stored(talk):
     assert (first.ordinal, first.kind, first.name) == (0, "emit", "emit")
     assert (first.event, first.key, decode(first.data)) == ("approved", "k", {"n": 1})
     assert (second.event, second.key, decode(second.data)) == ("plain", None, None)
-    assert first.place.startswith("flow.py:")
+    assert first.source_location.startswith("flow.py:")
 
 
 def test_an_event_that_is_recorded_is_not_emitted_again(talk):

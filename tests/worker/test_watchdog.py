@@ -26,7 +26,7 @@ from aioflow.worker.watchdog import (
     Standstill,
     Stepped,
     blocked_loop_line,
-    place_of,
+    source_location_of,
 )
 from tests.worker.peer import NONCE, VERSION, Guest, run_info, start, write_version
 
@@ -164,19 +164,22 @@ def test_the_line_of_the_user_is_named_and_not_the_library_it_calls():
 
     frame = frame_in("/code/v1/flows/a.py", "\n\nlibrary(look)", library=library)
 
-    assert place_of(frame, "/code/") == ("flows/a.py:3 in <module>", False)
+    assert source_location_of(frame, "/code/") == ("flows/a.py:3 in <module>", False)
 
 
 def test_where_nobody_is_the_user_the_package_is_named():
     frame = frame_in("/x/site-packages/driver.py", "look()")
 
-    assert place_of(frame, "/code/") == ("/x/site-packages/driver.py:1 in <module>", False)
+    assert source_location_of(frame, "/code/") == (
+        "/x/site-packages/driver.py:1 in <module>",
+        False,
+    )
 
 
 def test_importing_is_told_apart():
     frame = frame_in("<frozen importlib._bootstrap>", "run('look()', {'look': look})", run=exec)
 
-    assert place_of(frame, "/code/")[1]
+    assert source_location_of(frame, "/code/")[1]
 
 
 # ── a real host ──────────────────────────────────────────────────────────────────────────
@@ -255,14 +258,14 @@ def test_what_blocks_is_named_with_its_line_while_it_does_and_measured_when_it_i
 
     assert (named.number, named.is_over, named.is_loading) == (7, False, False)
     line = (HEAD + FIFO).partition("# stands")[0].count("\n") + 1
-    assert named.place == f"flow.py:{line} in Blocks.run"
+    assert named.source_location == f"flow.py:{line} in Blocks.run"
     assert named.milliseconds >= 100
 
     with pathlib.Path(gate).open("w"):
         pass
     assert {child.expect(TriggerFired).trigger_no for _ in range(3)} == {7, 8, 9}
     over = child.printed(last)
-    assert (over.incident, over.place) == (named.incident, named.place)
+    assert (over.incident, over.source_location) == (named.incident, named.source_location)
     assert over.milliseconds >= named.milliseconds
 
 
@@ -297,7 +300,7 @@ class Spins(Trigger):
     named = child.printed(first)
 
     assert named.number == 7
-    assert "in Spins.run" in named.place
+    assert "in Spins.run" in named.source_location
     (home / "flag").touch()
     child.expect(TriggerFired)
 
@@ -319,7 +322,7 @@ class Counts(Trigger):
     named = child.printed(first)
 
     assert named.number == 7
-    assert "in Counts.run" in named.place
+    assert "in Counts.run" in named.source_location
 
 
 @pytest.mark.process
@@ -345,7 +348,7 @@ def pipeline():
     named = child.printed(first)
 
     assert named.number == 100
-    assert named.place == "flow.py:6 in block"
+    assert named.source_location == "flow.py:6 in block"
     with pathlib.Path(gate).open("w"):
         pass
 

@@ -68,14 +68,14 @@ class ConnectionSlots:
         self._waiting: dict[str, dict[str, _ConnectionQueue]] = {}  # by DAG, and by origin
 
     @asynccontextmanager
-    async def place(self, dag: str, origin: str, seconds: float) -> AsyncIterator[None]:
+    async def hold(self, dag: str, origin: str, seconds: float) -> AsyncIterator[None]:
         """Hold a connection slot within a ``with``.
 
         Args:
             seconds: How long to wait for it.
 
         Raises:
-            NoPlace: If none became free in time.
+            NoConnectionSlot: If none became free in time.
         """
         if self._has_room(dag, origin):
             self._take(dag, origin)
@@ -307,7 +307,7 @@ class ClientShare:
             )
             origin = f"{url.scheme}://{url.host}:{_port(url)}"
             try:
-                async with pool.places.place(_dag_id(), origin, request.timeout_seconds):
+                async with pool.slots.hold(_dag_id(), origin, request.timeout_seconds):
                     answer = await _answer(client, wanted, request)
             except NoConnectionSlot as exc:
                 raise Away(f"{method} {masked_url(str(url))}: {exc}") from None
@@ -362,14 +362,14 @@ class _Pool:
     """The connections of one event loop, and the number of shares in them.
 
     Attributes:
-        places: Limits the connections.
+        slots: Limits the connections.
         client: Created in a thread: importing it and reading the certificates takes a quarter of a
             second, which would block the event loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.client: asyncio.Future[Any] = loop.run_in_executor(None, _made_client)
-        self.places = ConnectionSlots()
+        self.slots = ConnectionSlots()
         self.shares = 0
 
 
@@ -387,7 +387,7 @@ def _made_client() -> Any:
     logging.getLogger(httpx2.__name__).addFilter(_is_of_others)
 
     limits = httpx2.Limits(
-        max_connections=None,  # limited by places instead
+        max_connections=None,  # limited by slots instead
         max_keepalive_connections=_IDLE_CONNECTIONS,
         keepalive_expiry=_IDLE_SECONDS,
     )

@@ -167,35 +167,35 @@ class HttpPagesTrigger(Trigger[PageItems]):
 
     async def run(self) -> AsyncIterator[TriggerEvent[PageItems]]:
         """Yield an event for each item, or each page."""
-        place, before, widest = self._start(), None, 0
+        position, before, widest = self._start(), None, 0
         line = ClientShare(type(self).__name__)
         line.open()
         try:
             while True:
-                page = await self._page(line, place.url)
+                page = await self._page(line, position.url)
                 if before is not None and page.items and before.may_have_grown(widest):
                     for event in self._events(await self._page(line, before.url), before):
                         yield event
-                for event in self._events(page, place):
+                for event in self._events(page, position):
                     yield event
                 widest = max(widest, len(page.items))
-                following = self._next(page, place.url)
+                following = self._next(page, position.url)
                 if following is not None:
-                    place, before = _Position(following), self._counted(place)
+                    position, before = _Position(following), self._counted(position)
                     continue
                 if self.interval is None:
                     return
                 if before is not None and not page.items:
-                    place, before = before, None  # the last page with items may get more
-                    place.was_last = True
+                    position, before = before, None  # the last page with items may get more
+                    position.was_last = True
                 self.note_check(next_in=self.interval)
                 await _sleep(checked_interval(self.interval))
         finally:
             await line.close()
 
-    def _counted(self, place: _Position) -> _Position | None:
+    def _counted(self, position: _Position) -> _Position | None:
         """Return the page, to be read again when the next one has items, if pages are numbered."""
-        return None if self.page_parameter is None else place
+        return None if self.page_parameter is None else position
 
     def _start(self) -> _Position:
         """Return the page to begin with."""
@@ -245,21 +245,21 @@ class HttpPagesTrigger(Trigger[PageItems]):
             raise HttpUnexpected(f"{answer.url} has no list at {self.items!r}")
         return _Page(document, items, answer.headers.get("link", ""))
 
-    def _events(self, page: _Page, place: _Position) -> Iterator[TriggerEvent[PageItems]]:
-        keys = [self._key(item, place.url) for item in page.items]
-        if place.behind in keys:
-            place.told.update(keys[: keys.index(place.behind) + 1])
-        place.behind, place.size = None, len(keys)
-        told = frozenset(place.told)
+    def _events(self, page: _Page, position: _Position) -> Iterator[TriggerEvent[PageItems]]:
+        keys = [self._key(item, position.url) for item in page.items]
+        if position.behind in keys:
+            position.told.update(keys[: keys.index(position.behind) + 1])
+        position.behind, position.size = None, len(keys)
+        told = frozenset(position.told)
         new = [(item, key) for item, key in zip(page.items, keys, strict=True) if key not in told]
         if self.per == "page":
             new = [([item for item, _ in new], new[-1][1])] if new else []
         else:
             new = [([item], key) for item, key in new]
         for items, key in new:
-            place.told.update(keys if self.per == "page" else [key])
+            position.told.update(keys if self.per == "page" else [key])
             yield TriggerEvent(
-                PageItems(items=items, page=without_credentials(place.url, self.url)), key=key
+                PageItems(items=items, page=without_credentials(position.url, self.url)), key=key
             )
 
     def _key(self, item: Any, url: str) -> str:

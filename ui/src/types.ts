@@ -290,7 +290,7 @@ export interface Slow {
   stalls: number;
   longest_ms: number;
   total_ms: number;
-  place: string;
+  source_location: string;
   last_at: string | null;
   run_id: string;
   task_id: string;

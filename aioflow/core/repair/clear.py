@@ -137,7 +137,7 @@ def _newest(run: Run, chosen: Clearing, memory: Memory) -> DagVersion | None:
             raise VersionDiffers(
                 run.row.run_id, dag_version.version, most, hint="cancel the run first"
             )
-        version_upgrade.check_idle(run, dag_version, {place.task_no for place in stopped})
+        version_upgrade.check_idle(run, dag_version, {target.task_no for target in stopped})
     return dag_version
 
 

@@ -67,7 +67,7 @@ _UNRUN: Final = _of(TaskState.UPSTREAM_FAILED, TaskState.SKIPPED)
 _OTHERS: Final = {state: _but(state) for state in (TaskState.SUCCESS, TaskState.FAILED)}
 
 
-class _Place(NamedTuple):
+class _Target(NamedTuple):
     """A task that is still to be cleared or marked."""
 
     task_no: TaskNo
@@ -105,13 +105,13 @@ def undecided(run: Run) -> Iterable[TaskNo]:
 
 def needed(run: Run) -> Iterable[TaskNo]:
     """Return the tasks whose rows the next slice needs."""
-    return [place.task_no for place in _next(run) if place.state >= TaskState.SUCCESS]
+    return [target.task_no for target in _next(run) if target.state >= TaskState.SUCCESS]
 
 
-def under_way(run: Run, chosen: Clearing) -> list[_Place]:
+def under_way(run: Run, chosen: Clearing) -> list[_Target]:
     """Return selected tasks that are in progress, without iterations that a loop takes back."""
-    places = chain(_unmapped_places(run, chosen), _children(run, chosen))
-    return [place for place in places if is_under_way(place.state)]
+    targets = chain(_unmapped_targets(run, chosen), _children(run, chosen))
+    return [target for target in targets if is_under_way(target.state)]
 
 
 def begin(run: Run, tx: Transaction, *, dag_version: DagVersion | None = None) -> None:
@@ -128,7 +128,7 @@ def begin(run: Run, tx: Transaction, *, dag_version: DagVersion | None = None) -
     if dag_version is not None:
         _clear(run, under_way(run, chosen), tx)
         version_upgrade.move(run, dag_version, tx)
-    _clear(run, list(islice(_unmapped_places(run, chosen), SLICE_TASKS)), tx)
+    _clear(run, list(islice(_unmapped_targets(run, chosen), SLICE_TASKS)), tx)
     tx.put_off(run)
 
 
@@ -170,11 +170,11 @@ def go_on(run: Run, tx: Transaction) -> None:
     if run.clearing is not None and run.clearing.mark is not None:
         _mark(run, tx)
         return
-    places = _next(run)
-    if not places:
+    targets = _next(run)
+    if not targets:
         _finish(run, tx)
         return
-    _clear(run, places, tx)
+    _clear(run, targets, tx)
     reset.shorten_loops(run, tx)
     tx.put_off(run)
 
@@ -183,17 +183,17 @@ def _mark(run: Run, tx: Transaction) -> None:
     """Execute a slice of a mark, as far as rows are loaded. Resume the run if that is all."""
     rows, left = tx.memory.prefetched_tasks, SLICE_TASKS
     while run.clearing is not None:
-        places = _next(run)
-        at_hand = takewhile(lambda place: place.state.is_live or place.task_no in rows, places)
+        targets = _next(run)
+        at_hand = takewhile(lambda target: target.state.is_live or target.task_no in rows, targets)
         done = list(islice(at_hand, left))
         _clear(run, done, tx)
         left -= len(done)
-        if not places:
+        if not targets:
             left -= mark_apply.stop_overtaken(run, tx, left)
-        if left <= 0 or len(done) < len(places):
+        if left <= 0 or len(done) < len(targets):
             tx.put_off(run)
             return
-        if not places and not mark_apply.overtake(run, tx):
+        if not targets and not mark_apply.overtake(run, tx):
             _finish(run, tx)
 
 
@@ -208,36 +208,36 @@ def give_up(run: Run, tx: Transaction) -> None:
 # ── selection of a slice ────────────────────────────────────────────────────────────────
 
 
-def _next(run: Run) -> list[_Place]:
+def _next(run: Run) -> list[_Target]:
     """Return the tasks of the next slice, unmapped ones first. An iteration is never split."""
     chosen = run.clearing
     if chosen is None:
         return []
-    cleared = chain(_unmapped_places(run, chosen), _children(run, chosen))
+    cleared = chain(_unmapped_targets(run, chosen), _children(run, chosen))
     first = chain(_marked(run), cleared, _unrun(run))
-    places = list(islice(first, SLICE_TASKS))
+    targets = list(islice(first, SLICE_TASKS))
     for found in reset.tasks_to_rewind(run):
-        if len(places) >= SLICE_TASKS:
+        if len(targets) >= SLICE_TASKS:
             break
-        places += [_child(group, index) for group, index in found]
-    return places
+        targets += [_child(group, index) for group, index in found]
+    return targets
 
 
-def _child(group: MappedTask, index: int) -> _Place:
+def _child(group: MappedTask, index: int) -> _Target:
     state = TaskState(group.states[index])
-    return _Place(group.first_task_no + index, group.position, index, state)
+    return _Target(group.first_task_no + index, group.position, index, state)
 
 
-def _unmapped_places(run: Run, chosen: Clearing) -> Iterator[_Place]:
+def _unmapped_targets(run: Run, chosen: Clearing) -> Iterator[_Target]:
     first = run.row.first_task_no
     for position in chosen.whole:
         if _is_begun(run, chosen, position):
-            yield _Place(first + position, position, -1, TaskState(run.states[position]))
+            yield _Target(first + position, position, -1, TaskState(run.states[position]))
         elif position in chosen.reexpanded and first + position in run.removed:
-            yield _Place(first + position, position, -1, TaskState.REMOVED)
+            yield _Target(first + position, position, -1, TaskState.REMOVED)
 
 
-def _children(run: Run, chosen: Clearing) -> Iterator[_Place]:
+def _children(run: Run, chosen: Clearing) -> Iterator[_Target]:
     for position in sorted(run.groups):
         group = run.groups[position]
         for index in _indexes(group, chosen, position):
@@ -246,10 +246,10 @@ def _children(run: Run, chosen: Clearing) -> Iterator[_Place]:
             end = group.first_task_no + group.width
             for task_no in run.cleared.between(group.first_task_no, end):
                 index = task_no - group.first_task_no
-                yield _Place(task_no, position, index, TaskState.PENDING)
+                yield _Target(task_no, position, index, TaskState.PENDING)
 
 
-def _marked(run: Run, *, in_loops: bool = False) -> Iterator[_Place]:
+def _marked(run: Run, *, in_loops: bool = False) -> Iterator[_Target]:
     """Yield tasks whose state differs from their mark, without iterations that ended by themselves.
 
     Args:
@@ -258,21 +258,21 @@ def _marked(run: Run, *, in_loops: bool = False) -> Iterator[_Place]:
     mark = None if run.clearing is None else run.clearing.mark
     if mark is None:
         return
-    for position, first, end in mark.places:
+    for position, first, end in mark.ranges:
         group = run.groups.get(position)
         if in_loops and (group is None or not group.is_loop):
             continue
         if first < 0:
             state = TaskState(run.states[position])
             if group is None and state is not mark.state:
-                yield _Place(run.task_no(position, -1), position, -1, state, is_marked=True)
+                yield _Target(run.task_no(position, -1), position, -1, state, is_marked=True)
         elif group is not None:
             wanted = _LIVE if group.is_loop else _OTHERS[mark.state]
             for match in wanted.finditer(bytes(group.states[first:end])):
                 yield _child(group, first + match.start())._replace(is_marked=True)
 
 
-def _unrun(run: Run) -> Iterator[_Place]:
+def _unrun(run: Run) -> Iterator[_Target]:
     """Yield children that have ended and, according to memory, never ran."""
     chosen = run.clearing
     if chosen is None:
@@ -282,8 +282,8 @@ def _unrun(run: Run) -> Iterator[_Place]:
         if group is None:
             continue
         excluded = _spared(chosen, position)
-        places = () if chosen.mark is None else chosen.mark.places
-        meant = {first for at, first, _ in places if at == position}
+        targets = () if chosen.mark is None else chosen.mark.ranges
+        meant = {first for at, first, _ in targets if at == position}
         for match in _UNRUN.finditer(bytes(group.states), run.looked.get(position, 0)):
             index = match.start()
             if not _has(excluded, index) and index not in meant:
@@ -324,42 +324,42 @@ def _has(bits: bytes, index: int) -> bool:
 # ── execution of a slice ────────────────────────────────────────────────────────────────
 
 
-def _clear(run: Run, places: Iterable[_Place], tx: Transaction) -> None:
+def _clear(run: Run, targets: Iterable[_Target], tx: Transaction) -> None:
     """Clear or mark these tasks."""
     chosen = run.clearing
     assert chosen is not None  # noqa: S101 - the callers looked
     reexpanded, rounds = frozenset(chosen.reexpanded), dict(chosen.rounds)
-    for place in places:
-        position, index = place.position, place.map_index
-        if place.is_marked:
+    for target in targets:
+        position, index = target.position, target.map_index
+        if target.is_marked:
             mark_apply.end(run, position, index, tx)
-        elif place.state is TaskState.PENDING:
+        elif target.state is TaskState.PENDING:
             remove(fresh(run, position, index), tx)
         elif position in chosen.unrun:
-            _clear_unrun(run, place, tx)
+            _clear_unrun(run, target, tx)
         else:
-            task = _restart_task(run, place, tx)
+            task = _restart_task(run, target, tx)
             if (index >= 0 and position in reexpanded) or index > rounds.get(position, index):
                 remove(task, tx)
             elif chosen.mark is not None:  # it may start again in this turn
                 run.cleared.hold(task.task_no, task)
 
 
-def _restart_task(run: Run, place: _Place, tx: Transaction) -> TaskInstance:
-    if place.state.is_live:
-        tries.refund_retries(run, run.active_tasks[place.task_no])
-        old = stopped(run.active_tasks[place.task_no], tx)
+def _restart_task(run: Run, target: _Target, tx: Transaction) -> TaskInstance:
+    if target.state.is_live:
+        tries.refund_retries(run, run.active_tasks[target.task_no])
+        old = stopped(run.active_tasks[target.task_no], tx)
     else:
-        row = tx.memory.prefetched_tasks[place.task_no]
+        row = tx.memory.prefetched_tasks[target.task_no]
         tries.refund_retries(run, row)
         old = ended(run, row, tx)
     return reset_task(old, tx)
 
 
-def _clear_unrun(run: Run, place: _Place, tx: Transaction) -> None:
+def _clear_unrun(run: Run, target: _Target, tx: Transaction) -> None:
     """Clear a child, unless it ran and asked to be skipped itself."""
-    run.looked[place.position] = place.map_index + 1
-    row = tx.memory.prefetched_tasks[place.task_no]
+    run.looked[target.position] = target.map_index + 1
+    row = tx.memory.prefetched_tasks[target.task_no]
     if row.try_number == 0:
         mark_apply.restart(ended(run, row, tx), tx)
 

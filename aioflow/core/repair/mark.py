@@ -39,7 +39,7 @@ _UNRUN = frozenset({TaskState.UPSTREAM_FAILED, TaskState.SKIPPED})
 _ENDED = tuple(state for state in TaskState if not state.is_live)
 
 _Range: TypeAlias = tuple[int, int, int]
-"""Position, first map index and the end, see ``Marking.places``."""
+"""Position, first map index and the end, see ``Marking.ranges``."""
 
 
 # ── rows to load ────────────────────────────────────────────────────────────────────────────
@@ -63,14 +63,14 @@ def is_row_needed(request: Mark | DeleteRun, memory: Memory) -> bool:
 def needed(request: Mark, run: Run) -> Iterable[TaskNo]:
     """Return the tasks whose rows a mark needs to start, or to finish: at most one slice."""
     try:
-        places = _places(request, run)
+        ranges = _ranges(request, run)
     except UnknownTask:
         return []
-    if not _taken_back(run, places, request.state):
+    if not _taken_back(run, ranges, request.state):
         return []
     groups = run.groups
     is_narrow = sum(group.width for group in groups.values()) <= execution.SLICE_TASKS
-    first = (_children(groups[at], _ENDED, begin, end) for at, begin, end in places if end > 0)
+    first = (_children(groups[at], _ENDED, begin, end) for at, begin, end in ranges if end > 0)
     states = _ENDED if is_narrow else _UNRUN
     others = (_children(group, states, 0, group.width) for group in groups.values())
     return {
@@ -112,10 +112,10 @@ def mark(request: Mark, tx: Transaction) -> tuple[int, RunState]:
         raise RequestError(f"run {request.run_id!r} is being ended; mark it when it has")
     if run.clearing is not None:
         raise RequestError(f"run {request.run_id!r} is held still while it is being cleared")
-    places = _places(request, run)
-    count = sum(_count(run, place, request.state) for place in places)
+    ranges = _ranges(request, run)
+    count = sum(_count(run, task_range, request.state) for task_range in ranges)
     if count:
-        chosen = _choose(run, places, request.state, memory.prefetched_tasks)
+        chosen = _choose(run, ranges, request.state, memory.prefetched_tasks)
         execution.hold(run, chosen, tx)
         execution.begin_mark(run, tx)
     return count, run.state
@@ -139,54 +139,56 @@ def _mark_run(request: Mark, tx: Transaction) -> RunState:
     return run.state
 
 
-def _places(request: Mark, run: Run) -> Sequence[_Range]:
+def _ranges(request: Mark, run: Run) -> Sequence[_Range]:
     """Return the tasks that a request names, as ranges.
 
     Raises:
         UnknownTask: If the run has no such task, or the task no such child.
     """
-    places: list[_Range] = []
+    ranges: list[_Range] = []
     for task_id in dict.fromkeys(request.tasks):
         position = named(run, task_id, request.map_index)
         group = run.groups.get(position)
         if group is None:
-            places.append((position, WHOLE, 0))
+            ranges.append((position, WHOLE, 0))
         elif request.map_index >= 0:
-            places.append((position, request.map_index, request.map_index + 1))
+            ranges.append((position, request.map_index, request.map_index + 1))
         else:
-            places.append((position, 0, group.width))
-    return places
+            ranges.append((position, 0, group.width))
+    return ranges
 
 
-def _states(run: Run, place: _Range) -> bytes:
+def _states(run: Run, task_range: _Range) -> bytes:
     """Return the states of a range of tasks. Those in progress are not distinguished further."""
-    position, first, end = place
+    position, first, end = task_range
     return bytes((run.states[position],) if first < 0 else run.groups[position].states[first:end])
 
 
-def _count(run: Run, place: _Range, state: TaskState) -> int:
-    states = _states(run, place)
+def _count(run: Run, task_range: _Range, state: TaskState) -> int:
+    states = _states(run, task_range)
     return len(states) - states.count(state)
 
 
-def _taken_back(run: Run, places: Iterable[_Range], state: TaskState) -> set[int]:
+def _taken_back(run: Run, ranges: Iterable[_Range], state: TaskState) -> set[int]:
     """Return the positions of tasks that have ended in another state."""
     others = [ended for ended in _ENDED if ended is not state]
-    return {place[0] for place in places if any(map(_states(run, place).count, others))}
+    return {
+        task_range[0] for task_range in ranges if any(map(_states(run, task_range).count, others))
+    }
 
 
 # ── consequences ────────────────────────────────────────────────────────────────────────────
 
 
 def _choose(
-    run: Run, places: Sequence[_Range], state: TaskState, rows: Mapping[TaskNo, TaskRow]
+    run: Run, ranges: Sequence[_Range], state: TaskState, rows: Mapping[TaskNo, TaskRow]
 ) -> Clearing:
     """Return the marked tasks, the tasks to reset because of them, and those to check for stopping.
 
     Raises:
         RequestError: If that would take back the outcome of a loop.
     """
-    taken_back = _taken_back(run, places, state)
+    taken_back = _taken_back(run, ranges, state)
     for task in (run.spec.tasks[position] for position in taken_back):
         if task.mapped is not None and task.mapped.until >= 0:  # its other iterations would not fit
             raise RequestError(f"task {task.task_id!r} has ended in a loop; clear it instead")
@@ -194,8 +196,8 @@ def _choose(
     is_cut_short = ended is not None and run.unfinished > 0
     again, excluded = Chosen(), dict[int, bytes]()
     if taken_back and not is_cut_short:
-        again, excluded = _decided_by(run, taken_back, places, rows)
-    _check_loops(run, places, again)
+        again, excluded = _decided_by(run, taken_back, ranges, rows)
+    _check_loops(run, ranges, again)
     changed = taken_back | takers(run, taken_back) | again.positions
     return Clearing(
         run.run_no,
@@ -205,7 +207,7 @@ def _choose(
         excluded=tuple(sorted((at, bits) for at, bits in excluded.items() if at in again.children)),
         mark=Marking(
             state,
-            tuple(places),
+            tuple(ranges),
             changed=() if is_cut_short else tuple(sorted(changed)),
             ended=ended,
             is_cut_short=is_cut_short,
@@ -213,9 +215,9 @@ def _choose(
     )
 
 
-def _check_loops(run: Run, places: Iterable[_Range], again: Chosen) -> None:
+def _check_loops(run: Run, ranges: Iterable[_Range], again: Chosen) -> None:
     """Reject marking iterations of a task whose loop restarts with its first one."""
-    for position in {place[0] for place in places} - again.reexpanded:
+    for position in {task_range[0] for task_range in ranges} - again.reexpanded:
         task, group = run.spec.tasks[position], run.groups.get(position)
         decider = -1 if task.mapped is None else task.mapped.until
         if group is not None and group.width > 1 and decider in again.whole:
@@ -223,15 +225,15 @@ def _check_loops(run: Run, places: Iterable[_Range], again: Chosen) -> None:
 
 
 def _decided_by(
-    run: Run, taken_back: set[int], places: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
+    run: Run, taken_back: set[int], ranges: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
 ) -> tuple[Chosen, dict[int, bytes]]:
     """Return tasks that never ran because of these ends, and those expanded from their results.
 
     Also return, by position, the children that a branch has skipped. They stay skipped.
     """
     again = Chosen()
-    unrun, excluded = _unrun(run, taken_back, places, rows)
-    marked = {position for position, _, _ in places}
+    unrun, excluded = _unrun(run, taken_back, ranges, rows)
+    marked = {position for position, _, _ in ranges}
     before = None
     while before != again.reexpanded:  # decisions that followed from those are taken back as well
         before = set(again.reexpanded)
@@ -246,7 +248,7 @@ def _decided_by(
 
 
 def _unrun(
-    run: Run, taken_back: set[int], places: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
+    run: Run, taken_back: set[int], ranges: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
 ) -> tuple[set[int], dict[int, bytes]]:
     """Return tasks that never ran and may run when these ends are taken back.
 
@@ -254,7 +256,7 @@ def _unrun(
     """
     marked, unrun = Chosen(), set[int]()
     marked.whole = set(taken_back)
-    meant = {position: (first, end) for position, first, end in places}
+    meant = {position: (first, end) for position, first, end in ranges}
     excluded: dict[int, bytearray] = {}
     known: Counter[int] = Counter()
     for row in rows.values():

@@ -152,7 +152,9 @@ def overtake(run: Run, tx: Transaction) -> bool:
     if not whole and not groups:
         return False
     # Their items are deleted, but a marked task keeps its state.
-    reexpanded = (takers(run, whole) & run.groups.keys()) - {place[0] for place in mark.places}
+    reexpanded = (takers(run, whole) & run.groups.keys()) - {
+        task_range[0] for task_range in mark.ranges
+    }
     for position in whole:
         _stop(run, run.task_no(position, WHOLE), tx)
     selection.suspend_run(run, _further(chosen, mark, whole, groups, reexpanded), tx)

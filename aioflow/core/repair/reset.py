@@ -74,7 +74,7 @@ def reset_task(old: TaskInstance, tx: Transaction) -> TaskInstance:
     task = TaskInstance(run, old.task_no, old.position, old.map_index)
     task.state, task.start_no = old.state, after_clear(old.start_no)
     task.stored_state, task.stored_start = old.stored_state, old.stored_start
-    task.stored_place = old.stored_place
+    task.stored_slot = old.stored_slot
     tx.move(task, TaskState.PENDING)
     old.state = TaskState.PENDING  # an entry of it in a queue for slots is stale now
     run.removed.pop(task.task_no, None)

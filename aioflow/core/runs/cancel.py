@@ -13,7 +13,7 @@ from aioflow.core.runs import alerts, create
 from aioflow.core.runs.progress import alert, end
 from aioflow.core.state.task_instance import Run, TaskInstance
 from aioflow.core.tasks import durable_calls, streams
-from aioflow.core.tasks.readiness import cleared_places, fresh
+from aioflow.core.tasks.readiness import cleared_tasks, fresh
 from aioflow.core.transaction import BATCH_ROWS, Transaction
 from aioflow.core.triggers import lifecycle
 from aioflow.model.ids import RunNo
@@ -94,7 +94,7 @@ def cancel_tasks(run: Run, tx: Transaction, now: Timestamp | None = None) -> Non
             tx.put_off(run)
             return
         _stop(task, state, tx.steady if now is None else max(now, tx.steady), tx)
-    for position, map_index in list(islice(cleared_places(run), BATCH_ROWS)):
+    for position, map_index in list(islice(cleared_tasks(run), BATCH_ROWS)):
         if tx.is_full:
             break
         task = fresh(run, position, map_index)
@@ -105,7 +105,7 @@ def cancel_tasks(run: Run, tx: Transaction, now: Timestamp | None = None) -> Non
         tx.move(task, TaskState.REMOVED if has_children else state)
         if has_children:
             run.removed[task.task_no] = task.start_no
-    if any(True for _ in cleared_places(run)):
+    if any(True for _ in cleared_tasks(run)):
         tx.put_off(run)
         return
     for position in range(len(run.spec.tasks)):

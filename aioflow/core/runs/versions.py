@@ -23,7 +23,7 @@ from aioflow.core.state.memory import Memory
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import migration
 from aioflow.core.triggers.assignment import is_stopped
-from aioflow.core.triggers.dag_triggers import adopt, place_of
+from aioflow.core.triggers.dag_triggers import adopt, update_assignment_of
 from aioflow.errors import DuplicateDag, PoolTooNarrow
 from aioflow.model.dag import DagSpec, ScheduleSpec
 from aioflow.model.rows import DagFileRow, DagRow, PoolRow, VersionRow
@@ -174,7 +174,7 @@ def put_dag(row: DagRow, tx: Transaction) -> None:
     now = is_stopped(row.dag_id, tx.memory)
     if was != now:
         tx.effects.append(PauseTriggers(row.dag_id, is_stopped=now))
-    place_of(row.dag_id, tx)
+    update_assignment_of(row.dag_id, tx)
 
 
 def _put_file(row: DagFileRow, tx: Transaction) -> None:

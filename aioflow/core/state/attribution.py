@@ -51,7 +51,7 @@ class LoopBlocker(msgspec.Struct, kw_only=True):
         name: The class path, or the DAG and the task.
         count: Number of blocks.
         number: Trigger or task number of the last block.
-        place: Source location of the last block.
+        source_location: Source location of the last block.
         incident: Id of the last block, see ``protocol.inputs.LoopBlocked``.
         incident_ms: Duration of the last block.
         offences: When the most recent blocks that count towards isolation were reported.
@@ -67,7 +67,7 @@ class LoopBlocker(msgspec.Struct, kw_only=True):
     number: int = -1
     run_id: str = ""
     task_id: str = ""
-    place: str = ""
+    source_location: str = ""
     last_at: Timestamp = 0
     incident: str = ""
     incident_ms: int = 0
@@ -130,7 +130,11 @@ class LoopBlockers:
         known.total_ms += max(0, report.milliseconds - known.incident_ms)
         known.incident_ms = max(known.incident_ms, report.milliseconds)
         known.longest_ms = max(known.longest_ms, report.milliseconds)
-        known.number, known.place, known.last_at = report.culprit, report.place, at.now
+        known.number, known.source_location, known.last_at = (
+            report.culprit,
+            report.source_location,
+            at.now,
+        )
 
     def _forget_one(self) -> None:
         free = (key for key, known in self._known.items() if not known.is_quarantined)

@@ -501,7 +501,7 @@ class Packing:
             and task.resumed is None
             and not task.streams
             and task.answer == _NO_ANSWER
-            and task.stored_place == NOWHERE
+            and task.stored_slot == NOWHERE
             and task.worker < 0
             and not task.is_hosted
             and task.suspended_start in {0, task.start_no}

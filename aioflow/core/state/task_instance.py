@@ -158,8 +158,8 @@ class StreamOutput:
 
     def at_hand(self, index: int) -> bytes | None:
         """Return an item if it is still in memory, else ``None``."""
-        place = index - (self.count - len(self._recent))
-        return self._recent[place] if 0 <= place < len(self._recent) else None
+        offset = index - (self.count - len(self._recent))
+        return self._recent[offset] if 0 <= offset < len(self._recent) else None
 
 
 NOWHERE = (-1, False, False)
@@ -233,7 +233,7 @@ class TaskInstance:
         spec: Specification by its author.
         stored_state: State of its row; ``PENDING`` while it has none.
         stored_start: ``start_no`` of its row.
-        stored_place: ``(worker, is_claimed, is_hosted)`` when its row was last written.
+        stored_slot: ``(worker, is_claimed, is_hosted)`` when its row was last written.
         worker: Slot in which it runs or is claimed; -1 for none.
         is_claimed: Sent to a worker behind another try, not started.
         is_hosted: A coroutine that the async host has.
@@ -276,7 +276,7 @@ class TaskInstance:
         "start_no",
         "started_at",
         "state",
-        "stored_place",
+        "stored_slot",
         "stored_start",
         "stored_state",
         "streams",
@@ -306,7 +306,7 @@ class TaskInstance:
         self.failure: Failure | None = None
         self.stored_state = TaskState.PENDING
         self.stored_start: StartNo = 0
-        self.stored_place = NOWHERE
+        self.stored_slot = NOWHERE
         self.worker = -1
         self.is_claimed = False
         self.is_hosted = False

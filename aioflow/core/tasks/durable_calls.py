@@ -232,7 +232,7 @@ def record(
         state=state,
         kind=report.kind,
         name=report.name,
-        place=report.place,
+        source_location=report.source_location,
         answer=answer,
         failure=failure,
     )

@@ -112,16 +112,16 @@ def takers(spec: MapSpec, leaf: int, item: int, widths: Sequence[int]) -> Iterat
         count = sum(1 for _ in leaves((source,)))
         if leaf < first + count:
             own = widths[first : first + count]
-            place = _place(source, leaf - first, item, own)
+            item_index = _index_in(source, leaf - first, item, own)
             inner = math.prod(sizes[number + 1 :])
-            for outer in range(math.prod(sizes[:number]) if place >= 0 else 0):
-                begin = (outer * sizes[number] + place) * inner
+            for outer in range(math.prod(sizes[:number]) if item_index >= 0 else 0):
+                begin = (outer * sizes[number] + item_index) * inner
                 yield from range(begin, begin + inner)
             return
         first += count
 
 
-def _place(source: MapSource, leaf: int, item: int, widths: Sequence[int]) -> int:
+def _index_in(source: MapSource, leaf: int, item: int, widths: Sequence[int]) -> int:
     """Return the item of a source that an item of one of its leaves is part of; -1 if none."""
     if not source.join:
         return item
@@ -131,9 +131,9 @@ def _place(source: MapSource, leaf: int, item: int, widths: Sequence[int]) -> in
         count = sum(1 for _ in leaves((part,)))
         own, widths = widths[:count], widths[count:]
         if leaf < count:
-            place = _place(part, leaf, item, own)
-            is_cut = source.join == "zip" and place >= _of_source(source, iter(whole))
-            return -1 if place < 0 or is_cut else place + behind
+            item_index = _index_in(part, leaf, item, own)
+            is_cut = source.join == "zip" and item_index >= _of_source(source, iter(whole))
+            return -1 if item_index < 0 or is_cut else item_index + behind
         leaf -= count
         behind += _of_source(part, iter(own)) if source.join == "concat" else 0
     raise IndexError(f"no leaf {leaf}")
@@ -153,10 +153,10 @@ def split(index: int, widths: Sequence[int]) -> tuple[int, ...]:
         return (index,)
     rest = index
     items = [0] * len(widths)
-    for place in range(len(widths) - 1, -1, -1):
-        if widths[place] < 1:
+    for item_index in range(len(widths) - 1, -1, -1):
+        if widths[item_index] < 1:
             raise IndexError(f"child {index} of a product that is empty")
-        rest, items[place] = divmod(rest, widths[place])
+        rest, items[item_index] = divmod(rest, widths[item_index])
     # A negative index leaves -1 here, an index that is too large at least 1.
     if rest:
         raise IndexError(f"child {index} of {math.prod(widths)}")

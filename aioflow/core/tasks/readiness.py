@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
 
-__all__ = ("cleared_places", "fresh", "is_cleared", "rewind")
+__all__ = ("cleared_tasks", "fresh", "is_cleared", "rewind")
 
 
 def fresh(run: Run, position: int, map_index: int) -> TaskInstance:
@@ -25,7 +25,7 @@ def fresh(run: Run, position: int, map_index: int) -> TaskInstance:
     return task
 
 
-def cleared_places(run: Run) -> Iterator[tuple[int, int]]:
+def cleared_tasks(run: Run) -> Iterator[tuple[int, int]]:
     """Yield position and map index of the cleared, pending tasks.
 
     None of them may change its state meanwhile.

@@ -555,7 +555,7 @@ def recalled(task: TaskInstance, tx: Transaction) -> None:
     tx.slots.call_back(task)
     tx.slots.unblock(task)
     if task.state is TaskState.QUEUED:
-        tx.displace(task)
+        tx.note_slot(task)
         tx.slots.offer(task)
     else:  # the first try in a process that died before it started
         task.started_at = task.ends_at = None

@@ -42,11 +42,11 @@ __all__ = (
     "host_all",
     "host_role",
     "hosted_before",
-    "place",
-    "place_all",
-    "place_of",
     "retry",
     "spec_of",
+    "update_assignment",
+    "update_assignment_of",
+    "update_assignments",
     "wake",
 )
 
@@ -102,24 +102,24 @@ def host_role(one: DagTrigger, memory: Memory) -> str:
     return TRIGGERS if dag_version is None else role_of(one.row.class_path, dag_version, memory)
 
 
-def place_of(dag_id: str, tx: Transaction) -> None:
-    """Assign or release the trigger of a DAG, if it has one; see ``place``."""
+def update_assignment_of(dag_id: str, tx: Transaction) -> None:
+    """Assign or release the trigger of a DAG, if it has one; see ``update_assignment``."""
     one = tx.memory.dag_triggers.of(dag_id)
     if one is not None:
-        place(one, tx)
+        update_assignment(one, tx)
 
 
-def place_all(tx: Transaction) -> None:
-    """Assign or release all such triggers after a change that may concern many; see ``place``."""
+def update_assignments(tx: Transaction) -> None:
+    """Assign or release all such triggers after a change that may concern many."""
     for one in tx.memory.dag_triggers:
-        place(one, tx)
+        update_assignment(one, tx)
 
 
-def place(one: DagTrigger, tx: Transaction) -> None:
+def update_assignment(one: DagTrigger, tx: Transaction) -> None:
     """Assign the trigger to the right host, or release it. Idempotent."""
     memory = tx.memory
     if one.pending:
-        tx.placed_dags.append(one.row.dag_id)
+        tx.checked_dags.append(one.row.dag_id)
     if spec_of(one, memory) is None:
         _leave(one, _GONE, tx)
     elif is_stopped(one.row.dag_id, memory):
@@ -144,7 +144,7 @@ def retry(one: DagTrigger, at: Timestamp, tx: Transaction) -> None:
     if one.retry_at == at:
         tx.dag_triggers.note(one)
         one.retry_at = None
-    place(one, tx)
+    update_assignment(one, tx)
 
 
 def host_all(role: str, tx: Transaction) -> None:
@@ -154,7 +154,7 @@ def host_all(role: str, tx: Transaction) -> None:
         if one.assignment_id and one.role == role:
             tx.dag_triggers.note(one)
             one.unhost()
-        place(one, tx)
+        update_assignment(one, tx)
 
 
 def ended(one: DagTrigger, report: TriggerEnded, tx: Transaction) -> None:
@@ -173,7 +173,7 @@ def ended(one: DagTrigger, report: TriggerEnded, tx: Transaction) -> None:
         )
     one.unhost()
     if report.reason:
-        place(one, tx)
+        update_assignment(one, tx)
         return
     if failure is not None and failure.reason == CODE_MISSING:
         tx.memory.lacking_code.add(one.row.trigger_no)
@@ -188,7 +188,7 @@ def ended(one: DagTrigger, report: TriggerEnded, tx: Transaction) -> None:
 def code_restored(one: DagTrigger, tx: Transaction) -> None:
     """Assign a trigger again whose missing code may have been restored."""
     tx.memory.lacking_code.discard(one.row.trigger_no)
-    place(one, tx)
+    update_assignment(one, tx)
 
 
 def fail(one: DagTrigger, failure: Failure | None, tx: Transaction) -> None:

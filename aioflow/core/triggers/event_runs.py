@@ -341,9 +341,9 @@ def record_asset_events(tx: Transaction) -> None:
     tx.asset_events.clear()
     for taker in taken.values():
         _start_if_met(taker, tx)
-    tx.placed_dags += sorted(tx.eased_dags)  # fewer runs wait: pending events may start one
-    while tx.placed_dags:  # pending events may meet another condition, or start a run again
-        one = standing.of(tx.placed_dags.pop())
+    tx.checked_dags += sorted(tx.eased_dags)  # fewer runs wait: pending events may start one
+    while tx.checked_dags:  # pending events may meet another condition, or start a run again
+        one = standing.of(tx.checked_dags.pop())
         if one is not None:
             _start_if_met(one, tx)
 

@@ -35,7 +35,7 @@ from aioflow.core.triggers.assignment import (
     newest_version,
     role_of,
 )
-from aioflow.core.triggers.dag_triggers import place_all, place_of
+from aioflow.core.triggers.dag_triggers import update_assignment_of, update_assignments
 from aioflow.errors import UnknownClass
 from aioflow.model.ids import TriggerNo
 from aioflow.model.states import Failure, TriggerState
@@ -82,7 +82,7 @@ def file_parsed(parsed: FileParsed, tx: Transaction) -> None:
         del memory.trigger_code[version]
     memory.trigger_code[parsed.version] = parsed.triggers
     for spec in parsed.dags:
-        place_of(spec.dag_id, tx)
+        update_assignment_of(spec.dag_id, tx)
     if next(_outdated(parsed.version, -1, memory), None) is not None:
         tx.effects.append(MigrateTriggers(parsed.file, parsed.version))
 
@@ -256,7 +256,7 @@ def move_class(entry: IsolateTriggerClass, tx: Transaction) -> None:
             _alert_isolation(found, tx)
     move_next(entry, _misplaced_of_class(entry, memory), tx, reason=REASSIGNED, most=REHOST_AT_ONCE)
     if entry.after < 0:
-        place_all(tx)
+        update_assignments(tx)
 
 
 def _alert_isolation(found: LoopBlocker, tx: Transaction) -> None:
@@ -334,7 +334,7 @@ def _log_block(found: LoopBlocker, report: LoopBlocked, tx: Transaction) -> None
         found.kind: found.name,
         "run_id": found.run_id,
         "task_id": found.task_id,
-        "place": found.place,
+        "source_location": found.source_location,
         "milliseconds": report.milliseconds,
         "count": found.count,
         "host": report.role,

@@ -211,7 +211,7 @@ CREATE TABLE dag_event (
     FOREIGN KEY(trigger_no) REFERENCES dag_trigger (trigger_no)
 );
 CREATE UNIQUE INDEX dag_event_by_key ON dag_event (trigger_no, key) WHERE key IS NOT NULL;
-CREATE UNIQUE INDEX dag_event_by_place ON dag_event (trigger_no, sequence);
+CREATE UNIQUE INDEX dag_event_by_sequence ON dag_event (trigger_no, sequence);
 CREATE INDEX dag_event_held ON dag_event (event_no) WHERE outcome = 1;
 CREATE TABLE dag_file (
     file TEXT NOT NULL CHECK (length(file) <= 600),
@@ -323,7 +323,7 @@ CREATE TABLE record (
     state SMALLINT NOT NULL CHECK (state BETWEEN 0 AND 2),
     kind TEXT NOT NULL,
     name TEXT NOT NULL,
-    place TEXT NOT NULL,
+    source_location TEXT NOT NULL,
     answer BYTEA,
     failure BYTEA,
     PRIMARY KEY (task_no, ordinal),

@@ -108,7 +108,7 @@ class RecordItem(msgspec.Struct, frozen=True, array_like=True):
 
     kind: str
     name: str
-    place: str
+    source_location: str
     answer: bytes | None
     failure: Failure | None
 

@@ -59,7 +59,7 @@ class EventPositions:
         self._last: dict[tuple[type, str], Any] = {}
         self._streams: dict[int, Trigger[Any]] = {}
 
-    def place(self, trigger: Trigger[Any]) -> Trigger[Any]:
+    def resume(self, trigger: Trigger[Any]) -> Trigger[Any]:
         """Return the trigger, positioned behind the last answer in its series."""
         series = _series(trigger)
         if series is None or series not in self._last:
@@ -175,7 +175,7 @@ class DurableCalls:
             if known is not None:
                 answer = self._outcome(known.answer, known.failure)
             else:
-                placed = [self._positions.place(trigger) for trigger in triggers]
+                placed = [self._positions.resume(trigger) for trigger in triggers]
                 stored = [await self._slices.run(serialized(trigger)) for trigger in placed]
                 self._tell(self._awaiting(call, tuple(stored), timeout_us))
                 answer = self._outcome(*await self._awaited_answer(call))
@@ -199,7 +199,7 @@ class DurableCalls:
                     self._made,
                     call.kind,
                     call.name,
-                    self._place(call),
+                    self._source_location(call),
                     answer,
                     failure,
                 )
@@ -215,7 +215,7 @@ class DurableCalls:
             self._positions.open(ordinal, trigger)
             if known is None:
                 start = self._talk.start
-                stored = await self._slices.run(serialized(self._positions.place(trigger)))
+                stored = await self._slices.run(serialized(self._positions.resume(trigger)))
                 self._tell(
                     StreamOpened(
                         start.task_no,
@@ -223,7 +223,7 @@ class DurableCalls:
                         ordinal,
                         call.kind,
                         call.name,
-                        self._place(call),
+                        self._source_location(call),
                         *stored,
                         window,
                     )
@@ -246,7 +246,7 @@ class DurableCalls:
                         self._made,
                         call.kind,
                         call.name,
-                        self._place(call),
+                        self._source_location(call),
                         stream,
                         timeout_us,
                     )
@@ -264,7 +264,7 @@ class DurableCalls:
     async def emit(self, call: Call, name: str, key: str | None, data: bytes) -> None:
         async with self._making(call) as known:
             if known is None:
-                at, start = self._place(call), self._talk.start
+                at, start = self._source_location(call), self._talk.start
                 made = (start.task_no, start.start_no, self._made, call.kind, call.name, at)
                 self._tell(EventEmitted(*made, name, key, data))
                 await self._answer()
@@ -276,7 +276,7 @@ class DurableCalls:
             if known is not None:
                 return self._outcome(known.answer, known.failure)
             start, began_at = self._talk.start, self._talk.began_at
-            made = (self._made, call.kind, call.name, self._place(call))
+            made = (self._made, call.kind, call.name, self._source_location(call))
             told = (*made, dag_id, conf, waits)
             self._tell(RunCalled(start.task_no, start.start_no, began_at, now(), *told))
             if not waits:
@@ -335,9 +335,9 @@ class DurableCalls:
             raise self._cut_short
         if self._under_way is not None:
             raise RuntimeError(
-                f"{_shown(call, self._place(call))} while {self._under_way.kind}() of "
-                f"{self._place(self._under_way)} is under way; a task makes one durable call at a "
-                "time: wait for several triggers with any_of() or all_of()"
+                f"{_shown(call, self._source_location(call))} while {self._under_way.kind}() of "
+                f"{self._source_location(self._under_way)} is under way; a task makes one durable "
+                "call at a time: wait for several triggers with any_of() or all_of()"
             )
         known = self._known(call)
         self._under_way, self._is_told = call, known is not None
@@ -372,8 +372,8 @@ class DurableCalls:
             self._drop(0, starts_over=True)
             self._talk.cancel("restarted")
             raise asyncio.CancelledError
-        recorded = f"{known.kind}({known.name}) at {known.place}"
-        raise CallMismatch(self._made, recorded, _shown(call, self._place(call)))
+        recorded = f"{known.kind}({known.name}) at {known.source_location}"
+        raise CallMismatch(self._made, recorded, _shown(call, self._source_location(call)))
 
     def _drop(self, first: int, *, starts_over: bool = False) -> None:
         start = self._talk.start
@@ -386,7 +386,7 @@ class DurableCalls:
 
     def _cut(self, call: Call) -> CallCutShort:
         """Forbid further calls: a replay of this one could have a different outcome."""
-        self._cut_short = CallCutShort(_shown(call, self._place(call)))
+        self._cut_short = CallCutShort(_shown(call, self._source_location(call)))
         return self._cut_short
 
     async def _awaited_answer(self, call: Call) -> tuple[bytes | None, Failure | None]:
@@ -415,7 +415,7 @@ class DurableCalls:
             self._made,
             call.kind,
             call.name,
-            self._place(call),
+            self._source_location(call),
             triggers,
             timeout_us,
         )
@@ -457,16 +457,16 @@ class DurableCalls:
             return StepFailed(failure.type, f"{failure.message} (made again: {exc!r})")
         return StepFailed(failure.type, failure.message)
 
-    def _place(self, call: Call) -> str:
-        return str(call.place).removeprefix(self._code)
+    def _source_location(self, call: Call) -> str:
+        return str(call.source_location).removeprefix(self._code)
 
 
 def _encoded(value: object, name: str) -> Steps[bytes]:
     return (yield from codec.in_steps(value, f"the result of {name}", ANSWER_LIMIT))
 
 
-def _shown(call: Call, place: str) -> str:
-    return f"{call.kind}({call.name}) at {place}"
+def _shown(call: Call, source_location: str) -> str:
+    return f"{call.kind}({call.name}) at {source_location}"
 
 
 def _arguments(problem: Exception) -> Steps[bytes]:

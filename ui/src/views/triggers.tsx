@@ -244,7 +244,7 @@ function Stalls() {
                 <td class="num">{row.stalls}</td>
                 <td class="num">{span(row.longest_ms)}</td>
                 <td class="break">
-                  <code>{row.place}</code>
+                  <code>{row.source_location}</code>
                 </td>
                 <td>
                   <When at={row.last_at} />

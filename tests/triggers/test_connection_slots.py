@@ -151,7 +151,7 @@ async def test_a_head_that_drips_is_an_answer_that_does_not_come_in_time():
             await line.ask(Request(url, timeout_seconds=0.1))
 
 
-async def test_a_dripping_reply_gives_its_place_back():
+async def test_a_dripping_reply_gives_its_slot_back():
     async with site() as here, ClientShare("test") as line:
         here.replies = [Reply(200, stall=True)]
         for _ in range(CONNECTIONS_PER_ORIGIN + 1):
@@ -164,7 +164,7 @@ async def test_a_dripping_reply_gives_its_place_back():
 
 @pytest.mark.parametrize("seed", range(10))
 async def test_no_limit_is_passed_and_each_has_its_turn(seed):
-    rng, places = random.Random(seed), ConnectionSlots()
+    rng, slots = random.Random(seed), ConnectionSlots()
     dags, origins = [f"d{n}" for n in range(12)], [f"o{n}" for n in range(30)]
     inside: Counter[str] = Counter()
     served, given_up = 0, 0
@@ -172,7 +172,7 @@ async def test_no_limit_is_passed_and_each_has_its_turn(seed):
     async def ask(dag: str, origin: str) -> None:
         nonlocal served, given_up
         try:
-            async with places.place(dag, origin, rng.choice((0.001, 60.0, 60.0))):
+            async with slots.hold(dag, origin, rng.choice((0.001, 60.0, 60.0))):
                 inside.update((dag, origin, "all"))
                 assert inside["all"] <= CONNECTIONS
                 assert inside[dag] <= CONNECTIONS_PER_DAG
@@ -199,18 +199,18 @@ async def test_no_limit_is_passed_and_each_has_its_turn(seed):
     assert all(task.cancelled() or task.exception() is None for task in tasks)
     assert served + given_up >= 1_400
     assert served > 0
-    assert (places._all, places._waiting) == (0, {})
-    assert not +places._of_dag
-    assert not +places._of_origin
+    assert (slots._all, slots._waiting) == (0, {})
+    assert not +slots._of_dag
+    assert not +slots._of_origin
 
 
-async def test_where_all_is_taken_the_next_place_is_for_the_dag_with_the_fewest():
-    places = ConnectionSlots()
+async def test_where_all_is_taken_the_next_slot_is_for_the_dag_with_the_fewest():
+    slots = ConnectionSlots()
     order: list[str] = []
     release = asyncio.Event()
 
     async def hold(dag: str, origin: str) -> None:
-        async with places.place(dag, origin, 60.0):
+        async with slots.hold(dag, origin, 60.0):
             order.append(dag)
             await release.wait()
 
