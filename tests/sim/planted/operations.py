@@ -103,7 +103,10 @@ BUGS = (
         needs="a clear of more than one slice",
         edits=(
             Edit(
-                "aioflow.core.repair.execution", "go_on", "not targets", "len(targets) < SLICE_TASKS"
+                "aioflow.core.repair.execution",
+                "go_on",
+                "not targets",
+                "len(targets) < SLICE_TASKS",
             ),
         ),
         seed=Seed(1, 4),
