@@ -297,7 +297,7 @@ def advance_trial(tx: Transaction, *, is_open: bool) -> None:
         barred=tuple(pair for pair in trial.barred if is_barred(pair[0], tx.memory)),
     )
     _note_whether_it_may_begin(trial, tx, is_open=is_open)
-    while trial.groups and (after := _judged(trial, tx)) != trial:
+    while trial.groups and (after := _evaluated(trial, tx)) != trial:
         if after.groups != trial.groups and tx.memory.group_may_begin_since is not None:
             tx.memory.group_may_begin_since = tx.steady
         trial = after
@@ -327,7 +327,7 @@ def _first_look_us(group: Collection[int], trial: Trial) -> int:
     return min(trial.proof_us, _PATIENCE_US) if group else trial.proof_us
 
 
-def _judged(trial: Trial, tx: Transaction) -> Trial:
+def _evaluated(trial: Trial, tx: Transaction) -> Trial:
     """Return the current state of a trial: unchanged while its first group must continue."""
     memory, (first, *others), now = tx.memory, trial.groups, tx.steady
     has_triggers = _has_triggers(_span(trial), memory)

@@ -98,8 +98,10 @@ def put_back(
     count_runs(memory)
     for run in runs:
         _offer(run, tx.slots)
-    unjudged = [ContinueRun(run.run_no) for run in runs if one_to_one.is_unjudged(run)]
-    return [*previous.doubt({run.row.dag_id for run in tx.runs.values()}, memory), *unjudged]
+    unevaluated = [
+        ContinueRun(run.run_no) for run in runs if one_to_one.has_unevaluated_children(run)
+    ]
+    return [*previous.doubt({run.row.dag_id for run in tx.runs.values()}, memory), *unevaluated]
 
 
 def free_slot(entry: Input, memory: Memory, slots: Slots) -> None:

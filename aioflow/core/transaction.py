@@ -79,7 +79,7 @@ class Transaction:
         fires: Trigger events that the turn consumes.
         pools_before: The previous state of the pools that the turn changed.
         was_drained: Whether the node was drained before; ``None`` if the turn does not change that.
-        judged: Children evaluated in this turn for the first time since they expanded.
+        evaluated: Children evaluated in this turn for the first time since they expanded.
         strays: Trigger rows of ended runs that the turn deletes.
         pruned: DAG versions that are unused once the batch is durable.
     """
@@ -115,7 +115,7 @@ class Transaction:
         self.held_dags: set[str] = set()
         self.pools_before: dict[str, PoolRow | None] = {}
         self.was_drained: bool | None = None
-        self.judged = 0
+        self.evaluated = 0
         self.strays: list[TriggerRow] = []
         self.pruned: dict[tuple[str, str], DagVersion] = {}
         self._backfills: dict[int, BackfillRow | None] = {}

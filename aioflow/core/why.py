@@ -368,7 +368,7 @@ def _explain_pending(run: Run, position: int, memory: Memory) -> Wait:
     open_parents = [
         parent for parent in run.graph.parents[position] if run.states[parent] < TaskState.SUCCESS
     ]
-    tallies = [look.tally * TALLY for look in run.graph.judged[position]]
+    tallies = [look.tally * TALLY for look in run.graph.evaluated[position]]
     done = sum(sum(run.tallies[at + 1 : at + TALLY]) for at in tallies)
     total = sum(run.tallies[at] for at in tallies)
     names = ", ".join(tasks[parent].task_id for parent in open_parents[:5])

@@ -325,11 +325,11 @@ class SharedHost:
             self._incident = blocks[-1].incident
             self._blocked_at = "" if blocks[-1].is_over else f" at {blocks[-1].source_location}"
             self._context.report([self._loop_blocked(block) for block in blocks])
-            self._judge(blocks[-1])
+            self._attribute(blocks[-1])
         if printed:
             await self._on_output(printed)
 
-    def _judge(self, block: BlockedLoop) -> None:
+    def _attribute(self, block: BlockedLoop) -> None:
         """Kill the process if a step blocks the loop for longer than ``patience_seconds``."""
         child, seconds = self._child, block.milliseconds / 1000
         is_slow_once = block.is_over or block.is_loading
@@ -377,7 +377,7 @@ class SharedHost:
             milliseconds = round(silent_beats * self._heartbeat.beat_seconds * 1000)
             block = BlockedLoop(self._incident + 1, culprit, milliseconds, UNKNOWN_LOCATION)
             self._context.report([self._loop_blocked(block)])
-            self._judge(block)
+            self._attribute(block)
 
     def _send_hello(self, child: Child) -> None:
         self._blocked = None

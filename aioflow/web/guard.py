@@ -355,13 +355,6 @@ def _head_bytes(scope: Scope) -> int:
     return first + query + sum(len(name) + len(value) + 4 for name, value in scope["headers"]) + 2
 
 
-def _head_bytes(scope: Scope) -> int:
-    """Return the size of the head of a request, with its empty line."""
-    first = len(f"{scope['method']}  HTTP/1.1\r\n") + len(scope["raw_path"])
-    query = len(scope["query_string"]) + 1 if scope["query_string"] else 0
-    return first + query + sum(len(name) + len(value) + 4 for name, value in scope["headers"]) + 2
-
-
 def _address(scope: Scope) -> str:
     client = scope.get("client")
     return str(client[0]) if client else ""

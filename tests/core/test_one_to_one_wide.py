@@ -1,4 +1,4 @@
-"""Wide fan-outs are judged as many children in one turn as it has room for, and no more."""
+"""Wide fan-outs are evaluated as many children in one turn as it has room for, and no more."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tests.core.test_one_to_one import over, task
 from tests.core.world import World
 
 
-class Judging:
-    """A world that counts how many children each of its turns judges for the first time."""
+class Evaluating:
+    """A world that counts how many children each of its turns evaluates for the first time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-        monkeypatch.setattr(run_steps, "JUDGED_CHILDREN", limit)
+        monkeypatch.setattr(run_steps, "EVALUATED_CHILDREN", limit)
         self.world = World(cpu_slots=2)
         self.turns: list[int] = []
         decide = self.world.decide
 
         def counted(inputs):
             batch, effects, tx = decide(inputs)
-            self.turns.append(tx.judged)
+            self.turns.append(tx.evaluated)
             return batch, effects, tx
 
         monkeypatch.setattr(self.world, "decide", counted)
@@ -40,39 +40,39 @@ class Judging:
         return run
 
 
-def test_a_wide_follower_is_judged_over_several_turns_when_it_expands(monkeypatch):
-    judging = Judging(monkeypatch, 3)
-    run = judging.begin(10)
+def test_a_wide_follower_is_evaluated_over_several_turns_when_it_expands(monkeypatch):
+    evaluating = Evaluating(monkeypatch, 3)
+    run = evaluating.begin(10)
 
-    assert max(judging.turns) == 3
-    assert sum(judging.turns) == 10
-    judging.world.finish_all()
-    assert judging.world.run_state(run) == "success"
+    assert max(evaluating.turns) == 3
+    assert sum(evaluating.turns) == 10
+    evaluating.world.finish_all()
+    assert evaluating.world.run_state(run) == "success"
 
 
 @pytest.mark.parametrize("crash_after", [None, 0, 1, 2, 3])
-def test_a_wide_follower_that_is_cleared_is_judged_over_several_turns(monkeypatch, crash_after):
-    judging = Judging(monkeypatch, 3)
-    run = judging.begin(10)
-    world = judging.world
+def test_a_wide_follower_that_is_cleared_is_evaluated_over_several_turns(monkeypatch, crash_after):
+    evaluating = Evaluating(monkeypatch, 3)
+    run = evaluating.begin(10)
+    world = evaluating.world
     world.finish_all()
-    judging.turns.clear()
+    evaluating.turns.clear()
     sliced = Sliced(world, run)
     sliced.ask(tasks=("b",))
     sliced.clear_all()
 
     sliced.go_on_over(crash_after)
 
-    assert max(judging.turns) <= 3
+    assert max(evaluating.turns) <= 3
     sliced.finish_all()
     assert world.run_state(run) == "success"
     assert not world.rows.outbox
 
 
-def test_what_ends_meanwhile_is_seen_by_those_that_are_judged_later(monkeypatch):
-    judging = Judging(monkeypatch, 3)
-    run = judging.begin(10)
-    world = judging.world
+def test_what_ends_meanwhile_is_seen_by_those_that_are_evaluated_later(monkeypatch):
+    evaluating = Evaluating(monkeypatch, 3)
+    run = evaluating.begin(10)
+    world = evaluating.world
     world.finish_all()
     sliced = Sliced(world, run)
     sliced.ask(tasks=("a", "b"))
@@ -88,12 +88,12 @@ def test_what_ends_meanwhile_is_seen_by_those_that_are_judged_later(monkeypatch)
     assert world.run_state(run) == "success"
 
 
-def half_done(judging: Judging) -> int:
+def half_done(evaluating: Evaluating) -> int:
     """Ten children, each with one that follows it; some of those may start."""
-    run = judging.begin(10)
+    run = evaluating.begin(10)
     for _ in range(6):
-        judging.world.turn(ends_first(judging.world))
-    judging.turns.clear()
+        evaluating.world.turn(ends_first(evaluating.world))
+    evaluating.turns.clear()
     return run
 
 
@@ -103,27 +103,27 @@ def ends_first(world: World) -> Succeeded:
     return Succeeded(start.task_no, start.start_no, world.now, world.now + 5)
 
 
-def test_a_wide_follower_that_a_restart_finds_is_judged_over_several_turns(monkeypatch):
-    judging = Judging(monkeypatch, 3)
-    run = half_done(judging)
+def test_a_wide_follower_that_a_restart_finds_is_evaluated_over_several_turns(monkeypatch):
+    evaluating = Evaluating(monkeypatch, 3)
+    run = half_done(evaluating)
 
-    judging.world.restart()
+    evaluating.world.restart()
 
-    assert max(judging.turns) == 3
-    assert sum(judging.turns) == 10
-    judging.world.finish_all()
-    assert judging.world.run_state(run) == "success"
+    assert max(evaluating.turns) == 3
+    assert sum(evaluating.turns) == 10
+    evaluating.world.finish_all()
+    assert evaluating.world.run_state(run) == "success"
 
 
-def test_a_wide_follower_whose_turn_is_taken_back_is_judged_over_several_turns(monkeypatch):
-    judging = Judging(monkeypatch, 3)
-    run = half_done(judging)
-    world = judging.world
+def test_a_wide_follower_whose_turn_is_taken_back_is_evaluated_over_several_turns(monkeypatch):
+    evaluating = Evaluating(monkeypatch, 3)
+    run = half_done(evaluating)
+    world = evaluating.world
 
     world.refuse(ends_first(world))
 
-    assert max(judging.turns) == 3
-    assert sum(judging.turns) == 10
+    assert max(evaluating.turns) == 3
+    assert sum(evaluating.turns) == 10
     world.finish_all()
     assert world.run_state(run) == "success"
 

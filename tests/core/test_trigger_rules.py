@@ -89,7 +89,7 @@ def test_a_removed_parent_is_finished_and_nothing_else(parents, expected):
 )
 def test_a_teardown_runs_once_all_is_done_and_something_was_set_up(parents, setups, expected):
     success, total, skipped = setups
-    judged = verdict(
+    evaluated = verdict(
         TriggerRule.ALL_DONE_SETUP_SUCCESS,
         parents,
         setup_success=success,
@@ -97,7 +97,7 @@ def test_a_teardown_runs_once_all_is_done_and_something_was_set_up(parents, setu
         setup_skipped=skipped,
     )
 
-    assert judged is expected
+    assert evaluated is expected
 
 
 rules = st.sampled_from(list(TriggerRule))
@@ -134,7 +134,7 @@ def test_a_verdict_that_came_early_is_the_one_that_would_come_late(rule, ends):
 @given(rule=rules, ends=finished, more=st.integers(1, 10**6))
 def test_a_wide_parent_is_judged_like_a_narrow_one(rule, ends, more):
     count = Counter(ends)
-    judged = decide(
+    evaluated = decide(
         rule,
         total=len(ends) * more,
         success=count["S"] * more,
@@ -144,4 +144,4 @@ def test_a_wide_parent_is_judged_like_a_narrow_one(rule, ends, more):
         removed=count["R"] * more,
     )
 
-    assert judged is verdict(rule, ends)
+    assert evaluated is verdict(rule, ends)

@@ -215,14 +215,14 @@ def hold(
     by_index = {row.map_index: row for row in rows}
     memory = node.memory.runs.get(run_no)
     one_to_one = None if memory is None else memory.groups[position].one_to_one
-    judged = len(children) if one_to_one is None else one_to_one.judged
+    evaluated = len(children) if one_to_one is None else one_to_one.evaluated
     of = {p: _by_index(node, run_no, p) for p in along}
     for index, taken in enumerate(children):
         mine = {p: _states_of(of[p], p, index, taken, ends, mapped) for p in along}
         seen = [mine.get(p, list(states)) for p, states in enumerate(ends)]
         items = [state for p in along if p in _makers(spec.tasks[position]) for state in mine[p]]
         row = by_index.get(index)
-        if row is None and index >= judged:
+        if row is None and index >= evaluated:
             continue  # not evaluated in its turn, which was full
         if row is not None and waiting.is_overdue(row):
             continue

@@ -227,7 +227,7 @@ def tallies_are_recounts(node: Any, run_no: int) -> None:
 def _same_tallies(node: Any, run: Run) -> None:
     run_no = run.run_no
     rows = node.tables.present(run_no)
-    judged = run.graph.judged
+    evaluated = run.graph.evaluated
     fresh = [0] * (TALLY * run.graph.tallies)
     offsets = {
         TaskState.SUCCESS: 1,
@@ -241,7 +241,7 @@ def _same_tallies(node: Any, run: Run) -> None:
     along = [following.indexed(spec, position) for position in range(len(spec.tasks))]
     counted = [
         (look, [parent for parent in look.parents if parent not in along[position]])
-        for position, looks in enumerate(judged)
+        for position, looks in enumerate(evaluated)
         for look in looks
     ]
     for look, parents in counted:

@@ -68,8 +68,8 @@ def _same_owed(node: Any) -> None:
 
 def _same_run(run: Run, fresh: Run) -> None:
     _same_clearing(run, fresh)
-    is_judged = run.state.is_live and run.clearing is None
-    counted = ("unfinished", "tallies", "retried", "is_over_budget") if is_judged else ()
+    is_evaluated = run.state.is_live and run.clearing is None
+    counted = ("unfinished", "tallies", "retried", "is_over_budget") if is_evaluated else ()
     for name in ("row", "widths", "source_starts", *counted):
         if getattr(run, name) != getattr(fresh, name):
             raise Broken(
@@ -86,7 +86,7 @@ def _same_run(run: Run, fresh: Run) -> None:
         for name in (
             *("states", "counts", "unfinished", "first_task_no"),
             *(("is_open", "cursor") if run.clearing is None else ()),
-            *(("cut",) if is_judged else ()),
+            *(("cut",) if is_evaluated else ()),
         ):
             mine, other = getattr(group, name), getattr(fresh.groups[position], name)
             if mine != other:
@@ -118,7 +118,7 @@ def _same_lockstep(group: MappedTask, fresh: MappedTask) -> None:
         return  # they are counted when the clear is done
     if fresh.run.states[fresh.position] != TaskState.RUNNING:
         return  # their task is not evaluated yet
-    for index in range(one.judged):  # a turn may have had no room for the rest
+    for index in range(one.evaluated):  # a turn may have had no room for the rest
         if group.states[index] != TaskState.PENDING:
             continue
         if one.may_start(index) != (one_to_one.child_verdict(fresh, index) is Verdict.RUN):

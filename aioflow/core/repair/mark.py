@@ -319,8 +319,8 @@ def _reached(first: Iterable[int], run: Run, unrun: set[int]) -> list[int]:
     found: list[int] = []
     agenda = deque(first)
     while agenda:
-        for judge in run.graph.judges[agenda.popleft()]:
-            if judge in unrun and judge not in found:
-                found.append(judge)
-                agenda.append(judge)
+        for evaluator in run.graph.evaluators[agenda.popleft()]:
+            if evaluator in unrun and evaluator not in found:
+                found.append(evaluator)
+                agenda.append(evaluator)
     return found

@@ -134,7 +134,7 @@ def takers(run: Run, positions: Iterable[int]) -> set[int]:
 def _overtaken(run: Run, changed: Iterable[int]) -> tuple[set[int], set[int]]:
     """Return the tasks after these that must be stopped, and the fan-outs that must be checked."""
     whole, groups = set[int](), set[int]()
-    for position in {judge for parent in changed for judge in run.graph.judges[parent]}:
+    for position in {evaluator for parent in changed for evaluator in run.graph.evaluators[parent]}:
         if stream_expand.source_of(run, position) >= 0:
             continue  # the end of its stream affects only tasks after it
         group = run.groups.get(position)

@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 
 from aioflow.core import outbox
-from aioflow.core.runs.progress import JUDGED_CHILDREN, end
+from aioflow.core.runs.progress import EVALUATED_CHILDREN, end
 from aioflow.core.runs.versions import put_dag
 from aioflow.core.scheduling import timetable
 from aioflow.core.state.memory import Memory, RunEnd
@@ -273,7 +273,7 @@ def _fail_unstarted(run: Run, position: int, failure: Failure, tx: Transaction) 
         run.states[position] = TaskState.RUNNING
 
     def is_full() -> bool:
-        return tx.is_full or tx.judged >= JUDGED_CHILDREN
+        return tx.is_full or tx.evaluated >= EVALUATED_CHILDREN
 
     for map_index in _unstarted(run, position, is_full):
         if run.state is not RunState.RUNNING:
@@ -281,7 +281,7 @@ def _fail_unstarted(run: Run, position: int, failure: Failure, tx: Transaction) 
         if is_full():
             run.states[position] = was
             return False
-        tx.judged += 1
+        tx.evaluated += 1
         task = run.active_tasks.get(run.task_no(position, map_index))
         if task is None:
             task = fresh(run, position, map_index)

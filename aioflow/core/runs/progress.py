@@ -35,7 +35,7 @@ from aioflow.protocol.commands import ForgetRun
 
 __all__ = (
     "AT_HAND_BYTES",
-    "JUDGED_CHILDREN",
+    "EVALUATED_CHILDREN",
     "add_iteration",
     "alert",
     "begin",
@@ -122,7 +122,7 @@ def close_loop(run: Run, decider: int, tx: Transaction) -> Iterator[int]:
         if group.is_over:
             run.end_group(group)
             tx.task_over(run, group.position)
-        yield from run.graph.judges[group.position]
+        yield from run.graph.evaluators[group.position]
 
 
 def reopen_loops(run: Run, tx: Transaction) -> None:
@@ -143,7 +143,7 @@ def reopen_loops(run: Run, tx: Transaction) -> None:
 AT_HAND_BYTES = 1024
 """Results up to this size stay in memory for tasks that take them as arguments."""
 
-JUDGED_CHILDREN = 2_000
+EVALUATED_CHILDREN = 2_000
 """Maximum children evaluated for the first time in one turn; the others follow in later turns."""
 
 _FAILURE_AWAITED = frozenset(
@@ -163,7 +163,7 @@ def begin(run: Run, tx: Transaction) -> None:
 
 
 def _waits_for_no_parent(graph: Graph, position: int) -> bool:
-    return all(look.rule is TriggerRule.ALWAYS for look in graph.judged[position])
+    return all(look.rule is TriggerRule.ALWAYS for look in graph.evaluated[position])
 
 
 def resume(run: Run, tx: Transaction) -> None:
@@ -217,7 +217,7 @@ def end(
         grown = add_iteration(run, task.position, tx) if again else []
         follows = _ended(run, task.position, task.map_index, state, tx)
         for group in grown:
-            follows += [(group.position, WHOLE), *_judge_children(group, tx)]
+            follows += [(group.position, WHOLE), *_evaluate_children(group, tx)]
         for position in skips:
             follows += _skip(run, position, task.map_index, tx)
         _step(run, follows, tx)
@@ -293,7 +293,7 @@ def outcome(run: Run) -> RunState:
         if run.states[position] != TaskState.FAILED or is_ignorable(task):
             continue
         if not any(
-            _awaits_failure(run.graph, child, position) for child in run.graph.judges[position]
+            _awaits_failure(run.graph, child, position) for child in run.graph.evaluators[position]
         ):
             return RunState.PARTIAL
     return RunState.SUCCESS
@@ -303,7 +303,7 @@ def _awaits_failure(graph: Graph, child: int, parent: int) -> bool:
     """Return whether a rule of the child expects a failure of this parent."""
     return any(
         look.rule in _FAILURE_AWAITED and look.min_success is None and parent in look.parents
-        for look in graph.judged[child]
+        for look in graph.evaluated[child]
     )
 
 
@@ -311,14 +311,14 @@ def _ended(
     run: Run, position: int, map_index: int, state: TaskState, tx: Transaction
 ) -> list[Entry]:
     """Record the end of one instance; return the tasks to evaluate."""
-    judges = run.graph.judges[position]
+    evaluators = run.graph.evaluators[position]
     if map_index < 0:
         run.count_ended(position, state)
         run.states[position] = state
         run.unfinished -= 1
         tx.task_over(run, position)
         if run.spec.tasks[position].streams:
-            judges = (*judges, *stream_expand.close(run, position, tx))
+            evaluators = (*evaluators, *stream_expand.close(run, position, tx))
     else:
         group = run.groups[position]
         run.count_child(group, state)
@@ -326,8 +326,8 @@ def _ended(
             run.end_group(group)
             tx.task_over(run, position)
     if is_last_decider(run, position, map_index):
-        judges = (*judges, *close_loop(run, position, tx))
-    entries = [(judge, WHOLE) for judge in judges]
+        evaluators = (*evaluators, *close_loop(run, position, tx))
+    entries = [(evaluator, WHOLE) for evaluator in evaluators]
     if map_index >= 0 and run.graph.followers[position]:
         entries += one_to_one.followers(run, position, map_index)
     return entries
@@ -346,9 +346,9 @@ def _step(run: Run, first: Iterable[Entry], tx: Transaction) -> None:
         position, index = agenda.popleft()
         group = run.groups.get(position)
         if index >= 0 and group is not None and group.one_to_one is not None:
-            agenda.extend(_judge_child(group, group.one_to_one, index, tx))
+            agenda.extend(_evaluate_child(group, group.one_to_one, index, tx))
         elif run.states[position] == TaskState.PENDING:
-            agenda.extend(_judge(run, position, tx))
+            agenda.extend(_evaluate(run, position, tx))
     if run.unfinished == 0 and run.state is RunState.RUNNING:
         tx.change_run(run, state=outcome(run), ended_at=tx.now)
         tx.effects.append(ForgetRun(run.run_no))
@@ -356,7 +356,7 @@ def _step(run: Run, first: Iterable[Entry], tx: Transaction) -> None:
         tx.ended_runs.append(run)
 
 
-def _judge(run: Run, position: int, tx: Transaction) -> list[Entry]:
+def _evaluate(run: Run, position: int, tx: Transaction) -> list[Entry]:
     """Evaluate a task as a whole; return the tasks to evaluate next."""
     said = verdict(run, position)
     ended: TaskState | None
@@ -377,28 +377,30 @@ def _judge(run: Run, position: int, tx: Transaction) -> list[Entry]:
     if group is None:
         return []
     entries = [(follower, WHOLE) for follower in run.graph.followers[position]]
-    return entries + _judge_children(group, tx)
+    return entries + _evaluate_children(group, tx)
 
 
 def _may_open(run: Run, position: int) -> bool:
     return bool(run.graph.indexed[position]) and one_to_one.may_open(run, position)
 
 
-def _judge_children(group: MappedTask, tx: Transaction) -> list[Entry]:
+def _evaluate_children(group: MappedTask, tx: Transaction) -> list[Entry]:
     """Evaluate the children that were not since the expansion; return the next tasks."""
     entries: list[Entry] = []
     pairing = group.one_to_one if group.run.clearing is None else None
-    while pairing is not None and pairing.judged < group.width:
-        if tx.is_full or tx.judged >= JUDGED_CHILDREN:
+    while pairing is not None and pairing.evaluated < group.width:
+        if tx.is_full or tx.evaluated >= EVALUATED_CHILDREN:
             tx.put_off(group.run)
             break
-        tx.judged += 1
-        pairing.judged += 1
-        entries += _judge_child(group, pairing, pairing.judged - 1, tx)
+        tx.evaluated += 1
+        pairing.evaluated += 1
+        entries += _evaluate_child(group, pairing, pairing.evaluated - 1, tx)
     return entries
 
 
-def _judge_child(group: MappedTask, pairing: OneToOne, index: int, tx: Transaction) -> list[Entry]:
+def _evaluate_child(
+    group: MappedTask, pairing: OneToOne, index: int, tx: Transaction
+) -> list[Entry]:
     if group.states[index] != TaskState.PENDING:
         return []
     said = one_to_one.child_verdict(group, index)
@@ -421,9 +423,9 @@ def continue_evaluation(run: Run, tx: Transaction) -> None:
     for group in list(run.groups.values()):
         if run.states[group.position] == TaskState.PENDING and run.state is RunState.RUNNING:
             step(run, [group.position], tx)
-        is_judged = run.states[group.position] == TaskState.RUNNING  # else the task comes first
-        if group.one_to_one is not None and is_judged and run.state is RunState.RUNNING:
-            _step(run, _judge_children(group, tx), tx)
+        is_evaluated = run.states[group.position] == TaskState.RUNNING  # else the task comes first
+        if group.one_to_one is not None and is_evaluated and run.state is RunState.RUNNING:
+            _step(run, _evaluate_children(group, tx), tx)
 
 
 def _lacks_a_list(run: Run, position: int) -> bool:
@@ -457,11 +459,11 @@ def _end_children(run: Run, position: int, state: TaskState, tx: Transaction) ->
     entries: dict[Entry, None] = {}  # a child has followers of its own
     index = group.pending_from(0)
     while index < group.width:
-        if tx.is_full or tx.judged >= JUDGED_CHILDREN:
+        if tx.is_full or tx.evaluated >= EVALUATED_CHILDREN:
             tx.put_off(run)
             run.states[position] = TaskState.PENDING  # the others follow with their task
             break
-        tx.judged += 1
+        tx.evaluated += 1
         end_unstarted(run, position, state, tx, map_index=index)
         entries.update(dict.fromkeys(_ended(run, position, index, state, tx)))
         index = group.pending_from(index + 1)

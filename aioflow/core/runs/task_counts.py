@@ -67,7 +67,7 @@ def retally(run: Run) -> None:
         run.states[position] = fan_out.outcome() if fan_out.is_over else TaskState.RUNNING
     for at in range(len(run.tallies)):
         run.tallies[at] = 0
-    for looks in run.graph.judged:
+    for looks in run.graph.evaluated:
         for look in looks:
             run.tallies[look.tally * TALLY] = len(look.parents) - len(look.indexed)
     run.unfinished = 0

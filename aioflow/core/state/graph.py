@@ -32,8 +32,8 @@ __all__ = (
     "TALLY",
     "TALLY_OFFSET",
     "DagVersion",
+    "Evaluated",
     "Graph",
-    "Judged",
     "ParentScope",
     "is_identifier",
     "is_ignorable",
@@ -119,11 +119,11 @@ def reached(first: Iterable[int], neighbours: Sequence[Sequence[int]]) -> set[in
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,250}")
 
 
-class Judged(NamedTuple):
+class Evaluated(NamedTuple):
     """Parents of a task that one trigger rule evaluates together.
 
     Attributes:
-        tally: Index of the tally that counts their ends, see ``Graph.judged``.
+        tally: Index of the tally that counts their ends, see ``Graph.evaluated``.
         min_success: Share of parents that must succeed; replaces the rule.
         parents: Ascending positions.
         setups: Those that are setups, for the one rule that distinguishes them.
@@ -155,11 +155,11 @@ class Graph:
         expands_over: For each task, the mapped tasks that expand over its result.
         indexed: For each task, the mapped tasks that its own children follow index by index.
         followers: Inverse of ``indexed``.
-        judged: For each task, the tallies that its rules evaluate, with those rules. The tally at
-            the position of the task belongs to its own rule, and has no parents if all of them are
-            in groups. The tallies of groups follow after all positions.
+        evaluated: For each task, the tallies that its rules evaluate, with those rules. The tally
+            at the position of the task belongs to its own rule, and has no parents if all of them
+            are in groups. The tallies of groups follow after all positions.
         counts_in: For each task, the tallies that count its end.
-        judges: For each task, the tasks to evaluate when it has ended: its children, and tasks
+        evaluators: For each task, the tasks to evaluate when it has ended: its children, and tasks
             that depend on it because of a setup.
         tallies: Number of tallies.
         position_of: Positions by ``task_id``.
@@ -176,11 +176,11 @@ class Graph:
         "awaited_in_past",
         "children",
         "counts_in",
+        "evaluated",
+        "evaluators",
         "expands_over",
         "followers",
         "indexed",
-        "judged",
-        "judges",
         "leaves",
         "order",
         "parents",
@@ -209,13 +209,15 @@ class Graph:
         self.past_of = _past_of(self.awaited_in_past, len(tasks))
         self.indexed = tuple(frozenset(_indexed(tasks, task)) for task in tasks)
         self.followers = _turned_round(self.indexed)
-        self.judged = _judged(tasks, self.children, self.indexed)
-        self.tallies = max((look.tally + 1 for looks in self.judged for look in looks), default=0)
+        self.evaluated = _evaluated(tasks, self.children, self.indexed)
+        self.tallies = max(
+            (look.tally + 1 for looks in self.evaluated for look in looks), default=0
+        )
         self.tallies = max(self.tallies, len(tasks))
         makers = [
             _makers(task) | indexed for task, indexed in zip(tasks, self.indexed, strict=True)
         ]
-        self.counts_in, self.judges = _counted(self.judged, makers)
+        self.counts_in, self.evaluators = _counted(self.evaluated, makers)
 
 
 def _past_of(awaited: Mapping[int, tuple[int, ...]], size: int) -> tuple[tuple[int, ...], ...]:
@@ -421,14 +423,14 @@ def _turned_round(indexed: Sequence[frozenset[int]]) -> tuple[tuple[int, ...], .
     )
 
 
-def _judged(
+def _evaluated(
     tasks: Sequence[TaskSpec],
     children: tuple[tuple[int, ...], ...],
     indexed: Sequence[frozenset[int]],
-) -> tuple[tuple[Judged, ...], ...]:
+) -> tuple[tuple[Evaluated, ...], ...]:
     """Assign the tallies: one per task, then one per group."""
     asked = scope_groups(tasks, children)
-    judged: list[tuple[Judged, ...]] = []
+    evaluated: list[tuple[Evaluated, ...]] = []
     tally = len(tasks)
     for position, task in enumerate(tasks):
         alone = own_parents(task)
@@ -440,16 +442,16 @@ def _judged(
         for group in (*named, *asked.get(position, ())):
             looks.append(_look(tasks, tally, group, indexed[position]))
             tally += 1
-        judged.append(tuple(looks))
-    return tuple(judged)
+        evaluated.append(tuple(looks))
+    return tuple(evaluated)
 
 
 def _look(
     tasks: Sequence[TaskSpec], tally: int, asked: ParentScope, indexed: frozenset[int]
-) -> Judged:
+) -> Evaluated:
     by_index = tuple(parent for parent in asked.parents if parent in indexed)
     setups = _setups(tasks, asked.rule, asked.parents)
-    return Judged(tally, asked.rule, asked.min_success, asked.parents, setups, by_index)
+    return Evaluated(tally, asked.rule, asked.min_success, asked.parents, setups, by_index)
 
 
 def _setups(
@@ -461,21 +463,21 @@ def _setups(
 
 
 def _counted(
-    judged: tuple[tuple[Judged, ...], ...], makers: Sequence[frozenset[int]]
+    evaluated: tuple[tuple[Evaluated, ...], ...], makers: Sequence[frozenset[int]]
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
     """Return for each task the tallies that count it, and the tasks to evaluate when it ends."""
-    tallies: list[list[int]] = [[] for _ in judged]
-    judges: list[dict[int, None]] = [{} for _ in judged]
-    for position, looks in enumerate(judged):
+    tallies: list[list[int]] = [[] for _ in evaluated]
+    evaluators: list[dict[int, None]] = [{} for _ in evaluated]
+    for position, looks in enumerate(evaluated):
         for look in looks:
             for parent in look.parents:
-                if 0 <= parent < len(judged):
-                    judges[parent][position] = None
+                if 0 <= parent < len(evaluated):
+                    evaluators[parent][position] = None
                     if parent not in look.indexed:
                         tallies[parent].append(look.tally)
         for parent in makers[position]:  # in a mapped group these need not be parents
-            judges[parent][position] = None
-    return tuple(map(tuple, tallies)), tuple(map(tuple, judges))
+            evaluators[parent][position] = None
+    return tuple(map(tuple, tallies)), tuple(map(tuple, evaluators))
 
 
 def _expands_over(tasks: Sequence[TaskSpec]) -> tuple[tuple[int, ...], ...]:

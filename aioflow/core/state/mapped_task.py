@@ -22,14 +22,14 @@ class OneToOne:
 
     Attributes:
         widths: Number of items in each list that the task expands over.
-        judged: Number of children evaluated since the expansion, from the first on.
+        evaluated: Number of children evaluated since the expansion, from the first on.
     """
 
-    __slots__ = ("_queue", "_queued", "judged", "widths")
+    __slots__ = ("_queue", "_queued", "evaluated", "widths")
 
     def __init__(self, widths: Sequence[int], width: int) -> None:
         self.widths = tuple(widths)
-        self.judged = 0
+        self.evaluated = 0
         self._queue: deque[int] = deque()
         self._queued = bytearray(width)
 

@@ -525,7 +525,7 @@ class Run:
         self.async_role = async_role(graph.spec)
         self.states = bytearray(size)
         self.tallies = array("q", bytes(8 * TALLY * graph.tallies))
-        for looks in graph.judged:
+        for looks in graph.evaluated:
             for look in looks:
                 self.tallies[look.tally * TALLY] = len(look.parents) - len(look.indexed)
         self.groups: dict[int, MappedTask] = {}

@@ -25,8 +25,8 @@ __all__ = (
     "child_verdict",
     "followers",
     "forget",
+    "has_unevaluated_children",
     "is_known",
-    "is_unjudged",
     "may_continue",
     "may_open",
     "may_skip",
@@ -68,7 +68,7 @@ def may_open(run: Run, position: int) -> bool:
     """Return whether a child's verdict depends on nothing but the instances it follows."""
     if not is_known(run, position):
         return False
-    for look in run.graph.judged[position]:
+    for look in run.graph.evaluated[position]:
         total, *ended = run.tallies[look.tally * TALLY : (look.tally + 1) * TALLY]
         if sum(ended) < total:
             return False
@@ -118,7 +118,7 @@ def followers(run: Run, position: int, index: int) -> Iterator[Entry]:
         if group is None or group.one_to_one is None or mapped is None:
             continue
         for child in _children(mapped, position, index, group.one_to_one.widths):
-            if child < group.one_to_one.judged:
+            if child < group.one_to_one.evaluated:
                 yield follower, child
 
 
@@ -145,7 +145,7 @@ def _after_past(run: Run) -> list[int]:
     return [position for position in run.groups if position in run.graph.past]
 
 
-def is_unjudged(run: Run) -> bool:
+def has_unevaluated_children(run: Run) -> bool:
     """Return whether any mapped child awaits evaluation.
 
     Such children depend on other children or on the previous run.
@@ -153,4 +153,4 @@ def is_unjudged(run: Run) -> bool:
     if any(run.states[position] == TaskState.PENDING for position in _after_past(run)):
         return True
     found = ((group.one_to_one, group.width) for group in run.groups.values())
-    return any(one is not None and one.judged < width for one, width in found)
+    return any(one is not None and one.evaluated < width for one, width in found)

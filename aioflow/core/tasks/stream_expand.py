@@ -98,7 +98,7 @@ def close(run: Run, position: int, tx: Transaction) -> Iterator[int]:
         if group.is_over:
             run.end_group(group)
             tx.task_over(run, group.position)
-        yield from run.graph.judges[taker]
+        yield from run.graph.evaluators[taker]
 
 
 def close_left_open(run: Run, tx: Transaction) -> None:

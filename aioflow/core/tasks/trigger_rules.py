@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import TypeAlias
 
-from aioflow.core.state.graph import TALLY, TALLY_OFFSET, Judged
+from aioflow.core.state.graph import TALLY, TALLY_OFFSET, Evaluated
 from aioflow.core.state.task_instance import Run
 from aioflow.core.tasks import stream_expand
 from aioflow.core.tasks.expand import leaves, pick
@@ -223,7 +223,7 @@ _RULES: Mapping[TriggerRule, _Rule] = {
     TriggerRule.NONE_SKIPPED: _none_skipped,
     TriggerRule.ALWAYS: _always,
 }
-_TABLE = {rule: tuple(map(judge, range(2 * _UNFINISHED))) for rule, judge in _RULES.items()}
+_TABLE = {rule: tuple(map(evaluator, range(2 * _UNFINISHED))) for rule, evaluator in _RULES.items()}
 
 
 WHOLE = -1
@@ -273,13 +273,13 @@ def _indexes(run: Run, position: int, parent: int, index: int) -> Iterator[int]:
 
 def _verdict_assuming(run: Run, position: int, index: int, assumed: int = -1) -> Verdict:
     """Return the verdict, with one parent assumed to have succeeded."""
-    looks = run.graph.judged[position]
+    looks = run.graph.evaluated[position]
     if len(looks) == 1:
         return _group_verdict(run, position, looks[0], index, assumed)
     return together([_group_verdict(run, position, look, index, assumed) for look in looks])
 
 
-def _group_verdict(run: Run, position: int, look: Judged, index: int, assumed: int) -> Verdict:
+def _group_verdict(run: Run, position: int, look: Evaluated, index: int, assumed: int) -> Verdict:
     counts = run.tallies[look.tally * TALLY : (look.tally + 1) * TALLY]
     for parent in look.indexed:
         for state in parent_states(run, position, parent, index):
@@ -313,7 +313,7 @@ def _group_verdict(run: Run, position: int, look: Judged, index: int, assumed: i
     )
 
 
-def _setup_state(run: Run, position: int, look: Judged, setup: int, index: int) -> int:
+def _setup_state(run: Run, position: int, look: Evaluated, setup: int, index: int) -> int:
     if setup not in look.indexed:
         return run.states[setup]
     return next(parent_states(run, position, setup, index), TaskState.PENDING)
