@@ -40,7 +40,6 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("docs/how-to/run-in-production.md", "owed"): "JSON field of /health/ready",
     ("aioflow/web/metrics.py", "lane"): "label of metric aioflow_slots",
     ("docs/reference/metrics.md", "lane"): "label of metric aioflow_slots",
-    ("aioflow/cli/embedded_daemon.py", "guest"): "the client that `dags test` and `demo` share",
 }
 
 FOLDERS = ("aioflow", "triggers", "benchmarks", "docs", "ui/src")
