@@ -2,7 +2,7 @@
 
 A process serves one DAG version for its whole life, so a slot that gets work of another file needs
 another process. The former process stays idle, and any slot may use it again. So work that
-alternates between files starts no new processes. One process without loaded code is kept ready for
+alternates between files starts no new processes. One process without loaded code is ready for
 a version that has no process.
 
 A try assigned to a slot *waits* until the slot has a process that accepts it. A slot has a process

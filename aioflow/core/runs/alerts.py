@@ -12,7 +12,7 @@ is repeated. The rows of a run are deleted when it ends. A run timeout needs no 
 the start of the run and its DAG version.
 
 The ``max_wait`` of tasks has such rows as well, one for each length. The time counts from the start
-of the run, and from the end of a clear anew: the row is replaced. It is deleted in the commit in
+of the run, and again from the end of a clear: the row is replaced. It is deleted in the commit in
 which the last of these tasks has failed, so a restart in between continues.
 """
 
@@ -252,7 +252,7 @@ def end_deadlines(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
 def _has_ended_waits(run: Run | None, due: Deadline, tx: Transaction) -> bool:
     """Fail the tasks that have waited too long. Return whether this is complete.
 
-    A clear in progress counts the time anew when it ends. The rest of many children follows in the
+    A clear in progress restarts the time when it ends. The rest of many children follows in the
     next turns, unless they begin before.
     """
     if run is None or run.state is not RunState.RUNNING or run.clearing is not None:
