@@ -21,7 +21,7 @@ BROWSER := command -v chromium >/dev/null || test "$$(id -u)" != 0 || { \
 SHELLS := command -v zsh >/dev/null && command -v fish >/dev/null || test "$$(id -u)" != 0 || { \
     apt-get update && apt-get install --yes --no-install-recommends zsh fish; }
 
-.PHONY: run check test nightly pure lint style types layers modules bench dist ui ui-check clean
+.PHONY: run check test nightly pure lint style types layers modules docs bench dist ui ui-check clean
 
 # The daemon with the example DAGs, one run shown live, and today's file for further ones.
 run: .venv/.run
@@ -68,6 +68,10 @@ types: .venv/.all
 modules: .venv/.all
 	$(BIN)/python -m tests.house.module_list
 
+# The documentation site, in build/site; a link that leads nowhere fails it.
+docs: .venv/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: .venv/.all
 	$(BIN)/python -m benchmarks
 
@@ -107,6 +111,11 @@ clean:
 	@echo "Installing aioflow with everything its tests need into .venv ..."
 	$(PIP) --editable '.[postgres,http,objects,plot,testing]' --group dev --constraint constraints.txt
 	@touch .venv/.run $@
+
+.venv/.docs: pyproject.toml constraints.txt | .venv/.pip
+	@echo "Installing aioflow and what builds its documentation into .venv ..."
+	$(PIP) --editable . --group docs --constraint constraints.txt
+	@touch $@
 
 # Dependency groups are newer than the pip that Python 3.11 brings.
 .venv/.pip: constraints.txt | $(BIN)/pip
