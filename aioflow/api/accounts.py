@@ -80,7 +80,7 @@ class TokenView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         scopes: The DAGs it is valid for; ``None`` for all.
         state: ``active``, ``expired`` or ``revoked``.
-        last_used_at: To the minute.
+        last_used_at: Time of the last use, to the minute.
     """
 
     token_id: int
@@ -121,7 +121,7 @@ class Access:
     """Manages users, tokens and sessions through the engine, and lists them.
 
     Args:
-        send: Sends a request to the engine for an actor, and waits at most so many seconds.
+        send: Sends a request to the engine on behalf of an actor, with a timeout in seconds.
         passwords: Hashes passwords.
 
     Attributes:
@@ -142,7 +142,7 @@ class Access:
         self._writing = anyio.Lock()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Load all accounts, then write refusals and token uses, at most once a second."""
+        """Load all accounts. Then store denied requests and token uses, at most once a second."""
         await self._load()
         for name, address in self.auth_cache.places():
             self._throttle.remember(name, address)
@@ -155,7 +155,7 @@ class Access:
             await self._write()
 
     async def finish(self) -> None:
-        """Write all remaining refusals and uses. Afterwards ``run`` may be cancelled."""
+        """Store all remaining denied requests and token uses. Then ``run`` may be cancelled."""
         await self._write(is_last=True)
 
     async def _load(self) -> None:
@@ -167,9 +167,9 @@ class Access:
                 await self._clock.sleep(_WRITE_SECONDS)
 
     async def _write(self, *, is_last: bool = False) -> None:
-        """Write refusals and uses, and wait as long as the database is away.
+        """Store denied requests and token uses. While the database is away, wait.
 
-        The backlog is bounded meanwhile.
+        The backlog is bounded during the wait.
         """
         async with self._writing:
             uses = self._pop_uses()
@@ -190,12 +190,12 @@ class Access:
         return batch
 
     def refused(self, line: AuditEntry) -> None:
-        """Queue a refusal for the audit. Of very many, only the count is written."""
+        """Queue a denied request for the audit. If there are very many, only a count is written."""
         self._refusals.add(line, self._seconds)
         self._arrived.set()
 
     def used(self) -> None:
-        """Wake ``run`` if a token's use has to be stored."""
+        """Wake ``run`` if there are token uses to store."""
         if self.auth_cache.uses:
             self._arrived.set()
 
@@ -244,14 +244,14 @@ class Access:
     async def change_password(
         self, name: str, old: str, new: str, *, address: str, keeps: int | None
     ) -> UserView:
-        """Change a user's password, given the present one, and end the user's sessions.
+        """Change a user's password, given the current one, and end the user's sessions.
 
         Args:
-            keeps: The session that does not end.
+            keeps: Number of the session that is not ended.
 
         Raises:
-            WrongPassword: If the present password is wrong, or there is no such user.
-            TooManyLogins: If too many have failed recently; failed logins count, too.
+            WrongPassword: If the current password is wrong, or there is no such user.
+            TooManyLogins: If too many password changes or logins have failed recently.
             AccountRefused: If the new password is invalid.
         """
         if checked_password(new) == old:
@@ -298,7 +298,7 @@ class Access:
 
         Raises:
             LoginFailed: If name and password do not match, or the user is disabled.
-            TooManyLogins: If too many have failed recently.
+            TooManyLogins: If too many logins have failed recently.
         """
         account = await self._proven(name, password, address)
         if account is None:
@@ -326,13 +326,13 @@ class Access:
         return secret, _session(cast(LoginRow, await self._send(request, by, _REQUEST_SECONDS)))
 
     async def list_sessions(self, *, of: str | None = None) -> list[SessionView]:
-        """Return the active sessions, the oldest first; those of one name with ``of``."""
+        """Return the active sessions, the oldest first. With ``of``, only those of that name."""
         now = self._clock.now()
         found = await self._store.list_logins()
         return [_session(row) for row in found if row.expires_at > now and of in {None, row.name}]
 
     async def end_session(self, by: Actor, number: int, *, of: str | None = None) -> dict[str, Any]:
-        """End a session, with ``of`` only if it belongs to that name.
+        """End a session. With ``of``, do so only if the session belongs to that name.
 
         Raises:
             UnknownLogin: If there is no such session.
@@ -397,7 +397,7 @@ class Access:
     # ── the audit ───────────────────────────────────────────────────────────────────────
 
     async def list_audit(self, *, before: int | None = None, limit: int = 100) -> list[AuditView]:
-        """Return audit entries, the newest first; ``before`` is the last id of the page before."""
+        """Return audit entries with ids below ``before``, by default all, the newest first."""
         return [audit_view(row) for row in await self._store.list_audit(before=before, limit=limit)]
 
 

@@ -1,10 +1,10 @@
 """Audit: entries as JSON, verification of the hash chain, and entries of denied requests.
 
-Requests that are denied before they reach the engine are written at a limited rate. The first
-denial of a kind, with the same caller, address and reason, is written at once. The others of the
-same ten minutes are counted, and summarized in one entry at their end. A hundred kinds are written
-in that time; of the others only the count is. Unknown callers have a hundred of their own, so that
-they cannot hide denials of known ones.
+Requests that are denied before they reach the engine are written at a limited rate. Denials are of
+one kind if they have the same caller, address, action, target and error code. The first denial of a
+kind is written at once. Further ones are counted, and one entry summarizes them after ten minutes.
+At most 100 kinds are written in this period; for all further kinds, only a total count is written.
+Unknown callers have a separate limit of 100 kinds, so that they cannot hide known callers' denials.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         outcome: ``done`` or ``refused``.
-        code: Why it was refused.
+        code: The error code, if the request was refused.
     """
 
     audit_id: int
@@ -71,7 +71,7 @@ def audit_view(row: AuditRow) -> AuditView:
 
 
 async def audit_faults(store: Store) -> list[str]:
-    """Verify the audit page by page and return its faults. It may grow meanwhile."""
+    """Verify the audit page by page and return its faults. Entries may be added while it runs."""
     faults: list[str] = []
     numbers = array("q")
     last: AuditRow | None = None
@@ -91,30 +91,30 @@ async def audit_faults(store: Store) -> list[str]:
 
 
 DENIAL_KINDS = 100
-"""Kinds of known callers, and of unknown ones, that are written in one period."""
+"""Maximum number of kinds written per period: for known callers, and again for unknown ones."""
 
 DENIAL_SECONDS = 600.0
-"""Length of a period."""
+"""Length of a period in which denials are counted."""
 
 _READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
 
 class _DenialKind(msgspec.Struct):
-    """Denials of one kind in this period; ``count`` is without the first one."""
+    """The denials of one kind in a period; ``count`` does not include the first one."""
 
     last: AuditEntry
     count: int = 0
 
 
 class _Denials:
-    """The denials of this period, of known or of unknown callers."""
+    """The denials of a period: either those of known callers, or those of unknown callers."""
 
     def __init__(self) -> None:
         self.kinds: dict[tuple[str | None, ...], _DenialKind] = {}
         self.left_out = 0
 
     def add(self, line: AuditEntry) -> bool:
-        """Count a denial. Return whether it is to be written by itself."""
+        """Count a denial. Return whether it gets an entry of its own."""
         key = _denial_key(line)
         kind = self.kinds.get(key)
         if kind is not None:
@@ -129,7 +129,7 @@ class _Denials:
 
 
 class DeniedRequests:
-    """Audit entries that wait to be written. Their number is bounded at any rate of requests."""
+    """Audit entries of denied requests until they are written; bounded at any rate of requests."""
 
     def __init__(self) -> None:
         self._lines: list[AuditEntry] = []
@@ -138,7 +138,7 @@ class DeniedRequests:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is left to write, now or later."""
+        """Whether there is nothing to write: no entries, and no counts to summarize later."""
         return self._began is None
 
     def add(self, line: AuditEntry, now: float) -> None:
@@ -180,7 +180,7 @@ class DeniedRequests:
 
 
 def _denial_key(line: AuditEntry) -> tuple[str | None, ...]:
-    """Return the kind of a denial. Of an unknown caller's reads, the target is ignored."""
+    """Return the kind of a denial. If an unknown caller reads, the target is ignored."""
     is_anything = not line.actor and line.action in _READING_METHODS
     target = "" if is_anything else line.target
     return (line.actor, line.role, line.address, line.action, line.code, target)

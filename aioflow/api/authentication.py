@@ -4,12 +4,12 @@ The cache has the state as of the last commit, so a request is authenticated wit
 
 Throttling makes password guessing take impractically long, and locks out no user. Each address
 has a bucket of a few tries, and gets one back every few seconds. Each name has a larger bucket
-that refills faster, so that no single address uses up the tries of a name. A successful login
-costs none. Where a name has logged in before from an address, that pair has a bucket of its own:
-guessing from elsewhere does not use it up.
+that refills faster, so that no single address can use up the tries of a name. A successful login
+uses no try. A name and an address that have logged in together earlier have a bucket for this pair,
+which guesses from other addresses do not use up.
 
-All state of the throttle is bounded, and an attacker cannot evict entries of others: names without
-an account never displace names of users, and a rejected try is not recorded.
+The state of the throttle is bounded, and an attacker cannot evict the entries of others: names
+without an account never displace names of users, and a rejected try is not recorded.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         scopes: The DAGs that a token is valid for; ``None`` for all.
-        number: Of the token or session; -1 for the home's own token and socket.
+        number: Number of the token or session; -1 for the home's own token and socket.
     """
 
     name: str
@@ -88,7 +88,7 @@ class AuthCache:
         self._changed: set[tuple[str, int]] | None = None
 
     async def load(self, store: Store) -> None:
-        """Read the stored rows. Rows committed meanwhile take precedence."""
+        """Read the stored rows. Rows that are committed during the read take precedence."""
         known: set[tuple[str, int]] = set()
         self._changed = known
         accounts = await store.list_accounts()
@@ -252,7 +252,7 @@ class Passwords:
             return (await in_thread(self._hasher.hash, text, limiter=self._limiter)).encode()
 
     async def matches(self, secret: bytes | None, password: str) -> bool:
-        """Return whether a password matches a hash. It takes as long for ``None`` as for a hash.
+        """Return whether a password matches a hash. ``None`` never matches, but takes as long.
 
         Raises:
             TooManyLogins: If too many callers wait already.
@@ -284,7 +284,7 @@ class Passwords:
 
 
 _MAX_BUCKETS = 10_000
-"""Entries of each kind; the least recently used are dropped."""
+"""Maximum number of entries of each kind; the least recently used ones are dropped."""
 
 _NETWORK_BITS = 64
 """IPv6 prefix that counts as one address, since a client usually controls all of its prefix."""
@@ -343,14 +343,14 @@ class LoginThrottle:
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def begin(self, name: str, address: str, now: float, *, is_user: bool) -> None:
-        """Take a try; return it with ``succeed``.
+        """Take one try. After a successful login, ``succeed`` returns it.
 
         Args:
             now: Monotonic seconds.
-            is_user: Whether there is a user of that name. It makes no other difference.
+            is_user: Whether a user has that name. Other names have separate buckets of equal size.
 
         Raises:
-            TooManyLogins: If no try is left. The state does not change then.
+            TooManyLogins: If no try is left; the state is then unchanged.
         """
         network = _network(address)
         if (name, network) in self._known:

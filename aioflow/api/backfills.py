@@ -28,7 +28,7 @@ from aioflow.protocol.requests import CancelBackfill, Request, StartBackfill
 __all__ = ("BackfillView", "Backfills", "FireTimeView")
 
 PREVIEWED = 1_000
-"""Fire times that a preview lists."""
+"""Maximum number of fire times that a preview lists."""
 
 
 _LEFT = 0.99
@@ -43,9 +43,9 @@ class BackfillView(msgspec.Struct, frozen=True, kw_only=True):
         state: ``running``, ``done``, ``cancelled``, or ``failed`` with its ``failure``.
         next_fire_time: The next fire time; ``None`` after the last one.
         made: Number of runs created.
-        skipped: Number of fire times whose existing run was left alone.
-        progress: Completed share of its range without unfinished runs, from 0 to 1; 1 only if
-            nothing is left.
+        skipped: Number of fire times that already had a run, which was left unchanged.
+        progress: Completed share of its range, from 0 to 1, not counting unfinished runs; 1 only
+            if nothing is left.
         runs: Number of its runs by state.
     """
 
@@ -73,7 +73,7 @@ class FireTimeView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         run_id: The newest run of the fire time, if any.
-        action: ``run``, or ``skip`` if that run remains the only one.
+        action: ``run`` to create a run, or ``skip`` to leave the existing run unchanged.
     """
 
     logical_date: str
@@ -109,16 +109,18 @@ class Backfills:
         conf: Mapping[str, Any] | None = None,
         key: str | None = None,
     ) -> tuple[BackfillView, bool]:
-        """Start a backfill. Return it, and whether it is new; a repeated request returns the first.
+        """Start a backfill. Return it, and whether this request has created it.
 
         Args:
             first: An ISO 8601 timestamp, or a day, which starts at midnight in the DAG's timezone.
-            last: Likewise; the whole day is included.
-            max_active: How many of its runs are live at once; 0 for the DAG's limit.
-            key: The idempotency key. A repeated request returns the first backfill, even if ended.
+            last: In the same form. If it is a day, the whole day is included.
+            max_active: Maximum number of its runs that are live at once; 0 for the DAG's limit.
+            key: The idempotency key. If an earlier request had it, return that request's backfill,
+                even if it has ended.
 
         Raises:
-            RequestError: If there is no such DAG, the range is empty, or another one is running.
+            RequestError: If there is no such DAG, the range has no fire time to fill, or another
+                backfill of the DAG is running.
         """
         begins, ends = await self._range(dag_id, first, last)
         await self._check_conf(dag_id, conf, key)
@@ -157,7 +159,7 @@ class Backfills:
         reprocess: Reprocess = "none",
         reverse: bool = False,
     ) -> Sequence[FireTimeView]:
-        """Return the actions of a backfill for the first fire times of a range. Nothing changes."""
+        """Preview a backfill: return its actions for the first fire times of a range."""
         begins, ends = _moment(first, "from"), _moment(last, "to")
         dag, spec = await self._dag(dag_id)
         request = StartBackfill(

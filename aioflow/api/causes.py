@@ -1,9 +1,9 @@
 """Causes of waits: follow a waiting task through its upstream tasks to the root cause.
 
-The chain continues in the previous run where a task waits for one of that run. For a task that
-has ended badly it leads to the upstream tasks that failed, down to their errors.
+If a task waits for a task of the previous run, the chain continues in that run. If a task has
+ended badly, the chain leads to the upstream tasks that failed, and to their errors.
 
-What a task waits for is requested from the engine, with a short timeout.
+The engine is asked what each task waits for, with a short timeout.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ __all__ = (
 )
 
 CHAIN_LIMIT = 100
-"""Links in one response. For more, ask about one of the links."""
+"""Maximum number of links in one response. For more, request the chain of one of the links."""
 
 _CHILDREN_SHOWN = 3
-"""Children of a mapped task that are shown if the engine does not group them by cause."""
+"""Number of children of a mapped task shown if the engine does not group them by cause."""
 
 _CAUSES_SHOWN = 10
-"""Most frequent causes that are shown for the children of one mapped task."""
+"""Number of the most frequent causes that are shown for the children of one mapped task."""
 
 _FAILED_SAMPLED = 100
-"""Children of each state whose errors are read, however many there are."""
+"""Maximum number of children whose errors are read, per state."""
 
 _BAD = (TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED)
 _BAD_LABELS = frozenset(state.label for state in _BAD)
@@ -69,12 +69,12 @@ Explained: TypeAlias = Mapping[tuple[int, int], Wait | None]
 
 
 class ViewOfRun(msgspec.Struct, frozen=True):
-    """Access to all that is known about one run.
+    """Access to the rows of one run, and to what the engine knows about it.
 
     Attributes:
         count: Counts its tasks by state, see ``Api.states``; called at most once, if needed.
-        explain: Returns from the engine what tasks of the run wait for; called once per level.
-        children: Returns from the engine the causes of a mapped task's children, by its position;
+        explain: Asks the engine what tasks of the run wait for; called once per level.
+        children: Asks the engine why the children of the mapped task at a position wait; returns
             ``None`` if unknown.
     """
 
@@ -87,7 +87,7 @@ class ViewOfRun(msgspec.Struct, frozen=True):
 
 
 FindTask: TypeAlias = Callable[[str, str], Awaitable[tuple[ViewOfRun, TaskLocation] | None]]
-"""Finds a task of another run by both ids; ``None`` if that run has ended."""
+"""Finds a task of another run by run id and task id; ``None`` if that run has ended."""
 
 
 class _Link(NamedTuple):
@@ -99,7 +99,7 @@ class _Met:
     """The tasks that a chain has visited, in all of its runs.
 
     Attributes:
-        left_out: Number of links omitted for lack of space.
+        left_out: Number of links omitted because of a limit.
     """
 
     def __init__(self) -> None:
@@ -116,11 +116,11 @@ class _Met:
 
 
 class Chain:
-    """Walks from waiting tasks to what they wait for; every task is visited once.
+    """Walks from waiting tasks to what they wait for, and visits each task once.
 
     Args:
         behind: Finds tasks of previous runs.
-        met: Tasks visited so far; a new chain starts without it.
+        met: The tasks that this chain has visited in other runs; ``None`` for a new chain.
     """
 
     def __init__(self, view: ViewOfRun, behind: FindTask, met: _Met | None = None) -> None:
@@ -143,7 +143,7 @@ class Chain:
     async def of_run(self) -> tuple[list[CauseView], int]:
         """Return the root causes of a run's wait: its unfinished tasks, upstream tasks first.
 
-        Tasks that only wait for others of the run are omitted. For a failed run, return its failed
+        Tasks that only wait for upstream tasks are omitted. For a failed run, return its failed
         tasks.
         """
         if self._run.state in _FAILED_RUNS:
@@ -173,7 +173,7 @@ class Chain:
         return [], 0
 
     async def _walk(self, locations: Sequence[TaskLocation], depth: int) -> list[CauseView]:
-        """Visit level by level, then sort each link behind the one that waits for it."""
+        """Visit the tasks level by level, then list each one after the task that waits for it."""
         below: dict[TaskLocation, list[TaskLocation]] = {}
         causes: dict[TaskLocation, CauseView] = {}
         level = deque(_Link(depth, location) for location in locations)
@@ -203,7 +203,7 @@ class Chain:
         return await Chain(view, self._behind, self._met).enter(location, link.depth + 1)
 
     async def enter(self, location: TaskLocation, depth: int) -> list[CauseView]:
-        """Return the chain from here on, coming from another run; empty if the task has ended."""
+        """Continue a chain of another run at a task of this run; empty if the task has ended."""
         if not (await self._state(location)).is_live:
             return []
         return await self._walk(self._met.take([location]), depth)
@@ -224,7 +224,7 @@ class Chain:
         return self._met.take(found)
 
     async def _failed_upstream(self, location: TaskLocation, state: str) -> list[TaskLocation]:
-        """Return the other tasks that made this task end badly."""
+        """Return the upstream tasks, or the children of a mapped task, that made it end badly."""
         position = location.position
         if location.map_index < 0 and self._layout.is_expanded(position):
             return await self._failing(position, _BAD)
@@ -242,7 +242,7 @@ class Chain:
         return found
 
     async def _failing(self, position: int, states: Sequence[TaskState]) -> list[TaskLocation]:
-        """Return a task if it ended in one of these states; if mapped, some of its children."""
+        """Return a task if it ended in one of ``states``; if it is mapped, some such children."""
         counts = {state: count for at, state, count in await self._states() if at == position}
         if not self._layout.is_expanded(position):
             is_one = any(counts.get(state) for state in states)
@@ -263,7 +263,7 @@ class Chain:
         return found
 
     def _alike(self, rows: Sequence[TaskRow]) -> list[TaskLocation]:
-        """Return all children with the same kind of error if they are few, else one of them."""
+        """Return the children with each kind of error: all if they are few, otherwise one."""
         alike: dict[object, list[TaskLocation]] = {}
         for row in rows:
             failure = row.failure
@@ -334,7 +334,7 @@ class Chain:
         return found.get(location.task_no)
 
     async def _group_state(self, position: int) -> TaskState:
-        """Return the state of a mapped task as a whole, that of its least finished children."""
+        """Return the state of a mapped task as a whole, derived from the states of its children."""
         counted = {
             state: count
             for at, state, count in await self._states()
@@ -388,13 +388,13 @@ class Chain:
     def _named(
         self, position: int, causes: Sequence[ChildrenCause], left: int
     ) -> list[TaskLocation]:
-        """Return all children with the same cause if they are few, else one of them."""
+        """Return the children with each cause: all if they are few, otherwise one."""
         found: list[TaskLocation] = []
         first = self._layout.task_no(position, 0) or 0
         for cause in causes[:_CAUSES_SHOWN]:
             is_few = cause.count == len(cause.indices)
             for index in cause.indices if is_few else cause.indices[:1]:
-                if index < self._layout.width(position):  # skip children added since it was read
+                if index < self._layout.width(position):  # skip children newer than the layout
                     found.append(TaskLocation(position, index, first + index))
                     self._stand_for[found[-1]] = 1 if is_few else cause.count
         told = sum(self._stand_for[location] for location in found)
@@ -402,7 +402,7 @@ class Chain:
         return found
 
     async def _maker_of(self, position: int) -> list[TaskLocation]:
-        """Return the task that may still add children, after all present children have ended."""
+        """Return the task that may still add children to a task whose children have all ended."""
         mapped = self._layout.spec.tasks[position].mapped
         if mapped is not None and mapped.until not in {-1, position}:
             return await self._unfinished(mapped.until)
@@ -426,7 +426,7 @@ def _is_live(row: TaskRow | None) -> bool:
 
 
 _EXPLAIN_SECONDS = 0.5
-"""Timeout after which a reader gets the state from rows instead of memory."""
+"""Timeout for the engine's answer. After it, the state is read from rows, not from memory."""
 
 _MAY_BE_A_CYCLE = frozenset({WaitKind.TRIGGER, WaitKind.INTERVAL})
 
@@ -451,9 +451,9 @@ class Explaining(Actions):
 
     @property
     def _patience(self) -> float:
-        """Seconds to wait for the engine: less the age of its current turn, 0 if the store is away.
+        """Seconds to wait for the engine's answer; 0 while the database is away.
 
-        The turn in progress counts no matter which request began to wait first.
+        The time that the engine's current turn has already taken is subtracted.
         """
         if self._running.store_away_since is not None:
             return 0.0
@@ -462,8 +462,8 @@ class Explaining(Actions):
     async def states(self, runs: Sequence[RunRow]) -> list[Counted]:
         """Return ``(position, state, count)`` of each run's tasks.
 
-        Live runs, whose rows may number a million, are counted in memory with a single request. The
-        rows are counted if the run has ended, or the engine does not answer in time.
+        Live runs, whose rows may number a million, are counted in memory with a single request. If
+        a run has ended, or the engine does not answer in time, its rows are counted.
         """
         task = tuple(run.run_id for run in runs if run.state.is_live)
         known: Mapping[str, Counted] = {}
@@ -534,7 +534,7 @@ class Explaining(Actions):
         return ViewOfRun(run, await self.layout(run), count, self.store, explain, children)
 
     async def _children_causes(self, run: RunRow, position: int) -> Sequence[ChildrenCause] | None:
-        """Return the causes of a mapped task's children, as far as memory knows them."""
+        """Return why the children of a mapped task wait; ``None`` if the engine does not say."""
         if self._engine is None or not run.state.is_live:
             return None
         answer: object = None

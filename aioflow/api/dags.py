@@ -60,8 +60,8 @@ class Catalogue:
     """Rows of DAGs and their files as of the last commit.
 
     Args:
-        follows: Whether ``committed`` is called for each batch; otherwise all rows are read each
-            time.
+        follows: Whether ``committed`` is called for each batch. If not, every call reads all
+            rows.
     """
 
     def __init__(self, store: Store, *, follows: bool) -> None:
@@ -181,7 +181,7 @@ class FirstScan:
     """Tracks whether the DAG folders have been read once since the daemon started.
 
     Args:
-        is_read: Returns whether they have been.
+        is_read: Returns whether the folders have been read.
     """
 
     def __init__(self, clock: Clock, is_read: Callable[[], bool]) -> None:
@@ -222,11 +222,11 @@ class Timetables(Protocol):
     async def foresee(
         self, row: DagTriggerRow, version: str, after: Timestamp, count: int
     ) -> FireTimesPreviewed | None:
-        """Preview a timetable's next fire times in a child; ``None`` if there is no child."""
+        """Preview a timetable's next fire times in a child process; ``None`` without one."""
 
 
 class TimetableHost(Protocol):
-    """A host of triggers, as the daemon knows it."""
+    """A process that hosts triggers, as the daemon sees it."""
 
     @property
     def expected(self) -> Mapping[TriggerNo, Timestamp]:
@@ -242,7 +242,7 @@ class HostedTimetables:
     """The custom timetables of a running daemon.
 
     Args:
-        hosts: By role, as of now.
+        hosts: The current hosts by role.
         memory: The memory of the engine, which knows the role of each class.
         start: Starts the dedicated host of a DAG.
     """
@@ -291,11 +291,12 @@ class HostedTimetables:
 
 
 def timetable_preview_command(row: DagTriggerRow, version: str, assignment_id: int) -> StartTrigger:
-    """Return the command from which a child that previews a timetable creates it.
+    """Return the command with which a child process creates a timetable to preview it.
 
     Args:
-        version: The newest version of its DAG.
-        assignment_id: Its current assignment, if it is hosted; its output is attributed to that.
+        version: The newest version of the timetable's DAG.
+        assignment_id: The timetable's current assignment, to which its output is attributed; 0 if
+            it is not hosted.
     """
     return StartTrigger(
         trigger_no=row.trigger_no,
@@ -324,9 +325,10 @@ async def timetable_fire_times(
         own: The stored trigger of the DAG.
 
     Raises:
-        TimetableAway: If there was no child to ask.
-        TimetableSilent: If it takes too long or crashes its host.
-        TimetableFailed: If it raised, or did not return valid fire times.
+        TimetableAway: If there is no child process to ask.
+        TimetableSilent: If the timetable takes too long or crashes its host.
+        TimetableFailed: If the timetable raised or returned invalid fire times, or if no key can
+            decrypt its fields.
     """
     if timetables is None or own is None:
         raise TimetableAway(dag.dag_id)
@@ -354,7 +356,7 @@ def calendar_fire_times(
 ) -> list[Timestamp]:
     """Return the next fire times of a built-in schedule; none if they depend on earlier runs.
 
-    ``@once`` has one until its run has been created.
+    ``@once`` has one fire time until its run has been created.
     """
     if spec.schedule is None or spec.schedule.gap_us is not None:
         return []
@@ -372,8 +374,8 @@ def calendar_fire_times(
 def next_run_at(row: DagRow, spec: DagSpec) -> Timestamp | None:
     """Return the stored next fire time if a run will be created then.
 
-    A schedule that has ended, or whose DAG is gone, keeps its fire time but creates no run. It is
-    unknown for a run that follows the end of another.
+    If the schedule has ended or the DAG is gone, a fire time is still stored but no run is created.
+    If each run is scheduled after the end of the previous one, the next fire time is unknown.
     """
     at = row.next_run_at
     if at is None or row.gone or spec.schedule is None or spec.schedule.gap_us is not None:

@@ -18,7 +18,7 @@ from aioflow.store import Store
 __all__ = ("NamedEvents", "body_of")
 
 _ROWS_AT_ONCE = 16
-"""Small because an event may take 1 MiB, even if it is not shown."""
+"""Small because each event may take 1 MiB of memory, even if its data is not returned."""
 
 
 class NamedEvents:
@@ -35,7 +35,7 @@ class NamedEvents:
     async def emit(
         self, name: str, *, key: str | None, data: Any, request: str | None
     ) -> EmittedView:
-        """Store an event. A repeated ``request`` returns the first event, as not created.
+        """Store an event. If ``request`` was used earlier, return that event, as not created.
 
         Raises:
             BadEvent: If the name, the key or the size is invalid.
@@ -93,7 +93,7 @@ def body_of(body: bytes) -> Any:
     if not body:
         return None
     try:
-        # Not by msgspec, which would turn a long integer into a float and so change it.
+        # Not with msgspec, which would convert a long integer to a float and so change it.
         return json.loads(body.decode(), parse_constant=_refuse)
     except (ValueError, RecursionError) as exc:
         raise BadEvent(f"the body of an event is JSON, or empty: {exc}") from exc

@@ -1,8 +1,8 @@
 """Gantt chart: how the tasks of a run spent their time.
 
-An ended try has a row unless it was a first success, and an ended wait has none. These spans
-come from the journal, as state changes with the times of their commits, if the journal still
-covers the run and is not too long. Otherwise waits are part of the running time.
+An ended try has a row, unless the first try succeeded; an ended wait has no row. Spans without a
+row come from the journal, which has the time of each state change, if the journal still covers the
+run and is not too long. Otherwise, ended waits are shown as running time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _JOURNAL_BYTES = 16 * 1024 * 1024
 async def read_state_changes(
     store: Store, run: RunRow, task_nos: Collection[TaskNo]
 ) -> StateChanges | None:
-    """Return the state changes of a run's tasks; ``None`` if the journal is too long or young."""
+    """Return state changes of a run's tasks; ``None`` if its journal is gone or too long."""
     after = await first_commit_at(store, run.created_at)
     if after is None:
         return None
@@ -65,9 +65,9 @@ async def read_state_changes(
 
 
 async def first_commit_at(store: Store, at: Timestamp) -> int | None:
-    """Return the number before the first commit at or after a timestamp, found by binary search.
+    """Find the first commit at or after a timestamp by binary search. Return its number minus 1.
 
-    ``None`` if commits since then have been deleted. Timestamps increase with commit numbers
+    Return ``None`` if commits since then have been deleted. Timestamps increase with commit numbers
     unless the clock was set back.
     """
     oldest = await store.oldest_commit()
@@ -94,7 +94,7 @@ async def _last_commit(store: Store) -> int:
 def _take_all(
     rows: Sequence[JournalRow], task_nos: Collection[TaskNo], found: StateChanges, room: int
 ) -> int:
-    """Collect the state changes of commits until ``room`` is exceeded; see ``_take``."""
+    """Collect the state changes of commits until they exceed ``room`` bytes. Return their size."""
     size = 0
     for row in rows:
         size += _take(row, task_nos, found)
@@ -175,7 +175,7 @@ def _spanned(
 
 
 def _spans_from_journal(steps: Sequence[tuple[Timestamp, TaskState]]) -> list[SpanView]:
-    """Convert state changes to spans. Each ends with the next one; a last live one has no end."""
+    """Convert state changes to spans. Each ends at the next change; the last may have no end."""
     spans = []
     for at, (began, state) in enumerate(steps):
         kind = _SPAN_KINDS.get(state)

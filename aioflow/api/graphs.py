@@ -180,7 +180,7 @@ _ROWS_PER_SLICE = 20_000
 
 _CACHED_RUNS = 1_000
 _GRID_US = 1_000_000
-"""After this time a grid omits runs that have not been counted; the next one continues there."""
+"""After this time, a grid has no cells for uncounted runs; the next request counts more."""
 
 _CountsKey: TypeAlias = tuple[RunNo, Timestamp | None]
 
@@ -197,7 +197,7 @@ class RunStateCounts:
     """Counts the tasks of runs by state.
 
     Args:
-        reader: Reads the database, or also the memory of a daemon.
+        reader: Reads the database and, in a daemon, the memory of the engine.
         clock: Limits the time for counting a grid.
     """
 
@@ -230,7 +230,10 @@ class RunStateCounts:
         )
 
     async def grid(self, dag_id: str, *, limit: int, before: str | None) -> GridView:
-        """Return tasks by runs, the newest first; ``before`` is the last run of the page before."""
+        """Return the grid of a DAG's tasks and runs, the newest run first.
+
+        ``before`` is the id of the last run of the previous page.
+        """
         reader = self._reader
         row = await reader.shown_row(dag_id)
         newest = await reader.known_spec(row.version, dag_id)
@@ -279,7 +282,7 @@ class RunStateCounts:
     ) -> list[TaskCounts]:
         """Return the tallies of a live run.
 
-        A mapped task's times are those of its first and its last child.
+        A mapped task starts with its first child and ends with its last child.
         """
         size = len(layout.spec.tasks)
         counts = _counts_by_position(counted, size)

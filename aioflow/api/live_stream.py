@@ -1,10 +1,10 @@
 """Live stream of commits: one producer, and few bytes per client.
 
 While there are clients, each commit's changes are collected, within limits: a run with very many
-changed tasks is reduced to counts. A few times a second the collected changes are encoded outside
-of any commit, once for all clients that watch the same, and put into a short queue per client. A
-client that does not keep up is dropped. A client that reconnects learns whether it missed commits,
-but not their changes: it reloads what it shows.
+changed tasks is reduced to counts. At most 20 times a second, the collected changes are encoded
+outside of any commit, once for all clients with the same subscription, and put into a short queue
+per client. A client that does not keep up is dropped. A client that reconnects learns whether it
+missed commits, but not their changes: it reloads what it shows.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ __all__ = (
 )
 
 CLIENTS = 100
-"""Clients that may watch at once."""
+"""Maximum number of clients at a time."""
 
 PER_CALLER = 20
-"""Of these, those of one user or one token; the home's owner may use all."""
+"""Maximum number of clients of one user or token; the home's owner has no such limit."""
 
 QUEUED = 64
-"""Messages that one client may lag behind."""
+"""Maximum number of messages queued for one client."""
 
 _TASKS_TOLD = 500
 _TOGETHER_SECONDS = 0.05
@@ -69,7 +69,7 @@ _Task: TypeAlias = dict[str, Any]
 
 
 class Moves:
-    """State changes of one run's tasks: individual ones, or counts if they are many."""
+    """State changes of one run's tasks, listed individually or, if they are many, only counted."""
 
     def __init__(self, row: RunRow) -> None:
         self.row = row
@@ -112,7 +112,7 @@ class Moves:
         marks[at] = state + 1
 
     def told(self) -> list[_Task]:
-        """Return each changed task, unless they are reduced to counts."""
+        """Return the changed tasks; none if they are reduced to counts."""
         return [
             _task(self.row, spec, *location, state)
             for location, (spec, state) in self.tasks.items()
@@ -183,7 +183,7 @@ class News:
 
 
 class Sorted:
-    """Changes by run and by DAG."""
+    """Changes of runs and tasks, indexed by subscription."""
 
     def __init__(self, news: News) -> None:
         self._news = news
@@ -247,7 +247,7 @@ def frame(event: str, body: object, number: int | None = None) -> bytes:
 
 
 class Follower:
-    """A client that watches.
+    """A client of the live stream.
 
     Attributes:
         wanted: The subject of its subscription.
@@ -299,7 +299,7 @@ class Commits:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further client may watch."""
+        """Whether no further client is admitted."""
         return self._is_closed or self._open.total() >= CLIENTS
 
     def has_enough(self, who: str) -> bool:
@@ -318,10 +318,10 @@ class Commits:
                 del self._open[who]
 
     def committed(self, batch: Batch, draft: Transaction) -> None:
-        """Collect the changes of a durable batch. It is free without clients, and never sends.
+        """Collect the changes of a durable batch for ``run`` to send; without clients, do nothing.
 
-        An error here is raised by ``run`` instead: the batch is durable, and the engine must act
-        on it.
+        An error here is raised by ``run`` instead, because the batch is durable and the engine must
+        apply it.
         """
         if not self._followers:
             return

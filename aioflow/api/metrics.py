@@ -1,6 +1,6 @@
 """Metrics of a node, statistics of its memory, and the readiness that ``/health/ready`` returns.
 
-The memory is read in slices and with little of the event loop's time.
+The memory is read in slices, which takes little of the event loop's time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ OLDEST_TASKS = 10
 """Number of queued tasks and polling sensors that are listed individually, longest wait first."""
 
 _SLICE = 1_000
-"""Objects processed before other tasks get the event loop."""
+"""Number of objects processed before yielding to the event loop."""
 
 _CHEAP_US = 2_000
 _RESTS = 50
@@ -64,7 +64,7 @@ _SINCE: dict[TaskState, Callable[[TaskInstance], Timestamp | None]] = {
     TaskState.QUEUED: lambda task: task.queued_at,
     TaskState.SENSING: lambda task: task.started_at,
 }
-"""Start of a wait that no trigger ends, by the task's state."""
+"""Returns when a task's wait began, for each state of a task that waits without a trigger."""
 
 WAITING_STATES = frozenset(_SINCE)
 """States of the tasks listed in ``MemoryStats.oldest``."""
@@ -121,7 +121,7 @@ class MemoryStatsCollector:
         return took_us
 
     def _pass(self, found: MemoryStats) -> Iterator[None]:
-        """Count objects in memory. Packed ones are not visited, since they are counted already."""
+        """Count objects in memory. Packed ones are not visited, since their numbers are known."""
         memory = self._engine.memory
         lives = list(memory.active_tasks.objects.values())
         folded = len(memory.active_tasks) - len(lives)
@@ -208,7 +208,7 @@ class Metrics(msgspec.Struct, kw_only=True):
         owed: Callbacks and alerts in the outbox.
         stalls: How often user code blocked an event loop, by ``trigger`` and ``task``.
         schedules_late: Alerts sent because a schedule's run was not created in time.
-        changes: Row changes committed in all; divided by ``commits``, the size of a batch.
+        changes: Total number of committed row changes; divided by ``commits``, the mean batch size.
         steps: Number of transitions to each task state.
         runs_ended: Runs that ended, by state.
         fenced, refused: Rejected batches; see ``engine.metrics.Measures``.

@@ -30,7 +30,7 @@ __all__ = ("CLEAR_SECONDS", "REQUEST_SECONDS", "Actions")
 
 REQUEST_SECONDS = 5.0
 CLEAR_SECONDS = 50.0
-"""Clearing or marking tasks of an ended run first reads the whole run."""
+"""Timeout for clearing or marking tasks, because an ended run is first read as a whole."""
 
 RUNS_AT_ONCE = 500
 _CONCURRENT_REQUESTS = 50
@@ -77,7 +77,7 @@ class Actions(RunReader):
         Raises:
             UnknownTask: If the run has no such task, or the task no such child.
             VersionDiffers: If the newest version is requested and differs too much.
-            RequestError: If the run is being ended.
+            RequestError: If the run has a final state but has not ended yet.
         """
         request = ClearTasks(
             run_id=run_id,
@@ -118,9 +118,9 @@ class Actions(RunReader):
         return {"run_id": run_id, "dag_id": run.dag_id, "deleted": True}
 
     async def delete_dag(self, dag_id: str) -> dict[str, Any]:
-        """Delete up to 500 ended runs of a DAG whose file is gone, and the DAG with the last ones.
+        """Delete up to 500 ended runs of a DAG whose file is gone, and finally the DAG.
 
-        If ``more`` is true, call it again.
+        If ``more`` is true in the result, call this method again.
 
         Raises:
             DagPresent: If a file defines the DAG.
@@ -154,14 +154,15 @@ class Actions(RunReader):
     async def mark(
         self, run_id: str, state: str, tasks: Sequence[str] = (), *, map_index: int = -1
     ) -> dict[str, Any]:
-        """Set the final state of tasks of a run, or without tasks that of the run; see ``Mark``.
+        """Set the final state of tasks of a run; without tasks, that of the run. See ``Mark``.
 
         Args:
             state: ``success`` or ``failed``.
 
         Raises:
             UnknownTask: If the run has no such task, or the task no such child.
-            RequestError: If the run is being ended, or a map index is given without a task.
+            RequestError: If the run has a final state but has not ended yet, or a map index is
+                given without a task.
         """
         if map_index >= 0 and not tasks:
             raise RequestError("a map index needs a task: name the task as well")
@@ -192,11 +193,11 @@ class Actions(RunReader):
     async def fire(
         self, trigger_no: TriggerNo, *, payload: Any = None, key: str | None = None
     ) -> dict[str, Any]:
-        """Give the task that waits for a trigger an event in place of the trigger's own.
+        """Deliver an event to the task that waits for a trigger, in place of the trigger's event.
 
         Raises:
             UnknownTrigger: If no task waits for such a trigger.
-            RequestError: If its event cannot be given manually.
+            RequestError: If the trigger's event cannot be supplied manually.
         """
         request = FireTrigger(
             trigger_no=trigger_no, payload=packed_payload(payload), key=checked_idempotency_key(key)
@@ -223,7 +224,7 @@ class Actions(RunReader):
         """Stop or resume assigning work to a node.
 
         Raises:
-            UnknownNode: If it is not this one.
+            UnknownNode: If ``node_no`` is not this node.
         """
         changed = await self._send(DrainNode(node_no=node_no, is_drained=is_drained))
         return {"node": node_no, "drained": is_drained, "changed": changed}

@@ -61,8 +61,8 @@ class Overview:
 
     Args:
         engine: The engine of this node.
-        looking: Collects statistics of its memory.
-        lag_seconds: Returns the recent delay of its event loop.
+        looking: Collects statistics of the node's memory.
+        lag_seconds: Returns the recent delay of the node's event loop.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Overview:
         """Return the longest waits: deferred and queued tasks, and polling sensors.
 
         Args:
-            shift: Offset of the wall clock to steady time, which trigger rows use.
+            shift: Offset of the wall clock from the steady time that trigger rows use.
         """
         store = self._reader.store
         rows = await store.list_triggers(limit=_OVERVIEW_RUNS)
@@ -172,7 +172,7 @@ class Overview:
 
 
 UPCOMING_FIRE_TIMES = 500
-"""Maximum number in a response."""
+"""Maximum number of fire times in a response."""
 
 _FIRE_TIMES_PER_DAG = 100
 """Limit for one DAG, so that a DAG that fires every second does not crowd out others."""
@@ -183,7 +183,7 @@ async def upcoming_fire_times(
 ) -> list[StartView]:
     """Return the next fire times of DAGs that are not paused, the earliest first.
 
-    For a custom timetable that is the fire time it waits for; no others are requested.
+    For a custom timetable, only the fire time that it waits for is included.
     """
     known = await reader.catalogue.known()
     own = {} if reader.timetables is None else reader.timetables.expected()

@@ -1,4 +1,4 @@
-"""JSON schemas of the web page's data. ``schemas`` has those for scripts."""
+"""JSON schemas of the web page's data. ``schemas`` has the schemas for scripts."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a node.
 
     Attributes:
-        states: Tasks that are neither pending nor ended, by state.
-        slots: By ``def`` and ``async``.
-        deferred: Waits for triggers, by kind.
-        failed_24h: Runs among the newest 1,000 failed ones that ended within a day.
+        states: Number of tasks that are neither pending nor ended, by state.
+        slots: Slots by kind of task body: ``def`` or ``async``.
+        deferred: Number of waits for triggers, by kind.
+        failed_24h: Number of runs among the newest 1,000 failed ones that ended within a day.
         fires_per_second: Average over the last minute.
         damaged: Rows of the database that cannot be read, as far as found.
     """
@@ -94,7 +94,7 @@ class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecentRunView(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as a bar."""
+    """A run as a bar of a chart."""
 
     run_id: str
     state: str
@@ -150,13 +150,13 @@ Cell: TypeAlias = tuple[int, dict[str, int], str | None, str | None]
 
 
 class GridRunView(RunSummary, frozen=True, kw_only=True):
-    """A run as a column; ``cells`` is ``None`` if counting takes too long."""
+    """A run as a column of a grid; ``cells`` is ``None`` if counting takes too long."""
 
     cells: list[Cell] | None
 
 
 class GridView(msgspec.Struct, frozen=True, kw_only=True):
-    """Tasks of a DAG, those of its newest version first, by its newest runs."""
+    """A grid of a DAG's tasks, those of its newest version first, and its newest runs."""
 
     tasks: list[str]
     runs: list[GridRunView]
@@ -186,7 +186,7 @@ class VersionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunTaskView(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a task in a run, summed over its children."""
+    """The state counts of a task in a run, summed over its children."""
 
     task_id: str
     counts: dict[str, int]
@@ -197,7 +197,7 @@ class RunTaskView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunGraphView(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a run's tasks; nodes and edges are those of its version."""
+    """The state counts of a run's tasks. The graph of ``version`` has their nodes and edges."""
 
     run: RunSummary
     version: str
@@ -213,7 +213,7 @@ class SpanView(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"
 
 
 class SpannedView(msgspec.Struct, frozen=True, kw_only=True):
-    """How a task spent its time."""
+    """A task with the time spans of its states."""
 
     task_id: str
     map_index: int
@@ -224,7 +224,7 @@ class SpannedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputView(msgspec.Struct, frozen=True, kw_only=True):
-    """An input of a task from another one; only the size of a value above 4 KiB."""
+    """An input of a task from another task. If a value exceeds 4 KiB, only its size is included."""
 
     name: str
     from_task: str
@@ -235,7 +235,7 @@ class TryView(msgspec.Struct, frozen=True, kw_only=True):
     """A try of a task; the last one is the current try or the final one.
 
     Attributes:
-        try_number: Counted across clears, as in requests for logs.
+        try_number: Number of the try, counted across clears. Requests for logs use this number.
     """
 
     try_number: int
@@ -248,7 +248,7 @@ class TryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordView(msgspec.Struct, frozen=True, kw_only=True):
-    """A durable call of a coroutine."""
+    """A recorded durable call of a coroutine."""
 
     ordinal: int
     kind: str
@@ -271,8 +271,8 @@ class KindView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         shared_watches: Number of watches its triggers share; ``None`` if no host has reported.
-        next_check_at: When the first of them checks next; ``None`` if unknown.
-        fires: Since the daemon started.
+        next_check_at: Time of the next check of any of its triggers; ``None`` if unknown.
+        fires: Number of events since the daemon started.
         fires_per_second: Average over the last minute.
     """
 
@@ -296,7 +296,7 @@ class HostView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgeView(msgspec.Struct, frozen=True, kw_only=True):
-    """Number of triggers that have waited at most so long; ``None`` for longer."""
+    """Number of triggers by waiting time; ``upto_seconds`` is ``None`` for the last range."""
 
     upto_seconds: int | None
     count: int
@@ -374,7 +374,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportErrorView(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a file defines no DAGs, or not its newest ones."""
+    """A file that cannot be imported: it defines no DAGs, or only those of an earlier version."""
 
     file: str
     reason: str
@@ -384,7 +384,7 @@ class ImportErrorView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogLineView(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of a log, and the byte it starts at."""
+    """A line of a log, and the byte offset at which it starts."""
 
     offset: int
     text: str
@@ -394,7 +394,7 @@ class LogLinesView(msgspec.Struct, frozen=True, kw_only=True):
     """Lines of a log.
 
     Attributes:
-        next_offset: Where to continue; ``None`` at the end.
+        next_offset: Offset at which to continue; ``None`` at the end.
     """
 
     lines: list[LogLineView]

@@ -113,12 +113,14 @@ class RunReader:
         limit: int | None = None,
         after: str = "",
     ) -> list[DagView]:
-        """Return runnable DAGs by name, without a limit also the files that define none.
+        """Return DAGs by name, followed by the files that define no DAG.
+
+        With a limit, these files are included only for the state ``broken``.
 
         Args:
             search: A part of the id.
             state: ``broken`` for DAGs whose file cannot be imported, and for all such files.
-            after: The last ``dag_id`` of the page before.
+            after: The last ``dag_id`` of the previous page.
         """
         known = await self.catalogue.known()
         wanted = search.casefold()
@@ -174,7 +176,7 @@ class RunReader:
         return views
 
     async def _triggers_of(self, specs: Iterable[DagSpec]) -> Mapping[str, DagTriggerRow]:
-        """Return the triggers that start runs, of those DAGs that have one."""
+        """Return the triggers that start runs of these DAGs, as far as they have one."""
         wanted = [spec.dag_id for spec in specs if spec.trigger is not None]
         return await self.store.find_dag_triggers(wanted) if wanted else {}
 
@@ -211,8 +213,8 @@ class RunReader:
     async def next_fire_times(self, dag_id: str, after: Timestamp, count: int) -> list[str]:
         """Return the next fire times of a DAG's schedule, even if it is paused.
 
-        They are unknown for a DAG that runs again as soon as it has run. A custom timetable is
-        evaluated in a child process.
+        There are none for a DAG that runs again as soon as its previous run has ended. A custom
+        timetable is evaluated in a child process.
 
         Raises:
             RequestError: If a custom timetable is unavailable, does not respond, or fails.
@@ -247,7 +249,7 @@ class RunReader:
         return found
 
     async def known_spec(self, version: str, dag_id: str) -> DagSpec:
-        """Return a DAG as of a version; one without tasks if the version is missing or damaged."""
+        """Return a DAG as of a version, without tasks if the version is missing or damaged."""
         try:
             return await self.spec(version, dag_id)
         except UnknownDag:
@@ -264,7 +266,7 @@ class RunReader:
         """Return a DAG that a file defines.
 
         Raises:
-            UnknownDag: If no file does.
+            UnknownDag: If no file defines it.
         """
         row = (await self.catalogue.known()).dags.get(dag_id)
         if row is not None and not row.gone:
@@ -272,7 +274,7 @@ class RunReader:
         raise UnknownDag(dag_id)
 
     async def shown_row(self, dag_id: str) -> DagRow:
-        """Return a DAG that a file defines, or one that has no file any more but a live run.
+        """Return a DAG that a file defines, or one without a file that still has a live run.
 
         Raises:
             UnknownDag: If there is no such DAG.
@@ -299,7 +301,7 @@ class RunReader:
             dag_id: Only runs of this DAG.
             state: Only runs in the state with this name.
             limit: Maximum number of runs.
-            before: The last ``run_id`` of the page before.
+            before: The last ``run_id`` of the previous page.
         """
         wanted = None if state is None else _run_state(state)
         cursor = None if before is None else (await self.run(before)).run_no
@@ -319,7 +321,7 @@ class RunReader:
 
     async def counts(self, runs: Sequence[RunRow]) -> list[dict[str, int]]:
         """Return the number of tasks of each run by state."""
-        # Counts first: the expansions read after them cover all counted children.
+        # Counts are read first, so that the expansions read next cover all counted children.
         states = await self.states(runs)
         layouts = [await self.layout(run) for run in runs]
         return [
@@ -335,7 +337,7 @@ class RunReader:
         return [await self._count(run) for run in runs]
 
     async def _count(self, run: RunRow) -> Counted:
-        """Count the rows of a run. The counts of an ended run are cached until it ends again."""
+        """Count the rows of a run. The counts are cached while the run stays ended."""
         known = self._counted.get((run.run_no, run.ended_at))
         if known is not None:
             return known
@@ -412,7 +414,7 @@ class RunReader:
     async def waits(
         self, run: RunRow, tasks: Sequence[tuple[int, int]]
     ) -> Mapping[tuple[int, int], Wait | None]:
-        """Return what tasks wait for. Only the memory of a daemon knows."""
+        """Return what tasks wait for; empty here, since only the memory of a daemon knows."""
         return {}
 
     # ── logs ────────────────────────────────────────────────────────────────────────────
@@ -427,7 +429,7 @@ class RunReader:
         offset: int = 0,
         limit: int | None = None,
     ) -> bytes:
-        """Return the log of a task, of all tries or one; or that of the run's callbacks."""
+        """Return the log of a task, of all tries or of one, or the log of the run's callbacks."""
         log = await self.log(run_id, task_id, map_index=map_index, try_number=try_number)
         return await log(offset, limit)
 
@@ -436,10 +438,10 @@ class RunReader:
     ) -> Log:
         """Return a function that reads a log, given an offset and a number of bytes.
 
-        The log is located once.
+        The log is located only once, however often it is read.
 
         Args:
-            try_number: Counted across clears.
+            try_number: Number of the try, counted across clears; ``None`` for all tries.
         """
         run = await self.run(run_id)
         location = _RUN if task_id == OF_RUN else await self.locate(run, task_id, map_index)

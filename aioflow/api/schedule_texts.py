@@ -13,7 +13,7 @@ from aioflow.model.triggers import ASSETS, AssetCondition, DagTriggerRow, DagTri
 __all__ = ("schedule_text",)
 
 _LENGTH = 500
-"""Longer texts are cut here."""
+"""Maximum length; longer texts are cut."""
 
 
 def schedule_text(
@@ -24,7 +24,7 @@ def schedule_text(
     A trigger is shown with its most significant public fields, assets with their operators.
 
     Args:
-        own: The trigger that starts the runs. Without it the text is the name in the spec only.
+        own: The trigger that starts the runs. Without it, only the name in the spec is shown.
         shown: The public fields of triggers.
     """
     if spec.trigger is not None:

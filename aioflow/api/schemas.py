@@ -1,8 +1,8 @@
-"""JSON schemas of responses that scripts rely on, waits and their causes included.
+"""JSON schemas of the responses that scripts rely on, including waits and their causes.
 
-Timestamps become ISO 8601 in UTC with a ``Z``, states their lower-case names, and values that
-JSON does not have the closest ones it has. Where a row is damaged, ``damaged`` or ``unreadable``
-is shown in place of its value.
+Timestamps are encoded as ISO 8601 in UTC with a ``Z``, states as their lower-case names, and values
+that JSON does not have as the closest JSON value. If a row is damaged, ``damaged`` or
+``unreadable`` is shown in place of its value.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class PolledWait(Wait, frozen=True, kw_only=True):
     """A wait for something that is polled.
 
     Attributes:
-        last_check_at, next_check_at: Times of the polls, if known.
+        last_check_at, next_check_at: Times of the last and the next poll, if known.
     """
 
     last_check_at: Timestamp | None = None
@@ -73,8 +73,8 @@ class WaitView(msgspec.Struct, frozen=True, kw_only=True):
     """What a task or run waits for; see ``model.Wait``.
 
     Attributes:
-        trigger_id: The trigger that it waits for; ``None`` if it waits for none.
-        last_check_at, next_check_at: Times of its checks, if known.
+        trigger_id: The trigger that it waits for, if any.
+        last_check_at, next_check_at: Times of the last and the next check, if known.
     """
 
     kind: str
@@ -87,7 +87,7 @@ class WaitView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErrorView(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a try ended badly; see ``model.Failure``."""
+    """The error of a failed try; see ``model.Failure``."""
 
     type: str
     message: str
@@ -95,14 +95,15 @@ class ErrorView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CauseView(msgspec.Struct, frozen=True, kw_only=True):
-    """A link of a chain.
+    """A link of a chain of causes: a task, and what it waits for or why it failed.
 
     Attributes:
         depth: Distance from the start of the chain. A link waits for the links that follow with
             a depth greater by one, or never ran because these failed.
-        run_id: Another run if a task waits for a task of the previous run.
+        run_id: The run of the task. It changes within a chain where a task waits for a task of
+            the previous run.
         waiting_on: ``None`` for a task that is not waiting now.
-        count: Number of children it represents, in the same state for the same cause.
+        count: Number of children that this link represents, in the same state for the same cause.
         error: The error of a task that failed itself.
     """
 
@@ -119,7 +120,7 @@ class CauseView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChainView(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a run or one of its tasks does not continue.
+    """The chain of causes that keep a run, or one of its tasks, from continuing.
 
     Attributes:
         more: Number of omitted links.
@@ -152,7 +153,7 @@ def iso(at: Timestamp | None) -> str | None:
 
 
 def error_view(failure: Failure | None) -> ErrorView | None:
-    """Return why a try ended badly as JSON shows it."""
+    """Return the error of a try as JSON shows it."""
     if failure is None:
         return None
     return ErrorView(type=failure.type, message=failure.message, reason=failure.reason)
@@ -162,8 +163,8 @@ def wait_view(wait: Wait | None, state: TaskState | None = None) -> WaitView | N
     """Return a wait as JSON shows it.
 
     Args:
-        state: The state of the waiting task. For a running one, a wait for the database is
-            omitted: it only means that the engine did not respond.
+        state: The state of the waiting task. For a running task, a wait for the database is
+            omitted, because it only means that the engine did not respond.
     """
     is_unknown = wait is not None and wait.kind is WaitKind.DATABASE
     if wait is None or (state is TaskState.RUNNING and is_unknown):
@@ -222,7 +223,7 @@ def task_state_name(row: TaskRow) -> str:
 
 
 def quarantine_reason(run: RunRow, damage: Damage | None) -> str | None:
-    """Return why a run starts nothing any more; ``None`` if it is healthy."""
+    """Return why a run starts no more tasks; ``None`` if it is healthy."""
     return str(damage) if run.quarantine is None and damage is not None else run.quarantine
 
 
@@ -230,14 +231,14 @@ _EXACT = 1 << 53
 """Beyond this, JSON parsers do not agree on the value of an integer."""
 
 _LEVELS = DEPTH_LIMIT + 8
-"""Nesting depth of containers that are shown."""
+"""Maximum nesting depth of values that are shown."""
 
 _REASON_LENGTH = 500
 """Maximum length of the reason why a value cannot be shown."""
 
 
 class DagView(msgspec.Struct, frozen=True, kw_only=True):
-    """A DAG, or a file that defines none: then its id, version and timezone are ``None``."""
+    """A DAG, or a file that defines none, whose id, version and timezone are ``None``."""
 
     dag_id: str | None
     file: str
@@ -250,7 +251,7 @@ class DagView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskSpecView(msgspec.Struct, frozen=True, kw_only=True):
-    """A task as its author wrote it."""
+    """A task as its DAG file defines it."""
 
     task_id: str
     body: str
@@ -311,7 +312,7 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
     """A named event.
 
     Attributes:
-        run_id: The run whose task emitted it; ``None`` if it came from outside.
+        run_id: The run whose task emitted it; ``None`` if there is none, or it was deleted.
         data: The value if it takes at most 4 KiB, else ``{"size_bytes": n}``.
     """
 
@@ -328,7 +329,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         state: ``damaged`` if the row of the run cannot be read.
-        quarantine: Why it starts nothing any more; ``None`` for a healthy run.
+        quarantine: Why it starts no more tasks; ``None`` for a healthy run.
     """
 
     run_id: str
@@ -391,18 +392,19 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
-    """The trigger of a deferred task, or one that starts runs of a DAG and has no run or task.
+    """The trigger of a deferred task, or one that starts runs and belongs to no run or task.
 
     Attributes:
-        kind: ``time``, ``file`` or ``run`` for the standard catalogue, else the class's name.
-        node: The node that hosts it; ``None`` if none does now.
+        kind: ``time``, ``file``, ``run``, ``event``, ``http`` or ``object`` for the standard
+            catalogue, ``timetable`` for a custom timetable, otherwise the name of the class.
+        node: The node that hosts it; ``None`` if it is not hosted now.
         state: ``waiting``, ``fired``, ``ending``; ``trigger_capacity`` while all hosts are full;
             ``stopped`` while its DAG is paused and has ``if_paused="stop"``. For a trigger that
-            starts runs, ``waiting`` or what it waits for itself, such as ``paused``.
+            starts runs, ``waiting`` or the reason why it does not run, such as ``paused``.
         events: Number of events so far, for a trigger that starts runs.
         shared_with: Number of other triggers that share its watch; ``None`` if unknown.
-        next_check_at: When it checks next, if it checks at known times.
-        last_check_at: When it checked last, if known.
+        next_check_at: Time of its next check, if known.
+        last_check_at: Time of its last check, if known.
     """
 
     trigger_id: int
@@ -429,9 +431,11 @@ class SlowView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: ``trigger`` for a class of triggers, ``task`` for an ``async def`` body.
         name: The class path, or ``DAG.TASK``.
-        stalls: How often. The milliseconds are those of the longest one, and of all together.
-        source_location: File, line and function at the last time.
-        trigger_id: The last trigger; ``None`` for a task. Run and task are the last ones, too.
+        stalls: How often it has blocked the loop.
+        longest_ms, total_ms: Duration of the longest stall, and of all stalls together.
+        source_location: File, line and function of the last stall.
+        run_id, task_id: Those of the last stall.
+        trigger_id: The trigger of the last stall; ``None`` for a task.
         quarantined: Whether triggers of this class run in a host of their own.
     """
 
@@ -452,9 +456,9 @@ class HealthView(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the daemon works.
 
     Attributes:
-        reason: The error of a database that cannot be written to, else the full disk; empty if
-            there is neither.
-        owed: Callbacks and alerts in the outbox.
+        reason: The error if the database cannot be written to, otherwise the disk that is full;
+            empty if neither is the case.
+        owed: Number of callbacks and alerts in the outbox.
     """
 
     status: str
@@ -464,10 +468,10 @@ class HealthView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CleanedView(msgspec.Struct, frozen=True, kw_only=True):
-    """The expired data that was deleted, or would be deleted by a dry run.
+    """The amount of expired data that was deleted, or that a dry run would delete.
 
     Attributes:
-        runs: Runs that are hidden now; rows, results and logs are deleted in the background.
+        runs: Runs, which are hidden now; rows, results and logs are deleted in the background.
         events: Named events.
         journal: Rows of the journal.
         logs: Runs whose logs were deleted.

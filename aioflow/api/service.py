@@ -80,7 +80,7 @@ class Api(Explaining):
 
     Every method raises ``StoreUnavailable`` if the database does not answer. Methods that change
     something raise ``DaemonAway`` without a daemon. Methods that send a request to the daemon raise
-    ``DaemonStopping`` once it no longer decides anything.
+    ``DaemonStopping`` once it no longer processes requests.
 
     Args:
         engine: ``None`` without a daemon.
@@ -88,14 +88,14 @@ class Api(Explaining):
         tasklog: The logs of tries.
         clock: Source of the current time.
         started_at: When this daemon started.
-        home: Names the daemon in errors; contains large results and the key.
-        vault: Encrypts for the daemon; ``None`` if the key cannot be rotated.
+        home: The home folder, which contains large results and the key; errors name it.
+        vault: Encrypts values; ``None`` if the key cannot be rotated.
         clean: Deletes a part of the expired data, or reports what it would delete.
         hosts: Returns the load of the shared hosts.
         watched: Describes triggers: which share a watch, and when they check.
         watched_sensors: Describes hosted sensors: when they check.
-        spans: Returns the number of trace spans made, and dropped.
-        timetables: Access to custom timetables; ``None`` if they cannot be asked.
+        spans: Returns the number of trace spans that were made, and of those that were dropped.
+        timetables: Access to custom timetables; ``None`` if no host is available.
         passwords: Hashes passwords; ``None`` for the default, which is deliberately slow.
         dags_read: Returns whether the DAG folders have been read once.
 
@@ -151,7 +151,7 @@ class Api(Explaining):
         self.act_as(None)
 
     def act_as(self, actor: Actor | None) -> None:
-        """Set the actor for which all parts send requests from now on."""
+        """Set the actor on whose behalf requests are sent from now on."""
         self.actor = actor
         self.backfills = Backfills(self, self.clock, self._send)
         self._events = NamedEvents(self.store, self._send)
@@ -252,11 +252,11 @@ class Api(Explaining):
         logical_date: str | None = None,
         key: str | None = None,
     ) -> Triggered:
-        """Start a run. A repetition with the same id and conf, or key, returns the first run.
+        """Start a run. If an earlier request had the same key, or id and conf, return its run.
 
         Raises:
             UnknownDag: If there is no such DAG.
-            BadConf: If the conf does not fit its parameters.
+            BadConf: If the conf does not fit the DAG's parameters.
             RunExists: If another request created a run with that id.
         """
         request = CreateRun(
@@ -279,7 +279,7 @@ class Api(Explaining):
         return _triggered(await self.run(made), created=created)
 
     async def _same_run(self, request: CreateRun) -> RunRow | None:
-        """Return the run, ended or not, that an earlier try of this request has created."""
+        """Return the run, ended or not, that an earlier identical request has created."""
         if request.key is not None:
             keyed = await self.store.find_run_by_key(request.dag_id, request.key)
             if keyed is not None:
@@ -299,7 +299,7 @@ class Api(Explaining):
     async def list_pools(self) -> list[PoolView]:
         """Return the limited pools by name, with the used slots and queued tasks of each.
 
-        Both are ``None`` without a daemon, because they are counted in memory only.
+        Both numbers are ``None`` without a daemon, because they are counted in memory only.
         """
         return await self.reads.pools()
 
@@ -314,13 +314,13 @@ class Api(Explaining):
     async def list_events(
         self, *, name: str | None = None, limit: int = 100, before: int | None = None
     ) -> list[EventView]:
-        """Return named events, the newest first; ``before`` is the last id of the page before."""
+        """Return named events with ids below ``before``, by default all, the newest first."""
         return await self._events.list(name=name, limit=limit, before=before)
 
     # ── triggers ────────────────────────────────────────────────────────────────────────
 
     async def list_triggers(self, *, limit: int = PAGE, after: TriggerNo = -1) -> list[TriggerView]:
-        """Return waiting triggers by number; ``after`` is the last number of the page before."""
+        """Return waiting triggers with numbers above ``after``, in the order of their numbers."""
         rows = await self.store.list_triggers(limit=limit, after=after)
         memory = None if self._engine is None else self._running.memory
         waiting = await self.reads.trigger_reader.views(rows)

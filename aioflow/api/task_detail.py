@@ -31,7 +31,7 @@ class TaskReader:
     """Reads single tasks, and lists tasks by state.
 
     Args:
-        reader: Reads the database, or also the memory of a daemon.
+        reader: Reads the database and, in a daemon, the memory of the engine.
         trigger_reader: Shows triggers.
     """
 
@@ -90,7 +90,7 @@ class TaskReader:
     async def _input_items(
         self, run: RunRow, layout: RunLayout, location: TaskLocation
     ) -> dict[int, Any]:
-        """Return the items that a mapped child takes, by the position of their producer."""
+        """Return the items that a mapped child takes, by the position of the producing task."""
         mapped = layout.spec.tasks[location.position].mapped
         if mapped is None or mapped.until >= 0 or location.map_index < 0:
             return {}
@@ -119,9 +119,10 @@ class TaskReader:
     async def _list(
         self, run: RunRow, layout: RunLayout, position: int
     ) -> tuple[int, ResultRow | None] | None:
-        """Return the length of a task's list and its row; no row for a mapped task's children.
+        """Return the length of the list that a task has produced, and its row.
 
-        ``None`` for a stream, and if there is no list (any more).
+        The results of a mapped task's children are a list without a row. Return ``None`` for a
+        stream, and if the list does not exist (any more).
         """
         if layout.spec.tasks[position].streams:
             return None
@@ -158,7 +159,7 @@ class TaskReader:
     async def list(
         self, run_id: str, *, task_id: str | None, state: str | None, offset: int, limit: int
     ) -> list[TaskView]:
-        """Return a page of a run's tasks with this id, in this state, or both."""
+        """Return a page of a run's tasks, filtered by id, by state, or by both."""
         reader = self._reader
         run = await reader.run(run_id)
         layout = await reader.layout(run)
@@ -212,7 +213,7 @@ class TaskReader:
         offset: int,
         limit: int,
     ) -> Sequence[TaskLocation]:
-        """Search all task instances, because those in this state may have no row."""
+        """Search all task instances, because those in ``state`` may have no row."""
         found: TaskLocations = []
         looks = 0
         counts = await self._counts(run)
@@ -233,7 +234,7 @@ class TaskReader:
         return found
 
     async def _counts(self, run: RunRow) -> dict[tuple[int, TaskState], int]:
-        """Return the number of children per position and state in a live run, as far as counted."""
+        """Return the number of children by position and state in a live run, as far as known."""
         if not run.state.is_live:
             return {}
         (counted,) = await self._reader.states([run])
@@ -244,7 +245,7 @@ class TaskReader:
     async def _so_between(
         self, run: RunRow, segment: Segment, start: TaskNo, stop: TaskNo, state: TaskState
     ) -> TaskLocations:
-        """Return the task instances in this state. The engine knows which pending are queued."""
+        """Return the instances in ``state``. The engine knows which pending ones are queued."""
         rows = await self._reader.store.list_tasks_between(start, stop, limit=PAGE)
         states = {row.task_no: row.state for row in rows}
         absent = absent_state(run.state)

@@ -1,8 +1,8 @@
 """Task instances of a run as shown to users: row numbers, states, results and logs.
 
-A task instance is located by its position and map index, whether it has a row or not. Of a
-result a small value is shown, else its size. A log has one part per try, with tries numbered
-across clears. A search reads a bounded part of a log at a time.
+A task instance is located by its position and map index, whether it has a row or not. A small
+result is shown as a value, a larger one as its size. A log has one part per try, with tries
+numbered across clears. A search reads a bounded part of a log at a time.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RunLayout:
     Args:
         run: The run.
         spec: The DAG as of the run's version.
-        expansions: Those known so far. A mapped task without one counts as one instance.
+        expansions: The known expansions. A mapped task without one counts as one instance.
     """
 
     def __init__(self, run: RunRow, spec: DagSpec, expansions: Sequence[ExpansionRow]) -> None:
@@ -128,7 +128,7 @@ class RunLayout:
         return expansion.first_task_no + map_index if 0 <= map_index < expansion.width else None
 
     def find(self, task_no: TaskNo) -> TaskLocation | None:
-        """Return the location of a row number; ``None`` if it is not of this run."""
+        """Return the location of the row with a number; ``None`` if it is not of this run."""
         position = task_no - self._first
         if 0 <= position < len(self.spec.tasks):
             return TaskLocation(position, -1, task_no)
@@ -197,7 +197,7 @@ def absent_state(run_state: RunState) -> TaskState:
     """Return the state of a task without a row.
 
     It is pending in a live run, successful in a successful one, and cancelled otherwise. A run that
-    was marked manually has ended although its tasks had not.
+    was marked manually may have ended before its tasks.
     """
     if run_state.is_live:
         return TaskState.PENDING
@@ -249,7 +249,7 @@ RESULT_BYTES = 4 * 1024
 """Largest result that a response contains."""
 
 _RESULT_ITEMS = 100
-"""Stored items read for display; of more only the number is shown."""
+"""Number of stored items that are read. For a list with as many, only its length is shown."""
 
 
 class ShownResults:
@@ -260,7 +260,7 @@ class ShownResults:
         self._folder = folder
 
     async def shown(self, row: ResultRow) -> Any:
-        """Return a result if it is small. A list that others expand over is in a file of items."""
+        """Return a result if it is small. A list that tasks are mapped over has a file of items."""
         if row.size > RESULT_BYTES:
             return {"size_bytes": row.size}
         if row.body is not None:
@@ -281,7 +281,7 @@ class ShownResults:
         return [plain_bytes(item) for item in items]
 
     async def item(self, row: ResultRow, index: int) -> Any:
-        """Return one item of a list that others expand over, if it is small."""
+        """Return one item of a list that tasks are mapped over, if the item is small."""
         if row.body is not None or self._folder is None:
             return {"index": index}
         path = result_path(self._folder, row.task_no, row.start_no)
@@ -307,12 +307,12 @@ def log_part_of_try(
 ) -> LogPart | None:
     """Return the part of a log that a try printed, or all of it; ``None`` if there is no such try.
 
-    Each ended try has a row, except a first success. The running try has none.
+    Each ended try has a row, except a first try that succeeded. The running try has no row.
 
     Args:
         tries: The tries of the task, in the order of their execution.
         row: The task's row, if it has one.
-        try_number: Counted from 1, across clears; ``None`` for the whole log.
+        try_number: Number of the try, from 1 and across clears; ``None`` for the whole log.
     """
     last = tries[-1] if tries else None
     if try_number is None:
@@ -330,7 +330,7 @@ def log_part_of_try(
 def _clear_notices(tries: Sequence[TryRow], row: TaskRow | None) -> tuple[tuple[int, bytes], ...]:
     """Return the executions after which the task was cleared, with a notice for the log.
 
-    A clear shows in a try number that does not increase.
+    After a clear, the try number is not greater than that of the previous execution.
     """
     counts = [(one.start_no, one.try_number) for one in tries]
     if row is not None and (not counts or row.start_no > counts[-1][0]):
@@ -347,7 +347,7 @@ def _clear_notices(tries: Sequence[TryRow], row: TaskRow | None) -> tuple[tuple[
 _LOG_PIECE_BYTES = 1024 * 1024
 _LOG_PIECES = 64
 LOG_LINE_BYTES = 4 * 1024
-"""Longer lines are cut here."""
+"""Maximum length of a shown line; longer lines are cut."""
 
 
 async def find_log_lines(
@@ -383,7 +383,7 @@ async def find_log_lines(
 def _matching_log_lines(
     data: bytes, wanted: str, offset: int, limit: int
 ) -> tuple[list[LogLineView], int]:
-    """Return at most ``limit`` matching lines, and the offset behind the last line examined.
+    """Return at most ``limit`` matching lines, and the offset after the last line examined.
 
     A megabyte of short lines takes long, so this runs in a thread and not on the event loop.
     """

@@ -1,10 +1,10 @@
 """Details of triggers: their public fields, and sentences that describe what they wait for.
 
-Fields declared public are shown, all others are masked. A class declares its public fields in
-``public_fields``. The declarations of the catalogue are repeated here because the daemon does not
-import it. Plug-ins are inspected once, in a separate process. For any other class, the host of the
-trigger reports the declaration. Other fields may contain credentials, and so may the user
-information and query of a URL.
+Fields that are declared public are shown; all others are masked, because they may contain
+credentials. Of a URL, the user information and the query are masked, too. A class declares its
+public fields in ``public_fields``. The declarations of the catalogue are repeated here, because the
+daemon does not import the catalogue. Plug-ins are inspected once, in a separate process. For any
+other class, the host of the trigger reports the declaration.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Fields: TypeAlias = Mapping[str, Any]
 """The public fields of a trigger, with URLs masked."""
 
 _NAMED_TASKS = 5
-"""Tasks that a sentence names; further ones are counted."""
+"""Maximum number of tasks that a sentence names; further ones are only counted."""
 
 
 def wait_sentence(class_path: str, fields: Fields) -> str | None:
@@ -117,14 +117,14 @@ CATALOGUE_SENTENCES: Mapping[str, Callable[[Fields], str]] = {
     "aioflow_triggers.temporal:DateTimeTrigger": _datetime_sentence,
     "aioflow_triggers.temporal:TimeDeltaTrigger": _timedelta_sentence,
 }
-"""By class path. A test compares the keys with the registered catalogue."""
+"""Sentences by class path. A test compares the keys with the registered catalogue."""
 
 
 DETAIL_LENGTH = 500
-"""Longer details are cut here."""
+"""Maximum length of a detail; longer details are cut."""
 
 _BRIEF_FIELDS = 2
-"""Fields in a brief text; classes declare the most significant ones first."""
+"""Number of fields in a brief text; classes declare the most significant fields first."""
 
 CATALOGUE_FIELDS: Mapping[str, tuple[str, ...]] = {
     "aioflow_triggers.events:EventTrigger": ("name", "key", "after"),
@@ -147,7 +147,7 @@ CATALOGUE_FIELDS: Mapping[str, tuple[str, ...]] = {
     "aioflow_triggers.temporal:DateTimeTrigger": ("moment",),
     "aioflow_triggers.temporal:TimeDeltaTrigger": ("delta",),
 }
-"""The declarations of the catalogue's classes; a test checks that they agree."""
+"""The public fields that the catalogue's classes declare; a test checks that they agree."""
 
 
 class PublicFields:
@@ -170,9 +170,9 @@ class PublicFields:
     def detail(
         self, class_path: str, kwargs: bytes | None, watched: TriggerDescription | None = None
     ) -> str:
-        """Return the description by the trigger's author, else the class with its fields.
+        """Return the description by the trigger's author or, without one, its class and fields.
 
-        Fields are shown only if the class declares public ones.
+        Fields are shown only if the class declares public fields.
 
         Args:
             watched: The description from the trigger's host.

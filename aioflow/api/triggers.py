@@ -58,7 +58,7 @@ _AT_ONCE = 200
 _CONCURRENT_LOOKUPS = 1_000
 
 _STOPPED = "stopped"
-"""State of a trigger that is not hosted because its DAG is paused and says ``stop``."""
+"""State of a trigger that is not hosted because its DAG is paused with ``if_paused="stop"``."""
 
 _BLOCKED = frozenset(
     {_STOPPED} | {kind.value for kind in WaitKind}  # the latter are states of DAG triggers
@@ -102,7 +102,7 @@ class TriggerReader:
     async def views(
         self, rows: Sequence[TriggerRow], *, state: str | None = None
     ) -> list[TriggerView]:
-        """Return rows as users see them, without those deleted since.
+        """Return triggers as users see them, without those whose run has been deleted.
 
         Args:
             state: Only triggers in this state.
@@ -130,10 +130,10 @@ class TriggerReader:
         return found
 
     async def worded(self, run_no: RunNo, waits: Mapping[K, Wait | None]) -> dict[K, Wait | None]:
-        """Return waits of a run with readable details for triggers, and with check times.
+        """Return the waits of a run with check times, and with readable details for triggers.
 
-        Check times are added for triggers and sensors. If a trigger was deleted meanwhile, the
-        engine's text remains.
+        Check times are added for triggers and sensors. If a trigger has been deleted, its detail
+        is the engine's text.
         """
         sensors, triggers = _polling(waits)
         rows: dict[int, TriggerRow] = {}
@@ -187,7 +187,7 @@ class TriggerReader:
 
 
 def _polling(waits: Mapping[K, Wait | None]) -> tuple[list[TaskNo], list[TriggerNo]]:
-    """Return the row numbers of the sensors and of the triggers that waits are for."""
+    """Return the row numbers of the sensors and triggers to which ``waits`` refer."""
     sensors: set[TaskNo] = set()
     triggers: set[TriggerNo] = set()
     for wait in waits.values():
@@ -210,7 +210,7 @@ def _polled(wait: Wait, detail: str, watch: TriggerDescription | None) -> Wait:
 
 
 def stored_state(state: str) -> TriggerState:
-    """Return the state in the row of triggers that are shown in this state.
+    """Return the state that is stored for triggers shown in ``state``.
 
     Raises:
         RequestError: If there is no such state.
@@ -271,7 +271,7 @@ def _trigger_view(
     """Return a row as users see it.
 
     Args:
-        shift: Offset of the wall clock to steady time, which the row uses.
+        shift: Offset of the wall clock from the steady time that the row uses.
     """
     deadline = None if row.deadline_at is None else row.deadline_at + shift
     return TriggerView(
@@ -303,7 +303,7 @@ async def page_of_dag_triggers(
     limit: int,
     is_wanted: Callable[[TriggerView], bool] = lambda _: True,
 ) -> list[TriggerView]:
-    """Return the next DAG triggers between two numbers, at most ``limit`` wanted ones."""
+    """Return at most ``limit`` wanted DAG triggers with numbers above ``after``, up to ``upto``."""
     found: list[TriggerView] = []
     size = limit
     while len(found) < limit:
@@ -331,12 +331,12 @@ async def count_dag_triggers(reader: RunReader, memory: Memory) -> Counter[str]:
 async def list_dag_triggers(
     reader: RunReader, memory: Memory | None, rows: Sequence[DagTriggerRow]
 ) -> list[TriggerView]:
-    """Return the DAG triggers among these whose DAGs still have one, in the given order.
+    """Return the triggers in ``rows`` whose DAGs still have a trigger, in the given order.
 
     Args:
         reader: Reads the database.
         memory: The memory of a running engine, which knows their hosts.
-        rows: As stored. Many rows do not block the event loop.
+        rows: Stored DAG triggers. Many rows do not block the event loop.
     """
     if not rows:
         return []

@@ -44,7 +44,7 @@ __all__ = (
 )
 
 EVENT_CLASS = "aioflow_triggers.events:EventTrigger"
-"""The trigger that waits for named events. The key of each of its fires is an event's number."""
+"""The trigger that waits for named events. The key of each of its fires is an event number."""
 
 _CACHED_EVENTS = 10_000
 _CACHED_WOKEN = 100
@@ -55,7 +55,7 @@ class TriggerStats:
     """Counts events of triggers by kind.
 
     Attributes:
-        counts: Since the daemon started.
+        counts: Number of events since the daemon started, by kind.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -113,9 +113,9 @@ class TriggerStats:
 _FRESH_US = 2_000_000
 _SEARCH_SECONDS = 2.0
 _NUMBERS = 10_000
-"""Triggers whose state is looked up in memory at once."""
+"""Maximum number of triggers whose state is looked up in memory at a time."""
 _STARTERS = (EVENT_CLASS, ASSETS)
-"""Classes of DAG triggers that take named events, by the events' numbers."""
+"""Classes of DAG triggers that receive named events, identified by the events' numbers."""
 
 _STARTED = 100
 
@@ -224,7 +224,7 @@ class WaitingTriggers:
     async def _rows(
         self, named: _Named, state: str | None, *, limit: int, after: TriggerNo
     ) -> tuple[Sequence[TriggerRow], TriggerNo | None]:
-        """Return the next rows, and the number searched up to; ``None`` at the end."""
+        """Return the next rows, and the last number that was searched; ``None`` at the end."""
         store, wanted = self._reader.store, named._asdict()
         if state is None:
             rows = await store.browse_triggers(**wanted, after=after, limit=limit)
@@ -297,7 +297,7 @@ class WaitingTriggers:
 
     @property
     def _shift(self) -> int:
-        """Offset of the wall clock to steady time, which trigger rows use."""
+        """Offset of the wall clock from the steady time that trigger rows use."""
         memory = self._memory()
         return 0 if memory is None else memory.shift
 
@@ -354,7 +354,7 @@ def _host(host: HostLoad) -> HostView:
 
 
 def _watches(hosts: Sequence[HostLoad]) -> _Shared | None:
-    """Return the number of shared watches by kind, and when the first of them checks next."""
+    """Return the number of shared watches and the time of their next check, by kind."""
     told = [host.watches for host in hosts if host.watches is not None]
     if not told:
         return None

@@ -1,7 +1,7 @@
 """Validation of requests: run ids, idempotency keys, payloads, and confs against DAG parameters.
 
-Schemas of parameters are checked in another process: matching a ``pattern`` may take forever and
-block the event loop.
+Schemas of parameters are checked in another process, because matching a ``pattern`` may take
+forever and would block the event loop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = (
 _KEY_LENGTH = 250
 _CONF_BYTES = 1024 * 1024
 _PAYLOAD_BYTES = 64 * 1024
-# Excludes ``.`` and ``..``, which browsers resolve in paths, and command-line flags.
+# Excludes ``.`` and ``..``, which browsers resolve in paths, and ids that look like flags.
 _RUN_ID = re.compile(r"(?!-)(?!\.{1,2}\Z)[A-Za-z0-9_.:+@=-]{1,250}")
 
 
@@ -76,7 +76,7 @@ def packed_conf(conf: Mapping[str, Any] | None) -> bytes | None:
 
 
 def packed_payload(payload: Any) -> bytes:
-    """Encode the payload of a manually given event for the store.
+    """Encode the payload of a manually fired event for the store.
 
     Raises:
         RequestError: If it is too large, or contains a value that cannot be stored.
@@ -91,7 +91,7 @@ _SCHEMA_CHECK_SECONDS = 5.0
 
 
 async def check_params(memory: Memory, dag_id: str, conf: Mapping[str, Any] | None) -> None:
-    """Reject a conf that does not fit. Free for DAGs whose parameters have no schema.
+    """Reject a conf that does not fit its DAG. This is cheap if no parameter has a schema.
 
     Raises:
         BadConf: If a value does not fit its type or schema, or the check takes too long.

@@ -2,10 +2,10 @@
 
 Values are set, listed by name and deleted. They are never returned.
 
-Key rotation replaces the key of a home in use, and re-encrypts all data encrypted with it, fields
-of triggers too. Nothing is lost at any point. The key file holds both keys before anything is
-encrypted with the new one, and the old key until no data needs it. If a rotation is interrupted,
-the next call continues it.
+Key rotation replaces the key while the home is in use, and re-encrypts all data that was encrypted
+with the old key, including fields of triggers. Nothing is lost at any point: the key file contains
+both keys before anything is encrypted with the new key, and keeps the old key until no data needs
+it. If a rotation is interrupted, the next call continues it.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class ValueView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         set_at: When it was last set.
         opens: Whether a key of this home decrypts it.
-        hidden: Whether it is masked in logs. A text of fewer than 5 characters is not, nor is a
-            variable whose name does not sound like a secret.
+        hidden: Whether it is masked in logs. Texts of fewer than 5 characters are not masked, and
+            variables only if their names sound like secrets.
     """
 
     name: str
@@ -66,8 +66,8 @@ class ConnectionView(ValueView, frozen=True, kw_only=True):
     """The description of a connection.
 
     Attributes:
-        conn_type, host: Empty if not set; ``None`` if no key of this home decrypts it. Of a host
-            that is a URL only the server's name, since the rest may contain a secret.
+        conn_type, host: Empty if not set; ``None`` if no key of this home decrypts it. If the host
+            is a URL, only the server's name is included, since the rest may contain a secret.
     """
 
     conn_type: str | None
@@ -93,7 +93,7 @@ class NamedValues:
         """Store a value, replacing a previous one.
 
         Args:
-            value: A text for a secret, a URI or an object for a connection, else any JSON.
+            value: Text for a secret, a URI or an object for a connection, any JSON for a variable.
 
         Raises:
             BadValue: If the name, the value or its size is invalid.
@@ -171,8 +171,8 @@ class RotationView(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a key rotation.
 
     Attributes:
-        reencrypted: Values and fields of triggers that were re-encrypted with the new key.
-        unopened: Those that no key of this home decrypts; they are unchanged.
+        reencrypted: Number of values and trigger fields that were encrypted with the new key.
+        unopened: Number of those that no key of this home decrypts; they are unchanged.
         resumed: Whether this call has completed an earlier, interrupted rotation.
     """
 
@@ -195,14 +195,14 @@ class KeyRotation:
         self._lock = anyio.Lock()
 
     async def rotate(self, send: _Send) -> RotationView:
-        """Rotate the key. Concurrent calls wait, and each rotates it once more.
+        """Rotate the key. Concurrent calls run one after another, and each rotates the key again.
 
         Args:
             send: Sends a request to the engine.
 
         Raises:
-            RequestError: If the key file is not the one the daemon was started with.
-            SettingsError: If it cannot be read or written.
+            RequestError: If the key file lacks a key that the daemon was started with.
+            SettingsError: If the key file cannot be read or written.
             StoreUnavailable: If the database does not answer. The home keeps using both keys.
         """
         async with self._lock:

@@ -32,7 +32,7 @@ class LoginBody(BaseModel):
 
 
 class PasswordBody(BaseModel):
-    """A password change; without a name, that of the session's user."""
+    """A password change. ``name`` is by default the user of the session."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -93,7 +93,7 @@ async def show_me(sent: Sent) -> Response:
 
 @router.put("/me/password", dependencies=[anybody()])
 async def change_password(api: NodeApi, body: PasswordBody, sent: Sent) -> Response:
-    """Change one's own password. All sessions end except the caller's."""
+    """Change a user's password, given the current one. The user's other sessions end."""
     caller = sent.caller
     own = caller if caller is not None and caller.kind == "session" else None
     if own is not None and own.name == HOME:
@@ -114,7 +114,8 @@ async def change_password(api: NodeApi, body: PasswordBody, sent: Sent) -> Respo
 
 def _name_user_in_audit(sent: RequestContext, name: str, api: Api) -> None:
     """Name the user in the audit after a wrong password."""
-    if api.access.auth_cache.account(name) is not None:  # an unknown name may be a password
+    # An unknown name may be a password that was typed into the wrong field.
+    if api.access.auth_cache.account(name) is not None:
         sent.target = name
 
 
@@ -122,7 +123,7 @@ def _name_user_in_audit(sent: RequestContext, name: str, api: Api) -> None:
 async def log_in(
     api: NodeApi, body: LoginBody, request: Request, sent: Sent, cookie_name: CookieName
 ) -> Response:
-    """Start a session and set its cookie; it replaces the session of a previous cookie."""
+    """Start a session and set its cookie. The session of a previous cookie ends."""
     try:
         secret, session = await api.access.log_in(
             body.name,
@@ -141,7 +142,7 @@ async def log_in(
 
 @router.delete("/sessions/current", dependencies=[viewer(is_own=True)])
 async def log_out(api: NodeApi, sent: Sent, by: By, cookie_name: CookieName) -> Response:
-    """End the session of the cookie."""
+    """End the session that the request's cookie belongs to."""
     if sent.caller is None or sent.caller.kind != "session":
         raise RequestError("this is not a session; a token is revoked by an admin")
     answer = Json(await api.access.end_session(by, sent.caller.number))
@@ -151,13 +152,13 @@ async def log_out(api: NodeApi, sent: Sent, by: By, cookie_name: CookieName) -> 
 
 @router.get("/sessions", dependencies=[viewer()])
 async def list_sessions(api: NodeApi, by: By) -> Response:
-    """List active sessions: all for an admin, otherwise one's own."""
+    """List active sessions. An admin sees all of them, other users only their own."""
     return Json(await api.access.list_sessions(of=_own(by.name, by.role)))
 
 
 @router.delete("/sessions/{session_id}", dependencies=[viewer()])
 async def end_session(api: NodeApi, session_id: _NUMBER, by: By) -> Response:
-    """End a session; only an admin may end those of others."""
+    """End a session. Only an admin may end the sessions of other users."""
     return Json(await api.access.end_session(by, session_id, of=_own(by.name, by.role)))
 
 
@@ -208,7 +209,7 @@ async def list_tokens(api: NodeApi) -> Response:
 
 @router.post("/tokens", status_code=201, dependencies=[admin(), Depends(_no_key)])
 async def create_token(api: NodeApi, body: NewTokenBody, by: By) -> Response:
-    """Create a token; only this response contains its secret."""
+    """Create a token. Only this response contains its secret."""
     made = await api.access.create_token(
         by, body.name, body.role, scopes=body.scopes, expires_at=body.expires_at
     )
@@ -217,7 +218,7 @@ async def create_token(api: NodeApi, body: NewTokenBody, by: By) -> Response:
 
 @router.delete("/tokens/{token_id}", dependencies=[admin()])
 async def revoke_token(api: NodeApi, token_id: _NUMBER, by: By) -> Response:
-    """Revoke a token; it stays listed."""
+    """Revoke a token. It remains in the list of tokens."""
     return Json(await api.access.revoke_token(by, token_id))
 
 

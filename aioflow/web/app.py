@@ -43,7 +43,7 @@ def create_app(
     proxies: Proxies | None = None,
     lag_seconds: Callable[[], float] = lambda: 0.0,
 ) -> ASGIApp:
-    """Return the ASGI application. Its routes are shared with all others of this process.
+    """Return the ASGI application. All applications of this process share their routes.
 
     Args:
         api: The API, which also authenticates callers.
@@ -148,7 +148,7 @@ async def _http(request: Request, exc: Exception) -> Response:
 
 
 async def _defect(request: Request, exc: Exception) -> Response:
-    # The framework raises it again afterwards, and the guard logs it.
+    # The framework raises the error again after this response, and the guard logs it.
     return problem(500, "defect.web", "this is a defect; the daemon's log says more")
 
 

@@ -30,12 +30,12 @@ class RequestContext(msgspec.Struct):
     """The context of a request.
 
     Attributes:
-        request_id: Identifies it in responses and in the log.
+        request_id: Identifies the request in responses and in the log.
         address: The client's address; empty over the home's socket.
         caller: The authenticated caller; ``None`` if unknown.
         cookie: The value of its session cookie.
-        target: Target for the audit entry if it is denied; its path if empty.
-        code: The code of the problem it was answered with.
+        target: Target of the audit entry if the request is denied; if empty, the path is used.
+        code: The code of the error response, if any.
     """
 
     request_id: str
@@ -74,8 +74,8 @@ class Proxies:
     """The trusted proxies in front of this server.
 
     Args:
-        trusted: Addresses and networks. ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are read
-            from no other client, and ``X-Forwarded-Host`` from none at all.
+        trusted: Addresses and networks. ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are used
+            only from these, and ``X-Forwarded-Host`` never.
     """
 
     def __init__(self, trusted: Iterable[str] = ()) -> None:
@@ -89,9 +89,9 @@ class Proxies:
         return found is not None and any(found in network for network in self._networks)
 
     def address(self, headers: Headers, peer: str) -> str:
-        """Return the client's address: the last one that is not that of a trusted proxy.
+        """Return the client's address: the last one that does not belong to a trusted proxy.
 
-        Addresses before that one may be forged by the client.
+        The client may have forged the addresses listed before it.
         """
         nearest = peer
         for given in reversed(",".join(headers.getlist("x-forwarded-for")).split(",")):

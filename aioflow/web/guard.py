@@ -1,9 +1,9 @@
 """The guard in front of all routes: authentication, host and origin checks, size limits.
 
-Default-deny: a request over TCP to any present or future route needs a token or the cookie of a
-session. Exempt are only exact paths, and the built files of the page, which contain no data.
-Routes declare which role they need: see ``permissions``. Each denied change is audited, and each
-read that was denied for lack of access.
+Access is denied by default: a request over TCP needs a token or a session cookie, on any existing
+or future route. The only exemptions are a few exact paths, and the built files of the page, which
+contain no data. Routes declare which role they need: see ``permissions``. Denied changes are
+audited, and so are reads that were denied for lack of access.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ EXEMPT = frozenset({"/health/live", "/health/ready"})
 LOGIN = "/api/v1/sessions"
 PASSWORD = "/api/v1/me/password"  # noqa: S105 - a path
 OPEN = frozenset({("POST", LOGIN), ("PUT", PASSWORD)})
-"""Requests without authentication, because they carry a password."""
+"""Requests that need no authentication, because they carry a password."""
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _SHUT_OUT = frozenset({401, 403, 421, 429})
@@ -95,9 +95,10 @@ class Guard:
         app: The protected application.
         token: The home's own token, which grants full access.
         access: Authenticates all other callers.
-        hosts: Names and addresses of this server, besides those of loopback. Any other name may
-            be a foreign page that reaches this server through its own DNS.
-        any_address: Whether any bare IP address is accepted, for a server that listens on all.
+        hosts: Names and addresses of this server, besides those of loopback. A request with any
+            other name may come from a foreign page whose DNS name resolves to this server.
+        any_address: Whether any bare IP address is accepted, for a server that listens on all
+            addresses.
         proxies: The trusted proxies; ``None`` if there are none.
     """
 
@@ -257,7 +258,7 @@ class Guard:
                 return
 
     async def _first_visit(self, scope: Scope, context: RequestContext) -> Response | None:
-        """Let anyone load the page, and start a session for the banner's link with the token."""
+        """Let anyone load the page. If the link has the home's token, start a session."""
         given = _query(scope).get("token", [""])[0]
         if scope["path"] != "/" or not given:
             return None
@@ -330,7 +331,7 @@ def set_cookie(answer: Response, scope: Scope, name: str, secret: str) -> None:
 def _forged(scope: Scope, headers: Headers, *, is_login: bool) -> Response | None:
     """Return an error response to a possible cross-site request forgery.
 
-    Browsers send cookies automatically, so a change must come from our own page. So must a login
+    Browsers send cookies automatically, so a change must come from our own page. A login must, too,
     if the browser names an origin; otherwise a foreign page could log a user in to another
     account.
     """
@@ -339,7 +340,7 @@ def _forged(scope: Scope, headers: Headers, *, is_login: bool) -> Response | Non
     origin = headers.get("origin")
     site = headers.get("sec-fetch-site")
     own = f"{scope['scheme']}://{headers.get('host', '')}"
-    if site is not None:  # pages cannot forge it, and it is right behind a TLS proxy, too
+    if site is not None:  # pages cannot forge it; behind a TLS proxy, it is still right
         is_own = site == "same-origin"
     else:
         is_own = origin == own or (is_login and origin is None)

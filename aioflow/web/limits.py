@@ -1,11 +1,12 @@
 """Limits of the web server: connections, request heads and bodies, and memory of responses.
 
-Connections are limited in total and per address, and the head of a request in time.
+The number of connections is limited in total and per address, and the time until the head of a
+request is complete is limited.
 Bodies are read whole before routing, with limits of size, nesting depth and time.
 
 The memory of responses is bounded in total and per caller. A large response waits for its share of
-the budget before any of its data is read, and is rejected if there is none in time. The data is
-sent in pieces, so that the connection holds no second copy.
+the budget before any of its data is read, and is rejected if it does not get the share in time. The
+data is sent in pieces, so that the connection holds no second copy.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _TOO_MANY_CONNECTIONS = (
 
 
 def _is_logged(record: logging.LogRecord) -> bool:
-    """Drop what clients cause by sending invalid HTTP, and requests that the server cancelled."""
+    """Return whether to log a record. Skip invalid HTTP of clients, and cancelled requests."""
     kind = record.exc_info[0] if record.exc_info else None
     is_cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
     return record.levelno >= logging.ERROR and not is_cancelled
@@ -81,9 +82,9 @@ class Connections:
     Args:
         app: The application.
         in_all: Maximum number of connections.
-        from_one: The same per address; a Unix socket has none.
+        from_one: Maximum number of connections per address; not applied to a Unix socket.
         head_seconds: See ``HEAD_SECONDS``.
-        is_exempt: Returns whether an address, that of a proxy, is exempt from ``from_one``.
+        is_exempt: Returns whether an address is that of a proxy, which ``from_one`` exempts.
 
     Attributes:
         requests: The path of each request in progress, by the task that handles it.
@@ -155,13 +156,13 @@ class Connections:
             self._by_client.pop(connection.client, None)
 
     def abort(self) -> None:
-        """Close all connections at once."""
+        """Close all connections immediately."""
         for connection in tuple(self._accepted):
             connection.abort()
 
 
 class _Connection(asyncio.Protocol):
-    """Passes on what the event loop calls, within the limits.
+    """A connection, which forwards the event loop's calls to the HTTP protocol within the limits.
 
     Connections without a client address, those of the home's Unix socket, have no time limit.
     """
@@ -205,7 +206,7 @@ class _Connection(asyncio.Protocol):
             self._wait_for_head()
         try:
             self._http.data_received(data)
-        except h11.LocalProtocolError:  # an invalid body whose request has a response already
+        except h11.LocalProtocolError:  # an invalid body of a request already answered
             self._transport.abort()
 
     def eof_received(self) -> bool | None:
@@ -226,11 +227,11 @@ class _Connection(asyncio.Protocol):
         self._stop_waiting()
 
     def end_request(self) -> None:
-        """Apply the time limit from the next data on."""
+        """Start the time limit again when the next data arrives."""
         self._requests -= 1
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close the connection immediately."""
         self._transport.abort()
 
     @property
@@ -253,10 +254,10 @@ BODY_LIMIT = 1024 * 1024
 """Maximum bytes of a request's body."""
 
 ANONYMOUS_BODY_LIMIT = 16 * 1024
-"""The same without authentication, so that a thousand connections need little memory."""
+"""Maximum bytes without authentication, so that a thousand connections need little memory."""
 
 JSON_DEPTH = 64
-"""Nesting depth of lists and objects."""
+"""Maximum nesting depth of lists and objects."""
 
 _BODY_SECONDS = 30.0
 
@@ -316,7 +317,7 @@ async def read_body(
 
 
 def is_json_too_deep(body: bytes) -> bool:
-    """Return whether lists and objects are nested too deeply, in time linear to the body."""
+    """Return whether lists and objects are nested too deeply, in linear time."""
     if body.count(b"[") + body.count(b"{") <= JSON_DEPTH:
         return False
     left = _JSON_STRING.sub(b"", body).translate(_TO_SQUARE_BRACKETS, _NO_BRACKETS)
@@ -345,7 +346,7 @@ def _replayed_body(message: Message, receive: Receive) -> Receive:
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 MAX_RESPONSE_BYTES_PER_CALLER = 16 * 1024 * 1024
-"""Bytes: of all responses together, and of those for one user or one token."""
+"""Maximum bytes of all responses together, and of those for one user or token."""
 
 PIECE_BYTES = 64 * 1024
 
@@ -355,10 +356,10 @@ _TOO_MUCH = "web.too_much_held"
 
 
 class BudgetShare:
-    """The share of one response.
+    """The share of the memory budget that one response uses.
 
     Attributes:
-        size: In bytes.
+        size: Size of the share in bytes.
     """
 
     def __init__(self, budget: ResponseBudget, who: str, size: int) -> None:
@@ -374,7 +375,7 @@ class BudgetShare:
 
 
 class ResponseBudget:
-    """Counts the bytes that responses hold."""
+    """The memory budget of all responses, with a limit per caller."""
 
     def __init__(
         self, *, in_all: int = MAX_RESPONSE_BYTES, of_one: int = MAX_RESPONSE_BYTES_PER_CALLER
@@ -386,7 +387,7 @@ class ResponseBudget:
 
     @property
     def total(self) -> int:
-        """Bytes held in total."""
+        """Number of bytes in use."""
         return self._of.total()
 
     def is_full_for(self, who: str, size: int) -> bool:
@@ -416,7 +417,7 @@ class BudgetedResponse(Response):
 
     Args:
         who: The caller.
-        size: Maximum size while it is created.
+        size: Number of bytes to reserve while the response is created.
         make: Creates the response. Its errors are handled like those of any route.
     """
 

@@ -28,7 +28,7 @@ Exposition: TypeAlias = Callable[[], Awaitable[bytes]]
 
 
 class _NodeCollector(Collector):
-    """Yields metrics that were requested from the API before, and the event loop's delay."""
+    """Yields metrics that were fetched from the API in advance, and the event loop's delay."""
 
     def __init__(self, api: Api, lag_seconds: Callable[[], float]) -> None:
         self._api = api

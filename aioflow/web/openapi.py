@@ -1,7 +1,7 @@
-"""The OpenAPI document: every route with its parameters and response schemas, and its page.
+"""The OpenAPI document of all routes with their parameters and responses, and its HTML page.
 
-Schemas are generated from the structs that are encoded. Responses are not validated. The page is
-rendered from the document, without scripts and without external files.
+Response schemas are generated from the structs that are encoded; responses are not validated.
+The page is rendered from the document, without scripts and without external files.
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ _SCHEMA_DEPTH = 6
 
 
 def render_docs(described: Mapping[str, Any]) -> str:
-    """Return the page as HTML."""
+    """Return an OpenAPI document as an HTML page."""
     found = list(_described_operations(described))
     links = "".join(
         f'<li><a href="#{escape(name)}"><code>{method} {escape(path)}</code></a></li>'

@@ -30,7 +30,7 @@ _Dags = Annotated[list[str], Query(max_length=_RECENT)]
 
 
 first = api_router()
-"""Routes that must be registered before those with a parameter in the same place."""
+"""Routes that must be registered before routes with a parameter at the same position."""
 
 router = api_router()
 """All other routes."""
@@ -38,7 +38,7 @@ router = api_router()
 
 @first.get("/dags/recent", dependencies=[viewer("query")])
 async def recent_runs(api: NodeApi, dag: _Dags = []) -> Response:  # noqa: B006 - it is never changed
-    """List the newest runs of DAGs; without any, show the DAG named ``recent``."""
+    """List the newest runs of the given DAGs. Without any, show the DAG with the id ``recent``."""
     if not dag:
         return Json(await api.show_dag("recent"))
     return Json(await api.reads.recent(dag))
@@ -106,13 +106,16 @@ async def dag_grid(
     limit: Annotated[int, Query(ge=1, le=GRID_RUNS)] = 25,
     before: str | None = None,
 ) -> Response:
-    """Show tasks by runs, the newest first; ``before`` is the last run of the page before."""
+    """Show a grid of a DAG's tasks and runs, the newest run first.
+
+    ``before`` is the id of the last run of the previous page.
+    """
     return Json(await api.reads.progress.grid(dag_id, limit=limit, before=before))
 
 
 @router.get("/dags/{dag_id}/code", dependencies=[viewer("dag")])
 async def dag_code(api: NodeApi, dag_id: str, version: _Version = None) -> Response:
-    """Show the files of a version; at most 1 MiB together."""
+    """Show the files of a version of a DAG, at most 1 MiB in total."""
     return Json(await api.reads.graphs.code(dag_id, version))
 
 
@@ -124,13 +127,13 @@ async def dag_versions(api: NodeApi, dag_id: str) -> Response:
 
 @router.get("/runs/{run_id}/graph", dependencies=[viewer("run")])
 async def run_graph(api: NodeApi, run_id: str) -> Response:
-    """Show the state of each task of a run, with its children counted."""
+    """Show the number of instances of each task of a run by state."""
     return Json(await api.reads.progress.graph(run_id))
 
 
 @router.get("/runs/{run_id}/gantt", dependencies=[viewer("run")])
 async def run_gantt(api: NodeApi, run_id: str, offset: Offset = 0, limit: Count = 200) -> Response:
-    """Show how one page of a run's tasks spent their time."""
+    """Show the time spans of one page of a run's tasks."""
     return Json(await api.reads.gantt(run_id, offset=offset, limit=limit))
 
 

@@ -1,7 +1,7 @@
 """The permission that each route requires. A route that declares none is not served.
 
-A token with scopes is valid only for routes about one DAG that is among them: the DAG of the path
-or the query, or that of the path's run or backfill.
+A token with scopes is valid only for routes about one DAG, which must be in its scopes. The path or
+the query names the DAG, or the path names a run or backfill of the DAG.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Permission:
 
     Args:
         role: The minimum role; ``None`` for no authentication.
-        of: How the request names its DAG; ``None`` if it is about none, or many.
-        is_own: Whether it is about the caller itself; then scopes do not matter.
+        of: How the request names its DAG; ``None`` if it is not about a single DAG.
+        is_own: Whether the route is about the caller itself; then scopes are ignored.
     """
 
     def __init__(self, role: Role | None, of: Of | None = None, *, is_own: bool = False) -> None:
@@ -138,7 +138,7 @@ def check_routes(routes: Iterable[BaseRoute]) -> None:
     """Check that each route declares a permission.
 
     Raises:
-        RuntimeError: If one does not, which is a defect.
+        RuntimeError: If a route declares none, which is a defect.
     """
     for route in each_route(routes):
         if permission_of(route) is None:

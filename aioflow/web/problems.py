@@ -121,7 +121,7 @@ def problem_of(error: AioflowError) -> Response:
 def problem(
     status: int, code: str, detail: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return an error response. It contains the request's id, which the daemon's log has, too."""
+    """Return an error response with the id of the request, which is also in the daemon's log."""
     return _Problem(status, code, detail, headers or {})
 
 

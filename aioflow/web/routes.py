@@ -1,7 +1,7 @@
 """The main routes of the API: they pass requests to ``Api`` and return its results as JSON.
 
-Among them are those for backfills, and those for secrets, connections and variables, which never
-return a value.
+They include the routes for backfills, and for secrets, connections and variables, whose values are
+never returned.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _BackfillId = Annotated[int, Path(ge=0, le=1 << 62)]
 
 
 class BackfillBody(BaseModel):
-    """The fire times that get runs, and how."""
+    """The range of fire times to create runs for, and options."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -69,7 +69,7 @@ async def start_backfill(
     body: BackfillBody,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Create runs for the fire times of a range; with ``dry_run`` list them, with status 200."""
+    """Create runs for all fire times in a range. With ``dry_run``, list them, with status 200."""
     if body.dry_run:
         fire_times = await acting.backfills.preview(
             dag_id,
@@ -99,7 +99,7 @@ async def list_backfills(
     before: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
     limit: Annotated[int, Query(ge=1, le=PAGE)] = 100,
 ) -> Response:
-    """List backfills, the newest first; ``before`` is the last id of the page before."""
+    """List backfills, the newest first; ``before`` is the last id of the previous page."""
     return Json(await api.backfills.list(dag_id=dag, before=before, limit=limit))
 
 
@@ -119,7 +119,7 @@ _ValueName = Annotated[str, Path(max_length=250)]
 
 
 class ValueBody(BaseModel):
-    """A text for a secret, a URI or an object for a connection, any JSON for a variable."""
+    """Text for a secret, a URI or an object for a connection, any JSON for a variable."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -196,7 +196,7 @@ class ClearBody(BaseModel):
 
 
 class MarkBody(BaseModel):
-    """The final state of tasks of a run, or without tasks that of the run."""
+    """The final state to set for tasks of a run or, without ``tasks``, for the run."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -206,7 +206,7 @@ class MarkBody(BaseModel):
 
 
 class PoolBody(BaseModel):
-    """The size of a pool, and whether deferred tasks occupy it."""
+    """The number of slots of a pool, and whether deferred tasks occupy them."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -215,7 +215,7 @@ class PoolBody(BaseModel):
 
 
 class FireBody(BaseModel):
-    """An event to give in place of the trigger's own."""
+    """An event to deliver in place of the trigger's own event."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -234,9 +234,9 @@ async def list_dags(
     limit: Annotated[int | None, Query(ge=1, le=PAGE)] = None,
     after: str = "",
 ) -> Response:
-    """List DAGs by name; without a limit, all of them and all files that define none.
+    """List DAGs by name. Without a limit, also list the files that define no DAG.
 
-    ``after`` is the last id of the page before.
+    ``after`` is the last id of the previous page.
     """
     return Json(await api.list_dags(search=search, state=state, limit=limit, after=after))
 
@@ -266,7 +266,7 @@ async def trigger(
     body: TriggerBody | None = None,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Start a run; a repetition with the same key, or id and conf, returns it with status 200."""
+    """Start a run. If the same key, or id and conf, was used earlier, return that run (200)."""
     wanted = body or TriggerBody()
     made = await acting.trigger(
         dag_id,
@@ -280,7 +280,7 @@ async def trigger(
 
 @router.delete("/dags/{dag_id}", dependencies=[admin("dag")])
 async def delete_dag(acting: Acting, dag_id: str) -> Response:
-    """Delete a DAG whose file is gone, with its ended runs; repeat while ``more`` is true."""
+    """Delete a DAG whose file is gone, and its ended runs. Repeat while ``more`` is true."""
     return Json(await acting.delete_dag(dag_id))
 
 
@@ -304,7 +304,7 @@ async def list_runs(
     limit: Count = 100,
     before: str | None = None,
 ) -> Response:
-    """List runs, the newest first; ``before`` is the last id of the page before."""
+    """List runs, the newest first; ``before`` is the last id of the previous page."""
     return Json(await api.list_runs(dag_id=dag, state=state, limit=limit, before=before))
 
 
@@ -322,7 +322,7 @@ async def why_run(api: NodeApi, run_id: str) -> Response:
 
 @router.post("/runs/{run_id}/cancel", dependencies=[operator("run")])
 async def cancel(acting: Acting, run_id: str) -> Response:
-    """Cancel a run now."""
+    """Cancel a run immediately."""
     return Json(await acting.cancel(run_id))
 
 
@@ -333,7 +333,7 @@ async def clear(
     body: ClearBody | None = None,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Clear tasks of a run so that they run again; an ended run resumes."""
+    """Clear tasks of a run so that they run again. An ended run resumes."""
     wanted = body or ClearBody()
     return Json(
         await acting.clear(
@@ -350,13 +350,13 @@ async def clear(
 
 @router.delete("/runs/{run_id}", dependencies=[admin("run")])
 async def delete_run(acting: Acting, run_id: str) -> Response:
-    """Delete an ended run; it is hidden immediately."""
+    """Delete an ended run. It is hidden immediately."""
     return Json(await acting.delete_run(run_id))
 
 
 @router.post("/runs/{run_id}/mark", dependencies=[operator("run")])
 async def mark(acting: Acting, run_id: str, body: MarkBody) -> Response:
-    """Set the final state of tasks of a run, or of the run; running ones are stopped."""
+    """Set the final state of tasks of a run, or of the run. Running tasks are stopped."""
     return Json(await acting.mark(run_id, body.state, body.tasks, map_index=body.map_index))
 
 
@@ -369,7 +369,7 @@ async def list_tasks(
     offset: Offset = 0,
     limit: Count = PAGE,
 ) -> Response:
-    """List one page of a run's tasks: all, one with its children, or those in a state."""
+    """List one page of a run's tasks; ``task`` and ``state`` filter them."""
     return Json(
         await api.reads.one_task.list(run_id, task_id=task, state=state, offset=offset, limit=limit)
     )
@@ -383,7 +383,7 @@ async def why_task(
     map_index: MapIndex = -1,
     round_number: RoundNumber = -1,
 ) -> Response:
-    """Show what one task waits for, and the causes of that."""
+    """Show what one task waits for, and the chain of causes of that wait."""
     return Json(await api.why(run_id, task_id, map_index=max(map_index, round_number)))
 
 
@@ -396,7 +396,7 @@ async def list_triggers(
     limit: Count = PAGE,
     after: Annotated[int, Query(ge=-1, le=MAX_ROW_NO)] = -1,
 ) -> Response:
-    """List waiting triggers by number; ``after`` is the last number of the page before."""
+    """List waiting triggers by number; ``after`` is the last number of the previous page."""
     if kind is None and state is None and dag is None:
         return Json(await api.list_triggers(limit=limit, after=after))
     return Json(
@@ -430,7 +430,7 @@ async def fire(
     trigger_id: Annotated[int, Path(ge=0, le=MAX_ROW_NO)],
     body: FireBody | None = None,
 ) -> Response:
-    """Give a deferred task an event in place of its trigger's own."""
+    """Deliver an event to a deferred task, in place of its trigger's own event."""
     given = body or FireBody()
     return Json(await acting.fire(trigger_id, payload=given.payload, key=given.key))
 
@@ -442,7 +442,7 @@ async def list_events(
     limit: Count = 100,
     before: Annotated[int | None, Query(ge=0, le=MAX_ROW_NO)] = None,
 ) -> Response:
-    """List named events, the newest first; ``before`` is the last id of the page before."""
+    """List named events, the newest first; ``before`` is the last id of the previous page."""
     return Json(await api.list_events(name=name, limit=limit, before=before))
 
 
@@ -454,7 +454,7 @@ async def emit(
     key: str | None = None,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Emit a named event with any JSON as body; a repetition with the same key has status 200."""
+    """Emit a named event with any JSON as its body; a repeated idempotency key has status 200."""
     data = body_of(await request.body())
     made = await acting.emit(name, key=key, data=data, request=idempotency_key)
     return Json(made, status_code=201 if made.created else 200)
@@ -468,7 +468,7 @@ async def list_pools(api: NodeApi) -> Response:
 
 @router.put("/pools/{name}", dependencies=[operator()])
 async def set_pool(acting: Acting, name: str, body: PoolBody) -> Response:
-    """Limit how many tasks of a pool run at once, by their weight."""
+    """Set the number of slots of a pool, which limits the total weight of its running tasks."""
     return Json(await acting.set_pool(name, body.slots, include_deferred=body.include_deferred))
 
 
@@ -480,7 +480,7 @@ async def delete_pool(acting: Acting, name: str) -> Response:
 
 @router.post("/db/clean", dependencies=[admin()])
 async def clean(acting: Acting, dry_run: bool = False) -> Response:
-    """Delete a part of the expired data; repeat while ``more`` is true."""
+    """Delete a part of the expired data. Repeat while ``more`` is true."""
     return Json(await acting.clean(dry_run=dry_run))
 
 

@@ -1,4 +1,4 @@
-"""Routers, built once per process, and what handlers share: dependencies, parameters, responses.
+"""Routers, built once per process, and the dependencies, parameters and responses of handlers.
 
 Handlers are module-level functions. The application of each node shares the routes and provides
 its own API through its state. msgspec encodes responses in one pass and without validation.

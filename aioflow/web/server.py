@@ -4,8 +4,8 @@ Two servers share one application, on a TCP address and on a Unix socket in the 
 the Unix socket are trusted, because only the home's owner can open it; requests over TCP must be
 authenticated.
 
-While the daemon waits for its database, health checks are answered as alive and not ready, and all
-other paths as not ready. There is no authentication then, because the responses contain no data.
+While the daemon waits for its database, ``/health/live`` is answered as live, and all other paths
+as not ready. These answers need no authentication, because they contain no data.
 
 The delay of the event loop is measured, because code that blocks it delays every response and
 every timer.
@@ -75,7 +75,7 @@ def listen_on_address(host: str, port: int) -> socket.socket:
         raise SettingsError(f"web.host {host!r} cannot be used: {exc.strerror}") from exc
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Inherited by connections: closes those that acknowledge no data for this long.
+        # Connections inherit this: one that acknowledges no data for so long is closed.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
         listening.bind(address)
         listening.listen(_BACKLOG)
@@ -152,7 +152,7 @@ _LAG_SAMPLES = 30
 
 
 class LoopLag:
-    """Measures repeatedly how much longer a short sleep takes."""
+    """Measures the event loop's delay: how much longer a short sleep takes than requested."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -167,7 +167,7 @@ class LoopLag:
             self._late_us.append(max(took - _LAG_CHECK_SECONDS * 1e6, 0.0))
 
     def worst_seconds(self) -> float:
-        """Return the maximum of the last 15 seconds."""
+        """Return the maximum delay of the last 15 seconds."""
         return max(self._late_us) / 1e6
 
 
@@ -181,7 +181,7 @@ _WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104
 
 
 class _Server(uvicorn.Server):
-    """Installs no signal handlers, signals when it listens, and cancels requests at the end."""
+    """A uvicorn server without signal handlers. ``up`` is set as soon as it listens."""
 
     def __init__(self, app: ASGIApp, proxies: Proxies) -> None:
         self._connections = Connections(app, is_exempt=proxies.is_trusted)
@@ -211,7 +211,7 @@ class _Server(uvicorn.Server):
         self.up.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Shut down. Requests that do not end in time are cancelled, and logged in one line."""
+        """Shut down. Cancel requests that do not end in time, and log them in one line."""
         with anyio.move_on_after(_GRACE_SECONDS) as grace:
             await super().shutdown(sockets)
         if grace.cancelled_caught:
@@ -232,7 +232,7 @@ class _Server(uvicorn.Server):
         self._connections.abort()
 
     async def run_on(self, listening: socket.socket) -> None:
-        """Serve until ``should_exit`` is set. Shielded: a cancel would leave the port open."""
+        """Serve until ``should_exit`` is set. Shielded: cancellation would leave the port open."""
         with anyio.CancelScope(shield=True):
             await self.serve(sockets=[listening])
 
@@ -241,7 +241,7 @@ def check_address(settings: Settings) -> None:
     """Check that the address is reachable by other machines only if that is allowed.
 
     Raises:
-        SettingsError: If it is reachable, and that is not allowed.
+        SettingsError: If other machines can reach it, and that is not allowed.
     """
     if not is_loopback(settings.host) and not settings.allow_remote:
         raise SettingsError(
@@ -263,7 +263,7 @@ async def serve(
 
     Raises:
         PortInUse: If the address is in use.
-        SettingsError: If it is invalid, or reachable by other machines without permission.
+        SettingsError: If the address is invalid, or other machines can reach it without permission.
     """
     check_address(settings)
     token = await anyio.to_thread.run_sync(Token.open, settings.token_file)
@@ -331,11 +331,11 @@ _NOT_READY_BODY = b'{"status":"not_ready"}'
 async def serve_not_ready(
     settings: Settings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
-    """Answer on the web server's address until cancelled, then release the address.
+    """Answer requests as not ready until cancelled, then release the web server's address.
 
     Raises:
         PortInUse: If the address is in use.
-        SettingsError: If it is invalid, or reachable by other machines without permission.
+        SettingsError: If the address is invalid, or other machines can reach it without permission.
     """
     check_address(settings)
     with listen_on_address(settings.host, settings.port) as listening:

@@ -1,7 +1,7 @@
-"""The built files of the web page, and the addresses that all show the page.
+"""The built files of the web page, and the paths that show the page.
 
-They are built from ``ui/``. They need no authentication because they contain no data: the page
-requests it from the API.
+The files are built from ``ui/``. They need no authentication, because they contain no data: the
+page requests its data from the API.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _files() -> Mapping[str, bytes]:
 
 
 def is_page(path: str) -> bool:
-    """Return whether a path is one of the page or its files, which need no token."""
+    """Return whether a path shows the page or is one of its files; both need no token."""
     if not path.startswith("/"):
         return False
     if path.startswith(_PREFIX):

@@ -58,7 +58,7 @@ class _EventStream(Response):
 
     Args:
         who: The caller.
-        tell: Receives a function that sends a message and waits until it has been sent.
+        tell: Sends the events, with a function that sends one message and waits until it is sent.
     """
 
     media_type = "text/event-stream"
@@ -79,7 +79,7 @@ class _EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Called by the framework."""
-        refusal = self._refusal()  # as late as here, since others may have connected meanwhile
+        refusal = self._refusal()  # here, since others may have connected after the route ran
         if refusal is not None:
             await refusal(scope, receive, send)
             return
@@ -126,8 +126,8 @@ async def stream(
 ) -> Response:
     """Stream commits as server-sent events whose id is the number of the commit.
 
-    The first event is ``ready``. It is ``reset`` if ``since``, or the last event id, is not the
-    number of the last commit: the client missed commits, and has to reload everything.
+    The first event is ``ready``, or ``reset`` if ``since`` or the last event id is not the number
+    of the last commit. After ``reset`` the client must reload everything: it has missed commits.
     """
     after = since
     if last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 19:
@@ -229,7 +229,7 @@ class _Log:
                 await put(frame("end", {"offset": offset}, offset))
                 return
             else:
-                self._is_live = await self._prints_on()  # its last output is read after this check
+                self._is_live = await self._prints_on()  # after its end, its last output is read
                 silent = await self._rest(put, silent)
 
     async def _rest(self, put: _Put, silent: float) -> float:
@@ -268,9 +268,9 @@ async def logs(
     by: By,
     budget: Budget,
 ) -> Response:
-    """Return a piece of the log from a byte offset; or lines that contain a text, as JSON.
+    """Return a part of a task's log from a byte offset, or its lines that match a text, as JSON.
 
-    ``x-log-end`` is the next offset, and ``x-log-live`` tells whether more may come.
+    The header ``x-log-end`` is the next offset; ``x-log-live`` is 1 if more output may follow.
     """
     index = max(map_index, round_number)
     is_live = await api.reads.prints_on(run_id, task_id, map_index=index)  # before reading

@@ -22,7 +22,7 @@ _WORD = re.compile(r"[A-Za-z0-9_-]{32,512}")
 
 
 class Token:
-    """The token of a home; compares requests with it in constant time.
+    """The token of a home. Tokens of requests are compared with it in constant time.
 
     Attributes:
         secret: The token itself, for the banner.
