@@ -55,13 +55,13 @@ _NOUNS: tuple[Callable[[Any], None], ...] = (
 _INTERRUPTED = 130
 
 FENCED = 75
-"""The exit status of a daemon whose database was claimed by another daemon. A supervisor must not
-restart it on this status: the two daemons would fence each other forever."""
+"""The exit status of a daemon whose database another daemon has claimed. On this status, a
+supervisor must not restart it: the two daemons would fence each other forever."""
 
 _DEBUG = "AIOFLOW_DEBUG"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FILES = ("home", "file", "files", "dags", "plot")
-"""Arguments that may contain any bytes except NUL, because they are file names."""
+"""Names of the arguments that are file names, and so may contain any bytes except NUL."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0 on success, 1 on failure, 2 on wrong usage, 130 if interrupted. ``dags trigger --wait``
-        also returns 3, for a run that ended ``partial``.
+        returns 3 for a run that ended ``partial``.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or (words[0].startswith("-") and words[0] not in {"-h", "--help", "--version"}):
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader closed the pipe, as `head` does. Nothing may be flushed at exit.
+        # The reader has closed the pipe, as `head` does: a flush at exit would fail, too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as exc:
@@ -110,7 +110,7 @@ def _defect(exc: Exception) -> int:
 
 
 def _no_room(exc: OSError) -> int:
-    """Report that the output could not be written. Nothing may be flushed at exit."""
+    """Report that the output could not be written, and prevent a flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     where = "the output" if exc.filename is None else str(exc.filename)
     print(f"aioflow: {safe(where)} cannot be written: {exc.strerror} [output]", file=sys.stderr)
@@ -127,7 +127,7 @@ def _failed(error: AioflowError) -> int:
 
 
 def _ours(exc: BaseException) -> AioflowError | None:
-    """Return the ``AioflowError``, unwrapped from task groups that contain nothing else."""
+    """Return the first ``AioflowError`` in ``exc``; ``None`` if it contains any other error."""
     while isinstance(exc, BaseExceptionGroup):
         matched, rest = exc.split(AioflowError)
         if matched is None or rest is not None:
@@ -150,7 +150,7 @@ def _nothing() -> io.TextIOWrapper:
 
 
 def _no_text(arguments: argparse.Namespace) -> str | None:
-    """Return the first argument that is not valid UTF-8 and not a file name, or ``None``."""
+    """Return the first argument with invalid UTF-8, except file names; ``None`` if none has."""
     for name, value in vars(arguments).items():
         for word in value if isinstance(value, list) else [value]:
             if name not in _FILES and isinstance(word, str) and any(map(_is_half, word)):
@@ -167,7 +167,7 @@ def _one_line(text: str) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports usage errors in one line, in the format of all other errors."""
+    """A parser that reports usage errors in one line, in the format of all other errors."""
 
     def error(self, message: str) -> NoReturn:
         line = f"{self.prog}: {_one_line(message)}; see `{self.prog} --help` [usage]\n"
@@ -189,7 +189,7 @@ def command_parser() -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    """Looks up the version only when it is requested, because that reads the disk."""
+    """The option ``--version``. Reads the version, which is on disk, only when it is used."""
 
     def __init__(self, option_strings: Sequence[str], dest: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help="print the version and exit")

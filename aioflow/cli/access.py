@@ -1,6 +1,6 @@
 """``aioflow users``, ``tokens`` and ``audit``: accounts, API tokens, and the log of changes.
 
-Users log in with a password; programs authenticate with a token instead. The audit lists the
+Users log in with a password; programs authenticate with a token instead. The audit log contains
 denied changes, too.
 """
 
@@ -141,7 +141,10 @@ def _delete_user(arguments: argparse.Namespace) -> int:
 
 
 def _read_password(name: str) -> str:
-    """Prompt for a password twice, or read it: an argument would be visible in the process list."""
+    """Prompt for a password twice, or read it from standard input.
+
+    It is not an argument, because arguments are visible in the process list.
+    """
     password = _read_line(f"password of {name}: ")
     if sys.stdin.isatty() and _read_line("repeat it: ") != password:
         raise SettingsError("the two passwords differ")

@@ -37,12 +37,12 @@ def add_command(
     """Declare a command with the options that every command has.
 
     Args:
-        nouns: The group that it is added to.
-        name: The command's word.
+        nouns: The group to which the command is added.
+        name: The word for the command within its group.
         run: Runs the command and returns the exit status.
         text: The help text, one line.
         example: An example call.
-        remote: Whether it talks to a daemon, which may run on another machine.
+        remote: Whether the command talks to a daemon, which may run on another machine.
     """
     parser = _add(nouns, name, text, example)
     parser.add_argument("--json", action="store_true", help="print JSON for machines")
@@ -59,7 +59,7 @@ def add_command(
 
 
 def complete_paths(argument: argparse.Action, kind: Literal["file", "directory"]) -> None:
-    """Have shells complete an argument with paths. ``shtab`` reads the attribute."""
+    """Let shells complete an argument with paths. ``shtab`` reads the attribute set here."""
     vars(argument)["complete"] = kind
 
 
@@ -79,10 +79,10 @@ def _add(nouns: Nouns, name: str, text: str, example: str) -> argparse.ArgumentP
 
 
 def conf(text: str) -> dict[str, Any]:
-    """Parse the conf of a run, a JSON object.
+    """Parse the conf of a run, which must be a JSON object.
 
     Raises:
-        argparse.ArgumentTypeError: If it is not a JSON object.
+        argparse.ArgumentTypeError: If ``text`` is not a JSON object.
     """
     value = json_value(text)
     if not isinstance(value, dict):
@@ -94,7 +94,7 @@ def json_value(text: str) -> Any:
     """Parse JSON.
 
     Raises:
-        argparse.ArgumentTypeError: If it is not JSON.
+        argparse.ArgumentTypeError: If ``text`` is not JSON.
     """
     try:
         return parsed_json(text)
@@ -103,11 +103,11 @@ def json_value(text: str) -> Any:
 
 
 def parsed_json(text: str) -> Any:
-    """Parse JSON; ``NaN`` and the infinities are rejected.
+    """Parse JSON, but reject ``NaN`` and the infinities.
 
     Raises:
-        ValueError: If it is not JSON.
-        RecursionError: If it is nested too deeply.
+        ValueError: If ``text`` is not JSON.
+        RecursionError: If ``text`` is nested too deeply.
     """
     return json.loads(text, parse_constant=_no_number)
 
@@ -117,10 +117,10 @@ def _no_number(name: str) -> Any:
 
 
 def moment(text: str) -> str:
-    """Check that a text is an ISO 8601 time and return it unchanged.
+    """Check that ``text`` is an ISO 8601 time, and return it unchanged.
 
     Raises:
-        argparse.ArgumentTypeError: If it is not.
+        argparse.ArgumentTypeError: If it is not an ISO 8601 time.
     """
     try:
         datetime.fromisoformat(text)

@@ -1,6 +1,7 @@
-"""HTTP client of the commands: connects to the home's Unix socket or to a URL.
+"""The HTTP client of the commands: connects to the home's Unix socket, or to a URL.
 
-Uses only the standard library: imports must not delay a command by half a second.
+It uses only the standard library: importing another client would delay each command by half a
+second.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class Client:
     """Sends requests to one daemon, one after another.
 
     Args:
-        place: Names the daemon in errors.
-        token: Sent with each request, if given.
+        place: Names the daemon in error messages.
+        token: If given, it is sent with each request.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Client:
 
         Raises:
             DaemonAway: If no daemon answers.
-            Refused: If it answers with an error.
+            Refused: If the daemon answers with an error.
         """
         return json.loads(self.get_bytes(*path, **query))
 
@@ -92,7 +93,7 @@ class Client:
         return self._change("POST", path, body)
 
     def clean(self, *, dry_run: bool) -> Any:
-        """Delete one batch of expired data; see ``api.Api.clean``."""
+        """Delete one batch of expired data, or only count it; see ``api.Api.clean``."""
         query = urlencode({"dry_run": str(dry_run).lower()})
         return json.loads(self._ask("POST", f"{_joined(('db', 'clean'))}?{query}"))
 
@@ -155,7 +156,7 @@ def _joined(path: tuple[str, ...]) -> str:
 
 
 def connect(arguments: argparse.Namespace) -> Client:
-    """Return a client of the daemon that the arguments name. The daemon need not be running."""
+    """Return a client of the daemon that the arguments select, which need not be running."""
     if arguments.url:
         return _connect_url(arguments.url)
     return connect_home(find_home(arguments.home))

@@ -1,7 +1,7 @@
 """``aioflow up``, ``demo``, ``config``, ``nodes`` and ``top``: run, configure and watch the daemon.
 
-This module only declares commands and runs light ones: the daemon, the demo and the live overview
-are imported when their command runs.
+This module declares the commands and runs the light ones. The code of the daemon, the demo and the
+live overview is imported when the command for it runs.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ __all__ = (
 _GC_THRESHOLDS = (10_000, 20, 20)
 
 _SWITCH_SECONDS = 0.0005
-"""Longest time a thread may hold the interpreter while others wait for it. The writer thread needs
-the interpreter for each row; with the default of 5 ms it would wait longer for that than for the
-disk."""
+"""Longest time for which a thread may hold the interpreter lock while others wait. The writer
+thread needs the lock for each row; with Python's default of 5 ms it would wait longer for the lock
+than for the disk."""
 
 
 def add_up(nouns: Nouns) -> None:
@@ -106,10 +106,10 @@ def _settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _freeze_startup_objects() -> None:
-    """Exclude the objects created at startup from garbage collection, as they live until the end.
+    """Exclude all objects created at startup from garbage collection: they live until the end.
 
-    Traversing all modules whenever ten thousand tasks resume would block the event loop for a tenth
-    of a second.
+    Otherwise a collection, which happens whenever ten thousand tasks resume, would traverse all
+    modules and block the event loop for a tenth of a second.
     """
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)

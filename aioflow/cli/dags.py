@@ -142,7 +142,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _zoned(dag: dict[str, Any]) -> str | None:
-    """Return the schedule of a DAG, with its time zone unless that is UTC."""
+    """Return the schedule of a DAG, followed by its time zone unless that is UTC."""
     schedule: str | None = dag["schedule"]
     is_plain = schedule is None or dag["timezone"] == "UTC"
     return schedule if is_plain else f"{schedule} ({dag['timezone']})"
@@ -267,7 +267,7 @@ def _in_zone(fire_time: str, zone: str) -> str:
     except (
         ZoneInfoNotFoundError,
         OverflowError,
-    ):  # unknown on this machine; or year 10,000
+    ):  # the zone is unknown on this machine, or the local time is in the year 10,000
         return fire_time
     return fire_time if zone == "UTC" else f"{fire_time}  {local.isoformat()} {zone}"
 

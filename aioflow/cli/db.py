@@ -150,7 +150,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
     async def export_all() -> None:
         settings = _settings(arguments)
-        async with opened(settings):  # checks that it exists, is ours, and is current
+        async with opened(settings):  # checks that it exists and has our current schema
             await export(settings.db, put)
 
     failed: list[OSError] = []
@@ -158,7 +158,7 @@ def _export(arguments: argparse.Namespace) -> int:
     def put(row: dict[str, Any]) -> None:
         try:
             print_json(row, line=True)
-        except OSError as exc:  # an error of the output; the store reports only its own errors
+        except OSError as exc:  # an error of the output: the store raises only its own errors
             failed.append(exc)
             raise
 

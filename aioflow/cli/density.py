@@ -1,13 +1,14 @@
 """Cost of a deferred trigger: bytes in all processes, and idle processor time; and a plot of it.
 
-A daemon of its own on a temporary home defers many triggers of one kind. The bytes per trigger are
+A separate daemon on a temporary home defers many triggers of one kind. The bytes per trigger are
 the increase of the proportional set size (PSS) of all its processes, divided by the number of
-triggers. Each figure is reported with the same number of bare ``asyncio`` tasks in one process as
-yardstick: a sleeping coroutine cannot cost less. Not measured: events, and other resources of a
-real trigger, such as an open connection.
+triggers. For comparison, each figure is reported with the cost of as many bare ``asyncio`` tasks in
+one process: a sleeping coroutine cannot cost less. Events are not measured, nor other resources of
+a real trigger, such as an open connection.
 
-This is the code of both ``aioflow bench density`` and ``benchmarks/density.py``: the command is in
-the wheel, the benchmarks are not. matplotlib, the extra ``plot``, is imported only for a plot.
+Both ``aioflow bench density`` and ``benchmarks/density.py`` use this module. It is in the package
+because the wheel contains the command, but not the benchmarks. matplotlib, the extra ``plot``, is
+imported only for a plot.
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ __all__ = (
 Shape: TypeAlias = Literal["wide", "runs"]
 
 KINDS = ("time", "file", "run", "private", "mixed")
-"""``private``: a trigger class of the DAG file with its own coroutine; ``mixed``: all by turns."""
+"""Kinds of triggers. ``private`` is a class in the DAG file whose triggers have a coroutine each;
+``mixed`` alternates between all kinds."""
 
 SHAPES: tuple[Shape, ...] = ("wide", "runs")
-"""One run with one mapped task, or as many runs with one task each."""
+"""Shapes of the work: one run with one mapped task, or many runs with one task each."""
 
 _DAG = """
 from __future__ import annotations
@@ -137,14 +139,14 @@ async def main(count, seconds):
 uvloop.run(main(int(sys.argv[1]), float(sys.argv[2])))
 """
 
-_WARM = 64  # triggers of the kind that are deferred before the first measurement
-_STILL = 0.002  # share of the memory that may change between two measurements
+_WARM = 64  # triggers that are deferred before the first measurement
+_STILL = 0.002  # share by which stable memory may change between two measurements
 _PAGE = 1_000
 _STOP_SECONDS = 30.0
 
 
 class Bare(msgspec.Struct, frozen=True, kw_only=True):
-    """The yardstick: as many bare ``asyncio`` tasks that sleep."""
+    """Cost of bare ``asyncio`` tasks that sleep, for comparison."""
 
     bytes_each: int
     idle_us_each: float
@@ -154,12 +156,12 @@ class Density(msgspec.Struct, frozen=True, kw_only=True):
     """Cost of the deferred triggers of one daemon.
 
     Attributes:
-        bytes_each: In all processes, per trigger.
+        bytes_each: Bytes per trigger, in all processes.
         bytes_by_role: ``bytes_each`` by process: ``daemon``, ``triggers``, ``async``, ``slot``.
         idle_percent: Share of one core that all processes use while all triggers wait.
-        idle_us_each: Microseconds of processor time per second and trigger, beyond what the same
-            daemon used before it had them.
-        defer_seconds: From the request to the last trigger deferred.
+        idle_us_each: Microseconds of processor time per second and trigger, in addition to what
+            the daemon used before it had the triggers.
+        defer_seconds: Time from the request until the last trigger was deferred.
     """
 
     kind: str
@@ -186,9 +188,9 @@ def measure(
         kind: One of ``KINDS``.
         triggers: The number of triggers.
         shape: One of ``SHAPES``.
-        seconds: How long the idle processor time is measured; longer than the five seconds between
-            two checks of a file.
-        slots: Worker processes of the daemon.
+        seconds: How long to measure the idle processor time. It should exceed the five seconds
+            between two checks of a file.
+        slots: Number of worker processes of the daemon.
     """
     bare = measure_bare(triggers, seconds=min(seconds, 2.0))
     with (
@@ -216,7 +218,7 @@ def measure(
 
 
 def measure_bare(tasks: int, *, seconds: float = 2.0) -> Bare:
-    """Measure as many bare ``asyncio`` tasks in a process of their own."""
+    """Measure the cost of ``tasks`` bare ``asyncio`` tasks in a separate process."""
     command = [sys.executable, "-c", _BARE, str(tasks), str(seconds)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     held, took = json.loads(done.stdout)
@@ -241,7 +243,7 @@ def import_matplotlib() -> ModuleType:
 
 
 def write_density_plot(file: Path, found: Sequence[Density]) -> None:
-    """Plot the bytes per trigger over the number of triggers, and write it as SVG.
+    """Plot the bytes per trigger over the number of triggers, and write the plot as SVG.
 
     Raises:
         SettingsError: See ``import_matplotlib``.
@@ -269,7 +271,7 @@ def write_density_plot(file: Path, found: Sequence[Density]) -> None:
 
 
 def write_svg(file: Path, figure: Any) -> None:
-    """Write a figure of matplotlib as SVG. The same figure makes the same file, with real text."""
+    """Write a matplotlib figure as SVG, reproducibly and with its text as text."""
     with import_matplotlib().rc_context({"svg.fonttype": "none", "svg.hashsalt": "aioflow"}):
         figure.savefig(file, format="svg", metadata={"Date": None})
 
@@ -281,10 +283,10 @@ class _Node:
         self._daemon = psutil.Process(process.pid)
         self._children = home / "run" / "children"
         self._client = client
-        self._last = -1  # number of the last trigger seen
+        self._last = -1  # number of the last trigger that was seen
 
     def defer(self, kind: str, count: int, shape: Shape) -> None:
-        """Start runs that defer ``count`` more triggers, and wait until all are deferred."""
+        """Start runs that defer ``count`` more triggers. Wait until all of them are deferred."""
         if shape == "wide":
             self._start("wide", {"kind": kind, "count": count})
         else:
@@ -313,7 +315,7 @@ class _Node:
         return True
 
     def weigh(self) -> Counter[str]:
-        """Return the PSS in bytes by role, once it is stable."""
+        """Wait until the PSS is stable. Return it in bytes, by role of the process."""
         weight = self._weight()
 
         def is_still() -> bool:
@@ -349,7 +351,7 @@ class _Node:
 
 @contextlib.contextmanager
 def _daemon(folder: Path, slots: int, *, capacity: int) -> Iterator[_Node]:
-    """Run a daemon on a home in that folder until it has parsed the DAGs; stop it at the end."""
+    """Run a daemon on a home in ``folder``. Yield once it has parsed the DAGs, then stop it."""
     home, dags = folder / "home", folder / "dags"
     dags.mkdir()
     (dags / "density.py").write_text(_DAG)
@@ -386,7 +388,7 @@ def _until(look: Callable[[], bool], *, seconds: float, every: float = 0.05) -> 
     """Wait until ``look`` returns true.
 
     Raises:
-        AioflowError: If it does not within ``seconds``.
+        AioflowError: If it does not return true within ``seconds``.
     """
     deadline = monotonic() + seconds
     while not look():

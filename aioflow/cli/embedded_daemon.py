@@ -1,7 +1,8 @@
 """A temporary daemon in the process of a command: for ``aioflow dags test`` and ``aioflow demo``.
 
-It runs as long as the command. ``dags test`` runs one DAG of a file to its end. The demo runs the
-settlement example on a temporary home: one run, its input file, its total.
+The daemon runs as long as the command. ``dags test`` runs one DAG of a file to its end. The demo
+runs the settlement example on a temporary home: it creates the input file of one run, and checks
+the total.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _INTERRUPTED = 130
 
 
 class AsyncClient:
-    """Client of the daemon in this process.
+    """A client of the daemon in this process.
 
     Requests run in a worker thread, so that the daemon's event loop can answer them.
     """
@@ -71,7 +72,7 @@ class AsyncClient:
         return await anyio.to_thread.run_sync(partial(self._client.post, *path, body=body))
 
     async def whole_run(self, run_id: str) -> Any:
-        """Return a run with all of its tasks, fetched page by page."""
+        """Return a run with all of its tasks, which are fetched page by page."""
         run = await self.get("runs", run_id)
         while len(run["tasks"]) < sum(run["counts"].values()):
             page = await self.get("runs", run_id, offset=len(run["tasks"]))
@@ -90,7 +91,7 @@ class AsyncClient:
             await self._clock.sleep(_EVERY_SECONDS)
 
     async def find_dag(self, dag_id: str, *, seconds: float) -> Any:
-        """Return a DAG as soon as it is known, or ``None`` after ``seconds``."""
+        """Return a DAG as soon as the daemon knows it, or ``None`` after ``seconds``."""
         with anyio.move_on_after(seconds):
             while True:
                 for dag in await self.get("dags"):
@@ -106,12 +107,12 @@ async def with_daemon(
     *,
     stay: bool = False,
 ) -> int:
-    """Run a daemon and ``visit`` beside it. Return the status that ``visit`` returns.
+    """Run a daemon and, in parallel, ``visit``. Return the exit status that ``visit`` returns.
 
     Args:
         settings: The daemon's settings.
         visit: Called once the daemon answers requests. If the daemon is stopped, ``visit`` is
-            cancelled, and the status is that of an interrupted command.
+            cancelled, and the exit status is that of an interrupted command.
         stay: Whether the daemon continues to run after ``visit``, until it is stopped.
     """
     up = anyio.Event()
@@ -151,7 +152,7 @@ async def _visited(
         try:
             status = await visit(client, facts)
         except (AioflowError, ExceptionGroup):
-            if not facts.stopped.is_set():  # else its last request failed because of the stop
+            if not facts.stopped.is_set():  # otherwise the stop made a request fail
                 raise
         group.cancel_scope.cancel()
     return status
@@ -165,7 +166,7 @@ _LOG_BYTES = 64 * 1024
 
 
 def test_dag(arguments: argparse.Namespace) -> int:
-    """Run the DAG. The exit status is that of ``dags trigger --wait``."""
+    """Run one DAG of a file. Return the same exit status as ``dags trigger --wait``."""
     log.configure(level="warning", style="auto")
     with tempfile.TemporaryDirectory(prefix="aioflow-test-") as folder:
         return anyio.run(_test_dag, arguments, Path(folder), backend_options={"use_uvloop": True})
@@ -213,7 +214,7 @@ def _chosen_dag(parsed: Parsed, wanted: str | None, file: str) -> str:
 
 
 def _copy_sources(names: Iterable[str], source: Path, target: Path) -> None:
-    """Copy only the files of the DAG file's version, and so no schedules of its neighbours."""
+    """Copy the files of the DAG file's version, but no other DAG files with their schedules."""
     for name in names:
         copy = target / name
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -235,7 +236,7 @@ def _print_results(run: dict[str, Any], *, is_json: bool) -> None:
 
 
 async def _print_logs(run: dict[str, Any], client: AsyncClient) -> None:
-    """Print the logs of the last tries of failed tasks; tracebacks are in them."""
+    """Print the log of the last try of each failed task, which contains the traceback."""
     failed = [task for task in run["tasks"] if task["state"] == "failed" and task["try_number"]]
     for task in failed[:_LOGS_SHOWN]:
         log, is_whole = await _log_of(run["run_id"], task, client)
@@ -263,7 +264,7 @@ async def _log_of(run_id: str, task: dict[str, Any], client: AsyncClient) -> tup
 _IN_THE_PACKAGE = Path(__file__).parents[1] / "examples"
 _BESIDE_IT = Path(__file__).parents[2] / "examples"
 EXAMPLES = _IN_THE_PACKAGE if _IN_THE_PACKAGE.is_dir() else _BESIDE_IT
-"""The examples are inside the package in a wheel, and beside it in a checkout."""
+"""The folder of the examples: inside the package in a wheel, beside it in a checkout."""
 
 DEMO_DAG = "settlements"
 DEMO_DAY = "2026-01-01"
@@ -279,7 +280,7 @@ print(generate(Path(sys.argv[2]), date.fromisoformat(sys.argv[3])))
 
 
 def run_demo(arguments: argparse.Namespace) -> int:
-    """Run the demo. Return 0 if the total of the pipeline equals that of the generator."""
+    """Run the demo. Return 0 if the pipeline's total equals the generator's."""
     if not (EXAMPLES / "dags" / f"{DEMO_DAG}.py").is_file():
         raise SettingsError(f"the examples are missing: {EXAMPLES}; install aioflow again")
     log.configure(level="warning", style="auto")
@@ -316,7 +317,10 @@ async def _run_demo(arguments: argparse.Namespace, folder: Path) -> int:
 async def _watch_demo(
     client: AsyncClient, run_id: str, data: Path, after: float
 ) -> tuple[Decimal, Any]:
-    """Write the file after a delay and watch the run to its end. Return the expected total too."""
+    """Write the input file after a delay, and watch the run until it ends.
+
+    Return the expected total and the ended run.
+    """
     expected: list[Decimal] = []
 
     async def drop() -> None:

@@ -1,6 +1,7 @@
 """HTTP connections to a daemon: over a Unix socket, or to a URL.
 
-Imported when a command connects, because ``http.client`` and ``ssl`` are slow to import.
+This module is imported when a command connects, because ``http.client`` and ``ssl`` are slow to
+import.
 """
 
 from __future__ import annotations
@@ -57,31 +58,31 @@ class _Http:
         except http.client.HTTPException as exc:
             raise OSError(str(exc) or type(exc).__name__) from exc
         finally:
-            self._connection.close()  # reopened by the next request
+            self._connection.close()  # the next request reopens it
 
 
 def over_socket(path: Path) -> _Http:
     """Return a connection over a Unix socket, which need not exist yet.
 
     Raises:
-        SettingsError: If the socket is that of another user.
+        SettingsError: If the socket belongs to another user.
     """
     _check_owner(path)
     return _Http(_UnixConnection(path))
 
 
 def _check_owner(path: Path) -> None:
-    """Reject a socket of another user: in a shared folder it may be a trap."""
+    """Reject a socket of another user: in a shared folder, it may be an attack."""
     try:
         found = path.lstat()
     except OSError:
-        return  # no daemon runs: the first request will report that
+        return  # no daemon runs, which the first request will report
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid not in {os.getuid(), 0}:
         raise SettingsError(f"{path} is not a socket of this user; it is not used")
 
 
 def over_url(url: str) -> tuple[_Http, str]:
-    """Return a connection to the host of a URL, and the URL's path, quoted.
+    """Return a connection to the host of a URL, and the quoted path of the URL.
 
     Raises:
         SettingsError: If the URL is not an HTTP URL.

@@ -18,7 +18,7 @@ from aioflow.protocol.requests import OF_RUN
 __all__ = ("add_logs", "found_lines", "pieces_until")
 
 _LONGEST_LINE = 1024 * 1024
-"""Longer lines are split: the rest counts as another line."""
+"""Maximum length of a line, in bytes. The rest of a longer line counts as another line."""
 
 
 def add_logs(verbs: Nouns, add_index: Callable[[argparse.ArgumentParser], None]) -> None:
@@ -138,7 +138,7 @@ def _follow(arguments: argparse.Namespace) -> Iterator[bytes]:
     def more(offset: int) -> bytes:
         return client.get_bytes(*path, "logs", **query, offset=offset)
 
-    is_over()  # a daemon that is absent at the start is not restarting: fail at once
+    is_over()  # if no daemon answers at the start, it is not restarting: fail at once
     yield from pieces_until(
         lambda: over_restarts(is_over), lambda offset: over_restarts(partial(more, offset)), ticks()
     )
@@ -151,15 +151,15 @@ def _state_of(client: Client, path: tuple[str, ...], map_index: int) -> object:
 def pieces_until(
     is_over: Callable[[], bool], more: Callable[[int], bytes], pauses: Iterable[None]
 ) -> Iterator[bytes]:
-    """Yield the output until the task has ended: each byte once, none left out.
+    """Yield the output of a task until the task has ended: each byte exactly once.
 
-    Output printed before the end may reach the log a moment after it. The log is complete when two
-    reads in a row after the end found nothing.
+    Output that a task prints just before its end may reach the log just after the end. Therefore
+    the log is complete when two reads in a row after the end have found nothing.
 
     Args:
-        is_over: Called before each read.
-        more: Returns the data from an offset on, or a part of it.
-        pauses: One before each read.
+        is_over: Returns whether the task has ended; called before each round of reads.
+        more: Returns the data from an offset on, or a part of that data.
+        pauses: An iterator that pauses before each round of reads.
     """
     offset = silent = 0
     for _ in pauses:
@@ -176,7 +176,7 @@ def pieces_until(
 
 
 def _decoded(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Yield texts. A character that is cut at the end of a piece is part of the next text."""
+    """Decode pieces of output. A character split between two pieces is in the second text."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for piece in pieces:
         if text := decoder.decode(piece):
@@ -186,7 +186,7 @@ def _decoded(pieces: Iterable[bytes]) -> Iterator[str]:
 
 
 def _print_pieces(pieces: Iterable[bytes], *, is_raw: bool) -> bool:
-    """Print the pieces and return whether there was any."""
+    """Print the pieces of output. Return whether there were any."""
     some = False
     if on_terminal() and not is_raw:
         for text in _decoded(pieces):
@@ -202,7 +202,7 @@ def _print_pieces(pieces: Iterable[bytes], *, is_raw: bool) -> bool:
 
 
 def found_lines(pieces: Iterable[bytes], wanted: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield each line that contains ``wanted`` and its byte offset."""
+    """Yield the byte offset and the text of each line that contains ``wanted``."""
     offset, rest = 0, b""
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")

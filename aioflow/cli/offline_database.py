@@ -31,7 +31,7 @@ def ask_database(home: Path, question: Callable[[Any], Awaitable[Any]]) -> Any:
     async def ask() -> Any:
         settings = Settings.of_database(home)
         async with opened(settings) as store:
-            from aioflow.api import Api  # imported late: only if there is a database
+            from aioflow.api import Api  # slow to import, so only if there is a database
 
             tasklog = TaskLog(settings.logs_folder, SystemClock())
             answer = await question(Api.offline(store, tasklog, home=home))
@@ -56,9 +56,9 @@ async def opened(settings: Settings) -> AsyncIterator[Store]:
 
 
 def _vault(path: Path) -> Vault:
-    """Return a vault with the home's keys. Without a key file, use a random key; never write one.
+    """Return a vault with the keys of the home, or with a random key if there is no key file.
 
-    A reader decrypts as much as the daemon, and must not create a key.
+    A reader can decrypt as much as the daemon, but must not create a key file.
     """
     try:
         return Vault(read_keys(path))

@@ -1,7 +1,8 @@
 """A parser without a daemon: for ``aioflow dags check`` and ``aioflow triggers kinds``.
 
-Parses DAG files as the daemon would, each in its own process, and reports their problems; inspects
-the triggers that installed packages provide. The processes and files last as long as one command.
+It parses DAG files as the daemon would, each in a separate process, and reports their problems. It
+also inspects the triggers that installed packages provide. Its processes and files are removed when
+the command ends.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ __all__ = (
 
 @asynccontextmanager
 async def temporary_parser(prefix: str, allowed: Sequence[str] = ()) -> AsyncIterator[Parser]:
-    """Run a parser for the duration of the block. Its processes and files are removed at the end.
+    """Run a parser within the block, then remove its processes and files.
 
     Args:
-        prefix: Prefix of the name of its temporary folder.
+        prefix: Prefix of the name of the parser's temporary folder.
         allowed: See ``Children``.
     """
     with tempfile.TemporaryDirectory(prefix=prefix) as home:
@@ -60,11 +61,11 @@ async def temporary_parser(prefix: str, allowed: Sequence[str] = ()) -> AsyncIte
 
 
 class CheckedFile(msgspec.Struct, kw_only=True):
-    """The result for one file.
+    """The result of checking one file.
 
     Attributes:
-        warnings: Problems that do not keep the DAGs from running.
-        isolated: Per DAG, the reasons why it runs in worker processes of its own.
+        warnings: Problems that do not prevent the DAGs from running.
+        isolated: For each isolated DAG, the reasons why it runs in hosts of its own.
     """
 
     file: str
@@ -75,13 +76,13 @@ class CheckedFile(msgspec.Struct, kw_only=True):
 
 
 def check_dags(arguments: argparse.Namespace) -> int:
-    """Print the problems of the files. Return 1 if there is any."""
+    """Print the problems of the files. Return 1 if there are any."""
     named: list[str] = arguments.files
     within = [Path(path).absolute() for path in named if Path(path).is_dir()]
     files = list(dict.fromkeys(chain.from_iterable(map(_dag_files_in, named))))
     folders = (*dag_folders(arguments), *within)
     parsed = anyio.run(_check_files, files, folders, passed_variables(arguments))
-    # Within a folder, a file without DAGs and problems may be a module that others import.
+    # A file in a folder that has neither DAGs nor problems may be a module of other files.
     found = [one for one in parsed if one.dags or one.problems or one.file in named]
     for checked in found:
         checked.problems += _why_not_loaded(checked)
@@ -102,7 +103,7 @@ def check_dags(arguments: argparse.Namespace) -> int:
 
 
 def _why_not_loaded(checked: CheckedFile) -> Iterator[DagFailure]:
-    """Yield why a daemon would find no DAG in a file that has no other problem."""
+    """Yield the reason why a daemon finds no DAG in a file, if the file has no other problem."""
     if checked.problems:
         return
     if not checked.dags:
@@ -160,7 +161,7 @@ async def _check_files(
 
 
 def data_files_of(file: Path, folders: Sequence[Path], parsed: Parsed) -> Choice:
-    """Return the data files that belong to a DAG file's version, besides its modules."""
+    """Return the data files that belong to the version of a DAG file."""
     if not parsed.dags:
         return Choice()
     folder, name = path_in_folder(file, folders)
@@ -169,9 +170,9 @@ def data_files_of(file: Path, folders: Sequence[Path], parsed: Parsed) -> Choice
 
 
 def _dag_files_in(path: str) -> Sequence[str]:
-    """Expand a folder to the files that a daemon would treat as DAG files.
+    """Return the files in a folder that a daemon would treat as DAG files.
 
-    A path that is no folder, that cannot be read, or that has no DAG files is returned itself.
+    If ``path`` is not a folder, cannot be read, or has no DAG files, return ``path`` itself.
     """
     if not Path(path).is_dir():
         return (path,)
@@ -189,7 +190,7 @@ async def parse_files(
     """Parse the files and return the result of each.
 
     Args:
-        files: The files.
+        files: The DAG files to parse.
         folders: The DAG folders, see ``path_in_folder``.
         allowed: See ``Children``.
     """
@@ -208,22 +209,22 @@ async def _parse_file(parser: Parser, file: Path, folders: Sequence[Path]) -> Pa
 
 
 def dag_folders(arguments: argparse.Namespace) -> tuple[Path, ...]:
-    """Return the DAG folder of ``--dags``, else those of the daemon."""
+    """Return the DAG folder given by ``--dags``, else those in the settings of the home."""
     if arguments.dags is not None:
         return (Path(arguments.dags).absolute(),)
     return tuple(folder.absolute() for folder in Settings.read(arguments.home).dags)
 
 
 def passed_variables(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return the additional environment variables that the daemon passes to its children."""
+    """Return the names of additional environment variables that children receive."""
     return Settings.read(arguments.home).children_env
 
 
 def path_in_folder(file: Path, folders: Sequence[Path]) -> tuple[Path, str]:
-    """Return the DAG folder of a file, or its own folder if it is in none, and the path within.
+    """Return the DAG folder of a file, and the file's path within that folder.
 
-    Links within a folder are not resolved: a daemon uses the names it finds there, and so does
-    this. The folder itself is recognized through links.
+    If the file is in no DAG folder, use the folder that contains it. Links within a DAG folder are
+    not resolved, as in a daemon. The DAG folder itself is recognized through links.
     """
     path = Path(os.path.normpath(file.absolute()))
     for folder in folders:
@@ -234,7 +235,7 @@ def path_in_folder(file: Path, folders: Sequence[Path]) -> tuple[Path, str]:
 
 
 def list_trigger_kinds(arguments: argparse.Namespace) -> int:
-    """Print the triggers of every plug-in. Return 1 if one of them is broken."""
+    """Print the triggers of every plug-in. Return 1 if any plug-in is broken."""
     found = anyio.run(_inspect_plug_ins)
     if arguments.json:
         print_json([msgspec.to_builtins(plug_in) for plug_in in found])
@@ -252,7 +253,7 @@ def list_trigger_kinds(arguments: argparse.Namespace) -> int:
 
 
 def _kind_rows(found: Sequence[PlugIn]) -> Iterable[tuple[str, str, str, str]]:
-    """Return the rows of a table. A class named by several entry points is listed once."""
+    """Return the rows of the table. A class that several entry points name is listed once."""
     rows: dict[str, tuple[str, str, str, str]] = {}
     for plug_in in found:
         for kind in plug_in.kinds:

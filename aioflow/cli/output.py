@@ -25,11 +25,11 @@ __all__ = (
 
 
 class _Escapes(dict[int, str]):
-    """Lazily filled translation table: how each character is shown.
+    """A table for ``str.translate`` that says how to show each character; filled lazily.
 
     Args:
-        known: Characters with a fixed replacement.
-        escape: Escapes a character that could control a terminal.
+        known: The fixed replacements of some characters, by their code.
+        escape: Returns the escape of a character that could control a terminal.
     """
 
     def __init__(self, known: dict[str, str], escape: Callable[[int], str]) -> None:
@@ -46,8 +46,8 @@ class _Escapes(dict[int, str]):
 
 
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Control and format characters (which include changes of writing direction), surrogates, and
-separators: none of them is a visible character."""
+"""Unicode categories of invisible characters: control and format characters (which include changes
+of the writing direction), surrogates, and separators."""
 
 
 def _escaped(code: int) -> str:
@@ -77,7 +77,7 @@ _ENDED = ("success", "failed", "upstream_failed", "skipped", "cancelled", "remov
 
 
 def print_json(value: object, *, line: bool = False) -> None:
-    """Print one document; with ``line`` on one line, for streams."""
+    """Print one JSON document. With ``line``, print it on one line, for streams."""
     text = json.dumps(value, ensure_ascii=False, indent=None if line else 2)
     print(text.translate(_IN_JSON), flush=line)
 
@@ -93,17 +93,17 @@ def on_terminal() -> bool:
 
 
 def safe(text: object) -> str:
-    """Return text in one line, with characters that could control a terminal escaped."""
+    """Return ``text`` in one line. Escape characters that could control a terminal."""
     return str(text).translate(_IN_A_CELL)
 
 
 def safe_text(text: str) -> str:
-    """Return a text of several lines with characters that could control a terminal escaped."""
+    """Return a text of several lines. Escape characters that could control a terminal."""
     return text.translate(_IN_A_TEXT)
 
 
 def state(name: str) -> str:
-    """Return a state, in its colour on a terminal."""
+    """Return the name of a state; on a terminal, in the colour of the state."""
     code = _COLORS.get(name)
     if code is None or not on_terminal() or os.environ.get("NO_COLOR"):
         return name
@@ -141,7 +141,7 @@ def wait_text(wait: dict[str, Any] | None) -> str:
 
 
 def _checks_text(wait: dict[str, Any]) -> str:
-    """Return how long ago the wait was last checked, and in how long it is checked next."""
+    """Return how long ago the last check was and when the next one is; empty if unknown."""
     now = None
     parts = []
     for name, text in (("last_check_at", "checked {} ago"), ("next_check_at", "next in {}")):

@@ -29,15 +29,16 @@ _RUNS = 10
 _PREFIX = "aioflow_"
 
 Samples = dict[tuple[str, str], float]
-"""Values by metric name, without the ``aioflow_`` prefix, and label."""
+"""Values of metrics, by name without the prefix ``aioflow_`` and by label."""
 
 
 class Look(msgspec.Struct, kw_only=True):
-    """One sample.
+    """One sample of a daemon's metrics, active runs and pools.
 
     Attributes:
-        at: Monotonic seconds. events_per_second, tasks_per_second: Since the sample before;
-            ``None`` in the first.
+        at: When it was taken, in monotonic seconds.
+        events_per_second: Rate since the previous sample; ``None`` in the first.
+        tasks_per_second: Like ``events_per_second``.
     """
 
     at: float
@@ -49,7 +50,7 @@ class Look(msgspec.Struct, kw_only=True):
 
 
 def show_overview(arguments: argparse.Namespace) -> int:
-    """Sample and show repeatedly: a table on a terminal, else one line or object per sample."""
+    """Take and show samples: as a table on a terminal, else as a line or JSON object each."""
     client = connect(arguments)
     console = Console(highlight=False)
     live = None
@@ -66,7 +67,7 @@ def show_overview(arguments: argparse.Namespace) -> int:
             before, seen = look, seen + 1
             if seen == arguments.count:
                 return 0
-            time.sleep(arguments.every)  # noqa: TID251 - it has no loop to block
+            time.sleep(arguments.every)  # noqa: TID251 - a command has no loop to block
     finally:
         if live is not None:
             live.stop()
@@ -83,7 +84,7 @@ def _put(look: Look, live: Live | None, *, is_json: bool) -> None:
 
 
 def look_at(client: Client, at: float) -> Look:
-    """Sample the daemon once."""
+    """Take one sample from the daemon."""
     return Look(
         at=at,
         values=samples(client.text("/metrics")),
@@ -93,7 +94,7 @@ def look_at(client: Client, at: float) -> Look:
 
 
 def samples(text: str) -> Samples:
-    """Return the metrics with at most one label, without the buckets of histograms."""
+    """Parse metrics. Keep those with at most one label, without the buckets of histograms."""
     found: Samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -105,13 +106,13 @@ def samples(text: str) -> Samples:
 
 
 def rates(look: Look, before: Look | None) -> Look:
-    """Return the sample with its rates per second since the one before."""
+    """Return ``look`` with its rates per second since the sample ``before``."""
     if before is None or look.at <= before.at:
         return look
     seconds = look.at - before.at
     fired = _sum(look, "trigger_events_total") - _sum(before, "trigger_events_total")
     ended = _ended(look) - _ended(before)
-    # The counters of a restarted daemon begin at 0, so the difference may be negative.
+    # The counters of a restarted daemon begin at 0, so the differences may be negative.
     return msgspec.structs.replace(
         look,
         events_per_second=max(fired / seconds, 0.0),
@@ -134,7 +135,7 @@ def _by_label(look: Look, name: str) -> dict[str, float]:
 
 
 def as_data(look: Look) -> dict[str, Any]:
-    """Return the sample as data for machines."""
+    """Return the sample as JSON-compatible data."""
     value = look.values.get
     slots_by_executor = {
         executor: {"all": int(all_), "used": int(value(("slots_used", executor), 0))}
@@ -176,7 +177,7 @@ def _in_a_line(look: Look) -> str:
 
 
 def _per_second(data: dict[str, Any]) -> str:
-    """Return the rates as text; empty for the first sample, as a rate takes two."""
+    """Return the rates as text; empty for the first sample, because a rate needs two."""
     tasks, events = data["tasks_per_second"], data["events_per_second"]
     return "" if tasks is None or events is None else f"{tasks:g} tasks/s, {events:g} events/s, "
 

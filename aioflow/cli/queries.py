@@ -1,6 +1,6 @@
-"""Queries of the reading commands: to a running daemon, else to the database itself.
+"""Queries of commands that only read: to a running daemon, else to the database itself.
 
-Commands on a run accept its id or a unique prefix of it.
+Commands on a run accept the id of the run, or a unique prefix of that id.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LIVE = ("queued", "running")
 
 
 class Source(Protocol):
-    """Answers queries with JSON-compatible data. See ``api.Api`` for the semantics."""
+    """Answers queries with JSON-compatible data. Each method names its equal in ``api.Api``."""
 
     def dags(self) -> Any:
         """``list_dags``."""
@@ -94,10 +94,10 @@ class Source(Protocol):
 
 
 def read(arguments: argparse.Namespace, question: Callable[[Source], Any]) -> Any:
-    """Query the daemon, or its database if no daemon runs.
+    """Query the daemon or, if no daemon runs, its database.
 
     Raises:
-        DaemonAway: If there is neither.
+        DaemonAway: If there is neither a daemon nor a database.
     """
     found, _ = _read(arguments, question)
     return found
@@ -112,7 +112,7 @@ def read_run(arguments: argparse.Namespace, question: Callable[[Source], Any]) -
 
 
 def _read(arguments: argparse.Namespace, question: Callable[[Source], Any]) -> tuple[Any, bool]:
-    """Return the result, and whether a daemon gave it."""
+    """Return the result, and whether it is from a daemon."""
     try:
         return question(_Daemon(connect(arguments))), True
     except DaemonAway:
@@ -196,7 +196,7 @@ class _Daemon:
 
 
 class _Database:
-    """Queries the database, opened read-only. Waits are known only to a daemon."""
+    """Queries the database, opened read-only. Waits are missing: only a daemon knows them."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -296,7 +296,7 @@ class _Database:
 _SEARCHED_RUNS = 1_000
 _LISTED_IDS = 5
 _SHORTEST_PREFIX = 3
-"""Characters of a prefix: a shorter one is probably a typing error."""
+"""Minimum length of a prefix of a run id. A shorter text is probably a typing error."""
 
 RunCommand = Callable[[argparse.Namespace], int]
 
@@ -304,8 +304,8 @@ RunCommand = Callable[[argparse.Namespace], int]
 def named_run(command: RunCommand) -> RunCommand:
     """Let a command accept a unique prefix of a run id.
 
-    If the command fails because the run is unknown, it is called again with the full id. It must
-    fail so before it has changed or printed anything. Only the newest 1,000 runs are searched.
+    If the command fails because the run is unknown, it is called again with the full id. Therefore
+    it must not change or print anything before that error. Only the newest 1,000 runs are searched.
     """
 
     @wraps(command)
@@ -332,7 +332,7 @@ def _full_run_id(arguments: argparse.Namespace) -> str | None:
     """Return the id of the only run whose id has this prefix, or ``None``.
 
     Raises:
-        RequestError: If there are several.
+        RequestError: If several runs have this prefix.
     """
     begin = str(arguments.run_id)
     if len(begin) < _SHORTEST_PREFIX:

@@ -1,6 +1,6 @@
-"""Progress of a run: polls its daemon until the run has ended, and displays it.
+"""Progress of a run: polls the daemon until the run has ended, and displays each change.
 
-The display is bars on a terminal, and one line per change elsewhere.
+A terminal shows bars; any other output gets one line per change.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _COUNTED_AS_ENDED = frozenset(
 
 
 class RunProgress:
-    """Displays one run repeatedly.
+    """A display of the progress of one run.
 
     Args:
-        is_json: Print one JSON object per change instead, without the tasks.
-        on_stderr: For commands that print something else to standard output.
+        is_json: Whether to print one JSON object per change instead, without the tasks.
+        on_stderr: Whether to print to standard error, because standard output has other data.
     """
 
     def __init__(self, *, is_json: bool = False, on_stderr: bool = False) -> None:
@@ -83,7 +83,7 @@ class RunProgress:
             self._live.stop()
 
     def show(self, run: dict[str, Any]) -> None:
-        """Show the run's progress; if not on a terminal, only when it has changed."""
+        """Show the progress of the run. Without a terminal, show it only if it has changed."""
         if self._live is not None:
             self._live.update(_drawn(run), refresh=True)
             return
@@ -132,10 +132,10 @@ def _task_table(tasks: list[dict[str, Any]]) -> Table:
 T = TypeVar("T")
 
 _RESTARTING = frozenset({0, 502, 503, 504})
-"""HTTP statuses while a daemon, or a proxy before it, restarts; 0 means no response."""
+"""HTTP statuses while a daemon, or a proxy in front of it, restarts; 0 means no response."""
 
 _AWAY_SECONDS = 120.0
-"""Longest wait for a daemon that restarts. After a longer absence nothing will restart it."""
+"""Longest wait for a daemon to restart. If it is away for longer, nothing will restart it."""
 
 RUN_ENDED = frozenset({"success", "failed", "partial", "cancelled"})
 
@@ -144,7 +144,7 @@ TASK_ENDED = RUN_ENDED | {"upstream_failed", "skipped", "removed"}
 
 
 def run_exit_status(state: str) -> int:
-    """Return the exit status for a run's final state: 0 success, 3 partial, else 1."""
+    """Return the exit status for a run's final state: 0 for success, 3 for partial, else 1."""
     return {"success": 0, "partial": 3}.get(state, 1)
 
 
@@ -159,7 +159,7 @@ def wait_for_run(arguments: argparse.Namespace, run_id: str) -> str:
 
 
 def watch_run(arguments: argparse.Namespace, run_id: str) -> int:
-    """Show a run until it ends. Without a daemon it is shown once, since nothing changes."""
+    """Show a run until it ends. Without a daemon, show it once, because nothing changes."""
     with RunProgress(is_json=arguments.json) as progress:
         client = connect(arguments)
         run = read(arguments, lambda source: source.run(run_id))
@@ -173,11 +173,14 @@ def watch_run(arguments: argparse.Namespace, run_id: str) -> int:
 
 
 def over_restarts(ask: Callable[[], T]) -> T:
-    """Return the daemon's response. If the daemon answered before, wait while it restarts.
+    """Return the daemon's response, waiting while the daemon restarts.
+
+    Call this only after the daemon has answered once: otherwise it may not be running at all.
 
     Raises:
-        DaemonAway: If it does not return within two minutes.
-        Refused: If it answers with an error that a restart does not explain.
+        DaemonAway: If the daemon does not answer again within two minutes.
+        Refused: If the daemon answers with an error that a restart does not explain, or still
+            answers with an error after two minutes.
     """
     until = 0.0
     while True:

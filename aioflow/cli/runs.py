@@ -31,7 +31,7 @@ _TEXT_LENGTH = 80
 _VERSION_DIGITS = 12
 _STATES = ("queued", "running", "success", "failed", "partial", "cancelled")
 _FEW = 10
-"""Children of one task in one state that get a row each; more of them share one row."""
+"""Up to this many children of one task in one state get a row each; more share one row."""
 
 
 def add_parser(nouns: Nouns) -> None:
@@ -189,7 +189,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _rows(tasks: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each task; many consecutive children in the same state share one."""
+    """Yield a row for each task. Many consecutive children in the same state share a row."""
     for (task_id, task_state), alike in groupby(tasks, key=itemgetter("task_id", "state")):
         children = list(alike)
         if len(children) > _FEW:
@@ -208,7 +208,7 @@ def _range_of(task_id: str, children: list[dict[str, Any]]) -> str:
 
 
 def _run_pages(source: Source, arguments: argparse.Namespace) -> Any:
-    """Return a run with the requested number of tasks, fetched page by page."""
+    """Return a run with the requested number of tasks, which are fetched page by page."""
     limit, offset = arguments.limit, arguments.offset
     if arguments.state or arguments.task:
         return {**source.run(arguments.run_id, limit=1), "tasks": _narrowed(source, arguments)}
@@ -244,7 +244,7 @@ def _narrowed(source: Source, arguments: argparse.Namespace) -> list[Any]:
 
 
 def _note(task: dict[str, Any]) -> str:
-    """Return the note on a task: its wait, its error, or its result."""
+    """Return what the table says about a task: its wait, its error, or its result."""
     if task["waiting_on"] is not None:
         return wait_text(task["waiting_on"])
     if task["error"] is not None:
@@ -331,7 +331,7 @@ def _clear(arguments: argparse.Namespace) -> int:
 
 
 def _version_line(version: str, newest: str | None) -> str:
-    """Return a line that names the DAG version a cleared run continues with."""
+    """Return a line that names the DAG version in which a cleared run continues."""
     shown = version[:_VERSION_DIGITS]
     if newest is None:
         return f"it runs version {shown}; no file defines the DAG any more"
@@ -356,7 +356,7 @@ def _mark(arguments: argparse.Namespace) -> int:
 
 
 def _check_place(arguments: argparse.Namespace, task: object, what: str) -> None:
-    """Reject a map index or iteration without a task."""
+    """Reject a map index or iteration if no task is named."""
     if arguments.map >= 0 and not task:
         raise SettingsError(f"a map index or a round is that of one task: {what}")
 

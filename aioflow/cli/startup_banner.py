@@ -1,7 +1,7 @@
 """The banner that a daemon prints when it is ready.
 
-The token is printed to terminals only. Other outputs may be stored and read by others, such as a
-journal or a container's log; for these the banner names the token's file.
+The token is printed on terminals only. Other outputs, such as a journal or the log of a container,
+may be stored and read by other users; there the banner names the file that contains the token.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ("banner_facts", "banner_lines", "shown_url")
 
 
 def banner_facts(ready: Ready, stream: TextIO) -> dict[str, Any]:
-    """Return the banner for machines.
+    """Return the banner as JSON-compatible data.
 
     Args:
-        stream: Where it will be printed.
+        stream: Where the banner will be printed.
     """
     return {
         "url": shown_url(ready, stream),
@@ -31,10 +31,10 @@ def banner_facts(ready: Ready, stream: TextIO) -> dict[str, Any]:
 
 
 def banner_lines(ready: Ready, stream: TextIO) -> str:
-    """Return the banner for people: the page's URL, what the daemon serves, how to stop it.
+    """Return the banner as text: the page's URL, what the daemon serves, how to stop it.
 
     Args:
-        stream: Where it will be printed.
+        stream: Where the banner will be printed.
     """
     lines = [
         f"aioflow is up: {shown_url(ready, stream)}",
@@ -49,7 +49,7 @@ def banner_lines(ready: Ready, stream: TextIO) -> str:
 
 
 def shown_url(ready: Ready, stream: TextIO) -> str:
-    """Return the URL of the page. On a terminal it contains the token."""
+    """Return the URL of the page. If ``stream`` is a terminal, it contains the token."""
     return ready.url if stream.isatty() else ready.url.partition("?")[0]
 
 

@@ -1,4 +1,4 @@
-"""``aioflow triggers``: list, show and fire deferred triggers, and those that block their loop."""
+"""``aioflow triggers``: list, show and fire triggers, and find those that block their loop."""
 
 from __future__ import annotations
 
@@ -107,7 +107,10 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _pages(source: Source, limit: int | None) -> list[Any]:
-    """Fetch as many as requested. A page may be short because a run was deleted meanwhile."""
+    """Fetch as many triggers as requested.
+
+    A page may be short because a run is deleted while its triggers are listed.
+    """
     found: list[Any] = []
     after = -1
     while limit is None or len(found) < limit:

@@ -1,4 +1,7 @@
-"""``aioflow secrets``, ``connections``, ``variables``: set and listed by name, never printed."""
+"""``aioflow secrets``, ``connections`` and ``variables``: set, list and delete values by name.
+
+No command prints a value.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +151,7 @@ def _delete(kind: str, arguments: argparse.Namespace) -> int:
 
 
 def _text(kind: str, arguments: argparse.Namespace) -> str:
-    """Return the given value without a trailing newline, which belongs to the file."""
+    """Return the given value without one trailing newline, which only ends the file."""
     if arguments.value is not None:
         if arguments.file is not None:
             raise SettingsError("give either a VALUE or --file, not both")

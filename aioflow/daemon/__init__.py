@@ -1,1 +1,1 @@
-"""The daemon: one node, its database and its API, from the start to the drained end."""
+"""The daemon: one node with its database and its API, from its start until it is drained."""

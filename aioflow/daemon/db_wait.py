@@ -1,4 +1,4 @@
-"""Opens the database of a daemon, and waits for a server that does not answer yet.
+"""Opening of a daemon's database, with a wait for a server that does not answer yet.
 
 When a machine boots, the database server and the daemon may start in any order.
 """
@@ -23,7 +23,7 @@ __all__ = ("open_database",)
 
 _log = Logger(__name__)
 
-_FIRST_DELAY, _LONGEST_DELAY = 0.5, 10.0  # seconds between two tries
+_FIRST_DELAY, _LONGEST_DELAY = 0.5, 10.0  # seconds between two attempts
 
 
 class _Serve(Protocol):
@@ -39,11 +39,11 @@ async def open_database(
 ) -> Store:
     """Open the database until ``stack`` is closed.
 
-    A server that cannot be reached is retried for ``db.wait_seconds``, with growing delays.
-    Meanwhile health checks report that the daemon is alive but not ready.
+    If a server cannot be reached, retry for ``db.wait_seconds``, with growing delays. During this
+    time health checks report that the daemon is alive but not ready.
 
     Raises:
-        AioflowError: Any error of ``open_store``; at once unless waiting may help.
+        AioflowError: Any error of ``open_store``; raised at once if waiting cannot help.
     """
     until = clock.monotonic_us() + round(settings.db_wait_seconds * 1e6)
     found = await _try(stack, settings, vault)
@@ -80,11 +80,11 @@ async def _try(stack: AsyncExitStack, settings: Settings, vault: Vault) -> Store
 
 
 def _may_become_available(exc: StoreUnavailable, settings: Settings) -> bool:
-    """Return whether a server may answer later. For a file, waiting is useless."""
+    """Return whether the database may answer later. A server may, but a file never does."""
     return exc.may_pass and not settings.db.startswith("sqlite")
 
 
 def _import_not_ready() -> _Serve:
-    from aioflow.web.server import serve_not_ready  # a framework takes a while to import
+    from aioflow.web.server import serve_not_ready  # a web framework, slow to import
 
     return serve_not_ready

@@ -1,7 +1,8 @@
-"""The API and the page of a node, and the deletion of expired data on request or on schedule.
+"""The API and the web page of a node, and the deletion of expired data.
 
 The node imports this module in a thread after its event loop has started, while the child
-processes start. ``aioflow.web`` is imported later: once a restart has assigned its triggers.
+processes start. ``aioflow.web`` is imported later, when the triggers of deferred tasks have been
+assigned.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from aioflow.telemetry.task_log import TaskLog
 __all__ = ("Front",)
 
 _QUESTION_SECONDS = 2.0
-"""Time limit of one SQL statement that an API request causes."""
+"""Time limit of one SQL statement of an API request."""
 
 
 class Front:
@@ -45,11 +46,11 @@ class Front:
     Args:
         started_at: Start time of the node.
         cycle: Describes a cycle of runs that wait for each other.
-        hosts: Of coroutines and triggers.
-        spans: Returns the numbers of spans created and dropped.
+        hosts: The hosts of coroutines and triggers.
+        spans: Returns the number of spans created, and that of spans dropped.
 
     Attributes:
-        api: Answers requests from memory and the store; updated by each commit.
+        api: Answers requests from memory and the store. Each commit updates it.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Front:
         return CleanedView(**msgspec.structs.asdict(found))
 
     def committed(self, batch: Batch, tx: Transaction) -> None:
-        """Apply a durable batch to what the API has in memory."""
+        """Apply a durable batch to the data that the API has in memory."""
         self.api.committed(batch, tx)
 
     async def clean_up(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -105,14 +106,14 @@ class Front:
         await self._cleaning.run(task_status=task_status)
 
     async def inspect_plug_ins(self, parser: Parser) -> None:
-        """Learn which fields the triggers of plug-ins declare public; warn of broken plug-ins."""
+        """Register the public fields of plug-in triggers. Warn of broken plug-ins."""
         await warn_of_broken(parser, self.api.public_fields.learn)
 
     async def serve(self, *, task_status: TaskStatus[str] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve the API and the page until stopped; see ``web.serve``.
 
-        ``aioflow.web`` is imported in a thread. Its import is the longest part of a start, and
-        competes with the event loop for the interpreter lock.
+        ``aioflow.web`` is imported in a thread, because its import is the longest part of a start.
+        The thread competes with the event loop for the interpreter lock.
         """
         try:
             serve_web = await in_thread(_import_web)
@@ -121,7 +122,7 @@ class Front:
             self._over.set()
 
     async def stop(self, seconds: float) -> None:
-        """Stop serving within ``seconds``; the engine stores the last denied attempts."""
+        """Stop serving, within ``seconds``. The engine must still run, to store denied requests."""
         self._stop.set()
         with anyio.move_on_after(seconds):
             await self._over.wait()

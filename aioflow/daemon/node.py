@@ -1,7 +1,7 @@
 """A node: opens its resources, wires its parts in one task group, and drains it on a signal.
 
 The signals are SIGTERM, SIGINT, and the SIGHUP of a closed terminal. Until the event loop runs,
-``__main__`` handles them by exiting at once, since nothing is open.
+``__main__`` handles these signals by exiting at once, because no resource is open yet.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ _log = Logger(__name__)
 
 
 class StopSignals:
-    """Stops a daemon at the first signal, and cancels everything at the second.
+    """The handler of stop signals: the first drains the daemon, the second cancels everything.
 
     Attributes:
         stopped: Set when the daemon is to stop.
-        everything: Cancelled by the second signal, if set.
+        everything: The scope that the second signal cancels, if set.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class StopSignals:
     @classmethod
     @contextmanager
     def received(cls) -> Iterator[Self]:
-        """Handle the signals within the block; restore the former handlers after it.
+        """Handle stop signals within the block, then restore the previous handlers.
 
         An ignored SIGHUP, as under ``nohup``, stays ignored.
         """
@@ -95,12 +95,12 @@ class StopSignals:
         finally:
             for number, handler in before.items():
                 loop.remove_signal_handler(number)
-                if handler is not None:  # else not set by Python, and not restorable
+                if handler is not None:  # otherwise Python did not set it and cannot restore it
                     signal.signal(number, handler)
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Cancel the block at the first signal: nothing runs yet that could be drained."""
+        """Cancel the block at the first signal, because nothing that runs yet can be drained."""
         with anyio.CancelScope() as self._starting:
             if self.stopped.is_set():
                 self._starting.cancel()
@@ -126,26 +126,26 @@ def _stop_signal_numbers() -> list[signal.Signals]:
 
 
 _FIRST_SWEEP_SECONDS = 2.0
-"""How long readiness waits for the DAG files: one that hangs must not delay the rest."""
+"""Maximum seconds by which parsing may delay readiness: a file may hang."""
 
 _WEB_WAITS_SECONDS = 2.0
-"""How long the web server may be delayed by the work of a restart."""
+"""Maximum seconds by which the work of a restart may delay the web server."""
 
 _WATCH_STORE_SECONDS = 1.0
 
 _DRAINING = Path("run", "draining")
-"""File in a home that exists while its daemon drains; a second daemon mentions it in its error."""
+"""File in the home that exists while its daemon drains, so that a second daemon can report it."""
 
 _RELEASE_SECONDS = 10.0
-"""Time limit for triggers to release their resources before a drained node ends."""
+"""Seconds in which triggers may release their resources before a drained node ends."""
 
 _FINAL_REPORTS_SECONDS = 2.0
-"""Time limit for a drained node to commit the tries it interrupted. Otherwise their rows still say
-``running``, and the next start finds them."""
+"""Seconds in which a drained node may commit that it interrupted tries. Any other row still says
+``running``, and the next start handles it."""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """The contents of a start banner.
+    """The contents of the start banner.
 
     Attributes:
         url: URL of the page, including the token.
@@ -168,24 +168,24 @@ async def serve(
 ) -> int:
     """Run a node until it is stopped; return its exit status.
 
-    SIGTERM, SIGINT and SIGHUP drain it: nothing more is started, and running tries may end within
-    ``settings.grace_seconds``. The rest is interrupted, which does not count against its retries. A
-    second signal ends the node at once, which is as safe as ``kill -9``; so does the first while
-    the database is opened.
+    SIGTERM, SIGINT and SIGHUP drain the node: nothing more is started, and running tries may end
+    within ``settings.grace_seconds``. The other tries are interrupted, which does not count against
+    their retries. A second signal ends the node at once, which is as safe as ``kill -9``. While the
+    database is being opened, the first signal does, too.
 
     Args:
         settings: Settings of the node.
-        ready: Called once, when requests are answered and the hosts are up.
+        ready: Called once, when the node answers requests and its hosts are up.
         take_over: Whether to claim the database even if another daemon serves it, or no key of this
             home decrypts its values.
 
     Raises:
-        HomeBusy: If another daemon serves this home, whatever its database, or this database;
-            nothing of it is changed.
-        SettingsError: If other users could make it run their code, or no key of this home decrypts
-            the database's values.
-        AioflowError: If it cannot start, or its database failed for good; often inside an exception
-            group, because the error ended a service.
+        HomeBusy: If another daemon serves this home (even with another database) or this database.
+            Neither is changed.
+        SettingsError: If other users could make the node run their code, or no key of this home
+            decrypts the database's values.
+        AioflowError: If the node cannot start, or its database failed permanently. Often it is
+            inside an exception group, because the error ended a service.
     """
     with StopSignals.received() as signals:
         check_writers(settings, list_loaded(settings.dags))
@@ -220,14 +220,14 @@ async def _tracing(settings: Settings) -> AsyncIterator[Traces | None]:
 
 
 def _open_export() -> tuple[Traces, Callable[[], None]]:
-    from aioflow.telemetry.otel_export import open_export  # an SDK takes a while to import
+    from aioflow.telemetry.otel_export import open_export  # an SDK, slow to import
 
     return open_export()
 
 
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
-    """Lock the home. Its children are swept by its mark, so no other daemon may share it."""
+    """Lock the home. A daemon kills all processes with the home's mark, so it must be alone."""
     draining = home / _DRAINING
     try:
         lock = FileLock.take(home / "run" / "lock")
@@ -235,7 +235,7 @@ def _alone(home: Path) -> Iterator[None]:
         raise HomeBusy(str(home), busy.holder, is_draining=draining.exists()) from None
     try:
         with suppress(OSError):
-            draining.unlink()  # left by a daemon that was killed while it drained
+            draining.unlink()  # a daemon that was killed while it drained has left it
         yield
     finally:
         with suppress(OSError):
@@ -279,7 +279,7 @@ def _import_front() -> Callable[..., _Front]:
 
 
 class _Node:
-    """The parts of one node, wired.
+    """The parts of one node, and their connections.
 
     Attributes:
         stopped: Set when the node is to stop.
@@ -350,7 +350,7 @@ class _Node:
     async def _open_front(self, dags_read: Callable[[], bool]) -> _Front:
         """Open the API and the services behind it.
 
-        The module is imported in a thread while the processes start, which takes as long.
+        The module is imported in a thread while the child processes start, which takes as long.
         """
         make = await in_thread(_import_front)
         return make(
@@ -382,7 +382,7 @@ class _Node:
             dispatcher.subscribe(self._traces.committed)
 
     async def start(self, services: TaskGroup) -> None:
-        """Start every service, each after those it needs."""
+        """Start every service, each after the services that it needs."""
         await services.start(self._children.run)
         await services.start(self._tasklog.run)
         await services.start(self._answers.run)
@@ -390,8 +390,8 @@ class _Node:
             await services.start(self._traces.run)
         catalog = await self._open_catalog()
         async with anyio.create_task_group() as starting:
-            # The processes start while the engine reads the unfinished runs. Until then their
-            # reports wait in its inbox.
+            # The child processes start while the engine reads the unfinished runs. Their reports
+            # wait in its inbox until it has read them.
             starting.start_soon(services.start, self._slot.run)
             starting.start_soon(services.start, self._hosts.run)
             front = self._front = await self._open_front(catalog.first_sweep_done.is_set)
@@ -416,7 +416,7 @@ class _Node:
             services.start_soon(self._stop_when_idle, catalog)
 
     async def _open_catalog(self) -> Catalog:
-        """Open the catalog, and restore the code of everything that may still run."""
+        """Open the catalog. Restore missing code of all versions that may still run."""
         catalog = Catalog(
             self._settings.dags,
             self._snapshots,
@@ -441,8 +441,8 @@ class _Node:
     async def _start_web(self, services: TaskGroup, front: _Front) -> None:
         """Serve the API and the page, once the triggers of deferred tasks are assigned.
 
-        Queued tasks are not started before: one that crashes the daemon can be cancelled before it
-        does so again.
+        Queued tasks start only after that. So if a task crashes the daemon, a user can cancel it
+        before it does so again.
         """
         with anyio.move_on_after(_WEB_WAITS_SECONDS):
             while self._engine.waiting_inputs and not self._engine.slots.is_held:
@@ -451,7 +451,7 @@ class _Node:
         self._open_slots()
 
     def _open_slots(self) -> None:
-        """Start what was queued or running when the last daemon ended."""
+        """Start the tasks that were queued or running when the last daemon ended."""
         self._engine.slots.is_held = False
         self._engine.report([ContinueRun(-1)])  # a turn of the engine, for no particular run
 
@@ -471,7 +471,7 @@ class _Node:
     # ── shutdown ────────────────────────────────────────────────────────────────────────
 
     async def drain(self) -> None:
-        """Start nothing more, and give running tries time to end."""
+        """Start nothing more, give running tries time to end, then stop everything else."""
         with suppress(OSError):
             (self._settings.home / _DRAINING).touch(0o600)
         self._engine.report([Drain()])
@@ -496,7 +496,7 @@ class _Node:
             await beating.heartbeat(self._engine.memory.commit_no)
 
     async def _examine_store(self) -> None:
-        """Run the checks that the start had no time for, in the background."""
+        """Run the database checks that the start skipped to save time."""
         found = None
         while found is None:
             try:

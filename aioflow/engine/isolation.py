@@ -1,8 +1,8 @@
 """Isolation of inputs and runs that cannot be decided or stored.
 
 A turn that fails is rolled back and its inputs are repeated one by one. If an input fails on a run
-that it does not concern, it is decided again without that run. If an input concerns a single run,
-that run is quarantined.
+that it does not concern, it is decided again without that run. If an input that concerns a single
+run fails again, that run is quarantined.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Isolating:
 
     @abstractmethod
     async def _decide_and_commit(self, inputs: Sequence[Input], *, granting: bool = True) -> None:
-        """Decide, commit, run effects."""
+        """Decide the inputs, commit the batch and run its effects."""
 
     @abstractmethod
     async def _lease_numbers(self, inputs: Sequence[Input] = ()) -> None:
@@ -82,7 +82,7 @@ class Isolating:
 
     @abstractmethod
     def _draft(self) -> Transaction:
-        """Return an empty transaction."""
+        """Return a new, empty transaction."""
 
     @abstractmethod
     async def _commit_if_any(self, tx: Transaction) -> None:
@@ -96,13 +96,13 @@ class Isolating:
         for rows in found:
             try:
                 runs.append(restore_run(undamaged(rows), self.memory))
-            except Exception as exc:  # noqa: BLE001 - whatever its rows say, the others go on
+            except Exception as exc:  # noqa: BLE001 - whatever its rows, other runs continue
                 self._give_up(rows, exc)
         await self._report_quarantined()
         return runs
 
     def _give_up(self, rows: LiveRun, exc: Exception) -> None:
-        """Quarantine a run that cannot be restored. ``_tell_given_up`` reports it."""
+        """Quarantine a run that cannot be restored. ``_report_quarantined`` reports it later."""
         row, reason = rows.run, f"cannot be restored: {exc!r}"
         if rows.damage is not None:
             reason = str(rows.damage)
@@ -112,7 +112,7 @@ class Isolating:
         )
 
     async def _report_quarantined(self) -> None:
-        """Store why runs are quarantined, and alert. Damaged rows are not changed."""
+        """Store why runs were quarantined, and send alerts. Damaged rows are not changed."""
         memory = self.memory
         untold, memory.untold = memory.untold, []
         for row in untold:
@@ -122,9 +122,9 @@ class Isolating:
             await self._commit_or_forget(told)
 
     async def _commit_or_forget(self, tx: Transaction) -> bool:
-        """Commit an alert, which the database may refuse as well. Return whether it is stored.
+        """Commit an alert or a quarantine. Return whether the database accepted it.
 
-        The engine continues even if it is refused.
+        The engine continues even if the database refuses this transaction, too.
         """
         try:
             await self._commit_if_any(tx)
@@ -206,7 +206,7 @@ class Isolating:
         await self._commit_or_forget(told)
 
     async def _put_off(self, retry: RetryTimer, exc: Exception) -> None:
-        """Retry a timer of a DAG that could not be processed, after a while."""
+        """Arm a timer of a DAG again, for later, because it could not be processed."""
         _log.error("a scheduled start of a DAG was rolled back, retrying", dag_id=retry.dag_id)
         self.timers.arm(retry.timer.due, at=retry.timer.at)
         if retry.is_scheduled:
@@ -218,10 +218,10 @@ class Isolating:
     async def _decide_without_others(
         self, entry: Input, exc: TurnFailed | rollback.Refused
     ) -> TurnFailed | rollback.Refused | None:
-        """Decide an input without runs that it does not concern, as long as it fails on such runs.
+        """Quarantine each run that an input fails on but does not concern, and decide it again.
 
         Returns:
-            The remaining error; ``None`` if the input was processed.
+            The error that remains; ``None`` if the input was processed.
         """
         own = {run.run_no for run in blamed(entry, self.memory)}
         what = type(entry).__name__
@@ -241,10 +241,10 @@ class Isolating:
     async def _decide_without(
         self, inputs: Sequence[Input], exc: TurnFailed | rollback.Refused
     ) -> None:
-        """Decide inputs that concern all runs without those on which they fail.
+        """Decide inputs that concern all runs, but exclude the runs on which they fail.
 
-        If the failed run cannot be identified, all runs that were touched are excluded. An input
-        that fails on no run is dropped with an alert.
+        If such a run cannot be identified, all runs that the turn touched are excluded. An input
+        that fails without touching a run is dropped with an alert.
         """
         granting = not inputs
         what = type(inputs[0]).__name__ if inputs else "start"
@@ -263,7 +263,7 @@ class Isolating:
         await self._commit_or_forget(told)
 
     async def _set_aside(self, exc: TurnFailed | rollback.Refused, reason: str) -> bool:
-        """Set aside the runs and triggers of a failure. Return ``False`` if there is none."""
+        """Exclude the runs and triggers that caused a failure. Return whether there are any."""
         touched, row = exc.tx.runs, await self._refused_row(exc)
         without = excluded(exc, row, self.memory, else_touched=touched)
         for number in without.triggers:
@@ -272,7 +272,7 @@ class Isolating:
         return bool(without.runs or without.triggers)
 
     async def _refused_row(self, exc: TurnFailed | rollback.Refused) -> Mapping[str, int]:
-        """Return the numbers of the row that the store refused; none if deciding failed."""
+        """Return the numbers of the row that the store refused; empty if deciding raised."""
         if isinstance(exc, TurnFailed):
             return {}
         return await self._patiently(partial(self._store.find_refused, exc.tx.batch))
@@ -299,7 +299,7 @@ class Isolating:
         await self._commit_or_forget(told)
 
     async def _hold_still(self, runs: Iterable[Run], reason: str) -> None:
-        """Quarantine these runs: nothing of them starts. People see why, and may cancel them."""
+        """Quarantine runs: none of their tasks starts. Users see why, and may cancel them."""
         for run in runs:
             await self._lease_numbers()
             quarantine = self._draft()
@@ -313,10 +313,10 @@ class Isolating:
 
 
 def undamaged(rows: LiveRun) -> LiveRun:
-    """Return the rows of a run, all of which can be read.
+    """Return the rows of a run unchanged if all of them can be read.
 
     Raises:
-        ValueError: If one cannot be read.
+        ValueError: If a row cannot be read.
     """
     if rows.damage is not None:
         raise ValueError(str(rows.damage))

@@ -56,10 +56,10 @@ __all__ = (
 )
 
 EffectHandler: TypeAlias = Callable[[Any], None]
-"""Executes an effect of one type. It returns at once; the outcome arrives as an input."""
+"""Executes an effect of one type. Returns at once; the outcome arrives in the inbox as an input."""
 
 Subscriber: TypeAlias = Callable[[Batch, Transaction], None]
-"""Processes a durable batch; the transaction is not settled yet."""
+"""Processes a durable batch, before its transaction is settled."""
 
 
 class EffectDispatcher:
@@ -70,24 +70,24 @@ class EffectDispatcher:
         self._subscribers: list[Subscriber] = []
 
     def register(self, handlers: Mapping[type[Any], EffectHandler]) -> None:
-        """Set the handlers of types of effects.
+        """Set the handler of each type of effect in ``handlers``.
 
         Raises:
-            ValueError: If a type has a handler already.
+            ValueError: If a type already has a handler.
         """
         for effect, handler in handlers.items():
             if self._handlers.setdefault(effect, handler) is not handler:
                 raise ValueError(f"{effect.__name__} has a handler already")
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Call this with each durable batch, before its effects are dispatched."""
+        """Call ``subscriber`` with each durable batch, before its effects are dispatched."""
         self._subscribers.append(subscriber)
 
     def require_all(self) -> None:
         """Check that each type of effect has a handler.
 
         Raises:
-            ValueError: If one has none.
+            ValueError: If a type has no handler.
         """
         missing = [kind.__name__ for kind in get_args(Effect) if kind not in self._handlers]
         if missing:
@@ -111,7 +111,7 @@ _NUMBERS_AT_ONCE = 1 << 20
 _COMMITS = 1 << 53  # more than a daemon ever makes
 _EPOCHS = 1 << 31  # the epoch is the upper half of an assignment number
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0  # seconds between attempts while the database is away
-_SILENCE_US = 1_000_000  # between two log lines about that
+_SILENCE_US = 1_000_000  # between two log lines about that outage
 _RECENT = 0.2
 
 Answer = TypeVar("Answer")
@@ -121,13 +121,13 @@ class Engine(Isolating):
     """One node's engine.
 
     Attributes:
-        memory: Its memory, changed only by ``core``.
-        measures: Its metrics.
+        memory: The state of the engine; changed only by ``core``.
+        measures: The metrics of the engine.
         store_away_since: When the database stopped answering, in monotonic microseconds; ``None``
             while it answers.
-        store_error: The last error of the database while it did not answer.
-        dispatcher: Handlers of effects and subscribers of durable batches. Register those of the
-            node before ``run``.
+        store_error: The last error of the database in that time.
+        dispatcher: Handlers of effects and subscribers of durable batches. The node must register
+            its own before ``run``.
         turned_at: When the last turn ended, in monotonic microseconds.
     """
 
@@ -189,8 +189,8 @@ class Engine(Isolating):
 
         Args:
             by: The author of the request, for the audit.
-            hears_end: Whether this raises when the loop ends. Otherwise it waits to be cancelled,
-                together with the rest of the node.
+            hears_end: Whether this method raises when the loop ends. Otherwise it waits until it
+                is cancelled together with the rest of the node.
 
         Raises:
             RequestError: If the request is refused.
@@ -201,7 +201,10 @@ class Engine(Isolating):
         )
 
     async def wait_until_idle(self) -> None:
-        """Wait until no run is live and no fire time is due, or a drained node runs nothing."""
+        """Wait until no run is live and no fire time is due.
+
+        If the node is drained, wait only until no task runs and the inbox is empty.
+        """
         while not (self.memory.is_drained and self._is_still) and (
             self.memory.runs or self._inbox or has_fire_time_due(self.memory, self._clock.now())
         ):
@@ -218,7 +221,7 @@ class Engine(Isolating):
         return not self._inbox and not any(one.state is TaskState.RUNNING for one in task)
 
     async def next_turn(self) -> None:
-        """Wait for the end of a turn. Waiters see its outcome before the next turn."""
+        """Wait for the end of a turn. Waiters continue before the next turn begins."""
         if self._turned.is_set():
             self._turned = anyio.Event()
         await self._turned.wait()
@@ -265,7 +268,7 @@ class Engine(Isolating):
                     await self._turn(inputs)
                 else:
                     services.start_soon(self._load, inputs)
-                # Send the commands of this turn before the next turn is decided.
+                # Let the commands of this turn be sent before the next turn is decided.
                 await anyio.lowlevel.cancel_shielded_checkpoint()
 
     async def _take(self) -> list[Input]:
@@ -276,7 +279,7 @@ class Engine(Isolating):
         return [self._inbox.popleft() for _ in range(count)]
 
     async def _load(self, inputs: list[Input]) -> None:
-        """Load the ended runs for these inputs beside the loop, then report the inputs again."""
+        """Load the ended runs that inputs need while the loop continues, then report the inputs."""
         load = partial(self._recalling.load, inputs, self.memory)
         await self._patiently(load, is_whole=False)
         self.report(inputs)
@@ -295,10 +298,10 @@ class Engine(Isolating):
         self._turned.set()
 
     async def _decide_and_commit(self, inputs: Sequence[Input], *, granting: bool = True) -> None:
-        """Decide, commit, run effects.
+        """Decide the inputs, commit the batch and run its effects.
 
         Args:
-            granting: Whether work that is ready is started.
+            granting: Whether to start work that is ready.
 
         Raises:
             TurnFailed: If deciding raised. Nothing was committed.
@@ -315,7 +318,7 @@ class Engine(Isolating):
             numbers=self._numbers,
             granting=granting,
         )
-        if not batch.is_empty or tx.step:  # a restart needs the step
+        if not batch.is_empty or tx.step:  # a restart needs the clock step
             await self._commit(batch, tx)
         tx.settle()
         self.dispatcher.dispatch(effects)
@@ -335,8 +338,8 @@ class Engine(Isolating):
     async def _commit(self, batch: Batch, tx: Transaction) -> None:
         """Commit a batch, retrying while the database is away.
 
-        If cancelled between two attempts the batch is dropped, which equals a crash, because none
-        of its effects has run. An attempt itself is not interrupted.
+        If this method is cancelled between two attempts, the batch is dropped. That equals a crash,
+        because none of its effects has run. An attempt itself is not interrupted.
         """
         began = self._clock.monotonic_us()
         try:
@@ -358,10 +361,10 @@ class Engine(Isolating):
     ) -> Answer:
         """Return the result of a store call, retrying while the database is away.
 
-        It may be cancelled between two attempts, but not within one.
+        Between two attempts this method may be cancelled.
 
         Args:
-            is_whole: Whether an attempt is shielded from cancellation.
+            is_whole: Whether an attempt itself is shielded from cancellation.
         """
         delay, attempts = _FIRST_DELAY, 0
         while True:
@@ -421,7 +424,7 @@ class Engine(Isolating):
         if not 0 <= claim.commit_no < _COMMITS:
             raise StrangeDatabase(f"{row}: {claim.commit_no}")
         above = await self._store.commits_above(claim.commit_no)
-        if above is not None:  # its next commits would be refused
+        if above is not None:  # the next commits of this node would be refused
             raise StrangeDatabase(str(above))
         return claim
 
@@ -441,7 +444,7 @@ class Engine(Isolating):
                     if part.is_whole:
                         building.finish()
                         building = None
-                except Exception as exc:  # noqa: BLE001 - whatever its rows say, the others go on
+                except Exception as exc:  # noqa: BLE001 - whatever its rows, other runs continue
                     self._give_up(part, exc)
                     building, given_up = None, part.run.run_no
 

@@ -1,4 +1,4 @@
-"""Metrics of the engine: a few additions for each input and step, in plain lists."""
+"""Metrics of the engine, in plain lists: each input and state change costs a few additions."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ROWS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0, 30_000.0
 
 
 class Histogram:
-    """Counts of values between bounds.
+    """A histogram: the number of values in each interval between two bounds.
 
     Args:
-        bounds: Ascending. A value counts for the first bound that is not smaller.
+        bounds: Upper bounds, ascending. A value counts for the first bound not below it.
 
     Attributes:
-        total: The sum of all values.
+        total: The sum of all values added.
     """
 
     __slots__ = ("_bounds", "_counts", "total")
@@ -62,14 +62,16 @@ class Measures:
         turns: Durations of turns, including commits.
         commits: Durations of commits, including all attempts.
         rows: Row changes of each batch.
-        events: Time from a trigger's event to the end of the turn that processed it. By then its
+        events: Time from a trigger's event to the end of the turn that processed it. By then the
             task has been told to resume, or waits for a slot.
-        timers: Time from the due time of a retry, a sensor or a wait to the end of its turn.
+        timers: Time from the due time of a retry, a sensor's check or a wait to the end of the turn
+            that processed it.
         fenced: Batches rejected because another node had taken over.
         refused: Batches that the database refused for their content.
-        steps: How often tasks entered each state, by its number.
-        run_steps: The same for runs, without those that are created.
-        runs_made: Created runs.
+        steps: How often tasks entered each state, by the number of the state.
+        run_steps: How often runs entered each state, by its number. Creating a live run does not
+            count.
+        runs_made: Number of runs created.
     """
 
     __slots__ = (

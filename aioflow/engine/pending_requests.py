@@ -1,4 +1,4 @@
-"""Requests that wait for their response, which arrives once it is durable."""
+"""Pending requests: each waits until its response is durable."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class PendingRequests:
 
         Args:
             put: Submits the request.
-            hears_end: Whether this raises if no request is processed any more. Otherwise it waits
-                until it is cancelled.
+            hears_end: Whether this method raises if no request is processed any more. Otherwise it
+                waits until it is cancelled.
 
         Raises:
             DaemonStopping: If no request is processed any more and ``hears_end`` is set.

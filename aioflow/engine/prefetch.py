@@ -1,4 +1,4 @@
-"""Prefetch of rows that a turn needs and memory does not have: runs, ended tasks, outbox rows.
+"""Prefetch of rows that a turn needs but memory lacks: runs, ended tasks, outbox rows.
 
 A run that has ended is read as a whole, one page at a time, while the loop continues. The rows of
 the tasks that a turn clears or marks are read right before the turn.
@@ -55,7 +55,7 @@ _READING = (
 """The inputs that may need rows. Most inputs of a turn do not."""
 
 _DENSE = 2
-"""Rows are read as a range if it contains at most this many rows per row that is needed."""
+"""Rows are read as one range of numbers if it spans at most this many per needed row."""
 
 
 class Recalling:
@@ -64,20 +64,20 @@ class Recalling:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._one_at_a_time = anyio.Lock()
-        self._began: dict[tuple[str, str | None], int] = {}  # the commit number when the read began
+        self._began: dict[tuple[str, str | None], int] = {}  # commit number when the read began
 
     def has_all(self, inputs: Sequence[Input], memory: Memory) -> bool:
         """Return whether every run that these inputs need is loaded."""
         return all(_is_at_hand(request, memory) for request in asks(inputs))
 
     async def load(self, inputs: Sequence[Input], memory: Memory) -> None:
-        """Load the ended runs that these inputs need to ``memory.loaded``.
+        """Load the ended runs that these inputs need into ``memory.loaded``.
 
         Raises:
             StoreUnavailable: If the database does not answer. The call may be repeated.
         """
         if self.has_all(inputs, memory):
-            return  # without waiting for other reads, which may take long
+            return  # do not wait for other reads, which may take long
         async with self._one_at_a_time:
             for request in asks(inputs):
                 if not _is_at_hand(request, memory):
@@ -86,20 +86,20 @@ class Recalling:
     async def recall(self, inputs: Sequence[Input], memory: Memory) -> None:
         """Read the rows that these inputs need, and drop those read for earlier inputs.
 
-        Besides the runs of ``load``, these are in ``memory``:
+        Besides the runs of ``load``, the following attributes of ``memory`` are filled:
 
         * ``prefetched_tasks`` and ``prefetched_runs``: rows of tasks and runs;
-        * ``answered``: requests that were answered before;
+        * ``answered``: requests that have been answered already, with their responses;
         * ``existing_runs`` and ``existing_runs_by_key``: runs with the ids and keys of requests;
         * ``run_sequences``: which run precedes another;
-        * ``found_fire_times`` and ``found_ahead``: fire times that have a run, of a backfill, and
-          of a schedule that ran ahead of the clock;
-        * ``keyed_backfills``: backfills that a repeated request has started before;
+        * ``found_fire_times`` and ``found_ahead``: fire times that already have a run: those of a
+          backfill, and those of a schedule that ran ahead of the clock;
+        * ``keyed_backfills``: backfills that an earlier request with the same key has started;
         * ``loaded_outbox``: outbox rows to hand out;
         * ``encrypted``: values and triggers to encrypt with the new key.
 
         Raises:
-            StoreUnavailable: As ``load``.
+            StoreUnavailable: See ``load``.
         """
         memory.prefetched_tasks, memory.answered, memory.prefetched_runs = {}, {}, {}
         memory.loaded_outbox, memory.encrypted = {}, ([], [])
@@ -162,7 +162,7 @@ class Recalling:
         return await self._store.list_tasks_between(first, end, limit=end - first)
 
     async def _answer(self, request: ClearTasks | Mark) -> tuple[int, RunState] | None:
-        """Return the response to a request that was executed before."""
+        """Return the response to a request that has been executed already, or ``None``."""
         key = key_of(request)
         if key is None:
             return None
@@ -190,7 +190,7 @@ class Recalling:
                 return await self._read(row, memory)
         except AioflowError:
             raise
-        except Exception as exc:  # noqa: BLE001 - whatever its rows say, the others go on
+        except Exception as exc:  # noqa: BLE001 - whatever its rows, other runs continue
             _log.error("a run cannot be restored", run_id=row.run_id, exc_info=exc)
         return RequestError(f"run {request.run_id!r} cannot be restored")
 
@@ -222,7 +222,7 @@ async def _find_existing_runs(inputs: Sequence[Input], store: Store) -> list[tup
 async def _known_keys(
     inputs: Sequence[Input], store: Store, memory: Memory
 ) -> set[tuple[TriggerNo, str | None]]:
-    """Return which keys of events that DAG triggers report are stored already."""
+    """Return those keys of reported DAG trigger events that are stored already."""
     if not memory.dag_triggers:
         return set()
     fired = [entry for entry in inputs if isinstance(entry, TriggerFired)]
@@ -233,7 +233,7 @@ async def _known_keys(
 async def _encrypted(
     store: Store, inputs: Sequence[Input]
 ) -> tuple[list[ValueRow], list[TriggerRow]]:
-    """Return a page of rows to encrypt again, for the first such request of a turn."""
+    """Return a page of rows for the first re-encryption request of a turn."""
     for entry in inputs:
         if isinstance(entry, RequestReceived) and isinstance(entry.request, Reencrypt):
             if entry.request.after is not None:
@@ -259,7 +259,7 @@ async def _stored_spec(run: RunRow, store: Store) -> DagSpec | None:
 
 
 async def _ended(row: RunRow | None, store: Store, memory: Memory) -> EndedRun | None:
-    """Return the state of an ended run; ``None`` for a run that memory has."""
+    """Return the state of an ended run; ``None`` for no run, or one that is live in memory."""
     if row is None or row.run_no in memory.runs:
         return None
     dag_version = memory.dag_versions.get((row.version, row.dag_id))

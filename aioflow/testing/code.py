@@ -24,7 +24,7 @@ Replaceable = TaskFunction[Any, Any] | Linked | str
 
 
 class _LoadedCode(Code):
-    """One DAG as it is in memory."""
+    """The code of one DAG that is in memory."""
 
     def __init__(self, dag: DAG) -> None:
         self._dag = dag
@@ -34,7 +34,7 @@ class _LoadedCode(Code):
         return self._dag
 
     def find_class(self, class_path: str) -> Any:
-        """See ``Code``. A module that is loaded already is used as it is."""
+        """See ``Code``. A module that is loaded already is not loaded again."""
         module, _, qualname = class_path.partition(":")
         found: Any = sys.modules.get(module) or importlib.import_module(module)
         for name in qualname.split("."):
@@ -43,7 +43,7 @@ class _LoadedCode(Code):
 
 
 class LoadedCodeCache(CodeCache):
-    """Gives all hosts the same objects, as if there were no process boundary."""
+    """A code cache that gives all hosts the same objects: there is no process boundary."""
 
     def __init__(self) -> None:
         self._ours: dict[str, Code] = {}
@@ -62,7 +62,7 @@ class LoadedCodeCache(CodeCache):
 
 
 class Understudies:
-    """Functions that replace those of tasks, until all are restored."""
+    """Replacements for the functions of tasks, until ``leave`` restores the originals."""
 
     def __init__(self) -> None:
         self._wanted: list[tuple[Replaceable, Callable[..., Any]]] = []
@@ -70,19 +70,22 @@ class Understudies:
         self._dags: list[DAG] = []
 
     def enter(self, dag: DAG) -> None:
-        """Apply all replacements to this DAG, including later ones."""
+        """Apply all replacements to this DAG, including those that are added later."""
         self._dags.append(dag)
         for task, fn in self._wanted:
             self._replace_in(dag, task, fn)
 
     def replace(self, task: Replaceable, fn: Callable[..., Any]) -> None:
-        """Have ``fn`` run instead of a task's own function, wherever that is used."""
+        """Run ``fn`` instead of a task's own function, in every DAG that uses the task."""
         self._wanted.append((task, fn))
         for dag in self._dags:
             self._replace_in(dag, task, fn)
 
     def unknown(self) -> str | None:
-        """Return an error about a task id that no DAG has; ``None`` if there is none, or no DAG."""
+        """Return an error about a replaced task id that no DAG has.
+
+        Return ``None`` if there is no such id, or if no DAG has been added.
+        """
         if not self._dags:
             return None
         known = {node.task_id for dag in self._dags for node in dag.nodes}
@@ -95,7 +98,7 @@ class Understudies:
         return None
 
     def leave(self) -> None:
-        """Restore all functions."""
+        """Restore the original functions of all tasks."""
         for node, fn in self._replaced.values():
             node.fn = fn
         self._replaced.clear()
@@ -105,7 +108,7 @@ class Understudies:
         for node in dag.nodes:
             if self._is(task, node):
                 self._replaced.setdefault(id(node), (node, node.fn))
-                _ = node.annotations  # cached now: those of the original function
+                _ = node.annotations  # cache the annotations of the original function
                 node.fn = _checked(node, fn)
 
     def _is(self, task: Replaceable, node: Node) -> bool:

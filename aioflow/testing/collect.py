@@ -1,4 +1,4 @@
-"""Unit tests of triggers: runs a single trigger on virtual time."""
+"""Unit tests of triggers: run a single trigger on virtual time."""
 
 from __future__ import annotations
 
@@ -52,13 +52,14 @@ async def collect(
 ) -> list[TriggerEvent[T]]:
     """Run a single trigger on virtual time, as the triggerer does, and return its events.
 
-    It runs until its ``run`` ends, ``timeout`` has passed, or it has yielded ``count`` events. Then
-    its ``cleanup`` is called. Each event counts as stored once it is yielded, so the trigger's
-    ``last`` is the previous event. Triggers that query the daemon, such as ``RunTrigger``,
-    ``EventTrigger`` or those that read a secret, need a ``Sim``.
+    The trigger runs until its ``run`` ends, ``timeout`` has passed, or it has yielded ``count``
+    events. Then its ``cleanup`` is called. Each event counts as stored once it is yielded, so the
+    trigger's ``last`` is the previous event. Triggers that query the daemon, such as
+    ``RunTrigger``, ``EventTrigger`` or those that read a secret, need a ``Sim``.
 
     Args:
-        since: When its task was deferred; ``at`` by default. A naive datetime counts as UTC.
+        since: When the trigger's task was deferred; ``at`` by default. A naive datetime counts as
+            UTC.
         last: The last event stored by an earlier execution of the trigger.
         timeout: Maximum virtual time.
         count: Maximum number of events; unlimited by default.
@@ -66,9 +67,9 @@ async def collect(
 
     Raises:
         Unserializable: If the trigger or an event cannot be stored.
-        Exception: Any exception of its ``run``.
+        Exception: Any exception of the trigger's ``run``.
     """
-    serialize(trigger)  # refuses a trigger that no host could recreate
+    serialize(trigger)  # raises for a trigger that no host could recreate
     begins = aware(at or since or BEGINS_AT)
     waits_since = aware(since or begins)
     seconds = microseconds(timeout, "timeout") / 1e6
@@ -96,7 +97,7 @@ def aware(moment: datetime) -> datetime:
 
 
 def _stored(event: TriggerEvent[T], trigger: Trigger[T]) -> TriggerEvent[T]:
-    """Return an event as the next execution sees it: its payload is stored and read again."""
+    """Return an event as the trigger's next execution sees it: serialized and deserialized."""
     name = type(trigger).__name__
     payload: Any = codec.decode(run_steps(payload_of(checked_event(event, name), name)))
     return TriggerEvent(payload, event.key)
@@ -128,7 +129,7 @@ async def _events(trigger: Trigger[T], seconds: float, count: int | None) -> lis
 
 
 def _turn(loop: VirtualLoop, make: Callable[[], Coroutine[Any, Any, R]]) -> R:
-    """Run a loop until the coroutine has ended, then cancel all that is left on it."""
+    """Run a loop until the coroutine has ended, then cancel all other tasks of the loop."""
     try:
         return loop.run_until_complete(make())
     finally:

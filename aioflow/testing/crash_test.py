@@ -1,4 +1,4 @@
-"""Runs a DAG with a crash at each of its commits, and compares how the runs end."""
+"""Runs of a DAG with a crash at each of its commits, and a comparison of their outcomes."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class CrashTest(Protocol):
     """Runs a DAG in a separate simulation."""
 
     async def __call__(self, crash: Callable[[int, bool], bool]) -> Ending:
-        """Run it to its end.
+        """Run the DAG to its end, and return the outcome.
 
         Args:
-            crash: Called with the number of each commit, and whether it is before or after it;
-                returns whether the node crashes there.
+            crash: Called before and after each commit, with the number of the commit and whether
+                the call is before it; returns whether the node crashes there.
         """
 
 
 async def play_crashing_everywhere(play: CrashTest) -> int:
-    """Run undisturbed, then once with a crash before and once after each commit.
+    """Run a DAG without a crash, then twice for each commit: crashing before it, and after it.
 
     Returns:
-        The number of commits of the undisturbed run.
+        The number of commits of the run without a crash.
 
     Raises:
         AssertionError: If a run with a crash had another outcome.

@@ -1,17 +1,17 @@
 """Virtual time: an event loop, the wall clock of user code, and reports of a simulation that hangs.
 
 When nothing is ready, the loop's time jumps to the next timer. Threads need real time, so no
-virtual time passes while one works for this loop. Before time passes, sockets get a moment of real
-time to become ready.
+virtual time passes while a thread works for this loop. Before virtual time passes, sockets get a
+moment of real time to become ready.
 
 The wall clock is that of ``time_machine``, which replaces the C functions behind ``datetime`` and
-``time``: every name that they were imported by shows the same time. It leaves ``time.sleep`` alone,
-which is replaced here. A ``sleep`` that was imported by name keeps real time, except in modules
-passed to ``virtual_time_in``.
+``time``, so code sees the same time under whatever name it has imported them. ``time_machine`` does
+not replace ``time.sleep``; this module does. A ``sleep`` that was imported by name sleeps in real
+time, except in modules passed to ``virtual_time_in``.
 
 A test may wait in real time for a line of user code that never ends, or for descriptors that get a
 moment of real time at each step. Both look alike from outside: nothing happens. ``Standstill``
-reports which it is.
+reports which of them it is.
 """
 
 from __future__ import annotations
@@ -60,10 +60,11 @@ __all__ = (
 )
 
 SOCKET_SECONDS = 0.05
-"""Real seconds that a loop with sockets waits for them before it lets time pass."""
+"""Real seconds that a loop waits for its sockets before it lets virtual time pass."""
 
 THREAD_SECONDS = 5.0
-"""Real seconds that a thread may be busy. Then time passes, in case the thread waits for that."""
+"""Real seconds that a loop waits for busy threads. Then virtual time passes, in case a thread waits
+for that."""
 
 RESOLUTION_SECONDS = 1e-6
 
@@ -75,12 +76,12 @@ class Stalled(Exception):
 
 
 class HostScope:
-    """The tasks and streams of one simulated host, which really would have its own event loop.
+    """The tasks and streams of one simulated host. A real host would have its own event loop.
 
     Attributes:
-        make_task: Its task factory.
-        tasks: The tasks it has created.
-        streams: Its standard output and error; ``None`` for those of the process.
+        make_task: The task factory of the host.
+        tasks: The tasks that the host has created.
+        streams: The host's standard output and error; ``None`` for those of the process.
     """
 
     def __init__(self) -> None:
@@ -90,14 +91,14 @@ class HostScope:
 
 
 host_scope: ContextVar[HostScope | None] = ContextVar("host_scope", default=None)
-"""The host whose code runs; ``None`` for the daemon's."""
+"""The host whose code is running; ``None`` while the daemon's code runs."""
 
 
 class _Selector(selectors.DefaultSelector):
-    """Waits for real events, and lets virtual time pass.
+    """A selector that waits for real events, and lets virtual time pass if there are none.
 
     Attributes:
-        loop: The loop it belongs to.
+        loop: The loop that uses this selector.
     """
 
     loop: VirtualLoop
@@ -112,7 +113,7 @@ class _Selector(selectors.DefaultSelector):
         """Wait in real time, if there are busy threads or sockets to wait for."""
         if self.loop.busy_threads:
             return self._wait(THREAD_SECONDS)
-        # One descriptor is the loop's own, by which threads wake it.
+        # One descriptor is the loop's own: threads wake the loop through it.
         return self._wait(SOCKET_SECONDS) if len(self.get_map()) > 1 else []
 
     def _wait(self, seconds: float) -> _Events:
@@ -128,12 +129,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop on virtual time; see the module.
 
     Attributes:
-        busy_threads: Number of threads that work for it now.
+        busy_threads: Number of threads that currently work for the loop.
         pauses: Called in order before time passes, to check external sources such as files. Each
             returns whether it has triggered work, which is then done before time passes.
-        ident: Id of the thread it ran in last.
-        working: Ids of the threads that neither sleep nor wait for the loop.
-        is_selecting: Whether it waits for threads or descriptors now, in real time.
+        ident: Id of the thread in which the loop ran last.
+        working: Ids of the loop's threads that currently neither sleep nor wait for the loop.
+        is_selecting: Whether the loop is waiting in real time for threads or descriptors.
         vain_seconds: Real seconds spent in such waits that ended without an event.
     """
 
@@ -151,7 +152,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(selector)
         self._waits = selector
         self._own = frozenset(key.fd for key in selector.get_map().values())
-        # A nanosecond is below a float's precision after a year, so timers would never be due.
+        # After a year, a float cannot represent the default of a nanosecond: no timer would be due.
         self._clock_resolution = RESOLUTION_SECONDS
 
     def time(self) -> float:
@@ -164,7 +165,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().run_forever()
 
     def watched(self) -> list[int]:
-        """Return the descriptors it waits for, except its own, by which threads wake it."""
+        """Return the descriptors that the loop waits for, without its own for wake-ups."""
         return [key.fd for key in list(self._waits.get_map().values()) if key.fd not in self._own]
 
     def skip(self, seconds: float) -> None:
@@ -172,16 +173,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._advance(max(0.0, seconds))
 
     async def stillness(self) -> None:
-        """Return when nothing more happens at the present virtual time."""
+        """Wait until nothing more happens at the current virtual time."""
         still = self.create_future()
         self._still.append(still)
         await still
 
     def nothing_is_ready(self, timeout: float | None) -> _Events:
-        """Wake those that wait for stillness, or else let time pass until the next timer.
+        """Wake the waiters for stillness; if there are none, let time pass until the next timer.
 
         Raises:
-            Stalled: If there is neither.
+            Stalled: If there is neither a waiter nor a timer.
         """
         if any(pause() for pause in list(self.pauses)):
             return []
@@ -203,7 +204,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     # ── hosts ───────────────────────────────────────────────────────────────────────────
 
     def create_task(self, coro: Any, **options: Any) -> Any:
-        """Create a task with the task factory of the host whose code this is."""
+        """Create a task with the task factory of the host whose code is running."""
         context = options.get("context")
         home = host_scope.get() if context is None else context.get(host_scope)
         if home is None or home.make_task is None:
@@ -218,7 +219,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return task
 
     def set_task_factory(self, factory: Any) -> None:
-        """Set the task factory; called from a host, that of this host."""
+        """Set the task factory of the loop or, if a host calls this, of that host."""
         home = host_scope.get()
         if home is None:
             super().set_task_factory(factory)
@@ -230,7 +231,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Run a function in a thread; no virtual time passes meanwhile."""
+        """Run a function in a thread. No virtual time passes while the function works."""
         self.busy_threads += 1
         future = super().run_in_executor(executor, self.with_naps(func), *args)
         future.add_done_callback(self._thread_is_back)
@@ -259,7 +260,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """Mark the current thread, which works for this loop, as waiting for it."""
+        """Mark the current thread, which works for this loop, as waiting for the loop."""
         self.working.discard(threading.get_ident())
         try:
             yield
@@ -267,7 +268,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self.working.add(threading.get_ident())
 
     def with_naps(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function so that its thread sleeps on the virtual time of this loop."""
+        """Wrap a function so that ``time.sleep`` in it takes virtual time of this loop."""
 
         def run(*arguments: Any) -> Any:
             with self.at_work(), napping(self._nap):
@@ -291,9 +292,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def virtual_loop() -> VirtualLoop:
-    """Return the running loop, which must be that of a simulation."""
+    """Return the running loop, which must be the virtual loop of a simulation."""
     loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualLoop)  # noqa: S101 - what asks lives in a simulation
+    assert isinstance(loop, VirtualLoop)  # noqa: S101 - called only in a simulation
     return loop
 
 
@@ -302,7 +303,7 @@ _thread = threading.local()
 
 @contextmanager
 def napping(nap: Callable[[float], None]) -> Iterator[None]:
-    """Have ``time.sleep`` call ``nap`` in the current thread."""
+    """Make ``time.sleep`` call ``nap`` in the current thread."""
     before = getattr(_thread, "nap", None)
     _thread.nap = nap
     try:
@@ -312,11 +313,11 @@ def napping(nap: Callable[[float], None]) -> Iterator[None]:
 
 
 def nap_here() -> Callable[[float], None] | None:
-    """Return the sleep function for the current thread, if it works for a virtual loop."""
+    """Return the sleep function of the current thread if it works for a virtual loop."""
     nap: Callable[[float], None] | None = getattr(_thread, "nap", None)
     if nap is not None:
         return nap
-    loop = asyncio._get_running_loop()  # noqa: SLF001 - the public one raises where there is none
+    loop = asyncio._get_running_loop()  # noqa: SLF001 - the public function raises if there is none
     return loop.skip if isinstance(loop, VirtualLoop) else None
 
 
@@ -337,8 +338,8 @@ async def _run_counted(
 
 @contextmanager
 def threads_are_counted() -> Iterator[None]:
-    """Have virtual loops count the threads that anyio starts for them."""
-    global _counting  # noqa: PLW0603 - what it counts is of the whole process, too
+    """Make virtual loops count the threads that anyio starts for them."""
+    global _counting  # noqa: PLW0603 - the replaced function is global, too
     backend: Any = AsyncIOBackend
     _counting += 1
     backend.run_sync_in_worker_thread = staticmethod(_run_counted)
@@ -353,11 +354,11 @@ def threads_are_counted() -> Iterator[None]:
 _SECOND = 1_000_000
 _real_sleep = time.sleep
 _clocks: list[VirtualClock] = []
-"""The active clocks; the last one counts."""
+"""The active clocks; the last one determines the time."""
 
 
 class VirtualClock:
-    """See ``Clock``: monotonic time is that of a loop, and wall time advances with it."""
+    """See ``Clock``. Monotonic time is the time of a loop; wall time advances with it."""
 
     def __init__(self, loop: VirtualLoop, begins_at: Timestamp) -> None:
         self._loop = loop
@@ -377,17 +378,17 @@ class VirtualClock:
 
 
 class _WallClock:
-    """The clock of the process while it is replaced, by whole microseconds."""
+    """The replaced wall clock of the process, in whole microseconds."""
 
     def __init__(self, moment: Timestamp) -> None:
-        # A number has no time zone, so that of the process stays.
+        # A number has no time zone, so the time zone of the process stays.
         self._travel = time_machine.travel(moment // _SECOND, tick=False)
         self._traveller = self._travel.start()
         self._shown = moment // _SECOND * _SECOND
         self.show(moment)
 
     def show(self, moment: Timestamp) -> None:
-        """Set the clock."""
+        """Set the clock to ``moment``."""
         self._traveller.shift(timedelta(microseconds=moment - self._shown))
         self._shown = moment
 
@@ -406,8 +407,8 @@ def _show_wall_time() -> None:
 
 @contextmanager
 def wall_clock(clock: VirtualClock) -> Iterator[None]:
-    """Replace the clock of this process. If several are active, the last one counts."""
-    global _replaced  # noqa: PLW0603 - what it replaces is of the whole process, too
+    """Replace the wall clock of this process. The last of several active clocks counts."""
+    global _replaced  # noqa: PLW0603 - the wall clock is global, too
     _clocks.append(clock)
     if _replaced is None:
         _replaced = _WallClock(clock.now())
@@ -427,7 +428,7 @@ def wall_clock(clock: VirtualClock) -> Iterator[None]:
 
 @contextmanager
 def virtual_time_in(modules: Iterable[ModuleType]) -> Iterator[None]:
-    """Replace ``sleep`` in modules that have imported it by name, too."""
+    """Replace ``sleep`` also in modules that have imported it by name."""
     changed = []
     try:
         for module in modules:
@@ -442,7 +443,7 @@ def virtual_time_in(modules: Iterable[ModuleType]) -> Iterator[None]:
 
 
 def _sleep(seconds: float) -> None:
-    """Sleep on virtual time in threads that work for a virtual loop, else in real time."""
+    """Sleep in virtual time in threads that work for a virtual loop, else in real time."""
     nap = nap_here() or _real_sleep
     nap(seconds)
 
@@ -461,7 +462,7 @@ T = TypeVar("T")
 
 
 class Standstill:
-    """Waits for results of a simulation's loop, and reports when that takes real time.
+    """Waits for results of a simulation's loop, and reports long waits in real time.
 
     Args:
         now: Returns the time of the virtual clock.
@@ -498,7 +499,7 @@ class Standstill:
         return self._loop.time(), self._loop.vain_seconds
 
     def _report(self, before: tuple[float, float], seconds: float) -> tuple[float, float]:
-        """Report what was waited for in these seconds, if anything; return the present progress."""
+        """Report what the simulation waited for in the last ``seconds``. Return its progress."""
         present = moved_to, vain_seconds = self._progress()
         vain = vain_seconds - before[1]
         if moved_to == before[0]:
@@ -514,7 +515,7 @@ class Standstill:
             self._tell("\n  - ".join((f"at {moment} the simulation {what}:", *causes)))
 
     def _causes(self) -> Iterator[str]:
-        frames = sys._current_frames()  # noqa: SLF001 - the only way to see what a thread does
+        frames = sys._current_frames()  # noqa: SLF001 - there is no public way
         busy = [ident for ident in list(self._loop.working) if ident in frames]
         for ident in busy:
             yield f"a thread {_frame_text(frames[ident])}"
@@ -526,7 +527,7 @@ class Standstill:
 
 
 def _frame_text(frame: FrameType) -> str:
-    """Describe where a thread is: the innermost line of user code, or else its present line."""
+    """Describe where a thread is: the innermost line of user code, else its current line."""
     innermost: FrameType | None = frame
     while innermost is not None:
         if not innermost.f_code.co_filename.startswith(_NOT_OF_USERS):

@@ -1,7 +1,7 @@
 """Runs ``def`` bodies and callbacks in threads, one at a time, alternating with the event loop.
 
-While a body runs, the event loop is blocked and no time passes. When the body sleeps or requests a
-result, the loop continues. So the order of events does not depend on the machine.
+While a body runs, the event loop is blocked and no virtual time passes. When the body sleeps or
+requests a result, the loop continues. So the order of events does not depend on the machine.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ Outcome = TypeVar("Outcome")
 
 
 class _Killed(BaseException):
-    """The process of a body was killed; raised at the point where the body pauses."""
+    """The simulated process of a body was killed. Raised in the body where it pauses."""
 
 
 class _Stage:
-    """A reused thread: starting one for each body would take longer than most bodies."""
+    """A reusable thread. Starting a thread for each body would take longer than most bodies."""
 
     def __init__(self) -> None:
         self._body: Callable[[], object] | None = None
@@ -59,17 +59,17 @@ class _Stage:
         threading.Thread(target=self._run, daemon=True).start()
 
     def give(self, body: Callable[[], object]) -> None:
-        """Have an idle thread run this body."""
+        """Run a body in an idle thread."""
         self._body = body
         self._has_body.release()
 
     def _run(self) -> None:
         while self._has_body.acquire():
             body, self._body = self._body, None
-            assert body is not None  # noqa: S101 - given before
+            assert body is not None  # noqa: S101 - set by ``give``
             with contextlib.suppress(_Killed):
                 body()
-            del body  # release the body and all it refers to
+            del body  # release the body and everything it refers to
             _free.append(self)
 
 
@@ -78,7 +78,7 @@ _free: list[_Stage] = []
 
 
 class Turns(Generic[Outcome]):
-    """A body in its thread, which alternates with the event loop.
+    """A body in its thread, alternating with the event loop.
 
     Args:
         work: Runs the body.
@@ -105,15 +105,15 @@ class Turns(Generic[Outcome]):
         self._switch_to_body()
 
     def kill(self) -> None:
-        """End the body where it pauses."""
+        """End the body where it is paused, or prevent its start."""
         self._is_killed = True
         if self._wish is not None:
             self._switch_to_body()
 
     def pause(self, wish: Callable[[Callable[[], None]], object]) -> None:
-        """Pause the body, from its thread.
+        """Pause the body. Called from its thread.
 
-        The loop runs ``wish``, which calls back to resume it.
+        The loop calls ``wish`` with a function that resumes the body.
         """
         if self._is_killed:
             raise _Killed
@@ -153,7 +153,7 @@ class BodyHost:
     """The role ``slot``, see ``worker.slot``: runs one body after another.
 
     Args:
-        announce: Called with each try before it begins.
+        announce: Called with the start message of each try before the try begins.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class BodyHost:
                 raise LinkClosed(f"a slot worker was ordered {type(command).__name__}")
 
     def kill(self) -> None:
-        """Drop the claimed tries, and end the running body where it pauses."""
+        """Drop the claimed tries, and end the running body where it is paused."""
         self._claimed.clear()
         if self._running is not None:
             self._running.kill()
@@ -201,7 +201,7 @@ class BodyHost:
         self._announce(start)
         work = partial(run_body, start, self._runs, self._ask, self._reports.report, self._results)
         self._running = Turns(work, self._end)
-        self._loop.call_soon(self._running.begin)  # after the start was reported
+        self._loop.call_soon(self._running.begin)  # so that the start is reported first
 
     def _end(self, ended: Ended) -> None:
         self._running = None
@@ -211,7 +211,7 @@ class BodyHost:
     def _ask(self, run_no: int, kind: str, body: bytes) -> Reply:
         """See ``AskDaemon``; called from the body's thread."""
         running = self._running
-        assert running is not None  # noqa: S101 - a body asks
+        assert running is not None  # noqa: S101 - called by a running body
         got: list[Reply] = []
 
         def ask(resume: Callable[[], None]) -> None:
@@ -229,8 +229,8 @@ class CallingHost:
     """The role ``callbacks``, see ``worker.callbacks``.
 
     Args:
-        announce: Called with the number of each call before it begins.
-        on_notification: Called with each notification instead of sending it.
+        announce: Called with the number of each callback before the callback begins.
+        on_notification: Called with each notification; none is sent.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class CallingHost:
                 raise LinkClosed(f"a callback host was ordered {type(command).__name__}")
 
     def kill(self) -> None:
-        """End the running callback where it pauses."""
+        """End the running callback where it is paused."""
         if self._running is not None:
             self._running.kill()
 
@@ -274,7 +274,7 @@ class CallingHost:
     def _drive(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine on the node's event loop, while the thread of the callback waits."""
         running = self._running
-        assert running is not None  # noqa: S101 - it is called
+        assert running is not None  # noqa: S101 - called by a running callback
         tasks: list[asyncio.Task[Any]] = []
 
         def wish(resume: Callable[[], None]) -> None:

@@ -1,8 +1,8 @@
-"""Hosts without processes: the real roles on the node's event loop, behind real frames.
+"""Hosts without processes: their real code runs on the node's event loop, with real frames.
 
-Real: the executors and the triggerer on the daemon's side, every message in between, and the hosts
-of coroutines and triggers on the other side. Not real: the socket and the process. As several hosts
-share one process, ``print`` is routed to the log of the try that prints.
+Real are the executors and the triggerer on the daemon's side, every message in between, and the
+hosts of coroutines and triggers on the other side. The socket and the process are not real. Because
+several hosts share one process, ``print`` is routed to the log of the try that prints.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ __all__ = (
 
 
 class ForwardedOutput(io.TextIOBase):
-    """A stream that passes on what is written.
+    """A stream that passes written text to a function.
 
     Args:
-        take: Called with each text.
+        take: Called with each written text.
     """
 
     def __init__(self, take: Callable[[str], object]) -> None:
@@ -63,7 +63,7 @@ class ForwardedOutput(io.TextIOBase):
 
 
 class _SharedStream(ForwardedOutput):
-    """A replacement of a standard stream that writes to the stream of the current host."""
+    """A replacement for a standard stream that writes to the stream of the current host."""
 
     def __init__(self, real: TextIO, index: int) -> None:
         super().__init__(self._give)
@@ -83,7 +83,7 @@ class _SharedStream(ForwardedOutput):
 
 
 def process_streams() -> tuple[TextIO, TextIO]:
-    """Return the process's own streams, looked up at each write."""
+    """Return streams that write to the process's standard streams, looked up at each write."""
 
     def to(name: str) -> TextIO:
         def write(text: str) -> None:
@@ -97,7 +97,7 @@ def process_streams() -> tuple[TextIO, TextIO]:
 
 @contextmanager
 def streams_are_shared() -> Iterator[None]:
-    """Route output to the streams of the host that prints."""
+    """Route the output of each host to its own streams, within the block."""
     before = sys.stdout, sys.stderr
     sys.stdout = _SharedStream(before[0], 0)
     sys.stderr = _SharedStream(before[1], 1)
@@ -148,11 +148,11 @@ class InlineChildren:
             child.kill()
 
     async def wait_for_headroom(self) -> None:
-        """See ``Children``. Returns at once, since there is always room."""
+        """See ``Children``. Returns at once, since no process is started."""
 
 
 class _InlineReportBuffer(ReportBuffer):
-    """Kills the simulated child where the real line would end the process."""
+    """A report buffer that kills the simulated child where the real one ends the process."""
 
     def __init__(self, child: InlineChild) -> None:
         super().__init__()
@@ -206,7 +206,7 @@ class InlineChild:
                 self._loop.call_soon(self._handle_all, commands, context=self._context)
 
     def kill(self) -> None:
-        """End everything in the child: cancel coroutines, and end bodies where they pause."""
+        """End everything in the child: cancel its coroutines, and end its paused bodies."""
         if self._is_dead:
             return
         self._is_dead = True
@@ -236,7 +236,7 @@ class InlineChild:
         return NO_OWNER
 
     async def pump(self, on_output: Callable[[bytes], Awaitable[None]]) -> None:
-        """Pass on its output until cancelled."""
+        """Pass the child's output to ``on_output`` until cancelled."""
         while True:
             while self._printed:
                 await on_output(self._printed.popleft())
@@ -269,7 +269,7 @@ class InlineChild:
         if isinstance(command, Hello):
             self._begin(command)
             return
-        assert self._report_buffer is not None  # noqa: S101 - the first order is a welcome
+        assert self._report_buffer is not None  # noqa: S101 - set by the first command, a ``Hello``
         assert self._role is not None  # noqa: S101
         match command:
             case Reply():
@@ -323,7 +323,7 @@ class InlineChild:
 
 
 class _Link:
-    """The link through which a line sends."""
+    """The link through which a report buffer sends."""
 
     def __init__(self, child: InlineChild) -> None:
         self._child = child

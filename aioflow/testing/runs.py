@@ -1,4 +1,4 @@
-"""Runs, their tasks and backfills as a test sees them.
+"""Runs, tasks and backfills, as a test sees them.
 
 Each attribute is looked up when it is read.
 """
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class RunStuck(AssertionError):
-    """A run has not ended, and never will, or not within the given time."""
+    """A run will never end, or has not ended within the given time."""
 
 
 class Stage(Protocol):
@@ -48,13 +48,13 @@ class Stage(Protocol):
 
     @property
     def results(self) -> Path:
-        """Folder of the large results."""
+        """The folder of results that are stored as files."""
 
     def look(self, question: Callable[[Api], Awaitable[T]]) -> T:
-        """Return the answer to a question; no time passes."""
+        """Return the answer of the API to a question. No virtual time passes."""
 
     async def until_ended(self, run_id: str, within: timedelta | float | str) -> None:
-        """Let time pass until a run has ended."""
+        """Let virtual time pass until a run has ended."""
 
 
 class SimTask:
@@ -70,7 +70,7 @@ class SimTask:
 
     @property
     def task_id(self) -> str:
-        """Its id; the id of a child ends in ``[index]``."""
+        """The id of the task; the id of a child ends in ``[index]``."""
         ending = "" if self._map_index is None else f"[{self._map_index}]"
         return f"{self._node.task_id}{ending}"
 
@@ -89,7 +89,7 @@ class SimTask:
         """Return the child with this index; for a task in a loop, the iteration with this number.
 
         Raises:
-            IndexError: If it does not exist, or not yet.
+            IndexError: If that child or iteration does not exist, or not yet.
         """
         if any(index_of(view, self._node) == map_index >= 0 for view in self._views()):
             return SimTask(self._run, self._node, map_index)
@@ -100,11 +100,11 @@ class SimTask:
 
     @property
     def state(self) -> str:
-        """Its state, as the command line shows it.
+        """The state of the task, as the command line shows it.
 
-        The state of a mapped task is that of all its children if they agree, else ``running`` while
-        one has not ended, else the worst. The state of a task in a loop is that of its last
-        iteration.
+        The state of a mapped task is that of its children if all have the same, else ``running``
+        while a child has not ended, else the worst state of a child. The state of a task in a loop
+        is that of its last iteration.
         """
         states = {view.state for view in self._views()}
         if self._may_grow:
@@ -119,12 +119,12 @@ class SimTask:
 
     @property
     def label(self) -> str | None:
-        """The label of a child, from its ``map_label``; ``None`` before its body begins."""
+        """The label of a child, by the task's ``map_label``; ``None`` before its body begins."""
         return next((view.map_label for view in self._views()), None)
 
     @property
     def tries(self) -> int:
-        """Number of its last try; 0 before the first. For a mapped task, the highest number."""
+        """Number of the last try; 0 before the first. For a mapped task, the highest number."""
         return max(view.try_number for view in self._views())
 
     @property
@@ -134,13 +134,13 @@ class SimTask:
 
     @property
     def waiting_on(self) -> WaitView | None:
-        """What it waits for, or ``None``; see ``aioflow tasks why``."""
+        """What the task waits for, or ``None``; see ``aioflow runs why``."""
         found = (view.waiting_on for view in self._views())
         return next((wait for wait in found if wait is not None), None)
 
     @property
     def result(self) -> Any:
-        """Its return value, typed by its return annotation; ``None`` unless it has succeeded.
+        """The result, typed by the return annotation; ``None`` unless the task has succeeded.
 
         The result of a mapped task is a list of the results of its successful children, in map
         order.
@@ -153,7 +153,7 @@ class SimTask:
 
     @property
     def log(self) -> str:
-        """The output of all its tries."""
+        """The output of all tries of the task."""
         return self._run.log_of(self._node.task_id, self._index).decode(errors="replace")
 
     @property
@@ -162,7 +162,7 @@ class SimTask:
 
     @property
     def _may_grow(self) -> bool:
-        """True if more children may come, because a parent is still running."""
+        """Whether more children may be created, because a parent is still running."""
         if self._map_index is not None:
             return False
         loop = self._node.loop
@@ -186,7 +186,7 @@ def index_of(view: TaskView, node: Node) -> int:
 
 
 class SimRun:
-    """A run. Every attribute shows the present state, and may be read between any two awaits."""
+    """A run. Every attribute shows the current state, and may be read between any two awaits."""
 
     def __init__(self, stage: Stage, dag: DAG, run_id: str) -> None:
         self._stage = stage
@@ -229,7 +229,8 @@ class SimRun:
             within: Maximum virtual time it may take.
 
         Raises:
-            RunStuck: If it has not ended by then, or never will; says what it waits for.
+            RunStuck: If the run has not ended by then, or never will. The message says what it
+                waits for.
         """
         await self._stage.until_ended(self.run_id, within)
         return self
@@ -246,7 +247,7 @@ class SimRun:
                 return found
 
     def results_of(self, views: Sequence[TaskView]) -> list[ResultRow | None]:
-        """Return the result rows of the successful tasks; ``None`` for a result of ``None``."""
+        """Return the result rows of the tasks that succeeded; ``None`` for a result of ``None``."""
         return self._stage.look(lambda api: self._results_of(views, api))
 
     async def _results_of(self, views: Sequence[TaskView], api: Api) -> list[ResultRow | None]:
@@ -261,7 +262,7 @@ class SimRun:
         return found
 
     def value_of(self, row: ResultRow | None, node: Node) -> Any:
-        """Return the value that a result row of this node contains."""
+        """Return the value in a result row of a node's task."""
         if row is None:
             return None
         if row.body is not None or row.size or row.width is None:
@@ -272,7 +273,7 @@ class SimRun:
         return self._items_of(row.task_no) if row.width else []
 
     def outcomes(self) -> Iterator[tuple[TaskView, Any]]:
-        """Yield all existing tasks and children with their results, looked up together."""
+        """Yield all existing tasks and children with their results, which are read together."""
         views = self.tasks()
         rows = iter(self.results_of(views))
         for view in views:
@@ -301,11 +302,11 @@ class BackfillStage(Stage, Protocol):
     async def until_over(
         self, is_live: Callable[[Api], Awaitable[bool]], within: timedelta | float | str
     ) -> bool:
-        """Let time pass until ``is_live`` returns false; return whether it did."""
+        """Let time pass until ``is_live`` returns false; return whether that was in time."""
 
 
 class SimBackfill:
-    """A backfill. Every attribute shows the present state."""
+    """A backfill. Every attribute shows the current state."""
 
     def __init__(self, stage: BackfillStage, dag: DAG, backfill_id: int) -> None:
         self._stage = stage
@@ -322,12 +323,12 @@ class SimBackfill:
 
     @property
     def skipped(self) -> int:
-        """Number of fire times whose existing run was left alone."""
+        """Number of fire times that were skipped because they already had a run."""
         return self._view().skipped
 
     @property
     def runs(self) -> list[SimRun]:
-        """The runs it has created, earliest logical date first."""
+        """The runs that the backfill has created, earliest logical date first."""
         found = self._stage.look(
             lambda api: api.store.list_runs(dag_id=self._dag.dag_id, limit=_MAX_RUNS)
         )
@@ -344,7 +345,8 @@ class SimBackfill:
             within: Maximum virtual time it may take.
 
         Raises:
-            RunStuck: If it has not ended by then, or never will; says what a run waits for.
+            RunStuck: If a run has not ended by then, or never will. The message says what it waits
+                for.
         """
 
         async def is_live(api: Api) -> bool:

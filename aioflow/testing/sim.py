@@ -41,9 +41,9 @@ _logger = logging.getLogger("aioflow.testing")
 class Sim:
     """A node with an empty database, on a clock that advances only while the test awaits.
 
-    Real: the engine, the database, the hosts of coroutines and triggers, and every message in
-    between. Not real: processes and time. Bodies run in this process, so anything that a test
-    replaces is replaced for them, too.
+    The engine, the database, the hosts of coroutines and triggers, and every message in between are
+    real; processes and time are not. Bodies run in this process, so anything that a test replaces
+    is replaced for them, too.
 
     Use it as a context manager, or through the fixture ``sim``.
 
@@ -90,7 +90,7 @@ class Sim:
     # ── actions ─────────────────────────────────────────────────────────────────────────
 
     async def start(self, dag: DAG, /, **params: Any) -> SimRun:
-        """Start a run, and process everything that is due at the present virtual time.
+        """Start a run, and process everything that is due at the current virtual time.
 
         The DAG's own schedule is paused; see ``schedule``.
 
@@ -116,7 +116,7 @@ class Sim:
         await self._do(lambda: self._enter(dag, paused=False))
 
     async def advance(self, duration: Duration) -> None:
-        """Let time pass, and process everything that is due until its end, inclusive.
+        """Let virtual time pass, and process everything that is due until its end, inclusive.
 
         Args:
             duration: A timedelta, seconds, or ``"90s" "5m" "14h" "2d"``.
@@ -153,17 +153,18 @@ class Sim:
         downstream: bool = False,
         failed: bool = False,
     ) -> int:
-        """Reset tasks of a run so that they run again, as ``aioflow runs clear``; return how many.
+        """Clear tasks of a run so that they run again, as ``aioflow runs clear``. Return how many.
 
         Args:
-            tasks: Their ids; all by default.
-            map_index: Only this child of a mapped task.
-            downstream: Also all tasks downstream of them.
-            failed: Only tasks that failed, or could not run because of a failure.
+            tasks: The ids of the tasks; all tasks by default.
+            map_index: If given, clear only this child of a mapped task.
+            downstream: Whether to clear all tasks downstream of ``tasks``, too.
+            failed: Whether to clear only tasks that failed, were cancelled, or could not run
+                because of a failure.
 
         Raises:
             UnknownTask: If the run has no such task, or the task no such child.
-            RequestError: If the run is being ended.
+            RequestError: If the run is still being ended or cleared.
         """
 
         async def begin() -> int:
@@ -191,20 +192,20 @@ class Sim:
     ) -> SimBackfill:
         """Create runs for the fire times of a range, as ``aioflow dags backfill`` does.
 
-        Processes everything that is due at the present virtual time; ``finished`` lets time pass
-        until the backfill has ended.
+        Process everything that is due at the current virtual time. ``finished`` of the returned
+        backfill lets time pass until it has ended.
 
         Args:
-            first: A day or a datetime, or either as ISO 8601 text.
-            last: Likewise; a day is included whole.
-            reprocess: Which fire times that have a run get another: ``none``, those that
+            first: Start of the range: a day or a datetime, or either as ISO 8601 text.
+            last: End of the range, like ``first``; if it is a day, the whole day is included.
+            reprocess: Which fire times that have a run get another: ``none``, those whose run
                 ``failed``, or ``all``.
-            max_active: Maximum number of its runs active at once; 0 for the DAG's limit.
-            reverse: Start with the newest fire time.
-            params: The parameters of all its runs.
+            max_active: Maximum number of the backfill's runs active at once; 0 for the DAG's limit.
+            reverse: Whether to start with the newest fire time.
+            params: The parameters of all runs of the backfill.
 
         Raises:
-            RequestError: If there is nothing to fill, or another backfill of the DAG is running.
+            RequestError: If the range has no fire time, or another backfill of the DAG is running.
         """
         key = f"sim-{next(self._keys)}"
 
@@ -231,7 +232,7 @@ class Sim:
     async def crash(self) -> None:
         """Kill the node between two commits, and restart it on its database.
 
-        Everything it was running is lost: coroutines are cancelled, bodies end where they sleep.
+        Everything that the node was running is lost: coroutines are cancelled, sleeping bodies end.
         """
         await self._do(self._world.crash)
 
@@ -243,16 +244,16 @@ class Sim:
         /,
         **params: Any,
     ) -> int:
-        """Run a DAG undisturbed, then with a crash at each commit; compare the outcomes.
+        """Run a DAG without a crash, then with a crash at each commit; compare the outcomes.
 
-        A new node is used each time: one with a crash just before a commit, and one with a crash
-        just after it, for every commit.
+        For every commit two new nodes are used: one that crashes just before the commit, and one
+        that crashes just after it.
 
         Args:
-            prepare: Called with each simulator before its run starts, to replace tasks.
+            prepare: Called with each new simulator before its run starts, to replace tasks.
 
         Returns:
-            The number of commits.
+            The number of commits of the run without a crash.
 
         Raises:
             AssertionError: If a run or a task ended in another state, or with another result.
@@ -270,14 +271,15 @@ class Sim:
         return await play_crashing_everywhere(play)
 
     def replace(self, task: Replaceable, fn: Callable[..., Any]) -> None:
-        """Have a function run instead of a task's own, from its next start until the end.
+        """Run a function instead of a task's own, from the next start of the task on.
 
-        The function is called with those of the task's arguments that it accepts, by name. A task
-        id that no DAG of the test has raises a ``LookupError`` at the end of the simulation.
+        The function is called with those of the task's arguments that it accepts, by name. If no
+        DAG of the test has the task id, a ``LookupError`` is raised when the simulation ends.
 
         Args:
-            task: The decorated function, wherever it is used; or a reference; or a task id.
-            fn: A ``def`` or a lambda; for an ``async def`` task it may be one, too.
+            task: The decorated function, which is replaced in all DAGs; or a reference; or a task
+                id.
+            fn: A ``def`` or a lambda. For an ``async def`` task an ``async def`` is allowed, too.
 
         Raises:
             TypeError: If ``fn`` is ``async`` but the task is not.
@@ -293,7 +295,7 @@ class Sim:
 
     @property
     def notifications(self) -> list[Notification]:
-        """Notifications of webhook and e-mail notifiers, oldest first. None of them is sent."""
+        """Notifications of webhook and e-mail notifiers, oldest first. None of them was sent."""
         return list(self._world.notifications)
 
     def runs(self, dag: DAG, /) -> list[SimRun]:
@@ -322,10 +324,10 @@ class Sim:
             raise RunStuck(await self._do(lambda: self._why(run_id)))
 
     async def until_over(self, is_live: Callable[[Api], Awaitable[bool]], within: Duration) -> bool:
-        """Let time pass until ``is_live`` returns false; return whether it did.
+        """Let virtual time pass until ``is_live`` returns false; return whether that was in time.
 
         Args:
-            is_live: Called again after each commit that changes a run.
+            is_live: Called first, and again after each commit that changes the state of a run.
         """
         seconds = microseconds(within, "within") / 1e6
 
@@ -359,13 +361,13 @@ class Sim:
     # ── DAGs ────────────────────────────────────────────────────────────────────────────
 
     async def _enter(self, dag: DAG, *, paused: bool) -> None:
-        """Register a DAG and the other DAGs of its file, which its tasks may start."""
+        """Register a DAG and, because its tasks may start them, the other DAGs of its file."""
         await self._put(dag, paused=paused)
         for other in registered(dag.file):
             if other.dag_id not in self._dags:
                 try:
                     await self._put(other, paused=True)
-                except DagError as exc:  # perhaps a DAG of another test, which expects this error
+                except DagError as exc:  # perhaps a DAG for another test, which expects this error
                     _logger.warning("%s is not known to this simulation: %s", other.dag_id, exc)
 
     async def _put(self, dag: DAG, *, paused: bool) -> None:

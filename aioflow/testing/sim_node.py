@@ -1,6 +1,6 @@
 """A simulated node and its environment: an event loop in a thread, and a database.
 
-``Node`` is one lifetime of it: real engine, executors and triggerer, wired as usual.
+A ``Node`` lives from one crash to the next: a real engine, executors and triggerer, wired as usual.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Node:
     """A whole node, except for its processes, its catalog and its web server.
 
     Attributes:
-        engine: Its engine.
-        api: Its API.
-        alerts: Alerts that would have been sent.
+        engine: The engine of the node.
+        api: The API of the node.
+        alerts: The alerts that a real node would have sent.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Node:
         dispatcher.subscribe(lambda batch, _: on_commit(batch))
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Run until cancelled; signal ``task_status`` when it accepts requests."""
+        """Run until cancelled. Signal ``task_status`` when the node accepts requests."""
         async with anyio.create_task_group() as services:
             await services.start(self._tasklog.run)
             await services.start(self._answers.run)
@@ -148,13 +148,13 @@ async def _nothing_is_missing(_: VersionRow) -> None:
 
 
 def _unwatched_slots(context: ExecutorContext) -> SlotExecutor:
-    """Return slots without liveness checks and idle limits: they have no real processes."""
+    """Return an executor without liveness checks and idle limits: there are no processes."""
     never = math.inf
     return SlotExecutor(context, CPU_SLOTS, idle_seconds=never, frozen_seconds=never)
 
 
 SLACK_SECONDS = 0.05
-"""Virtual time allowed for due work to be done, since timers are coarse."""
+"""Extra virtual time in which due work is done, because timers are coarse."""
 
 LAST_US = 2_000_000
 """Real time that cancelled coroutines get to clean up before the loop is closed, in µs."""
@@ -163,20 +163,20 @@ T = TypeVar("T")
 
 
 class NodeCrashed(Exception):
-    """The node crashed; ends all its services at once."""
+    """The node crashed. Ends all services of the node at once."""
 
 
 class SimNode:
     """The environment of a node. Its loop runs only while a caller waits for ``run`` or ``do``.
 
     Args:
-        tell: Called with what it waits for when that takes real time.
+        tell: Called with a text that says what the simulation waits for, if that takes real time.
 
     Attributes:
         home: The home directory of the node.
-        clock: Virtual time.
+        clock: The clock on virtual time.
         store: The database, which survives crashes of the node.
-        notifications: Notifications that would have been sent.
+        notifications: The notifications that a real node would have sent.
     """
 
     def __init__(
@@ -210,27 +210,26 @@ class SimNode:
         """Run the loop until the coroutine has ended, and return its result. Blocks.
 
         Raises:
-            Stalled: If it will never end.
-            RuntimeError: If called from code that the loop itself runs, which cannot wait for
-                itself.
+            Stalled: If the coroutine will never end.
+            RuntimeError: If called from code that the loop runs: the loop cannot wait for itself.
         """
         if nap_here() is not None:
             raise RuntimeError("a task cannot look at the simulator that runs it")
         return self._standstill.result(self._start(make))
 
     async def do(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do the same as ``run``, while the caller's loop continues."""
+        """Do the same as ``run``, but do not block the caller's event loop."""
         return await self._standstill.awaited(self._start(make))
 
     def _start(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         return self._thread.submit(self._turn, make)
 
     def crash_where(self, crash: Callable[[int, bool], bool]) -> None:
-        """Crash the node at commits.
+        """Crash the node at the commits that ``crash`` selects.
 
         Args:
-            crash: Called with the number of each commit from now on, and whether it is before or
-                after it; returns whether to crash.
+            crash: Called before and after each commit from now on, with the number of the commit
+                and whether the call is before it; returns whether to crash there.
         """
         count = 0
 
@@ -247,7 +246,7 @@ class SimNode:
         self.store.before_commit, self.store.after_commit = before, after
 
     def close(self) -> None:
-        """Stop everything, and release all resources. Idempotent."""
+        """Stop the node and its loop, and release all resources. Idempotent."""
         if not self._loop.is_closed():
             self._thread.submit(self._end).result()
             self._thread.shutdown()
@@ -256,7 +255,7 @@ class SimNode:
     # ── on the loop ─────────────────────────────────────────────────────────────────────
 
     async def ask(self, question: Callable[[Node], Awaitable[T]]) -> T:
-        """Send a request to the node; if it crashes meanwhile, repeat it at the next one."""
+        """Send a request to the node. If the node crashes first, repeat it at the next node."""
         while True:
             await self._born.wait()
             assert self._node is not None  # noqa: S101 - it is born
