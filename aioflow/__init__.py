@@ -1,11 +1,11 @@
 """aioflow: an asyncio-native workflow orchestrator.
 
-What a DAG file, a trigger or a sensor imports. Everything else is the daemon's own affair::
+DAG files, triggers and sensors import from here. All other modules are internal::
 
     from aioflow import current, dag, sensor, task
 
-The names are those of ``aioflow.author.public``, loaded when the first one is asked for: the
-command line needs none of them, and must answer at once.
+The names are those of ``aioflow.author.public``, which is imported at the first access to one of
+them: the command line needs none of them, and must answer at once.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ __all__ = ("main",)
 _INTERRUPTED = 130
 
 _COLLECT_AT = 50_000
-"""Allocations between two garbage collections. Imports create few objects that can be collected."""
+"""Number of allocations that triggers a garbage collection. Imports leave little to collect."""
 
 _DAEMONS = ("up", "demo")
 
@@ -29,7 +29,7 @@ def main() -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     finally:
-        gc.freeze()  # the process ends: a last collection would only take time
+        gc.freeze()  # the process ends: a last garbage collection would only take time
 
 
 def _is_daemon(words: list[str]) -> bool:

@@ -25,10 +25,10 @@ async def in_thread(
     *arguments: *Arguments,
     limiter: anyio.CapacityLimiter | None = None,
 ) -> Answer:
-    """Run a blocking function in a thread; once it has begun, it cannot be cancelled.
+    """Run a blocking function in a thread. Once it has begun, it cannot be cancelled.
 
-    If no new thread can be started, wait for a busy one: of all threads ever started at least one
-    always remains.
+    If no new thread can be started, wait until a busy thread is free: once any thread has been
+    started, at least one always remains.
     """
     has_begun = False
 

@@ -12,7 +12,7 @@ from aioflow.model.timestamps import Moment, Timestamp
 __all__ = ("STEP_US", "Clock", "SteadyClock", "SystemClock")
 
 STEP_US = 100_000
-"""The wall clock has stepped if it moves this far against the monotonic clock."""
+"""Difference from the monotonic clock from which a move of the wall clock counts as a step."""
 
 
 class Clock(Protocol):
@@ -22,7 +22,7 @@ class Clock(Protocol):
         """Return the wall time. It may step, also backwards."""
 
     def monotonic_us(self) -> int:
-        """Return microseconds since a fixed moment; never goes back."""
+        """Return microseconds since a fixed moment. They never decrease."""
 
     async def sleep(self, seconds: float) -> None:
         """Sleep this long by the monotonic clock."""
@@ -47,8 +47,8 @@ class SystemClock:
 class SteadyClock:
     """Steady time: the wall clock without its steps, see ``Moment``.
 
-    It does not advance while the machine is suspended, and never goes back. Over a restart it
-    advances by as much as the wall clock has since the last stored moment.
+    It does not advance while the machine is suspended, and never goes back. During a restart it
+    advances by as much as the wall clock has advanced since the last stored moment.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -63,12 +63,12 @@ class SteadyClock:
             return
         now, monotonic, _ = self._read()
         shift = _step(wall - steady)
-        here = max(now - shift, steady)  # the clock may have been set back meanwhile
+        here = max(now - shift, steady)  # the wall clock may have been set back since
         self._ahead = here - monotonic
         self._shift = _step(now - here)
 
     def look(self) -> Moment:
-        """Return the present moment."""
+        """Return the current moment."""
         now, monotonic, uncertain = self._read()
         steady = monotonic + self._ahead
         moved = now - steady - self._shift
@@ -81,12 +81,12 @@ class SteadyClock:
         return steady - self._ahead
 
     def _read(self) -> tuple[int, int, int]:
-        """Return the wall and the monotonic clock, and how far apart they may have been read."""
+        """Return the wall time, the monotonic time, and the maximum delay between both reads."""
         before = self._clock.monotonic_us()
         now = self._clock.now()
         return now, before, self._clock.monotonic_us() - before
 
 
 def _step(moved_us: int) -> int:
-    """Return a difference if it is a step of the wall clock; 0 if it is smaller."""
+    """Return a move of the wall clock if it is large enough to be a step, else 0."""
     return moved_us if abs(moved_us) >= STEP_US else 0

@@ -25,24 +25,24 @@ _HEAD_BYTES = len(_FORMAT) + _ID_BYTES + _NONCE_BYTES
 _TAG_BYTES = 16
 _FILE_LIMIT = 64 * 1024
 _DIFFERENT = 8
-"""Minimum number of different bytes in a key; a random key has about thirty."""
+"""Minimum number of different bytes in a key; a random key has about 30."""
 
 
 class Vault:
-    """Encrypts with AES-256-GCM, bound to the table and row a value belongs to.
+    """Encrypts values with AES-256-GCM, each bound to the table and row that it belongs to.
 
-    An encrypted value that is moved to another row cannot be decrypted there. The envelope names
-    its key, so that a home may have several keys while one replaces another::
+    A value that is moved to another row cannot be decrypted there. The envelope names the key, so
+    that a home may have several keys while one replaces another::
 
         format: 1 byte  key id: 8  nonce: 12  ciphertext and tag
 
     Nonces are random, which is safe for about 2**32 values under one key.
 
     Args:
-        keys: 32 bytes each. The first one encrypts; all of them decrypt.
+        keys: Keys of 32 bytes. The first one encrypts; all of them decrypt.
 
     Raises:
-        SettingsError: If there is no key, or one is not 32 bytes long.
+        SettingsError: If there is no key, or a key is not 32 bytes long.
     """
 
     def __init__(self, keys: Sequence[bytes]) -> None:
@@ -56,13 +56,13 @@ class Vault:
         """Encrypt with the first of these keys from now on, and decrypt only with these."""
         ciphers = {_key_id(key): AESGCM(key) for key in keys}
         first = _key_id(keys[0])
-        # Each attribute is replaced as a whole: a concurrent thread uses the old or the new one.
+        # Each attribute is replaced as a whole: other threads see the old or the new value.
         self._ciphers = ciphers
         self._cipher = _FORMAT + first, ciphers[first]
         self._ids = frozenset(ciphers)
 
     def has_only(self, keys: Sequence[bytes]) -> bool:
-        """Return whether all its keys are among these."""
+        """Return whether all keys of this vault are among ``keys``."""
         return self._ids <= {_key_id(key) for key in keys}
 
     @classmethod
@@ -97,7 +97,7 @@ class Vault:
         return head + nonce + cipher.encrypt(nonce, plaintext, _associated_data(table, number))
 
     def decrypt(self, table: str, number: int, envelope: bytes) -> bytes | None:
-        """Return the plaintext, or ``None`` if no present key decrypts it for this row."""
+        """Return the plaintext; ``None`` if no key of this vault decrypts it for this row."""
         if len(envelope) < _HEAD_BYTES + _TAG_BYTES or envelope[:1] != _FORMAT:
             return None
         cipher = self._ciphers.get(envelope[1 : 1 + _ID_BYTES])
@@ -114,7 +114,7 @@ def read_keys(path: Path) -> list[bytes]:
     """Return the keys of a file, newest first.
 
     Raises:
-        SettingsError: As for ``Vault.open``, and if there is no such file.
+        SettingsError: See ``Vault.open``; also if there is no such file.
     """
     try:
         text = _read(path)
@@ -134,7 +134,7 @@ def write_keys(path: Path, keys: Sequence[bytes]) -> None:
     """Replace the keys in the file atomically and durably, even if power fails.
 
     Raises:
-        SettingsError: If it cannot be written; its contents are unchanged then.
+        SettingsError: If the file cannot be written. Its content is then unchanged.
     """
     text = b"".join(key.hex().encode() + b"\n" for key in keys)
     try:
@@ -161,7 +161,7 @@ def _parsed(path: Path, text: bytes) -> list[bytes]:
     try:
         keys = [bytes.fromhex(line) for line in text.decode("ascii").split()]
     except ValueError:
-        # The text is not shown: a malformed key is secret, too.
+        # Do not show the text: a malformed key is secret, too.
         raise SettingsError(f"the key file {path} must hold keys in hex, one a line") from None
     if not keys or any(len(key) != KEY_BYTES for key in keys):
         raise SettingsError(
@@ -171,7 +171,7 @@ def _parsed(path: Path, text: bytes) -> list[bytes]:
 
 
 def _read(path: Path) -> bytes | None:
-    # Non-blocking, because a named pipe in its place would block forever.
+    # Open without blocking, because a named pipe in place of the file would block forever.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         handle = os.open(path, flags)
@@ -189,10 +189,10 @@ def _read(path: Path) -> bytes | None:
 
 
 def _create(path: Path) -> None:
-    """Create the file atomically; one that appears meanwhile is left as it is."""
+    """Create the file atomically, unless another process has created it by then."""
     temporary = _written(path, secrets.token_hex(KEY_BYTES).encode() + b"\n")
     try:
-        os.link(temporary, path)  # unlike a rename it never replaces another's key
+        os.link(temporary, path)  # unlike a rename, this never replaces the key of another process
     except FileExistsError:
         return
     finally:
@@ -201,7 +201,7 @@ def _create(path: Path) -> None:
 
 
 def _written(path: Path, text: bytes) -> Path:
-    """Write and sync a temporary file beside the target; return its path."""
+    """Write and sync a temporary file in the folder of the target. Return its path."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(temporary, flags, 0o600)

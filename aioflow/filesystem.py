@@ -1,7 +1,8 @@
 """Free space on a disk, files and folders for their owner alone, and paths that others can write.
 
-User code shares the daemon's umask, so everything created in the home sets its mode explicitly. A
-path that every user of the machine can write would let such a user run code as the daemon.
+User code shares the daemon's umask, so all code that creates files in the home sets their mode
+explicitly. If every user of the machine could write a path of the home, each of them could run code
+as the daemon.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ __all__ = (
 )
 
 LEAST_BYTES = 1024 * 1024
-"""A disk with less free space than this counts as full: a commit and its log need some."""
+"""Minimum free space of a disk that does not count as full: a commit and its log need space."""
 
 
 def full_disk(path: Path) -> str:
-    """Return a sentence that names the full disk of a path; empty if there is space left.
+    """Return a sentence that says that the disk of a path is full; empty if there is space left.
 
-    A file that does not exist yet is on the disk of its folder. A disk that cannot be queried does
-    not count as full.
+    If the file does not exist yet, the disk is that of its folder. A disk that cannot be queried
+    does not count as full.
     """
     for place in (path, *path.parents):
         try:
@@ -66,24 +67,24 @@ _FOLDER_MODE, _FILE_MODE = 0o700, 0o600
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its missing parents; one that exists keeps its mode."""
+    """Create a folder and its missing parents. Existing folders keep their mode."""
     try:
         path.mkdir(exist_ok=True, mode=_FOLDER_MODE)
     except FileNotFoundError:
         if path.parent == path:
             raise
-        make_folder(path.parent)  # `parents=True` would create them with the mode of the umask
+        make_folder(path.parent)  # `parents=True` would use the mode of the umask for parents
         path.mkdir(exist_ok=True, mode=_FOLDER_MODE)
 
 
 def create_file(path: Path) -> BinaryIO:
-    """Open a file for writing, and truncate one that exists."""
+    """Create a file and open it for writing. An existing file is truncated."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     return os.fdopen(os.open(path, flags, _FILE_MODE), "wb")
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a whole file, replacing one that exists."""
+    """Write a whole file. An existing file is overwritten."""
     with create_file(path) as file:
         file.write(content)
 
@@ -93,16 +94,16 @@ _NAMED = 5
 
 
 def find_writable(paths: Iterable[str | Path]) -> list[Path]:
-    """Return what every user can write, among these paths and the folders that lead to them.
+    """Return which of these paths, and of the folders that lead to them, every user can write.
 
     Links are followed, and their targets returned. In a folder with the sticky bit, such as
-    ``/tmp``, other users can add names but not replace existing ones: it may lead to a path, but
-    not be one of the paths. A path that does not exist, or is on a read-only mount, is not
-    writable.
+    ``/tmp``, other users can add names but cannot replace existing ones. Such a folder is returned
+    only if it is one of ``paths``, not if it only leads to one. A path that does not exist, or is
+    on a read-only mount, is not returned.
     """
     ways = _Ways()
     for path in paths:
-        with suppress(OSError):  # it does not exist yet, or cannot be read either
+        with suppress(OSError):  # the path does not exist yet, or the daemon cannot read it either
             ways.check(os.path.abspath(path))  # noqa: PTH100 - a Path would drop a ``..``
     return [Path(path) for path in ways.found if not _is_read_only(path)]
 
@@ -112,7 +113,8 @@ def how_to_mend(found: Sequence[Path], folders: Iterable[Path] = ()) -> str:
 
     Args:
         found: At least one path.
-        folders: If many were found and all are in one of these, the command covers all of it.
+        folders: If more than ``_NAMED`` paths were found, and all are in one of these folders, the
+            command covers that whole folder.
     """
     named, rest = found[:_NAMED], found[_NAMED:]
     command = f"chmod o-w {' '.join(shlex.quote(str(path)) for path in named)}"
@@ -127,7 +129,7 @@ def how_to_mend(found: Sequence[Path], folders: Iterable[Path] = ()) -> str:
 
 
 class _Ways:
-    """Follows paths, each folder once, and collects what every user can write."""
+    """Follows paths, each folder once, and collects the paths that every user can write."""
 
     def __init__(self) -> None:
         self.found: dict[str, None] = {}
@@ -136,7 +138,7 @@ class _Ways:
         self._pending: set[str] = set()
 
     def check(self, path: str) -> None:
-        """Check a path and all that leads to it."""
+        """Check a path, and all folders and links that lead to it."""
         real = self._follow(path)
         mode = self._modes.get(real, 0)
         if mode & stat.S_IWOTH and (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):

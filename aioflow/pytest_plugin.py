@@ -14,7 +14,7 @@ import pytest
 __all__ = ("pytest_configure", "pytest_unconfigure", "sim")
 
 _terminal = pytest.StashKey[int]()
-"""A copy of standard error, made before pytest captures the output of tests."""
+"""Key of a copy of standard error, made before pytest captures the output of tests."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -26,7 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Close the copy."""
+    """Close the copy of standard error."""
     if _terminal in config.stash:
         os.close(config.stash[_terminal])
         del config.stash[_terminal]

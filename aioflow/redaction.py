@@ -1,7 +1,7 @@
 """Masking of secrets in output and errors, by value, wherever the value came from.
 
-Besides the text itself, its forms in JSON, ``repr``, URLs and base64 are masked, as is each long
-line of a text with several lines.
+Besides the secret text itself, its forms in JSON, ``repr``, URLs and base64 are masked. In a text
+with several lines, each long line is masked, too.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ __all__ = ("LEAST", "MASK", "Masks", "Stream", "masked_url", "masked_urls", "sec
 MASK = b"***"
 
 LEAST = 5
-"""Minimum length of a masked text, in characters; a shorter one would mask half of every log."""
+"""Minimum length of a text to mask, in characters; a shorter one would mask half of every log."""
 
 _LEAST_LINE = 12
 
 _SECRET_NAMES = ("passw", "secret", "token", "key", "credential", "auth", "private")
-"""Parts of the names of variables and connection extras whose values are masked like secrets. Other
-values are words like ``prod``, and masking them would mask half of every log."""
+"""Parts of names. Values of variables and connection extras with such names are masked.
+
+Other values are often words like ``prod``. Masking these would mask half of every log.
+"""
 
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s\"'<>]*")
 _CONTAINER_SCHEMES = ("abfs", "abfss", "wasb", "wasbs")
-"""In their URLs, the part before ``@`` is a container, unless it includes a password."""
+"""URL schemes in which the part before ``@`` is a container, unless it includes a password."""
 
 
 class Masks:
-    """The masked texts of one process. They only grow, by every secret that is handed out."""
+    """The texts to mask in one process. Each secret that is read adds some; none is removed."""
 
     __slots__ = ("_heads", "_known", "_pattern")
 
@@ -50,7 +52,7 @@ class Masks:
         if not new:
             return
         self._known |= new
-        # Longest first: if two begin alike, the longer one is masked as a whole.
+        # Longest first: if one text is the beginning of another, the longer one is masked whole.
         longest_first = sorted(self._known, key=lambda known: (-len(known), known))
         self._pattern = re.compile(b"|".join(map(re.escape, longest_first)))
         self._heads = {}
@@ -68,7 +70,7 @@ class Masks:
         return self.masked(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def split(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return the masked part that can be shown, and a tail that may begin a secret."""
+        """Return the part that can be shown, masked, and the rest, which may begin a secret."""
         if self._pattern is None:
             return data, b""
         held = self._pending_from(data)
@@ -83,7 +85,7 @@ class Masks:
         return b"".join(shown), data[held:]
 
     def _pending_from(self, data: bytes) -> int:
-        """Return the start of the longest suffix that a secret begins with, or else the length."""
+        """Return the start of the longest suffix that may begin a secret; else the length."""
         longest = max(map(len, self._known))
         for at in range(max(0, len(data) - longest + 1), len(data)):
             heads = self._heads.get(data[at])
@@ -104,12 +106,12 @@ class Stream:
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Return the data that can be shown by now."""
+        """Return the masked data that can be shown so far."""
         shown, self._held = self._masks.split(self._held + data)
         return shown
 
     def finish(self) -> bytes:
-        """Return the data held back, at the end of the stream."""
+        """Return the masked end of the stream that ``feed`` has not returned."""
         held, self._held = self._held, b""
         return self._masks.masked(held)
 
@@ -120,7 +122,7 @@ def masked_urls(text: str) -> str:
 
 
 def masked_url(url: str) -> str:
-    """Return a URL without its user information, fragment and the values of its query."""
+    """Return a URL without user information and fragment, and with masked query values."""
     scheme, mark, rest = url.partition("://")
     if not mark:
         return url
@@ -151,7 +153,7 @@ def _forms(text: str) -> Iterable[bytes]:
 
 
 def _lines(text: str) -> Iterable[str]:
-    """Return the long lines of a text with several, since a key may be printed indented."""
+    """Return the long lines of a text with several lines, since a key may be printed indented."""
     lines = [line.strip() for line in text.splitlines()]
     if len(lines) < 2:
         return []
@@ -159,7 +161,7 @@ def _lines(text: str) -> Iterable[str]:
 
 
 def secret_texts(kind: ValueKind, name: str, value: Any) -> Iterator[str]:
-    """Yield the texts of a value that must be masked, from its plain data."""
+    """Yield the texts to mask for a secret, connection or variable, from its plain data."""
     match kind:
         case ValueKind.SECRET:
             yield from _texts(value)

@@ -1,8 +1,9 @@
-"""Values passed between tasks: small ones in rows, large ones and lists to expand in files.
+"""Values passed between tasks: small values in rows, large ones and lists to expand in files.
 
-A file is named only by numbers: ``<folder>/<task_no // 4096>/<task_no>.<start_no>``. It is written
-under a temporary name, synced, renamed, and its folder synced, before the start that made it
-reports. A file whose start never committed is an orphan and may be deleted.
+The name of a file has only numbers: ``<folder>/<task_no // 4096>/<task_no>.<start_no>``. Before the
+start that creates a file reports its end, the file is written under a temporary name, synced and
+renamed, and its folder is synced. If a start never committed, its file is an orphan and may be
+deleted.
 
 An **indexed file** stores a list item by item, so that child ``i`` of a mapped task reads only item
 ``i``::
@@ -46,10 +47,10 @@ RESULT_LIMIT = 64 * 1024 * 1024
 """Maximum size of any result, in bytes of msgpack."""
 
 _OPEN_LISTS_LIMIT = 8
-"""Number of indexed files that one process keeps open, the last used ones."""
+"""Maximum number of indexed files that one process keeps open: those used last."""
 
 _CACHED_PATHS = 64
-"""Size of the path cache: the children of a mapped task read items of one file."""
+"""Size of the path cache. Paths repeat, because the children of a mapped task read one file."""
 
 _OPEN_ATTEMPTS = 100
 
@@ -67,7 +68,7 @@ def result_path(folder: Path, task_no: TaskNo, start_no: StartNo) -> Path:
 
 
 def delete_results(folder: Path, task_nos: Collection[TaskNo]) -> None:
-    """Delete all results of these tasks, of any start. Idempotent."""
+    """Delete the results of all starts of these tasks. Idempotent."""
     by_block: dict[int, set[str]] = defaultdict(set)
     for task_no in task_nos:
         by_block[task_no // 4096].add(str(task_no))
@@ -86,12 +87,12 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def write_value(path: Path, body: bytes) -> None:
-    """Write a whole value durably; a second call replaces the first."""
+    """Write a whole value durably. A second call replaces the file."""
     _write(path, [body])
 
 
 def write_list(path: Path, items: Sequence[bytes]) -> None:
-    """Write an indexed file durably; ``items`` are msgpack, one each."""
+    """Write an indexed file durably. Each item is encoded as msgpack."""
     offset = len(_MAGIC) + _COUNT.size + 8 * (len(items) + 1)
     offsets = [offset]
     for item in items:
@@ -105,7 +106,7 @@ def read_value(path: Path) -> bytes:
     """Return a whole value.
 
     Raises:
-        FileNotFoundError: If that start left none.
+        FileNotFoundError: If the start left no file.
     """
     return path.read_bytes()
 
@@ -114,7 +115,7 @@ def read_item(path: Path, index: int) -> bytes:
     """Return the msgpack of one item of an indexed file.
 
     Raises:
-        FileNotFoundError: If that start left no file.
+        FileNotFoundError: If the start left no file.
         IndexError: If the list is shorter.
         ValueError: If the file is damaged.
     """
@@ -122,7 +123,7 @@ def read_item(path: Path, index: int) -> bytes:
 
 
 def read_one_item(path: Path, index: int) -> bytes:
-    """Do the same as ``read_item``, for a single read: the file is closed afterwards."""
+    """Return an item as ``read_item`` does, but close the file afterwards, for a single read."""
     opened = _OpenList(path)
     try:
         return opened.item(index)
@@ -134,7 +135,7 @@ def read_items(path: Path) -> list[bytes]:
     """Return the msgpack of all items of an indexed file, in order.
 
     Raises:
-        FileNotFoundError: If that start left no file.
+        FileNotFoundError: If the start left no file.
         ValueError: If the file is damaged.
     """
     data = path.read_bytes()
@@ -147,7 +148,7 @@ def read_items(path: Path) -> list[bytes]:
 
 
 class _OpenList:
-    """An indexed file that stays open, since children of a mapped task read it one by one."""
+    """An indexed file that stays open, since the children of a mapped task each read an item."""
 
     __slots__ = ("_count", "_descriptor", "_size")
 
@@ -178,7 +179,7 @@ _open_lists: OrderedDict[Path, _OpenList] = OrderedDict()
 
 
 def _open_list(path: Path) -> _OpenList:
-    """Return the open file, from the cache if it is there. A start's file never changes."""
+    """Return an open file, from the cache if possible, since the file of a start never changes."""
     found = _open_lists.pop(path, None)
     if found is None:
         found = _OpenList(path)
@@ -189,7 +190,7 @@ def _open_list(path: Path) -> _OpenList:
 
 
 def _read_count(head: bytes, size: int) -> int:
-    """Return the number of items, after checking that the file has room for all offsets."""
+    """Return the number of items, after a check that the file is long enough for all offsets."""
     if len(head) != len(_MAGIC) + _COUNT.size or not head.startswith(_MAGIC):
         raise ValueError(_DAMAGED)
     count: int = _COUNT.unpack_from(head, len(_MAGIC))[0]
@@ -199,7 +200,7 @@ def _read_count(head: bytes, size: int) -> int:
 
 
 def _open_new(path: Path) -> BinaryIO:
-    """Open a file for writing and create its folder, which may be deleted while it is empty."""
+    """Open a new file and create its folder, again if that is deleted while it is still empty."""
     for _ in range(_OPEN_ATTEMPTS):
         with contextlib.suppress(FileNotFoundError):
             make_folder(path.parent)

@@ -1,14 +1,13 @@
 """Every error aioflow raises on purpose.
 
-``DagError`` is raised before a DAG runs, ``Unserializable`` where a value is written,
-``RequestError`` for what a caller asked, ``StoreError`` for the database, and ``TaskError`` for
-user code: it ends one try, not the daemon. The other errors say why a daemon cannot serve. Their
-codes and meanings are listed in ``docs/reference/errors.md``.
+``DagError`` is raised before a DAG runs, ``Unserializable`` when a value is written,
+``RequestError`` for a request that cannot be done, ``StoreError`` for the database, and
+``TaskError`` for user code, where it ends one try but not the daemon. The other errors say why a
+daemon cannot serve. ``docs/reference/errors.md`` lists the codes and meanings of all errors.
 
-``DagError``, ``SchemaMismatch`` and ``Unserializable`` are permanent: retrying cannot
-help. If a row has changed state before a change to it is applied, ``core`` ignores the change
-as late; the store raises ``BatchRefused``. Flow control is not an error either: see
-``aioflow.author.deferral``.
+``DagError``, ``SchemaMismatch`` and ``Unserializable`` are permanent: a retry cannot succeed. If a
+row is no longer in the state that a change expects, ``core`` ignores the change as late, but the
+store raises ``BatchRefused``. Exceptions for flow control are in ``aioflow.author.deferral``.
 """
 
 from __future__ import annotations
@@ -25,6 +24,6 @@ __all__ += requests.__all__
 __all__ += runtime.__all__
 
 for _name in __all__:
-    # Stored failures name the class by this path, which must not change when a class moves between
-    # the modules of this package.
+    # Stored failures name the error class by its path, which must not change if the class moves to
+    # another module of this package.
     globals()[_name].__module__ = __name__

@@ -57,11 +57,11 @@ class BadTemplate(DagError):
 class AirflowImport(DagError, ModuleNotFoundError):
     """An import of an Airflow module or name that aioflow does not provide.
 
-    Also an ``ImportError``, so code that guards optional imports with ``except ImportError``
+    It is an ``ImportError``, so code that guards optional imports with ``except ImportError``
     works.
 
     Attributes:
-        name: The module that was imported, or imported from.
+        name: The module that was imported, or from which a name was imported.
     """
 
     code = "dag.airflow_import"
@@ -88,7 +88,7 @@ class PoolTooNarrow(DagError, MessageTemplate):
     """A task needs more slots than its pool has, so it would never start.
 
     Attributes:
-        task: The task, with the name of its DAG.
+        task: The task id, with the id of its DAG.
     """
 
     code = "dag.pool_too_narrow"
@@ -106,7 +106,7 @@ class DuplicateDag(DagError, MessageTemplate):
 
     Attributes:
         dag_id: The duplicate id.
-        first: The place of the first definition: a file, or ``file:line``.
+        first: The location of the first definition: a file, or ``file:line``.
     """
 
     code = "dag.duplicate_dag"
@@ -140,7 +140,7 @@ class UnknownParent(DagError, MessageTemplate):
 
 
 class EdgeMisfit(DagError, MessageTemplate):
-    """The annotation of an argument does not accept the value that is passed to it.
+    """The annotation of an argument does not allow the value that is passed to the argument.
 
     The value may be the result of a parent, a parameter of the DAG, or a literal in the file.
     """

@@ -59,10 +59,10 @@ class UnknownDag(RequestError):
     code = "request.unknown_dag"
 
     def __init__(self, dag_id: str, *, is_reading: bool = False) -> None:
-        """Make the error for a DAG.
+        """Create the error for a DAG.
 
         Args:
-            is_reading: Whether DAG files that may define it are still being parsed.
+            is_reading: Whether DAG files that may define the DAG are still being parsed.
         """
         reason = "the DAG files are still being read" if is_reading else "see `aioflow dags list`"
         super().__init__(f"there is no DAG {dag_id!r}; {reason}")
@@ -133,7 +133,7 @@ class UnknownRun(RequestError, MessageTemplate):
 
 
 class UnknownTask(RequestError):
-    """The run has no such task, or the task has no such child or round."""
+    """The run has no such task, or the task has no such mapped child or loop iteration."""
 
     code = "request.unknown_task"
 
@@ -148,7 +148,7 @@ class UnknownTask(RequestError):
 
 
 class UnknownRound(RequestError):
-    """The loop of a task has not started this round yet."""
+    """The loop of a task has not started this iteration yet."""
 
     code = "request.unknown_round"
 
@@ -173,7 +173,7 @@ class RunQuarantined(RequestError, MessageTemplate):
 
 
 class RunExists(RequestError, MessageTemplate):
-    """A run with this id already exists, and was created by a different request."""
+    """A run with this id already exists and was created by a different request."""
 
     code = "request.run_exists"
     message = "run {run_id!r} exists already; choose another --run-id"
@@ -184,7 +184,7 @@ class RunBeingDeleted(RequestError):
     """The run with this id or idempotency key is being deleted, and some of its rows still exist.
 
     Attributes:
-        key: The idempotency key that is still in use; empty if the id is.
+        key: The idempotency key that is still in use; empty if the id is in use.
     """
 
     code = "request.run_being_deleted"
@@ -254,7 +254,7 @@ class DagRunning(RequestError, MessageTemplate):
 
 
 class DagBroken(RequestError, MessageTemplate):
-    """The DAG's file fails to import, and no earlier working version is stored."""
+    """The DAG's file cannot be imported, and no earlier working version is stored."""
 
     code = "request.dag_broken"
     message = "DAG {dag_id!r} cannot run: {reason}; fix its file, or restore it"
@@ -263,7 +263,7 @@ class DagBroken(RequestError, MessageTemplate):
 
 
 class VersionDiffers(RequestError):
-    """The run cannot be moved to the DAG's newest version, because that differs too much.
+    """The run cannot be moved to the DAG's newest version, which differs too much from its own.
 
     Attributes:
         version: The newest version.
@@ -281,7 +281,7 @@ class VersionDiffers(RequestError):
 
 
 class TimetableAway(RequestError, MessageTemplate):
-    """Fire times come from a custom timetable, and no process is available to evaluate it."""
+    """The fire times depend on a custom timetable, and no process is available to evaluate it."""
 
     code = "request.timetable_away"
     message = (
@@ -327,7 +327,8 @@ class TimetableSilent(RequestError, MessageTemplate):
 class KeyNotTaken(RequestError, MessageTemplate):
     """The request has an idempotency key, but this endpoint accepts none.
 
-    It stores only a digest of the secret, so a repeated request could not get the same answer.
+    The endpoint stores only a digest of a secret, so a repeated request could not get the same
+    answer.
     """
 
     code = "request.key_not_taken"

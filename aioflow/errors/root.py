@@ -20,17 +20,17 @@ class AioflowError(Exception):
 
 @dataclass_transform()
 class MessageTemplate(Exception):
-    """Mix-in of errors whose arguments are their annotated fields, which fill a message.
+    """Mix-in of errors whose arguments are their annotated fields, which fill a message template.
 
     Attributes:
-        message: Template, as of ``str.format``.
+        message: Template for ``str.format``.
     """
 
     message: ClassVar[str]
     _field_names: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
-        """Note the fields of a class with a template; classes below it take the same arguments."""
+        """Record the fields of a class with a template. Its subclasses take the same arguments."""
         super().__init_subclass__()
         if "message" in vars(cls):
             cls._field_names = tuple(cls.__annotations__)

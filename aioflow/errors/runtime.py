@@ -1,4 +1,4 @@
-"""Errors at run time: in user code, of the database, and of a daemon that cannot serve.
+"""Errors at run time: in user code, in the database, and in a daemon that cannot serve.
 
 An error in user code ends one try, not the daemon.
 """
@@ -44,7 +44,7 @@ class HomeBusy(AioflowError):
     """Another daemon serves this home, or this database.
 
     Args:
-        otherwise: The alternative to stopping the other daemon, quoted in the message.
+        otherwise: The alternative to stopping the other daemon, for the message.
         is_draining: Whether the other daemon is draining and will exit.
     """
 
@@ -87,10 +87,10 @@ class DaemonAway(AioflowError):
     code = "daemon.away"
 
     def __init__(self, home: str, database: str = "") -> None:
-        """Make the error for a home.
+        """Create the error for a home.
 
         Args:
-            database: The database that was tried as a fallback, and does not exist.
+            database: The database that was tried as a fallback but does not exist.
         """
         instead = f", and there is no database {database}" if database else ""
         super().__init__(f"no daemon runs for {home}{instead}; start it with `aioflow up`")
@@ -114,7 +114,7 @@ class SettingsError(AioflowError):
 
 
 class LinkClosed(AioflowError):
-    """The connection to another process was closed, or carried something invalid."""
+    """The connection to another process was closed, or carried invalid data."""
 
     code = "link.closed"
 
@@ -144,8 +144,8 @@ class StoreUnavailable(StoreError):
 class SyncFailed(StoreError):
     """Syncing the database to disk failed: data written since the last sync may be lost.
 
-    The operating system may serve that data from memory until the machine stops, without writing
-    it to disk. The process therefore exits, and the next one writes the data again.
+    The operating system may return that data from memory until the machine stops, without writing
+    it to disk. So the process exits, and the next one writes the data again.
     """
 
     code = "store.sync"
@@ -197,7 +197,7 @@ class ForeignDatabase(StrangeDatabase):
 
 
 class TaskError(AioflowError):
-    """User code failed. Ends one try, not the daemon."""
+    """User code failed. The error ends one try, not the daemon."""
 
     code = "task"
 
@@ -226,7 +226,7 @@ class CallCutShort(TaskError, MessageTemplate):
     """A task cancelled one of its own durable calls, or ended while one was in flight.
 
     Attributes:
-        called: The call, with its place in the source.
+        called: The call, with its source location.
     """
 
     code = "task.call_cut_short"
@@ -241,8 +241,8 @@ class CallMismatch(TaskError, MessageTemplate):
     """A re-run of a task made a different durable call than the one recorded at this position.
 
     Attributes:
-        recorded: The recorded call, with its place in the source.
-        called: The call that was made now.
+        recorded: The recorded call, with its source location.
+        called: The call that the re-run made instead.
     """
 
     code = "task.call_mismatch"
@@ -298,8 +298,8 @@ class FanOutCapped(TaskError):
     """A list has more items than the task that expands over it allows.
 
     Attributes:
-        count: The number of items in the list, if known. For a source that is counted item by
-            item, such as a generator, the number of the first item above the limit.
+        count: The number of items in the list, if known. For a source that is counted one item at
+            a time, such as a generator: the number of the first item above the limit.
         limit: The ``map_limit`` of the mapped task.
         is_whole: Whether ``count`` is the total number of items.
     """

@@ -1,1 +1,1 @@
-"""Background work on stored data: retention, deletion, and restoring the code of versions."""
+"""Background work on stored data: retention, deletion, and restoration of version code."""

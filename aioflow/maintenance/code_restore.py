@@ -1,7 +1,7 @@
-"""Restoration of version code that children do not find on the disk, from the database.
+"""Restoration from the database of version code that children do not find on the disk.
 
-A task or trigger without its code waits meanwhile, which does not count as a try. If only a module
-was missing, the import error counts as one. If the code cannot be written, for example on a full
+Until its code is restored, a task or trigger waits, which does not count as a try. If only a module
+was missing, the import error counts as a try. If the code cannot be written, for example on a full
 disk, the children keep requesting it, and each failure is logged.
 """
 
@@ -24,7 +24,7 @@ from aioflow.telemetry.log import Logger
 __all__ = ("CodeMissing",)
 
 AGAIN_SECONDS = 1.0
-"""Minimum interval of restores, in case the code disappears again at once."""
+"""Minimum interval between restores, in case the code disappears again at once."""
 
 _log = Logger(__name__)
 
@@ -33,7 +33,7 @@ class CodeMissing:
     """The service that restores missing code.
 
     Args:
-        report: Receives ``CodeRestored`` for each trigger that may run again.
+        report: Called with a ``CodeRestored`` for each trigger that may try again.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class CodeMissing:
         self._send, self._receive = anyio.create_memory_object_stream[RestoreCode](math.inf)
 
     def ask(self, wanted: RestoreCode) -> None:
-        """Request that code be restored. Returns at once."""
+        """Request the restoration of code. Return at once."""
         self._send.send_nowait(wanted)
 
     async def restore_needed(self, folder: Path) -> None:
-        """Restore the code of everything that may still run, as far as missing in a folder."""
+        """Restore the code of each version that may still run and is missing in a folder."""
         for needed in await self._store.list_needed_versions():
             if not (folder / needed.version).exists():
                 row = await self._store.find_version(needed.version)

@@ -1,13 +1,13 @@
 """Deletion of expired data, and of the rows, results and logs of runs that are marked as deleted.
 
-Expired data are ended runs, events, the journal, logs, versions and audit entries. Every hour they
-are searched, a few rows and runs at a time. An expired run is marked as deleted, as on request of a
-user.
+Ended runs, events, journal rows, logs, versions and audit entries expire. A search for expired data
+starts every hour and takes a few rows and runs at a time. An expired run is marked as deleted, just
+as if a user had deleted it.
 
 Everything is deleted in slices with pauses between them, so that running work is hardly affected.
-The remaining work follows from the rows, so a deletion may be interrupted anywhere and resumes at
-the next start: the results of a task are deleted before its row, all else before the row of the
-run. Nothing is deleted before the author's callbacks for the run have been called.
+The rows show what is left to delete, so a deletion may be interrupted anywhere and resumes at the
+next start: the results of a task are deleted before its row, and everything else before the row of
+the run. Nothing is deleted before the author's callbacks for the run have been called.
 """
 
 from __future__ import annotations
@@ -55,13 +55,16 @@ __all__ = ("DELETION_SLICE_ROWS", "Cleaning", "Deleting", "ExpiredCounts", "Rete
 _FIRST_SECONDS = 60.0
 _ROUND_SECONDS = 3_600.0
 _PART_SECONDS = 1.0
-"""Pause between two parts of a round."""
+"""Pause between two parts of the hourly deletion."""
 
 _AWAY_SECONDS = 60.0
-"""Interval at which each kind retries while the database is unavailable. Nothing here is urgent."""
+"""Delay before a retry while the database is unavailable. Nothing here is urgent."""
 
 _RUNS_AT_ONCE = 100
-"""Runs marked as deleted in one part. A background part waits while as many are being deleted."""
+"""Maximum number of runs that one part marks as deleted.
+
+A background part marks none while as many runs are being deleted.
+"""
 
 _SLICE_ROWS = 2_000
 _SLICES = 5
@@ -70,13 +73,13 @@ _SHARE = 4
 """Ratio of the pause after a slice to the duration of the slice."""
 
 _DRY_RUNS, _DRY_ROWS, _DRY_BLOCKS = 10_000, 200_000, 200
-"""Limits of a preview."""
+"""Maximum numbers that a preview counts of runs, rows, and blocks of logs."""
 
 _VERSIONS_AT_ONCE = 500
 _CODE_SECONDS = 600.0
-"""Minimum age of a code folder to delete: code is written shortly before its version is stored."""
+"""Minimum age of code folders to delete: code is written shortly before its version is stored."""
 _KEYS_DAYS = 90.0
-"""Days for which the keys of DAG trigger events are stored. A repeated key starts no run."""
+"""Days for which event keys of DAG triggers are stored. A stored key starts no further run."""
 
 _DAY_US = 86_400_000_000
 
@@ -84,7 +87,10 @@ _log = Logger(__name__)
 
 
 _Part: TypeAlias = Callable[[], Awaitable[tuple[int, bool]]]
-"""Deletes a part of one kind. Returns the number of deletions, and whether there may be more."""
+"""Deletes a part of one kind of data.
+
+Returns the number of deletions, and whether there may be more to delete.
+"""
 
 
 class RetentionDays(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,10 +105,10 @@ class RetentionDays(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExpiredCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of deletions by kind of data, or of a dry run; see ``api.schemas.CleanedView``.
+    """Numbers of deletions by kind of data, real or previewed; see ``api.schemas.CleanedView``.
 
     Attributes:
-        more: Whether more expired data is left.
+        more: Whether there is more expired data.
     """
 
     runs: int
@@ -145,7 +151,7 @@ class Cleaning:
         self._locks = {kind: anyio.Lock() for kind in self._parts}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Delete expired data every hour until cancelled. The kinds of data are independent."""
+        """Delete expired data every hour until cancelled, each kind independently of the others."""
         async with anyio.create_task_group() as kinds:
             for kind in self._parts:
                 kinds.start_soon(self._rounds, kind)
@@ -164,7 +170,7 @@ class Cleaning:
             await self._clock.sleep(pause_seconds)
 
     async def _gentle_part(self, kind: str) -> tuple[int, float]:
-        """Delete a part. Return the number of deletions, and the pause before the next part."""
+        """Delete a part of one kind. Return the number of deletions, and the pause after it."""
         try:
             count, more = await self._part(kind, self._gentle_parts[kind])
         except StoreUnavailable as exc:
@@ -183,7 +189,7 @@ class Cleaning:
         """Delete a part of the expired data of each kind.
 
         Raises:
-            StoreUnavailable: If the database does not respond. Data deleted by then stays
+            StoreUnavailable: If the database does not respond. Data that was deleted before stays
                 deleted.
         """
         counts, left = {}, False
@@ -193,7 +199,7 @@ class Cleaning:
         return ExpiredCounts(**counts, more=left)
 
     async def preview(self) -> ExpiredCounts:
-        """Return what would be deleted."""
+        """Return how much would be deleted."""
         runs = len(await self._old_runs(_DRY_RUNS))
         events = await self._count_rows(EVENTS) + await self._count_rows(DAG_EVENTS)
         journal = await self._count_rows(JOURNAL)
@@ -213,7 +219,7 @@ class Cleaning:
         )
 
     def _before(self, days: float) -> Timestamp | None:
-        """Return the timestamp before which data is expired; ``None`` if it never expires."""
+        """Return the timestamp before which data has expired; ``None`` if it never expires."""
         return self._clock.now() - int(days * _DAY_US) if days else None
 
     async def _rest(self, began: int) -> None:
@@ -223,20 +229,20 @@ class Cleaning:
     # ── runs ────────────────────────────────────────────────────────────────────────────
 
     async def _delete_few_runs(self) -> tuple[int, bool]:
-        """Delete expired runs, but no more than the deletion can handle meanwhile."""
+        """Mark expired runs as deleted, until ``_RUNS_AT_ONCE`` runs are being deleted."""
         room = _RUNS_AT_ONCE
         if self._days.runs_days:
             room -= len(await self._store.list_deletions())
         return await self._delete_runs(room) if room > 0 else (0, True)
 
     async def _delete_runs(self, room: int = _RUNS_AT_ONCE) -> tuple[int, bool]:
-        """Delete up to ``room`` expired runs."""
+        """Mark up to ``room`` expired runs as deleted."""
         found = await self._old_runs(room)
         count = 0
         for run in found:
             try:
                 await self._engine.ask(DeleteRun(run_id=run.run_id))
-            except RequestError as exc:  # it was resumed, or deleted by another request
+            except RequestError as exc:  # the run was resumed, or deleted by another request
                 _log.info("an expired run was not deleted", run_id=run.run_id, why=str(exc))
             else:
                 count += 1
@@ -329,14 +335,14 @@ class Cleaning:
     # ── versions ────────────────────────────────────────────────────────────────────────
 
     async def _delete_versions(self) -> tuple[int, bool]:
-        """Delete some versions that nothing refers to, then code without a version."""
+        """Delete some versions that nothing refers to, then code whose version is gone."""
         found, count = await self._unneeded_versions(_VERSIONS_AT_ONCE), 0
         if found:
             try:
                 count = cast("int", await self._engine.ask(EraseVersions(versions=found)))
             except StoreUnavailable:
                 raise
-            except AioflowError as exc:  # a run uses one of them now
+            except AioflowError as exc:  # a run uses one of these versions now
                 _log.info("expired versions were not deleted", why=str(exc))
         if count and len(found) == _VERSIONS_AT_ONCE:
             return count, True
@@ -345,8 +351,8 @@ class Cleaning:
     async def _unneeded_versions(self, limit: int) -> list[str]:
         """Return some versions that neither rows nor memory refer to.
 
-        The query also covers as many versions as memory may need, so that these do not keep later
-        ones from being found.
+        The query limit is raised by the number of versions in memory, so that these cannot fill the
+        result.
         """
         before = self._before(self._days.versions_days)
         if before is None:
@@ -357,10 +363,10 @@ class Cleaning:
         return [version for version in found if version not in held][:limit]
 
     async def _delete_code(self) -> bool:
-        """Delete some code folders, not new ones, of versions that are not in the database.
+        """Delete some code folders of versions that are not in the database, except new folders.
 
         Returns:
-            Whether there are more.
+            Whether there are more such folders.
         """
         before = self._clock.now() / 1e6 - _CODE_SECONDS
         folders = await self._snapshots.list_old(before_seconds=before)
@@ -379,7 +385,7 @@ class Cleaning:
     # ── logs ────────────────────────────────────────────────────────────────────────────
 
     async def _delete_logs(self) -> tuple[int, bool]:
-        """Delete the expired logs of some blocks, with pauses."""
+        """Delete the expired logs in some blocks of runs, with pauses."""
         before = self._before(self._days.logs_days)
         if before is None:
             return 0, False
@@ -410,10 +416,13 @@ class Cleaning:
 
 
 DELETION_SLICE_ROWS = 2_000
-"""Rows deleted with one commit, shared by all runs in progress."""
+"""Maximum number of rows to delete in one commit, divided among the runs being deleted."""
 
 _PARALLEL_DELETIONS = 8
-"""Small runs are quickly read and mostly wait for commits, which they share."""
+"""Number of runs to delete at once.
+
+Small runs are read quickly and mostly wait for commits, which they share.
+"""
 
 _LEAST_REST_SECONDS = 0.01
 _DELETION_RETRY_SECONDS = 1.0
@@ -430,8 +439,8 @@ class Deleting:
     def __init__(
         self, engine: Engine, store: Store, tasklog: TaskLog, results: Path, clock: Clock
     ) -> None:
-        self._given_up: set[RunNo] = set()  # until the next start
-        self._last_outbox_no: dict[RunNo, int | None] = {}  # of the last callback to wait for
+        self._given_up: set[RunNo] = set()  # not deleted until the next start
+        self._last_outbox_no: dict[RunNo, int | None] = {}  # number of the last callback to await
         self._under_way = 0
         self._is_away = False
         self._engine = engine
@@ -440,7 +449,7 @@ class Deleting:
         self._results = results
         self._clock = clock
         self._wanted = anyio.Event()
-        self._wanted.set()  # an earlier process may have left some
+        self._wanted.set()  # an earlier process may have left runs to delete
 
     def committed(self, batch: Batch, _: Transaction) -> None:
         """Handle a durable batch: start deleting if it marks runs as deleted."""
@@ -463,7 +472,7 @@ class Deleting:
                 await self._clock.sleep(_DELETION_RETRY_SECONDS)
 
     async def _delete_all(self) -> bool:
-        """Delete the runs that are marked as deleted. Return whether one has to wait."""
+        """Delete the runs that are marked as deleted. Return whether any of them has to wait."""
         named = iter(await self._store.list_deletions())
         left: list[DeletionRow] = []
         async with anyio.create_task_group() as runs:
@@ -472,7 +481,7 @@ class Deleting:
         return bool(left)
 
     async def _delete_each(self, named: Iterator[DeletionRow], left: list[DeletionRow]) -> None:
-        """Delete one run after the other. Add those that have to wait to ``left``."""
+        """Delete one run after the other. Add the runs that have to wait to ``left``."""
         for deletion in named:
             if deletion.run_no in self._given_up:
                 continue
@@ -498,8 +507,8 @@ class Deleting:
     async def _is_needed(self, run_no: RunNo) -> bool:
         """Return whether a trigger of the run may still be running, or a callback may be pending.
 
-        Callbacks of one DAG are delivered in order. So it is enough to wait for those that were in
-        the outbox when the deletion started.
+        Callbacks of one DAG are delivered in order. So it is enough to wait for the callbacks that
+        were in the outbox when the deletion started.
         """
         run = await self._store.find_run_no(run_no)
         if run is None:

@@ -1,7 +1,7 @@
 """Child processes: spawning, watching, killing, and cleaning up after them.
 
-A child lives exactly as long as the ``async with`` block that created it. However that block ends,
-the child's whole process group is dead afterwards, and so is everything the child started, even a
+A child lives no longer than the ``async with`` block that created it. However the block ends, the
+child's whole process group is dead afterwards, and so is everything that the child started, even a
 process that forked twice and created its own session.
 """
 
@@ -58,11 +58,11 @@ __all__ = (
 )
 
 PROGRAM = (sys.executable, "-P", "-m", "aioflow.worker")
-"""Without the working directory on the path: a file there must not shadow a library."""
+"""Command line of a child. ``-P`` keeps files in the working directory from shadowing libraries."""
 
 OUTPUT_GRACE_SECONDS = 5.0
 REAP_SECONDS = 10.0
-"""How often zombies of grandchildren are reaped, where the kernel re-parents them to the daemon."""
+"""Interval for reaping zombies of grandchildren, if the kernel re-parents them to the daemon."""
 
 _SWEEPERS = 2
 
@@ -73,11 +73,11 @@ class Children:
     """The child processes of one daemon. ``run`` must be started before anything is spawned.
 
     Args:
-        home: Home directory. Its folder ``run/children`` records the children.
+        home: Home directory. Its folder ``run/children`` contains a record of each child.
         program: Command line of a child; its role is sent over the link.
-        environment: Variables of which children inherit some; the daemon's own by default.
+        environment: Variables from which children inherit some; by default the daemon's own.
         allowed: Names, or patterns of names, of further variables that children inherit.
-        clock: Clock for waits, such as the one until the next try to start a process.
+        clock: Clock for waits, such as the wait before another attempt to start a process.
     """
 
     def __init__(
@@ -97,14 +97,14 @@ class Children:
         self._mark = home_mark(home)
         self._boot = boot_id()
         self._oom = OomCounter.of_this_process()
-        # A separate limiter, so that waiting for a death is not delayed by slow disks.
+        # A separate limiter, so that slow disks do not delay waiting for the death of a process.
         self._sweepers = anyio.CapacityLimiter(_SWEEPERS)
         self._clock = clock or SystemClock()
         self._headroom = ProcessHeadroom(self._clock)
         self._waited_for: set[int] = set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Sweep what an earlier daemon left, signal ``task_status``, and sweep at the end."""
+        """Kill what an earlier daemon left, signal ``task_status``, and sweep again at the end."""
         clear = partial(sweep, self._records, f"{self._mark}:")
         if killed := await in_thread(clear, limiter=self._sweepers):
             _logger.warning("killed %d orphaned processes of an earlier daemon", killed)
@@ -119,9 +119,12 @@ class Children:
                 await in_thread(last, limiter=self._sweepers)
 
     def _reap(self) -> None:
-        """Reap adopted zombies. Without a free descriptor, the next call does it."""
+        """Reap zombies that were re-parented to this process.
+
+        If no file descriptor is free, the next call reaps them.
+        """
         try:
-            # In this thread: no child can be started between the search and the reaping.
+            # Run in this thread: no child can be started between the search and the reaping.
             reap_marked(f"{self._mark}:", self._waited_for)
         except OSError as exc:
             _logger.warning("cannot search for orphaned processes: %s", exc)
@@ -136,19 +139,20 @@ class Children:
         black_box: bool = False,
         limits: Mapping[int, int] | None = None,
     ) -> AsyncIterator[Child]:
-        """Start a child; it and everything it started are dead when the block is left.
+        """Start a child. When the block ends, the child and everything it started are dead.
 
         Args:
-            role: For the records and the log.
+            role: Role of the child, for its record and the log.
             on_reports: Called with the reports of each frame, from the event loop.
-            on_output: Awaited with each piece of output; nothing is read meanwhile.
-            black_box: Whether the child hosts many and records whose code it runs.
-            limits: ``resource.RLIMIT_*`` to value.
+            on_output: Awaited with each piece of output. No more output is read until it returns.
+            black_box: Whether the child runs code of many owners and records whose code runs.
+            limits: Value of each limit, by ``resource.RLIMIT_*``.
 
         Raises:
-            NoRoom: If the machine has no room for another process.
+            NoHeadroom: If the machine cannot start another process now.
         """
-        # No await between the fork and ``try``: a cancellation must not leave the child unowned.
+        # No await between the fork and ``try``: otherwise a cancellation could leave the child
+        # without an owner.
         with self._headroom.attempt(role):
             child = self._spawn(role, black_box=black_box, limits=limits or {})
         try:
@@ -172,11 +176,11 @@ class Children:
                 child.release()
 
     def refused(self, role: str, exc: OSError) -> NoHeadroom:
-        """Record that a child could start no process for this role; return the error to raise."""
+        """Record that a child could not start a process for a role. Return the error to raise."""
         return self._headroom.refused(role, exc)
 
     async def wait_for_headroom(self) -> None:
-        """After ``NoHeadroom``, return when a process was started or another try is due."""
+        """After ``NoHeadroom``, wait until a process was started or another attempt is due."""
         await self._headroom.wait()
 
     def _spawn(self, role: str, *, black_box: bool, limits: Mapping[int, int]) -> Child:
@@ -228,8 +232,8 @@ class Children:
 
 
 def _limit(pid: int, limits: Mapping[int, int], mark: str) -> None:
-    """Set limits from outside: code between fork and exec is not safe beside threads."""
-    # A process that has ended has no limits; its watcher reports the end.
+    """Set limits of a running child: code between fork and exec is not safe with threads."""
+    # A process that has ended has no limits. Its watcher reports the end.
     with contextlib.suppress(ProcessLookupError):
         mark_process(pid, mark)
         for kind, value in limits.items():

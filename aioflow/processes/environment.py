@@ -10,18 +10,20 @@ from aioflow.worker.withheld_variables import WITHHELD
 __all__ = ("MARK", "NAMES_ALLOWED", "child_environment")
 
 MARK = "AIOFLOW_CHILD_OF"
-"""Set in every child and inherited by everything it starts: ``<home id>:<nonce>``."""
+"""Variable with the mark ``<home id>:<nonce>``, which a child and everything it starts have."""
 
 NAMES_ALLOWED = "AIOFLOW_CHILD_ENV"
-"""Variable with further names to inherit, besides those of the setting ``children.env``, separated
-by commas."""
+"""Variable with names of variables that children inherit, separated by commas.
+
+These are added to the names in the setting ``children.env``.
+"""
 
 _OURS = "AIOFLOW_"
 _NAMES = frozenset({"HOME", "LANG", "LANGUAGE", "PATH", "TMPDIR", "TZ", "VIRTUAL_ENV"})
 _PREFIXES = ("LC_", "PYTHON")
 
 _PROXIES = frozenset({"ALL_PROXY", "FTP_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"})
-"""Clients read them in both cases, and behind a proxy cannot connect without them."""
+"""Proxy variables, in upper or lower case. Behind a proxy, clients need them to connect."""
 
 _CERTIFICATES = frozenset({"CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE"})
 
@@ -29,7 +31,7 @@ _CERTIFICATES = frozenset({"CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR
 def child_environment(source: Mapping[str, str], allowed: Sequence[str] = ()) -> dict[str, str]:
     """Return the variables of ``source`` that a child inherits.
 
-    The daemon's own settings are never inherited, not even if the user names them: they contain
+    The daemon's own settings are never inherited, even if the user names them, because they contain
     database URLs, keys and tokens.
 
     Args:

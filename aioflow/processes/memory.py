@@ -1,6 +1,6 @@
-"""Memory for processes: this machine's limit, from its size and the cgroup, and its headroom.
+"""Memory for processes: the limit of the machine or cgroup, and headroom for another process.
 
-A machine without room for another process is detected, and starts are retried at a limited rate.
+If the machine cannot start another process, starts are retried at a limited rate.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def memory_limit_bytes(root: Path = CGROUPS) -> int:
-    """Return the memory of the machine, or the limit of this process's cgroup if that is less."""
+    """Return the memory of the machine, or the limit of this process's cgroup if it is lower."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in cgroup_files("memory.max", "memory.limit_in_bytes", root):
         try:
             text = path.read_text().strip()
         except OSError:
-            continue  # another version of cgroups, or another place in the hierarchy
-        if text.isdigit():  # it is "max" if there is no limit
+            continue  # the cgroup has another version, or another path in the hierarchy
+        if text.isdigit():  # "max" if there is no limit
             limits.append(int(text))
     return min(limits)
 
 
 def cgroup_files(version_2: str, version_1: str, root: Path = CGROUPS) -> Iterator[Path]:
-    """Yield possible paths of a file of this process's memory cgroup, by its name per version.
+    """Yield possible paths of a file in this process's memory cgroup.
 
-    Inside a container the path in ``/proc`` is often that of the host.
+    The file has a different name in each version of cgroups. In a container, the path in ``/proc``
+    is often that of the host.
     """
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -58,7 +59,7 @@ def cgroup_files(version_2: str, version_1: str, root: Path = CGROUPS) -> Iterat
 
 
 def resident_bytes(pid: int | None) -> int:
-    """Return the resident memory of a process; 0 if there is none, or no free descriptor."""
+    """Return the resident memory of a process; 0 if the process or a free descriptor is missing."""
     if pid is None:
         return 0
     try:
@@ -69,7 +70,7 @@ def resident_bytes(pid: int | None) -> int:
 
 
 SPAWN_RETRY_SECONDS = 1.0
-"""While there is no room, one start is tried this often, however many are wanted."""
+"""Interval between attempts to start a process while starts fail, however many are wanted."""
 
 _FIRST_SILENCE_US = 1_000_000
 _LONGEST_SILENCE_US = 60_000_000
@@ -78,15 +79,14 @@ _logger = logging.getLogger(__name__)
 
 
 class NoHeadroom(OSError):
-    """No process could be started, which was logged. Retry after ``ProcessHeadroom.wait``."""
+    """No process could be started; this was logged. Retry after ``ProcessHeadroom.wait``."""
 
 
 class ProcessHeadroom:
-    """State shared by all that start processes, so that one failed start serves for all.
+    """State shared by all code that starts processes, so that a failed start limits all others.
 
-    While there is no room, a start within a second of the last attempt is refused with the error of
-    that attempt. The first failure is logged at once; the log lines then become rarer, from one a
-    second to one a minute.
+    A start within a second of a failed attempt is refused with the error of that attempt. The first
+    failure is logged at once. Log lines then become rarer, from one a second to one a minute.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -101,10 +101,11 @@ class ProcessHeadroom:
 
     @contextmanager
     def attempt(self, role: str) -> Iterator[None]:
-        """Start a process in this block.
+        """Guard a block that starts a process.
 
         Raises:
-            NoRoom: If the block raised ``OSError``, or another start failed within the last second.
+            NoHeadroom: If the block raised ``OSError``, or if another start failed within the last
+                second.
         """
         if self._refusal is not None and self._clock.monotonic_us() < self._again_us:
             raise _no_headroom(self._refusal) from self._refusal
@@ -115,12 +116,12 @@ class ProcessHeadroom:
         self._grant()
 
     def refused(self, role: str, exc: OSError) -> NoHeadroom:
-        """Record that a child could start no process for this role; return the error to raise."""
+        """Record that a child could not start a process for a role. Return the error to raise."""
         self._refuse(role, exc)
         return _no_headroom(exc)
 
     async def wait(self) -> None:
-        """Return when a process was started, or another try is due."""
+        """Wait until a process was started, or another attempt is due."""
         if self._refusal is None:
             return
         found, left_us = self._found, self._again_us - self._clock.monotonic_us()

@@ -1,17 +1,17 @@
 """Orphans: finding and killing what an earlier daemon, or a dead child, left running.
 
-A process can be found by its group and session, which are its leader's process id, and by the mark
-that everything a child starts inherits. A process id alone proves nothing, because ids are reused:
-a recorded process counts only with its start time and the boot it was started in. All functions
-that search block for some milliseconds and are called in a thread.
+A process can be found by its group and session, whose id is their leader's process id, and by its
+mark, which everything that a child starts inherits. A process id alone proves nothing, because ids
+are reused: a recorded process is recognized only together with its start time and boot id. All
+functions that search block for some milliseconds and are called in a thread.
 
-A mark is ``<home id>:<nonce>``, one per child; the prefix ``<home id>:`` matches every child of the
-home. Descendants inherit it in two places:
+Each child has its own mark, ``<home id>:<nonce>``. The prefix ``<home id>:`` matches every child of
+the home. Descendants inherit the mark in two places:
 
 - The environment variable ``AIOFLOW_CHILD_OF``. People can read it, but a program that clears its
   environment loses it.
 - The resource limit ``RLIMIT_RTTIME``, which survives ``fork``, ``exec``, ``setsid``, re-parenting
-  and a change of user. The hard limit encodes the home and the soft limit the nonce. Both exceed
+  and a change of user. The hard limit encodes the home, and the soft limit the nonce. Both exceed
   70,000 years of uninterrupted real-time computation, so the limit itself has no effect.
 """
 
@@ -47,13 +47,14 @@ _MARK_LIMIT = resource.RLIMIT_RTTIME
 _MARK_BITS = (1 << 60) - 1
 _NONCE_BIT = 1 << 61
 _HOME_BIT = 1 << 62
-"""Larger than any soft limit, which must not exceed the hard one."""
+"""Bit that is set in every hard limit, so that it is larger than any soft limit, as required."""
 
 
 def mark_process(pid: int, mark: str) -> None:
-    """Set the mark in the limit of a process. Processes that it starts later inherit it.
+    """Set the mark in the limit of a process. Processes that it starts later inherit the mark.
 
-    If the daemon runs under such a limit itself, keep that: only the environment carries the mark.
+    If the daemon itself runs under such a limit, keep that limit. Only the environment then carries
+    the mark.
 
     Raises:
         ProcessLookupError: If the process has ended.
@@ -63,7 +64,7 @@ def mark_process(pid: int, mark: str) -> None:
 
 
 def carries_mark(mark: str) -> Callable[[int], bool]:
-    """Return a predicate for processes that carry the mark, or one with that prefix.
+    """Return a predicate for processes whose mark is ``mark`` or begins with it.
 
     Zombies keep the limit, but not the environment.
     """
@@ -80,7 +81,7 @@ def _limit_carries(pid: int, home: int, nonce: int | None) -> bool:
     try:
         soft, hard = resource.prlimit(pid, _MARK_LIMIT)
     except OSError:
-        return False  # it has ended, or belongs to another user
+        return False  # the process has ended, or belongs to another user
     return hard == home and nonce in {None, soft}
 
 
@@ -88,7 +89,7 @@ def _environment_carries(pid: int, variable: bytes) -> bool:
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
-        return False  # it has ended, or belongs to another user
+        return False  # the process has ended, or belongs to another user
     return any(entry.startswith(variable) for entry in environment.split(b"\0"))
 
 
@@ -105,14 +106,14 @@ def _hard_limit(mark: str) -> int:
 
 KILL_ROUNDS = 50
 DEATH_MS = 2_000
-"""How long to wait for one killed process to die; in uninterruptible sleep it stays."""
+"""How long to wait for a killed process to die. In uninterruptible sleep, it does not die."""
 
 
 class Record(msgspec.Struct, frozen=True):
     """A child, as recorded in ``HOME/run/children/<pid>``.
 
     Attributes:
-        start_ticks: When it was started, in the kernel's clock ticks since boot.
+        start_ticks: Start time of the process, in the kernel's clock ticks since boot.
     """
 
     pid: int
@@ -122,24 +123,24 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def boot_id() -> str:
-    """Return the id of this boot of the machine."""
+    """Return the id of the current boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def home_mark(home: Path) -> str:
-    """Return the mark for the children of this home; a copy of the folder has another mark."""
+    """Return the mark prefix of a home's children; a copy of the folder has another prefix."""
     status = home.stat()
     return f"{status.st_dev:x}-{status.st_ino:x}"
 
 
 def read_start_ticks(pid: int) -> int | None:
-    """Return the start time of a living process, or ``None`` if there is none with this id."""
+    """Return the start time of a living process; ``None`` if no process has this id."""
     stat = process_tree.process_stat(pid)
     return None if stat is None or stat.is_zombie else stat.start_ticks
 
 
 def kill_marked(mark: str) -> int:
-    """Kill every process whose mark begins with ``mark``; return how many there were."""
+    """Kill every process whose mark begins with ``mark``. Return the number of processes."""
     carries = carries_mark(mark)
     return _kill_all(lambda pid: carries(pid) and not _is_zombie(pid))
 
@@ -161,7 +162,7 @@ def reap_marked(mark: str, besides: Collection[int] = ()) -> None:
 
 
 def sweep(records: Path, mark: str) -> int:
-    """Kill what an earlier daemon of this home left; return how many processes there were."""
+    """Kill what an earlier daemon of this home left running. Return the number of processes."""
     killed = 0
     for path in sorted(records.glob("*")):
         record = _read_record(path)
@@ -175,12 +176,12 @@ def _read_record(path: Path) -> Record | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Record)
     except msgspec.DecodeError:
-        return None  # the daemon died while it wrote this; the mark still finds the child
+        return None  # the daemon died while it wrote the record; the mark still finds the child
 
 
 def _kill_session(record: Record) -> int:
     if read_start_ticks(record.pid) != record.start_ticks:
-        return 0  # dead, or the id was reused: anything it left is found by the mark
+        return 0  # the child is dead, or its id was reused: the mark finds what it left
 
     def belongs(pid: int) -> bool:
         stat = process_tree.process_stat(pid)
@@ -196,7 +197,7 @@ def _kill_session(record: Record) -> int:
 
 def _kill_all(is_ours: Callable[[int], bool]) -> int:
     killed: set[int] = set()
-    for _ in range(KILL_ROUNDS):  # again, because what is being killed may fork meanwhile
+    for _ in range(KILL_ROUNDS):  # several times: processes may fork while others are killed
         found = [pid for pid in process_tree.process_ids() if pid != os.getpid() and is_ours(pid)]
         if not found:
             break
@@ -210,7 +211,7 @@ def _kill(pid: int, is_ours: Callable[[int], bool]) -> None:
     with contextlib.suppress(ProcessLookupError):
         handle = os.pidfd_open(pid)
         try:
-            # Only the handle is sure to mean the process that was examined.
+            # Check again with the handle open: only the handle surely refers to the same process.
             if is_ours(pid):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
                 _await_death(handle)

@@ -47,8 +47,8 @@ class OomCounter:
     """Counter of the kernel's out-of-memory kills in a memory cgroup.
 
     Attributes:
-        path: ``memory.events`` (version 2) or ``memory.oom_control`` (version 1); ``None`` if there
-            is neither, and then no death is ever attributed to memory.
+        path: ``memory.events`` (version 2) or ``memory.oom_control`` (version 1). ``None`` if there
+            is neither; then no death is attributed to memory.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -62,7 +62,7 @@ class OomCounter:
         return cls(next((path for path in cgroup_files(*names, root) if path.exists()), None))
 
     def claim(self) -> bool:
-        """Return whether the count rose. Each kill is attributed to one death only."""
+        """Claim one of the counted kills. Return whether an unclaimed kill was left."""
         if self._read() <= self._seen:
             return False
         self._seen += 1
@@ -74,7 +74,7 @@ class OomCounter:
         try:
             lines = self.path.read_text().splitlines()
         except OSError:
-            return 0  # the cgroup file system was unmounted: nothing to attribute
+            return 0  # the cgroup file system was unmounted: attribute no death to memory
         return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
@@ -82,9 +82,9 @@ def describe_exit(returncode: int, *, out_of_memory: bool, last_words: bytes = b
     """Return the failure that describes the end of a process.
 
     Args:
-        returncode: As of ``subprocess``: negative for a signal.
-        out_of_memory: Whether the kernel killed for memory just before.
-        last_words: End of its output, quoted if the process ended or crashed by itself.
+        returncode: Return code as in ``subprocess``: negative for a signal.
+        out_of_memory: Whether the kernel has just killed a process for lack of memory.
+        last_words: End of the output, quoted if the process ended or crashed by itself.
     """
     if returncode >= 0:
         return Failure(
@@ -110,7 +110,7 @@ def _signal_name(number: int) -> str:
 
 
 def _with_output(what: str, last_words: bytes) -> str:
-    """Return one line with the end of the output; all of the output is in the try's log."""
+    """Return one line with the end of the output. The log of the try has all of the output."""
     text = last_words.decode(errors="replace")
     words = _where_it_died(text) or " ".join(text.split())
     return f"{what}: {words}"[:MESSAGE_LIMIT] if words else what
@@ -132,11 +132,11 @@ def _where_it_died(text: str) -> str:
 
 NO_OWNER = -1
 LINK_GRACE_SECONDS = 1.0
-"""Grace period for a child to exit by itself once its link has closed."""
+"""Grace period in which a child may exit by itself once its link has closed."""
 
 SWEEPS = 30
 SWEEP_AGAIN_SECONDS = 1.0
-"""Delay before the next search for orphans of a dead child, if no descriptor was free."""
+"""Delay before the next search for orphans of a dead child, if a search failed."""
 
 LAST_WORDS = 2_048
 _CHUNK = 64 * 1024
@@ -159,8 +159,8 @@ class Footprint(msgspec.Struct, frozen=True):
     """How a child can be found once it is dead.
 
     Attributes:
-        record: Its file in ``HOME/run/children``.
-        mark: Carried by the child and by everything it starts.
+        record: The file of the child in ``HOME/run/children``.
+        mark: The mark of the child and of everything it starts.
     """
 
     record: Path
@@ -168,7 +168,7 @@ class Footprint(msgspec.Struct, frozen=True):
 
 
 class Child:
-    """A running child. Created by ``Children.child``, which also ends it."""
+    """A running child. ``Children.child`` creates and ends it."""
 
     def __init__(
         self,
@@ -200,43 +200,46 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Process id, which is also that of its group and session."""
+        """Process id of the child, which is also the id of its group and session."""
         return self._process.pid
 
     @property
     def is_open(self) -> bool:
-        """True while ``send`` can still reach the child."""
+        """Whether ``send`` can still reach the child."""
         return self._link is not None and self._link.is_open
 
     def send(self, messages: Sequence[object]) -> None:
-        """Send one frame of commands. Does nothing if the link has closed."""
+        """Send one frame of commands. Do nothing if the link has closed."""
         if self._link is not None:
             self._link.send(messages)
 
     def kill(self) -> None:
-        """Kill its whole group at once. Does nothing once the child is dead."""
+        """Kill the child's whole group at once. Do nothing if the child is dead."""
         self._signal(signal.SIGKILL)
 
     def dismiss(self) -> None:
-        """Close the link so that the child exits by itself; kill it after a second."""
+        """Close the link, so that the child exits by itself. Kill it after a second."""
         if self._link is not None:
             self._link.close()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Send ``SIGTERM`` to its whole group, and kill it after ``grace_seconds``."""
+        """Send ``SIGTERM`` to the child's whole group. Kill the group after ``grace_seconds``."""
         self._signal(signal.SIGTERM)
         with anyio.move_on_after(grace_seconds):
             await self.ended()
         self.kill()
 
     async def ended(self) -> Failure:
-        """Wait until it and all it started are dead and all its reports were passed on."""
+        """Wait until the child and all it started are dead, and its last report was passed on.
+
+        Return how the child ended.
+        """
         await self._over.wait()
         assert self._failure is not None  # noqa: S101 - set before the event
         return self._failure
 
     def culprit(self) -> int:
-        """Return the owner of the code that runs, from the crash recorder; -1 if there is none."""
+        """Return the owner of the code that runs now, from the crash recorder; -1 if none runs."""
         if self._plumbing.black_box is None:
             return NO_OWNER
         data = os.pread(self._plumbing.black_box, _WORD.size, 0)
@@ -244,14 +247,14 @@ class Child:
         return number if number > 0 else NO_OWNER
 
     def loop_seconds(self) -> float:
-        """Return the processor time of its first thread; 0 once it has ended."""
+        """Return the processor time of the child's first thread; 0 once the child has ended."""
         try:
             return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
         except (OSError, ValueError, IndexError):
             return 0.0
 
     def processor_seconds(self) -> float:
-        """Return the processor time of all its threads; 0 once it has ended."""
+        """Return the processor time of all threads of the child; 0 once the child has ended."""
         try:
             used = psutil.Process(self.pid).cpu_times()
         except (OSError, psutil.Error):
@@ -259,7 +262,7 @@ class Child:
         return used.user + used.system
 
     def memory_bytes(self) -> int:
-        """Return its resident memory; 0 once it has ended."""
+        """Return the resident memory of the child; 0 once the child has ended."""
         return resident_bytes(self.pid)
 
     # ── for Children only ───────────────────────────────────────────────────────────────
@@ -277,12 +280,12 @@ class Child:
         self._link = await daemon_link(self._plumbing.link, on_reports, on_closed)
 
     async def watch(self, limiter: anyio.CapacityLimiter) -> None:
-        """Wait for its death, then clean up. May be called again after a cancellation."""
+        """Wait until the child is dead, then clean up. May be called again after a cancellation."""
         if self._over.is_set():
             return
         await anyio.wait_readable(self._handle)
         if self._process.returncode is None:
-            # Not reaped yet, so the process id cannot have been reused.
+            # The child is not reaped yet, so its process id cannot have been reused.
             self.kill()
             self._out_of_memory = self._died_of_kill() and self._oom.claim()
             self._process.wait()
@@ -290,7 +293,7 @@ class Child:
             self._grace.cancel()
         if strays := await self._kill_strays(limiter):
             _logger.warning("%s %d left %d processes; killed", self.role, self.pid, strays)
-        # Reports sent before its death may still be on their way through the event loop.
+        # Reports that the child sent may still be on their way through the event loop.
         with anyio.move_on_after(LINK_GRACE_SECONDS):
             await self._link_over.wait()
             await self._output_over.wait()
@@ -303,11 +306,11 @@ class Child:
         self._over.set()
 
     async def _kill_strays(self, limiter: anyio.CapacityLimiter) -> int:
-        """Kill what the child started and left, before it may be replaced.
+        """Kill what the child left running, before another child may replace it.
 
         Raises:
-            OSError: If the search fails every time (``SWEEPS`` tries, a second apart). The daemon
-                then sweeps at its end.
+            OSError: If the search fails ``SWEEPS`` times, a second apart. The daemon then searches
+                again when it ends.
         """
         for sweep in range(1, SWEEPS + 1):
             try:
@@ -326,7 +329,7 @@ class Child:
         return killed
 
     async def pump(self, on_output: Callable[[bytes], Awaitable[None]]) -> None:
-        """Pass on its output until the pipe ends, reading no faster than it is consumed."""
+        """Pass on the child's output until the pipe ends, reading no faster than it is consumed."""
         try:
             while True:
                 await anyio.wait_readable(self._plumbing.output)
@@ -339,7 +342,7 @@ class Child:
             self._output_over.set()
 
     async def output_over(self) -> None:
-        """Wait until the last of its output was passed on."""
+        """Wait until all of the child's output was passed on."""
         await self._output_over.wait()
 
     def abandon(self) -> None:
@@ -349,7 +352,7 @@ class Child:
         self._output_over.set()
 
     def release(self) -> None:
-        """Close the daemon's ends."""
+        """Close the daemon's ends of the connections to the child."""
         if self._link is None:
             self._plumbing.link.close()
         else:
@@ -373,7 +376,7 @@ class Child:
 
 
 def write_record(folder: Path, pid: int, boot: str, role: str) -> Path:
-    """Record a child, so that the next daemon finds it if this one is killed."""
+    """Record a child in a file, so that the next daemon finds it if this daemon is killed."""
     path = folder / str(pid)
     record = Record(pid, read_start_ticks(pid) or 0, boot, role)
     write_file(path, msgspec.json.encode(record))
@@ -381,7 +384,7 @@ def write_record(folder: Path, pid: int, boot: str, role: str) -> Path:
 
 
 class CommandBuffer:
-    """Commands on their way to one child. Those of one loop iteration share a frame."""
+    """Commands to send to one child. Those of one event loop iteration share a frame."""
 
     __slots__ = ("_child", "_messages")
 

@@ -1,9 +1,9 @@
 """The settings of a daemon: the declaration of each, and the paths in its home.
 
-Each setting is declared once, by a field of ``Settings``: its type, default, limits, and name in
-the file. ``reading`` builds the structure of the file from these fields. Settings are read once,
+Each setting is declared once, as a field of ``Settings``, with its type, default, limits, and name
+in the file. ``reading`` builds the structure of the file from these fields. Settings are read once,
 from ``HOME/aioflow.toml``, then the environment, then flags. Later sources override earlier ones.
-Reading them is slow, because ``reading`` imports pydantic, so only the commands that need it
+Reading is slow, because ``reading`` imports pydantic, so only commands that need the settings
 import it.
 """
 
@@ -37,19 +37,23 @@ FILE_NAME = "aioflow.toml"
 PREFIX = "AIOFLOW_"
 
 NO_SETTINGS = frozenset({"AIOFLOW_HOME", "AIOFLOW_TOKEN", "AIOFLOW_DEBUG", "AIOFLOW_CHILD_ENV"})
-"""Variables with the prefix that are not settings."""
+"""Environment variables with the prefix of settings that are not settings."""
 
 SOCKET_PATH_LIMIT = 100
-"""Bytes. The kernel allows 107; a longer path is replaced by one under ``/tmp``."""
+"""Maximum length of a socket path, in bytes; a longer path is replaced by one under ``/tmp``.
+
+The kernel allows 107 bytes.
+"""
 
 
 class Setting:
     """Metadata of a field of ``Settings`` that is read from the file, a variable or a flag.
 
     Args:
-        name: Name in the file, with its section: ``web.port``.
-        split: Reads the text of a variable, and checks the parts; for settings with several parts.
-        limits: Constraints, as of ``pydantic.Field``.
+        name: Name in the file, with its section, such as ``web.port``.
+        split: For a setting with several parts: splits the text of a variable, and checks the
+            parts.
+        limits: Constraints, see ``pydantic.Field``.
     """
 
     def __init__(
@@ -112,18 +116,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         dags: Folders of DAG files.
-        children_env: Names of variables, or patterns of them, that children see besides the
-            standard ones.
+        children_env: Names of environment variables, or patterns of names, that children inherit
+            besides the standard ones.
         db_wait_seconds: How long a start waits for a database server that does not respond.
-        port: 0 takes any free one.
-        keep_runs_days: Retention of ended runs; 0 means forever, also for the five below.
+        port: Port of the web server; 0 takes any free port.
+        keep_runs_days: Retention of ended runs. For this and the five fields below, 0 means
+            forever.
         trusted_proxies: Addresses and networks whose forwarding headers are trusted.
-        until_idle: Exit once nothing is left to do.
-        sources: Where each value came from, by its name in the file (``web.port``):
-            ``default``, the file, the variable, or the flag.
-        values: Displayed values by the same names, without the database password.
-        odd_variables: Names in the environment that look like settings but are none, each with
-            the most similar setting; empty if none is similar.
+        until_idle: Whether to exit once nothing is left to do.
+        sources: Source of each value, by its name in the file (``web.port``): ``default``, the
+            file, the variable, or the flag.
+        values: Values to display by the same names, without the database password.
+        odd_variables: Environment variables that look like settings but are not. The value is the
+            most similar setting; empty if none is similar.
     """
 
     home: Path
@@ -199,9 +204,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Read all sources.
 
         Args:
-            home: The flag; else ``AIOFLOW_HOME``, else ``~/.aioflow``.
-            overrides: Flags by their names in the file, such as ``{"web.port": 0}``; ``None`` means
-                that a flag was not given.
+            home: The home from the flag. If ``None``, ``AIOFLOW_HOME`` or else ``~/.aioflow``.
+            overrides: Values of flags by their names in the file, such as ``{"web.port": 0}``. A
+                value of ``None`` means that the flag was not passed.
 
         Raises:
             SettingsError: If a setting is unknown or invalid. The message names its source.
@@ -215,10 +220,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def of_database(cls, home: Path) -> Settings:
         """Read the settings that are needed to open the database of a home.
 
-        If neither the file nor a variable sets anything, this needs no pydantic.
+        If neither the file nor a variable sets anything, pydantic is not imported.
 
         Raises:
-            SettingsError: As ``read``.
+            SettingsError: See ``read``.
         """
         if _is_anything_set(home):
             return cls.read(home)
@@ -226,7 +231,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def oddities(self) -> list[str]:
-        """One warning for each odd variable."""
+        """One warning for each entry of ``odd_variables``."""
         return [
             f"the variable {name} names no setting" + (f"; is {near} meant?" if near else "")
             for name, near in self.odd_variables.items()
@@ -239,27 +244,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def token_file(self) -> Path:
-        """Holds the first token."""
+        """The file with the first token."""
         return self.home / "token"
 
     @property
     def key_file(self) -> Path:
-        """Holds the key that encrypts the secrets in the database."""
+        """The file with the key that encrypts the secrets in the database."""
         return self.home / "key"
 
     @property
     def code_folder(self) -> Path:
-        """Holds the snapshots of versions."""
+        """The folder with the code snapshots of versions."""
         return self.home / "code"
 
     @property
     def results_folder(self) -> Path:
-        """Holds large results."""
+        """The folder with large results."""
         return self.home / "results"
 
     @property
     def logs_folder(self) -> Path:
-        """Holds the output of tries."""
+        """The folder with the output of tries."""
         return self.home / "logs"
 
 
@@ -286,7 +291,7 @@ def _is_anything_set(home: Path) -> bool:
 def socket_path(home: Path) -> Path:
     """Return the path of the socket on which the daemon of a home listens for commands.
 
-    All names of one folder lead to the same socket.
+    All paths of one home folder lead to the same socket.
     """
     real = Path(os.path.realpath(home))
     path = real / "run" / "aioflow.sock"
@@ -298,7 +303,7 @@ def socket_path(home: Path) -> Path:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach that address."""
+    """Return whether ``host`` is an address that only this machine can reach."""
     if host == "localhost":
         return True
     try:

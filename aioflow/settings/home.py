@@ -1,7 +1,7 @@
-"""The home folder of a node: its creation, its identity, and checks of who can write it.
+"""The home folder of a node: its creation, its identity, and checks of who can write to it.
 
-The identity is unique and shows which databases belong to the home. It is a file in the home,
-created at the first start. The databases of the home store it, too.
+The identity is unique and shows which databases belong to the home. It is stored in a file of the
+home, which the first start creates, and in the databases of the home.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SQLITE = "sqlite:///"
 def make_home(home: Path) -> None:
     """Create the missing folders of a home, accessible only to its owner.
 
-    Existing ones are not changed.
+    Existing folders are not changed.
 
     Raises:
         HomeUnusable: If a folder cannot be created.
@@ -50,7 +50,7 @@ def make_home(home: Path) -> None:
 
 
 def disable_core_dumps() -> None:
-    """Disable core dumps, so that none contains a secret."""
+    """Disable core dumps of this process, because they could contain secrets."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
@@ -61,8 +61,8 @@ def check_writers(settings: Settings, dag_files: Iterable[Path]) -> None:
         dag_files: Files and folders in the DAG folders that may be loaded.
 
     Raises:
-        SettingsError: If every user can write any of them, a parent folder, or the target of a
-            link. The message names the path and the command that fixes it.
+        SettingsError: If every user can write one of these paths, a parent folder, or the target
+            of a link. The message names the path and the command that fixes it.
     """
     for folders, paths in (
         ((settings.home,), _trusted(settings)),
@@ -73,7 +73,7 @@ def check_writers(settings: Settings, dag_files: Iterable[Path]) -> None:
 
 
 def _trusted(settings: Settings) -> Iterator[Path]:
-    """Yield the paths of a home whose content is trusted."""
+    """Yield the paths in a home whose content the daemon trusts."""
     home = settings.home
     yield from (home, *(home / name for name in _FOLDERS))
     yield from (home / FILE_NAME, settings.key_file, settings.token_file)
@@ -84,7 +84,7 @@ def _trusted(settings: Settings) -> Iterator[Path]:
 
 
 def _writable_content(folder: Path) -> Iterator[Path]:
-    """Yield the content of a folder, unless its mode keeps other users out anyway."""
+    """Yield the content of a folder, unless the folder's mode already keeps other users out."""
     try:
         is_open = folder.stat().st_mode & stat.S_IXOTH
     except OSError:
@@ -103,7 +103,7 @@ def find_identity(home: Path) -> str | None:
     """Return the identity of a home; ``None`` if it has none yet.
 
     Raises:
-        HomeUnusable: If it cannot be read.
+        HomeUnusable: If its file cannot be read.
     """
     file = identity_file(home)
     with _file_errors_reported(file):
@@ -117,7 +117,7 @@ def keep_identity(home: Path, identity: str) -> None:
     """Set the identity of a home, atomically.
 
     Raises:
-        HomeUnusable: If it cannot be written.
+        HomeUnusable: If its file cannot be written.
     """
     file = identity_file(home)
     new = file.with_name(f"{file.name}.new")
@@ -134,10 +134,10 @@ def draw_identity() -> str:
 
 
 def own_identity(home: Path) -> str:
-    """Return the identity of a home. Create and store it if it has none yet.
+    """Return the identity of a home. If the home has none yet, create and store one.
 
     Raises:
-        HomeUnusable: If it cannot be read or written.
+        HomeUnusable: If the file of the identity cannot be read or written.
     """
     identity = find_identity(home)
     if identity is None:

@@ -1,4 +1,4 @@
-"""Reads the settings of all sources into one record, with the source of each."""
+"""Reading of the settings from all sources into one record, with the source of each setting."""
 
 from __future__ import annotations
 
@@ -37,10 +37,13 @@ _OF_CHILDREN = frozenset(
         "AIOFLOW_LOG_NONCE",
     }
 )
-"""Variables that a daemon sets for its children, which pass them on, for example to a daemon."""
+"""Variables that a daemon sets for its children.
+
+They are no settings, but a daemon that is started by such a child inherits them.
+"""
 
 _OF_TESTS = "AIOFLOW_TEST_"
-"""Prefix of variables for tests, ours and others, which are no misspelt settings."""
+"""Prefix of variables for tests, our own and others', which are not misspelt settings."""
 
 
 def _section(name: str, fields: Mapping[str, Any]) -> Any:
@@ -66,7 +69,7 @@ _DEFAULTS_FROM_HOME: Mapping[str, tuple[Any, Any]] = {
     "dags": (tuple[str, ...], ()),
     "db.url": (str, ""),
 }
-"""Annotations and values that stand for "not set"; the default depends on the home."""
+"""Annotations of settings whose default depends on the home, and the values for "not set"."""
 
 FIELDS = {
     declared.name: setting
@@ -77,7 +80,7 @@ FIELDS = {
 
 
 def _file_structure() -> type[BaseSettings]:
-    """Return the structure of ``aioflow.toml``, and of ``AIOFLOW_SECTION__KEY``."""
+    """Return the structure of ``aioflow.toml`` and of the variables ``AIOFLOW_SECTION__KEY``."""
     outer: dict[str, Any] = {}
     sections: dict[str, dict[str, Any]] = {}
     for declared in msgspec.structs.fields(Settings):
@@ -186,7 +189,7 @@ def _of_file(path: Path) -> dict[str, Any]:
 def _of_environment() -> dict[str, Any]:
     sections = {f"{PREFIX}{name.upper()}__" for name in _Document.model_fields if name != "dags"}
     for name in os.environ:
-        # Without two underscores it may belong to other software: a warning, see `_odd_variables`.
+        # A variable without two underscores may belong to other software: `_odd_variables` warns.
         if name.startswith(PREFIX) and "__" in name and not name.startswith(tuple(sections)):
             raise SettingsError(f"the variable {name} names no setting; see `aioflow config show`")
     try:
@@ -196,7 +199,7 @@ def _of_environment() -> dict[str, Any]:
 
 
 def _odd_variables(settings: Iterable[str]) -> dict[str, str]:
-    """Return variables that look like settings but are none, each with the most similar setting."""
+    """Return variables that look like settings but are not, each with the most similar setting."""
     known = {_variable(name) for name in settings} | NO_SETTINGS
     sections = {_variable(name) for name in _Document.model_fields}
     ours = known | sections | _OF_CHILDREN
@@ -206,7 +209,7 @@ def _odd_variables(settings: Iterable[str]) -> dict[str, str]:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    # Compare without the common prefix, which would make any name similar.
+    # Compare without the common prefix, which would make all names similar.
     ends = {one.removeprefix(PREFIX): one for one in known}
     near = get_close_matches(name.removeprefix(PREFIX), ends, n=1)
     return ends[near[0]] if near else ""

@@ -59,11 +59,11 @@ __all__ = (
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """The daemon that claimed a database and has not shut down cleanly.
+    """The daemon that last claimed a database, if it has not shut down cleanly.
 
     Attributes:
-        home: The identity of its home.
-        seen_at: Time of its last commit or heartbeat.
+        home: The identity of the daemon's home.
+        seen_at: Time of the daemon's last commit or heartbeat.
     """
 
     home: str
@@ -75,12 +75,12 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Its process id and host name."""
+        """The daemon's process id and host name."""
         return f"process {self.pid} on {self.host}"
 
 
 Durability: TypeAlias = Literal["full", "normal"]
-"""``full``: a commit survives a power failure. ``normal``: only a crash of the process."""
+"""``full``: a commit survives a power failure. ``normal``: it survives only a process crash."""
 
 TABLES_OF_RUNS = (
     "stream_item",
@@ -96,7 +96,7 @@ TABLES_OF_RUNS = (
 )
 """Tables with rows of a run, in deletion order.
 
-They are emptied only when no triggerer can still run a trigger of the run.
+The rows of a run are deleted only when no triggerer can still run a trigger of the run.
 """
 
 
@@ -104,10 +104,10 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """The exclusive right of this node to write.
 
     Attributes:
-        epoch: One higher than the previous claim of this node.
+        epoch: One higher than that of this node's previous claim.
         commit_no: Number of the last applied batch. The next batch has the following number.
-        seen_at, steady_at: Time of the last applied batch on the wall clock and on the steady
-            clock. ``None`` if there was no batch or an older version of the program applied it.
+        seen_at, steady_at: Time of the last applied batch, on the wall clock and on the steady
+            clock. ``None`` if there was no batch, or if an older version of aioflow applied it.
         after_crash: The daemon that claimed the database last did not shut down cleanly.
     """
 
@@ -120,7 +120,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem of the database that must be reported to the operator."""
+    """A problem with the database that must be reported to the operator."""
 
     reason: str
     message: str
@@ -129,11 +129,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 class Store(Browsed, Protocol):
     """Durable state, one instance per node.
 
-    An unreadable row is listed in ``damages`` and marked if its Struct has a field for that, see
-    ``rows.mark_damaged``. Its unreadable values are replaced by placeholders. For rows that restore
-    a run, ``LiveRun.damage`` reports the damage.
+    A read lists each unreadable row in ``damages``, and marks the row if its Struct has a field for
+    that, see ``rows.mark_damaged``. Unreadable values are replaced by placeholders. For rows that
+    restore a run, ``LiveRun.damage`` reports the damage.
 
-    Reads may be concurrent. They see only committed rows and never block the writer.
+    Reads may run concurrently. They see only committed rows and never block the writer.
     Only the engine writes, one batch at a time. Lists have a stable order and are paged. A page
     shorter than its limit is the last one.
 
@@ -141,9 +141,8 @@ class Store(Browsed, Protocol):
         StoreUnavailable: From any method, if the database is unreachable or stays locked, or its
             disk is full or failing. Nothing was written, or the outcome of the write is unknown.
             The same call may be repeated.
-        StrangeDatabase: From any method, if the database has changed under the store: the file was
-            replaced, a table is missing, or the database is damaged. The store writes nothing
-            more.
+        StrangeDatabase: From any method, if the database has changed since it was opened: the file
+            was replaced, a table is missing, or the database is damaged. The store stops writing.
         SyncFailed: From any method, once an fsync has failed. The process has to exit.
     """
 
@@ -156,26 +155,26 @@ class Store(Browsed, Protocol):
         """
 
     async def claim(self, about: NodeFacts | None = None) -> Claim:
-        """Advance this node's epoch and return the claim. A writer with an older epoch is fenced.
+        """Advance this node's epoch and return the claim. Writers with an older epoch are fenced.
 
-        Called once before the first ``commit``.
+        Called once, before the first ``commit``.
 
         Raises:
             ForeignDatabase: If the integrity check after an unclean shutdown finds damage. The
-                check is limited in time and may cover only a part of the file.
+                check has a time limit, so it may cover only a part of the file.
         """
 
     async def find_owner(self) -> Owner | None:
         """Return the daemon that claimed the database last, unless it shut down cleanly.
 
-        Always ``None`` for a SQLite file, where the lock tells whether a daemon is alive.
+        Always ``None`` for a SQLite file: its lock shows whether a daemon is alive.
         """
 
     async def can_decrypt(self) -> bool:
-        """Return whether an available key decrypts any encrypted value; true if there are none."""
+        """Return whether any encrypted value can be decrypted; true if no value is encrypted."""
 
     async def heartbeat(self, at: Timestamp) -> None:
-        """Record a heartbeat of this daemon where other daemons check it. Any commit counts as one.
+        """Record a heartbeat of this daemon for other daemons to see. Any commit counts as one.
 
         Raises:
             Fenced: If another daemon has claimed the database.
@@ -187,24 +186,25 @@ class Store(Browsed, Protocol):
     async def commit(self, batch: Batch) -> None:
         """Apply all changes of ``batch`` in one transaction, or none.
 
-        A batch that is already applied is ignored, so the caller may repeat it after a lost reply.
-        If the call is cancelled, the batch is applied completely or not at all. Known versions are
-        not changed. If a batch has several rows for one DAG, file, pool or result, the last one
-        wins.
+        A batch that has already been applied is ignored, so the caller may repeat it after a lost
+        reply. If the call is cancelled, the batch is applied completely or not at all. A version
+        that is already stored is not changed. If a batch has several rows for one DAG, file, pool
+        or result, the last one wins.
 
         Raises:
             Fenced: If this node has been declared dead. Nothing was written, and the state in the
                 node's memory is no longer valid.
             BatchRefused: If a row is not in the state that a change expects, or a value cannot be
-                stored. Nothing was written, and a repetition cannot succeed.
-            StrangeDatabase: If the last commit number is neither this one nor the one before.
+                stored. Nothing was written, and repeating the call cannot succeed.
+            StrangeDatabase: If the last commit number in the database is neither the number of this
+                batch nor the number before.
         """
 
     async def find_refused(self, batch: Batch) -> dict[str, int]:
-        """Return the ids of the first row of a refused batch that the database rejects.
+        """Return the ids of the first row in a refused batch that the database rejects.
 
-        The ids are ``run_no``, ``task_no`` and ``trigger_no``, as far as the table has them. The
-        result is empty if no single row is rejected. Nothing is written.
+        The ids are those of ``run_no``, ``task_no`` and ``trigger_no`` that the table has. The
+        result is empty if the database rejects no single row. Nothing is written.
         """
 
     async def lease_numbers(self, count: int) -> int:
@@ -219,12 +219,12 @@ class Store(Browsed, Protocol):
     def unfinished(self) -> AbstractAsyncContextManager[AsyncIterator[UnfinishedWork]]:
         """Open a consistent view of all unfinished work. Versions come without their sources.
 
-        First comes a ``Snapshot`` without runs. The runs follow by number, large ones in pieces,
-        see ``LiveRun.is_whole``. The rows of its ``stray_triggers`` come between them.
+        First comes a ``RecoverySnapshot`` without runs. The runs follow by number, large ones in
+        pieces, see ``LiveRun.is_whole``. Triggers without a live run come between the runs.
         """
 
     async def load_run(self, run_no: RunNo) -> LiveRun | None:
-        """Return all rows needed to resume a run, ended or not."""
+        """Return all rows needed to resume a run, whether it has ended or not."""
 
     def pieces_of_run(self, run_no: RunNo) -> AbstractAsyncContextManager[AsyncIterator[LiveRun]]:
         """Open a consistent view of a run as ``load_run`` returns it.
@@ -239,7 +239,7 @@ class Store(Browsed, Protocol):
         """Return the run with that number."""
 
     async def list_outbox(self, kind: str, *, after: int, limit: int) -> list[OutboxRow]:
-        """Return outbox rows of one kind with a number above ``after``, by number."""
+        """Return the outbox rows of one kind with numbers above ``after``, by number."""
 
     async def find_run_by_key(self, dag_id: str, key: str) -> RunRow | None:
         """Return the run that was created with that idempotency key."""
@@ -256,10 +256,10 @@ class Store(Browsed, Protocol):
         """
 
     async def find_clear(self, run_no: RunNo, key: str) -> int | None:
-        """Return how many tasks of a run the request with that idempotency key has cleared."""
+        """Return how many tasks of a run were cleared by the request with that idempotency key."""
 
     async def find_runs(self, run_ids: Collection[str]) -> list[RunRow]:
-        """Return the existing runs among these ids, in no order. One statement per 500."""
+        """Return the runs with these ids that exist, in no order. One statement per 500 ids."""
 
     async def find_runs_at(self, dag_id: str, logical_dates: Collection[Timestamp]) -> list[RunRow]:
         """Return the newest run of a DAG for each of these logical dates, in no order.
@@ -270,7 +270,7 @@ class Store(Browsed, Protocol):
     async def find_runs_before(
         self, dag_id: str, places: Sequence[tuple[Timestamp, RunNo]]
     ) -> list[RunRow | None]:
-        """Return for each pair of logical date and number the run of a DAG right before it.
+        """Return the run of a DAG right before each pair of logical date and number.
 
         All reads see the same committed state. Each pair takes one index lookup.
         """
@@ -294,7 +294,7 @@ class Store(Browsed, Protocol):
         """Return task rows by number, ``end`` excluded. A task without a row is pending."""
 
     async def find_tasks(self, task_nos: Collection[TaskNo]) -> list[TaskRow]:
-        """Return the existing rows of these tasks, in no order. One statement per 500."""
+        """Return the existing rows of these tasks, in no order. One statement per 500 tasks."""
 
     async def count_states(self, run_no: RunNo) -> list[tuple[int, TaskState, int]]:
         """Return ``(position, state, count)`` of the task rows of a run, removed tasks excluded.
@@ -306,7 +306,7 @@ class Store(Browsed, Protocol):
         """Return the expansions of a run by position."""
 
     async def list_expansions_of(self, run_nos: Collection[RunNo]) -> list[ExpansionRow]:
-        """Return the expansions of many runs, in no order. One statement per 500."""
+        """Return the expansions of many runs, in no order. One statement per 500 runs."""
 
     async def list_results(self, first: TaskNo, end: TaskNo, limit: int = 1000) -> list[ResultRow]:
         """Return results by task number, ``end`` excluded."""
@@ -320,12 +320,12 @@ class Store(Browsed, Protocol):
     async def list_records(
         self, task_no: TaskNo, after: int = -1, limit: int = 1000
     ) -> list[RecordRow]:
-        """Return the recorded calls of a task with an ordinal above ``after``, in order."""
+        """Return the recorded calls of a task with ordinals above ``after``, in order."""
 
     async def list_named_events(
         self, name: str, *, after: int = -1, limit: int = 1000
     ) -> list[NamedEventRow]:
-        """Return the events of a name with a number above ``after``, in the order of storing."""
+        """Return the named events of one name with numbers above ``after``, by number."""
 
     async def latest_named_events(
         self, *, name: str | None = None, before: int | None = None, limit: int = 100
@@ -337,7 +337,7 @@ class Store(Browsed, Protocol):
         """
 
     async def find_named_event(self, name: str, request: str) -> NamedEventRow | None:
-        """Return the event that was sent with that idempotency key."""
+        """Return the event of that name that was sent with that idempotency key."""
 
     async def find_value(self, kind: ValueKind, name: str) -> ValueRow | None:
         """Return a secret, connection or variable, decrypted."""
@@ -362,10 +362,10 @@ class Store(Browsed, Protocol):
         """
 
     async def read_audit(self, after: int = -1, limit: int = 1000) -> list[AuditRow]:
-        """Return audit entries with a number above ``after``, in order."""
+        """Return audit entries with numbers above ``after``, in order."""
 
     async def find_audit_head(self) -> AuditHead:
-        """Return the head of the audit chain; ``LOST`` if missing or not decryptable."""
+        """Return the head of the audit chain; ``LOST`` if it is missing or cannot be decrypted."""
 
     async def list_pools(self) -> list[PoolRow]:
         """Return the limited pools by name."""
@@ -373,7 +373,7 @@ class Store(Browsed, Protocol):
     async def list_items(
         self, task_no: TaskNo, after: int = -1, limit: int = 1000
     ) -> list[ItemRow]:
-        """Return the items a task has yielded with an index above ``after``, in order."""
+        """Return the items with an index above ``after`` that a task has yielded, in order."""
 
     async def list_triggers(self, limit: int = 1000, after: TriggerNo = -1) -> list[TriggerRow]:
         """Return trigger rows by number, kwargs decrypted."""
@@ -389,9 +389,10 @@ class Store(Browsed, Protocol):
     async def find_event_keys(
         self, wanted: Mapping[TriggerNo, Collection[str]]
     ) -> set[tuple[TriggerNo, str]]:
-        """Return those of these event keys that the DAG triggers have used, as far as still stored.
+        """Return which of these event keys are stored as used by their DAG triggers.
 
-        Takes one statement per 500 keys, regardless of how many triggers they belong to.
+        Used keys are deleted after some time. Takes one statement per 500 keys, regardless of how
+        many triggers they belong to.
         """
 
     async def list_dags(self) -> list[DagRow]:
@@ -401,7 +402,7 @@ class Store(Browsed, Protocol):
         """Return every DAG file by name."""
 
     async def list_needed_versions(self) -> list[VersionRow]:
-        """Return the versions that may still be run, without their sources."""
+        """Return the versions that may still run, without their sources."""
 
     async def find_version(self, version: str) -> VersionRow | None:
         """Return a version with its sources."""
@@ -412,7 +413,7 @@ class Store(Browsed, Protocol):
     async def list_backfills(
         self, *, dag_id: str | None = None, before: int | None = None, limit: int = 100
     ) -> list[tuple[BackfillRow, dict[RunState, int]]]:
-        """Return a page of backfills as ``find_backfills`` does, the newest first.
+        """Return a page of backfills, the newest first, each with its runs counted by state.
 
         Args:
             before: Only backfills with a lower number.
@@ -423,7 +424,7 @@ class Store(Browsed, Protocol):
     ) -> list[tuple[BackfillRow, dict[RunState, int]]]:
         """Return the backfills with these numbers, each with its runs counted by state.
 
-        They come in the order of ``backfill_nos``. Runs that are being deleted are not counted.
+        The order is that of ``backfill_nos``. Runs that are being deleted are not counted.
         """
 
     async def list_deletions(self) -> list[DeletionRow]:
@@ -433,7 +434,7 @@ class Store(Browsed, Protocol):
         """Return whether a triggerer may still run a trigger of a run."""
 
     async def last_outbox_no(self, kind: str) -> int | None:
-        """Return the highest number in the outbox for a kind; ``None`` if it has no row."""
+        """Return the highest number of an outbox row of a kind; ``None`` if there is no row."""
 
     async def list_erasable(
         self, table: str, run_no: RunNo, *, after: TaskNo = -1, limit: int = 1000
@@ -441,16 +442,17 @@ class Store(Browsed, Protocol):
         """Return keys of the rows that a run has in a table of ``TABLES_OF_RUNS``, in order.
 
         Args:
-            after: First task number, inclusive, for tables that refer to runs by task number only.
+            after: First task number, inclusive. Used for tables that refer to a run only by task
+                number.
         """
 
     async def list_old_runs(
         self, dag_id: str, *, before: Timestamp, after: tuple[Timestamp, RunNo], limit: int
     ) -> list[RunRow]:
-        """Return runs of a DAG that ended before a timestamp, by their end.
+        """Return runs of a DAG that ended before a timestamp, in the order in which they ended.
 
         Args:
-            after: End and number of the last run of the previous page.
+            after: End time and number of the last run of the previous page.
         """
 
     async def newest_ended_run(self, dag_id: str) -> RunRow | None:
@@ -459,7 +461,7 @@ class Store(Browsed, Protocol):
     async def find_runs_after(
         self, dag_id: str, places: Sequence[tuple[Timestamp, RunNo]]
     ) -> list[RunRow | None]:
-        """Return for each pair of logical date and number the run of a DAG right after it.
+        """Return the run of a DAG right after each pair of logical date and number.
 
         Each pair takes one index lookup.
         """
@@ -482,22 +484,22 @@ class Store(Browsed, Protocol):
         """Return numbers and timestamps of rows in a table of ``retention.AGED``, by number."""
 
     async def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalRow]:
-        """Return journal rows with a commit number above ``after``, in order."""
+        """Return journal rows with commit numbers above ``after``, in order."""
 
     async def find_damage(self) -> list[Damage]:
-        """Return every damaged value in every table. It reads all rows: for checks only."""
+        """Return every damaged value in every table. For checks only: it reads all rows."""
 
     async def find_dangling(self) -> list[Damage]:
         """Return rows that refer to a missing row of another table, at most 100 per foreign key.
 
-        It looks up all references: for checks only.
+        For checks only: it looks up all references.
         """
 
     async def list_damaged(self) -> list[Damage]:
         """Return the damaged rows found by earlier reads that are still damaged."""
 
     async def scan(self, tables: Sequence[Any]) -> list[Sequence[Sequence[Any]]]:
-        """Return whole tables as stored, all in one committed state. For checks only."""
+        """Return all rows of tables as stored, in one committed state. For checks only."""
 
     def verify(self) -> None:
         """Check that the database is still the one that was opened. Cheap: every commit calls it.
@@ -508,22 +510,22 @@ class Store(Browsed, Protocol):
 
     @property
     def is_damaged(self) -> bool:
-        """Whether damage was found since the database was opened."""
+        """Whether damage has been found since the database was opened."""
 
     async def examine(self) -> list[Finding]:
-        """Return problems of the last shutdown and of the database, for the operator.
+        """Return problems with the last shutdown and with the database, for the operator.
 
-        Checks the part of the file that ``claim`` left unchecked after an unclean shutdown, which
-        may take minutes.
+        After an unclean shutdown, this checks the part of the file that ``claim`` did not check,
+        which may take minutes.
         """
 
     async def size_bytes(self) -> int:
-        """Return the size of the database on disk, including its own logs."""
+        """Return the size of the database on disk, including SQLite's log."""
 
     async def checkpoint(self) -> None:
-        """Move committed data from the log to the database file, as far as readers allow now.
+        """Move committed data from the log to the database file, as far as current readers allow.
 
-        Never required, because a store checkpoints by itself. Useful before copying the file.
+        Never required, because a store checkpoints by itself. Useful before the file is copied.
         """
 
 
@@ -539,26 +541,27 @@ async def open_store(
 ) -> AsyncIterator[Store]:
     """Open a database and close it at the end of the block.
 
-    An empty database gets its tables. An older schema is migrated: in a SQLite file always, on
-    PostgreSQL only with ``migrate``.
+    An empty database gets its tables. An older schema is migrated: always in a SQLite file, only
+    with ``migrate`` on PostgreSQL.
 
     Args:
         url: ``sqlite:///path`` or ``postgresql://user@host/name``.
         vault: Encrypts and decrypts confidential values.
-        durability: Failures that a commit survives.
-        exclusive: Open for the daemon. A SQLite file is locked against other daemons. Without it
-            the store only reads, and neither creates nor migrates anything.
+        durability: Which failures a commit survives.
+        exclusive: Open the database for the daemon, and lock a SQLite file against other daemons.
+            If false, the store only reads, and neither creates nor migrates anything.
         migrate: Allow the migration of a PostgreSQL schema.
-        home: The home that a SQLite file must belong to. Its shutdown is recorded there.
+        home: The home that a SQLite file must belong to. The store records there how the database
+            was closed.
 
     Raises:
         SettingsError: If the URL is invalid, or its driver is not installed.
         HomeBusy: If another daemon serves the file.
-        SchemaMismatch: If the schema is newer than this program, or older and may not be
-            migrated.
-        ForeignDatabase: If aioflow did not create it, or it is damaged.
-        StrangeDatabase: If it belongs to another home, or its log belongs to another file.
-        StoreUnavailable: If it cannot be reached, read or written.
+        SchemaMismatch: If the schema is newer than this version of aioflow, or if it is older and
+            must not be migrated.
+        ForeignDatabase: If aioflow did not create the database, or the database is damaged.
+        StrangeDatabase: If the database belongs to another home, or its log to another file.
+        StoreUnavailable: If the database cannot be reached, read or written.
     """
     async with _store_of_url(
         url, vault, durability=durability, exclusive=exclusive, migrate=migrate, home=home

@@ -1,6 +1,6 @@
 """Rows and queries of accounts, tokens, sessions and the audit log.
 
-Only the head of the audit chain is encrypted: passwords, tokens and cookies are stored as digests.
+Passwords, tokens and cookies are stored as digests. Only the head of the audit chain is encrypted.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _HEAD = select(tables.audit_head.c.encrypted)
 _HEAD_NO = 0
 
 ACCESS_ROWS: tuple[Select[Any], ...] = (_ACCOUNTS, _TOKENS, _LOGINS, _LAST, _HEAD)
-"""Queries of a restart, in the order that ``admitted`` expects."""
+"""The queries of a restart, in the order that ``access_fields`` expects."""
 
 
 @cache
@@ -74,10 +74,10 @@ def _audit_page(*, before: bool, after: bool) -> Select[Any]:
 def access_fields(
     found: Sequence[Sequence[rows.Values]], vault: Vault, healthy: Callable[..., list[Any]]
 ) -> dict[str, Any]:
-    """Return the fields of a snapshot from the results of ``ACCESS_ROWS``.
+    """Return the snapshot fields that the results of ``ACCESS_ROWS`` fill.
 
     Args:
-        healthy: Converts the result of a statement to rows and omits damaged ones.
+        healthy: Converts the result of a statement to rows, and omits damaged rows.
     """
     of_accounts, of_tokens, of_logins, last, head = found
     return {
@@ -217,7 +217,7 @@ def _audit(values: rows.Values) -> AuditRow:
 
 
 def _head(last: Sequence[rows.Values], head: Sequence[rows.Values], vault: Vault) -> AuditHead:
-    """Return the head of the audit chain, an empty one if there are no entries yet."""
+    """Return the head of the audit chain; an empty head if there are no entries yet."""
     if not head:
         return AuditHead(written=None, last=CHAIN_LOST) if last else AuditHead()
     opened = vault.decrypt(tables.audit_head.name, _HEAD_NO, bytes(head[0][0]))

@@ -1,6 +1,6 @@
 """Rows that a batch writes: for versions, DAGs, pools, runs, tasks, streams, triggers and events.
 
-Each function returns the parameters of one kind of change; see ``changes``.
+Each function returns the parameters of one kind of change, one tuple for each row; see ``changes``.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _version(row: VersionRow) -> tuple[Any, ...]:
 
 
 def dag_files(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the state of DAG files, the last row of each."""
+    """Return the last row of each DAG file in the batch."""
 
     def values(row: DagFileRow) -> tuple[Any, ...]:
         return (row.file, row.version, row.reason, row.message, row.parsed_at)
@@ -166,7 +166,7 @@ def new_clears(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def run_changes(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the runs that continue or end."""
+    """Return the runs whose rows change."""
 
     def values(change: RunChange) -> tuple[Any, ...]:
         new = (int(change.state), change.started_at, change.ended_at, change.quarantine)
@@ -204,7 +204,7 @@ def new_tasks(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def task_changes(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the tasks that continue or end."""
+    """Return the tasks whose rows change."""
     return [
         (
             int(change.state),
@@ -236,12 +236,12 @@ def new_tries(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def map_labels(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the labels of mapped tasks, the last one of each task."""
+    """Return the last label of each mapped task in the batch."""
     return list(last_of_each(batch.labels, lambda row: row[0]))
 
 
 def results(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the results of tasks, the last one of each task."""
+    """Return the last result of each task in the batch."""
 
     def values(row: ResultRow) -> tuple[Any, ...]:
         return (row.task_no, row.run_no, row.start_no, row.body, row.size, row.width)
@@ -341,7 +341,7 @@ def new_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def reencrypted_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the triggers whose kwargs are encrypted again."""
+    """Return the triggers whose kwargs are encrypted again with the current key."""
     return [
         (*encrypted_kwargs(vault, number, kwargs, next_kwargs), number)
         for number, kwargs, next_kwargs in batch.reencrypted

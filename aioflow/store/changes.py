@@ -1,11 +1,11 @@
 """The changes of a batch as rows of plain values, and the statements that write them.
 
 The order of ``KINDS`` respects the foreign keys. Both databases, the journal and the replay use
-this list, so none of them can know a change that the others do not.
+this list, so all of them know the same changes.
 
-SQLAlchemy declares and compiles; it does not execute. All statements are compiled once for each
-database. A writing statement takes its parameters in the order of ``Parameters``, a reading one by
-name through ``Statement.placed``.
+SQLAlchemy declares and compiles the statements, but does not execute them. Each statement is
+compiled once for each database. A writing statement takes its parameters in the order of
+``Parameters``. A reading statement takes them by name, through ``Statement.placed``.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ __all__ = (
 )
 
 Parameters: TypeAlias = tuple[Any, ...]
-"""New values first, then the values that the guards expect, as in the SQL."""
+"""The new values, then the values that the guards expect, in the order of the SQL."""
 
 Changes: TypeAlias = list[tuple["Kind", list[Parameters]]]
 
@@ -80,12 +80,12 @@ class Action(Enum):
 
     INSERT = "insert"
     KEEP = "keep"
-    """Insert, unless the row exists. An existing row has the same content."""
+    """Insert the row unless it exists. An existing row always has the same content."""
     REPLACE = "replace"
     UPDATE = "update"
     DELETE = "delete"
     DISCARD = "discard"
-    """Delete a row that may be deleted already."""
+    """Delete the row, which may have been deleted already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Kind:
     Attributes:
         name: Name in the journal and in error messages.
         columns: Columns that get new values.
-        guards: Columns whose values the change expects; the row's key comes first.
+        guards: Columns whose current values the change expects; the row's key comes first.
         bind: Returns the rows that a batch changes in this way.
     """
 
@@ -108,7 +108,7 @@ class Kind:
 
     @property
     def is_counted(self) -> bool:
-        """Whether the number of affected rows must equal the number of given rows."""
+        """Whether the statement must affect exactly as many rows as the change has."""
         return self.action not in {Action.KEEP, Action.DISCARD}
 
     @property
@@ -121,8 +121,8 @@ def bind_batch(batch: Batch, vault: Vault) -> Changes:
     """Return the non-empty changes of a batch, in the order to apply them.
 
     Raises:
-        BatchRefused: If a value has a type that its column does not take, or a row is changed
-            twice. The databases would handle both differently.
+        BatchRefused: If a value has a type that its column does not accept, or a row is changed
+            twice. SQLite and PostgreSQL would handle such batches differently.
     """
     changes = []
     for kind in KINDS:
@@ -155,11 +155,11 @@ def _check_rows(kind: Kind, rows: list[Parameters]) -> None:
     names = (*kind.columns, *kind.guards)
     for name, column in zip(names, zip(*rows, strict=True), strict=True):
         allowed = _TYPES[type(kind.table.c[name].type)]
-        # SQLite would take 1.0 for 1 and NaN for NULL; PostgreSQL takes neither.
+        # SQLite would store 1.0 as 1 and NaN as NULL; PostgreSQL accepts neither.
         odd: set[type] = set(map(type, column)) - allowed - {type(None)}
         if odd:
             raise BatchRefused(f"{kind.name}: {name} cannot hold a {odd.pop().__name__}")
-        # SQLite would store it and truncate it in some functions; PostgreSQL cannot store it.
+        # SQLite would store a NUL and truncate the text in some functions; PostgreSQL rejects it.
         if allowed == {str} and any("\0" in text for text in column if text):
             raise BatchRefused(f"{kind.name}: {name} holds a NUL character")
     if kind.guards:
@@ -202,9 +202,9 @@ def _deletion(kind: str, table: Table) -> Kind:
 
 
 def _erased(table: Table) -> Kind:
-    """Return the kind of change that deletes rows with their run or by age.
+    """Return the kind of change that deletes rows of a table, with their run or by age.
 
-    Rows that are deleted already are ignored.
+    Rows that have been deleted already are ignored.
     """
     key = tuple(column.name for column in table.primary_key)
     bind = retention.erased(table)
@@ -407,7 +407,8 @@ class Statement:
     """SQL for the driver.
 
     Attributes:
-        names: Names of the parameters, in order. SQLite repeats one that is used twice.
+        names: Names of the parameters, in order. For SQLite, a parameter that is used twice is
+            listed twice.
         constants: Values of parameters that SQLAlchemy added, such as an offset of 0.
     """
 
@@ -416,14 +417,14 @@ class Statement:
     constants: Mapping[str, Any]
 
     def placed(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return named values in the order of the SQL."""
+        """Return named values in the order in which the SQL uses them."""
         known = {**self.constants, **values}
         return tuple(known[name] for name in self.names)
 
 
 @cache
 def compiled(statement: Executable, dialect: Dialect) -> Statement:
-    """Return a statement compiled for a database. Compiled once, at its first use."""
+    """Return a statement compiled for a database. It is compiled once, at its first use."""
     made = statement.compile(dialect=dialect)  # type: ignore[attr-defined]
     assert isinstance(made, SQLCompiler)  # noqa: S101 - for the type checker
     constants = {name: value for name, value in made.params.items() if value is not None}
@@ -434,8 +435,8 @@ def compiled(statement: Executable, dialect: Dialect) -> Statement:
 def written(kind: Kind, dialect: Dialect) -> Statement:
     """Return the statement for one kind of change.
 
-    On SQLite it takes one row and is executed for each. On PostgreSQL it takes one array for each
-    column and is executed once.
+    On SQLite it takes one row, and is executed once for each row. On PostgreSQL it takes one array
+    for each column, and is executed once.
     """
     if dialect is SQLITE:
         statement = compiled(_row_by_row(kind), dialect)
@@ -535,7 +536,7 @@ FENCE = (
         steady_at=_bound(_node, "steady_at", "steady"),
     )
 )
-"""Advances the commit number of this node under its epoch. Must match one row."""
+"""Advances the commit number of this node under its epoch. Must affect one row."""
 
 READ_NODE = select(_node.c.epoch, _node.c.commit_no).where(
     _node.c.node_no == _bound(_node, "node_no", "node_no")
@@ -548,7 +549,7 @@ INSERT_JOURNAL = insert(tables.journal).values(
     }
 )
 
-# Both dialects have the same upsert, but SQLite's construct compiles only for SQLite.
+# Both databases have the same upsert, but SQLAlchemy's construct for SQLite compiles only there.
 
 
 def _claim(dialect: Any) -> Insert:

@@ -1,10 +1,10 @@
-"""Columns: their constructors, and checks of rows against the columns they come from.
+"""Constructors of columns, and checks of rows against the columns they come from.
 
 There is one constructor for each kind of value.
 
-A database file may hold any value, regardless of its schema. The type and the range of each column
-are taken from the tables, so a new column is checked as well. For valid data, one call checks many
-rows.
+A database file may contain any value, regardless of its schema. The type and the range of each
+column are taken from the tables, so a column that is added is checked without further code. If all
+rows are valid, a single call checks them.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ __all__ = (
 )
 
 RANGE = "range"
-"""Key in the ``info`` of a numeric column: the lowest and the highest valid value."""
+"""Key in the ``info`` of a numeric column for its lowest and highest valid value."""
 
 PLACEHOLDER = "placeholder"
-"""Key in the ``info`` of a column: the substitute for an unreadable value."""
+"""Key in the ``info`` of a column for the substitute of an unreadable value."""
 
 _MOST, _WIDEST = 2**53, 2**31 - 1
 _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999  # of years 1 and 9999
 
-# Strict tables of SQLite have only one integer type.
+# Strict tables in SQLite have only one integer type.
 NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 _SMALL = SmallInteger().with_variant(Integer(), "sqlite")
 
@@ -85,7 +85,10 @@ def count(column: str, *, server_default: str | None = None, placeholder: int = 
 def index(
     column: str, *, least: int = 0, null: bool = False, server_default: str | None = None
 ) -> Column[int]:
-    """Return a column for an index or a width, limited because memory is allocated for each."""
+    """Return a column for an index or a width.
+
+    Its range is limited, because memory is allocated in proportion to the value.
+    """
     info = {RANGE: (least, _WIDEST)}
     return Column(column, NUMBER, nullable=null, server_default=server_default, info=info)
 
@@ -128,7 +131,7 @@ def flag(column: str, *, server_default: str | None = None) -> Column[int]:
 
 
 def small(column: str) -> Column[int]:
-    """Return a column for a small number that only the program checks."""
+    """Return a column for a small number. It has no database constraint: only aioflow checks it."""
     return Column(column, _SMALL, nullable=False)
 
 
@@ -150,7 +153,7 @@ class RowChecker:
     """Checks the rows of one statement.
 
     Args:
-        columns: The columns it selects, in order.
+        columns: The columns that the statement selects, in order.
     """
 
     def __init__(self, columns: Iterable[Any]) -> None:
@@ -163,7 +166,7 @@ class RowChecker:
         """Return the rows if all values fit their columns.
 
         Raises:
-            msgspec.ValidationError: If a value does not.
+            msgspec.ValidationError: If a value does not fit its column.
         """
         if found and type(found[0]) is not tuple:
             found = list(map(tuple, found))
@@ -174,21 +177,21 @@ class RowChecker:
     ) -> tuple[Row | None, Damage | None]:
         """Return one row with placeholders for unreadable values, and its damage.
 
-        The row is ``None`` if it cannot be built even so.
+        The row is ``None`` if it cannot be built even with placeholders.
         """
         repaired, damage = list(values), None
         for at, (column, kind) in enumerate(zip(self._columns, self._types, strict=True)):
             try:
                 msgspec.convert(values[at], kind, builtin_types=_AS_THEY_ARE)
             except (msgspec.ValidationError, UnicodeError) as exc:
-                if column is None:  # a minimum or maximum; reads of the rows report it
+                if column is None:  # a minimum or maximum: reads of the rows report the damage
                     repaired[at] = None
                     continue
                 damage = damage or self.damage(values, column, f"{_shown(values[at])}: {exc}")
                 repaired[at] = _placeholder(column)
         try:
             return made(repaired), damage
-        except Exception as exc:  # noqa: BLE001 - whatever it holds, it is named
+        except Exception as exc:  # noqa: BLE001 - the row may contain anything; report it
             return self._unpacked(values, repaired, made, damage, exc)
 
     def _unpacked(
@@ -211,7 +214,7 @@ class RowChecker:
                 trial[at] = _placeholder(self._column(at))
             try:
                 row = made(trial)
-            except Exception as again:  # noqa: BLE001 - it is another column, or several
+            except Exception as again:  # noqa: BLE001 - another column is damaged, or several are
                 exc = again
             else:
                 return row, damage or self.damage(values, self._column(some[0]), repr(exc))
@@ -221,11 +224,11 @@ class RowChecker:
 
     def _column(self, at: int) -> Column[Any]:
         column = self._columns[at]
-        assert column is not None  # noqa: S101 - only those of tables are packed
+        assert column is not None  # noqa: S101 - a packed column is a column of a table
         return column
 
     def damage(self, values: Values, column: Column[Any], reason: str) -> Damage:
-        """Return a row of the statement as damaged in a column."""
+        """Return the damage of a column in a row of the statement."""
         table = column.table
         named = {
             one.name: value
@@ -240,7 +243,7 @@ class RowChecker:
             table=str(table.name),
             key=", ".join(f"{name}={_shown(named[name])}" for name in shown),
             key_values=tuple(named[name] for name in keys) if is_keyed else (),
-            column=str(column.name),  # SQLAlchemy's names are of a subclass of str
+            column=str(column.name),  # SQLAlchemy's names are instances of a subclass of str
             reason=reason,
             run_no=run_no if type(run_no) is int else None,
             dag_id=dag_id if type(dag_id) is str else None,
@@ -269,7 +272,7 @@ def read_rows(
     check = row_checker(statement)
     try:
         return list(map(made, check.checked(found)))
-    except Exception:  # noqa: BLE001 - one of them cannot be read: each is looked at alone
+    except Exception:  # noqa: BLE001 - a row cannot be read: check each row separately
         return list(_one_by_one(check, made, found, damaged))
 
 

@@ -1,6 +1,6 @@
-"""Copy of a database to another one, and export, row by row as stored.
+"""Copy of a database to another one, and export of a database, row by row as stored.
 
-Encrypted values stay encrypted: a copy needs the key of the home it came from.
+Encrypted values stay encrypted: a copy needs the key of the home that it came from.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
 async def copy(source: str, target: str, vault: Vault, home: Path | None = None) -> dict[str, int]:
     """Copy a database into an empty one. Return the number of rows by table.
 
-    Either all rows are copied or none. No daemon may use either database meanwhile.
+    Either all rows are copied or none. No daemon may use either database during the copy.
 
     Args:
-        home: The home of the source, and of the copy.
+        home: The home of both databases.
 
     Raises:
-        SettingsError: If the target is no URL, is the source, or has rows.
-        HomeBusy: If a daemon serves one of them.
-        StoreError: If one of them cannot be read or written.
+        SettingsError: If the target is not a URL, is the source, or has rows.
+        HomeBusy: If a daemon serves one of the databases.
+        StoreError: If one of the databases cannot be read or written.
     """
     try:
         is_same = make_url(source) == make_url(target)
@@ -68,11 +68,10 @@ async def copy(source: str, target: str, vault: Vault, home: Path | None = None)
 
 
 def _tables() -> list[Table]:
-    """Return the tables in the order in which they can be filled, without ``meta``.
+    """Return the tables in an order that respects the foreign keys, without ``meta``.
 
     Each database has its own ``meta``.
     """
-    # Read from a table that is declared last: `tables` alone does not declare all of them.
     return [table for table in account.metadata.sorted_tables if table is not meta]
 
 
@@ -103,7 +102,7 @@ async def _pages(table: Table, connection: AsyncConnection) -> AsyncIterator[lis
 async def export(source: str, put: Callable[[dict[str, Any]], None]) -> None:
     """Export every row in one committed state, as JSON values. A daemon may be running.
 
-    Bytes are ``{"base64": ...}``. The tables come in the order in which they can be filled.
+    Bytes become ``{"base64": ...}``. The order of the tables respects the foreign keys.
 
     Raises:
         StoreError: If the database cannot be read.
@@ -124,14 +123,14 @@ def _in_json(value: Any) -> Any:
 
 @asynccontextmanager
 async def _opened(url: str, *, is_reading: bool = False) -> AsyncIterator[AsyncConnection]:
-    """Open a connection in one transaction, rolled back unless the caller commits it."""
+    """Open a connection in a transaction. It is rolled back unless the caller commits it."""
     parsed = make_url(url)
     where = parsed.render_as_string(hide_password=True)
     engine = create_async_engine(_with_driver(parsed), poolclass=NullPool)
     try:
         async with engine.connect() as connection:
             if parsed.get_backend_name() == "sqlite":
-                # The driver would begin a transaction only at the first write.
+                # The driver itself would begin a transaction only at the first write.
                 await connection.exec_driver_sql("BEGIN" if is_reading else "BEGIN IMMEDIATE")
             elif is_reading:
                 await connection.execution_options(isolation_level="REPEATABLE READ")

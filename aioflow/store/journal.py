@@ -1,9 +1,9 @@
 """The journal: the changes of each batch in compact form.
 
-The journal row of a batch has its changes without large and secret values. A body is one byte for
-the format, followed by msgpack, compressed if that is worthwhile. A blob is replaced by its stored
-size and CRC-32, an encrypted one by those of its envelope. Failures are small and useful for
-analysis, so they are stored in full.
+The journal row of a batch contains its changes without large and secret values. The body of the row
+is one byte for the format, followed by msgpack, compressed if that is worthwhile. A blob is
+replaced by its size and CRC-32, and an encrypted blob by those of its envelope. Failures are small
+and useful for analysis, so they are stored in full.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         steps: Intermediate task states, see ``Batch.steps``.
-        changes: Rows by the name of their kind, as they were bound, with digests for blobs.
+        changes: Rows by the name of their kind, as they were bound, with blobs replaced by digests.
     """
 
     steps: list[tuple[TaskNo, TaskState]]
@@ -55,7 +55,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Steps(msgspec.Struct, frozen=True, array_like=True):
-    """The steps of an ``Entry``. The rest, which is much larger, is not decoded."""
+    """Only the steps of an ``Entry``. Its changes, which are much larger, are not decoded."""
 
     steps: list[tuple[TaskNo, int]]
 
@@ -73,7 +73,7 @@ def encode(batch: Batch, changes: Changes) -> bytes:
     """Return the body of the journal row of a batch.
 
     Raises:
-        BatchRefused: If it holds a text or number that no database can store.
+        BatchRefused: If the batch contains a text or number that no database can store.
     """
     entry = Entry(batch.steps, {kind.name: _shortened(kind, rows) for kind, rows in changes})
     try:
@@ -89,13 +89,13 @@ def decode(body: bytes) -> Entry:
     """Decode a body.
 
     Raises:
-        ValueError: If it is damaged or of an unknown format.
+        ValueError: If the body is damaged or has an unknown format.
     """
     return entry_of(unpacked(body))
 
 
 def unpacked(body: bytes) -> bytes:
-    """Return a body decompressed. Decoding it takes many times that memory.
+    """Return a body decompressed. Decoding the result takes many times its memory.
 
     Raises:
         ValueError: See ``decode``.

@@ -1,6 +1,6 @@
-"""Ownership of a database: its claim, its fence, the daemon that holds it, and the fit of a key.
+"""Ownership of a database: its claim, its fence, its owner, and whether a key decrypts its values.
 
-If a commit does not advance the commit number, the fence tells why.
+If a commit does not advance the commit number, the fence shows why.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def claim_parameters(about: NodeFacts | None) -> dict[str, Any]:
 
 
 def claim_from_row(row: Sequence[Any], *, after_crash: bool) -> Claim:
-    """Return the claim from the row that the claiming statement returned.
+    """Return the claim that a row from the claiming statement describes.
 
     Args:
         after_crash: See ``Claim``.
@@ -89,12 +89,14 @@ def commit_times(batch: Batch) -> dict[str, Any]:
 
 
 def confirm_applied(node: Sequence[Any] | None, *, epoch: int, number: int) -> None:
-    """Check that a batch is already applied, which happens after a lost reply.
+    """Check that a batch has been applied already. Called if it did not advance this node's row.
+
+    That is the case if the reply to the first commit of the batch was lost.
 
     Args:
-        node: Epoch and commit number of this node's row; ``None`` if it is missing.
+        node: Epoch and commit number in this node's row; ``None`` if the row is missing.
         epoch: The epoch under which this node writes.
-        number: Number of the batch that could not advance the row.
+        number: Number of the batch.
 
     Raises:
         Fenced: If the row has another epoch.
@@ -113,7 +115,7 @@ def confirm_applied(node: Sequence[Any] | None, *, epoch: int, number: int) -> N
 
 
 _SAMPLE = 20
-"""Number of encrypted rows of each table to try. One that decrypts is enough."""
+"""Number of encrypted rows to try in each table. It suffices that one can be decrypted."""
 
 _OWNER_KEY = "holder"
 
@@ -144,7 +146,7 @@ READ_OWNER = select(_meta.c.value).where(_is_owner_row)
 """Reads the home of the daemon that claimed the database, unless it shut down cleanly."""
 
 READ_EPOCH = select(_node.c.epoch).where(_is_mine).with_for_update()
-"""Reads the epoch and locks it until the transaction ends."""
+"""Reads the epoch of this node and locks its row until the transaction ends."""
 
 HEARTBEAT = (
     update(_node)
@@ -184,7 +186,7 @@ _ENCRYPTED_ROWS = _encrypted_rows()
 
 
 class OwnershipReader(QueryInterface):
-    """The part of a store that knows its holder. A SQLite file is held only by its lock."""
+    """The part of a store that reads its owner. The owner of a SQLite file is known by its lock."""
 
     _vault: Vault
 

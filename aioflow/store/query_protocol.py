@@ -1,6 +1,6 @@
 """The query protocol between the readers of a store and its drivers, and pages of long results.
 
-Long results are read in the order of the runs their rows belong to.
+Long results are read in the order of the runs that their rows belong to.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WIDTHS = (1, 25, _AT_ONCE)
 
 
 class QueryInterface:
-    """The query interface of a store. A parameter that no column can store matches no row."""
+    """The query interface of a store. A parameter value that cannot be stored matches no row."""
 
     @abstractmethod
     def _question(self, statement: Select[Any], **values: Any) -> Question:
@@ -44,9 +44,9 @@ class QueryInterface:
 
     @abstractmethod
     async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[rows.Values]]:
-        """Run all statements on a reading connection in one committed state.
+        """Run all statements on a reading connection, and return their results.
 
-        Return their results.
+        All of them see the same committed state.
         """
 
     @abstractmethod
@@ -70,7 +70,9 @@ class QueryInterface:
         wanted: Collection[object],
         **values: Any,
     ) -> list[Row]:
-        """Return the rows of many keys. Statements have few widths, so each is compiled once.
+        """Return the rows of many keys, read in groups.
+
+        Groups have only a few sizes, so that few statements are compiled.
 
         Args:
             statement: Returns the statement for a number of keys.
@@ -86,10 +88,10 @@ class QueryInterface:
         wanted: Iterable[tuple[object, ...]],
         **values: Any,
     ) -> list[Row]:
-        """Return the rows of many composite keys as ``_each`` does.
+        """Return the rows of many composite keys, read in groups; see ``_each``.
 
         Args:
-            names: Prefixes of the parameters, one for each value of a key.
+            names: Prefixes of the parameters, one for each part of a key.
         """
 
     async def _one(
@@ -103,10 +105,10 @@ class QueryInterface:
 def pieces(
     names: Sequence[str], wanted: Iterable[tuple[object, ...]]
 ) -> Iterator[tuple[int, dict[str, object]]]:
-    """Yield the width of a statement and its parameters, until all keys are covered.
+    """Yield groups that cover all keys: the number of keys in the statement, and its parameters.
 
-    Keys that no column can store are omitted. A piece with fewer keys than its statement has
-    parameters repeats its last key.
+    Keys that no column can store are omitted. If a statement has more parameters than there are
+    keys left, the last key is repeated.
     """
     rest = [key for key in wanted if all(map(is_storable, key))]
     while rest:
@@ -135,17 +137,17 @@ def is_storable(value: object) -> bool:
 
 
 Fetch: TypeAlias = Callable[[int], Awaitable[Sequence[rows.Values]]]
-"""Returns up to that many of the next rows, fewer at the end of the result."""
+"""Returns as many of the next rows as requested, fewer at the end of the result."""
 
 PAGE_ROWS = 2_000
-"""Rows that are converted before the event loop gets control: about 20 ms."""
+"""Number of rows that are converted before the event loop gets control: about 20 ms."""
 
 
 class RowsByRun:
     """A result in the order of its runs, fetched a page at a time.
 
     Args:
-        column: Index of the column with the number of the run.
+        column: Index of the column with the run number.
     """
 
     def __init__(self, fetch: Fetch, column: int) -> None:
@@ -172,9 +174,9 @@ class RowsByRun:
         return found
 
     async def before(self, run_no: RunNo | None) -> Sequence[rows.Values]:
-        """Return the next rows of runs before this one, or of any run if it is ``None``.
+        """Return the next rows of runs before this one; of any run if ``run_no`` is ``None``.
 
-        Returns no rows if there are no more.
+        Return no rows if there are no more.
         """
         if not await self._has_more():
             return ()
@@ -193,7 +195,7 @@ class RowsByRun:
 def _is_before(value: object, run_no: RunNo | None) -> bool:
     """Return whether a row with this value as run number precedes the rows of a run.
 
-    A damaged row may hold a value that is no number. SQLite sorts it before all numbers or after.
+    In a damaged row, the value may not be a number. SQLite sorts it before or after all numbers.
     """
     if run_no is None or value is None:
         return True

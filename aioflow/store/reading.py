@@ -1,4 +1,4 @@
-"""The reads of a store, shared by both databases, with checks whether rows can be read in full."""
+"""The reads of a store, shared by both databases, and checks for rows that cannot be read."""
 
 from __future__ import annotations
 
@@ -93,11 +93,11 @@ _DECODERS: Mapping[Table, _Decode] = {
     tables.outbox: rows.outbox_row,
     tables.api_token: token_row,
 }
-"""Decoders of the packed columns of a table. Types and ranges are checked in all tables."""
+"""Decoders of tables with packed columns. Types and ranges are checked in all tables."""
 
 
 def damage_in_rows(table: Table, found: Sequence[rows.Values], vault: Vault) -> list[Damage]:
-    """Return the damage in rows of a table, one entry for each damaged row."""
+    """Return one damage entry for each damaged row of a table."""
     damages: list[Damage] = []
     read_rows(whole(table), _decoder_of(table, vault), found, lambda one, _: damages.append(one))
     return damages
@@ -140,7 +140,7 @@ class Reading(
     BrowsingReader,
     ABC,
 ):
-    """Queries rows and converts them to Structs. The backend fetches them."""
+    """Queries rows and converts them to Structs. A subclass for each database fetches the rows."""
 
     def __init__(self, dialect: Dialect, vault: Vault) -> None:
         self._dialect = dialect
@@ -233,7 +233,7 @@ class Reading(
             healthy = [row for row in found if row.body]
             if healthy or len(found) < limit:
                 return healthy
-            after = found[-1].outbox_no  # all of them are damaged
+            after = found[-1].outbox_no  # all rows of this page are damaged
 
     async def find_clear(self, run_no: RunNo, key: str) -> int | None:
         """See ``Store``."""
@@ -347,11 +347,11 @@ class Reading(
         return self.damages.all()
 
     async def _is_damaged(self, damage: Damage) -> bool:
-        """Return whether the row is still damaged; true if its key cannot identify it."""
+        """Return whether the row is still damaged; true if its key does not identify a row."""
         key, table = damage.key_values, tables.metadata.tables[damage.table]
         kinds = [str if isinstance(column.type, Text) else int for column in table.primary_key]
         if [type(value) for value in key] != kinds or not all(map(is_storable, key)):
-            return True  # such a key matches no row
+            return True  # the key matches no row
         named = {f"key_{at}": value for at, value in enumerate(key)}
         (found,) = await self._fetch([self._question(row_by_key(table), **named)])
         return bool(damage_in_rows(table, found, self._vault))

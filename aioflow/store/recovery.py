@@ -1,6 +1,6 @@
-"""Reads of a restart: every live run with all its rows, and the rows that concern all runs.
+"""Reads of a restart: every live run with all its rows, and the rows that belong to no single run.
 
-A damaged row is reported with its run, or alone if it belongs to no run.
+Damage in a row of a run is reported with the run; other damage is reported on its own.
 """
 
 from __future__ import annotations
@@ -75,15 +75,15 @@ _OF_ONE_RUN = (
     selects.ITEMS_OF_RUN,
 )
 _RUN_COLUMNS = (1, 0, 0, 2, 0, 2, 0)
-"""Column with the number of the run in the results of ``_OF_LIVE_RUNS``."""
-_TASKS, _TRIGGERS = 0, 3  # their indexes in these results
+"""Index of the column with the run number in each result of ``_OF_LIVE_RUNS``."""
+_TASKS, _TRIGGERS = 0, 3  # indexes in these results
 
 
 class _OfRun:
-    """Converts the rows of one run and stores the first damage found in them.
+    """Converts the rows of one run, and stores the first damage found in them.
 
     Args:
-        damage: Damage of the run's own row.
+        damage: Damage in the row of the run itself, if any.
     """
 
     def __init__(self, damages: Damages, damage: Damage | None) -> None:
@@ -142,11 +142,11 @@ class RecoveryReader(QueryInterface):
                 yield stray
 
     def _snapshot(self, found: Sequence[Sequence[rows.Values]]) -> RecoverySnapshot:
-        """Return the rows that concern all runs.
+        """Return the rows that belong to no single run.
 
         Damaged rows of DAGs, files, versions, pools and DAG triggers are included with
-        placeholders, so that work continues, with a damaged DAG paused. Other damaged rows are
-        omitted.
+        placeholders, so that other work continues. A DAG with a damaged row is paused. Other
+        damaged rows are omitted.
         """
         dags, dag_files, versions, pools, outbox, outbox_counts, of_dags, held, backfills, *more = (
             found
@@ -189,7 +189,7 @@ class RecoveryReader(QueryInterface):
     def _runs(
         self, statement: Select[Any], found: Sequence[rows.Values]
     ) -> list[tuple[RunRow, Damage | None]]:
-        """Return the rows of runs, each with its damage."""
+        """Return the rows of runs, each with the damage in it, if any."""
         damages: dict[RunNo, Damage] = {}
 
         def note(damage: Damage, row: RunRow | None) -> RunRow | None:
@@ -204,7 +204,7 @@ class RecoveryReader(QueryInterface):
     async def _pieces(
         self, run: RunRow, of_run: _OfRun, parts: Sequence[RowsByRun]
     ) -> AsyncIterator[LiveRun]:
-        """Yield one run: complete if it is small, else one page of tasks or triggers at a time."""
+        """Yield one run: a small one at once, a large one a page of tasks or triggers at a time."""
         number = run.run_no
         tasks, _, _, triggers, *_ = parts
         head = await self._head(run, of_run, parts)

@@ -15,7 +15,7 @@ from aioflow.store.query_protocol import QueryInterface
 __all__ = ("ReferenceReader",)
 
 _SHOWN = 100
-"""Maximum number of rows that are reported for one foreign key."""
+"""Maximum number of rows to report for one foreign key."""
 
 
 class ReferenceReader(QueryInterface):
@@ -42,7 +42,7 @@ def _foreign_keys() -> Iterator[tuple[Column[Any], Column[Any]]]:
 
 
 def _dangling(referring: Column[Any], referred: Column[Any]) -> Select[Any]:
-    """Return the statement for the key and the reference of each row that refers to no row."""
+    """Return the statement for the key and the reference of each row whose reference dangles."""
     key = list(referring.table.primary_key)
     selected = key if referring in key else [*key, referring]
     is_there = select(literal_column("1")).where(referred == referring).exists()

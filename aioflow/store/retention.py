@@ -1,11 +1,11 @@
 """Retention and deletion: queries for expired rows, and the rows that a batch deletes.
 
-Expired are ended runs, events, the journal and versions, the oldest first. Each page takes one
-index lookup. Nothing is counted, and no body is read.
+Ended runs, events, journal rows and versions expire. Queries return the oldest first, and each page
+takes one index lookup. Nothing is counted, and no body is read.
 
 A run is first entered in ``deletion``, which hides it from all reads. Its rows are then deleted by
-key, a slice at a time, referring rows before those they refer to. The last to be deleted are the
-row of the run and its entry in ``deletion``.
+key, a slice at a time, each row before the rows that it refers to. The row of the run and its entry
+in ``deletion`` are deleted last.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ ERASED: tuple[Table, ...] = tuple(tables.metadata.tables[name] for name in TABLE
 """See ``TABLES_OF_RUNS``."""
 
 AGED: tuple[Table, ...] = (tables.named_event, tables.dag_event, tables.journal, tables.audit)
-"""Tables whose old rows are deleted by number, independent of runs."""
+"""Tables whose old rows are deleted by number, independently of runs."""
 
 _OF_TASKS = frozenset({tables.try_, tables.result, tables.map_label})
 """Tables without an index on the run. Their rows are found through tasks."""
 
 
 def deletions(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the runs to hide from now on."""
+    """Return the runs that are marked for deletion, which hides them from reads."""
     return [(row.run_no, row.at) for row in batch.new_deletions]
 
 
@@ -117,7 +117,7 @@ _FROM_VERSION = (
 
 @cache
 def _numbers(name: str) -> Select[Any]:
-    """Return the statement for numbers and timestamps of a table above a number."""
+    """Return the statement for the rows of a table above a number: their numbers and timestamps."""
     table = tables.metadata.tables[name]
     (key,) = table.primary_key
     found = select(key, table.c.at).where(key > number("after"))
@@ -137,7 +137,7 @@ _LAST_OUTBOX_NO = select(func.max(tables.outbox.c.outbox_no)).where(
 
 @cache
 def _keys(name: str) -> Select[Any]:
-    """Return the statement for keys that a run has in a table, for some tables from a task on."""
+    """Return the statement for the keys of a run's rows in a table; see ``list_erasable``."""
     table, task = tables.metadata.tables[name], tables.task
     found = select(*table.primary_key).order_by(*table.primary_key).limit(number("limit"))
     if table not in _OF_TASKS:

@@ -2,9 +2,9 @@
 
 Structured values are packed into one column as msgpack.
 
-Secrets, connections and variables are encrypted and bound to their names. The envelope is bound to
-the row's number, which changes each time a value is set. Kind and name are encrypted with the
-value, so a row cannot be used in place of another or of its own earlier version.
+Secrets, connections and variables are encrypted. The envelope is bound to the number of its row,
+which changes each time a value is set. Kind and name are encrypted together with the value. So no
+row can be replaced by another row, or by an earlier version of itself.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ Values: TypeAlias = Sequence[Any]
 """One row, in the order of its table's columns."""
 
 TRIGGER_TABLE = "task_trigger"
-"""Context of encrypted kwargs, together with the number of their row."""
+"""Context to which encrypted kwargs are bound, together with the number of their row."""
 
 _NEXT_KWARGS = "task_trigger.next_kwargs"
-"""Context of the encrypted ``next_kwargs``, a different one so that they cannot be swapped."""
+"""Context of encrypted ``next_kwargs``. It differs, so that the two cannot be swapped."""
 
-# Calling an enum with a number takes four times as long as this lookup.
+# Calling the enum with a number takes four times as long as this lookup.
 _TASK_STATES = dict(enumerate(TaskState))
 RUN_STATES = dict(enumerate(RunState))
 """Run states by the number they are stored as."""
@@ -122,7 +122,7 @@ def dag_file_row(values: Values) -> DagFileRow:
 
 
 def version_row(values: Values) -> VersionRow:
-    """Return a row of ``version``; its sources are empty if the column was not read."""
+    """Return a row of ``version``, with empty sources if that column was not read."""
     version, file, dags, sources, created_at = values
     return VersionRow(
         version=version,
@@ -225,7 +225,7 @@ def result_row(values: Values) -> ResultRow:
 def trigger_row(values: Values, vault: Vault) -> TriggerRow:
     """Return a row of ``task_trigger`` with its kwargs decrypted.
 
-    Both kwargs are ``None`` if no available key decrypts them all.
+    ``kwargs`` and ``next_kwargs`` are both ``None`` if either cannot be decrypted.
     """
     kwargs, next_kwargs = _opened_kwargs(vault, values[0], values[5], values[9])
     return TriggerRow(
@@ -252,7 +252,7 @@ def trigger_row(values: Values, vault: Vault) -> TriggerRow:
 def encrypted_kwargs(
     vault: Vault, trigger_no: TriggerNo, kwargs: bytes | None, next_kwargs: bytes | None
 ) -> tuple[bytes | None, bytes | None]:
-    """Return the encrypted fields of a trigger and the encrypted kwargs of its next method."""
+    """Return the fields of a trigger and the kwargs of its next method, both encrypted."""
     return (
         None if kwargs is None else vault.encrypt(TRIGGER_TABLE, trigger_no, kwargs),
         None if next_kwargs is None else vault.encrypt(_NEXT_KWARGS, trigger_no, next_kwargs),
@@ -262,7 +262,7 @@ def encrypted_kwargs(
 def _opened_kwargs(
     vault: Vault, trigger_no: TriggerNo, kwargs: bytes | None, next_kwargs: bytes | None
 ) -> tuple[bytes | None, bytes | None]:
-    """Decrypt both. Return ``None`` for both if one fails, because such a task cannot resume."""
+    """Decrypt both kwargs. Return ``None`` twice if one fails: such a task cannot resume."""
     if kwargs is None:
         return None, None
     opened = vault.decrypt(TRIGGER_TABLE, trigger_no, kwargs)
@@ -313,7 +313,7 @@ def outbox_row(values: Values) -> OutboxRow:
     """Return a row of ``outbox``.
 
     Raises:
-        msgspec.MsgspecError: If its body does not have the format of its kind.
+        msgspec.MsgspecError: If the body of the row does not have the format of its kind.
     """
     outbox_no, kind, body = values
     decoder_of(kind).decode(body)
@@ -336,7 +336,7 @@ pack = msgspec.msgpack.Encoder().encode
 
 
 def packed_failure(failure: Failure | None) -> bytes | None:
-    """Return a failure encoded for its column."""
+    """Return a failure encoded for a database column."""
     return None if failure is None else pack(failure)
 
 
@@ -381,14 +381,14 @@ def value_row(values: Sequence[Any], vault: Vault) -> ValueRow:
 
 
 DAMAGE_LIMIT = 1_000
-"""Number of damaged rows that are remembered. Only the first ones are."""
+"""Maximum number of damaged rows to remember. Later ones are not remembered."""
 
 
 class Damages:
     """The damaged rows that reads have found.
 
     Attributes:
-        on_found: Called once for each damaged row.
+        on_found: Called once for each of these rows.
     """
 
     def __init__(self) -> None:
@@ -398,8 +398,8 @@ class Damages:
     def note(self, damage: Damage) -> None:
         """Record a damaged row.
 
-        Damage without a key is ignored. It comes from an aggregate, and reads of the rows report
-        it.
+        Damage without a key is ignored: it comes from an aggregate query, and reads of the
+        individual rows report it.
         """
         if not damage.key_values:
             return
@@ -431,7 +431,7 @@ class Damages:
 
 
 def mark_damaged(damage: Damage, row: Row | None) -> Row | None:
-    """Return the row marked as damaged, if it has a field for that."""
+    """Return the row, marked as damaged if it has a field for that."""
     match cast("Any", row):
         case RunRow():
             return cast("Row", replace(row, quarantine=str(damage)[:1000]))  # type: ignore[type-var]

@@ -48,7 +48,7 @@ __all__ = (
 )
 
 _DAG_TRIGGER_TABLE = "dag_trigger"
-"""Context of encrypted fields, together with the number of their row."""
+"""Context to which encrypted fields are bound, together with the number of their row."""
 
 _event = tables.dag_event
 
@@ -71,7 +71,7 @@ _held_decoder = msgspec.msgpack.Decoder(HeldEvent)
 
 @cache
 def _triggers_of(width: int) -> Select[Any]:
-    """Return the statement for the triggers of that many DAGs.
+    """Return the statement for the triggers of ``width`` DAGs.
 
     Its parameters are ``dag_0``, ``dag_1`` and so on.
     """
@@ -81,10 +81,10 @@ def _triggers_of(width: int) -> Select[Any]:
 
 @cache
 def _used_keys(width: int) -> Select[Any]:
-    """Return the statement that finds which of that many event keys their triggers have used.
+    """Return the statement that finds which of ``width`` event keys their triggers have used.
 
-    Its parameters are ``trigger_0``, ``key_0`` and so on. A key that is given twice may be returned
-    twice: a piece may repeat its last key.
+    Its parameters are ``trigger_0``, ``key_0`` and so on. A key that is passed twice may be
+    returned twice, see ``query_protocol.pieces``.
     """
     pairs = [(number(f"trigger_{n}"), text(f"key_{n}")) for n in range(width)]
     columns = (column("trigger_no", BigInteger), column("key", Text))
@@ -94,7 +94,7 @@ def _used_keys(width: int) -> Select[Any]:
 
 
 def dag_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the triggers that are new or have other fields, encrypted."""
+    """Return the triggers that are new or whose fields have changed, with encrypted fields."""
 
     def values(row: DagTriggerRow) -> tuple[Any, ...]:
         if row.kwargs is None:
@@ -134,7 +134,7 @@ def new_dag_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def dag_event_outcomes(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the outcomes of events that were held back."""
+    """Return the outcomes of events that were held back until now."""
     return [
         (int(change.outcome), change.run_no, change.reason, change.event_no, int(EventOutcome.HELD))
         for change in batch.of_dags.outcomes
@@ -221,13 +221,13 @@ _BACKFILL_BY_KEY = select(_backfill).where(
 
 @cache
 def _backfills_by_no(width: int) -> Select[Any]:
-    """Return the statement for that many backfills, with parameters ``no_0`` and so on."""
+    """Return the statement for ``width`` backfills, with parameters ``no_0`` and so on."""
     return select(_backfill).where(_backfill.c.backfill_no.in_(_backfill_numbers(width)))
 
 
 @cache
 def _run_counts(width: int) -> Select[Any]:
-    """Return the statement that counts the runs of that many backfills by state.
+    """Return the statement that counts the runs of ``width`` backfills by state.
 
     Its parameters are ``no_0`` and so on.
     """
@@ -259,7 +259,7 @@ def _backfills_page(*, of_dag: bool, before: bool) -> Select[Any]:
 
 
 def backfills(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the backfills that start, continue or end, the last row of each."""
+    """Return the last row of each backfill that starts, continues or ends."""
 
     def values(row: BackfillRow) -> tuple[Any, ...]:
         is_reverse = int(row.is_reverse)

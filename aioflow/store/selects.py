@@ -1,4 +1,4 @@
-"""The reading statements for both databases; ``changes.compiled`` compiles them."""
+"""The statements that read, for both databases; ``changes.compiled`` compiles them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def whole(table: Table) -> Select[Any]:
 
 # ── unfinished work ─────────────────────────────────────────────────────────────────────
 
-# Spelled like the partial index: otherwise the planner does not use it.
+# Spelled like the condition of the partial index: otherwise the planner does not use that index.
 _is_live = _run.c.ended_at.is_(None)
 
 ALL_DAGS = whole(tables.dag)
@@ -131,7 +131,7 @@ OUTBOX_PAGE = (
 )
 
 LIVE_RUNS = select(_run).where(_is_live).order_by(_run.c.run_no)
-# Not joins: SQLite would read the whole table instead of looking up each live run.
+# Not written as joins: SQLite would read the whole table instead of looking up each live run.
 _live_numbers = select(_run.c.run_no).where(_is_live)
 
 LIVE_TASKS = (
@@ -168,7 +168,7 @@ _item = tables.stream_item
 _counted_items = select(_item.c.run_no, _item.c.task_no, func.count()).group_by(
     _item.c.run_no, _item.c.task_no
 )
-# Without ORDER BY, PostgreSQL hashes groups and returns them in any order.
+# Without ORDER BY, PostgreSQL hashes the groups and returns them in any order.
 LIVE_ITEMS = _counted_items.where(_item.c.run_no.in_(_live_numbers)).order_by(
     _item.c.run_no, _item.c.task_no
 )
@@ -177,7 +177,7 @@ LIVE_PROGRESS = _progress.where(_record.c.run_no.in_(_live_numbers)).order_by(
 )
 ALL_TRIGGERS = select(_trigger).order_by(_trigger.c.run_no, _trigger.c.trigger_no)
 
-# The sources are large, and a restart finds them in the snapshot folders.
+# Without the sources, which are large: a restart finds them in the snapshot folders.
 _without_sources = select(
     _version.c.version,
     _version.c.file,
@@ -229,7 +229,7 @@ def runs_by_ids(width: int) -> Select[Any]:
 
 @cache
 def runs_by_keys(width: int) -> Select[Any]:
-    """Return the statement for runs of a DAG with these idempotency keys, with the same flag.
+    """Return the statement for runs of a DAG with these idempotency keys; see ``runs_by_ids``.
 
     Its parameters are ``key_0`` and so on.
     """
@@ -276,7 +276,7 @@ def tasks_by_no(width: int) -> Select[Any]:
 def runs_page(
     *, of_dag: bool, in_state: bool, live: bool, before: bool, unsuccessful: bool = False
 ) -> Select[Any]:
-    """Return the statement for a page of runs, the newest first, with these filters."""
+    """Return the statement for a page of runs with these filters, the newest first."""
     page = (
         select(_run).where(tables.not_deleted).order_by(_run.c.run_no.desc()).limit(number("limit"))
     )
@@ -287,7 +287,7 @@ def runs_page(
     if live:
         page = page.where(_is_live)  # redundant, but makes the planner use the partial index
     if unsuccessful and not of_dag:
-        page = page.where(tables.unsuccessful)  # likewise
+        page = page.where(tables.unsuccessful)  # for the same reason
     if before:
         page = page.where(_run.c.run_no < number("before"))
     return page
@@ -391,7 +391,7 @@ NAMED_EVENT_BY_REQUEST = select(_named).where(
 
 @cache
 def latest_named_events(*, of_name: bool, before: bool) -> Select[Any]:
-    """Return the statement for a page of named events, the newest first, with these filters."""
+    """Return the statement for a page of named events with these filters, the newest first."""
     page = select(_named).order_by(_named.c.event_no.desc()).limit(number("limit"))
     if of_name:
         page = page.where(_named.c.name == text("name"))

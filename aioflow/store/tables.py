@@ -2,9 +2,8 @@
 
 The columns of a table have the order of the fields of its Struct in ``model``.
 
-``migrations`` creates the tables in a database. Alembic migrates and is imported only if there is
-something to migrate. An empty SQLite file gets the final schema at once, from
-``migrations/<revision>.sql``.
+``migrations`` creates the tables in a database. Alembic is imported only if there is something to
+migrate. An empty SQLite file gets the newest schema at once, from ``migrations/<revision>.sql``.
 """
 
 from __future__ import annotations
@@ -195,11 +194,11 @@ Index("run_live", run.c.run_no, **_only(run.c.ended_at.is_(None)))
 Index("run_ended", run.c.dag_id, run.c.ended_at, **_only(run.c.ended_at.is_not(None)))
 
 unsuccessful = run.c.state > literal_column("2")
-"""Condition for runs that ended without success. They are few, and users search for them."""
+"""Condition for runs that ended without success. It has an index: users search for such runs."""
 Index("run_unsuccessful", run.c.state, run.c.run_no, **_only(unsuccessful))
 Index("run_by_backfill", run.c.backfill, run.c.run_no, **_only(run.c.backfill.is_not(None)))
 
-# No index on the state: no statement needs it, and it would halve the rate of transitions.
+# There is no index on the state: no statement needs one, and it would halve the transition rate.
 task = Table(
     "task",
     metadata,
@@ -561,7 +560,7 @@ audit_head = Table(
 
 
 HEAD_REVISION = "0001"
-"""The revision this program works with. Revisions are numbered in order."""
+"""The revision that this version of aioflow needs. Revisions are numbered in order."""
 
 PRODUCT = "aioflow"
 """The value of the row ``product`` in the table ``meta``."""
@@ -572,7 +571,7 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 def check_revision(where: str, product: str | None, revision: str | None) -> bool:
-    """Return whether the schema is current. Otherwise it is older and can be migrated.
+    """Return whether the schema is current. If not, it is older and can be migrated.
 
     Args:
         where: The database, for messages.
@@ -580,8 +579,8 @@ def check_revision(where: str, product: str | None, revision: str | None) -> boo
         revision: The revision recorded by Alembic, if any.
 
     Raises:
-        ForeignDatabase: If aioflow did not create it.
-        SchemaMismatch: If it is newer than this program.
+        ForeignDatabase: If aioflow did not create the database.
+        SchemaMismatch: If the schema is newer than this version of aioflow.
     """
     if product != PRODUCT or revision is None:
         raise ForeignDatabase(f"{where} holds a database that aioflow did not make")
@@ -596,7 +595,7 @@ def check_revision(where: str, product: str | None, revision: str | None) -> boo
 def statements(revision: str, dialect: str) -> list[str]:
     """Return the statements that create the schema of a revision in an empty database.
 
-    There are such statements for the first revision, and for SQLite also for ``HEAD_REVISION``.
+    Such statements exist only for the first revision, and on SQLite for ``HEAD_REVISION``.
 
     Args:
         revision: A revision.

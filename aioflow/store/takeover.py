@@ -1,9 +1,9 @@
 """Takeover of a database, after a check that no other daemon still serves it.
 
-A claim fences any earlier writer, alive or not. So if the database belongs to the daemon of another
-home, the new daemon watches that one for a lease. It exits if the other one shows activity, and
-takes over otherwise. An earlier daemon of the same home has certainly ended, because the home is
-locked.
+A claim fences any earlier writer, whether it is alive or not. So if the daemon of another home owns
+the database, the new daemon watches the owner for ``LEASE_SECONDS``. If the owner commits or sends
+a heartbeat, the new daemon exits; otherwise it takes over. An earlier daemon of the same home has
+certainly ended, because the new daemon has locked the home.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from aioflow.telemetry.log import Logger
 __all__ = ("LEASE_SECONDS", "Beating", "prepare_claim", "wait_for_takeover")
 
 HEARTBEAT_SECONDS = 2.0
-"""Interval of heartbeats while a daemon commits nothing."""
+"""Interval between heartbeats while a daemon commits nothing."""
 
 LEASE_SECONDS = 6.0
-"""Time after which a daemon without a sign of life is considered dead."""
+"""Time without commits and heartbeats after which a daemon is considered dead."""
 
 _POLL_SECONDS = 0.5
 
@@ -35,14 +35,14 @@ _log = Logger(__name__)
 
 
 async def prepare_claim(settings: Settings, store: Store, *, take_over: bool) -> NodeFacts:
-    """Return the facts with which to claim a database, as soon as this daemon may claim it.
+    """Wait until this daemon may claim a database. Return the facts to claim it with.
 
     Args:
-        take_over: Claim it in any case.
+        take_over: Claim the database even if another daemon serves it.
 
     Raises:
         HomeBusy: If another daemon serves this database.
-        SettingsError: If no key of this home decrypts its encrypted values.
+        SettingsError: If no key of this home decrypts the encrypted values in the database.
     """
     clock, home, after = SystemClock(), own_identity(settings.home), None
     if not take_over:
@@ -88,10 +88,10 @@ async def wait_for_takeover(store: Store, clock: Clock, *, home: str, where: str
         try:
             now = await store.find_owner()
         except StoreUnavailable:
-            since = clock.monotonic_us()  # the other daemon could not write either
+            since = clock.monotonic_us()  # the owner could not write either: start over
             continue
         if now is None:
-            return found.epoch  # it has just shut down
+            return found.epoch  # the owner has just shut down
         if _mark(now) != _mark(found):
             raise HomeBusy(where, now.name, ANOTHER_DATABASE)
     _log.warning("taking over from a daemon that makes no progress", holder=found.name)
@@ -130,4 +130,4 @@ class Beating:
             _log.error("another daemon took this database over")
             raise
         except StoreUnavailable:
-            return  # the engine reports it at its next commit
+            return  # the engine reports the error at its next commit

@@ -13,24 +13,25 @@ from aioflow.model.timestamps import Timestamp
 __all__ = ("AGE_SECONDS", "Browsed", "CommitsAbove", "Counted", "WaitCount")
 
 AGE_SECONDS = (60, 600, 3_600, 6 * 3_600, 24 * 3_600)
-"""Upper limits of the age classes in which waiting triggers are counted. The last class is open."""
+"""Upper limits of the age classes in which triggers are counted. A last class has no limit."""
 
 Counted: TypeAlias = tuple[int, TaskState, int, Timestamp | None, Timestamp | None]
-"""Task position, state, count, the first start, and the last end."""
+"""Task position, state, count, earliest start, and latest end."""
 
 WaitCount: TypeAlias = tuple[str, Timestamp, tuple[int, ...]]
-"""Class path, the earliest start of a wait, and the counts by age, see ``AGE_SECONDS``."""
+"""Class path, earliest start of a wait, and counts by age, see ``AGE_SECONDS``."""
 
 
 class CommitsAbove(NamedTuple):
-    """Journal rows with a number above the last commit, where there should be none.
+    """Journal rows whose numbers are above the last commit, which shows damage.
 
-    Both numbers are written in one transaction, so one of them is damaged.
+    The node's row and the journal row are written in one transaction, so one of the two numbers is
+    damaged.
 
     Attributes:
-        number: Number of the last commit in the row of the node.
-        rows: How many journal rows are above it.
-        first, newest: Lowest and highest number of these rows.
+        number: Number of the last commit, from the node's row.
+        rows: How many journal rows have a higher number.
+        first, newest: Lowest and highest number of the rows with a higher number.
         last: Highest number of the other journal rows; ``None`` if there are none.
     """
 
@@ -57,10 +58,10 @@ class CommitsAbove(NamedTuple):
 
     @property
     def _is_node_damaged(self) -> bool:
-        """Whether the row of the node is damaged.
+        """Whether the row of the node is damaged, not one of the journal.
 
-        That is assumed if the journal continues without a gap, starting right after the row of that
-        commit if it has one.
+        This is assumed if the rows above ``number`` have no gap, and start right after ``number``
+        if the journal has a row with that number.
         """
         if self.newest - self.first + 1 != self.rows:
             return False
@@ -83,13 +84,13 @@ class Browsed(Protocol):
     async def count_versions_of_dag(
         self, dag_id: str, *, limit: int = 10_000
     ) -> list[tuple[str, int]]:
-        """Return the versions of the newest runs of a DAG, with the number of runs of each."""
+        """Return the versions of the newest runs of a DAG, each with its number of those runs."""
 
     async def find_live_dags(self) -> set[str]:
-        """Return the DAGs that have a run which has not ended."""
+        """Return the DAGs that have a run that has not ended."""
 
     async def find_made_at(self, versions: Collection[str]) -> dict[str, Timestamp]:
-        """Return the creation times of those of these versions that exist."""
+        """Return the creation time of each of these versions that exists."""
 
     async def find_runs_by_no(self, run_nos: Collection[RunNo]) -> dict[RunNo, RunRow]:
         """Return the existing runs by number, without those being deleted."""
@@ -97,7 +98,7 @@ class Browsed(Protocol):
     async def list_tries_between(
         self, first: TaskNo, end: TaskNo, limit: int = 1_000
     ) -> list[TryRow]:
-        """Return stored tries by task and start, ``end`` excluded."""
+        """Return the stored tries of a range of tasks by task and start, ``end`` excluded."""
 
     async def count_states_between(self, first: TaskNo, end: TaskNo) -> list[Counted]:
         """Return the task rows in a range counted by position and state, removed tasks excluded."""
@@ -106,7 +107,7 @@ class Browsed(Protocol):
         """Return how many task rows in a range are in this state."""
 
     async def find_first_failed(self, run_no: RunNo) -> TaskRow | None:
-        """Return the task of a run that failed first, if one failed. Reads all of its rows."""
+        """Return the task of a run that failed first, if any. Reads all task rows of the run."""
 
     async def list_task_nos_in(
         self, first: TaskNo, end: TaskNo, state: TaskState, *, offset: int, limit: int
@@ -131,8 +132,8 @@ class Browsed(Protocol):
         """Return trigger rows by number.
 
         Args:
-            paths, prefixes: Only triggers with one of these class paths, or whose class path has
-                one of these prefixes. All if both are empty.
+            paths, prefixes: Only triggers with one of these class paths, or with a class path that
+                has one of these prefixes. If both are empty, all triggers.
             dag_id: Only triggers of live runs of this DAG.
         """
 

@@ -1,4 +1,4 @@
-"""Queries of the user interface and the API. Each one is bounded by its parameters."""
+"""Queries of the user interface and the API. Each is limited in size by its parameters."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _text(name: str) -> BindParameter[str]:
 
 
 def _literal(number: int) -> ColumnElement[int]:
-    """Return a number as literal SQL: otherwise the planner does not match partial indexes."""
+    """Return a number as literal SQL: with a parameter, the planner ignores partial indexes."""
     return literal_column(str(number))
 
 
@@ -173,7 +173,7 @@ def _runs_by_no(width: int) -> Select[Any]:
 
 @cache
 def _started_by(paths: int) -> Select[Any]:
-    """Return the statement for runs that triggers of these classes started for an event key.
+    """Return the statement for runs that DAG triggers of some classes started for an event key.
 
     Args:
         paths: Number of classes.
@@ -207,7 +207,7 @@ def _waits_page(
 
     Args:
         paths, prefixes: Number of class paths, and of prefixes of class paths.
-        is_number: Select only the trigger number.
+        is_number: Whether to select only the trigger number.
     """
     page = (
         (select(_wait.c.trigger_no) if is_number else select(_wait))
@@ -432,7 +432,7 @@ def _wait_count(values: rows.Values) -> WaitCount:
     class_path, since, count, *younger = values
     upto = [int(number) for number in younger] + [count]
     before = [0, *upto[:-1]]
-    oldest = sys.maxsize if since is None else since  # a row of this class is damaged
+    oldest = sys.maxsize if since is None else since  # ``None`` if a row of this class is damaged
     return class_path, oldest, tuple(a - b for a, b in zip(upto, before, strict=True))
 
 

@@ -1,1 +1,1 @@
-"""Records of the daemon and its tasks: the daemon's log, task logs, traces."""
+"""Records of the daemon and its tasks: the daemon's log, task logs, and traces."""

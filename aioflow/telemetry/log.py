@@ -1,10 +1,10 @@
 """The log of the daemon: one stream on standard error, for the daemon and its libraries.
 
-Lines are pretty on a terminal, and one JSON object each elsewhere. ``about(run_id=...)`` adds ids
-to every line that is logged within it, also by tasks that are started there.
+On a terminal, lines are formatted for people; elsewhere, each is a JSON object. In a block of
+``about(run_id=...)``, these ids are added to every line, including lines of tasks started there.
 
-structlog is imported only when logging is configured or a line is logged. A command that only reads
-a database logs nothing.
+structlog is imported only when logging is configured or a line is logged: many commands log
+nothing.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if
 _CONTROL[ord("\n")] = "\\n"
 
 _QUIET = ("aiosqlite", "alembic", "asyncio", "uvicorn")
-"""Libraries whose messages below a warning are noise."""
+"""Libraries whose messages below level warning are not useful."""
 
 
 _DRIVER = "asyncpg"
 
 
 class Logger:
-    """Logs events with facts under the name of a module.
+    """Logs events, with facts as fields, under the name of a module.
 
     Args:
         name: The name of the module.
@@ -63,7 +63,7 @@ class Logger:
 def _rich_only_on_a_terminal() -> Iterator[None]:
     """Let structlog import Rich, which formats tracebacks, only if there is a terminal.
 
-    Importing Rich takes four times as long as structlog itself.
+    The import of Rich takes four times as long as that of structlog itself.
     """
     if {"rich", "structlog"} & sys.modules.keys() or sys.stderr.isatty():
         yield
@@ -81,7 +81,7 @@ def configure(*, level: str = "info", style: str = "auto", stream: TextIO | None
     Args:
         level: The lowest level that is shown: ``debug``, ``info``, ``warning`` or ``error``.
         style: ``pretty``, ``json``, or ``auto``, which depends on the stream.
-        stream: Standard error by default.
+        stream: The stream; standard error by default.
     """
     with _rich_only_on_a_terminal():
         import structlog
@@ -117,7 +117,7 @@ def configure(*, level: str = "info", style: str = "auto", stream: TextIO | None
 
 
 def about(**ids: object) -> AbstractContextManager[None]:
-    """Return a context manager that adds these ids to every line logged within it."""
+    """Return a context manager that adds these ids to every line logged in its block."""
     from structlog.contextvars import bound_contextvars
 
     return bound_contextvars(**ids)
@@ -149,8 +149,8 @@ def _without_driver_traceback(
 ) -> MutableMapping[str, Any]:
     """Reduce an error of the database driver to one line with its cause.
 
-    A lost connection is no defect, and its traceback shows only code of the driver. The driver logs
-    such errors itself, and the event loop logs those of connections that no task awaits.
+    A lost connection is not a defect, and its traceback shows only code of the driver. The driver
+    logs such errors itself. The event loop logs the errors of connections that no task awaits.
     """
     error = (entry.get("exc_info") or (None, None))[1]
     name = entry["_record"].name

@@ -1,7 +1,7 @@
 """Export of spans with the OpenTelemetry SDK that the user has installed.
 
-Environment variables of OpenTelemetry (``OTEL_...``) select the destination. Without an SDK, the
-import of this module raises ``SettingsError``.
+OpenTelemetry's environment variables (``OTEL_...``) select the destination. If no SDK is installed,
+the import of this module raises ``SettingsError``.
 """
 
 from __future__ import annotations
@@ -42,10 +42,12 @@ _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
 class SpanMaker(IdGenerator):
-    """Creates spans with their own ids, in one thread at a time: the SDK asks it for the next id.
+    """Creates spans with given ids, by generating the ids that the SDK requests for each span.
+
+    Used by one thread at a time.
 
     Args:
-        processors: Receive the spans.
+        processors: Receive the created spans.
     """
 
     def __init__(self, processors: Iterable[SpanProcessor]) -> None:
@@ -61,7 +63,7 @@ class SpanMaker(IdGenerator):
         self._tracer = self._provider.get_tracer("aioflow")
 
     def generate_trace_id(self) -> int:
-        """Return the id of the next trace. The SDK calls this for a span without a parent."""
+        """Return the id of the next trace. The SDK calls this for each span without a parent."""
         return self._next[0]
 
     def generate_span_id(self) -> int:
@@ -69,7 +71,7 @@ class SpanMaker(IdGenerator):
         return self._next[1]
 
     def is_trace_id_random(self) -> bool:
-        """Return ``True``: the trace ids are hashes, which are as good as random."""
+        """Return ``True``: the trace ids are hashes, which are as good as random ids."""
         return True
 
     def make(self, spans: Sequence[Span]) -> None:
@@ -102,7 +104,7 @@ def _span_context(trace: int, span: int) -> SpanContext:
 
 
 def open_export() -> tuple[Traces, Callable[[], None]]:
-    """Return the traces, and a blocking function that sends the remaining spans at the end.
+    """Return the traces, and a blocking function to call at the end, which sends remaining spans.
 
     Raises:
         SettingsError: If the selected exporter is not installed.

@@ -1,4 +1,4 @@
-"""The output of tries: capped, readable at once, and attributed to the try that printed it.
+"""The output of tries: limited in size, readable at once, and attributed to its try.
 
 Children of a mapped task share one segment file per thousand map indexes,
 ``<folder>/<run_no // 1000>/<run_no>/<position>.<segment>.log``. It holds records::
@@ -6,12 +6,13 @@ Children of a mapped task share one segment file per thousand map indexes,
     0x1e "LOG"  map_index: i32  try_number: u32  start_no: u64  instant: i64  length: u32
     crc32 of the header so far: u32  data
 
-Everything is little-endian. After a damaged record a reader continues with the next valid one. It
-skips records outside the requested part, long ones without reading them, so a part of a log can be
-read regardless of the log's size.
+All numbers are little-endian. After a damaged record, a reader continues with the next valid one.
+It skips records outside the requested part, and does not even read long ones, so that a part of a
+log can be read regardless of the log's size.
 
-Only one thread writes, a batch at a time. The waiting data is bounded: ``TryLog.write`` waits for
-room, so a child that prints faster than the disk can write is slowed down by its own pipe.
+Only one thread writes, a batch at a time. The data that waits for the disk is limited.
+``TryLog.write`` waits while the limit is reached, so a child that prints faster than the disk
+writes is slowed down by its own pipe.
 """
 
 from __future__ import annotations
@@ -62,14 +63,14 @@ _UNBOUNDED = 1 << 62
 
 
 class LogPart(NamedTuple):
-    """The executions of a task to read.
+    """The executions of a task whose output is to be read.
 
     Attributes:
         after: Only executions with a higher number.
         upto: Only executions up to this number; ``None`` for no limit.
-        try_number: Only executions of the try with this number in the records; ``None`` for any.
-        cleared: Numbers of the executions after which the task was cleared, each with the note
-            to show before the output that follows.
+        try_number: Only executions of the try with this number; ``None`` for any try.
+        cleared: Numbers of executions after which the task was cleared, each with the note to show
+            before the output that follows.
     """
 
     after: StartNo = -1
@@ -78,12 +79,12 @@ class LogPart(NamedTuple):
     cleared: tuple[tuple[StartNo, bytes], ...] = ()
 
     def includes(self, start_no: StartNo, try_number: int) -> bool:
-        """Return whether a record belongs to the part."""
+        """Return whether a record of this execution and try belongs to the part."""
         is_before = self.upto is None or start_no <= self.upto
         return self.after < start_no and is_before and self.try_number in {None, try_number}
 
     def between(self, before: StartNo, start_no: StartNo) -> bytes:
-        """Return the note to show between the output of two executions; empty before the first."""
+        """Return the note to show between the output of two executions; empty if there is none."""
         said = [text for bound, text in self.cleared if before <= bound < start_no]
         return said[-1] if said and before >= 0 else b""
 
@@ -105,7 +106,7 @@ class LogReader:
     Attributes:
         position: Position of the next record in the file.
         offset: Size of the task's output before that record.
-        start_no: The execution whose output was read last; -1 before the first.
+        start_no: The execution whose output was read last; -1 if nothing was read yet.
     """
 
     def __init__(
@@ -127,11 +128,11 @@ class LogReader:
 
     @property
     def key(self) -> tuple[Path, int, LogPart]:
-        """Identifies the output that it reads."""
+        """The file, map index and part that it reads."""
         return self._path, self._map_index, self._part
 
     def read(self, start: int, limit: int | None = None) -> bytes:
-        """Return up to ``limit`` bytes of output from ``start`` on; empty if there are none.
+        """Return up to ``limit`` bytes of output from ``start`` on; empty if there is no more.
 
         If ``start`` is before ``offset``, reading restarts at the beginning of the file.
         """
@@ -142,7 +143,7 @@ class LogReader:
         except OSError as exc:
             if exc.errno != errno.ELOOP:
                 raise
-            return b""  # we never create links: another user wants a different file to be read
+            return b""  # aioflow never creates links: another user may have redirected the read
         with os.fdopen(descriptor, "rb") as file:
             if start < self.offset or file.seek(0, 2) < self.position:
                 self.position, self.offset, self.start_no = 0, 0, -1
@@ -159,11 +160,11 @@ class LogReader:
                 if after > start:
                     data = scan.data(length)
                     if data is None:
-                        break  # it is still being written
+                        break  # the record is still being written
                     data = said + data
                     found.append(data[max(start - self.offset, 0) : end - self.offset])
                     if after > end:
-                        break  # the next call reads it from its beginning
+                        break  # the next call reads the record from its beginning
                 if not scan.skip(length):
                     break
                 self.offset, self.start_no = after, max(start_no, self.start_no)
@@ -185,11 +186,11 @@ class _Scan:
 
     @property
     def position(self) -> int:
-        """Position of the next record, or of an incomplete one."""
+        """Position of the next record, which may be incomplete."""
         return self._base + self._at
 
     def next_record(self) -> tuple[int, int, StartNo, int] | None:
-        """Return map index, try, execution and length from the next valid header, if any."""
+        """Return the map index, try, execution and length in the next valid header, if any."""
         while True:
             place = self._buffer.find(RECORD_MAGIC, self._at)
             if place < 0:
@@ -208,14 +209,14 @@ class _Scan:
             self._at += 1
 
     def data(self, length: int) -> bytes | None:
-        """Return the data of the record; ``None`` if it is incomplete."""
+        """Return the data of the record; ``None`` if the record is incomplete."""
         if not self._has(_HEADER_SIZE + length):
             return None
         first = self._at + _HEADER_SIZE
         return self._buffer[first : first + length]
 
     def skip(self, length: int) -> bool:
-        """Move behind the record. Return ``False`` if it is incomplete."""
+        """Move to the end of the record. Return ``False`` if the record is incomplete."""
         end = self.position + _HEADER_SIZE + length
         if end > self._size:
             return False
@@ -239,11 +240,11 @@ CAP_BYTES = 10 * 1024 * 1024
 SEGMENT_WIDTH = 1_000
 RUNS_IN_BLOCK = 1_000
 WAITING_BYTES = 8 * 1024 * 1024
-"""Limit of the data that waits for the disk, over all tries."""
+"""Maximum size of the data that waits for the disk, for all tries together."""
 
 _CACHED_LOGS = 256
 _CACHED_POSITIONS = 8
-"""Number of read positions to remember in each of ``_CACHED_LOGS`` logs."""
+"""Number of read positions to remember for each of ``_CACHED_LOGS`` logs."""
 
 _OPEN_ATTEMPTS = 100
 _CATCH_UP_SECONDS = 1.0
@@ -271,7 +272,8 @@ class _Record(msgspec.Struct, frozen=True):
 class TryLog:
     """The output of one execution. Use ``write`` for a pipe, ``offer`` where waiting is impossible.
 
-    A possible beginning of a secret is held back until more data or ``close`` follows.
+    If the data ends with the possible beginning of a secret, that end is written only with more
+    data or ``close``.
     """
 
     __slots__ = ("_log", "_lost", "_masked", "_room", "key")
@@ -284,9 +286,9 @@ class TryLog:
         self._masked = Stream(log.masks)
 
     async def write(self, data: bytes) -> None:
-        """Append the data once there is room.
+        """Append the data, then wait until less than the limit waits for the disk.
 
-        Data over the cap is dropped and replaced by a note.
+        Data that exceeds the maximum size of the log is dropped and replaced by a note.
         """
         if self._room >= 0:
             self._append(self._masked.feed(data))
@@ -295,7 +297,7 @@ class TryLog:
     def offer(self, data: bytes) -> None:
         """Append the data without waiting.
 
-        If too much waits for the disk, drop it and leave a note.
+        If too much data waits for the disk, drop this data and leave a note.
         """
         if self._log.is_full:
             self.mark_lost("the disk is too slow")
@@ -303,12 +305,12 @@ class TryLog:
             self._append(self._masked.feed(data))
 
     def close(self) -> None:
-        """Append the data that was held back. More may follow nevertheless."""
+        """Append the end that was not written yet. More data may still follow."""
         if self._room >= 0:
             self._append(self._masked.finish())
 
     def mark_lost(self, why: str) -> None:
-        """Write a note about missing output before the next output."""
+        """Note that output is missing. The note is written before the next output."""
         self._lost = why
 
     def _append(self, data: bytes) -> None:
@@ -322,7 +324,7 @@ class TryLog:
             self._room = -1
         else:
             self._room -= len(data)
-        # Computed late: most tries print nothing, and a path costs more than all else here.
+        # Compute the path late: most tries print nothing, and it costs more than all else here.
         path = self._log.path(self.key.run_no, self.key.position, self.key.map_index)
         self._log.put(_Record(path, self, data))
 
@@ -332,11 +334,11 @@ def _note(text: str) -> bytes:
 
 
 class TaskLog:
-    """All task logs of one home. Nothing is written to disk unless ``run`` is running.
+    """All task logs of one home. Data is written to disk only while ``run`` is running.
 
     Attributes:
-        masks: Redacts secrets in all logs, before anything is truncated.
-        written_bytes: Bytes of output written since the creation of this object.
+        masks: Redacts secrets in all logs, before output is truncated.
+        written_bytes: Number of bytes of output written since this object was created.
     """
 
     def __init__(
@@ -363,11 +365,11 @@ class TaskLog:
 
     @property
     def is_full(self) -> bool:
-        """Whether more data waits for the disk than allowed."""
+        """Whether the data that waits for the disk has reached its limit."""
         return self._waiting_bytes >= WAITING_BYTES
 
     def open(self, key: LogKey) -> TryLog:
-        """Return the log for the output of one execution. The cap applies to each call."""
+        """Return the log for the output of one execution. Each returned log may reach the cap."""
         return TryLog(self, key, self._cap_bytes)
 
     def path(self, run_no: RunNo, position: int, map_index: int = -1) -> Path:
@@ -378,7 +380,7 @@ class TaskLog:
         )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Write arriving data until cancelled, including the data that has arrived by then."""
+        """Write data as it arrives, until cancelled. Then write the data that has arrived."""
         task_status.started()
         try:
             while True:
@@ -398,9 +400,9 @@ class TaskLog:
         offset: int = 0,
         limit: int | None = None,
     ) -> bytes:
-        """Return the output of one task from ``offset`` on, of all its executions or some.
+        """Return the output of one task from ``offset`` on, from the executions in ``part``.
 
-        It includes everything that has arrived by now, unless the disk is very slow.
+        It includes all output that has arrived before the call, unless the disk is very slow.
         """
         reading = self.reading(run_no, position, map_index, part=part)
         return await reading(offset, limit)
@@ -410,8 +412,8 @@ class TaskLog:
     ) -> Callable[[int, int | None], Awaitable[bytes]]:
         """Return a function that reads the same log repeatedly, for a client that follows it.
 
-        Each call continues where the last one stopped, regardless of other readers. So no part of a
-        large log is scanned twice.
+        Each call continues where the previous call stopped, regardless of other readers. So no part
+        of a large log is scanned twice.
         """
         path = self.path(run_no, position, map_index)
         reader: LogReader | None = None
@@ -437,11 +439,11 @@ class TaskLog:
         part: LogPart = WHOLE_LOG,
         offset: int = 0,
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the output of one task in pieces, continuing as it prints. Ends when closed."""
+        """Yield the output of one task in pieces, as it is printed. Run until closed."""
         path = self.path(run_no, position, map_index)
         reader = self._reader(path, map_index, part, offset)
         while True:
-            # Registered before reading, so that a write during the read wakes this reader.
+            # Register before reading, so that a write during the read wakes this reader.
             changed = self._followed.setdefault(path, anyio.Event())
             if data := await in_thread(reader.read, offset, _PIECE, limiter=self._threads):
                 offset += len(data)
@@ -458,7 +460,7 @@ class TaskLog:
 
     def _remember_position(self, reader: LogReader) -> None:
         known = self._positions.pop(reader.key, {})
-        known.pop(reader.offset, None)  # inserted again at the end, so that it is evicted last
+        known.pop(reader.offset, None)  # insert it again at the end, so that it is evicted last
         known[reader.offset] = reader.position, reader.start_no
         if len(known) > _CACHED_POSITIONS:
             del known[next(iter(known))]
@@ -472,18 +474,19 @@ class TaskLog:
         await in_thread(_delete, folder, limiter=self._threads)
 
     async def list_blocks(self) -> list[int]:
-        """Return the blocks of ``RUNS_IN_BLOCK`` runs that have logs, in order."""
+        """Return the numbers of the blocks of ``RUNS_IN_BLOCK`` runs that have logs, in order."""
         return await in_thread(_blocks, self._folder, limiter=self._threads)
 
     async def delete_old(
         self, block: int, *, before: Timestamp, retained: Collection[RunNo], dry_run: bool = False
     ) -> int:
-        """Delete the expired logs of runs in a block. Return the number of runs.
+        """Delete the expired logs in a block of runs. Return the number of runs with such logs.
 
         Args:
-            before: Logs of a run expire if no task's log was written at or after this time.
+            before: The logs of a run have expired if none of them was written at or after this
+                time.
             retained: Runs whose logs are not deleted.
-            dry_run: Only count them.
+            dry_run: Count the runs without deleting anything.
         """
         folder = self._folder / str(block)
         work = partial(_delete_old, folder, before, frozenset(retained), dry_run=dry_run)
@@ -502,7 +505,7 @@ class TaskLog:
             await self._drained.wait()
 
     async def _catch_up(self) -> None:
-        """Wait until the data that has arrived by now is on the disk."""
+        """Wait until the data that arrived before the call is on the disk."""
         wanted = self._put_bytes
         while self.written_bytes < wanted:
             await self._drained.wait()
@@ -528,7 +531,7 @@ def _delete(folder: Path) -> None:
         for file in list(folder.iterdir()):
             file.unlink(missing_ok=True)
         folder.rmdir()
-    with contextlib.suppress(OSError):  # logs of other runs are next to it
+    with contextlib.suppress(OSError):  # the folder has logs of other runs
         folder.parent.rmdir()
 
 
@@ -558,7 +561,7 @@ def _delete_if_old(run: os.DirEntry[str], before: Timestamp, *, dry_run: bool) -
         if not dry_run:
             _delete(Path(run.path))
     except FileNotFoundError:
-        return False  # its run was deleted meanwhile
+        return False  # the run has just been deleted
     except OSError as exc:
         _logger.warning("cannot delete the logs in %s: %s", run.path, exc)
         return False
@@ -566,7 +569,7 @@ def _delete_if_old(run: os.DirEntry[str], before: Timestamp, *, dry_run: bool) -
 
 
 def _last_at(run: os.DirEntry[str]) -> Timestamp:
-    """Return the time of the last write to the files of a folder."""
+    """Return the time of the last write to any file in a run's folder."""
     written = [entry.stat().st_mtime_ns for entry in os.scandir(run)]
     return max(written, default=run.stat().st_mtime_ns) // 1_000
 
@@ -588,7 +591,8 @@ def _write(batch: list[_Record], now: Timestamp) -> None:
 def _opened(path: Path) -> int:
     """Open a file for appending and create its folder.
 
-    Repeated, because the folder may be deleted meanwhile while it is empty.
+    Both steps are repeated if the folder, which is empty at first, is deleted before the file is
+    created.
     """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
     for _ in range(_OPEN_ATTEMPTS):
@@ -621,11 +625,11 @@ def _encode(record: _Record, now: Timestamp) -> bytes:
 
 
 class Attribution:
-    r"""Splits a worker's output by the markers that its host writes before each execution.
+    r"""Splits a worker's output at the markers that its host writes before each execution.
 
     A marker is ``\x1e``, the nonce that only this worker knows, and the numbers of task and
-    execution. It may arrive in pieces. A possible beginning of one is held back until more data
-    follows.
+    execution. A marker may arrive in pieces: if the data ends with the possible beginning of a
+    marker, that end is returned only with more data or ``finish``.
     """
 
     def __init__(self, nonce: str) -> None:
@@ -637,9 +641,9 @@ class Attribution:
         self._current: tuple[TaskNo, StartNo] | None = None
 
     def feed(self, data: bytes) -> list[tuple[tuple[TaskNo, StartNo] | None, bytes]]:
-        """Return ``(execution, output)`` in order.
+        """Return pairs of an execution and its output, in order.
 
-        Empty output marks the start of the execution.
+        A pair with empty output marks the start of the execution.
         """
         data = self._held + data
         pieces: list[tuple[tuple[TaskNo, StartNo] | None, bytes]] = []
@@ -657,12 +661,12 @@ class Attribution:
         return pieces
 
     def finish(self) -> list[tuple[tuple[TaskNo, StartNo] | None, bytes]]:
-        """Return the data that was held back, at the end of the stream."""
+        """Return the end of the stream that ``feed`` has not returned."""
         held, self._held = self._held, b""
         return [(self._current, held)] if held else []
 
     def _unfinished(self, data: bytes, at: int) -> int:
-        """Return the position of a possible beginning of a marker at the end, else the end."""
+        """Return the position at which a marker may begin at the end of the data; else the end."""
         start = data.rfind(b"\x1e", max(at, len(data) - self._longest))
         if start < 0:
             return len(data)

@@ -1,7 +1,8 @@
-"""Traces: a span for each run, below it one for each try, and below that one for each state period.
+"""Traces: a span for each run, in it one for each try, and in that one for each period in a state.
 
 Spans are created from committed batches, so they never show uncommitted work. All ids are derived
-from rows, so a trace continues across restarts of the daemon. The destination is not known here.
+from rows, so a trace continues across restarts of the daemon. This module does not know where the
+spans are sent.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from aioflow.model.timestamps import Timestamp
 __all__ = ("Span", "Traces")
 
 WAITING_LIMIT = 50_000
-"""Limit of spans waiting to be created. Further ones are dropped and counted."""
+"""Maximum number of spans that wait to be created. Further spans are dropped and counted."""
 
 _AT_ONCE = 500
 _PERIODS = {
@@ -43,9 +44,9 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     """One span to be created.
 
     Attributes:
-        parent: 0 for the span of a run.
+        parent: Id of the parent span; 0 for the span of a run.
         links: Ids of spans of the same trace that it continues.
-        error: Reason of a failure; ``None`` if there is none.
+        error: Reason of a failure; ``None`` if nothing failed.
     """
 
     name: str
@@ -64,10 +65,9 @@ class _Period(msgspec.Struct):
 
     Attributes:
         since: Start of the period; ``None`` if only an earlier daemon knew it.
-        start_no: The execution in this period, or the last one before it.
-        began: Start of the first execution of the try, which identifies the try; ``None`` before
-            that.
-        queued: Time when the try was first queued; ``None`` if unknown.
+        start_no: The execution in this period, or the last execution before the period.
+        began: Start of the try's first execution, which identifies the try; ``None`` before that.
+        queued: Time at which the try was first queued; ``None`` if unknown.
         after: The execution that this period continues after a deferral; else 0.
     """
 
@@ -86,7 +86,7 @@ class Traces:
         make: Creates spans; called in a thread, never concurrently.
 
     Attributes:
-        made, dropped: Numbers of created and of dropped spans.
+        made, dropped: Numbers of spans that were created and dropped.
     """
 
     def __init__(self, make: Callable[[Sequence[Span]], None]) -> None:
@@ -97,7 +97,7 @@ class Traces:
         self._arrived = anyio.Event()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Create spans until cancelled, including those that wait by then."""
+        """Create spans until cancelled. Then create the spans that are still waiting."""
         task_status.started()
         try:
             while True:
@@ -121,7 +121,7 @@ class Traces:
     def committed(self, batch: Batch, tx: Transaction) -> None:
         """Handle a durable batch.
 
-        ``tx`` is not yet settled, so it still has the previous state of rows.
+        ``tx`` is not settled yet, so it still has the previous states of rows.
         """
         steps: dict[TaskNo, list[TaskState]] = {}
         for task_no, state in batch.steps:
@@ -173,9 +173,10 @@ class Traces:
 
 
 def _recalled(task: TaskInstance, first: TaskState, since: Mapping[TaskNo, Timestamp]) -> _Period:
-    """Return the current period of a task if it started under another daemon, as far as rows tell.
+    """Return the current period of a task that started under an earlier daemon.
 
-    Code that ran when that daemon crashed gets no span, because its end is unknown.
+    It contains what the rows tell. Code that ran when that daemon crashed gets no span, because its
+    end is unknown.
     """
     state, start_no, began = task.stored_state, task.stored_start, task.started_at
     match state:
@@ -196,11 +197,11 @@ def _next_period(
     start_no: StartNo,
     started_at: Timestamp | None,
 ) -> _Period:
-    """Return the next period.
+    """Return the period that follows ``period``.
 
     Args:
-        start_no: The last execution at that time.
-        started_at: Start of the first execution of the try, as its row says now.
+        start_no: The last execution at the start of the new period.
+        started_at: Start of the try's first execution, as its row says now.
     """
     if state in _WITH_CODE:
         is_first = period.began is None and started_at is not None
@@ -215,14 +216,14 @@ def _next_period(
 
 
 def _ends_try(was: TaskState, state: TaskState) -> bool:
-    """Return whether a step ends a try: it failed or ended, or its execution was interrupted."""
+    """Return whether a change of state ends a try: it failed, ended, or was interrupted."""
     if state is TaskState.QUEUED:
         return was is TaskState.RUNNING
     return state is TaskState.RETRYING or not state.is_live
 
 
 def _spans_of(period: _Period, trace: int, task_no: TaskNo, ended: Timestamp) -> Iterator[Span]:
-    """Yield the span of a finished period, for one of zero length only if code ran in it."""
+    """Yield the span of a finished period, but not if it has no length and no code ran in it."""
     name = _PERIODS.get(period.state)
     if name is None or period.since is None:
         return
@@ -234,7 +235,7 @@ def _spans_of(period: _Period, trace: int, task_no: TaskNo, ended: Timestamp) ->
             span_id(trace, kind, task_no, period.after)
             for kind in (_PERIODS[TaskState.DEFERRED], RUNNING)
         )
-    of_run = run_span(trace)  # between two tries it belongs to neither
+    of_run = run_span(trace)  # a period between two tries belongs to neither of them
     parent = of_run if period.began is None else span_id(trace, "try", task_no, period.began)
     yield Span(
         name=name,

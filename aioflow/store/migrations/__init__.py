@@ -1,1 +1,1 @@
-"""How a database gets its tables: Alembic revisions, each for both databases."""
+"""Alembic revisions, which create the tables of a database, each for SQLite and PostgreSQL."""

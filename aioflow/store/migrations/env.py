@@ -1,4 +1,4 @@
-"""Runs migrations within the transaction that ``store.tables`` has opened."""
+"""Environment of Alembic, which migrates in the transaction that ``store.tables`` has opened."""
 
 from __future__ import annotations
 

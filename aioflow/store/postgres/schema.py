@@ -30,12 +30,12 @@ __all__ = (
 
 CONNECT_SECONDS = 10
 
-# If two nodes find an empty database, one creates the tables and the other waits.
+# If two nodes find an empty database, one creates the tables and the other waits for it.
 _MIGRATION_LOCK = int.from_bytes(b"aiof", "big")
 
 
 async def prepare_database(url: URL, *, migrate: bool) -> None:
-    """Check that the database is ours and current. An empty one gets its tables.
+    """Check that aioflow created the database, with the current schema. Fill an empty one.
 
     Args:
         url: The database.
@@ -43,7 +43,7 @@ async def prepare_database(url: URL, *, migrate: bool) -> None:
 
     Raises:
         ForeignDatabase: If there are tables that aioflow did not create.
-        SchemaMismatch: If the schema is newer, or older and may not be migrated.
+        SchemaMismatch: If the schema is newer, or if it is older and must not be migrated.
     """
     where = url.render_as_string(hide_password=True)
     engine = _engine(url)
@@ -66,11 +66,11 @@ async def prepare_database(url: URL, *, migrate: bool) -> None:
 
 
 async def check_schema(url: URL) -> None:
-    """Check that the database is ours and current. Nothing is written.
+    """Check that aioflow created the database, with the current schema. Nothing is written.
 
     Raises:
-        ForeignDatabase: If aioflow did not create it.
-        SchemaMismatch: If the schema is not the one of this program.
+        ForeignDatabase: If aioflow did not create the database.
+        SchemaMismatch: If the schema is not the one that this version of aioflow needs.
     """
     where = url.render_as_string(hide_password=True)
     engine = _engine(url)
@@ -94,7 +94,7 @@ def _engine(url: URL) -> AsyncEngine:
 
 
 def _state(connection: sqlalchemy.Connection, where: str) -> str:
-    """Return ``empty``, ``older`` or ``current``."""
+    """Return the state of the schema: ``empty``, ``older`` or ``current``."""
     encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
     if encoding != "UTF8":
         raise StrangeDatabase(f"{where} is encoded as {encoding}; create it with UTF8")
@@ -120,7 +120,7 @@ _STRANGE = ("42", "0A", "XX")
 _NOT_OURS = ("28", "3D")
 
 
-# The driver also raises its internal error if the server has closed an idle connection.
+# The driver raises its internal error, too, if the server has closed an idle connection.
 _DRIVER_ERRORS = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
@@ -131,7 +131,7 @@ _DRIVER_ERRORS = (
 
 @contextmanager
 def translated_errors(where: str) -> Iterator[None]:
-    """Translate errors of PostgreSQL to those of the store."""
+    """Translate errors of PostgreSQL to errors of the store."""
     try:
         yield
     except sqlalchemy.exc.DBAPIError as exc:

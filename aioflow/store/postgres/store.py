@@ -1,12 +1,12 @@
-"""The store on PostgreSQL: one writing connection and several reading ones.
+"""The store on PostgreSQL: one connection for writing and several for reading.
 
 A connection is discarded after any error. The server rolls back its open transaction, and the fence
 shows whether a commit was applied.
 
-A text that is not UTF-8 is read as bytes, to report the damage. The server checks a text only when
-it is written, and returns any content of a damaged page. The driver raises for the whole result if
-one text is not UTF-8. Such a statement is repeated with a decoder that costs a call for each text.
-The connection keeps this decoder.
+The server checks the encoding of a text only when the text is written, so a damaged page may
+contain texts that are not UTF-8. If a result has one, the driver raises for the whole result. The
+statement is then repeated with a slower decoder, a Python call for each text, which returns such
+texts as bytes, so that the damage can be reported. The connection keeps this decoder.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class PagedResult:
     """A result that is fetched a page at a time.
 
     Args:
-        connection: In a transaction in which a repeated statement has the same result.
-        cursor: Before the first row.
+        connection: A connection in a transaction in which a repeated statement has the same result.
+        cursor: A cursor before the first row.
     """
 
     def __init__(self, connection: Any, question: _Question, cursor: Any) -> None:
@@ -110,7 +110,7 @@ class PagedResult:
         return cls(connection, question, await _cursor(connection, question))
 
     async def fetch(self, count: int) -> Sequence[Values]:
-        """Return up to that many of the next rows, fewer at the end of the result."""
+        """Return the next ``count`` rows, fewer at the end of the result."""
         page: Sequence[Values]
         try:
             page = await self._cursor.fetch(count)
@@ -148,14 +148,14 @@ def _text(raw: bytes) -> str | tuple[bytes]:
 
 _COMMAND_SECONDS = 30
 _IDLE_SECONDS = 3
-"""Time limit for an idle transaction of the writer: its row locks block the next daemon."""
+"""Time limit for an idle transaction of the writer, because its row locks block the next daemon."""
 
 _READING_SECONDS = 300
-"""The same limit for readers, which lock nothing, and the limit for their statements."""
+"""Time limit for an idle transaction of a reader, which locks nothing, and for its statements."""
 
 _READERS = 4
 _QUERY_CONNECTIONS = 3
-"""Further connections for reads with a time limit, opened when needed."""
+"""Number of further connections for reads with a time limit. They are opened when needed."""
 
 
 @asynccontextmanager
@@ -200,12 +200,12 @@ async def _open_readers(dsn: str, *, least: int, most: int) -> asyncpg.Pool:
 
 
 async def _close_readers(readers: asyncpg.Pool) -> None:
-    # Not close(): it would wait for running reads, even if the server does not answer.
+    # Not close(), which would wait for running reads even if the server does not answer.
     readers.terminate()
 
 
 class Writer:
-    """The writing connection, opened when needed and again after it was lost."""
+    """The writing connection, which is opened when needed, and opened again after it was lost."""
 
     def __init__(self, dsn: str, where: str, durability: Durability) -> None:
         self._dsn = dsn
@@ -224,10 +224,10 @@ class Writer:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[asyncpg.Connection]:
-        """Begin a transaction and yield its connection. Committed at the end of the block.
+        """Begin a transaction and yield its connection. Commit at the end of the block.
 
         Raises:
-            StoreError: The error of the store for an error of PostgreSQL.
+            StoreError: If PostgreSQL reports an error; translated by ``translated_errors``.
         """
         async with self._turn:
             with translated_errors(self._where):
@@ -243,7 +243,7 @@ class Writer:
                         connection.terminate()
 
     async def close(self) -> None:
-        """Close the connection at once. No transaction is open when the store closes."""
+        """Close the connection at once, because no transaction is open when the store closes."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.terminate()
@@ -263,8 +263,8 @@ class PostgresStore(Reading):
     """See ``Store``.
 
     Args:
-        readers: Connections of the engine and of other reads without a time limit.
-        asked: Connections of reads with a time limit.
+        readers: Connections for reads without a time limit, such as those of the engine.
+        asked: Connections for reads with a time limit.
     """
 
     def __init__(
@@ -286,7 +286,7 @@ class PostgresStore(Reading):
     def limited(self, seconds: float) -> Store:
         """See ``Store``."""
         reader = copy(self)
-        reader._seconds = seconds  # noqa: SLF001 - its own
+        reader._seconds = seconds  # noqa: SLF001 - an instance of this class
         reader._readers = self._asked  # noqa: SLF001
         return reader
 
@@ -303,10 +303,10 @@ class PostgresStore(Reading):
         return claim
 
     async def _take_over(self, connection: asyncpg.Connection, about: NodeFacts) -> None:
-        """Record the home that claims the database, unless another daemon was faster.
+        """Record the home that claims the database, unless another daemon claimed it first.
 
         Raises:
-            HomeBusy: If another daemon was faster.
+            HomeBusy: If another daemon claimed it first.
         """
         epoch = await connection.fetchval(compiled(READ_EPOCH, POSTGRES).sql)
         if about.after is not None and epoch != about.after:
@@ -363,7 +363,7 @@ class PostgresStore(Reading):
                     for row in rows:
                         refused = named_by(kind, row)
                         await _run(connection, [(kind, [row])])
-                raise _NothingRefusedError  # roll the trial back
+                raise _NothingRefusedError  # roll back the trial
         except BatchRefused:
             return refused
         except _NothingRefusedError:
@@ -442,7 +442,7 @@ async def _row(
 
 
 async def _advanced(connection: asyncpg.Connection, epoch: int, batch: Batch) -> bool:
-    """Advance the commit number. Return ``False`` if the batch was applied earlier."""
+    """Advance the commit number. Return ``False`` if the batch has been applied already."""
     fence = compiled(FENCE, POSTGRES)
     number = batch.number
     moved = {"before": number - 1, "number": number, **commit_times(batch)}
@@ -465,5 +465,5 @@ async def _run(connection: asyncpg.Connection, changes: Changes) -> None:
 
 
 def _count(status: str) -> int:
-    """Return the number of rows in ``UPDATE 3`` or ``INSERT 0 3``."""
+    """Return the number of rows from a command status such as ``UPDATE 3`` or ``INSERT 0 3``."""
     return int(status.rpartition(" ")[2])

@@ -1,7 +1,7 @@
 """The SQLite file: ownership, schema, connections, integrity, and translation of its errors.
 
-Damage means damage to the pages of the file. A single value that its column does not allow is none.
-It affects only its row and is reported when that is read, see ``columns``.
+Here, damage means damage to the pages of the file. A value that its column does not allow affects
+only its row, and is reported when the row is read, see ``columns``.
 """
 
 from __future__ import annotations
@@ -59,24 +59,24 @@ __all__ = (
 )
 
 CHECK_SECONDS = 1.0
-"""Time limit for the check at a start after an unclean shutdown.
+"""Time limit for the check of the file during a start after an unclean shutdown.
 
-It suffices for some hundred megabytes in the system's cache. The rest of a larger file is checked
-while the daemon works.
+It suffices for some hundred megabytes in the system's cache. A larger file is checked while the
+daemon works.
 """
 
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR}
 _LISTED = 100
 _SHOWN = 3
-"""Number of lines of damage in one message."""
+"""Maximum number of lines about damage in one message."""
 
 _OF_VALUES = re.compile(
     r"(NULL|NUMERIC|TEXT|non-[A-Z]+) value in |CHECK constraint failed in ", re.ASCII
 )
-"""Beginnings of lines that report a value in a row."""
+"""Matches the beginning of a line that reports a value in a row, not damage to a page."""
 
 _MORE = 100
-"""Factor for the number of lines to request if lines about values leave no room for others."""
+"""Factor by which to raise the number of requested lines if lines about values use it up."""
 
 _STEPS_BETWEEN_LOOKS = 20_000
 
@@ -84,11 +84,11 @@ _clock = SystemClock()
 
 
 def quick_check(raw: sqlite3.Connection, seconds: float | None = None) -> list[str] | None:
-    """Return the damage in the file, one line each.
+    """Return one line for each damage in the file.
 
     Args:
-        seconds: Time limit. The result is ``None`` if it is exceeded, or if the connection is
-            interrupted. SQLite before 3.40 checks the time only between two statements.
+        seconds: Time limit. If it is exceeded, or if the connection is interrupted, the result is
+            ``None``. SQLite before 3.40 checks the time only between two statements.
     """
     if seconds is not None:
         until = _clock.monotonic_us() + round(seconds * 1e6)
@@ -106,7 +106,8 @@ def quick_check(raw: sqlite3.Connection, seconds: float | None = None) -> list[s
 def full_check(url: str) -> list[str]:
     """Return the damage in the file that a URL names, including inconsistent indexes.
 
-    A file that is missing or no SQLite database has none. Opening it reports that.
+    The result is empty for a missing file, and for a file that is not a SQLite database. Opening
+    such a file reports the problem.
     """
     scheme, _, path = url.partition(":///")
     if scheme != "sqlite" or not Path(path).exists():
@@ -136,14 +137,14 @@ def _lines_of_check(raw: sqlite3.Connection, check: str, limit: int) -> list[str
 
 
 def _first_line_of_check(raw: sqlite3.Connection, check: str) -> list[str]:
-    """Return the first line of a check that fails later.
+    """Return the first line of a check that fails after that line.
 
-    A failing check loses the lines before its failure.
+    A check that fails loses the lines that it has found by then.
     """
     try:
         return _lines_about_pages(
             _rows_of_check(raw, check, 1)
-        )  # the check ends by itself after one line
+        )  # with a limit of one line, the check ends before it fails
     except sqlite3.DatabaseError:
         return []
 
@@ -171,41 +172,42 @@ def damaged_file(path: Path, what: str) -> ForeignDatabase:
 
 
 APPLICATION_ID = int.from_bytes(b"aiof", "big")
-"""In the file's header, where ``file(1)`` and this program recognize an aioflow database."""
+"""Number in the file's header by which ``file(1)`` and aioflow recognize an aioflow database."""
 
 BUSY_MS = 5_000
-"""Time to wait for a lock, because another program may be reading the file."""
+"""Time in milliseconds to wait for a lock, because another program may be reading the file."""
 
 _MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES = 100
 _APPLICATION_ID_AT = 68
 _WRITER_CACHE_KIB = 8 * 1024
-"""Cache of the writer.
+"""Page cache of the writer.
 
-With 200,000 tasks that continue in random order, updates touch pages all over the file. With 4 MiB
-they take a sixth longer, with 16 MiB no less. Updates in order do not depend on it.
+If 200,000 tasks change in random order, updates touch pages all over the file. With 4 MiB they take
+a sixth longer; 16 MiB is no faster than 8. For updates in order, the size does not matter.
 """
 _CACHE_KIB = 2 * 1024
-"""Cache of readers and of the checkpoint connection, which need each page only once."""
+"""Page cache of each reader and of the checkpoint connection, which need each page only once."""
 _WAL_LIMIT_BYTES = 4 * 1024 * 1024
 
 
 def prepare_file(path: Path, lock: FileLock, home: Path | None = None) -> None:
-    """Check that the file is ours and has the current schema. An empty one gets the schema.
+    """Check that aioflow created the file, with the current schema. Fill an empty file.
 
-    A foreign file is only read, through the handle of the lock. Even opening it with SQLite could
-    change it, if it was left in the middle of a transaction or has the log of another database.
+    A file that aioflow did not create is only read, through the handle of the lock. Even opening it
+    with SQLite could change it, if it was left in the middle of a transaction or has the log of
+    another database.
 
     Args:
         path: The file.
-        lock: The lock held on it.
+        lock: The lock on the file.
         home: The home that the file must belong to.
 
     Raises:
-        ForeignDatabase: If aioflow did not create it, or it is damaged.
-        SchemaMismatch: If the schema is newer than this program.
-        StrangeDatabase: If it belongs to another log or another home.
-        StoreUnavailable: If it cannot be written.
+        ForeignDatabase: If aioflow did not create the file, or the file is damaged.
+        SchemaMismatch: If the schema is newer than this version of aioflow.
+        StrangeDatabase: If the file belongs to another log or another home.
+        StoreUnavailable: If the file cannot be written.
         SyncFailed: If a sync failed.
     """
     header = lock.head(_HEADER_BYTES)
@@ -223,9 +225,9 @@ def prepare_file(path: Path, lock: FileLock, home: Path | None = None) -> None:
 
 
 def _doubt_log(path: Path) -> None:
-    """Write, copy and sync the whole log of an earlier process again.
+    """Write and sync the whole log of an earlier process again, and have it copied again.
 
-    Nothing records which earlier syncs failed, and in which process.
+    There is no record of which earlier syncs failed, or in which process.
     """
     if not wal_file.log_head(path):
         return
@@ -237,12 +239,12 @@ def _doubt_log(path: Path) -> None:
 
 
 def _complete(path: Path, lock: FileLock, raw: sqlite3.Connection) -> None:
-    # Queried, not read from the header: if a process was killed while setting it, SQLite now rolls
-    # that page back, and then the file is empty.
+    # Query the id instead of reading it from the header: if a process was killed while it set the
+    # id, SQLite now rolls that page back, and then the file is empty.
     if _application_id(raw) != APPLICATION_ID:
         if lock.head(1):
             raise ForeignDatabase(f"{path} became another file while it was opened")
-        # This comes first, before the log exists: if the process is killed afterwards, the file is
+        # Set the id first, before the log exists: if the process is killed after that, the file is
         # either still empty or recognizable as ours.
         raw.execute("BEGIN IMMEDIATE")
         raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -286,20 +288,20 @@ def _is_current(path: Path, raw: sqlite3.Connection) -> bool:
 
 
 def _migrate(raw: sqlite3.Connection) -> None:
-    """Migrate in one transaction. If the process is killed meanwhile, the old schema remains."""
+    """Migrate in one transaction. If the process is killed during it, the old schema remains."""
     engine = create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool)
-    # SQLAlchemy commits or rolls back; Alembic does not touch a transaction that is already open.
+    # SQLAlchemy commits or rolls back. Alembic leaves a transaction that is already open alone.
     with engine.begin() as connection:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         upgrade_schema(connection)
 
 
 def check_reader(path: Path, raw: sqlite3.Connection) -> None:
-    """Check that a file opened for reading is ours and has the current schema.
+    """Check that aioflow created a file opened for reading, with the current schema.
 
     Raises:
-        ForeignDatabase: If aioflow did not create it.
-        SchemaMismatch: If the schema is not the one of this program.
+        ForeignDatabase: If aioflow did not create the file.
+        SchemaMismatch: If the schema is not the one that this version of aioflow needs.
     """
     if _application_id(raw) != APPLICATION_ID:
         raise ForeignDatabase(f"{path} is a file that aioflow did not create")
@@ -311,7 +313,7 @@ def check_reader(path: Path, raw: sqlite3.Connection) -> None:
 
 
 def open_writer(path: Path, *, synchronous: str) -> sqlite3.Connection:
-    """Open the writing connection. It does no checkpoints by itself."""
+    """Open the writing connection. It does not checkpoint by itself."""
     return _connect(
         path,
         f"synchronous = {synchronous}",
@@ -335,8 +337,8 @@ def open_reader(path: Path) -> sqlite3.Connection:
 def _connect(
     path: Path, *pragmas: str, mode: str = "rw", cache_kib: int = _CACHE_KIB
 ) -> sqlite3.Connection:
-    # Created in one thread and used in another, never in two at once.
-    # Mode rw, not rwc: a file that was deleted meanwhile must not be created empty.
+    # A connection is created in one thread and used in another, never in two at once.
+    # Mode rw, not rwc: a file that has been deleted must not be created again, empty.
     raw = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
@@ -348,7 +350,7 @@ def _connect(
         for pragma in (*ours, *pragmas):
             raw.execute(f"PRAGMA {pragma}")
     except BaseException:
-        raw.close()  # the first pragma that reads the file detects damage
+        raw.close()  # the first pragma reads the file, and fails if it is damaged
         raise
     return raw
 
@@ -358,7 +360,7 @@ def _connect(
 
 @contextmanager
 def translated_errors(path: Path) -> Iterator[None]:
-    """Translate errors of SQLite to those of the store."""
+    """Translate errors of SQLite to errors of the store."""
     try:
         yield
     except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, UnicodeError) as exc:
@@ -388,12 +390,12 @@ def _meaning(path: Path, exc: sqlite3.Error) -> Exception:
 
 
 def is_input_output_error(exc: BaseException | None) -> bool:
-    """Return whether the disk failed. The connection is then not trustworthy."""
+    """Return whether the disk failed. If so, the connection must not be used any more."""
     code: int = getattr(exc, "sqlite_errorcode", 0)
     return code & 0xFF == sqlite3.SQLITE_IOERR
 
 
 def is_sync_failure(exc: BaseException | None) -> bool:
-    """Return whether a sync failed. Then not even the file is trustworthy."""
+    """Return whether a sync failed. If so, even the content of the file is uncertain."""
     code: int = getattr(exc, "sqlite_errorcode", 0)
     return code in {sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC}

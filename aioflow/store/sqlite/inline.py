@@ -1,7 +1,7 @@
 """A SQLite store without threads and syncs, for tests of DAGs.
 
-The file, the schema and the statements are those of ``SqliteStore``. Where that uses the threads of
-its connections, this one runs in the caller's thread.
+The file, the schema and the statements are those of ``SqliteStore``. Everything runs in the
+caller's thread, not in the threads of connections.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @contextmanager
 def open_inline(path: Path, vault: Vault) -> Iterator[InlineStore]:
-    """Create an empty database and open it. No other process may use it."""
+    """Create an empty database and open it. No other process may use the file."""
     path.write_bytes(empty_database())
     with (
         closing(open_writer(path, synchronous="OFF")) as writing,
@@ -54,9 +54,9 @@ def open_inline(path: Path, vault: Vault) -> Iterator[InlineStore]:
 
 @cache
 def empty_database() -> bytes:
-    """Return the bytes of a database without rows, cached for the process.
+    """Return the bytes of a database without rows.
 
-    The migrations take longer than most tests.
+    They are cached in the process, because the migrations take longer than most tests.
     """
     with tempfile.TemporaryDirectory(prefix="aioflow-") as folder:
         path = Path(folder) / "empty.db"
@@ -108,7 +108,7 @@ class InlineWriter(Writer):
 
 
 class InlineReader:
-    """The part of a connection that the store uses."""
+    """The part of an aiosqlite connection that the store uses, run in the caller's thread."""
 
     def __init__(self, raw: sqlite3.Connection) -> None:
         self._conn = raw
@@ -133,7 +133,7 @@ class InlineStore(SqliteStore):
     """See ``Store``.
 
     Attributes:
-        before_commit: Called before each commit. An exception from it simulates a crash there.
+        before_commit: Called before each commit. If it raises, that simulates a crash there.
         after_commit: Called when a batch is durable, before its commit returns.
     """
 

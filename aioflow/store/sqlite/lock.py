@@ -1,10 +1,10 @@
 """A lock on a SQLite file, whatever its name, so that only one daemon uses it.
 
-The lock is ``flock(2)`` on the inode, so it works through symbolic and hard links and ends with the
-process, however that ends. It is independent of SQLite's own POSIX locks, with one trap: **closing
-any handle of a file drops all POSIX locks this process has on it.** So the handle is opened before
-SQLite opens the file and closed after SQLite has closed it, and a file that this process has locked
-is not opened a second time.
+The lock is ``flock(2)`` on the inode. So it works through symbolic and hard links, and is released
+when the process ends in any way. It is independent of SQLite's own POSIX locks, with one trap:
+**closing any handle of a file drops all POSIX locks that this process has on the file.** So the
+handle is opened before SQLite opens the file and closed after SQLite has closed it. A file that
+this process has locked is not opened a second time.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class FileLock:
 
     @classmethod
     def take(cls, path: Path) -> FileLock:
-        """Lock the file without waiting. Create an empty one if there is none.
+        """Lock the file without waiting. Create an empty file if there is none.
 
         Raises:
-            HomeBusy: If another daemon has locked it.
-            StoreUnavailable: If it cannot be opened for reading and writing.
+            HomeBusy: If another daemon has locked the file.
+            StoreUnavailable: If the file cannot be opened for reading and writing.
         """
         with _held_guard:
             try:
@@ -69,7 +69,7 @@ class FileLock:
         return lock
 
     def release(self) -> None:
-        """Release the lock. Only after SQLite has closed the file."""
+        """Release the lock. Call this only after SQLite has closed the file."""
         with _held_guard:
             os.close(self._handle)
             _held.discard(self._inode)
@@ -79,14 +79,14 @@ class FileLock:
         return os.pread(self._handle, size, 0)
 
     def verify(self) -> None:
-        """Check that the path still leads to the locked file, and that it is whole. One ``stat``.
+        """Check that the path still leads to the locked file, and that it was not truncated.
 
-        Several threads may call this at once.
+        Costs one ``stat``. Several threads may call this at once.
 
         Raises:
-            StrangeDatabase: If it was deleted, renamed, replaced or truncated.
+            StrangeDatabase: If the file was deleted, renamed, replaced or truncated.
         """
-        least = self._size  # read before the file is measured: another thread may raise it
+        least = self._size  # read before ``stat``, because another thread may raise it
         try:
             status = self.path.stat()
         except OSError as exc:
@@ -99,9 +99,9 @@ class FileLock:
         self._size = max(self._size, status.st_size)
 
     def sever(self) -> None:
-        """Detach SQLite from the file, because on closing it would copy its log back into it.
+        """Detach SQLite from the file, into which it would copy its log when it closes the file.
 
-        SQLite's descriptors are redirected to ``/dev/null``, opened for reading, so its writes
+        SQLite's descriptors are redirected to ``/dev/null``, opened for reading, so that its writes
         fail.
         """
         log = Path(f"{self.path.resolve()}-wal")
@@ -109,7 +109,7 @@ class FileLock:
         nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
             for name in [entry.name for entry in Path("/proc/self/fd").iterdir()]:
-                with contextlib.suppress(OSError):  # it was closed meanwhile
+                with contextlib.suppress(OSError):  # the descriptor has just been closed
                     if int(name) != self._handle and _inode(os.fstat(int(name))) in files:
                         os.dup2(nothing, int(name), inheritable=False)
         finally:
@@ -130,7 +130,7 @@ def _owner(status: os.stat_result) -> str:
         return "process unknown"
     for line in lines:
         fields = line.split()
-        # 1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF; a waiting one has "->" before FLOCK.
+        # 1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF; a waiting process has "->" before FLOCK.
         if fields[1] == "FLOCK" and fields[5] == place:
             return f"process {fields[4]}"
     return "process unknown"

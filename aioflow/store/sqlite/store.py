@@ -1,12 +1,13 @@
 """The store on a SQLite file, with one writer in its own thread, called once per batch.
 
-aiosqlite owns the threads. A batch, a claim or a page of rows is *one* function that does all its
-work in such a thread on the raw connection. Awaiting each statement would cost five times as much.
-If its caller is cancelled, the function still runs to its end, so no transaction stays half open.
+aiosqlite owns the threads. A batch, a claim or a page of rows is handled by *one* function, which
+does all its work in such a thread on the raw connection. Awaiting each statement would cost five
+times as much. If the caller is cancelled, the function still runs to its end, so that no
+transaction stays open.
 
-A text that is not UTF-8 is read as bytes, to report the damage. The driver raises for the whole
-result if it has one such text. Such a statement is repeated with a decoder that costs a call for
-each text.
+If a result has a text that is not UTF-8, the driver raises for the whole result. The statement is
+then repeated with a slower decoder, a Python call for each text, which returns such texts as bytes,
+so that the damage can be reported.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class PagedResult:
         self._fetched = 0
 
     def fetch(self, count: int) -> Sequence[Values]:
-        """Return up to that many of the next rows, fewer at the end of the result."""
+        """Return the next ``count`` rows, fewer at the end of the result."""
         try:
             page = self._cursor.fetchmany(count)
         except sqlite3.OperationalError as exc:
@@ -141,10 +142,10 @@ def _is_no_text(exc: sqlite3.OperationalError) -> bool:
 
 _READERS = 2
 _QUERY_CONNECTIONS = 2
-"""Further connections for reads with a time limit."""
+"""Number of further connections for reads with a time limit."""
 
 _STEPS_BETWEEN_LOOKS = 20_000
-"""Steps of SQLite's virtual machine between two checks of the time: some hundred microseconds."""
+"""Steps of SQLite's virtual machine between two checks of the time: some hundred µs."""
 
 _clock = SystemClock()
 
@@ -189,8 +190,9 @@ class SqliteStore(Reading):
     """See ``Store``.
 
     Args:
-        open_another: Opens a connection for one streamed result; like ``readers`` by default.
-        asked: Connections of reads with a time limit; ``readers`` if empty.
+        open_another: Opens the connection for a streamed result. By default, that is a connection
+            like ``readers``.
+        asked: Connections for reads with a time limit; ``readers`` are used if it is empty.
     """
 
     def __init__(
@@ -217,7 +219,7 @@ class SqliteStore(Reading):
     def limited(self, seconds: float) -> Store:
         """See ``Store``."""
         reader = copy(self)
-        reader._seconds = seconds  # noqa: SLF001 - its own
+        reader._seconds = seconds  # noqa: SLF001 - an instance of this class
         return reader
 
     async def claim(self, about: NodeFacts | None = None) -> Claim:
@@ -309,7 +311,7 @@ class SqliteStore(Reading):
     async def _streaming(self, questions: Sequence[Question]) -> AsyncIterator[list[Fetch]]:
         if self._writer is not None:
             self._writer.verify()
-        # A separate connection: its transaction stays open, and its cache is freed with it.
+        # Use a separate connection: its transaction stays open, and its cache is freed with it.
         async with self._open_another(self._path) as connection:
             with self._translated_errors():
                 answers = await run_in_its_thread(connection, partial(_opened_answers, questions))
@@ -364,7 +366,7 @@ class SqliteStore(Reading):
             insert = compiled(INSERT_JOURNAL, SQLITE)
             values = {"commit_no": batch.number, "at": batch.at, "body": body}
             raw.execute(insert.sql, insert.placed(values))
-        writer.verify()  # data written to a deleted file was never committed
+        writer.verify()  # a commit to a deleted file does not count
         writer.after_commit(raw)
 
 
@@ -372,7 +374,7 @@ class SqliteStore(Reading):
 
 
 def _advanced(raw: sqlite3.Connection, epoch: int, batch: Batch) -> bool:
-    """Advance the commit number. Return ``False`` if the batch was applied earlier."""
+    """Advance the commit number. Return ``False`` if the batch has been applied already."""
     fence = compiled(FENCE, SQLITE)
     number = batch.number
     moved = {"before": number - 1, "number": number, **commit_times(batch)}
@@ -393,7 +395,7 @@ def _run(raw: sqlite3.Connection, changes: Changes) -> None:
 
 
 def _first_refused(changes: Changes, raw: sqlite3.Connection) -> dict[str, int]:
-    """Apply the changes row by row up to the first that is refused, then roll back."""
+    """Return the ids of the first row that is refused, by a trial that is rolled back."""
     raw.execute("BEGIN IMMEDIATE")
     try:
         for kind, rows in changes:
@@ -429,7 +431,7 @@ def _fetch_all(questions: Sequence[Question], raw: sqlite3.Connection) -> list[S
 def _fetch_within(
     questions: Sequence[Question], seconds: float, raw: sqlite3.Connection
 ) -> list[Sequence[Values]]:
-    """Return the results, or raise after a time limit. Waiting for the thread does not count."""
+    """Return the results, or raise after a time limit, which excludes waiting for the thread."""
     until = _clock.monotonic_us() + round(seconds * 1e6)
     raw.set_progress_handler(lambda: _clock.monotonic_us() > until, _STEPS_BETWEEN_LOOKS)
     try:

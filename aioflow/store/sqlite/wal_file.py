@@ -1,18 +1,18 @@
 """The write-ahead log of a SQLite file, and whether file, log and home belong together.
 
-The log and its index are read and written without SQLite. Their formats are those of
-https://sqlite.org/walformat.html, which SQLite promises to keep. The functions are only for a file
-that no connection of this process has open: closing a handle of the index would drop the locks that
-SQLite has on it.
+The log and its index are read and written without SQLite, in the formats of
+https://sqlite.org/walformat.html, which SQLite promises not to change. The functions must not be
+used while a connection of this process has the file open, because closing a handle of the index
+would drop SQLite's locks on it.
 
-SQLite replays any log next to a file. To detect a wrong log, the header of the file has a number,
-its ``user_version``, and the first transaction of each log increments it. Hence the file has either
-the number right before this log, or one that this log contains. The initial number is random, so
-that the log of another database does not fit by accident.
+SQLite replays any log next to a file. To detect a wrong log, the file has a log number in its
+header, the ``user_version``, which the first transaction of each log increments. So the number in
+the file is either the one right before this log, or one that this log contains. The initial number
+is random, so that the log of another database does not fit by accident.
 
-A database stores the identity of the home that created it in a row of ``meta``. The home has the
-same identity in a file. How the previous use of a database ended follows from a note in the home
-and from the log.
+A database stores the identity of the home that created it in a row of ``meta``, and the home stores
+the same identity in a file. A note in the home and the log itself show how the previous use of a
+database ended.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ __all__ = (
 
 _HEAD = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")
-_MAGIC = 0x377F0682  # the lowest bit is set if the checksums read words as big-endian
+_MAGIC = 0x377F0682  # the lowest bit is set if the checksums use big-endian words
 _CHUNK_BYTES = 1024 * 1024
 
 _COPIED_AT = 96
-"""Offset in the index of the number of frames that have been copied into the database."""
+"""Offset in the index of the number of frames that were copied into the database."""
 
 
 def log_path(path: Path) -> Path:
@@ -75,10 +75,10 @@ def write_again(path: Path) -> None:
     """Write every byte of the log again, and sync it.
 
     After a failed sync of the log, the system may return bytes that are not on the disk and that no
-    later sync writes. Writing them again makes them dirty.
+    later sync writes. If these bytes are written again, the next sync writes them.
 
     Raises:
-        OSError: If that fails, too.
+        OSError: If writing or syncing fails again.
     """
     handle = os.open(log_path(path), os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -93,9 +93,10 @@ def write_again(path: Path) -> None:
 def copy_again(path: Path, *, keep_open: bool = False) -> None:
     """Make the next checkpoint copy every page of the log, including those copied before.
 
-    A checkpoint that does not reach the end of the log advances this number without a sync. The
-    number survives this process while another program has the database open. Lowering it is always
-    safe, even if others read or copy at the same time.
+    The index stores how many frames have been copied; this function sets that number to 0. A
+    checkpoint that does not reach the end of the log advances the number without a sync. The number
+    outlives this process if another program has the database open. Lowering it is always safe, even
+    if other processes read or copy at the same time.
 
     Args:
         keep_open: Never close the handle, because SQLite has locks on the file in this process.
@@ -117,7 +118,7 @@ class Frame(NamedTuple):
 
     Attributes:
         number: Number of the page; the first is 1.
-        is_commit: It is the last frame of its transaction.
+        is_commit: Whether it is the last frame of its transaction.
         head: The first hundred bytes of the page.
     """
 
@@ -130,7 +131,7 @@ def frames(path: Path, *, verified: bool) -> Iterator[Frame]:
     """Yield the frames that belong to the log, in order, without remains of an earlier log.
 
     Args:
-        verified: Stop at a wrong checksum, as SQLite does. Takes a minute for a long log.
+        verified: Stop at a wrong checksum, as SQLite does. A long log then takes a minute.
     """
     with log_path(path).open("rb") as log:
         head = log.read(_HEAD.size)
@@ -185,7 +186,7 @@ class _Mark(NamedTuple):
 
 
 def first_log(raw: sqlite3.Connection) -> None:
-    """Set a random log number, for a database that is new or has none."""
+    """Set a random log number in a database that has none yet."""
     raw.execute(f"PRAGMA user_version = {random.SystemRandom().randrange(1, _LOG_NUMBERS)}")
 
 
@@ -197,19 +198,19 @@ def number_logs(raw: sqlite3.Connection) -> None:
 
 
 def next_log(raw: sqlite3.Connection) -> None:
-    """Increment the log number, in the first transaction of a log or as that transaction."""
+    """Increment the log number. Called in the first transaction of each log."""
     (number,) = raw.execute("PRAGMA user_version").fetchone()
     raw.execute(f"PRAGMA user_version = {(number + 1) % _LOG_NUMBERS}")
 
 
 def check_log(path: Path, head: bytes) -> None:
-    """Check that the log next to a file belongs to it. Neither is changed.
+    """Check that the log next to a file belongs to the file. Neither of them is changed.
 
     Args:
-        head: The first bytes of the file, empty if the file is empty or missing.
+        head: The first bytes of the file; empty if the file is empty or missing.
 
     Raises:
-        StrangeDatabase: If SQLite would replay the log of another database, or discard one.
+        StrangeDatabase: If SQLite would replay or discard the log of another database.
         StoreUnavailable: If the log cannot be read.
     """
     try:
@@ -242,7 +243,7 @@ def _fits(path: Path, head: bytes, *, verified: bool) -> bool:
 
 
 def _marks(path: Path, *, verified: bool) -> tuple[Sequence[_Mark], bool, bool]:
-    """Return the marks in the log, whether it has a whole transaction, and any frame."""
+    """Return the marks in the log, and whether it has a whole transaction, and any frame."""
     marks: list[_Mark] = []
     is_whole = has_frames = False
     uncommitted: list[_Mark] = []
@@ -269,10 +270,10 @@ def _mark(head: bytes) -> _Mark:
 def check_home(path: Path, home: Path) -> None:
     """Check that a database does not belong to another home, before SQLite opens it for writing.
 
-    An identity that is readable only with the log is checked later, by ``settle_identity``.
+    If the identity can be read only with the log, ``settle_identity`` checks it later.
 
     Raises:
-        StrangeDatabase: If it belongs to another home.
+        StrangeDatabase: If the database belongs to another home.
         HomeUnusable: If the identity of the home cannot be read.
     """
     known = find_identity(home)
@@ -290,10 +291,10 @@ def check_home(path: Path, home: Path) -> None:
 
 
 def settle_identity(path: Path, home: Path, raw: sqlite3.Connection) -> None:
-    """Record the shared identity where the home or the database lacks it.
+    """Give the home and the database the same identity, if one of them or both have none yet.
 
     Raises:
-        StrangeDatabase: If their identities differ.
+        StrangeDatabase: If they have different identities.
         HomeUnusable: If the home cannot be read or written.
     """
     known = find_identity(home)
@@ -322,11 +323,11 @@ _OPEN_NOTE = "open"
 
 
 class LastShutdown:
-    """The state found when the database was opened, and the note for the next opening.
+    """How the last use of the database ended, and the note with which the next start learns that.
 
     Attributes:
-        was_clean: The database was closed, and its whole log was copied back.
-        sync_failed: Message of the sync failure that ended the previous process; else empty.
+        was_clean: Whether the database was closed, and its whole log was copied back.
+        sync_failed: Message of the sync failure that ended the previous process; empty if none did.
     """
 
     def __init__(self, path: Path, home: Path | None) -> None:
@@ -353,7 +354,7 @@ class LastShutdown:
     def fail(self, message: str) -> None:
         """Note why the process is about to exit.
 
-        If the note cannot be written, the log suffices.
+        If the note cannot be written, the next start detects the unclean shutdown by the log.
         """
         if self._note is not None:
             with contextlib.suppress(OSError):
@@ -362,7 +363,7 @@ class LastShutdown:
     def close(self) -> None:
         """Note that the database was closed, if its whole log was copied back."""
         if self._note is not None and not self._has_log():
-            with contextlib.suppress(OSError):  # only costs the next start a check of the file
+            with contextlib.suppress(OSError):  # then the next start checks the file needlessly
                 self._note.unlink(missing_ok=True)
 
     def _has_log(self) -> bool:

@@ -1,14 +1,15 @@
 """The connection that writes a SQLite file, with the file's lock, check and checkpoints.
 
-aiosqlite owns the thread of a connection. Whole functions run in it, not single statements.
+aiosqlite owns the thread of a connection. Whole functions run in the thread, not single statements.
 
-Checkpoints do not block the writer. A separate thread copies the log back while the writer
-continues (a PASSIVE checkpoint). Only a little is appended meanwhile. The writer copies that itself
-after its next commit, so that the log is empty for a moment and starts over. The writer has to wait
-only if the log grows past its bound, because a reader blocks it or the disk is slow.
+Checkpoints do not block the writer. A separate thread copies the log to the database file while the
+writer continues (a PASSIVE checkpoint). During that, only a little is appended to the log. The
+writer copies this itself after its next commit, so that the log is empty for a moment and starts
+over. The writer has to wait only if the log reaches ``WAL_BOUND_BYTES``, because a reader blocks
+checkpoints or the disk is slow.
 
-SQLite does not sync a pass that does not reach the end of the log. If a later sync fails, it is
-unknown which pages are on the disk, so nothing may be copied any more.
+If a checkpoint does not reach the end of the log, SQLite does not sync what it has copied. If a
+later sync fails, it is unknown which pages are on the disk, so nothing may be copied any more.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ WAL_BOUND_BYTES = 64 * 1024 * 1024
 """Log size at which the writer waits for a checkpoint."""
 
 _PATIENCE_US = 10_000_000
-"""Pause between checkpoints that make the writer wait: a blocking reader may be slow."""
+"""Pause between checkpoints that make the writer wait, since a reader may block them for long."""
 
 _FORCED_WAIT_MS = 200
 
@@ -79,15 +80,15 @@ _log = logging.getLogger(__name__)
 
 
 class Checkpointer:
-    """The checkpoints of one writer, which calls ``after_commit`` in its thread.
+    """The checkpoints of one writer, which calls ``after_commit`` in its own thread.
 
     Args:
         path: The database file.
-        connection: For the checkpoints, used only by the thread of this object.
-        on_sync_failure: Called in any thread, before anything else is copied.
+        connection: A connection for the checkpoints, used only by the thread of this object.
+        on_sync_failure: Called if a sync failed, in any thread, before anything else is copied.
 
     Attributes:
-        may_start_over: The next transaction may be the first of a new log.
+        may_start_over: Whether the next transaction may be the first of a new log.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class Checkpointer:
         self.may_start_over = True
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="aioflow-checkpoint")
-        # Start the thread now with a first task: later the system may have no thread to spare.
+        # Start the thread now, with a first task: later, the system may not allow another thread.
         self._thread.submit(self.wal_bytes)
         self._pass: Future[None] | None = None
         self._next_force_us = 0
@@ -114,8 +115,8 @@ class Checkpointer:
     def after_commit(self, writer: sqlite3.Connection) -> None:
         """Checkpoint if the log is long enough.
 
-        A failed checkpoint is logged and repeated after the next commit. The previous commit
-        remains valid, only the log grows.
+        A failed checkpoint is logged, and repeated after the next commit. The last commit remains
+        valid; only the log grows.
 
         Raises:
             sqlite3.Error: If a sync failed.
@@ -141,7 +142,7 @@ class Checkpointer:
             return 0
 
     def run(self) -> None:
-        """Copy back what readers allow now; blocks until it is done."""
+        """Copy as much of the log as current readers allow. Block until that is done."""
         self.may_start_over = True
         self._thread.submit(self._copy_back).result()
 
@@ -151,9 +152,9 @@ class Checkpointer:
         self._thread.shutdown()
 
     def _check_for_new_log(self) -> None:
-        """Check whether a new log has started.
+        """Check whether a new log has started, and update ``may_start_over``.
 
-        If so, the next one can only start after a new pass.
+        If so, the log after that can start only after another checkpoint.
         """
         head = log_head(self._path)
         if head != self._head:
@@ -188,7 +189,7 @@ class Checkpointer:
         self._checkpoint(self._connection, "PASSIVE")
 
     def _checkpoint(self, connection: sqlite3.Connection, mode: str) -> bool:
-        """Run one pass. Return whether a reader or writer blocked it."""
+        """Run one checkpoint. Return whether a reader or writer blocked it."""
         with self._one_pass:
             try:
                 [(is_busy, *_)] = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
@@ -213,7 +214,7 @@ async def open_to_write(
     try:
         last_shutdown = LastShutdown(path, home)
         await in_thread(prepare_file, path, lock, home)
-        last_shutdown.begin()  # after prepare(): until then the log shows an unclean shutdown
+        last_shutdown.begin()  # after prepare(), which finds an unclean shutdown by the log
         synchronous = "FULL" if durability == "full" else "NORMAL"
         writer = Writer(path, lock, last_shutdown, synchronous=synchronous)
         checking = None if last_shutdown.was_clean else _start_check(path)
@@ -236,7 +237,7 @@ def _start_check(path: Path) -> Future[bool]:
     pool = ThreadPoolExecutor(1, thread_name_prefix="aioflow-check")
     try:
         return pool.submit(_check_file, path)
-    except RuntimeError as exc:  # the system has no thread to spare
+    except RuntimeError as exc:  # the system cannot start another thread
         raise StoreUnavailable(f"{path} cannot be checked: {exc}") from exc
     finally:
         pool.shutdown(wait=False)
@@ -245,7 +246,7 @@ def _start_check(path: Path) -> Future[bool]:
 def _check_file(path: Path) -> bool:
     """Check the file after an unclean shutdown, with a time limit.
 
-    Return whether it was completed.
+    Return whether the check was completed.
     """
     with translated_errors(path), closing(open_reader(path)) as raw:
         found = quick_check(raw, CHECK_SECONDS)
@@ -256,7 +257,7 @@ def _check_file(path: Path) -> bool:
 
 def _take_lock(path: Path) -> FileLock:
     if not path.exists():
-        check_log(path, b"")  # before an empty file exists that the log could seem to fit
+        check_log(path, b"")  # before ``take`` creates an empty file that the log may seem to fit
     return FileLock.take(path)
 
 
@@ -265,7 +266,7 @@ class Writer:
 
     Attributes:
         last_shutdown: How the previous process ended.
-        checking: The check after an unclean shutdown. Its result is whether it was completed.
+        checking: The check after an unclean shutdown. Its result tells whether it was completed.
     """
 
     def __init__(
@@ -295,7 +296,7 @@ class Writer:
         return self._checkpointer
 
     async def open(self) -> None:
-        """Open the file, which must have been prepared."""
+        """Open the file, which must have been prepared with ``prepare_file``."""
         with translated_errors(self._path):
             raw = await in_thread(open_checkpointer, self._path)
         self._checkpointer = Checkpointer(self._path, raw, self._clock, self._sync_failed)
@@ -303,7 +304,7 @@ class Writer:
         self._connection = await open_threaded(connector, self._path)
 
     async def close(self) -> None:
-        """Wait for running work, and close the file. The log is copied back."""
+        """Wait for running work, and close the file. SQLite then copies the rest of the log."""
         checkpointer, self._checkpointer = self._checkpointer, None
         if checkpointer is not None:
             await in_thread(checkpointer.close)
@@ -323,7 +324,7 @@ class Writer:
         """Run a function in the thread of the connection.
 
         Raises:
-            StoreError: The error of the store for an error of SQLite.
+            StoreError: If SQLite reports an error; translated by ``translated_errors``.
         """
         async with self._turn:
             self.raise_sync_failure()
@@ -336,7 +337,7 @@ class Writer:
                         self._connection, partial(self._guarded, function)
                     )
             except StoreUnavailable as exc:
-                # A disk that failed to write may have lost data that SQLite considers written.
+                # If the disk failed, data that SQLite considers written may be lost.
                 if is_input_output_error(exc.__cause__):
                     with anyio.CancelScope(shield=True):
                         await self.close()
@@ -344,7 +345,7 @@ class Writer:
 
     @contextmanager
     def transaction(self, raw: sqlite3.Connection) -> Iterator[None]:
-        """Write in the block, all or nothing. Called in the thread of the connection."""
+        """Write in a transaction, all or nothing. Called in the thread of the connection."""
         with transaction(raw):
             if self.checkpointer.may_start_over:
                 next_log(raw)
@@ -360,14 +361,14 @@ class Writer:
         self._lock.verify()
 
     def raise_sync_failure(self, cause: BaseException | None = None) -> None:
-        """Raise ``SyncFailed`` if a sync has failed. Later errors are consequences of that."""
+        """Raise ``SyncFailed`` if a sync has failed. Any later error is a consequence of that."""
         if self._sync_failure:
             raise SyncFailed(self._sync_failure) from cause
 
     def note_end(self) -> None:
         """Note that the file was closed.
 
-        After a failed sync, the next start must recover the log.
+        After a failed sync, no note is written, because the next start must recover the log.
         """
         if not self._sync_failure:
             self.last_shutdown.close()
@@ -382,10 +383,10 @@ class Writer:
             raise
 
     def _sync_failed(self, exc: sqlite3.Error) -> None:
-        """Detach SQLite from the file, at once and in any thread.
+        """Detach SQLite from the file at once. Called in any thread.
 
-        On closing, SQLite would copy the rest of the log, sync that, and remove the log. The
-        earlier pages would then exist only in the memory of the system.
+        When it closes the file, SQLite would copy and sync the rest of the log, and remove the log.
+        Pages copied earlier would then exist only in the memory of the system.
         """
         if not self._sync_failure:
             self._sync_failure = (
@@ -393,7 +394,7 @@ class Writer:
                 "since is not safe. This process ends; the next start writes all of it again"
             )
             self._lock.sever()
-            copy_again(self._path, keep_open=True)  # in case another program closes it last
+            copy_again(self._path, keep_open=True)  # another program may close the file last
             self.last_shutdown.fail(self._sync_failure)
 
 
@@ -401,7 +402,7 @@ async def open_threaded(
     connector: Callable[[], sqlite3.Connection], path: Path
 ) -> aiosqlite.Connection:
     """Open a connection that has its own thread."""
-    # Opened before aiosqlite gets it: if aiosqlite's connector fails, its thread is leaked.
+    # Open the connection before aiosqlite gets it: aiosqlite leaks a thread if it cannot connect.
     with translated_errors(path):
         raw = await in_thread(connector)
         return await aiosqlite.Connection(lambda: raw, _ROWS_AT_ONCE)
@@ -411,16 +412,16 @@ async def run_in_its_thread(
     connection: aiosqlite.Connection, function: Callable[[sqlite3.Connection], T]
 ) -> T:
     """Run a function in the thread of the connection and return its result."""
-    # The whole function runs there, not single statements. aiosqlite has no public name for that.
+    # aiosqlite has no public method that runs a whole function in its thread.
     execute: Callable[..., Awaitable[T]] = connection._execute  # noqa: SLF001
     return await execute(function, connection._conn)  # noqa: SLF001
 
 
 @contextmanager
 def transaction(raw: sqlite3.Connection) -> Iterator[None]:
-    """Write in the block, all or nothing."""
-    # Immediate: a transaction that reads before it writes fails if another one wrote in between,
-    # and waiting does not help.
+    """Write in a transaction, all or nothing."""
+    # Immediate: otherwise a transaction that reads before it writes fails if another connection has
+    # written in between, and waiting does not help.
     raw.execute("BEGIN IMMEDIATE")
     try:
         yield

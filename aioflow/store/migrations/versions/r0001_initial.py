@@ -1,6 +1,6 @@
 """The first schema: ``0001.sqlite.sql`` or ``0001.postgresql.sql``.
 
-Both are frozen: every later change of ``store.tables`` is a revision of its own.
+Both files are frozen: every later change of ``store.tables`` needs its own revision.
 
 Revision ID: 0001
 """
@@ -20,7 +20,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create every table, and mark the database as one of aioflow."""
+    """Create every table, and mark the database as created by aioflow."""
     connection = op.get_bind()
     for statement in statements(revision, connection.dialect.name):
         connection.exec_driver_sql(statement)
