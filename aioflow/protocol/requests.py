@@ -458,7 +458,7 @@ class NoteUse(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Add audit entries for events that come with no other request. Answered with ``None``."""
+    """Add audit entries for actions that send no other request. Answered with ``None``."""
 
     lines: tuple[AuditEntry, ...]
 
