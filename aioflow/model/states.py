@@ -76,7 +76,7 @@ class RunState(IntEnum):
 
 
 class TriggerState(IntEnum):
-    """The state of a trigger row. The row is deleted once its task has resumed from its event."""
+    """The state of a trigger row. After ``FIRED`` or ``ENDING`` the row is deleted."""
 
     WAITING = 0
     """It waits for its assignment to a host, or runs in a host."""
