@@ -480,7 +480,7 @@ class NewFiles(Trigger[NewFile]):
     def _note_left_out(
         self, poll: FolderPoll, folder: str, glob: str, before: frozenset[str]
     ) -> frozenset[str]:
-        """Log a warning for each file that could be read until now; return all unreadable files."""
+        """Return the unreadable files. Log a warning for each of them that is not in ``before``."""
         left_out = frozenset(name for name in poll.errors if matches(name, glob))
         for name in sorted(left_out - before):
             path = os.path.join(folder, name)  # noqa: PTH118

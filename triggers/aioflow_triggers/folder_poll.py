@@ -136,7 +136,7 @@ class Crowd:
         return name in self.names
 
     def begin(self, at: float) -> None:
-        """Copy the names as a poll begins. Called on the event loop, where no name can be added."""
+        """Copy the names as a poll begins. Called on the event loop, where names are added."""
         self.few = tuple(self.names) if len(self.names) <= _SINGLY else None
 
 

@@ -414,7 +414,7 @@ _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopShare] = (
 _poll_threads: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, PollThreads[FolderPoll]] = (
     weakref.WeakKeyDictionary()
 )
-"""The shared state by event loop. It outlives the last wait, in case a poll still hangs."""
+"""Poll threads by event loop. They outlive the last wait: the next one must know of a hung poll."""
 
 
 def _share_of(loop: asyncio.AbstractEventLoop) -> LoopShare:

@@ -1,7 +1,8 @@
 """Triggers that wait for objects in S3, Google Cloud Storage and Azure.
 
-All waits for the same object or pattern with the same period share one request per period. An
-object exists completely or not at all, so there is no need to wait until it stops growing.
+All waits for the same object, or for patterns in the same folder, share one request per period if
+their period is the same. An object exists completely or not at all, so there is no need to wait
+until it stops growing.
 """
 
 from __future__ import annotations
