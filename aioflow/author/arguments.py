@@ -38,7 +38,7 @@ class CallArguments:
     """The bindings of one task's arguments.
 
     Attributes:
-        bindings: By parameter name.
+        bindings: The bindings by parameter name.
         sources: The sources that the task is mapped over.
         parents: Tasks whose results are used as arguments.
     """
@@ -139,13 +139,13 @@ def bind_call(
     """Bind the arguments of an ordinary call.
 
     Args:
-        fn: The function that will be called with them.
+        fn: The function that will be called with the arguments.
         args: Positional arguments.
         kwargs: Keyword arguments.
         dag: The DAG being defined.
         owner: Names the call in errors.
         injects: Whether missing arguments are filled from the context of the run, by name.
-        partly: Whether more arguments follow, so that missing ones are no error.
+        partly: Whether more arguments follow, so that a missing argument is no error.
 
     Raises:
         DagError: If the arguments do not match the function's signature.
@@ -205,7 +205,7 @@ def bind_spread(
     """Bind the arguments of ``partial(**fixed).expand_kwargs(items)``; see ``take``.
 
     Args:
-        refused: Names that an item may not give: they are options of the task, not parameters.
+        refused: Names that an item must not contain: options of the task, not parameters.
     """
     signature = _signature(fn, owner)
     arguments = bind_call(fn, (), fixed, dag=dag, owner=owner, injects=injects, partly=True)
@@ -257,7 +257,10 @@ def _flat(
 def _bind_missing(
     signature: inspect.Signature, arguments: CallArguments, injected: frozenset[str]
 ) -> Iterator[str]:
-    """Bind missing arguments from the run's context, like Airflow, or defaults; yield the rest."""
+    """Bind missing arguments from the run's context, like Airflow, or from defaults.
+
+    Yield the arguments that are still missing.
+    """
     for name, parameter in signature.parameters.items():
         if name in arguments.bindings or parameter.kind is parameter.VAR_POSITIONAL:
             continue

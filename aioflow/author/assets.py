@@ -25,7 +25,7 @@ OUTLETS_LIMIT = 64
 
 
 class _Combinable:
-    """Adds the operators ``&`` and ``|`` to assets and expressions of them."""
+    """Adds the operators ``&`` and ``|`` to assets and asset expressions."""
 
     def __and__(self, other: Asset | AssetExpression) -> AssetExpression:
         return AssetExpression(True, (self, other))
@@ -43,7 +43,7 @@ class Asset(_Combinable):
 
     ``@task(outlets=[Asset("orders")])`` makes each success of the task update the asset;
     ``@dag(schedule=Asset("orders"))`` starts a run for each update. ``a & b``, or ``[a, b]``,
-    waits until all of them were updated since the last run, ``a | b`` until one of them was.
+    waits until both assets were updated since the last run, ``a | b`` until one of them was.
 
     Attributes:
         name: A name or a URI, at most 244 printable characters.
@@ -66,7 +66,7 @@ class Asset(_Combinable):
 
 @dataclass(frozen=True)
 class AssetExpression(_Combinable):
-    """A combination of assets: all of them, or any."""
+    """A combination of assets: either all of them must be updated, or any of them."""
 
     is_all: bool
     parts: tuple[Any, ...]
@@ -79,7 +79,7 @@ def asset_condition(schedule: object) -> AssetCondition | None:
     """Return the asset condition of a schedule; ``None`` if it is not made of assets.
 
     Raises:
-        DagError: If it mixes assets with something else.
+        DagError: If the schedule mixes assets with something else.
     """
     if isinstance(schedule, Asset):
         return AssetCondition(True, (schedule.name,))
@@ -110,7 +110,7 @@ def outlets_of(said: object) -> tuple[tuple[str, bytes], ...]:
     """Return the names of a task's outlets, each with its ``extra`` as msgpack.
 
     Raises:
-        ValueError: If it is not a list of assets.
+        ValueError: If ``said`` is not a list of assets.
     """
     assets = [said] if isinstance(said, Asset) else said
     if not isinstance(assets, list | tuple) or not all(isinstance(one, Asset) for one in assets):

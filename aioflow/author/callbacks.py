@@ -33,7 +33,7 @@ __all__ = (
 )
 
 Callback: TypeAlias = Callable[[dict[str, Any]], Any]
-"""Takes the context; ``def`` or ``async def``. The return value is ignored."""
+"""A ``def`` or ``async def`` that takes the context. Its return value is ignored."""
 
 Callbacks: TypeAlias = Callback | Sequence[Callback] | None
 
@@ -70,9 +70,9 @@ def callback_spec(
     """Return the description of callbacks; ``None`` if there are none.
 
     Args:
-        callbacks: By event.
-        values: Secrets, connections and variables that the task declares, and that its callbacks
-            may read too.
+        callbacks: The callbacks by event.
+        values: Secrets, connections and variables that the task declares. Its callbacks may read
+            them too.
     """
     if not callbacks:
         return None
@@ -88,10 +88,10 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: ``webhook`` or ``email``.
-        to: A URL, or addresses. For a URL that is a secret, the name of the secret.
+        to: A URL, or addresses. If the URL is a secret, the name of the secret.
         subject: The subject of an e-mail.
         body: The JSON of a webhook, or the text of an e-mail.
-        key: An idempotency key; the same when the message is sent again.
+        key: An idempotency key. It is the same when the message is sent again.
     """
 
     kind: str
@@ -108,7 +108,7 @@ outbound: ContextVar[Callable[[Notification], None]] = ContextVar("outbound")
 def summary(context: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a notification, from the context of the callback, as JSON types.
 
-    ``text`` is one readable line; chat services show it.
+    ``text`` is one readable line, which chat services display.
     """
     names = ("event", "state", "dag_id", "run_id", "task_id", "map_index", "try_number", "error")
     said = {name: context.get(name) for name in names}
@@ -133,8 +133,8 @@ class WebhookNotifier:
     """Posts JSON to a URL: ``on_failure=WebhookNotifier("https://...")``.
 
     Temporary failures (no connection, status 429, or 500 and above) are retried: first a few
-    times here, later by the daemon. The header ``Idempotency-Key`` is the same in each retry. With
-    a signing secret the request has the headers of Standard Webhooks: ``webhook-id``,
+    times here, later by the daemon. The header ``Idempotency-Key`` is the same in each attempt.
+    With a signing secret the request has the headers of Standard Webhooks: ``webhook-id``,
     ``webhook-timestamp`` and ``webhook-signature``, an HMAC-SHA256 over ``id.timestamp.body``.
 
     Args:
@@ -144,7 +144,7 @@ class WebhookNotifier:
         headers: Additional headers.
         payload: Makes the JSON body from the context, instead of ``summary``.
         timeout_seconds: The timeout of one attempt.
-        tries: The number of attempts in a row.
+        tries: The number of attempts before the daemon takes over.
     """
 
     def __init__(
@@ -212,9 +212,9 @@ def _check_webhook_url(url: str) -> None:
 
 
 def _are_addresses(texts: Sequence[str]) -> bool:
-    """Return whether these are valid addresses for a mail header.
+    """Return whether the texts are valid addresses for a mail header.
 
-    A comma in a name would make two addresses of it, and a newline would start a new header.
+    A comma in a name would split it into two addresses, and a newline would start a new header.
     """
     from email.utils import getaddresses
 
@@ -225,14 +225,14 @@ def _are_addresses(texts: Sequence[str]) -> bool:
 class EmailNotifier:
     """Sends an e-mail over SMTP: ``on_failure=EmailNotifier("oncall@example.org")``.
 
-    Its Message-ID is the same when it is sent again.
+    If it is sent again, its Message-ID is the same.
 
     Args:
         to: One or more addresses.
         connection: The name of a connection, ``smtp://user:password@host:587``. ``smtps`` uses
-            TLS from the start. ``smtp`` upgrades to TLS if the server supports it; with
-            ``starttls=no`` it never does, and with ``starttls=yes`` it sends nothing to a server
-            without TLS. Without a user it does not log in.
+            TLS from the start. ``smtp`` upgrades to TLS if the server supports it. With
+            ``starttls=no`` it never upgrades, and with ``starttls=yes`` it sends nothing to a
+            server without TLS. If the connection has no user, there is no login.
         sender: The sender's address; by default the ``sender`` of the connection, else its user.
         subject: Makes the subject from the context, instead of the ``text`` of ``summary``.
         timeout_seconds: The timeout of each network operation.

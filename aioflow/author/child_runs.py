@@ -31,12 +31,12 @@ class RunOutcome(TypedDict):
 
 
 def run_dag(dag: DAG | str, /, **params: object) -> Coroutine[Any, Any, RunOutcome]:
-    """Start a run of another DAG and wait for its end. Holds no slot meanwhile.
+    """Start a run of another DAG and wait for its end, without using a slot.
 
     A durable call: the run is created in the same transaction as the record of the call. So there
     is exactly one run, however often this task is interrupted and runs again from the top. Another
-    *try* of the task starts a new run if this call had failed or had not returned. The run is
-    independent of this task: it continues if this task fails, times out or is cancelled.
+    *try* of the task starts a new run if the call in the previous try failed or did not return. The
+    run is independent of this task: it continues if this task fails, times out or is cancelled.
 
     Args:
         dag: The DAG, or its id.
@@ -56,7 +56,7 @@ def run_dag(dag: DAG | str, /, **params: object) -> Coroutine[Any, Any, RunOutco
 def start_dag(dag: DAG | str, /, **params: object) -> Coroutine[Any, Any, str]:
     """Start a run of another DAG and return its id, without waiting for its end.
 
-    A durable call, as ``run_dag``: there is exactly one run, however often this task runs again
+    A durable call, like ``run_dag``: there is exactly one run, however often this task runs again
     from the top.
 
     Args:

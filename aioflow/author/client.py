@@ -1,7 +1,7 @@
 """Queries from user code to the daemon: named values, endings of runs, and named events.
 
-Named values are secrets, connections and variables. A task declares those it needs, and can read
-them without waiting. A trigger fetches them while it runs.
+Named values are secrets, connections and variables. A task declares the values it needs, and reads
+them without waiting. A trigger fetches values while it runs.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class NamedEvent:
     """An event that was emitted under a name.
 
     Attributes:
-        id: Unique, and larger than that of every earlier event.
+        id: Unique, and larger than the ``id`` of every earlier event.
     """
 
     id: int
@@ -168,15 +168,15 @@ async def run_ending(
     logical_date: datetime | None = None,
     since: datetime,
 ) -> RunEnding:
-    """Wait until a run has ended, with no time limit. Only this coroutine is held in memory.
+    """Wait until a run has ended, with no time limit. The wait costs no more than a coroutine.
 
     Args:
         dag_id: The DAG of the run.
         task_id: Wait only for this task of the run.
         run_id: Wait for the run with this id.
         logical_date: Wait for the run with this logical date; it may not exist yet.
-        since: Without ``run_id`` and ``logical_date``: wait for the first run that ended at this
-            time or later.
+        since: If neither ``run_id`` nor ``logical_date`` is given: wait for the first run that
+            ended at this time or later.
 
     Raises:
         RuntimeError: If the code is not run by aioflow, as in a plain script.
@@ -190,11 +190,11 @@ async def run_ending(
 
 
 class RunEndings(Generic[Of]):
-    """Waits for the endings of many runs, for a watch. A waiting run is data, not a coroutine.
+    """Waits for the endings of many runs, for a watch. Each wait is data, not a coroutine.
 
     Args:
-        tell: Called from the event loop, once for each ``ask``, with its ``of`` and either the
-            ending or the error because of which there will be none. It must not block.
+        tell: Called from the event loop, once for each ``ask``, with the ``of`` of that ``ask`` and
+            either the ending or the error that prevents one. It must not block.
 
     Raises:
         RuntimeError: If the code is not run by aioflow, as in a plain script.
@@ -217,8 +217,8 @@ class RunEndings(Generic[Of]):
         """Wait for one run, selected by the same arguments as in ``run_ending``.
 
         Args:
-            of: A key of the caller's choice, passed back to ``tell``. If a key is asked for twice,
-                ``tell`` is called twice.
+            of: A key of the caller's choice, passed back to ``tell``. If ``ask`` is called twice
+                with the same key, ``tell`` is called twice.
 
         Raises:
             ValueError: If a datetime has no time zone.
@@ -237,7 +237,7 @@ class RunEndings(Generic[Of]):
     def forget(self, of: Of) -> None:
         """Cancel the wait for this key. Does nothing if ``tell`` was called already.
 
-        A watch calls this in its ``left``, so that the daemon drops waits that are not needed.
+        A watch calls this in its ``left``, so that the daemon drops waits that no one needs.
         """
         self._follower.forget(of)
 
@@ -273,8 +273,8 @@ def run_start_id() -> int:
 def own_dag_id() -> str:
     """Return the id of the DAG that the running trigger or task belongs to.
 
-    Empty where several DAGs share the code, as in a watch. A library can use it to share a scarce
-    resource fairly between DAGs.
+    Empty if several DAGs share the running code, as in a watch. A library can use the id to divide
+    a scarce resource fairly between DAGs.
 
     Raises:
         RuntimeError: If the code is not run by aioflow, as in a plain script.
@@ -283,14 +283,14 @@ def own_dag_id() -> str:
 
 
 class NamedEvents(Generic[Of]):
-    """Waits for the first matching event for each of many waiters on one name, for a watch.
+    """Waits for events of one name on behalf of many waiters, for a watch.
 
-    A waiter is data, not a coroutine.
+    Each waiter receives the first event that matches. A waiter is data, not a coroutine.
 
     Args:
         name: The name of the events.
-        tell: Called from the event loop, once for each ``ask``, with its ``of`` and either the
-            event or the error because of which there will be none. It must not block.
+        tell: Called from the event loop, once for each ``ask``, with the ``of`` of that ``ask`` and
+            either the event or the error that prevents one. It must not block.
 
     Raises:
         RuntimeError: If the code is not run by aioflow, as in a plain script.
@@ -304,13 +304,13 @@ class NamedEvents(Generic[Of]):
         """Wait for the first event with an ``id`` above ``after``, and with ``key`` if given.
 
         Args:
-            of: A key of the caller's choice, passed back to ``tell``. Another ``ask`` with the same
-                ``of`` before ``tell`` was called replaces the first one.
+            of: A key of the caller's choice, passed back to ``tell``. If ``ask`` is called again
+                with the same ``of`` before ``tell`` was called, it replaces the first ``ask``.
         """
         self._follower.ask(of, key=key, after=after)
 
     def forget(self, of: Of) -> None:
-        """Cancel the wait for this key. Does nothing if ``tell`` was called, or ``ask`` was not."""
+        """Cancel the wait for this key. Does nothing if there is no such wait any more."""
         self._follower.forget(of)
 
 
@@ -333,7 +333,7 @@ NamedValues: TypeAlias = Mapping[tuple[ValueKind, str], Any]
 class Connection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The address and credentials of a server.
 
-    The password is not shown when it is printed; ``uri`` contains it.
+    Printing a connection does not show the password, but ``uri`` contains it.
 
     Attributes:
         conn_type: ``postgresql``, ``https`` ...
@@ -407,7 +407,7 @@ def _connection_of_uri(text: str) -> Connection:
 
 
 declared_values: ContextVar[NamedValues] = ContextVar("held")
-"""Set around each try that runs on a shared event loop: the values it declared."""
+"""The values that a try declared. Set around each try that runs on a shared event loop."""
 
 _process_values: list[NamedValues] = [{}]
 
@@ -487,7 +487,7 @@ def declared_names(kind: ValueKind, names: object) -> Sequence[tuple[ValueKind, 
     """Return the values declared by an option like ``secrets=["NAME"]``.
 
     Raises:
-        ValueError: If it is no list of names.
+        ValueError: If ``names`` is not a list of names.
     """
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise ValueError(f"{kind}s must be a list of names, got {names!r}")  # noqa: TRY004

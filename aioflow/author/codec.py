@@ -1,14 +1,14 @@
 """Serializes values as msgpack, to store them and to pass them between processes.
 
-JSON types and bytes are plain msgpack. Other types have a msgpack extension with a tag of
-aioflow's, so that they are restored even where no annotation is known. Dataclasses, structs and
-enums are stored as plain maps and values: only an annotation turns them into objects again
-(``decode``). Decoding never imports anything by name.
+JSON types and bytes are plain msgpack. Other types have a msgpack extension with a tag that aioflow
+defines, so that they are restored even if no annotation is known. Dataclasses, structs and enums
+are stored as plain maps and values: only an annotation turns them into objects again (``decode``).
+Decoding never imports anything by name.
 
-Size and depth are measured while a value is packed. User code is not trusted: neither a length,
-nor that an iteration ends. Packed parts are stored as bytes, so that a value in progress needs
-little more memory than its limit. Large values are packed in short steps, between which a shared
-event loop can run other tasks.
+Size and depth are measured while a value is packed. User code is not trusted: a length may be
+wrong, and an iteration may never end. Packed parts are stored as bytes, so that a value in progress
+needs little more memory than its limit. Large values are packed in short steps, between which a
+shared event loop can run other tasks.
 """
 
 from __future__ import annotations
@@ -78,19 +78,19 @@ __all__ = (
 )
 
 DEPTH_LIMIT = 64
-"""Maximum nesting of containers. Deeper data is a mistake, or an attack on its reader."""
+"""Maximum nesting of containers. Deeper data is a mistake, or an attack on the decoder."""
 
 _VALUES_PER_STEP = 16
-"""Containers, and values of user-defined classes, packed in one step."""
+"""The number of containers and values of user-defined classes that are packed in one step."""
 
 _PATH_STEPS = 8
-"""Maximum steps of the path in an error about size."""
+"""Maximum steps of the path to a value in an error about its size."""
 
 _LARGE_BYTES = 16 * 1024
-"""Size in bytes from which values are copied as rarely as possible."""
+"""Values of at least this size in bytes are copied as rarely as possible."""
 
 _PART = 256 * 1024
-"""Characters of long text encoded in one step, and bytes of large values held unencoded."""
+"""Characters of long text encoded in one step, and maximum bytes of large unencoded values."""
 
 _TINY_TEXT = 256
 
@@ -102,9 +102,9 @@ class Packing:
 
     Args:
         value: The value to encode.
-        where: Names it in errors, such as ``the result of 'settle'``.
+        where: Names the value in errors, such as ``the result of 'settle'``.
         limit: Maximum size in bytes.
-        is_fields: Whether it is a map of names, which errors name ``where.name``.
+        is_fields: Whether the value is a map of named values, which errors call ``where.name``.
 
     Attributes:
         body: The msgpack, after the last step.
@@ -179,7 +179,7 @@ class Packing:
 
     def _fill_map(self, frame: Frame) -> bool:
         out, take = frame.out, self._take
-        # Counted here, as a faulty mapping may yield one key again and again.
+        # Counted here, because a faulty mapping may yield the same key again and again.
         for count, (key, item) in enumerate(frame.items, 1):
             frame.key = NO_KEY
             name = self._short(key) if type(key) is str else take(key)
@@ -211,7 +211,7 @@ class Packing:
         return not part
 
     def _scan(self, frame: Frame) -> bool:
-        """Scan the keys of a map, then replace this frame with that of the map."""
+        """Scan the keys of a map, then replace this frame with the frame of the map."""
         for key in frame.items:
             if type(key) is not str:
                 break
@@ -368,7 +368,7 @@ class Packing:
         return self._begin(value, (made,), [], unnamed, kind=ValueFrame)
 
     def _encoded(self, value: Any, encode: Callable[[Any], object]) -> object:
-        """Return the output of a user-defined codec. It may contain values with codecs again."""
+        """Return the output of a user-defined codec, which may contain values with codecs again."""
         try:
             return encode(value)
         except Exception as exc:
@@ -506,7 +506,7 @@ _EXTENSIONS = {cls: (tag, data) for cls, tag, data in EXTENSIONS}
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
-"""Yields after each step, and returns the result of the work."""
+"""A generator that yields after each step, and returns the result of the work."""
 
 _FIRST_STEPS = 100
 """A few milliseconds of work."""
@@ -523,7 +523,7 @@ def run_steps(steps: Steps[T]) -> T:
 
 
 def start_steps(steps: Steps[T]) -> Steps[T]:
-    """Run the first steps now and return the remaining ones. Only large values have any left."""
+    """Run the first steps and return the remaining ones. Only large values have remaining steps."""
     for _ in range(_FIRST_STEPS):
         try:
             next(steps)
@@ -538,7 +538,7 @@ def _finished(value: T) -> Steps[T]:
 
 
 VALUE_LIMIT = 64 * 1024 * 1024
-"""Maximum size of any value, in bytes of msgpack; most places have a lower limit."""
+"""Maximum size of any value, in bytes of msgpack. Most uses have a lower limit."""
 
 
 def encode(value: object, where: str, limit: int = VALUE_LIMIT) -> bytes:
@@ -663,7 +663,7 @@ def _hashed(make: Callable[[list[Any]], Any], items: list[Any]) -> Any:
     try:
         return make(items)
     except TypeError:
-        return items  # items are dataclasses: dicts until an annotation restores them
+        return items  # items may be dataclasses, which are dicts until an annotation restores them
 
 
 _UNPACKERS: dict[int, Callable[[bytes], Any]] = {

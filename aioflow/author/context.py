@@ -1,8 +1,8 @@
 """The context of a run: ``current``, the names that Airflow injects, and the DAG's parameters.
 
-The local dates and times ``ds``, ``ts`` and ``logical_day`` are in the DAG's time zone. A run
-without a logical date, started manually, uses the time it was created instead. Keys of Airflow's
-context that do not exist here have a hint that names the replacement.
+The local dates and times ``ds``, ``ts`` and ``logical_day`` are in the DAG's time zone. If a run
+was started manually without a logical date, they show its creation time. For keys of Airflow's
+context that do not exist here, an error names the replacement.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ class ContextValues(dict[str, Any]):
         """Return the value of a key, or the default.
 
         Raises:
-            UnknownContextKey: If there is no default, and the key is one that Airflow always has
-                and aioflow does not.
+            UnknownContextKey: If there is no default, and aioflow lacks the key although Airflow
+                always has it.
         """
         if default is not _ABSENT:
             return super().get(key, default)
@@ -146,8 +146,8 @@ _CACHED_TIMESTAMPS = 128
 class DataInterval(NamedTuple):
     """The data interval of a run. By default both ends are its logical date.
 
-    This is also what Airflow does for cron strings. With ``data_interval="previous"`` the
-    interval starts at the previous fire time.
+    Airflow does the same for cron strings. With ``data_interval="previous"`` the interval starts at
+    the previous fire time.
     """
 
     start: datetime
@@ -163,12 +163,12 @@ class RunContext:
         map_index: -1 for a task that is not mapped.
         round: The round of a loop, counted from 0; ``None`` for a task outside of loops.
         task_no: The number of the task's row. It changes when a mapped task is expanded again.
-        clear_number: How often the task with this number was cleared.
+        clear_number: How often the task with this ``task_no`` was cleared.
         conf: The conf that the run was started with, decoded without annotations.
         params: The parameters of the DAG, with defaults; see ``parameter_values``.
         cause: ``manual``, ``schedule``, ``event``, ``backfill``, or ``task`` for a run started by
             ``run_dag`` or ``start_dag``.
-        interval: The data interval, if it is not a single point.
+        interval: The data interval; ``None`` if it is a single point.
     """
 
     run_id: str
@@ -256,9 +256,9 @@ _CONTEXT_VALUES: dict[str, Callable[[RunContext], Any]] = {
 }
 
 INJECTED = frozenset({*_CONTEXT_VALUES, "context"}) - {"cause", "conf", "round", "run_logical_date"}
-"""Names of parameters that are filled from the run if a call does not pass them.
+"""Names of parameters that get their value from the run if a call does not pass them.
 
-Excludes names that authors use for parameters of their own.
+Excludes names that authors commonly use for their own parameters.
 """
 
 
@@ -374,7 +374,7 @@ class ParameterRef(Placeholder):
 
     @property
     def dag(self) -> object:
-        """The DAG it belongs to; only compared for identity."""
+        """The DAG to which the parameter belongs. Only compared by identity."""
         return self._dag
 
     def __getitem__(self, key: str | int) -> ParameterRef:
@@ -394,8 +394,8 @@ class ParameterRef(Placeholder):
 def parameter_values(parameters: Mapping[str, Parameter], run: RunContext) -> dict[str, Any]:
     """Return the values of the parameters in one run, for ``RunContext.params``.
 
-    A value in the conf is converted to its annotation. Keys of the conf that are not parameters
-    are passed on unchanged.
+    A value in the conf is converted to the annotation of its parameter. Keys of the conf that are
+    not parameters are included unchanged.
 
     Raises:
         BadConf: If a required parameter is missing, or a value does not match.

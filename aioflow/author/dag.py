@@ -59,15 +59,16 @@ class DagOptions(TypedDict, total=False):
     """Options of a DAG.
 
     ``default_args`` are options for its tasks, which a task may override. ``params`` are
-    parameters with their defaults, in addition to those of the function. ``reads`` are files or
-    glob patterns, relative to the folder of the DAG file, that must exist before a run can do
-    anything. ``data_interval`` is a point (``fire_time``), or begins at the ``previous`` fire time.
+    parameters with their defaults, in addition to those of the function. ``reads`` are the files
+    that runs need, or glob patterns, relative to the folder of the DAG file; ``dags check`` reports
+    missing ones. ``data_interval`` is a point (``fire_time``), or begins at the ``previous`` fire
+    time.
     ``description`` is Airflow's name for ``doc``, ``dagrun_timeout`` for ``run_timeout``, and
     ``on_failure_callback`` for ``on_failure``. Callbacks of a DAG are called for the run, not for
     its tasks. ``if_running`` and ``debounce`` require a trigger as ``schedule``: ``if_running``
     says what happens to an event while a run is active, and ``debounce`` how long there must be
-    no event before the last one starts a run. ``isolated`` runs its coroutines and triggers in
-    processes that no other DAG shares.
+    no further event before the last event starts a run. With ``isolated`` its coroutines and
+    triggers run in processes that no other DAG uses.
     """
 
     schedule: Schedule | Trigger[Any] | AssetSchedule | Timetable
@@ -105,7 +106,7 @@ class OpenGroup(Protocol):
     Attributes:
         group_id: Includes the ids of the enclosing groups.
         prefix: The prefix of the ids of its tasks.
-        sources: The sources it is mapped over; empty if it is not mapped.
+        sources: The sources that the group is mapped over; empty if it is not mapped.
         is_loop: Whether its tasks are mapped over the rounds of a loop.
     """
 
@@ -124,16 +125,16 @@ class OpenGroup(Protocol):
 class DAG:
     """Tasks and their dependencies.
 
-    As a context manager it collects the tasks that are created inside; ``@dag`` makes a DAG from
-    a function. A DAG registers itself for the file that creates it.
+    A context manager that collects the tasks created inside. ``@dag`` makes a DAG from a function.
+    A DAG registers itself for the file that creates it.
 
     Attributes:
         schedule: As the author wrote it; read by ``describe``.
         missed: Which missed fire times are run.
-        nodes: Its tasks; a task's position is its index here.
-        parameters: By name, in order.
+        nodes: Its tasks. A task's position is its index here.
+        parameters: Its parameters by name, in order.
         unfinished: Operators whose ``__init__`` has not yet called that of ``Operator``, by
-            ``id``.
+            Python's ``id``.
     """
 
     def __init__(self, dag_id: str, **options: Unpack[DagOptions]) -> None:
@@ -213,7 +214,7 @@ class DAG:
             self.open_groups.clear()
 
     def __call__(self, *_: object, **__: object) -> None:
-        """Do nothing. Supports Airflow's idiom of calling the DAG; it is registered already."""
+        """Do nothing. Airflow's idiom of calling the DAG is allowed, but has no effect here."""
 
     def __repr__(self) -> str:
         return f"<DAG {self.dag_id} with {len(self.nodes)} tasks>"
@@ -233,7 +234,7 @@ class DAG:
         for maker in makers:
             node.run_after(maker)
         for parent in (*arguments.parents, *makers):
-            if parent.loop is not None:  # a loop has no result before it has ended
+            if parent.loop is not None:  # a loop has a result only once it has ended
                 node.run_after(self.nodes[parent.loop.until])
 
     @property
@@ -253,8 +254,8 @@ class DAG:
     def options_for(self, options: Mapping[str, Any], *, is_sensor: bool) -> dict[str, Any]:
         """Return the options of a task, with defaults from ``default_args``.
 
-        Those of the enclosing groups override those of the DAG; an inner group overrides an outer
-        one.
+        The ``default_args`` of enclosing groups override those of the DAG, and those of an inner
+        group override those of an outer group.
         """
         known = SENSOR_NAMES if is_sensor else TASK_NAMES
         said: dict[str, Any] = {}
@@ -312,7 +313,7 @@ def _flag(value: object, name: str) -> bool:
 
 
 def _missed(value: object) -> MissedFireTimes:
-    """Return which missed fire times are run, translated from Airflow's ``catchup``."""
+    """Return which missed fire times are run, from Airflow's ``catchup`` or aioflow's values."""
     match value:
         case True | "all":
             return "all"
@@ -397,7 +398,7 @@ def _register(new: DAG) -> None:
         if known.dag_id == new.dag_id and known.file == new.file:
             if is_being_read(new.file):
                 raise DuplicateDag(new.dag_id, f"{known.file}:{known.line}")
-            _registered.remove(known)  # as when each test defines its own DAG with this id
+            _registered.remove(known)  # for example if each test defines a DAG with this id
             break
     _registered.append(new)
 
@@ -406,7 +407,7 @@ def registered(file: str | None = None) -> list[DAG]:
     """Return the DAGs registered since ``forget_registered``, in order.
 
     Args:
-        file: Only those defined in this file, named as in its code objects.
+        file: Return only the DAGs defined in this file, named as in its code objects.
     """
     return [known for known in _registered if file is None or known.file == file]
 

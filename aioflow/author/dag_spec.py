@@ -1,7 +1,7 @@
 """The description of a DAG as data, with all errors and warnings about it.
 
 A DAG with an error has no description. A warning is a finding of the linter, which ``dags check``
-reports; the DAG runs all the same.
+reports. The DAG runs despite warnings.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _feeds_limits(dag: DAG) -> dict[int, int]:
 
 
 _CONVERTED = frozenset({"callbacks", "doc", "map_limit", "retry", "rule"})
-"""Options whose value in the specification depends on more than what the author set."""
+"""Options whose value in the specification depends on more than the author's value."""
 
 COPIED_OPTIONS = tuple(
     name
@@ -186,7 +186,7 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
 
 
 def _check_work(node: Node) -> None:
-    """Raise if a class has no method to run. One that starts as a trigger may need none."""
+    """Raise if a class has no method to run. A class that starts deferred may need none."""
     if node.operator is None or node.starts_from_trigger:
         return
     missing = missing_method(node.owner)
@@ -318,7 +318,7 @@ def _mixed_stream(node: Node) -> Iterator[DagError]:
 
 
 def _late_choice(node: Node, nodes: Sequence[Node]) -> Iterator[DagError]:
-    """Report a branching task in a mapped group some of whose tasks may expand later.
+    """Report a branching task in a mapped group if other tasks of the group may expand later.
 
     A child can only skip tasks that exist, so all tasks of the group must expand at once.
     """
@@ -347,7 +347,7 @@ def _failure(problem: AioflowError, dag: DAG) -> DagFailure:
 
 
 _AIRFLOW_PARAMETERS = frozenset({"dag_run", "task_instance", "ti"})
-"""Parameter names that have no use but as keys of Airflow's context."""
+"""Parameter names that are only used as keys of Airflow's context."""
 
 _NEEDS_NO_PARENT = frozenset({TriggerRule.ALL_SUCCESS, TriggerRule.ALWAYS})
 _NEEDS_ALL_TO_SUCCEED = frozenset({TriggerRule.ALL_SUCCESS})
@@ -386,7 +386,7 @@ def _template_warnings(node: Node) -> Iterator[DagFailure]:
 
 
 def _never_filled(node: Node) -> Iterator[DagFailure]:
-    """Report parameters that Airflow fills from its context and that stay ``None`` here."""
+    """Report parameters that Airflow sets from its context, but that stay ``None`` here."""
     if node.fn is None or node.spec is None:
         return
     parameters = inspect.signature(node.fn).parameters
@@ -422,7 +422,10 @@ def _without_effect(spec: TaskSpec) -> Iterator[DagFailure]:
 
 
 def _unused_parameters(dag: DAG) -> list[str]:
-    """Return the DAG's parameters that no argument uses; none if a task reads the whole context."""
+    """Return the DAG's parameters that no argument uses.
+
+    If a task reads the whole context, return none of them.
+    """
     if any(node.operator is not None for node in dag.nodes):
         return []
     used: set[str] = set()
@@ -453,7 +456,7 @@ def _parts(value: Any) -> Iterator[object]:
 
 
 def _none_arguments(node: Node, nodes: list[Node]) -> Iterator[DagFailure]:
-    """Report arguments that are ``None`` if a parent did not succeed, against their annotation."""
+    """Report arguments that do not allow ``None``, but are ``None`` if a parent did not succeed."""
     if node.fn is None or node.spec is None:
         return
     for name, binding in node.arguments.items():

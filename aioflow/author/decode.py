@@ -1,8 +1,9 @@
 """Converts decoded values to their annotated types: the inverse of encoding.
 
 Also reads data written by hand: in the JSON conf of a run, dates, decimals and durations are text.
-Annotations are hints, as everywhere in Python: a value without a plain form of its own (an int
-annotated as str, ``None`` from a parent without a result) is passed unchanged, unless ``strict``.
+Annotations are hints, as everywhere in Python: a value that is not the plain form of its annotated
+type (an int annotated as str, ``None`` from a parent without a result) is passed unchanged, unless
+``strict`` is set.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ def restore(value: Any, annotation: Any, where: str, *, strict: bool = False) ->
     Args:
         value: Decoded data.
         annotation: A resolved type; ``Any`` leaves the value unchanged.
-        where: Names it in the error.
-        strict: Raise for a value of another type, instead of passing it on.
+        where: Names the value in the error.
+        strict: Whether to raise for a value of another type, instead of returning it unchanged.
 
     Raises:
         Unserializable: If it has the plain form of the annotated type, but is invalid.
@@ -111,7 +112,7 @@ def restore(value: Any, annotation: Any, where: str, *, strict: bool = False) ->
 
 
 def is_plain(annotation: Any) -> bool:
-    """Return whether restoring never changes a value: the annotation has only JSON types."""
+    """Return whether restoring never changes a value, since the annotation has only JSON types."""
     try:
         return _is_plain_cached(annotation)
     except TypeError:  # unhashable, such as Annotated[int, []]
@@ -225,7 +226,7 @@ class _Restorer:
         raise _Misfit
 
     def _one_of(self, value: Any, options: tuple[Any, ...], where: str) -> Any:
-        """Return the first conversion that works; a type that leaves the value unchanged wins."""
+        """Return the value unchanged if one of the types allows it, else the first conversion."""
         if value is None and type(None) in options:
             return None
         for option in options:
@@ -242,7 +243,7 @@ class _Restorer:
         if isinstance(value, list) and all(
             type(pair) is tuple and len(pair) == 2 for pair in value
         ):
-            pairs = value  # its keys cannot be hashed before they are restored
+            pairs = value  # pairs, because the keys cannot be hashed until they are restored
         elif isinstance(value, dict):
             pairs = list(value.items())
         else:

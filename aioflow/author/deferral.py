@@ -1,4 +1,4 @@
-"""Deferral of tasks to triggers, and the other exceptions and events that end a try early.
+"""Deferral of tasks to triggers, and other exceptions and events that end a try early.
 
 A task defers itself with ``TaskDeferred``, or starts deferred with ``StartTriggerArgs``. A trigger
 can end the task with an event. An operator can handle every event of its trigger, in batches,
@@ -85,7 +85,7 @@ class NotReady(Exception):
     """The condition of a sensor is not met yet.
 
     Attributes:
-        recheck_in_us: When to check again, instead of after the sensor's interval.
+        recheck_in_us: The time until the next check, instead of the sensor's interval.
     """
 
     def __init__(self, recheck_in: Duration | None = None) -> None:
@@ -196,7 +196,7 @@ def _count_attribute(cls: type[Any], name: str, most: int) -> int:
 
 
 START_FROM_TRIGGER = "start_from_trigger"
-"""Whether a task starts deferred; set on the class or the instance, or given to ``partial``."""
+"""Whether a task starts deferred. Set on the class or the instance, or passed to ``partial``."""
 
 TRIGGER_KWARGS = "trigger_kwargs"
 """The argument of a mapped, initially deferred task that holds the fields of its trigger."""
@@ -233,7 +233,7 @@ class StartTriggerArgs:
 
 
 def end_result(payload: object, xcoms: Mapping[str, Any] | None) -> Any:
-    """Return the result of a task: ``return_value`` among its XComs if there, else all of them."""
+    """Return the result of a task: its XCom ``return_value`` if there is one, else all XComs."""
     return payload if xcoms is None else xcoms.get("return_value", dict(xcoms))
 
 
@@ -253,7 +253,7 @@ class EndEvent(TriggerEvent[Any]):
 
     @property
     def result(self) -> Any:
-        """The result of the task, or the reason of its failure."""
+        """The result of the task, or the reason for its failure."""
         return self.payload
 
 
@@ -279,10 +279,10 @@ def start_spec(owner: Any) -> StartTriggerSpec:
     """Return how a task starts deferred.
 
     Args:
-        owner: Its instance, or its class if it is mapped.
+        owner: The instance of the operator, or its class if the task is mapped.
 
     Raises:
-        DagError: If it has no ``start_trigger_args``, or they are invalid.
+        DagError: If the owner has no ``start_trigger_args``, or they are invalid.
         Unserializable: If an argument cannot be serialized.
     """
     said = getattr(owner, "start_trigger_args", None)
@@ -336,8 +336,8 @@ def default_deferrable(*, unless_set: bool = False) -> bool:
     The same both while the DAG file is imported and when the task runs.
 
     Args:
-        unless_set: The value if the setting is missing, as outside of a daemon's processes.
-            The built-in sensors defer then.
+        unless_set: The value if the setting is missing, as outside of a daemon's processes. The
+            built-in sensors pass ``True``, so they defer in that case.
     """
     return unless_set if _default_deferrable is None else _default_deferrable
 

@@ -57,21 +57,21 @@ TRIGGERS_LIMIT = 100
 
 @dataclass(frozen=True)
 class AnyOf(Generic[T]):
-    """Several triggers, of which the first event is the result. Made by ``any_of``."""
+    """Several triggers. The first event of any of them is the result. Made by ``any_of``."""
 
     triggers: tuple[Trigger[T], ...]
 
 
 @dataclass(frozen=True)
 class AllOf(Generic[T]):
-    """Several triggers, of which each must have an event. Made by ``all_of``."""
+    """Several triggers. Each of them must yield an event. Made by ``all_of``."""
 
     triggers: tuple[Trigger[T], ...]
 
 
 @dataclass(frozen=True)
 class Call:
-    """A durable call, in the form that is compared with the record when it is made again.
+    """A durable call. When it is made again, it is compared with its record.
 
     Attributes:
         kind: ``wait``, ``any_of``, ``all_of``, ``stream``, ``next``, ``sleep``, ``step``, ``now``,
@@ -99,7 +99,7 @@ class Calls(Protocol):
         ...
 
     async def next_event(self, call: Call, stream: int, timeout_us: int | None) -> tuple[Any, ...]:
-        """Return the payload of the stream's next event in a tuple, empty at the end."""
+        """Return a tuple with the payload of the stream's next event; empty after the last one."""
         ...
 
     async def record(
@@ -127,8 +127,8 @@ calls: ContextVar[Calls] = ContextVar("calls")
 """Set around each ``async def`` task."""
 
 
-# The functions below are plain ones that return an awaitable: so the calling line is known, even
-# if a task of asyncio awaits it.
+# The functions below are plain functions that return an awaitable, so that they know the line that
+# called them even if an asyncio task awaits the result.
 
 
 @overload
@@ -142,7 +142,7 @@ def wait(what: Trigger[T], *, timeout: Duration | None = None) -> Coroutine[Any,
 def wait(
     what: Trigger[T] | AnyOf[T] | AllOf[T], *, timeout: Duration | None = None
 ) -> Coroutine[Any, Any, Any]:
-    """Wait for a trigger's event and return its payload. Holds no slot meanwhile.
+    """Wait for a trigger's event, without using a slot, and return its payload.
 
     Args:
         what: A trigger; or ``any_of(...)``, which returns ``(index, payload)`` of the first event;
@@ -153,7 +153,7 @@ def wait(
         TimeoutError: If no event arrived in time.
         RuntimeError: Outside an ``async def`` task, or while another durable call of the task is
             in flight.
-        CallCutShort: After the task itself has cancelled a durable call.
+        CallCutShort: If the task itself has cancelled an earlier durable call.
     """
     limit = None if timeout is None else microseconds(timeout, "timeout")
     match what:
@@ -169,13 +169,14 @@ def wait(
 class stream(AsyncIterator[T]):  # noqa: N801 - it is called and iterated, like `range`
     """Every event of a trigger, in order, each once: ``async for event in stream(trigger)``.
 
-    The trigger continues while the task handles an event, at most ``window`` events ahead of the
-    store; stored events wait for the task. The trigger is stopped when the task ends. After a
-    crash, the events handled before are replayed from the record, each at its place.
+    The trigger continues while the task handles an event. It may be at most ``window`` events ahead
+    of the store. Stored events wait for the task. When the task ends, the trigger is stopped. After
+    a crash, events that were handled earlier are replayed from the record, in the same order.
 
     Args:
         timeout: How long to wait for each event.
-        window: 1 to 1,000; with 1, a ``yield`` of the trigger returns once its event is stored.
+        window: From 1 to 1,000. With 1, a ``yield`` of the trigger returns once its event is
+            stored.
 
     Raises:
         TimeoutError: If no event arrived in time; the stream can still be continued.
@@ -194,7 +195,7 @@ class stream(AsyncIterator[T]):  # noqa: N801 - it is called and iterated, like 
         self._ordinal = -1
 
     def __aiter__(self) -> Self:
-        """Return itself; a second loop continues where the first one stopped."""
+        """Return the stream itself. A second loop continues where the first one stopped."""
         return self
 
     def __anext__(self) -> Coroutine[Any, Any, T]:
@@ -218,7 +219,10 @@ def any_of(*triggers: Trigger[T]) -> AnyOf[T]: ...
 @overload
 def any_of(*triggers: Trigger[Any]) -> AnyOf[Any]: ...
 def any_of(*triggers: Trigger[Any]) -> AnyOf[Any]:
-    """Wait for the first event of any of these; the others are stopped in the same transaction."""
+    """Wait for the first event of any trigger.
+
+    The other triggers are stopped in the transaction that stores the event.
+    """
     return AnyOf(_several("any_of", triggers))
 
 
@@ -227,15 +231,15 @@ def all_of(*triggers: Trigger[T]) -> AllOf[T]: ...
 @overload
 def all_of(*triggers: Trigger[Any]) -> AllOf[Any]: ...
 def all_of(*triggers: Trigger[Any]) -> AllOf[Any]:
-    """Wait for an event of each of these."""
+    """Wait for an event of each trigger."""
     return AllOf(_several("all_of", triggers))
 
 
 def sleep(duration: Duration) -> Coroutine[Any, Any, None]:
-    """Sleep across restarts: the duration counts from the first time the call is made.
+    """Sleep, even across restarts: the duration counts from the first time the call is made.
 
     Raises:
-        BadSchedule: If it is no duration.
+        BadSchedule: If ``duration`` is not a duration.
     """
     return _await("sleep", (), microseconds(duration, "duration"), here())
 
@@ -249,13 +253,13 @@ def step(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[
 def step(fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Any]:
     """Call a function once: its result is recorded, and replayed if the task runs again.
 
-    The function may run again if the process dies before the result is recorded. A ``def`` runs
-    in a thread. The result must be serializable and take at most 1 MiB; it is converted to the
+    If the process dies before the result is recorded, the function may run again. A ``def`` runs
+    in a thread. The result must be serializable and take at most 1 MiB. It is converted to the
     function's return annotation, whether it is new or from the record. An exception is also
-    recorded, and raised again; only ``Skip``, ``Fail`` and ``RetryAfter`` are not recorded.
+    recorded, and raised again by a replay, except ``Skip``, ``Fail`` and ``RetryAfter``.
 
     Returns:
-        The return value; for an ``async def``, the awaited one.
+        The return value of the function, awaited for an ``async def``.
     """
     name = f"{getattr(fn, '__module__', '')}:{getattr(fn, '__qualname__', type(fn).__name__)}"
     in_thread = not inspect.iscoroutinefunction(fn)
@@ -265,12 +269,12 @@ def step(fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Coroutin
 
 
 def now() -> Coroutine[Any, Any, datetime]:
-    """Return the time in UTC; recorded, so that it is the same when the task runs again."""
+    """Return the time in UTC. It is recorded, so it is the same when the task runs again."""
     return _record("now", "now", _utc_now, datetime, here())
 
 
 def uuid() -> Coroutine[Any, Any, UUID]:
-    """Return a random UUID; recorded, so that it is the same when the task runs again."""
+    """Return a random UUID. It is recorded, so it is the same when the task runs again."""
     return _record("uuid", "uuid", uuid4, UUID, here())
 
 
@@ -315,8 +319,8 @@ def current_calls(kind: str, *, instead: str = "a `def` task waits by Operator.d
     """Return the recorder of durable calls for the current task.
 
     Args:
-        kind: The function that was called, for the error.
-        instead: The alternative to suggest elsewhere.
+        kind: The name of the called function, for the error.
+        instead: The alternative that the error suggests.
 
     Raises:
         RuntimeError: Outside an ``async def`` task.
@@ -350,14 +354,14 @@ def emit(name: str, *, key: str | None = None, data: object = None) -> Coroutine
     """Emit a named event. Must be awaited.
 
     A durable call: the event is stored in the same transaction as its record, so it is emitted
-    exactly once, however often the task runs again from the top. Once it is stored, it reaches
-    every task that waits with ``EventTrigger("approved")``, and also later waits of runs that
-    were created before the event.
+    exactly once, however often the task runs again from the top. Once an event ``approved`` is
+    stored, it reaches every task that waits with ``EventTrigger("approved")``, and also later waits
+    of runs that were created before the event.
 
     Args:
         name: 1 to 250 printable characters.
-        key: Distinguishes events of one name; the same limits.
-        data: Any serializable value. The limit is 1 MiB for name, key and data together.
+        key: Distinguishes events with the same name; 1 to 250 printable characters.
+        data: Any serializable value. Name, key and data together may take at most 1 MiB.
 
     Raises:
         RuntimeError: Outside an ``async def`` task: in a ``def`` task, or in a ``def`` step.

@@ -32,10 +32,10 @@ def microseconds(value: Duration, what: str) -> int:
 
     Args:
         value: The duration; a number means seconds.
-        what: Names it in the error, such as ``timeout``.
+        what: Names the duration in the error, such as ``timeout``.
 
     Raises:
-        BadSchedule: If it is no duration, negative, or longer than a hundred years.
+        BadSchedule: If it is not a duration, is negative, or is longer than a hundred years.
     """
     length = _parsed(value)
     if length is None:

@@ -43,11 +43,11 @@ Until = Callable[..., object] | TaskFunction[..., Any]
 """The condition that ends a loop: a function or a task that takes the value of a round."""
 
 ONE_ROUND = (Source(values=(None,)),)
-"""The initial source of the tasks of a loop; later rounds are added to the first one."""
+"""The initial source of a loop's tasks: one item for the first round. Later rounds are added."""
 
 
 class GroupRef(Ref[R_co]):
-    """The result of a group: that of one of its tasks, but linked as the whole group."""
+    """The result of a group, which is that of one of its tasks. It is linked as the whole group."""
 
     def __new__(cls, node: Node, keys: tuple[str | int, ...], group: Linked) -> Self:
         return super().__new__(cls, node, keys)
@@ -124,7 +124,7 @@ def round_value(returned: object, inside: Sequence[Node]) -> Ref[Any]:
     """Return the reference to the value of a round.
 
     Raises:
-        DagError: If it is not the whole result of one of the loop's tasks.
+        DagError: If ``returned`` is not the whole result of one of the loop's tasks.
     """
     if not isinstance(returned, Ref) or returned.node not in inside or returned.keys_inside:
         raise dag_error(
@@ -136,7 +136,7 @@ def round_value(returned: object, inside: Sequence[Node]) -> Ref[Any]:
 def add_decider(
     until: Until, returned: Ref[Any], inside: Sequence[Node], tails: Sequence[Node], max_rounds: int
 ) -> None:
-    """Add the task that evaluates the condition after all others, and mark them all as the loop.
+    """Add the task that evaluates the condition after all others, and mark all tasks as the loop.
 
     Args:
         returned: The reference to the value of a round.
@@ -162,7 +162,7 @@ class GroupOptions(TypedDict, total=False):
     """Options of a task group.
 
     ``default_args`` are options for its tasks, which override those of the DAG and of enclosing
-    groups. With ``prefix_group_id=False`` its tasks keep their ids without a prefix.
+    groups. With ``prefix_group_id=False`` the ids of its tasks have no prefix.
     """
 
     prefix_group_id: bool
@@ -186,14 +186,14 @@ class LoopOptions(GroupFunctionOptions, total=False):
 class TaskGroup(Linked):
     """A group of tasks: those created inside its ``with`` block.
 
-    Their ids start with that of the group and a dot. If the group comes after a task, those of
-    its tasks that have no parent in the group run after that task. If it comes before a task,
-    that task waits for those that have no child in the group; teardowns do not count.
+    The ids of its tasks start with the id of the group and a dot. If the group comes after a task,
+    the tasks that have no parent in the group run after that task. If the group comes before a
+    task, that task waits for the tasks that have no child in the group; teardowns do not count.
 
     Attributes:
         group_id: Includes the ids of the enclosing groups.
         sources: The sources that all of its tasks are mapped over; empty if it is not mapped.
-        is_loop: Whether its tasks run again, round after round.
+        is_loop: Whether its tasks run in rounds, until a condition is met.
     """
 
     def __init__(self, group_id: str, **options: Unpack[GroupOptions]) -> None:
@@ -264,7 +264,7 @@ class TaskGroup(Linked):
 
     @property
     def node(self) -> Node:
-        """Always raises, as a group is more than one task."""
+        """Always raises, because a group is more than one task."""
         raise dag_error(f"group {self.group_id!r} is no single task; name one of its tasks")
 
     @property
@@ -433,7 +433,7 @@ class _LoopDecorator(Protocol):
 
 
 class _GroupDecorator(Protocol):
-    @overload  # the annotation distinguishes one that returns None
+    @overload  # the annotation distinguishes a function that returns None
     def __call__(self, fn: Callable[P, None], /) -> GroupFunction[P, TaskGroup]: ...  # type: ignore[overload-overlap]
 
     @overload
@@ -443,7 +443,7 @@ class _GroupDecorator(Protocol):
     def __call__(self, fn: Callable[P, R], /) -> GroupFunction[P, Ref[R]]: ...
 
 
-@overload  # the annotation distinguishes one that returns None
+@overload  # the annotation distinguishes a function that returns None
 def task_group(fn: Callable[P, None], /) -> GroupFunction[P, TaskGroup]: ...  # type: ignore[overload-overlap]
 
 
@@ -468,11 +468,11 @@ def task_group(**options: Unpack[GroupFunctionOptions]) -> _GroupDecorator: ...
 def task_group(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a group from the tasks that a function calls; see ``TaskGroup``.
 
-    With ``until=good`` the group is a loop: its tasks run again, one round after the other, until
-    ``good(value)`` returns true for the value that a round returned. That check is a task of its
-    own. The loop fails if a round fails, or if ``max_rounds`` rounds were not enough. Its
-    parameter ``previous`` is the value of the previous round. The loop's result is the value of
-    its last round; ``rounds`` has the values of all rounds.
+    With ``until=good`` the group is a loop: its tasks run one round after the other, until
+    ``good(value)`` returns true for the value that a round returned. That check is a separate task.
+    The loop fails if a round fails, or if ``good`` is still false after ``max_rounds`` rounds. The
+    function's parameter ``previous`` is the value of the previous round. The loop's result is the
+    value of its last round; ``rounds`` has the values of all rounds.
 
     Raises:
         DagError: If an option is invalid.

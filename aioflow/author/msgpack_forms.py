@@ -1,8 +1,8 @@
 """The msgpack forms of values: scalars, small values, containers in progress, custom codecs.
 
-Nearly all values are small, and are encoded in a single step. Values with long text, many items or
-many levels are left to ``codec``, and so are values that need user code. The limits keep the
-result of a single step below 1 MiB, also if one object occurs many times.
+Nearly all values are small, and are encoded in a single step. ``codec`` encodes all others: values
+with long text, many items or many levels, and values that need user code. The limits keep the
+result of a single step below 1 MiB, even if one object occurs many times.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ INT_LOW, INT_HIGH = -(1 << 63), (1 << 64) - 1
 """The range of integers in msgpack."""
 
 BASES = (str, int, float, bytes, datetime, date, PurePath, Decimal)
-"""Instances of subclasses of these, such as the str of a template library, are encoded as these."""
+"""Base types as which subclass instances, such as the str of a template library, are encoded."""
 
-_DIGITS_PER_BYTE = 3  # a Decimal holds 19 digits in 8 bytes
+_DIGITS_PER_BYTE = 3  # a Decimal stores 19 digits in 8 bytes
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -120,7 +120,7 @@ def packed_int(value: int) -> int | Ext:
 
 
 def has_more_digits(value: Decimal, count: int) -> bool:
-    """Return whether the text of a finite number is longer than ``count``, without creating it."""
+    """Return whether a finite number has more than ``count`` characters, without formatting it."""
     if _DIGITS_PER_BYTE * Decimal.__sizeof__(value) <= count:
         return False
     context = Context(prec=max(1, min(count, MAX_PREC)), Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
@@ -129,7 +129,7 @@ def has_more_digits(value: Decimal, count: int) -> bool:
 
 
 def based(value: Any) -> Any:
-    """Return an instance of a subclass of text or a number as the base type, else itself."""
+    """Return the value, converted to the base type if its class derives from text or a number."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -177,10 +177,10 @@ EXTENSIONS: tuple[tuple[type, int, Callable[[Any], bytes]], ...] = (
 
 
 LOOSE_LIMIT = 256
-"""Maximum number of packed objects before they are encoded; objects need far more memory."""
+"""Maximum number of packed objects. They are then encoded, which needs far less memory."""
 
 NO_KEY: Final = object()
-"""The current key of a map while the key itself is being packed."""
+"""A marker for the current key of a map, set while the key itself is being packed."""
 
 _TEXT_32: Final = b"\xdb"
 _KEY_LENGTH = 60
@@ -196,18 +196,20 @@ class Frame:
     """A container whose items are being packed.
 
     Attributes:
-        value: The container. The stack of frames reveals a container that contains itself.
+        value: The container. It is compared with those of other frames to detect a container that
+            contains itself.
         items: Iterator over the remaining items; for a map, keys and values.
         out: Items that are packed but not yet encoded.
         named: Returns the name of an item in a path, from its key or index.
-        depth: The nesting depth, this container included.
-        left: The bytes that were left for the whole value when this container was begun.
+        depth: The nesting depth, including this container.
+        left: How many bytes of the limit for the whole value were left when this container was
+            begun.
         tag: The tag of the extension; 0 for a plain array or map.
         key: The key of the item being packed; ``None`` for items with an index.
         chunks: Encoded items, without a header.
         count: The number of items in ``chunks``.
         loose: The number of objects nested in the items of ``out``.
-        largest: Size of the largest item and the path to it, if it is worth naming.
+        largest: Size of the largest item and the path to it, if it is large enough to be named.
     """
 
     __slots__ = (
@@ -411,7 +413,7 @@ class Codec(NamedTuple, Generic[T]):
 
 
 _foreign_codecs: dict[type, Codec[Any]] = {}
-"""Codecs of classes that accept no new attributes. Other classes hold theirs as an attribute."""
+"""Codecs of classes that accept no new attributes. Other classes have the codec as an attribute."""
 
 
 def register_codec(
@@ -419,12 +421,12 @@ def register_codec(
 ) -> None:
     """Register how values of a class are serialized in results, triggers, events and conf.
 
-    Call it once, at the top level of a module that every task imports which uses such values. A
-    value is restored where an annotation names the class; without one, the output of ``encode``
-    is passed on.
+    Call it once, at the top level of a module that is imported by every task with such values. If
+    an annotation names the class, a value is restored. Without an annotation, the task receives the
+    output of ``encode``.
 
     Args:
-        cls: Any class except those that are serializable already. Applies to its subclasses too.
+        cls: Any class that is not serializable already. The codec applies to its subclasses too.
         encode: Returns serializable data; called in the process that has the value.
         decode: Recreates the value from that data.
 
@@ -442,7 +444,7 @@ def register_codec(
 
 
 def codec_of(cls: type) -> Codec[Any] | None:
-    """Return the codec of a class, or that of its nearest base class with one."""
+    """Return the codec of a class, or of its nearest base class that has one."""
     for one in cls.__mro__:
         found = codec_for(one)
         if found is not None:
@@ -463,7 +465,7 @@ _SMALL_ITEMS = 1024
 """Maximum number of items in all containers together, counting repeated objects each time."""
 
 _SHORT_TEXT = 64
-"""Text and bytes up to this length count as one item, longer ones once more per this length."""
+"""Text and bytes count as one item, and as one more for each time they exceed this length."""
 
 _SMALL_TEXT = 64 * 1024
 """Maximum length of text outside of containers."""
@@ -600,7 +602,7 @@ _AUTHORS_CONTAINERS = (Mapping, list, tuple, AbstractSet, Sequence)
 _PACKERS: dict[type, Callable[[Any, int, Room], Any]] = {
     str: _pack_text,
     bytes: _pack_text,
-    int: lambda value, levels, room: value,  # the encoder refuses one that is too large
+    int: lambda value, levels, room: value,  # the encoder refuses an int that is too large
     float: lambda value, levels, room: checked_float(value),
     list: _pack_items,
     dict: _pack_map,

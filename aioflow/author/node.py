@@ -2,7 +2,8 @@
 
 A binding is data that says where an argument comes from. The DAG file creates it; the worker
 process that runs the task resolves it to a value. A placeholder represents a value that does not
-exist while a DAG is defined; it has a binding, and any other use of it raises an error.
+exist while a DAG is defined. It can be passed as an argument, which uses its binding. Any other use
+raises an error.
 """
 
 from __future__ import annotations
@@ -54,10 +55,11 @@ class LiteralValue(msgspec.Struct, frozen=True):
 class FromTask(msgspec.Struct, frozen=True):
     """The result of a parent, or the part of it that ``keys`` select.
 
-    The worker process handles a parent without a result and a missing key.
+    The worker process handles a parent without a result, or without the key.
 
     Attributes:
-        is_last: The parent is in a loop: use the result of the last round that has one.
+        is_last: Whether the parent is in a loop. The value is then the result of the last round
+            that has one.
     """
 
     position: int
@@ -66,7 +68,7 @@ class FromTask(msgspec.Struct, frozen=True):
 
 
 class FromParameter(msgspec.Struct, frozen=True):
-    """A parameter of the DAG: from the run's conf, else its default.
+    """A parameter of the DAG: its value in the run's conf, else its default.
 
     Attributes:
         keys: Select a part of the value, as in ``FromTask``.
@@ -83,7 +85,7 @@ class FromContext(msgspec.Struct, frozen=True):
 
 
 class FromSource(msgspec.Struct, frozen=True):
-    """The item of a mapped child from the n-th source of its expansion, or a part of it."""
+    """The item that a mapped child gets from the n-th source of its expansion, or a part of it."""
 
     source: int
     keys: tuple[str | int, ...] = ()
@@ -93,7 +95,7 @@ class FromRound(msgspec.Struct, frozen=True):
     """The result of the previous round of a loop, or a part of it.
 
     Attributes:
-        first: Binding of the value that is used in the first round.
+        first: The binding of the value for the first round.
     """
 
     first: object
@@ -101,13 +103,13 @@ class FromRound(msgspec.Struct, frozen=True):
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """Parameters of a mapped child, by name, from an item that is a mapping.
+    """Parameters of a mapped child, from an item that maps parameter names to values.
 
     Attributes:
         source: Index of the source in the expansion.
         names: Names that the item may have; ``None`` for any.
         required: Names that the item must have.
-        given: Names that are fixed already, so that the item may not have them.
+        given: Names that the item must not have, because ``partial`` has set them.
     """
 
     source: int
@@ -146,7 +148,7 @@ Binding: TypeAlias = (
 
 
 class Part(Enum):
-    """The role of a task in its DAG; most tasks do work.
+    """The role of a task in its DAG. Most tasks do work.
 
     A branch selects which of its children run. A short circuit decides whether anything after it
     runs. The ``until`` task of a loop decides whether the loop ends.
@@ -177,12 +179,12 @@ NO_FILL = NoFill.NO_FILL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What a task is mapped over: the list of a parent, literal values, or joined lists.
+    """One source that a task is mapped over: a parent's list, literal values, or joined lists.
 
     Attributes:
         parameter: The argument of ``expand``; empty for a part of another source.
         join, parts: See ``model.MapSource``.
-        fill: The value with which ``zip_longest`` fills missing items.
+        fill: The value that ``zip_longest`` uses for missing items.
         functions: Functions applied to each item, in order.
     """
 
@@ -196,7 +198,7 @@ class Source:
 
     @property
     def leaves(self) -> Iterator[Source]:
-        """The lists it consists of, from left to right."""
+        """The single lists of which the source consists, from left to right."""
         if not self.join:
             yield self
         for part in self.parts:
@@ -204,13 +206,13 @@ class Source:
 
     @property
     def parents(self) -> Iterator[Node]:
-        """The tasks whose results are among these lists."""
+        """The tasks whose results are among the lists of the source."""
         return (leaf.parent for leaf in self.leaves if leaf.parent is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A group of tasks that run again, round after round.
+    """A group of tasks that run in rounds, until a condition is met.
 
     Attributes:
         value: Position of the task whose result is the value of a round.
@@ -238,19 +240,19 @@ class Node:
         fn: The bare function; ``None`` for an operator.
         operator: The class; ``None`` for a function.
         arguments: Bindings by parameter name. A parameter without one keeps its default.
-        sources: What it is mapped over, in order; empty for an unmapped task.
+        sources: The sources that it is mapped over, in order; empty for an unmapped task.
         along: Positions of the other tasks in its mapped group.
-        loop: The loop it is in; its sources have a single item then.
+        loop: The loop that it is in, if any. ``sources`` then has a single item.
         parents: Positions of all tasks it depends on.
         argument_parents: Positions of the tasks whose results are its arguments.
-        groups: Parents with a trigger rule of their own, in the order they were named.
+        groups: Groups of parents with a separate trigger rule, in the order they were named.
         part: Its role in the DAG.
         group: The id of the innermost group it is in, or an empty string.
         is_setup, is_teardown, fails_run: See ``model.TaskSpec``.
         spec: Set by ``describe``.
-        instance: The instance that the author created of an operator. Never executed.
-        starts: Whether it starts deferred, if ``partial`` says so, else ``None``.
-        events: How an operator handles many events, if it does.
+        instance: The operator instance that the author created. It is never executed.
+        starts: Whether it starts deferred, if that was passed to ``partial``, else ``None``.
+        events: How an operator handles many events; ``None`` if it resumes at the first.
     """
 
     dag: Siblings
@@ -281,17 +283,17 @@ class Node:
 
     @property
     def retry(self) -> Retry | None:
-        """The retry options as the author gave them, with ``on`` and ``unless``."""
+        """The retry options as the author set them, including ``on`` and ``unless``."""
         return self.settings.retry
 
     @property
     def sensor(self) -> SensorSpec | None:
-        """How it polls, if it is a sensor."""
+        """How the task polls; ``None`` if it is not a sensor."""
         return self.settings.sensor
 
     @property
     def doc(self) -> str:
-        """The docstring of its function or class."""
+        """The docstring of the task's function or class."""
         code = self.fn if self.operator is None else self.operator
         return inspect.cleandoc(getattr(code, "__doc__", None) or "")
 
@@ -302,12 +304,12 @@ class Node:
 
     @property
     def owner(self) -> Any:
-        """The object with an operator's start options: its instance, else its class."""
+        """The object that has an operator's start options: its instance, else its class."""
         return self.operator if self.instance is None else self.instance
 
     @property
     def starts_from_trigger(self) -> bool:
-        """Whether it starts deferred, before any of its code runs."""
+        """Whether the task starts deferred, before any of its code runs."""
         said = (
             getattr(self.owner, START_FROM_TRIGGER, False) if self.starts is None else self.starts
         )
@@ -315,13 +317,13 @@ class Node:
 
     @property
     def makes_items(self) -> bool:
-        """Whether it yields its result item by item."""
+        """Whether the task yields its result item by item."""
         is_generator = self.fn is not None and inspect.isasyncgenfunction(self.fn)
         return not self.is_mapped and (is_generator or self.events is not None)
 
     @cached_property
     def annotations(self) -> dict[str, Any]:
-        """Types of its parameters, and ``return``; without those that cannot be resolved.
+        """The types of its parameters and, as ``return``, of its result, if they can be resolved.
 
         Evaluated late, so that a task may name a class that its file defines further down.
         """
@@ -360,7 +362,7 @@ class Node:
         self.parents.add(parent.position)
 
     def add_separate_rule(self, parents: Sequence[Node], rule: TriggerRule) -> None:
-        """Evaluate a separate trigger rule for these parents; the rule of the task excludes them.
+        """Evaluate a separate trigger rule for ``parents``, and exclude them from the task's rule.
 
         Idempotent for the same parents with the same rule.
         """
@@ -369,7 +371,7 @@ class Node:
             self.groups.append(group)
 
     def become_teardown(self, setups: Sequence[Node], *, fails_run: bool) -> None:
-        """Make this task the teardown of these setups. It runs however the tasks between ended."""
+        """Make this task the teardown of ``setups``. It runs however the tasks between them end."""
         self.is_teardown = True
         self.fails_run = fails_run
         for setup in setups:
@@ -386,7 +388,7 @@ class Node:
         return TriggerRule.ALL_SUCCESS
 
     def surround(self, inside: Sequence[Node]) -> None:
-        """Make this task run after all of these, and make them run after its setups."""
+        """Make this task run after all tasks in ``inside``, and make those run after its setups."""
         nodes = self.dag.nodes
         setups = [position for position in sorted(self.parents) if nodes[position].is_setup]
         own = {node.position for node in inside}
@@ -408,10 +410,10 @@ def _refused_use(operation: str) -> Callable[..., Any]:
 
 
 class Placeholder:
-    """Base class of all references. They can only be passed on."""
+    """Base class of all references. A reference can only be passed as an argument."""
 
     def _label(self) -> str:
-        """Return the author's name for it."""
+        """Return the author's name for the value."""
         raise NotImplementedError
 
     @property
@@ -427,7 +429,7 @@ class Placeholder:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
-            # Python itself, dataclasses and copy probe for such names.
+            # Python itself, dataclasses and copy look for such names.
             raise AttributeError(name)
         return self._refuse(f".{name}")
 

@@ -39,13 +39,13 @@ from aioflow.model.dag import Body
 __all__ = ("Context", "Operator", "Sensor", "missing_method", "runs_by_poke")
 
 Context: TypeAlias = dict[str, Any]
-"""The argument of ``execute`` and ``poke``: all values of the run, by name."""
+"""The argument of ``execute`` and ``poke``: all values of the run's context, by name."""
 
 
 class Operator(Linked):
     """A task defined as a class. Creating an instance inside a DAG adds the task to the DAG.
 
-    Each execution uses a new instance, created with the same arguments, with references resolved.
+    Each execution creates a new instance with the same arguments, in which references are resolved.
     No other state is carried over from the DAG file, or across a deferral. A class that defines
     ``__init__`` must call ``super().__init__(**kwargs)``.
 
@@ -54,11 +54,11 @@ class Operator(Linked):
         start_from_trigger: Whether the task starts deferred, before any of its code runs. Set on
             the class or in ``__init__``.
         start_trigger_args: The trigger to start with, and how to resume.
-        many_events: Whether ``next_method`` is called for each event of a trigger, which then
-            continues. A class with ``handle_trigger_events(events, context)`` gets all events, in
-            batches, in order.
+        many_events: Whether ``next_method`` is called for each event of a trigger. If not, the
+            first event ends the trigger. A class with ``handle_trigger_events(events, context)``
+            receives all events, in order and in batches.
         event_batch: The maximum number of events per call.
-        event_delay: How long the first event of a batch waits for more.
+        event_delay: How long the first event of a batch waits for further events.
         event_window: The maximum number of events that its triggers may be ahead of the store.
         template_fields: Names of arguments in which literal texts are templates: ``"{{ ds }}"``.
             They are rendered before ``__init__``, in the process of the task.
@@ -118,15 +118,14 @@ class Operator(Linked):
     ) -> NoReturn:
         """Release the slot and wait for a trigger; a new instance resumes in ``method_name``.
 
-        The method is called with ``context``, ``event`` and ``kwargs``. ``defer`` may be called at
-        any depth of calls.
+        The method is called with ``context``, ``event`` and ``kwargs``. ``defer`` may be called
+        from a nested call, too.
 
         Args:
             trigger: The trigger to wait for.
             method_name: A method of this class; ``None`` if the trigger ends the task itself, with
-                ``TaskSuccessEvent`` and the like. Optional for a class with
-                ``handle_trigger_events``: there it is called once, with ``event=None``, after the
-                last event.
+                ``TaskSuccessEvent`` and the like. In a class with ``handle_trigger_events`` it is
+                optional, and is called once, with ``event=None``, after the last event.
             kwargs: Serializable arguments for the method.
             timeout: How long to wait before the try fails.
             on_timeout: A method to resume in after the timeout, instead of failing. Its ``event``
@@ -188,9 +187,9 @@ class Sensor(Operator):
     def execute(self, context: Context) -> Any:
         """Check the condition once, by calling ``poke``.
 
-        A subclass that overrides this is run like any operator. It may defer, raise ``NotReady``,
-        or call ``super().execute(context)``, which raises ``NotReady`` if the condition is not
-        met.
+        A subclass that overrides this method is run like any operator. It may defer, raise
+        ``NotReady``, or call ``super().execute(context)``, which raises ``NotReady`` if the
+        condition is not met.
         """
         seen = self.poke(context)
         return _awaited_poke(seen) if inspect.isawaitable(seen) else _poke_value(seen)
@@ -198,7 +197,7 @@ class Sensor(Operator):
     def poke(
         self, context: Context
     ) -> bool | PokeReturnValue[Any] | Awaitable[bool | PokeReturnValue[Any]]:
-        """Check the condition once. ``False`` or ``NotReady`` means: not yet met.
+        """Check the condition once. ``False`` or ``NotReady`` means that it is not met yet.
 
         ``def`` or ``async def``.
         """
@@ -206,7 +205,7 @@ class Sensor(Operator):
 
 
 def runs_by_poke(cls: type[Operator]) -> bool:
-    """Return whether a sensor is run by its ``poke``: it does not override ``execute``."""
+    """Return whether a sensor is run by calling ``poke``: it does not override ``execute``."""
     return cls.execute is Sensor.execute
 
 
@@ -239,11 +238,11 @@ def _poke_value(seen: object) -> Any:
 
 
 def _skipped(**arguments: object) -> None:
-    """Replaces ``__init__`` of a mapped task whose trigger is created without it."""
+    """Replace ``__init__`` of a mapped task whose trigger is created without calling it."""
 
 
 def _init_of(cls: type[Operator]) -> Callable[..., None]:
-    """Return ``__init__`` with the signature a caller sees, without ``self``."""
+    """Return ``__init__`` with the signature that a caller sees, without ``self``."""
     return functools.partial(cls.__init__, None)  # type: ignore[arg-type]  # never called
 
 
@@ -264,7 +263,7 @@ def _added(
         )
     events = events_spec(cls, is_sensor=is_sensor, has_execute=cls.execute is not Operator.execute)
     if events is not None and events.method and code is Operator.execute:
-        code = getattr(cls, BATCH_HANDLER)  # it starts from its trigger, and has no other method
+        code = getattr(cls, BATCH_HANDLER)  # a task that starts deferred may have no other method
     node = Node(
         dag=dag,
         task_id=dag.grouped_task_id(task_id),
@@ -314,7 +313,7 @@ def _spread(
 
 
 def _starts(cls: type[Operator], fixed: Mapping[str, object], owner: str) -> bool:
-    """Return whether the children start deferred, as ``partial()`` or else the class says."""
+    """Return whether the children start deferred, according to ``partial()``, else to the class."""
     said = fixed.get(START_FROM_TRIGGER, cls.start_from_trigger)
     if not isinstance(said, bool):
         raise dag_error(

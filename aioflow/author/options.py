@@ -1,4 +1,4 @@
-"""Options of tasks besides their arguments, validated where they are written."""
+"""Options of tasks, as opposed to their arguments, validated where the author writes them."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ class Retry:
         jitter: Whether a random share of the delay is subtracted, so that tasks that fail together
             are not retried at the same moment. Without it, delays are exact.
         on: Retry only these errors; empty for all.
-        unless: Do not retry errors for which it returns true.
+        unless: A function. Errors for which it returns true are not retried.
 
     Raises:
         ValueError: If a number is out of range.
-        BadSchedule: If a delay is no duration.
+        BadSchedule: If a delay is not a duration.
     """
 
     tries: int = field(default_factory=_tries_by_default)
@@ -126,8 +126,8 @@ class OperatorOptions(TypedDict, total=False):
     """Options of every task.
 
     ``retries`` and ``retry_delay`` are Airflow's form of ``retry``. ``pool_slots`` and
-    ``priority_weight`` are its names for ``slots`` and ``priority``, and names that end in
-    ``_callback`` for ``on_success`` and the like.
+    ``priority_weight`` are its names for ``slots`` and ``priority``, and ``on_success_callback``
+    and the like are its names for ``on_success`` and the like.
     """
 
     retry: Retry
@@ -213,7 +213,7 @@ _AIRFLOW_SENSOR_NAMES = {**_AIRFLOW_NAMES, "max_wait": "max_interval"}
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The complete options of a task. ``retry`` and ``rule`` are ``None`` if not given."""
+    """The complete options of a task. ``retry`` and ``rule`` are ``None`` if not set."""
 
     retry: Retry | None = None
     rule: TriggerRule | None = None
@@ -243,7 +243,7 @@ def check_names(options: Mapping[str, object], *, is_sensor: bool, owner: str) -
     """Raise if an option does not exist.
 
     Raises:
-        DagError: Names the first unknown option.
+        DagError: If an option is unknown. The error names the first one.
     """
     known = SENSOR_NAMES if is_sensor else TASK_NAMES
     for name in options:
@@ -342,10 +342,11 @@ def rule_of(rule: object, name: str) -> TriggerRule:
     """Return the trigger rule with this name.
 
     Raises:
-        ValueError: If there is none; names the option ``name`` and the valid rules.
+        ValueError: If there is no such rule. The error names the option ``name`` and the valid
+            rules.
     """
     try:
-        return TriggerRule(rule)  # type: ignore[arg-type]  # anything else is refused
+        return TriggerRule(rule)  # type: ignore[arg-type]  # raises for anything else
     except ValueError:
         rules = ", ".join(TriggerRule)
         raise ValueError(f"{name}={rule!r} is unknown; there are {rules}") from None

@@ -1,9 +1,9 @@
 """Parameters with a JSON schema, and the types of parameters as text, to check the conf of runs.
 
-A conf is checked without the code of its DAG. A schema is data, and is itself checked when the file
-is parsed. The JSON Schema library is loaded only if there is a schema. Plain types, lists,
-mappings, unions and literals have a text. A user-defined type has none, except for an enum, which
-becomes the literal of its values.
+A conf is checked without the code of its DAG, from a schema or from a type as text. The schema
+itself is checked when the file is parsed. The JSON Schema library is loaded only if there is a
+schema. Plain types, lists, mappings, unions and literals have a text. A user-defined type has none,
+except for an enum, whose text is the literal of its values.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ _json_encoder = json.JSONEncoder(allow_nan=False)
 class Param(Any):  # type: ignore[misc]  # usable wherever its value is
     """The default of a parameter together with its JSON schema.
 
-    As in Airflow, in the options of a DAG: ``params={"n": Param(3, type="integer", minimum=1)}``.
-    Also as the default of a parameter of a ``@dag`` function. Inside the DAG it is used like any
-    other parameter.
+    Use it in the options of a DAG, as in Airflow: ``params={"n": Param(3, type="integer",
+    minimum=1)}``; or as the default of a parameter of a ``@dag`` function. Inside the DAG it is
+    used like any other parameter.
 
     Args:
-        default: A JSON value that matches the schema. Without it each run must supply a value.
+        default: A JSON value that matches the schema. Without a default, each run must supply a
+            value.
         description: A description for users.
         schema: Keywords of JSON Schema (draft 2020-12): ``type``, ``minimum``, ``enum`` ...; a
             ``$ref`` must stay within the schema.
@@ -61,7 +62,7 @@ class Param(Any):  # type: ignore[misc]  # usable wherever its value is
     """
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        return object.__new__(cls)  # that of Any takes no arguments
+        return object.__new__(cls)  # Any.__new__ takes no arguments
 
     def __init__(
         self, default: Any = _MISSING, *, description: str | None = None, **schema: Any
@@ -98,8 +99,8 @@ def json_text(value: object) -> str:
 def schema_misfit(schemas: Mapping[str, str], values: Mapping[str, Any]) -> str | None:
     """Return an error message for the first value that violates its schema; ``None`` if none does.
 
-    May take long: matching a ``pattern`` can be slow. A value without a schema, and a schema
-    without a value, are ignored.
+    May take a long time, because matching a ``pattern`` can be slow. Ignores values without a
+    schema, and schemas without a value.
     """
     for name, schema in schemas.items():
         if name in values and (why := _schema_violation(json.loads(schema), values[name])):
@@ -112,7 +113,7 @@ def _schema_violation(schema: Mapping[str, Any], value: Any) -> str | None:
     from jsonschema.exceptions import best_match
     from referencing import Registry
 
-    # An empty registry: nothing is fetched, whatever a $ref says.
+    # The registry is empty, so that nothing is fetched, whatever a $ref says.
     validator = Draft202012Validator(schema, registry=Registry(), format_checker=FormatChecker())
     problem = best_match(validator.iter_errors(value))
     if problem is None:
@@ -229,7 +230,7 @@ def type_misfit(named: Mapping[str, str], values: Mapping[str, Any]) -> str | No
     """Return an error message for the first value that has the wrong type; ``None`` if none has.
 
     Args:
-        named: The texts of ``type_name``, by parameter.
+        named: The types as text, by parameter; see ``type_name``.
     """
     for name, text in named.items():
         if name in values:

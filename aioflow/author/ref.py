@@ -36,7 +36,7 @@ class Items(Placeholder):
         """Return the source of the items.
 
         Raises:
-            DagError: If a task cannot expand over them.
+            DagError: If a task cannot expand over the items.
         """
         raise NotImplementedError
 
@@ -65,7 +65,8 @@ class Items(Placeholder):
     def zip(self, *others: Items | Sequence[Any], fillvalue: object = NO_FILL) -> Items:
         """Return tuples of the items with the same index, like Python's ``zip``.
 
-        Ends with the shortest list. With a ``fillvalue`` for missing items, ends with the longest.
+        The result is as long as the shortest list. With a ``fillvalue`` for missing items, it is as
+        long as the longest list.
         """
         join: Join = "zip" if fillvalue is NO_FILL else "zip_longest"
         parts = (self._source(), *(source_of(other, "zip() joins") for other in others))
@@ -96,7 +97,7 @@ class _DerivedItems(Items):
 
     @property
     def binding(self) -> Any:
-        """Always raises: these items can be expanded over, but not passed as an argument."""
+        """Always raises: a task can expand over these items, but not take them as an argument."""
         raise dag_error(
             f"{self._called} can be given to expand() only; take the result itself here"
         )
@@ -136,7 +137,7 @@ class GroupItem(Placeholder):
         return FromSource(self._number, self._keys)
 
     def check(self, dag: Any, owner: str) -> None:
-        """Raise if it is passed to a task outside of its group.
+        """Raise if the item is passed to a task outside of its group.
 
         Raises:
             DagError: If its group is not open.
@@ -147,7 +148,7 @@ class GroupItem(Placeholder):
 
 
 class Previous(Placeholder):
-    """The value of the previous round; in the first round, the argument of the group's call.
+    """The value of the previous round. In the first round, the argument of the call of the loop.
 
     Args:
         group: The loop.
@@ -168,7 +169,7 @@ class Previous(Placeholder):
         return "previous" + "".join(f"[{key!r}]" for key in self.keys_inside)
 
     def check(self, dag: Any, owner: str) -> None:
-        """Raise if it is passed to a task outside of its loop.
+        """Raise if the value is passed to a task outside of its loop.
 
         Raises:
             DagError: If its loop is not open.
@@ -181,7 +182,7 @@ def source_of(value: object, what: str) -> Source:
     """Return the source for a value that a task expands over.
 
     Raises:
-        DagError: If it is neither a list nor a reference to one.
+        DagError: If ``value`` is neither a list nor a reference to one.
     """
     if isinstance(value, Items):
         return value._source()  # noqa: SLF001 - what the class is for
@@ -209,18 +210,18 @@ class Linked:
 
     @property
     def heads(self) -> Sequence[Node]:
-        """The tasks that run first if this comes after others."""
+        """The tasks of this object that must run after its predecessors."""
         return (self.node,)
 
     @property
     def tails(self) -> Sequence[Node]:
-        """The tasks that others wait for if they come after this."""
+        """The tasks of this object that its successors must wait for."""
         return (self.node,)
 
     def after(
         self, *parents: Linked | Sequence[Linked], rule: RuleName | TriggerRule | None = None
     ) -> Self:
-        """Run after these tasks, without using their results. Returns itself.
+        """Run after ``parents``, without using their results. Return the object itself.
 
         Args:
             parents: Tasks, or lists of them.
@@ -234,9 +235,9 @@ class Linked:
         return self
 
     def as_setup(self) -> Self:
-        """Make this the setup of other tasks: they run only if it has succeeded.
+        """Make this the setup of other tasks, which run only if it has succeeded.
 
-        This applies to all tasks between this and its teardowns. Returns itself.
+        These are all tasks between the setup and its teardowns. Return the object itself.
         """
         self.node.is_setup = True
         return self
@@ -247,10 +248,11 @@ class Linked:
         setups: Linked | Sequence[Linked] = (),
         on_failure_fail_dagrun: bool = False,
     ) -> Teardown:
-        """Run after everything between its setups and this has ended, in whatever state.
+        """Make this a teardown: it runs after all tasks between it and its setups have ended.
 
-        Its failure does not fail the run, unless ``on_failure_fail_dagrun`` is set. As a context
-        manager it comes after the tasks that are created inside, and its setups before them.
+        It runs whatever the final states of these tasks are. If it fails, the run fails only if
+        ``on_failure_fail_dagrun`` is set. Used as a context manager, it runs after the tasks that
+        are created inside, and its setups run before them.
         """
         self.node.become_teardown(_tails_of(setups), fails_run=on_failure_fail_dagrun)
         return Teardown(self.node)
@@ -299,12 +301,12 @@ class Ref(Linked, Items, Any, Generic[R_co]):  # type: ignore[misc]
     """The result of a task that has not run yet.
 
     Type checkers accept it in place of the result. Pass it to other tasks, select a part of it
-    with ``ref["key"]``, order tasks with ``.after(...)``, ``>>`` and ``<<``. Any other use raises
-    ``ReferenceMisused`` with the line.
+    with ``ref["key"]``, or order tasks with ``.after(...)``, ``>>`` and ``<<``. Any other use
+    raises ``ReferenceMisused``, which names the line.
     """
 
     def __new__(cls, node: Node, keys: tuple[str | int, ...] = ()) -> Self:
-        return object.__new__(cls)  # that of Any passes on arguments, which object refuses
+        return object.__new__(cls)  # Any.__new__ passes arguments, which object refuses
 
     def __init__(self, node: Node, keys: tuple[str | int, ...] = ()) -> None:
         self._of = node
@@ -317,12 +319,12 @@ class Ref(Linked, Items, Any, Generic[R_co]):  # type: ignore[misc]
 
     @property
     def output(self) -> Self:
-        """Itself, so that a mapped operator can be used like one that is not mapped."""
+        """The reference itself, so that a mapped operator can be used like an unmapped one."""
         return self
 
     @property
     def keys_inside(self) -> tuple[str | int, ...]:
-        """The keys that select a part of the result; empty for the whole."""
+        """The keys that select a part of the result; empty for the whole result."""
         return self._keys
 
     def __getitem__(self, key: str | int) -> Ref[Any]:
@@ -381,11 +383,11 @@ def _trigger_rule(rule: RuleName | TriggerRule) -> TriggerRule:
 def chain(*items: Linked | Sequence[Linked]) -> None:
     """Run tasks one after the other; a list contains tasks that run in parallel.
 
-    Two lists next to each other are linked item by item, as in Airflow, so they must have the
-    same length.
+    If two lists are next to each other, they are linked item by item, as in Airflow, so they must
+    have the same length.
 
     Raises:
-        DagError: If their lengths differ, or an item is no task.
+        DagError: If the lengths of two such lists differ, or an item is not a task.
     """
     for left, right in pairwise(items):
         if isinstance(left, list | tuple) and isinstance(right, list | tuple):

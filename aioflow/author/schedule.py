@@ -60,7 +60,8 @@ class Cron:
     """Starts runs by a cron expression, in the time zone of the DAG.
 
     Attributes:
-        expression: Five fields, or six with seconds first; or ``@daily`` and the like.
+        expression: Five fields, six fields of which the first is for seconds, or ``@daily`` and the
+            like.
         jitter: The maximum delay of a run after its fire time. The actual delay depends only on
             the DAG and the fire time, and is at most half of the time until the next fire time.
             The logical date is the fire time without the delay.
@@ -72,7 +73,7 @@ class Cron:
     def next_after(self, moment: datetime, timezone: str = "UTC") -> datetime | None:
         """Return the first fire time after ``moment``, in UTC, as for a DAG with this schedule.
 
-        ``None`` if there is none within fifty years.
+        Return ``None`` if there is no fire time within fifty years.
 
         Raises:
             BadSchedule: If the expression or the time zone is invalid, or ``moment`` has no zone.
@@ -101,7 +102,7 @@ class Every:
 
 @dataclass(frozen=True)
 class Dates:
-    """Starts runs at the given times. Those without a time zone are in that of the DAG.
+    """Starts runs at the given times. Times without a time zone are in that of the DAG.
 
     Attributes:
         dates: At most 10,000, in any order; a date means midnight.
@@ -114,11 +115,11 @@ class Dates:
 
 @dataclass(frozen=True)
 class Continuous:
-    """Starts a new run as soon as the DAG has no active one; the same as ``@continuous``.
+    """Starts a new run as soon as the DAG has no active run. The same as ``@continuous``.
 
     Attributes:
-        gap: The minimum time from the start of one run to that of the next, at least 1 s. It keeps
-            runs that fail immediately from following each other in a tight loop.
+        gap: The minimum time from the start of one run to that of the next, at least 1 s. It
+            prevents a tight loop of runs that fail immediately.
     """
 
     gap: Duration = 1
@@ -139,7 +140,7 @@ def schedule_spec(schedule: Schedule, *, timezone: str, anchor: Timestamp) -> Sc
         anchor: The time from which an interval is counted.
 
     Raises:
-        BadSchedule: If it is no valid schedule.
+        BadSchedule: If ``schedule`` is invalid.
     """
     match schedule:
         case None:
@@ -167,7 +168,7 @@ def schedule_spec(schedule: Schedule, *, timezone: str, anchor: Timestamp) -> Sc
 
 
 def _joined_spec(schedule: Sequence[object], *, timezone: str, anchor: Timestamp) -> ScheduleSpec:
-    """Combine several schedules, or dates: the fire times of any of them are fire times."""
+    """Combine several schedules, or dates, into one that has the fire times of all of them."""
     dates = [part for part in schedule if isinstance(part, date)]
     others = [part for part in schedule if not isinstance(part, date)]
     said: list[Schedule] = [*others, *([Dates(dates)] if dates or not others else [])]  # type: ignore[list-item]  # what is none is refused below
@@ -216,10 +217,10 @@ def time_zone(name: str) -> ZoneInfo:
 
 
 def instant(value: datetime | date | None, timezone: str, what: str) -> Timestamp | None:
-    """Return a date given by an author, in the DAG's time zone unless it has one of its own.
+    """Return the timestamp of an author's date. A date without a time zone is in that of the DAG.
 
     A local time that the clock skips becomes the first moment after the gap, as in a cron
-    expression. A local time that occurs twice is the first one, unless ``fold`` says otherwise. A
+    expression. A local time that occurs twice means the first occurrence, unless ``fold`` is set. A
     date that does not exist in every time zone, such as ``datetime.max``, becomes the earliest or
     latest time that does.
     """
@@ -250,7 +251,7 @@ def _on_the_wall(wall: datetime, where: ZoneInfo) -> datetime:
 _SET_BACK = timedelta(minutes=1)
 _LONGEST_SLEEP_SECONDS = 60.0
 _FIRE_TIMES_AT_ONCE = 100
-"""How many fire times are computed before the event loop gets control."""
+"""How many fire times are computed before other coroutines may run."""
 
 
 @runtime_checkable
@@ -266,7 +267,7 @@ class Timetable(Protocol):
 
 
 def is_timetable(schedule: object) -> bool:
-    """Return whether a schedule is a custom timetable, rather than one of aioflow's."""
+    """Return whether a schedule is a custom timetable, rather than a schedule of aioflow."""
     is_ours = type(schedule).__module__.startswith("aioflow.")
     return not is_ours and not isinstance(schedule, type) and isinstance(schedule, Timetable)
 
@@ -289,7 +290,7 @@ def timetable_trigger(
 
 
 def _code_digest(cls: type) -> str:
-    """Return a digest of a timetable's module: a code change restarts its trigger."""
+    """Return a digest of a timetable's module, so that a code change restarts its trigger."""
     try:
         source = inspect.getsource(inspect.getmodule(cls) or cls)
     except (OSError, TypeError):
@@ -299,14 +300,14 @@ def _code_digest(cls: type) -> str:
 
 @dataclass
 class TimetableTrigger(Trigger[None]):
-    """Yields an event at each fire time of a timetable; its key is the time in µs since 1970.
+    """Yields an event at each fire time of a timetable. Its key is the fire time in µs since 1970.
 
     Attributes:
         timetable: The class path of the timetable.
         fields: msgpack of its fields.
         code: A digest of its code when the DAG file was parsed.
         catchup: Whether every missed fire time counts, or only the latest.
-        begin: The earliest fire time; ``None`` for the time the trigger started.
+        begin: The earliest fire time; ``None`` for the time at which the trigger started.
         end: The latest fire time.
     """
 
@@ -327,13 +328,13 @@ class TimetableTrigger(Trigger[None]):
         self._made: Any = construct(cls, self.fields)
 
     def expect_by(self, tell: Callable[[datetime | None], None]) -> None:
-        """Call ``tell`` with each fire time that is waited for; ``None`` after the last one."""
+        """Call ``tell`` with each fire time before waiting for it; ``None`` after the last one."""
         self._tell = tell
 
     async def foresee(self, after: datetime, count: int) -> list[datetime]:
         """Return the fire times after ``after``, at most ``count``.
 
-        Gives up control of the event loop after each of them.
+        Other coroutines may run after each fire time.
         """
         if self.begin is not None:
             after = max(after, to_datetime(self.begin - 1))
@@ -376,7 +377,7 @@ class TimetableTrigger(Trigger[None]):
     def _before_latest(self, first: datetime, since: datetime) -> datetime:
         """Return a time shortly before the last fire time up to ``since``.
 
-        ``since`` itself if there is no fire time after ``first``.
+        Return ``since`` itself if there is no fire time after ``first``.
         """
         reach, after = timedelta(minutes=1), since
         while after > first:
@@ -390,7 +391,7 @@ class TimetableTrigger(Trigger[None]):
     async def _has_come(self, fire_time: datetime, after: datetime) -> bool:
         """Wait for a fire time; return ``False`` if the clock was set back far before ``after``.
 
-        If the clock is changed meanwhile, the wait is at most a minute too long.
+        If the clock is changed during the wait, the wait is at most a minute too long.
         """
         while (left := (fire_time - _now()) / timedelta(seconds=1)) > 0:
             if self._from_now_on() < after - _SET_BACK:
@@ -399,11 +400,14 @@ class TimetableTrigger(Trigger[None]):
         return True
 
     def _from_now_on(self) -> datetime:
-        """Return where to continue after the clock was set back; known keys start no second run."""
+        """Return the time to continue from after the clock was set back.
+
+        A repeated fire time starts no second run, because its key is known.
+        """
         return _now() if self.begin is None else max(_now(), to_datetime(self.begin - 1))
 
     async def _next(self, after: datetime) -> datetime | None:
-        """Return the next fire time that counts."""
+        """Return the next fire time: without ``catchup``, the latest of those that have passed."""
         fire_time, asked = self._fire_time(after), 0
         while fire_time is not None and not self.catchup:
             following = self._fire_time(fire_time)
@@ -432,7 +436,7 @@ def _ignore_fire_time(_: datetime | None) -> None:
 
 
 async def sleep_until(moment: datetime) -> None:
-    """Wait until a time; if the clock is changed, the wait is at most a minute too long."""
+    """Wait until a time. If the clock is changed, the wait is at most a minute too long."""
     while (left := (moment - _now()) / timedelta(seconds=1)) > 0:
         await _sleep(min(left, _LONGEST_SLEEP_SECONDS))
 
@@ -454,7 +458,7 @@ def _is_event_schedule(schedule: object) -> bool:
 
 
 def clock_schedule(schedule: Any) -> Schedule:
-    """Return a schedule of times; ``None`` if events start the runs."""
+    """Return the schedule if it consists of times; ``None`` if events start the runs."""
     made: Schedule = None if _is_event_schedule(schedule) else schedule
     return made
 
@@ -482,12 +486,12 @@ def dag_trigger_spec(
     begin: Timestamp | None,
     end: Timestamp | None,
 ) -> DagTriggerSpec | None:
-    """Return how events start runs; ``None`` for a schedule of times, or none.
+    """Return how events start runs; ``None`` for a schedule of times, or for no schedule.
 
     Args:
         schedule: The ``schedule`` of the DAG.
         if_running: See ``model.IfRunning``.
-        debounce: How long there must be no event before the last one starts a run.
+        debounce: How long there must be no further event before the last event starts a run.
         catchup: For a custom timetable: whether every missed fire time is run.
         begin: The earliest fire time of a custom timetable.
         end: The latest fire time of a custom timetable.
@@ -511,7 +515,7 @@ def dag_trigger_spec(
     name = type(schedule).__name__
     if is_own:
         trigger = timetable_trigger(schedule, catchup=catchup, begin=begin, end=end)
-        path, kwargs = trigger.timetable, serialize(trigger)[1]  # named in reports by its own class
+        path, kwargs = trigger.timetable, serialize(trigger)[1]  # reports name the author's class
     elif condition is None:
         wrong = never_yields(type(schedule))
         if wrong:

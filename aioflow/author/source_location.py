@@ -54,7 +54,7 @@ def importing() -> SourceLocation | None:
 def is_being_read(file: str) -> bool:
     """Return whether the top level of a file, or of a module it imports, is being executed.
 
-    False while a function of the file is called later, such as a test.
+    ``False`` if a function of the file, such as a test, is called after the import.
     """
     frame = inspect.currentframe()
     while frame is not None:
@@ -70,7 +70,7 @@ def dag_error(message: str) -> DagError:
 
 
 def misused(name: str, operation: str) -> ReferenceMisused:
-    """Return the error for a reference that is used as if it were the value."""
+    """Return the error for a reference that is used as if it were the value it refers to."""
     return ReferenceMisused(name, operation, where=str(here()))
 
 

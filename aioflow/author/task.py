@@ -247,7 +247,7 @@ class TaskDecorator:
         """Make a task that returns which of its children run: a task id, several, or ``None``.
 
         The id of a group selects its first tasks. The other children are skipped, unless they also
-        come after a selected one. An id that is no child fails the task.
+        come after a selected child. An id that is not that of a child fails the task.
         """
         return _decorated(fn, options, is_sensor=False, part=Part.BRANCH)
 
@@ -322,8 +322,9 @@ def sensor(**options: Unpack[SensorOptions]) -> _SensorDecorator: ...
 def sensor(fn: Callable[..., Any] | None = None, /, **options: Unpack[SensorOptions]) -> Any:
     """Make a sensor from a function that checks a condition.
 
-    ``False`` or ``NotReady`` means not yet; ``True`` or a ``PokeReturnValue`` means done. An
-    ``async def`` holds no slot while it waits; a ``def`` takes one for each check.
+    ``False`` or ``NotReady`` means that the condition is not met yet, ``True`` that it is met. A
+    ``PokeReturnValue`` can say both. An ``async def`` uses no slot while it waits; a ``def`` uses
+    one for each check.
 
     Raises:
         DagError: If an option is invalid.
@@ -332,7 +333,7 @@ def sensor(fn: Callable[..., Any] | None = None, /, **options: Unpack[SensorOpti
 
 
 def setup(fn: Callable[P, R] | TaskFunction[P, R], /) -> TaskFunction[P, R]:
-    """Make a setup task, which other tasks require; see ``Ref.as_setup``.
+    """Make a setup task, which other tasks need to succeed; see ``Ref.as_setup``.
 
     Accepts a function, or a task with its options: ``@setup`` above ``@task(...)``.
     """
@@ -360,7 +361,8 @@ def teardown(
 ) -> Any:
     """Make a teardown task, which cleans up after its setups; see ``Ref.as_teardown``.
 
-    Its setups are the setup tasks it comes after. Accepts a function, or a task with its options.
+    Its setups are the setup tasks among its parents. Accepts a function, or a task with its
+    options.
     """
     part = Part.TEARDOWN_THAT_MATTERS if on_failure_fail_dagrun else Part.TEARDOWN
 
@@ -393,7 +395,7 @@ def latest_only(task_id: str = "latest_only") -> Ref[bool]:
     """Add a task that skips its children if a later run of the schedule is already due.
 
     This is checked when the task runs, so a catch-up run, or a run that is cleared much later,
-    skips them. A run that was started manually or by another run never does.
+    skips the children. A run that was started manually or by another run never skips them.
 
     Raises:
         DagError: If no DAG is being defined.
@@ -421,7 +423,7 @@ def is_latest(
     cause: str,
     logical_date: datetime,
 ) -> bool:
-    """Return whether the following tasks should run: no later fire time has passed."""
+    """Return whether the children should run, because no later fire time has passed."""
     # Imported late, as most processes never need the timetable.
     from aioflow.core.scheduling.timetable import next_fire_time
 

@@ -1,6 +1,6 @@
 """Templates in texts of a DAG file: detection, errors, the names they use, and where they are.
 
-The texts are among the arguments of tasks; only those in template fields are rendered.
+The texts are in the arguments of tasks. Only texts in template fields are rendered.
 """
 
 from __future__ import annotations
@@ -132,9 +132,9 @@ class FieldText(NamedTuple):
     """A text in an argument.
 
     Attributes:
-        field: Its location: ``filepath``, or ``env['DAY']`` for a text inside.
+        field: Its location: ``filepath``, or ``env['DAY']`` for a text in a container.
         is_rendered: Whether the argument is a template field.
-        is_made: Whether ``__init__`` sets it, rather than the file passing it as an argument.
+        is_made: Whether ``__init__`` sets the text. If not, the file passes it as an argument.
     """
 
     field: str
@@ -146,8 +146,7 @@ class FieldText(NamedTuple):
 def wrong_templates(node: Node) -> Iterator[DagError]:
     """Yield an error with its position for each template of a task that does not parse.
 
-    Such a task still has a description: an existing run of it fails only when the template is
-    rendered.
+    Such a task still has a description, so an existing run fails only when it renders the template.
     """
     cls = node.operator
     if cls is not None and isinstance(cls.template_fields, str):
@@ -165,7 +164,7 @@ def odd_templates(node: Node) -> Iterator[str]:
     """Yield warnings about the templates of a task that parse.
 
     Reports braces in texts that are not rendered, and unknown names in templates. For a function,
-    only texts that use names of the context: other braces may be templates of its own.
+    reports only texts that use names of the context, because other braces may have another use.
     """
     for found in _texts_of(node):
         if found.is_rendered:
@@ -211,9 +210,9 @@ def _shown(text: str) -> str:
 
 
 def _texts_of(node: Node) -> list[FieldText]:
-    """Return the texts with braces in the file, those set by ``__init__`` last.
+    """Return the texts with braces: first those in the file, then those that ``__init__`` sets.
 
-    At most ``_TEXTS_LIMIT`` of each, as a list in the file may have tens of thousands.
+    At most ``_TEXTS_LIMIT`` of each, because a list in the file may have tens of thousands.
     """
     fields = frozenset(getattr(node.operator, "template_fields", ()))
     found = chain(

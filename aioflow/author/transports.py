@@ -53,7 +53,7 @@ def post(
 
 
 def signature(key: str, body: bytes, signing_secret: str) -> dict[str, str]:
-    """Return the headers of Standard Webhooks; none without a secret."""
+    """Return the headers of Standard Webhooks; empty if there is no secret."""
     if not signing_secret:
         return {}
     at = str(int(time.time()))
@@ -69,7 +69,7 @@ def signature(key: str, body: bytes, signing_secret: str) -> dict[str, str]:
 def _post_once(
     url: str, body: bytes, headers: Mapping[str, str], timeout_seconds: float, *, is_last: bool
 ) -> float | None:
-    """Post once. Return ``None`` if accepted, else the delay in seconds; 0 for the default."""
+    """Post once. Return ``None`` if accepted, else the retry delay in seconds (0: default)."""
     request = urllib.request.Request(url, body, dict(headers), method="POST")  # noqa: S310 - checked
     try:
         with _opener.open(request, timeout=timeout_seconds) as answer:
@@ -90,7 +90,7 @@ def _post_once(
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows no redirects: urllib would send a GET without the body, perhaps to another host."""
+    """Disables redirects: urllib would send a GET without the body, perhaps to another host."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -199,7 +199,7 @@ def _send(
             _log_in(smtp, server)
         refused = smtp.send_message(message, to_addrs=list(to))
         with contextlib.suppress(OSError, smtplib.SMTPException):
-            smtp.quit()  # the mail is accepted, whatever the server answers
+            smtp.quit()  # the mail has been accepted, whatever the server answers now
     finally:
         smtp.close()
     return refused

@@ -1,8 +1,8 @@
 """Triggers: stored as plain data, and run as coroutines in the triggerer.
 
 A trigger whose ``share()`` names a watch has neither a coroutine nor an instance of its own: the
-triggerer stores its key in that watch, and one watch serves all triggers that name the same. So
-one poller serves many triggers, and each of them costs only its data.
+triggerer stores its key in that watch. One watch serves all triggers that name it. So one poller
+serves many triggers, and each trigger costs only its data.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ T = TypeVar("T")
 
 
 class Watch(Generic[Wanted, T]):
-    """Polls one thing on behalf of all triggers that wait for something in it.
+    """Polls one thing, such as a folder, on behalf of all triggers that wait for something in it.
 
     The triggerer creates one watch for all triggers whose ``share()`` names the same class and the
-    same ``of``, which is passed to ``__init__``, and drops it with the last of them. ``Wanted`` is
-    the type of the keys that triggers wait for, ``T`` the type of the payloads. All methods are
-    called on the event loop.
+    same ``of``, which is passed to ``__init__``. It drops the watch with the last of these
+    triggers. ``Wanted`` is the type of the keys that triggers wait for, ``T`` the type of the
+    payloads. All methods are called on the event loop.
     """
 
     _wanted: Collection[Wanted] = ()
@@ -87,7 +87,7 @@ class Watch(Generic[Wanted, T]):
         return self._wanted
 
     def joined(self, wanted: Wanted) -> None:
-        """Handle a new key. Called before ``run`` starts, too. Must not block.
+        """Handle a new key. May be called before ``run`` starts. Must not block.
 
         An exception fails the triggers that wait for this key.
         """
@@ -96,29 +96,29 @@ class Watch(Generic[Wanted, T]):
         """Handle the end of a key: it was found, or no trigger waits for it. Must not block."""
 
     def next_check(self) -> datetime | None:
-        """Return the time of the next check, with a time zone; ``None`` if it does not poll.
+        """Return the time of the next check, with a time zone; ``None`` if the watch does not poll.
 
         Shown to users from time to time. The check may happen earlier. Must not block.
         """
         return None
 
     def last_check(self) -> datetime | None:
-        """Return the time of the last check, with a time zone; ``None`` if it does not poll.
+        """Return the time of the last check, with a time zone; ``None`` if the watch does not poll.
 
         Shown to users, like ``next_check``. Must not block.
         """
         return None
 
     def run(self) -> AsyncIterator[tuple[Wanted, TriggerEvent[T] | Exception]]:
-        """Yield keys that were found, each with its event or with the error its triggers fail with.
+        """Yield each key that was found, with its event or with the error that fails its triggers.
 
-        Written ``async def`` with ``yield``. Cancelled when no key is left. A yielded key is
+        Written as ``async def`` with ``yield``. Cancelled when no key is left. A yielded key is
         removed from ``wanted``; yielding a key that is not wanted is harmless.
 
-        If it raises or ends, a new watch is started after a short delay. If that one fails soon as
-        well, the triggers are divided among several watches, repeatedly, until the triggers of
-        a key that makes every watch fail are alone: only these fail. To fail single triggers,
-        yield the error instead: it is cheaper.
+        If this method raises or ends, a new watch is started after a short delay. If the new watch
+        fails soon as well, its triggers are divided among several watches, repeatedly, until a key
+        that makes every watch fail has a watch of its own. Only the triggers of that key fail then.
+        To fail single triggers, yield the error instead, which is cheaper.
         """
         raise NotImplementedError(f"{type(self).__name__} needs a method run()")
 
@@ -130,7 +130,8 @@ class Share(NamedTuple):
         watch: The class of the watch.
         wanted: The key this trigger waits for. Stored per trigger, so use text, a number or
             another small hashable value.
-        of: Arguments of ``watch``: the thing to poll. Triggers with equal values share a watch.
+        of: Arguments of ``watch``, which name the thing to poll. Triggers with equal values share a
+            watch.
     """
 
     watch: type[Watch[Any, Any]]
@@ -144,7 +145,7 @@ def set_wanted(watch: Watch[Wanted, T], wanted: Collection[Wanted]) -> None:
 
 
 async def watch_alone(share: Share) -> AsyncGenerator[TriggerEvent[Any], None]:
-    """Yield the event of one share, from a watch of its own."""
+    """Yield the event of one share, from a watch that serves nothing else."""
     watch = share.watch(*share.of)
     set_wanted(watch, {share.wanted})
     watch.joined(share.wanted)
@@ -166,7 +167,7 @@ async def watch_alone(share: Share) -> AsyncGenerator[TriggerEvent[Any], None]:
 
 
 _CHECK_STEPS = 100
-"""Maximum steps of the check when a trigger is created: a few milliseconds."""
+"""Maximum steps of the check when a trigger is created, which take a few milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -192,12 +193,12 @@ def check_fields(cls: Any, args: Sequence[object], kwargs: Mapping[str, object])
 
     Every value from which the annotated type can be restored is accepted: text for a date, a
     number for a ``timedelta``. A hand-written ``__init__`` may take any serializable value.
-    Arguments that take long to check would block the event loop; they are checked when the
+    Arguments that take long to check would block the event loop, so they are checked only when the
     trigger is stored.
 
     Raises:
         Unserializable: If an argument cannot be serialized; the error names it.
-        WrongField: If an argument has another type.
+        WrongField: If an argument does not match its annotation.
     """
     shape = _shapes.get(cls)
     if shape is None:
@@ -212,7 +213,7 @@ def check_fields(cls: Any, args: Sequence[object], kwargs: Mapping[str, object])
 
 
 def _is_packed_soon(given: Mapping[str, object], owner: str) -> bool:
-    """Return whether everything could be serialized within the step limit."""
+    """Return whether all arguments could be serialized within the step limit."""
     steps = codec.fields_in_steps(given, owner, codec.VALUE_LIMIT)
     return sum(1 for _ in islice(steps, _CHECK_STEPS)) < _CHECK_STEPS
 
@@ -226,7 +227,7 @@ def _check_field(value: object, annotation: Any, where: str, *, is_public: bool)
         plain = codec.decode(codec.encode(value, where, codec.VALUE_LIMIT), where=where)
         restore(plain, annotation, where, strict=True)
     except Unserializable:
-        # The error is public, and a field that is not may hold a password.
+        # The error is public, and a field that is not public may contain a password.
         is_shown = is_public or value is None or isinstance(value, int | float)
         raise WrongField(where, value, _type_text(annotation), is_shown=is_shown) from None
 
@@ -288,9 +289,9 @@ class Trigger(Generic[T]):
         return super().__new__(cls)
 
     def run(self) -> AsyncIterator[TriggerEvent[T]]:
-        """Yield an event when the condition is met. Written ``async def`` with ``yield``.
+        """Yield an event when the condition is met. Written as ``async def`` with ``yield``.
 
-        Ending without an event, or raising, fails the task. Not required in a class with
+        If it raises, or ends without an event, the task fails. Not required in a class with
         ``share``.
         """
         share = self.share()
@@ -304,7 +305,7 @@ class Trigger(Generic[T]):
         For a dataclass these are its fields. A class with its own ``__init__`` overrides this.
 
         Raises:
-            Unserializable: If such a class does not override it.
+            Unserializable: If a class with its own ``__init__`` does not override this.
         """
         cls = type(self)
         return portable(f"{cls.__module__}.{cls.__qualname__}"), _field_values(self)
@@ -312,9 +313,10 @@ class Trigger(Generic[T]):
     def share(self) -> Share | None:
         """Return the watch and the key that this trigger shares with others, or ``None``.
 
-        If it returns a watch, the trigger is held as data, its first event ends it, and ``run`` is
-        not called. If it returns ``None``, the default, ``run`` is called; for a stream ``run`` is
-        always called. Called once each time the trigger starts in a process; ``since`` is set.
+        If this returns a watch, the trigger is only data in the triggerer, its first event ends it,
+        and ``run`` is not called. If this returns ``None``, the default, ``run`` is called. For a
+        stream ``run`` is always called. ``share`` is called once each time the trigger starts in a
+        process, with ``since`` already set.
         """
         return None
 
@@ -333,9 +335,9 @@ class Trigger(Generic[T]):
         """Return a readable description of the condition, such as ``for the booking 4711``.
 
         Visible to everyone who may view the DAG, in ``runs why``, ``triggers list``, the API and
-        the UI, so it must not contain secrets. Called on the event loop, so it must not block:
-        each time it is displayed, or once per start if the trigger shares a watch. If empty, the
-        default, the class and its public fields are shown.
+        the UI, so it must not contain secrets. Called on the event loop, so it must not block. It
+        is called each time it is displayed, or once per start if the trigger shares a watch. If it
+        returns an empty text, the default, the class and its public fields are shown.
         """
         return ""
 
@@ -353,18 +355,19 @@ class Trigger(Generic[T]):
     def series(self) -> str | None:
         """Return a name for a series of waits in one task, in which each event is used once.
 
-        If the previous wait of the same ``async def`` task has the same class and name, the next
-        one is made by ``behind``, from its payload. ``None``: waits are independent.
+        If the previous wait of the same ``async def`` task has the same class and name, ``behind``
+        makes the trigger of the next wait from the payload of the previous one. If the name is
+        ``None``, waits are independent.
         """
         return None
 
     def behind(self, payload: T) -> Trigger[T]:
-        """Return the trigger that waits for what follows this event; see ``series``."""
+        """Return the trigger that waits for the events after ``payload``; see ``series``."""
         return self
 
     @property
     def since(self) -> datetime:
-        """When its task began to wait, in UTC; unchanged when the trigger restarts.
+        """When the trigger's task began to wait, in UTC. A restart of the trigger keeps this time.
 
         Raises:
             RuntimeError: If the trigger is not running.
@@ -377,8 +380,8 @@ class Trigger(Generic[T]):
     def since_monotonic(self) -> float:
         """Like ``since``, on the clock of the event loop. Use it to measure durations.
 
-        ``loop.time() - self.since_monotonic`` is the number of seconds that its task has waited,
-        also after a restart. Changes of the wall clock do not affect it.
+        ``loop.time() - self.since_monotonic`` is how many seconds the trigger's task has waited,
+        even after a restart. Changes of the wall clock do not affect it.
 
         Raises:
             RuntimeError: If the trigger is not running.
@@ -389,9 +392,9 @@ class Trigger(Generic[T]):
 
     @property
     def last(self) -> TriggerEvent[T] | None:
-        """Its last stored event, also from before a restart; only a stream has one.
+        """The last stored event of a stream, even from before a restart, else ``None``.
 
-        The payload is restored, except that dataclasses and the like are dicts.
+        The payload is restored, except that dataclasses and the like remain dicts.
         """
         return self._hosted_last
 
@@ -414,8 +417,8 @@ def prepare(
     Args:
         since_us: ``since`` on the monotonic clock, in microseconds.
     """
-    # Works for frozen dataclasses too, as these are not fields. Assigning through vars() would
-    # create the instance's __dict__, which is otherwise created only on demand.
+    # Works for frozen dataclasses too, because the names set here are not fields. Assigning through
+    # vars() would create the instance's __dict__, which is otherwise created only on demand.
     object.__setattr__(trigger, "_hosted_since", since)
     object.__setattr__(trigger, "_hosted_since_us", since_us)
     object.__setattr__(trigger, "_hosted_number", number)
@@ -430,9 +433,9 @@ def set_last_event(trigger: Trigger[T], event: TriggerEvent[T]) -> None:
 
 
 def shares(cls: type[Trigger[Any]]) -> bool:
-    """Return whether triggers of a class take part in watches.
+    """Return whether triggers of a class use watches.
 
-    False if a subclass overrides ``run`` of a class with ``share``: then its ``run`` is used.
+    ``False`` if a subclass overrides ``run`` of a class with ``share``. Its ``run`` is then used.
     """
     for above in cls.__mro__:
         if "share" in vars(above):
@@ -464,7 +467,7 @@ def portable(class_path: str) -> str:
 
 
 def class_path(cls: type[object]) -> str:
-    """Return ``module:Qualname``, by which any process with the code finds the class.
+    """Return ``module:Qualname``, by which any process that has the code finds the class.
 
     Raises:
         Unserializable: If no other process could find the class.
@@ -479,7 +482,7 @@ def class_path(cls: type[object]) -> str:
 def serialize(trigger: Trigger[Any]) -> tuple[str, bytes]:
     """Return the class path of a trigger and the msgpack of its fields.
 
-    Recreates the trigger as a check, so that an error is raised where the trigger was written.
+    Recreates the trigger to check it, so that an error is raised where the author wrote it.
 
     Raises:
         ValueTooLarge: If the fields exceed ``FIELDS_LIMIT`` bytes.
@@ -539,7 +542,7 @@ _is_restored: ContextVar[bool] = ContextVar("is_restored", default=False)
 """Set while a trigger is created from stored fields, to skip the checks of its fields."""
 
 _annotations: WeakKeyDictionary[type, Mapping[str, Any]] = WeakKeyDictionary()
-"""Cached, as resolving takes ten times as long as creating one of thousands of triggers."""
+"""Cached, because resolving annotations takes ten times as long as creating a trigger."""
 
 
 def _annotations_of(cls: type[Trigger[Any]]) -> Mapping[str, Any]:

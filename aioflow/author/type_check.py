@@ -1,8 +1,8 @@
 """Type checks of task arguments, as far as annotations are known.
 
-Arguments are results of other tasks, parameters of the DAG, and literal values. Only certain
-errors are reported: a value of the one type could never be used, or restored, as the other. In
-doubt an argument is accepted.
+Arguments are results of other tasks, parameters of the DAG, and literal values. An error is
+reported only if it is certain: a value of the argument's type can never be used, or restored, as
+the annotated type. If in doubt, an argument is accepted.
 """
 
 from __future__ import annotations

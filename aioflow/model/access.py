@@ -26,7 +26,7 @@ __all__ = (
 )
 
 HOME = "home"
-"""The name of a caller with the home's token file or socket. No account has that name."""
+"""The name of a caller that uses the home's token file or socket. No account has this name."""
 
 _LONGEST = 500
 """Maximum length of an audited text, in characters."""
@@ -35,7 +35,7 @@ CallerKind: TypeAlias = Literal["home", "token", "session"]
 
 
 class Role(IntEnum):
-    """The role of a caller. Each role includes the permissions of those before it."""
+    """The role of a caller. Each role includes the permissions of all lower roles."""
 
     VIEWER = 0
     OPERATOR = 1
@@ -103,7 +103,7 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoginRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A login session of the page. It is deleted when it ends.
+    """A login session of the web UI. The row is deleted when the session ends.
 
     Attributes:
         name: The name of the account, or ``HOME``.
@@ -130,7 +130,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
         role: The label of its role; empty if unknown.
         action: ``noun.verb``, or the denied request: ``POST /api/v1/runs/{run_id}``.
         target: The object of the action.
-        code: The code of the refusal.
+        code: The error code of a denied attempt.
         before, after: Old and new value, omitted when long or secret.
     """
 
@@ -146,10 +146,10 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One stored audit entry, bound to the entry before.
+    """One stored audit entry, chained to the previous entry.
 
     Attributes:
-        previous: The digest of the entry before; empty in the very first one.
+        previous: The digest of the previous entry; empty in the very first entry.
         digest: SHA-256 of ``previous`` and of the content of this entry.
     """
 
@@ -161,12 +161,12 @@ class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of the audit. Stored encrypted, so that truncating the audit requires the key.
+    """The end of the audit log. Stored encrypted, so that truncating the log requires the key.
 
     Attributes:
-        written: The number of entries ever written; ``None`` if it is not known any more.
-        erased: The number of entries deleted by retention.
-        erased_until: The number of the last of these.
+        written: How many entries were ever written; ``None`` if that is no longer known.
+        erased: How many entries retention has deleted.
+        erased_until: The entry number of the last deleted entry.
         last: The digest of the last entry.
     """
 

@@ -42,7 +42,7 @@ __all__ = (
 
 
 class JournalRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes of one batch in compact form, as history and to rebuild tables by a replay."""
+    """The changes of one batch in compact form: a history, and a source for rebuilding tables."""
 
     commit_no: int
     at: Timestamp
@@ -54,28 +54,32 @@ class Batch(msgspec.Struct, kw_only=True):
     """All changes of one turn, applied in one transaction or not at all.
 
     Attributes:
-        number, at: This node's commit number, one more than the last; and when it was decided.
-        steady_at: The same moment in steady time; ``at`` by default.
-        steps: For the journal: ``(task_no, state)`` of each step in order. The changes are net.
+        number: This node's commit number, one more than that of its previous batch.
+        at: When the batch was decided.
+        steady_at: ``at`` in steady time; equal to ``at`` by default.
+        steps: For the journal: ``(task_no, state)`` of each step in order. The other attributes
+            contain only net changes.
         run_versions: ``(run_no, old, new)``: runs that are moved to another version of their DAG.
-        labels, results: Replace those of an earlier try; labels are ``(task_no, run_no, label)``.
+        labels, results: They replace those of an earlier try. Labels are ``(task_no, run_no,
+            label)``.
         dags, dag_files, pools, values, backfills: Whole rows, inserted or replaced; values also
             deleted.
-        gone_dags, gone_files, gone_pools: Those whose row is deleted.
+        gone_dags, gone_files, gone_pools: DAGs, files and pools whose row is deleted.
         reencrypted: Triggers whose fields and ``next_kwargs`` are encrypted again, with the same
             content.
-        dropped_records: ``(task_no, ordinal)``; deleted before new ones are inserted.
+        dropped_records: ``(task_no, ordinal)``; deleted before new records are inserted.
         consumed_events: ``(trigger_no, sequence)``.
-        gone_events, gone_items: Triggers, and tasks, all of whose such rows are deleted.
+        gone_events: Triggers whose events are all deleted.
+        gone_items: Tasks whose items are all deleted.
         new_clears: ``(run_no, key, cleared)``: requests that come with an idempotency key.
-        gone_results: Tasks whose results are deleted, if they have any.
-        gone_expansions: ``(run_no, position)``; their children stay, as ``removed``.
+        gone_results: Tasks whose results, if any, are deleted.
+        gone_expansions: ``(run_no, position)``. The rows of the children remain, as ``removed``.
         new_deletions: Ended runs that are hidden from now on.
         of_dags: Changes of the triggers that start runs.
         drained: ``(node_no, since)`` of nodes that are drained; ``None`` to undrain.
         erased: Keys of rows that are deleted by retention or with their run, by table.
         accounts, tokens, logins: Whole rows, inserted or replaced.
-        gone_accounts, gone_tokens, gone_logins: Those whose row is deleted, by number.
+        gone_accounts, gone_tokens, gone_logins: Numbers of the rows that are deleted.
     """
 
     number: int
@@ -133,5 +137,5 @@ class Batch(msgspec.Struct, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether committing it would change nothing."""
+        """Whether committing the batch would change nothing."""
         return not any(getattr(self, name) for name in self.__struct_fields__[3:])

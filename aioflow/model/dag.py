@@ -51,7 +51,7 @@ CRON_NAMES = {
     "@weekly": "0 0 * * 0",
     "@yearly": "0 0 1 1 *",
 }
-"""Names that may replace the five fields. ``@once`` and ``@continuous`` are no cron expressions."""
+"""Names that may replace the five fields. ``@once`` and ``@continuous`` are not among them."""
 
 MissedFireTimes: TypeAlias = Literal["skip", "latest", "all"]
 IntervalKind: TypeAlias = Literal["fire_time", "previous"]
@@ -61,15 +61,16 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The start times of runs: exactly one of ``cron`` to ``parts``.
 
     Attributes:
-        cron: Five fields, or six, of which the first is the second.
+        cron: Five fields, or six of which the first is for seconds.
         every_us: A fixed interval of elapsed time.
-        anchor: A timestamp that is a fire time of the interval. The others are whole intervals
-            away.
+        anchor: A fire time of the interval. All other fire times are a whole number of intervals
+            away from it.
         dates: Timestamps, ascending.
-        once: One run, as soon as the DAG is known, or at its ``start_date``.
-        gap_us: A run as soon as the last one has ended, but at least this long after that one
-            started.
-        parts: Schedules whose fire times are joined. None of these is ``once`` or has a ``gap_us``.
+        once: Whether there is a single run, as soon as the DAG is known, or at its ``start_date``.
+        gap_us: The minimum time between the starts of two runs. A run starts as soon as the
+            previous one has ended and this time has passed.
+        parts: Schedules whose fire times are combined. None of these is ``once`` or has a
+            ``gap_us``.
         jitter_us: Maximum delay of a run after its fire time.
     """
 
@@ -84,7 +85,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_fire_times(self) -> bool:
-        """Whether it has timestamps. ``once`` and ``gap_us`` depend on earlier runs instead."""
+        """Whether the schedule has fire times. ``once`` and ``gap_us`` depend on earlier runs."""
         return not self.once and self.gap_us is None
 
 
@@ -100,7 +101,7 @@ class Body(StrEnum):
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """When a failed try runs again. ``tries`` includes the first one.
+    """When a failed task is tried again. ``tries`` includes the first try.
 
     The delay before try n+1 is ``delay_us * factor**(n-1)``, at most ``max_delay_us``. If
     ``jitter`` is set, a random share of up to a half is subtracted.
@@ -114,7 +115,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SensorSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a sensor pokes, and for how long, counted from its first poke."""
+    """How often a sensor pokes, and for how long. The time counts from its first poke."""
 
     interval_us: int = 60_000_000
     timeout_us: int = 43_200_000_000
@@ -128,7 +129,7 @@ Join: TypeAlias = Literal["", "zip", "zip_longest", "concat"]
 """Join lists item by item, up to the end of the shortest or of the longest; or concatenate them."""
 
 IfPaused: TypeAlias = Literal["stay", "stop"]
-"""Whether triggers of deferred tasks stay hosted while their DAG is paused."""
+"""Whether triggers of deferred tasks keep running in their hosts while their DAG is paused."""
 
 
 class MapSource(msgspec.Struct, frozen=True, array_like=True):
@@ -152,11 +153,10 @@ class MapSpec(msgspec.Struct, frozen=True):
     """How a task fans out. The last source varies fastest in a product.
 
     Attributes:
-        along: The other tasks of its mapped group. All have the same sources, and their children at
-            one index belong together.
-        until: In a loop, the task of the group that decides about another iteration; -1 outside
-            loops. Then a map index is an iteration, and ``map_limit`` is the maximum number of
-            iterations.
+        along: The other tasks of its mapped group. All have the same sources, and their children
+            with the same map index belong together.
+        until: The task that decides whether the loop has another iteration; -1 outside loops. In a
+            loop a map index is an iteration, and ``map_limit`` is the maximum number of iterations.
     """
 
     sources: tuple[MapSource, ...]
@@ -167,7 +167,7 @@ class MapSpec(msgspec.Struct, frozen=True):
 class StartTriggerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A task that is deferred from the start: it uses no worker until it is resumed.
 
-    Its trigger is created by its host, from the DAG file and the results of its parents.
+    The host of the trigger creates it from the DAG file and the results of the task's parents.
 
     Attributes:
         class_path: For display.
@@ -183,13 +183,14 @@ class StartTriggerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventsSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """How an operator consumes the events of a trigger that continues.
+    """How an operator consumes the events of a trigger that yields more than one.
 
     Attributes:
-        method: The method that handles a batch; empty if the resumed method takes each event alone.
+        method: The method that handles a batch; empty if the method in which the task resumes is
+            called for each event.
         batch: Maximum number of events per batch.
         delay_us: How long the first event of a batch waits for others.
-        window: How far the trigger may be ahead of the store.
+        window: The maximum number of events that the trigger may be ahead of the store.
     """
 
     method: str
@@ -237,36 +238,38 @@ class CallbackSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One task of a DAG, as the engine needs it. Values and code stay with the children.
+    """One task of a DAG, as the engine needs it. Only child processes have its values and code.
 
     Attributes:
         parents: Positions, ascending, each once.
         argument_parents: Those of ``parents`` whose result it takes as an argument.
-        rule: The trigger rule for parents that are in no group.
-        min_success: The share of these parents that must succeed, which replaces ``rule``; ``None``
-            to evaluate ``rule``.
-        groups: Parents with other rules. All of the rules must say run.
-        is_setup: It creates resources for other tasks. Tasks after it and before its teardowns do
-            not run unless it has succeeded.
-        is_teardown: It removes the resources of its setups, which are among its parents. Its final
-            state does not affect the run, unless ``fails_run``.
+        rule: The trigger rule for the parents that are not in ``groups``.
+        min_success: The share of these parents that must succeed. It replaces ``rule``; ``None`` to
+            evaluate ``rule``.
+        groups: Parents with other rules. The task runs only if all of the rules allow it.
+        is_setup: Whether it creates resources for other tasks. Tasks between it and its teardowns
+            run only if it has succeeded.
+        is_teardown: Whether it removes the resources of its setups, which are among its parents.
+            Its final state affects the run only if ``fails_run`` is set.
         chooses: For a branch or short circuit: the tasks that its result may skip.
         group: The id of the innermost task group it is in; empty for none.
-        feeds_limit: The smallest ``map_limit`` of the tasks that expand over its result, or
-            ``None`` if none does. Its list is then written as an indexed file.
+        feeds_limit: The smallest ``map_limit`` of the tasks that expand over its result, which is
+            then written as an indexed file; ``None`` if no task expands over it.
         slots: The number of pool slots it uses while it runs.
         window: Maximum number of unfinished children; ``None`` for no bound.
         execution_timeout_us: Timeout of one try, running and deferred together.
-        deadline_us: When it should have ended, counted from the creation of its run.
-        max_wait_us: When it fails unless it has begun, counted from the start of its run, or from
-            the last clear.
+        deadline_us: The time from the creation of its run by which it should have ended.
+        max_wait_us: The time from the start of its run, or from the last clear, after which it
+            fails unless it has begun.
         max_active_tis_per_dag: Maximum number of running instances in all runs of the DAG.
-        depends_on_past: It runs once it has succeeded, or was skipped, in the previous run.
-        wait_for_downstream: The tasks right after it must have succeeded there, or were skipped, as
-            well.
+        depends_on_past: Whether it runs only after it has succeeded, or was skipped, in the
+            previous run.
+        wait_for_downstream: Whether its children, too, must have succeeded or been skipped in the
+            previous run.
         events: Set for an operator that consumes every event of its triggers.
-        streams: Whether tasks that expand over its result take it item by item while it runs.
-        outlets: Assets that each success of it updates, with extra data for their events, msgpack.
+        streams: Whether tasks that expand over its result receive it item by item while it runs.
+        outlets: Assets that each success of it updates, each with the ``extra`` of the update as
+            msgpack.
         values: The secrets, connections and variables that it may read, each once.
     """
 
@@ -313,7 +316,7 @@ class ParamSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         schema: JSON Schema, as JSON.
-        default: As JSON; ``None`` for a required one.
+        default: The default as JSON; ``None`` for a required parameter.
     """
 
     name: str
@@ -325,17 +328,20 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One DAG of one version.
 
     Attributes:
-        tasks: In the order they were written; a position is an index into it.
-        catchup, skips_missed: Whether every missed fire time runs, or none; otherwise the latest.
+        tasks: In the order they were written. A task's position is its index here.
+        catchup, skips_missed: Whether every missed fire time is run, or none. If neither is set,
+            only the latest is.
         parameters: Names of the parameters a run's conf may set.
-        required, params, types: Those without a default, with a schema, with a type as text.
-        run_timeout_us: Timeout of a run, counted from its start; then it fails.
-        deadline_us: When a run should have ended, counted from its creation.
+        required: Parameters without a default.
+        params: Parameters with a schema.
+        types: Parameters with a type, as text.
+        run_timeout_us: The time from its start after which a run fails.
+        deadline_us: The time from its creation by which a run should have ended.
         retry_budget: Maximum number of retries of all its tasks; ``None`` for the daemon's setting.
-        if_paused: Whether triggers of its deferred tasks ``stay`` with their hosts while it is
-            paused, or ``stop``.
+        if_paused: While it is paused, triggers of its deferred tasks ``stay`` in their hosts, or
+            ``stop``.
         trigger: The trigger whose events start runs, in place of a schedule.
-        isolated: Why it has hosts of its own; empty if it uses the shared ones.
+        isolated: Why it has hosts of its own; empty if it uses the shared hosts.
     """
 
     dag_id: str
@@ -375,8 +381,8 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
 BackfillState: TypeAlias = Literal["running", "done", "cancelled", "failed"]
 
 Reprocess: TypeAlias = Literal["none", "failed", "all"]
-"""Which fire times with a run get another one: those whose newest run has ended badly, or those
-whose runs have all ended. A fire time with a live run never gets another."""
+"""Which fire times that have a run get another one: those whose newest run did not end well, or
+all whose runs have ended. A fire time with a live run never gets another run."""
 
 
 class BackfillRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -390,8 +396,8 @@ class BackfillRow(msgspec.Struct, frozen=True, kw_only=True):
         conf: msgpack of the parameters of each run; ``None`` for their defaults.
         next_at: The next fire time that has not been handled; ``None`` when all have been.
         made: Number of runs created.
-        skipped: Number of fire times whose existing run was retained.
-        failure: Why it could not continue.
+        skipped: Number of fire times that kept their existing run.
+        failure: Why the backfill could not continue.
         key: The idempotency key of the request that started it.
     """
 

@@ -1,12 +1,12 @@
 """Row numbers, start numbers, and the ids of traces and spans.
 
-Row numbers are laid out so that a row need not exist to be addressed: the unmapped task at
-``position`` is ``run.first_task_no + position``, child ``i`` of a mapped one is
+Numbers of task rows are computed, so they are known before the row exists: that of an unmapped
+task is ``run.first_task_no + position``, that of child ``i`` of a mapped task is
 ``expansion.first_task_no + i``. **A task without a row is pending.**
 
 A **try** is one attempt as the author counts them; a **start** is one handover to a process.
-``start_no`` grows by one per start of a task and never restarts. Clearing a task advances it to the
-next multiple of 2^32, so the number of a start also tells how often its task was cleared.
+``start_no`` grows by one per start of a task and is never reset. Clearing a task advances it to the
+next multiple of 2^32, so a start number also tells how often the task was cleared.
 
 Ids of traces and spans are computed from stored values, so they are the same before and after a
 crash.
@@ -37,7 +37,7 @@ TriggerNo: TypeAlias = int
 StartNo: TypeAlias = int
 
 _CLEAR_BITS = 32
-"""With a thousand starts a second a task takes 50 days to use up the numbers of one clear."""
+"""A task has 2^32 start numbers per clear: enough for 50 days at a thousand starts a second."""
 
 
 def after_clear(start_no: StartNo) -> StartNo:
@@ -46,12 +46,12 @@ def after_clear(start_no: StartNo) -> StartNo:
 
 
 def clear_number(start_no: StartNo) -> int:
-    """Return how often the task of a start was cleared before it."""
+    """Return how often a task had been cleared before the start with this number."""
     return start_no >> _CLEAR_BITS
 
 
 RUNNING = "running"
-"""The kind of span in which user code runs. Its own spans are children of that span."""
+"""The kind of span in which user code runs. Spans that user code creates are its children."""
 
 
 def trace_id(run_no: int, run_id: str, created_at: int) -> int:
@@ -65,10 +65,10 @@ def span_id(trace: int, kind: str, task_no: int, number: int) -> int:
 
     Args:
         trace: The id of its trace.
-        kind: ``try``, or the kind of a stay in one state.
+        kind: ``try``, or the kind of a period in which the task is in one state.
         task_no: The number of its task.
-        number: For a try, the timestamp at which it started; for a stay, the start that it is, or
-            follows.
+        number: For a try, the timestamp at which it started. For a period in one state, the number
+            of the start that it is, or that it follows.
     """
     text = f"{trace:x} {kind} {task_no} {number}".encode()
     return int.from_bytes(blake2b(text, digest_size=8).digest()) or 1

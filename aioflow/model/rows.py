@@ -50,8 +50,8 @@ class DagFileRow(msgspec.Struct, frozen=True, kw_only=True):
     """A file in a DAG folder, with the result of its last parse.
 
     Attributes:
-        version: Its last good version, retained while the file is broken.
-        reason: ``None`` if the last parse succeeded, else machine-readable.
+        version: Its last good version, which stays active while the file is broken.
+        reason: Why the last parse failed, machine-readable; ``None`` if it succeeded.
     """
 
     file: str
@@ -66,10 +66,10 @@ class DagRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: The newest good version; new runs use it.
-        gone: Its file no longer defines it; it starts no run.
-        last_fire_time: Fire times up to this one were handled; ``None`` for all before the next
-            one.
-        late_alert_for: For fire times up to this one no alert about a late run is needed.
+        gone: Whether its file no longer defines it. It then starts no run.
+        last_fire_time: The last fire time that was handled; ``None`` if all before the next one
+            count as handled.
+        late_alert_for: The last fire time for which no alert about a late run is needed.
     """
 
     dag_id: str
@@ -87,7 +87,7 @@ class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: Hex digest over the file and the local modules it imports.
-        sources: Relative path -> content; the content of a snapshot folder.
+        sources: The content of the snapshot folder: relative path -> content.
     """
 
     version: str
@@ -105,7 +105,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         logical_date: The fire time of the run; ``None`` if a person started it without one.
         conf: msgpack of the parameters that were given; ``None`` if none were.
         key: Idempotency key, unique in its DAG.
-        quarantine: Why the engine suspends it; ``None`` for a healthy run.
+        quarantine: Why the engine has suspended it; ``None`` for a healthy run.
         caller: The wait of the durable call that created it.
         backfill: The number of the backfill that created it.
     """
@@ -132,13 +132,14 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     """One task of one run in its current try.
 
     Attributes:
-        map_index: -1 for an unmapped task, and for a mapped one that ended unexpanded.
-        interruptions: Starts cut short by infrastructure; they do not count as tries.
+        map_index: -1 for an unmapped task, and for a mapped task that ended without expanding.
+        interruptions: How many starts were interrupted by the infrastructure. They do not count as
+            tries.
         due_at: When it continues: the time of a retry, or of a sensor's next poke. During a try
-            with a timeout, when that expires. In steady time, as ``deadline_at``.
-        deadline_at: When a sensor times out; set at its first poke, the same in every try.
+            with a timeout, when the timeout expires. In steady time, like ``deadline_at``.
+        deadline_at: When a sensor times out. Set at its first poke, and the same in every try.
         queued_at: When it could first have run in this try.
-        failure: Why the last try failed; ``None`` once a later one succeeded.
+        failure: Why the last try failed; ``None`` once a later try has succeeded.
     """
 
     task_no: TaskNo
@@ -161,8 +162,8 @@ class ExpansionRow(msgspec.Struct, frozen=True, kw_only=True):
     """The width of a mapped task of a run. Written before its first child.
 
     Attributes:
-        is_open: It grows, with items or iterations. Once closed its width is final, unless a loop
-            goes back.
+        is_open: Whether the width still grows, with items or iterations. Once closed, the width is
+            final, unless a loop goes back.
     """
 
     run_no: RunNo
@@ -173,7 +174,7 @@ class ExpansionRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TryRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A try that ended in anything but a first success, stored for display."""
+    """A try, stored for display. A task that succeeds at the first try has no such row."""
 
     task_no: TaskNo
     start_no: StartNo
@@ -186,13 +187,14 @@ class TryRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a task. ``None`` has no row.
+    """The result of a task. A result of ``None`` has no row.
 
     Attributes:
-        start_no: The start that returned it; with ``task_no`` it names the file.
-        body: msgpack, at most 64 KiB; ``None`` if it is in a file.
-        size: Bytes.
-        width: Number of items, if it feeds an ``expand``; then it is an indexed file.
+        start_no: The start that returned it; ``task_no`` and ``start_no`` name the file.
+        body: msgpack, at most 64 KiB; ``None`` if the result is in a file.
+        size: The size in bytes.
+        width: The number of items, if the result feeds an ``expand``. It is then in an indexed
+            file.
     """
 
     task_no: TaskNo
@@ -213,16 +215,15 @@ class TriggerRow(msgspec.Struct, frozen=True, kw_only=True):
         deadline_at: When the wait fails.
         next_method: The method in which the task resumes.
         next_kwargs: msgpack, passed to ``next_method``; encrypted at rest as well.
-        event: msgpack of the payload, once it fired; for a stream, its last event, once that is
-            consumed. ``event_key`` is its key.
-        timeout_method: The method in which the task resumes if its deadline comes first; empty to
-            fail.
-        ordinal: The recorded call of its coroutine that waits; ``RESUMES`` if a method resumes,
-            ``FROM_START`` if the task is deferred before it ran.
+        event: msgpack of the event's payload, once the trigger has fired. For a stream, that of its
+            last event, once the event is consumed. ``event_key`` is the key of the event.
+        timeout_method: The method in which the task resumes if the deadline passes; empty to fail.
+        ordinal: The recorded call in which the coroutine waits; ``RESUMES`` if the task resumes in
+            a method, ``FROM_START`` if the task was deferred before it ran.
         branch: The index of the trigger within that call.
-        window: How far a stream of events may be ahead of the store; 0 for a trigger that ends with
-            its first event.
-        failure: Why a stream failed, until its task learns of it.
+        window: The maximum number of events that a stream may be ahead of the store; 0 for a
+            trigger that ends with its first event.
+        failure: Why a stream failed. Stored until its task has received the failure.
     """
 
     trigger_no: TriggerNo
@@ -250,9 +251,9 @@ class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         ordinal: Counts the durable calls of a task from 0, without gaps.
         kind: ``wait``, ``any_of``, ``all_of``, ``sleep``, ``step``, ``now``, ``uuid`` ...
-        name: The trigger class or function; a replay must call the same.
+        name: The trigger class or function. A replay must call the same one.
         source_location: ``file:line`` of the call.
-        answer: msgpack, once it has one.
+        answer: msgpack of the answer; ``None`` until there is one.
     """
 
     task_no: TaskNo
@@ -267,7 +268,7 @@ class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of a stream. It is stored as long as its trigger, so that its key is known.
+    """An event of a stream. Stored as long as its trigger, to recognize a repeated key.
 
     Attributes:
         sequence: Counts the events of a trigger from 0, without gaps.
@@ -285,9 +286,9 @@ class NamedEventRow(msgspec.Struct, frozen=True, kw_only=True):
     """An event emitted under a name, for all waiters of that name.
 
     Attributes:
-        event_no: Grows with each stored event, and is higher than the number of every run that
-            existed before it.
-        key: Distinguishes events of one name, for waits for a single one of them.
+        event_no: Grows with each stored event, and is higher than the number of every run created
+            before the event.
+        key: Distinguishes events with the same name, so that a wait can select one of them.
         data: msgpack.
         run_no: The run whose task emitted it; ``None`` if it is external.
         request: Idempotency key of the request that emitted it, unique in its name.
@@ -303,7 +304,7 @@ class NamedEventRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One item of a task's output that was yielded before the task has ended.
+    """One item of a task's output. A running task has yielded it.
 
     Attributes:
         item_index: Counts the items of a task from 0, without gaps.
@@ -320,8 +321,8 @@ class PoolRow(msgspec.Struct, frozen=True, kw_only=True):
     """A named limit on running tasks. The default pool has no row and no limit.
 
     Attributes:
-        include_deferred: Tasks use its slots while they are deferred as well, and until they
-            resume.
+        include_deferred: Whether tasks also use its slots while they are deferred, and until they
+            have resumed.
     """
 
     name: str
@@ -333,8 +334,9 @@ class ValueRow(msgspec.Struct, frozen=True, kw_only=True):
     """A secret, connection or variable, as it was set last.
 
     Attributes:
-        value_no: New each time it is set; the value is encrypted together with it.
-        value: msgpack. ``None`` if no key decrypts it and, in a batch, to delete the row.
+        value_no: A new number each time the value is set. The two are encrypted together.
+        value: msgpack; ``None`` if no available key decrypts it. In a batch ``None`` deletes the
+            row.
     """
 
     kind: ValueKind
@@ -352,7 +354,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         home: The identity of its home; empty if not reported.
-        after: The epoch it takes over from: with any other the claim is refused.
+        after: The epoch from which it takes over. If the database has another, the claim is
+            refused.
     """
 
     started_at: Timestamp
@@ -368,8 +371,9 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         is_drained: It starts no task and hosts no further trigger.
-        started_at, seen_at: When it claimed the database last, and when it committed last.
-        version: The version of the program.
+        started_at: When it last claimed the database.
+        seen_at: When it last committed.
+        version: The version of aioflow.
     """
 
     node_no: int
@@ -384,7 +388,7 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeletionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An ended run that is being deleted: it is hidden, and its rows are deleted in slices."""
+    """An ended run that is being deleted. It is hidden, and its rows are deleted in batches."""
 
     run_no: RunNo
     at: Timestamp
@@ -399,7 +403,7 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunChange(msgspec.Struct, frozen=True, array_like=True):
-    """Move a run from ``was`` to ``state``. The other columns take these values."""
+    """Move a run from ``was`` to ``state``. The other attributes are new column values."""
 
     run_no: RunNo
     was: RunState
@@ -410,7 +414,10 @@ class RunChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TaskChange(msgspec.Struct, frozen=True, array_like=True):
-    """Update a task row, guarded by ``was`` and ``was_start_no``. The rest are new values."""
+    """Update a task row, if it still has ``was`` and ``was_start_no``.
+
+    The other attributes are new column values.
+    """
 
     task_no: TaskNo
     was: TaskState
@@ -428,7 +435,7 @@ class TaskChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TriggerChange(msgspec.Struct, frozen=True, array_like=True):
-    """Move a trigger row from ``was`` to ``state``; ``None`` for the state deletes it."""
+    """Move a trigger row from ``was`` to ``state``. If ``state`` is ``None``, delete the row."""
 
     trigger_no: TriggerNo
     was: TriggerState
@@ -439,7 +446,7 @@ class TriggerChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RecordChange(msgspec.Struct, frozen=True, array_like=True):
-    """Answer an open record, or let it fail."""
+    """Store the answer of an open record, or its failure."""
 
     task_no: TaskNo
     ordinal: int
@@ -475,7 +482,7 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: The key columns of the row and their values.
-        key_values: The values alone, to find it again; empty if the row was read without a key.
+        key_values: The values alone, to find the row again; empty if it was read without a key.
         column: The first column that cannot be read.
         reason: What is wrong with it.
         run_no, dag_id: The run and DAG of the row, as far as readable.
@@ -494,5 +501,5 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failure(self) -> Failure:
-        """The failure of a task that cannot continue because of it."""
+        """The failure of a task that cannot continue because of this row."""
         return Failure(type="DamagedRow", message=str(self)[:1000], reason=DAMAGED)

@@ -76,10 +76,10 @@ class RunState(IntEnum):
 
 
 class TriggerState(IntEnum):
-    """The state of a trigger row. The row is deleted once its task has resumed from its event."""
+    """The state of a trigger row. After ``FIRED`` or ``ENDING`` the row is deleted."""
 
     WAITING = 0
-    """To be assigned to a host, or hosted."""
+    """It waits for its assignment to a host, or runs in a host."""
     FIRED = 1
     """Its event is stored. The row stays until the resumed work has ended."""
     ENDING = 2
@@ -115,7 +115,7 @@ class TriggerRule(StrEnum):
 
 
 class WaitKind(StrEnum):
-    """The kinds of reasons for waiting. Closed; derived by ``core.why``."""
+    """All kinds of reasons for waiting. ``core.why`` determines them."""
 
     UPSTREAM = "upstream"
     SLOT = "slot"
@@ -143,9 +143,9 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         detail: The specific reason: parents by name, a pool, a trigger's class and number.
         since: When it began to wait for this, if known.
-        until: When it continues by itself at the latest, if known.
-        behind: The id of another run that has not ended, and of its task, for which it waits.
-        looks_no: The number of the trigger, or of the hosted sensor, that checks for it.
+        until: The latest time at which it continues by itself, if known.
+        behind: The ids of another live run, and of a task in it, for which it waits.
+        looks_no: The number of the trigger, or of the hosted sensor, that checks the condition.
     """
 
     kind: WaitKind

@@ -20,14 +20,14 @@ class Moment(NamedTuple):
     """One moment on several clocks, in microseconds.
 
     Steady time is the wall clock without its steps: it advances with the monotonic clock. Every
-    duration is measured in it, so that its end can be stored as a timestamp. Times that people
-    schedule or read are wall time.
+    duration is measured in steady time, so the end of a duration can be stored as a timestamp.
+    Times that people schedule or read are wall time.
 
     Attributes:
         now: The wall clock.
         steady: Steady time.
         monotonic: The monotonic clock of the machine.
-        shift: By how much the wall clock is ahead of steady time because it has stepped.
+        shift: How far the wall clock is ahead of steady time, because it has stepped.
     """
 
     now: int
@@ -57,4 +57,4 @@ def to_datetime(instant: int) -> datetime:
 
 EARLIEST_DATE = to_timestamp(datetime(1, 1, 2, tzinfo=UTC))
 LATEST_DATE = to_timestamp(datetime(9999, 12, 31, tzinfo=UTC)) - 1
-"""Between these a timestamp has a date in every time zone."""
+"""The earliest and latest timestamp that have a date in every time zone."""

@@ -1,6 +1,7 @@
-"""Triggers that start runs of a DAG besides its schedule, and descriptions of hosted triggers.
+"""Triggers that start runs of a DAG in place of a schedule, and descriptions of hosted triggers.
 
-The former are declarations, rows and changes. The latter come from the hosts, for people.
+The triggers of DAGs have declarations, rows and changes. Descriptions come from the hosts, for
+display.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ ASSETS = "assets"
 """The class path of a trigger that is a condition over assets. No host runs it."""
 
 IfRunning: TypeAlias = Literal["queue", "skip", "cancel_old"]
-"""The outcome of an event while a run of the DAG has not ended: its run is queued; it starts no
-run; or its run replaces the runs that earlier events have started."""
+"""What happens to an event while a run of the DAG is live: its run is queued; it starts no run; or
+its run replaces the runs that earlier events have started."""
 
 
 class AssetCondition(msgspec.Struct, frozen=True, array_like=True):
     """The assets that must be updated before a run starts: all of the parts, or any of them.
 
     Attributes:
-        parts: Names of assets, and conditions.
+        parts: Names of assets, and nested conditions.
     """
 
     is_all: bool
@@ -74,10 +75,10 @@ class DagTriggerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A trigger each of whose events starts a run.
 
     Attributes:
-        kwargs: msgpack of its fields, on their way from the parser. They are stored only in the row
+        kwargs: msgpack of its fields, as received from the parser. They are stored only in the row
             of the trigger, encrypted.
         name: For display: its class, or the assets of its condition.
-        debounce_us: How long it must be quiet before the last event starts a run.
+        debounce_us: How long there must be no further event before the last event starts a run.
         is_timetable: Whether it is an author's own timetable, whose events are fire times.
     """
 
@@ -94,13 +95,13 @@ class EventOutcome(IntEnum):
 
     RUN = 0
     HELD = 1
-    """It starts a run once the trigger has been quiet for long enough."""
+    """The event starts a run once the trigger has been quiet for long enough."""
     REPLACED = 2
     """A later event came before the trigger had been quiet for long enough."""
     SKIPPED = 3
-    """Another run was live."""
+    """The event started no run, because another run was live."""
     REFUSED = 4
-    """No run can be created from it."""
+    """No run can be created from the event."""
 
     @property
     def label(self) -> str:
@@ -109,11 +110,11 @@ class EventOutcome(IntEnum):
 
 
 class HeldEvent(msgspec.Struct, frozen=True, array_like=True):
-    """An event that is held until the trigger has been quiet for long enough.
+    """An event that starts a run once the trigger has been quiet for long enough.
 
     Attributes:
-        since: When the first event of the current burst came.
-        due_at: When it starts a run, unless another event comes.
+        since: When the first event of the current burst arrived.
+        due_at: When the event starts a run, unless another event arrives first.
     """
 
     sequence: int
@@ -128,14 +129,14 @@ class DagTriggerRow(msgspec.Struct, frozen=True, kw_only=True):
     """The trigger of a DAG. It exists as long as the DAG is known, whatever its file declares.
 
     Attributes:
-        trigger_no: From the series of runs and named events, so that an event is later than the
-            trigger if its number is higher.
+        trigger_no: Runs, named events and triggers of DAGs share one sequence of numbers. So an
+            event is later than the trigger if its number is higher.
         kwargs: msgpack of its fields, encrypted at rest; ``None`` if no available key decrypts
             them.
-        since: When its events begin to count.
+        since: Since when its events count.
         sequence: The number of its next event.
         event: msgpack of the payload of its last event.
-        run_no: The run it has started last.
+        run_no: The run that it started last.
     """
 
     trigger_no: int
@@ -156,9 +157,9 @@ class DagEventRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         sequence: Counts the events of a trigger from 0, without gaps.
         key: Unique in its trigger; ``None`` for an event without a key.
-        reason: Why it has started no run.
+        reason: Why the event has started no run.
         asset: The asset of an asset event; ``None`` for an event that a trigger yields.
-        data: msgpack of the data that a run receives of an asset event.
+        data: For an asset event: msgpack of the data that a run receives.
     """
 
     event_no: int
@@ -174,7 +175,7 @@ class DagEventRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutcomeChange(msgspec.Struct, frozen=True, array_like=True):
-    """A new outcome of an event that was held."""
+    """A new outcome of an event that was waiting for its trigger to be quiet."""
 
     event_no: int
     outcome: EventOutcome
@@ -183,7 +184,7 @@ class OutcomeChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DagTriggerChanges(msgspec.Struct, kw_only=True):
-    """Changes of these rows in a batch.
+    """The changes of a batch to triggers of DAGs.
 
     Attributes:
         triggers: Whole rows, inserted or replaced.
@@ -206,7 +207,7 @@ class TriggerDescription(msgspec.Struct, frozen=True, array_like=True):
         shared_with: Number of other triggers in its watch.
         next_check_at: When it checks next, if known.
         last_check_at: When it checked last, if reported.
-        text: What it waits for, according to its class; empty if the class does not tell.
+        text: What it waits for, according to its class; empty if the class does not say.
         note: The result of its last check; empty if not reported.
         public: The fields that its class declares public.
     """

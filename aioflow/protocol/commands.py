@@ -1,6 +1,6 @@
 """Commands of the daemon to its children. Their reports are in ``protocol.reports``.
 
-Structs are array-like, as reports are: both ends have the same version of aioflow.
+Structs are array-like, as in ``protocol.reports``: both ends must have the same aioflow version.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Hello(_Wire, frozen=True):
         memory_limit_bytes: Above this a host evicts suspended coroutines; 0 for no limit.
         stall_seconds: A step that blocks a shared event loop for longer is reported.
         default_deferrable: The value of an operator's ``deferrable=None``, if one is configured.
-        default_tries: The tries of a task that sets none.
-        traces: Whether starts receive their span.
+        default_tries: The number of tries of a task that does not set its own.
+        traces: Whether each start receives the id of its tracing span.
     """
 
     role: str
@@ -96,7 +96,7 @@ class Inspect(_Wire, frozen=True):
 
 
 class RunInfo(_Wire, frozen=True):
-    """The facts that all tasks of a run share. Sent to a process before the first of them."""
+    """The facts that all tasks of a run share. Sent to a process before the run's first task."""
 
     run_no: RunNo
     run_id: str
@@ -114,23 +114,24 @@ class StartTask(_Wire, frozen=True):
     """Run one task.
 
     Attributes:
-        method: The method in which a deferred operator resumes; empty for the beginning.
+        method: The method in which a deferred operator resumes; empty to start from the beginning.
         kwargs: msgpack, for ``method``.
         event: msgpack of the trigger's payload.
-        results: Small results of parents in the engine's memory, by position. A ``None`` result is
-            absent; one that is absent for another reason is queried.
-        at_hand: Positions whose result is known, including ``None``.
+        results: Small results of parents, from the engine's memory, by position. Results of
+            ``None`` are omitted.
+        at_hand: Positions of the parents whose result is known, including results of ``None``. The
+            results of other parents are queried.
         sources: ``(position, task_no, start_no)`` of the indexed files from which child
             ``map_index`` takes its items.
         widths: Widths of all lists of the expansion, including literals, in order; see
             ``core.tasks.expand``.
         recorded: Number of durable calls with stored answers. The host queries them first.
-        timeout_us: The rest of the try's timeout, which a coroutine's host enforces.
-        events: ``(payload, key)`` of the events that an operator takes in this start, if it takes
-            batches.
-        upto: The sequence number after the last of them.
-        is_closing: No more events follow: the last start of such an operator.
-        stored: Number of stored items of its output.
+        timeout_us: What remains of the try's timeout. The host of a coroutine enforces it.
+        events: ``(payload, key)`` of each event that this start handles, if the operator handles
+            its events in batches.
+        upto: The sequence number after the last of ``events``.
+        is_closing: Whether this is the last start of such an operator: no more events follow.
+        stored: Number of stored items of the task's output.
         item: msgpack of the stream item of child ``map_index``, if it is in memory.
     """
 
@@ -177,9 +178,9 @@ class CallRecorded(_Wire, frozen=True):
     """Confirm that the answer of a durable call is stored.
 
     Attributes:
-        answer: A value that the host does not know: the event that a stream had pending.
-        failure: Why the call failed, if the engine decided so. Then ``answer`` is the data to build
-            the exception from.
+        answer: The answer, if the host does not know it yet: the pending event of a stream.
+        failure: Why the call failed, if the engine made it fail. ``answer`` is then the data from
+            which to build the exception.
     """
 
     task_no: TaskNo
@@ -190,7 +191,7 @@ class CallRecorded(_Wire, frozen=True):
 
 
 class ItemsStored(_Wire, frozen=True):
-    """Confirm that the items of a task below ``upto`` are stored, and that more may be yielded."""
+    """Confirm that a task's items with an index below ``upto`` are stored; it may yield more."""
 
     task_no: TaskNo
     start_no: StartNo
@@ -198,7 +199,7 @@ class ItemsStored(_Wire, frozen=True):
 
 
 class Recall(_Wire, frozen=True):
-    """Return these claimed tries, unless they have started. Answered by ``Recalled``."""
+    """Give back those of the claimed tries that have not started. Answered by ``Recalled``."""
 
     tries: tuple[tuple[TaskNo, StartNo], ...]
 
@@ -221,22 +222,24 @@ class StartTrigger(_Wire, frozen=True):
     """Start a trigger.
 
     Attributes:
-        version: The version of its run, whose code is loaded if ``newest`` does not accept its
-            fields.
+        version: The version of its run. The code of this version is loaded if the class in
+            ``newest`` does not accept the trigger's fields.
         kwargs: msgpack of its fields.
-        since: When its task began to wait, by the wall clock.
-        window: How many events it may be ahead of the store; 0 to end with the first.
+        since: When its task began to wait, on the wall clock.
+        window: The maximum number of events that it may be ahead of the store; 0 if it ends with
+            its first event.
         start: For a task that is deferred from the start: the data from which its trigger is
-            created. For a task whose result others expand over: the data to write that result, if
-            an event ends the task.
+            created. For a task whose result other tasks expand over: the data needed to write that
+            result, if an event ends the task.
         is_made_there: Whether its task is deferred from the start.
         dag_id: The DAG of its task, or the DAG whose runs it starts.
         newest: The newest version of its DAG; empty if that is ``version``.
         last: Its last stored event: payload and key.
-        priority: The priority of its task. Higher ones start first if capacity is short.
-        position: The position of its task, for the log; likewise ``map_index``, ``start_no`` and
-            ``try_number``.
-        waits_since: As ``since``, by the monotonic clock of the machine.
+        priority: The priority of its task. If capacity is short, triggers with a higher priority
+            start first.
+        position: The position of its task. Used for the log only, like ``map_index``, ``start_no``
+            and ``try_number``.
+        waits_since: Like ``since``, on the monotonic clock of the machine.
     """
 
     trigger_no: TriggerNo
@@ -266,8 +269,8 @@ class PreviewFireTimes(_Wire, frozen=True):
     """Compute the next fire times of a timetable. Answered by ``FireTimesPreviewed``.
 
     Attributes:
-        host: The data to create it from, whether it is hosted or not.
-        after: Only fire times after this.
+        host: The data from which to create the timetable, which need not be hosted.
+        after: Compute only fire times after this.
         count: Maximum number of fire times.
         limit_seconds: Timeout.
     """
@@ -293,7 +296,10 @@ class StopTrigger(_Wire, frozen=True):
 
 
 class EventsStored(_Wire, frozen=True):
-    """Confirm that the events of an assignment below this index are stored: it may continue."""
+    """Confirm that an assignment's events with an index below ``upto`` are stored.
+
+    The trigger may then continue.
+    """
 
     trigger_no: TriggerNo
     assignment_id: int
@@ -301,7 +307,7 @@ class EventsStored(_Wire, frozen=True):
 
 
 class Reply(_Wire, frozen=True):
-    """The daemon's reply to a ``Query``. ``error`` tells why there is none."""
+    """The daemon's reply to a ``Query``. If there is no answer, ``error`` says why."""
 
     question: int
     body: bytes
@@ -314,8 +320,8 @@ class RunCallback(_Wire, frozen=True):
     Attributes:
         number: The number of the outbox row, the same in each attempt.
         body: msgpack of the ``protocol.outbox.Callback``.
-        names: The secrets, connections and variables that it receives.
-        values: Their values, msgpack each.
+        names: The secrets, connections and variables that the callback receives.
+        values: Their values, each as msgpack.
     """
 
     number: int
@@ -332,11 +338,11 @@ class Notify(_Wire, frozen=True):
         number: The number of the outbox row.
         body: msgpack of the ``protocol.outbox.Alert``.
         webhook: A URL; empty for none.
-        webhook_secret: The name of the secret that contains the URL, instead.
+        webhook_secret: Instead of ``webhook``: the name of the secret that contains the URL.
         signing_secret: The name of the secret to sign with; empty for none.
         email: Addresses.
         connection: The name of the connection to send mail over.
-        names: See ``RunCallback``; likewise ``values``.
+        names, values: See ``RunCallback``.
     """
 
     number: int
@@ -352,17 +358,18 @@ class Notify(_Wire, frozen=True):
 
 
 class Ping(_Wire, frozen=True):
-    """Answer with ``Pong`` as soon as the event loop gets to it. Shared hosts only.
+    """Answer with ``Pong`` as soon as the event loop gets to it. Sent to shared hosts only.
 
     Attributes:
-        sent_us: Monotonic microseconds, of the one clock of all processes of a machine.
+        sent_us: When it was sent: microseconds on the monotonic clock, which all processes of the
+            machine share.
     """
 
     sent_us: int = 0
 
 
 class Describe(_Wire, frozen=True):
-    """Describe triggers, or the sensors of an async host, for people. Answered by ``Described``."""
+    """Describe triggers, or an async host's sensors, for display. Answered by ``Described``."""
 
     question: int
     numbers: tuple[TriggerNo, ...]

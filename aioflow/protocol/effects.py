@@ -57,15 +57,15 @@ class StartTry(msgspec.Struct, frozen=True):
     """Start a try in an executor.
 
     Attributes:
-        worker: Slot number for a ``def`` body, -1 for a coroutine.
-        claimed: Prefetched behind another try in the same worker. It starts when that one has
+        worker: Number of the worker slot for a ``def`` body, -1 for a coroutine.
+        claimed: Whether the try is prefetched: it starts when the other try in the same worker has
             ended.
         timeout_us: After this the executor stops the try with reason ``timeout``.
-        limit_us: The timeout that the author set, of which ``timeout_us`` is the rest.
+        limit_us: The timeout that the author set. ``timeout_us`` is what remains of it.
         expected_us: How long it is expected to take; 0 if unknown.
-        resume: Resumes a coroutine that is suspended in its host. If it is no longer there,
-            ``start`` applies.
-        role: The role of the host of a coroutine.
+        resume: The command to resume a coroutine that is suspended in its host. If the host no
+            longer has the coroutine, ``start`` is used instead.
+        role: For a coroutine: the role of its host.
     """
 
     body: Body
@@ -81,7 +81,7 @@ class StartTry(msgspec.Struct, frozen=True):
 
 
 class StopTry(msgspec.Struct, frozen=True):
-    """Stop a try that runs, or is claimed, in an executor. Its later reports are ignored.
+    """Stop a try that is running or claimed in an executor. Its later reports are ignored.
 
     Attributes:
         role: As in ``StartTry``.
@@ -106,7 +106,7 @@ class AssignTrigger(msgspec.Struct, frozen=True):
     """Assign a trigger to the triggerer.
 
     Attributes:
-        info: Facts of its run, if the trigger is created from them.
+        info: The facts of its run, if the trigger is created from them.
         role: The role of the host.
     """
 
@@ -140,16 +140,16 @@ class ConfirmEvents(msgspec.Struct, frozen=True):
 
 
 class StartHost(msgspec.Struct, frozen=True):
-    """Start the own host of a DAG with this role, unless it is up already."""
+    """Start the host with this role, which serves a single DAG, unless it is already running."""
 
     role: str
 
 
 class WakeAt(msgspec.Struct, frozen=True):
-    """Put this input into the inbox when it is due, at once if that has passed.
+    """Put ``due`` into the inbox at its due time, or immediately if that has passed.
 
     Attributes:
-        at: Due time, instead of the timestamp in ``due``.
+        at: The due time, if it is not the timestamp in ``due``.
     """
 
     due: TimerFired
@@ -172,7 +172,7 @@ class Warn(msgspec.Struct, frozen=True):
 
 
 class RestoreCode(msgspec.Struct, frozen=True):
-    """Restore the code of versions on disk whose folders a child did not find.
+    """Restore on disk the code of versions whose folders a child process did not find.
 
     Attributes:
         trigger_no: The trigger to assign again afterwards, reported by ``CodeRestored``; -1 for

@@ -1,8 +1,8 @@
-"""Inputs of the engine: the unfinished work that a restart reads, and all that enters its inbox.
+"""Inputs of the engine: the unfinished work that a restart reads, and all messages of its inbox.
 
-Besides reports, these are requests, parsed files, timers, processes that started or ended, and
-messages of the engine to itself to continue in a later turn. Unfinished work is read as of one
-moment.
+The inbox receives reports, requests, parsed files, timers, processes that started or ended, and
+messages of the engine to itself to continue in a later turn. All unfinished work is read as it was
+at one moment.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class RequestReceived(msgspec.Struct, frozen=True):
     """A request in the inbox. ``ticket`` identifies the caller who waits for the response.
 
     Attributes:
-        by: The author, for the audit; ``None`` for the daemon itself.
+        by: The author of the request, for the audit; ``None`` for the daemon itself.
     """
 
     ticket: int
@@ -132,7 +132,7 @@ class FileBroken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileDeleted(msgspec.Struct, frozen=True):
-    """A DAG file was deleted. Its DAGs start no run any more; live runs continue."""
+    """A DAG file was deleted. Its DAGs start no more runs; live runs continue."""
 
     file: str
 
@@ -141,13 +141,14 @@ class TimerFired(msgspec.Struct, frozen=True):
     """A timer is due.
 
     Attributes:
-        at: The due time as it was armed. If it equals a current due time of the task - a retry, a
-            sensor's next poke or deadline, the deadline of a wait - it is that one. Otherwise it
-            changes nothing.
+        at: The due time for which the timer was set. It identifies what is due for the task: a
+            retry, a sensor's next poke or deadline, or the deadline of a wait. If none of these
+            has this due time any more, the timer changes nothing.
         task_no: The task; -1 for a DAG, a run, or the trigger of a DAG.
-        dag_id: The DAG whose next fire time of the schedule is due.
+        dag_id: The DAG whose schedule has reached its next fire time.
         run_no: The run whose deadline or timeout is due.
-        trigger_no: The trigger of a DAG that is assigned again, or has been quiet for long enough.
+        trigger_no: The trigger of a DAG that is to be assigned again, or has been quiet for long
+            enough.
     """
 
     at: Timestamp
@@ -164,7 +165,7 @@ class ContinueRun(msgspec.Struct, frozen=True):
 
 
 class TriggerCapacityChanged(msgspec.Struct, frozen=True):
-    """A trigger waits for capacity in a host, or has it now."""
+    """A trigger waits for capacity in a host, or has received it."""
 
     trigger_no: TriggerNo
     assignment_id: int
@@ -175,7 +176,7 @@ class MigrateTriggers(msgspec.Struct, frozen=True):
     """Continue to move the triggers of a file to its newest version.
 
     Attributes:
-        version: The version they move to. If a newer one supersedes it, nothing changes.
+        version: The version to which they move. If it is no longer the newest, nothing changes.
         after: The last trigger that was handled.
     """
 
@@ -185,11 +186,11 @@ class MigrateTriggers(msgspec.Struct, frozen=True):
 
 
 class AssignTriggers(msgspec.Struct, frozen=True):
-    """Continue to assign triggers to a host that came up.
+    """Continue to assign triggers to a host that has started.
 
     Attributes:
-        assignment_id: The last assignment number when it came up. Triggers with a later one are
-            assigned already.
+        assignment_id: The last assignment number when the host started. Triggers with a higher
+            number have been assigned since.
         numbers: The triggers, in order.
         at: The index at which to continue.
     """
@@ -204,8 +205,8 @@ class IsolateTriggerClass(msgspec.Struct, frozen=True):
     """Move the triggers of a class into quarantine, or back.
 
     Attributes:
-        after: The last trigger that was handled; -1 to begin. A later part is ignored if the
-            opposite has begun since.
+        after: The last trigger that was handled; -1 to begin. If the opposite move has begun since,
+            a continuation is ignored.
     """
 
     class_path: str
@@ -226,11 +227,12 @@ class PauseTriggers(msgspec.Struct, frozen=True):
 
 
 class Restarted(msgspec.Struct, frozen=True):
-    """Memory has just been restored, and no process knows of it.
+    """Memory has just been restored. No process has received any of the restored work yet.
 
     Attributes:
-        runs: Continue only these runs; if empty, only work of no run; ``None`` for everything.
-        has_crashed: The last daemon did not shut down cleanly.
+        runs: The runs to continue. If empty, only work that belongs to no run continues; ``None``
+            for everything.
+        has_crashed: Whether the previous daemon ended without a clean shutdown.
     """
 
     runs: tuple[RunNo, ...] | None = None
@@ -238,7 +240,7 @@ class Restarted(msgspec.Struct, frozen=True):
 
 
 class PreviousRunLoaded(msgspec.Struct, frozen=True):
-    """A task waits for the previous run, which memory does not know. The database is queried."""
+    """The previous run, for which a task waits, is not in memory. The database is queried."""
 
     run_no: RunNo
 
@@ -250,10 +252,10 @@ class ContinueBackfill(msgspec.Struct, frozen=True):
 
 
 class CreateMissingRuns(msgspec.Struct, frozen=True):
-    """Create runs for fire times that have none yet, of a schedule that had run ahead of the clock.
+    """Create the missing runs for due fire times of a schedule that had run ahead of the clock.
 
     Attributes:
-        cursor: The cursor of the schedule when they were due.
+        cursor: The cursor of the schedule when the fire times were due.
         fire_times: The due fire times, oldest first.
         following: The cursor after them.
     """
@@ -265,21 +267,21 @@ class CreateMissingRuns(msgspec.Struct, frozen=True):
 
 
 class ClockStepped(msgspec.Struct, frozen=True):
-    """The wall clock has stepped. It causes a turn, which checks the clock."""
+    """The wall clock has stepped. This input causes a turn, which checks the clock."""
 
 
 class Drain(msgspec.Struct, frozen=True):
-    """Start nothing more.
+    """Start no more work.
 
     Attributes:
-        is_over: Whether the grace period is over: tasks that still run are interrupted.
+        is_over: Whether the grace period is over. Tasks that still run are then interrupted.
     """
 
     is_over: bool = False
 
 
 class HostUp(msgspec.Struct, frozen=True):
-    """A process of a role is ready for commands. ``role`` as in ``HostLost``."""
+    """The process of a role is ready for commands. For ``role``, see ``HostLost``."""
 
     role: str
 
@@ -288,14 +290,15 @@ class HostLost(msgspec.Struct, frozen=True, kw_only=True):
     """A shared host died with everything it hosted.
 
     Attributes:
-        role: ``async``, ``triggers`` or ``quarantine``; for a DAG's own host with a colon and the
-            DAG id.
+        role: ``async``, ``triggers`` or ``quarantine``. For a host that serves a single DAG, a
+            colon and the DAG id follow.
         culprit: The ``task_no`` or ``trigger_no`` whose code was running at that moment, according
             to the host's crash recorder; -1 if none was.
         failure: How the process ended.
-        class_path: The class of that trigger, which may be stopping and known only to the host.
-        was_dismissed: It was ended on purpose while no task ran in it: because it was idle, and
-            then it is not replaced, or because installed packages changed.
+        class_path: The class of the trigger in ``culprit``. Only the host may still have known the
+            trigger, if it was stopping.
+        was_dismissed: Whether the daemon ended the host on purpose while no task ran in it: because
+            installed packages changed, or because it was idle. An idle host is not replaced.
     """
 
     role: str
@@ -307,13 +310,13 @@ class HostLost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoopBlocked(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of user code blocks the event loop of a host, or has done so.
+    """A step of user code blocks the event loop of a host, or has blocked it until now.
 
     Attributes:
         role: As in ``HostLost``.
         culprit: As in ``HostLost``.
-        incident: Identifies one stall, of which there are several reports.
-        milliseconds: How long it has lasted, or lasted in total.
+        incident: Identifies the stall, about which there are several reports.
+        milliseconds: How long the stall has lasted so far, or in total if it is over.
         source_location: File, line and function.
         is_loading: Whether it imports code.
         is_over: Whether the event loop runs again.
@@ -331,11 +334,11 @@ class LoopBlocked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerUnresponsive(msgspec.Struct, frozen=True):
-    """A slot worker neither answers nor uses CPU, or does so again.
+    """A slot worker neither answers nor uses CPU, or it answers again.
 
     Attributes:
-        worker: Its slot.
-        since: ``None`` once it answers again.
+        worker: The number of its slot.
+        since: Since when it has not answered; ``None`` once it answers again.
         until: When it will be killed.
     """
 
@@ -352,7 +355,7 @@ class OutboxDelivered(msgspec.Struct, frozen=True):
 
 
 class CodeRestored(msgspec.Struct, frozen=True):
-    """The code of a trigger was restored as far as possible: its host may try again."""
+    """The code of a trigger was restored as far as possible, so its host may try again."""
 
     trigger_no: TriggerNo
 
@@ -365,7 +368,7 @@ class AlertRaised(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutboxLoaded(msgspec.Struct, frozen=True):
-    """More outbox rows of a kind may be handed out. They were loaded for this turn."""
+    """More outbox rows of a kind were loaded for this turn, and may be handed out."""
 
     kind: str
 
@@ -449,7 +452,7 @@ class CoroutineProgress(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         count: The number of its records.
         first_failed: The first ordinal that failed; -1 if none did.
-        open_kind: The kind of the last record while it is open, else empty.
+        open_kind: The kind of the last record if that is still open, else empty.
         open_name: The name of that record.
     """
 
@@ -464,7 +467,7 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
     """All data needed to continue one run.
 
     Attributes:
-        tasks: All its rows, including ended ones, by ``task_no``.
+        tasks: All its task rows, including ended ones, by ``task_no``.
         widths: ``(task_no, width)`` of the results that feed an ``expand``.
         triggers: All its trigger rows.
         progress: The progress of tasks that have records.
@@ -472,7 +475,7 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
         items: ``(task_no, count)`` of the items that its tasks have yielded.
         is_whole: Whether this is the whole run or its last part. Otherwise more tasks and triggers
             follow, all tasks before the first trigger.
-        damage: The first of all these rows that is damaged.
+        damage: The first damaged row among all of these, if any.
     """
 
     run: RunRow
@@ -494,10 +497,10 @@ class RecoverySnapshot(msgspec.Struct, frozen=True, kw_only=True):
         versions: The newest version of each DAG and those of the live runs, without sources.
         runs: Runs that have not ended. A cancelled run ends with its last task.
         outbox: Rows that the engine processes itself.
-        outbox_totals: Other outbox rows: the count of each kind, and its lowest number.
-        stray_triggers: Rows of runs that ended before a host had released them.
+        outbox_totals: For each kind of other outbox rows: their count and their lowest number.
+        stray_triggers: Trigger rows of runs that ended before the host had released the trigger.
         backfills: Running backfills.
-        audit_head: The end of the audit.
+        audit_head: The end of the audit log.
         drained: Drained nodes.
     """
 

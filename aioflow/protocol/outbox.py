@@ -56,13 +56,15 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deadline(msgspec.Struct, frozen=True, array_like=True):
-    """A time by which parts of a run should have ended, or begun: the body of such a row.
+    """A time by which parts of a run should have ended, or begun: the body of an outbox row.
 
     Attributes:
-        at: In steady time.
-        length_us: Its distance from the creation of the run; 0 if an earlier version stored it.
-        ends_wait: Tasks with a ``max_wait`` of this length fail unless they have begun. It counts
-            from the start of the run, or from its last clear. Otherwise an alert is due.
+        at: The time, as steady time.
+        length_us: The time from the creation of the run to ``at``; 0 if an earlier version of
+            aioflow stored the row.
+        ends_wait: Whether tasks with a ``max_wait`` of ``length_us`` fail unless they have begun.
+            ``length_us`` then counts from the start of the run, or from its last clear. If
+            ``False``, an alert is due instead.
     """
 
     run_no: RunNo
@@ -72,10 +74,10 @@ class Deadline(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
-    """Triggers that may have killed the daemon, by number: from ``first`` to before ``end``.
+    """A range of triggers that may have killed the daemon: numbers from ``first``, below ``end``.
 
     Attributes:
-        count: How many there were.
+        count: The number of triggers in the range at that time.
     """
 
     first: TriggerNo = 0
@@ -84,25 +86,27 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Trial(msgspec.Struct, frozen=True, array_like=True):
-    """The suspects of a crash: the body of such a row, of which there is at most one.
+    """The suspects of a crash: the body of an outbox row, of which there is at most one.
 
     Attributes:
         process: The process that died: ``daemon``, or the role of an async host.
-        groups: Tasks in the order in which they start, each group apart from everything else. The
-            first group is on trial. Without groups everything may start.
-        proof_us: How long a group must run until it is cleared.
-        until: When the first group is evaluated, in steady time; without groups, when the deaths
-            are forgotten.
+        groups: Groups of tasks, in the order in which they start. Each group runs apart from
+            everything else. The first group is on trial. If there are no groups, everything may
+            start.
+        proof_us: How long a group must run without a crash to be cleared of suspicion.
+        until: The steady time at which the first group is evaluated. If there are no groups, the
+            steady time at which the deaths are forgotten.
         alone: How often each task or trigger was the only suspect.
         spans: The triggers of each group. While there are any spans, no other triggers are assigned
-            to hosts. Without spans, only tasks are suspected.
-        has_begun: Whether the triggers of the first group may be hosted.
+            to hosts. If there are none, only tasks are suspected.
+        has_begun: Whether the triggers of the first group may be assigned to hosts.
         deaths: How often the daemon has died in a row while it had triggers.
-        row_end: The triggers that it had at the first of these deaths have lower numbers.
-        since: Since when the daemon's triggers are hosted, or those of the first group, in steady
-            time.
-        barred: Triggers of DAGs that have killed the daemon, each with the version of its DAG with
-            which it did. With that version they are not hosted.
+        row_end: A number above those of all triggers that the daemon had at the first of these
+            deaths.
+        since: The steady time since which hosts have had the daemon's triggers, or those of the
+            first group.
+        barred: Triggers of DAGs that have killed the daemon, each with the version of its DAG at
+            that time. They are not assigned to hosts in that version.
     """
 
     process: str
@@ -119,12 +123,13 @@ class Trial(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Callback(msgspec.Struct, frozen=True, array_like=True):
-    """A pending callback of an author for an event: the body of such a row.
+    """A pending callback of an author for an event: the body of an outbox row.
 
     Attributes:
         event: ``success``, ``failure``, ``retry``, ``skip`` or ``deadline``.
         position: The position of the task; -1 for the run itself.
-        state: The label of the state that the task or run entered; for a deadline, its state then.
+        state: The label of the state that the task or run entered; for a deadline, of its state at
+            the deadline.
         at: When that happened.
         failure: The failure of a failed try.
     """
@@ -155,13 +160,14 @@ class Marking(msgspec.Struct, frozen=True, array_like=True):
     """A requested final state of tasks of a run.
 
     Attributes:
-        ranges: Position, first map index and the end; -1 and 0 for a task that is not mapped or has
-            not expanded.
-        changed: Positions of which an end was taken back: tasks after them may have to be stopped,
+        ranges: ``(position, first, end)``: the map indexes from ``first``, below ``end``; -1 and 0
+            for a task that is not mapped or has not expanded.
+        changed: Positions where a final state was revoked. Tasks after them may have to be stopped,
             or evaluated again.
-        overtaken: Fan-outs after those, whose children in progress may have to be stopped.
+        overtaken: Mapped tasks after ``changed`` whose children in progress may have to be stopped.
         ended: How and when the run had ended; ``None`` if it had not.
-        is_cut_short: It had ended before all of its tasks had, and stays as it is.
+        is_cut_short: Whether the run had ended before all of its tasks had. It then keeps its
+            state.
     """
 
     state: TaskState
@@ -173,19 +179,19 @@ class Marking(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Clearing(msgspec.Struct, frozen=True, array_like=True):
-    """The tasks of a run that must be cleared: the body of such a row, until all of them are.
+    """The tasks of a run that must be cleared: the body of an outbox row, until all are cleared.
 
-    The states of the tasks tell the progress: cleared tasks are pending, or removed.
+    The states of the tasks show the progress: cleared tasks are pending, or removed.
 
     Attributes:
-        whole: Positions of which all tasks are selected.
-        failed: Other positions, of which the failed tasks are selected.
+        whole: Positions whose tasks are all selected.
+        failed: Other positions, whose failed tasks are selected.
         children: Selected children of other positions, by position and map index.
         reexpanded: Mapped tasks among ``whole`` that will be expanded again.
         retained: Positions of tasks among ``whole`` that stay as they are.
         excluded: Children that stay as they are, by position: one bit for each, the lowest first.
-        unrun: Fan-outs of which the children that never ran are selected.
-        mark: The marked tasks, because of which the others are cleared.
+        unrun: Mapped tasks whose children that never ran are selected.
+        mark: The marked tasks, which are the reason why the other tasks are cleared.
     """
 
     run_no: RunNo
@@ -199,7 +205,7 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
     mark: Marking | None = None
 
     def ends(self, position: int, map_index: int) -> bool:
-        """Return whether a task that has started will be reset, or marked, when all is done."""
+        """Return whether a started task will be cleared, or marked, before this row is deleted."""
         ranges = () if self.mark is None else self.mark.ranges
         is_marked = any(
             at == position and (first < 0 or first <= map_index < end) for at, first, end in ranges

@@ -1,8 +1,8 @@
 """Reports of children to the daemon. The daemon's commands are in ``protocol.commands``.
 
 They cross the link and enter the engine's inbox unchanged. Only the results of parsing DAG files
-and plug-ins go to the catalog. A report with an old ``start_no`` or ``assignment_id`` is late and
-ignored.
+and plug-ins go to the catalog instead. A report with an old ``start_no`` or ``assignment_id`` is
+too late, and is ignored.
 
 Structs are array-like: a frame contains only values, so both ends must have the same version of
 aioflow. They do, because the daemon starts its children from its own code.
@@ -65,7 +65,7 @@ __all__ = (
 )
 
 NO_PARSER_CAPACITY = "no_room"
-"""The limit name if the machine had no resources to start a parser. The file is not at fault."""
+"""The ``limit`` if the machine lacked the resources to start a parser. The file is not at fault."""
 
 
 class _ParserReport(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -81,14 +81,14 @@ class DagFailure(_ParserReport, frozen=True):
 
 
 class DataFiles(_ParserReport, frozen=True):
-    """The files beside its modules that a DAG file uses, relative to the DAG folder.
+    """The files that a DAG file uses besides its modules, relative to the DAG folder.
 
     Attributes:
-        paths: Targets of expressions built on ``__file__``, also outside the DAG folder, each with
-            its line; 0 for one in a module that it imports.
+        paths: Targets of expressions built on ``__file__``, even outside the DAG folder, each with
+            the line of the expression; 0 if that is in an imported module.
         named: Files and folders that its strings name, and folders that its import listed.
-        opened: Files that its import has read, each with its stamp at that time; empty if it had
-            none.
+        opened: Files that its import has read, each with its stamp at that time; the stamp is empty
+            if the file had none.
         written: Files that its import has written.
         patterns: Patterns of its line ``# aioflow: files = [...]``; ``None`` without one.
         reads: Patterns of files that its DAGs declare to read.
@@ -108,7 +108,7 @@ class Parsed(_ParserReport, frozen=True):
     Attributes:
         dags: The valid DAGs.
         failures: Errors. After a syntax error there are no DAGs at all.
-        modules: Local files it imported, relative to the DAG folder, including the file itself.
+        modules: The local files that it imported, and the file itself, relative to the DAG folder.
         wanted: See ``NamesFound``.
         triggers: The local trigger classes it may use, by class path, each with a digest of the
             code on which it depends.
@@ -142,12 +142,12 @@ class ParserDied(_ParserReport, frozen=True):
     """The report that a parser process ended before it had a result.
 
     Attributes:
-        status: As in ``subprocess``: negative for a signal. The error number, if it could not be
-            started.
+        status: The exit code as in ``subprocess``: negative for a signal. If the process could not
+            be started, the error number.
         last_words: The end of its output.
         limit: The exceeded limit for which it was killed; empty if it died by itself;
             ``NO_PARSER_CAPACITY`` if it could not be started.
-        named: The names in the file known by then.
+        named: The names found in the file before the process ended.
     """
 
     status: int
@@ -192,16 +192,16 @@ class TaskReport(_Wire, frozen=True):
 
 
 class TaskStarted(TaskReport, frozen=True):
-    """User code of this start begins now, in a worker. A claimed try owns its slot from here on.
+    """User code of this start begins now, in a worker. A claimed try uses its slot from now on.
 
-    A coroutine has had its slot since it was started, and sends no such report.
+    A coroutine uses its slot as soon as it is started, so it sends no such report.
     """
 
     at: Timestamp
 
 
 class Labelled(TaskReport, frozen=True):
-    """The display name of this child, reported before its body begins, in each try."""
+    """The display name of this child. Reported in each try, before the task's body begins."""
 
     label: str
 
@@ -213,9 +213,9 @@ class Succeeded(TaskReport, frozen=True):
         body: msgpack of the result; ``None`` if it is ``None`` or in a file.
         size: Bytes of the result; 0 for ``None``. With ``body`` ``None`` and a size, the result is
             in the file of this start.
-        width: Number of items, if it feeds an ``expand``.
+        width: Number of items, if the result feeds an ``expand``.
         skips: Positions of the tasks to skip, unless they have started.
-        again: Whether the loop that it decides has another iteration.
+        again: For the task that decides whether a loop ends: whether there is another iteration.
     """
 
     began_at: Timestamp
@@ -232,8 +232,9 @@ class Failed(TaskReport, frozen=True):
 
     Attributes:
         retryable: Whether another try may help, according to the failure itself.
-        retry_after_us: The delay the task asked for, instead of its policy's.
-        interrupted: Infrastructure's fault: counts as an interruption, not as a try.
+        retry_after_us: The delay that the task requested, instead of that of its retry policy.
+        interrupted: Whether the infrastructure is at fault. The start then counts as an
+            interruption, not as a try.
     """
 
     began_at: Timestamp | None
@@ -253,10 +254,10 @@ class Skipped(TaskReport, frozen=True):
 
 
 class SensorNotReady(TaskReport, frozen=True):
-    """A sensor that pokes in a slot is not satisfied yet.
+    """The condition of a sensor that pokes in a slot is not met yet.
 
     Attributes:
-        recheck_in_us: When to poke again, if it set that itself.
+        recheck_in_us: The time until the next poke, if the sensor set it itself.
     """
 
     began_at: Timestamp
@@ -288,9 +289,9 @@ class EventsHandled(TaskReport, frozen=True):
     """An operator has handled events of its stream, and waits for the next ones.
 
     Attributes:
-        upto: The sequence number after the last event it was given.
-        items: msgpack of the items it adds to its output.
-        is_last: There are no more events, and its task has succeeded.
+        upto: The sequence number after the last event that it received.
+        items: msgpack of the items that it adds to its output.
+        is_last: Whether there are no more events. The task has then succeeded.
     """
 
     began_at: Timestamp
@@ -313,7 +314,7 @@ class ItemYielded(TaskReport, frozen=True):
 
 
 class CallAnswered(TaskReport, frozen=True):
-    """A durable call that waits for nothing has its answer. Answered by ``CallRecorded``.
+    """A durable call that does not suspend its task has its answer. Answered by ``CallRecorded``.
 
     Attributes:
         ordinal: Counts the durable calls of the task from 0.
@@ -332,12 +333,12 @@ class CallAnswered(TaskReport, frozen=True):
 
 
 class Awaiting(TaskReport, frozen=True):
-    """A coroutine waits in a durable call and is suspended: it holds no slot meanwhile.
+    """A coroutine waits in a durable call. It is suspended, so it uses no slot.
 
     Attributes:
         kind: ``wait``, ``any_of``, ``all_of`` or ``sleep``.
         triggers: ``(class_path, kwargs)`` of each; none for a ``sleep``.
-        timeout_us: After this the call raises, and a ``sleep`` returns.
+        timeout_us: After this the call raises or, for a ``sleep``, returns.
     """
 
     began_at: Timestamp
@@ -367,9 +368,9 @@ class StreamOpened(TaskReport, frozen=True):
 
 
 class NextEventRequested(TaskReport, frozen=True):
-    """A coroutine takes the next event of a stream. It is suspended until there is one.
+    """A coroutine requests the next event of a stream. It is suspended until there is one.
 
-    Answered by ``CallRecorded`` if there is one already, else by ``ResumeCoroutine``. An answer of
+    If there is one already, answered by ``CallRecorded``, else by ``ResumeCoroutine``. An answer of
     ``None`` means that the stream has ended.
 
     Attributes:
@@ -404,14 +405,14 @@ class EventEmitted(TaskReport, frozen=True):
 
 
 class RunCalled(TaskReport, frozen=True):
-    """A coroutine starts a run of another DAG and is suspended until that has ended.
+    """A coroutine starts a run of another DAG, and is suspended until the run has ended.
 
-    Answered by ``CallRecorded`` if there can be no such run, else by ``ResumeCoroutine``.
+    If the run cannot be created, answered by ``CallRecorded``, else by ``ResumeCoroutine``.
 
     Attributes:
         conf: msgpack of the parameters that were given; ``None`` if none were.
-        waits: Whether it waits. Otherwise it continues, answered by ``CallRecorded`` with the run's
-            id.
+        waits: Whether the coroutine waits. If not, it is not suspended, and the answer is a
+            ``CallRecorded`` with the run's id.
     """
 
     began_at: Timestamp
@@ -426,10 +427,11 @@ class RunCalled(TaskReport, frozen=True):
 
 
 class RecordDropped(TaskReport, frozen=True):
-    """The code has changed, and its author wants all durable calls from ``first`` on dropped.
+    """The code has changed, and its author wants the records of calls from ``first`` on dropped.
 
     Attributes:
-        starts_over: The coroutine has ended. The task runs again from the top, uncharged.
+        starts_over: Whether the coroutine has ended. The task then runs again from the top, without
+            using up a try.
     """
 
     first: int
@@ -441,17 +443,17 @@ class NotSuspended(TaskReport, frozen=True):
 
 
 class ResultWriteFailed(TaskReport, frozen=True):
-    """The body has returned, but writing its result failed. The process retains the result.
+    """The body has returned, but its result could not be written. The process keeps the result.
 
     Attributes:
-        disk_is_full: No task starts until the result is written.
+        disk_is_full: Whether the disk is full. No task then starts until the result is written.
     """
 
     disk_is_full: bool
 
 
 class Recalled(_Wire, frozen=True):
-    """These claimed tries had not started and will not start in that process."""
+    """These claimed tries have not started, and will not start in this process."""
 
     tries: tuple[tuple[TaskNo, StartNo], ...]
 
@@ -459,8 +461,8 @@ class Recalled(_Wire, frozen=True):
 class Output(_Wire, frozen=True):
     """Output of a hosted coroutine. For the task log, never for the engine.
 
-    A trigger host puts the trigger number and its assignment number in place of the numbers of a
-    task and its start.
+    For a trigger, ``task_no`` is the number of the trigger, and ``start_no`` that of its
+    assignment.
     """
 
     task_no: TaskNo
@@ -469,7 +471,7 @@ class Output(_Wire, frozen=True):
 
 
 class TaskStopped(_Wire, frozen=True):
-    """A stopped start has ended completely. For its log, never for the engine."""
+    """A start that was stopped has ended completely. For its log, never for the engine."""
 
     task_no: TaskNo
     start_no: StartNo
@@ -491,7 +493,7 @@ class TriggerFired(_Wire, frozen=True):
         payload: msgpack.
         key: Identifies the event, also across assignments.
         ends: ``success``, ``failed`` or ``skipped`` if the event ends the task without resuming it.
-            Then ``payload`` is its result, or the message.
+            ``payload`` is then its result, or the error message.
         size: The size of a result that is in a file or has a ``width``; see ``Succeeded``.
         is_last: The trigger has ended completely. No ``TriggerEnded`` follows unless it is
             requested.
@@ -553,8 +555,9 @@ class Query(_Wire, frozen=True):
 
     Attributes:
         question: Identifies the query in the reply.
-        kind: ``results`` (a page of a parent's results), ``records`` (those of a task), ``runs``
-            (how they end, or a task in each), ``events`` (those of a name) or ``values``.
+        kind: ``results`` (a page of a parent's results), ``records`` (the records of a task),
+            ``runs`` (how runs end, or a task in each), ``events`` (the events of a name) or
+            ``values``.
         body: msgpack of the kind's own fields, see ``worker.query.messages``.
     """
 
@@ -568,8 +571,9 @@ class CancelQuery(_Wire, frozen=True):
     """A child cancels a query.
 
     Attributes:
-        question: -1 for all its queries, which the daemon reports for a child that has died.
-        numbers: Cancel only these runs of a query about runs; empty for all of it.
+        question: The query; -1 for all queries of the child. The daemon itself reports -1 for a
+            child that has died.
+        numbers: For a query about runs: the runs to cancel; empty for the whole query.
     """
 
     question: int
@@ -580,7 +584,7 @@ class Pong(_Wire, frozen=True):
     """The answer to a ``Ping``: the event loop runs. For the health check, never for the engine.
 
     Attributes:
-        late_us: How long the ``Ping`` had waited for it.
+        late_us: How long the ``Ping`` had waited for the event loop.
         evicted: Number of suspended coroutines that the process has evicted to save memory.
         watches: For a few classes: class path of the triggers, number of watches, next check.
         changed: Name of a package that has changed since the process imported it; empty if none.

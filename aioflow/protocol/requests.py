@@ -59,7 +59,7 @@ __all__ = (
 
 
 OF_RUN = "@run"
-"""The name of the run itself where a task is named."""
+"""Names the run itself in places that otherwise name a task."""
 
 EVENTS = "named_event"
 JOURNAL = "journal"
@@ -122,7 +122,8 @@ class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         downstream: Whether to clear all tasks after them as well.
         failed: Whether to clear only tasks that failed, were ``upstream_failed``, or were
             cancelled.
-        latest: Move the run to the newest version of its DAG, or refuse.
+        latest: Whether to move the run to the newest version of its DAG. If that is impossible, the
+            request is refused.
     """
 
     run_id: str
@@ -137,8 +138,8 @@ class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class Mark(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Set the final state of tasks of a run, or of the run. Answered as ``ClearTasks``.
 
-    The run resumes or ends when all of them have been marked. Tasks in that state already are not
-    changed, so the request is idempotent.
+    The run resumes or ends when all tasks have been marked. Tasks that are already in that state
+    are not changed, so the request is idempotent.
 
     Attributes:
         state: ``SUCCESS`` or ``FAILED``.
@@ -162,7 +163,7 @@ class DeleteDag(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Delete a DAG whose file was deleted and that has no live run. Answered with ``None``.
 
     Attributes:
-        only_asks: Only check whether it could be deleted.
+        only_asks: Whether to only check that it could be deleted.
     """
 
     dag_id: str
@@ -192,14 +193,14 @@ class EraseOld(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class EraseVersions(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Delete versions that nothing refers to any more. Answered with their number.
 
-    The caller has checked that no run of the database has one of them.
+    The caller has checked that no run in the database uses one of them.
     """
 
     versions: list[str]
 
 
 class SetPaused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Pause or resume a DAG: a paused one starts no scheduled run. Answered with the flag."""
+    """Pause or resume a DAG. A paused DAG starts no scheduled runs. Answered with the flag."""
 
     dag_id: str
     paused: bool
@@ -283,13 +284,13 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Unquarantine(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Move the triggers of a class out of quarantine. Answered with whether it was there."""
+    """Move a class's triggers out of quarantine. Answered with whether it was in quarantine."""
 
     class_path: str
 
 
 class FireTrigger(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Give a waiting task an event in place of its trigger. Answered with ``(run, task, index)``.
+    """Send a waiting task an event in place of its trigger. Answered with ``(run, task, index)``.
 
     Attributes:
         payload: msgpack.
@@ -347,7 +348,7 @@ class Reencrypted(msgspec.Struct, frozen=True):
     Attributes:
         count: Values encrypted again.
         unopened: Values left unchanged, because no available key decrypts them.
-        after: For the next page; ``None`` after the last one.
+        after: The ``after`` of the next request; ``None`` after the last page.
     """
 
     count: int
@@ -377,8 +378,8 @@ class SetAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     Attributes:
         secret, role, is_disabled: ``None`` to keep the value.
-        seen: The ``secret`` that a password was verified with, which must not have changed since.
-        keeps: The session that continues.
+        seen: The ``secret`` against which a password was verified. It must not have changed since.
+        keeps: The session that does not end.
     """
 
     name: str
@@ -403,7 +404,8 @@ class OpenLogin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     Attributes:
         name: The name of the account, or ``HOME``.
-        seen: The ``secret`` that the password was verified with, which must not have changed since.
+        seen: The ``secret`` against which the password was verified. It must not have changed
+            since.
         digest: The digest of the cookie's secret.
         replaces: The digest of the session that this one replaces.
     """
@@ -456,7 +458,7 @@ class NoteUse(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Add audit entries that no other request adds. Answered with ``None``."""
+    """Add audit entries for actions that send no other request. Answered with ``None``."""
 
     lines: tuple[AuditEntry, ...]
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from aioflow_triggers.temporal import CronTrigger, DateTimeTrigger, TimeDeltaTrigger
 else:
-    # Hidden from type checkers, which would otherwise accept every misspelt name of the package.
+    # Hidden from type checkers, which would otherwise accept every misspelled name.
 
     def __getattr__(name: str) -> object:
         """Import the module that defines a name, once."""

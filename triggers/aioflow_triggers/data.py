@@ -10,7 +10,7 @@ __all__ = ("JsonIs", "Nothing", "at_path")
 
 
 class Nothing:
-    """Marks a path without a value; a ``null`` is a value."""
+    """A marker for a path at which there is no value. A JSON ``null`` is a value."""
 
 
 def at_path(value: Any, path: str) -> Any:
@@ -42,7 +42,7 @@ class JsonIs:
             document.
         equals: The expected value.
         one_of: Alternatively, several accepted values.
-        exists: Without ``equals`` and ``one_of``: whether there must be any value.
+        exists: Whether there must be any value, or none. Only without ``equals`` and ``one_of``.
 
     Raises:
         ValueError: If ``equals`` and ``one_of`` are both given.
@@ -56,7 +56,7 @@ class JsonIs:
     def __post_init__(self) -> None:
         if self.equals is not None and self.one_of:
             raise ValueError("give equals or one_of, not both")
-        # A list may be restored as another kind of sequence; the two must compare equal.
+        # A list may be restored as another kind of sequence, and must still compare equal.
         object.__setattr__(self, "one_of", tuple(self.one_of))
 
     def holds(self, document: Any) -> bool:
@@ -65,7 +65,7 @@ class JsonIs:
         wanted = list(self.one_of) if self.equals is None else [self.equals]
         if not wanted:
             return (found is not Nothing) == self.exists
-        # In Python 1 equals True, in JSON it does not.
+        # 1 equals True in Python, but not in JSON.
         return any(
             found == value and isinstance(found, bool) == isinstance(value, bool)
             for value in wanted

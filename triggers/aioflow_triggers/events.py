@@ -42,15 +42,15 @@ class Emitted(TypedDict):
 class EventTrigger(Trigger[Emitted]):
     """Fires when an event of this name is emitted: by a task, a user, or a webhook.
 
-    Events stored since the run was created count, so that none is missed between the start of the
+    All events stored since the run was created count, so none is missed between the start of the
     run and the wait. Within one ``async def`` task, each wait for the same name and key continues
-    after the event of the previous wait. A retry that starts from the top gets the events again.
+    after the event of the previous wait. A retry that runs from the top receives the events again.
 
     Attributes:
         name: The name of the events.
-        key: Only events with this key; ``None`` for all.
-        after: Only events with a larger ``id``. Waits of an ``async def`` task set it
-            automatically; an operator that defers twice must pass on the ``id`` it received.
+        key: Wait only for events with this key; ``None`` for all.
+        after: Wait only for events with a larger ``id``. Waits of an ``async def`` task set it
+            automatically. An operator that defers twice must pass the ``id`` that it received.
 
     Events:
         One, or all of them for ``stream``, in the order they were stored. ``payload`` is
@@ -58,7 +58,7 @@ class EventTrigger(Trigger[Emitted]):
         a stream yields each event once.
 
     Raises:
-        ValueError: If no event can have the name or key: they are 1 to 250 printable characters.
+        ValueError: If the name or key is invalid: each must be 1 to 250 printable characters.
 
     Errors:
         None of its own.
@@ -94,16 +94,16 @@ class EventTrigger(Trigger[Emitted]):
             await events.aclose()
 
     def series(self) -> str:
-        """Return the name and key: waits for the same ones go through the same events."""
+        """Return the name and key. Waits with equal name and key go through the events in turn."""
         return repr((self.name, self.key))
 
     def behind(self, payload: Emitted) -> EventTrigger:
-        """Return the trigger for the events after this one."""
+        """Return the trigger for the events after the one with this payload."""
         return EventTrigger(self.name, self.key, payload["id"])
 
 
 class Emissions(Watch[_Wanted, Emitted]):
-    """The events of a name. A wanted key is an optional event key with the ``id`` to exceed."""
+    """The events of a name. A wanted key is an event key, or ``None``, and the ``id`` to exceed."""
 
     def __init__(self, name: str) -> None:
         self._name = name

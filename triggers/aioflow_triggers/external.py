@@ -26,13 +26,14 @@ from aioflow_triggers.instants import instant_of, signed_timedelta
 __all__ = ("RunEnded", "RunTrigger", "RunsEnding", "TasksEnded", "TasksTrigger")
 
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
-"""Used with a ``run_id``, where the start time does not matter."""
+"""The start time for a wait with a ``run_id``, for which it does not matter."""
 
 
 class RunEnded(TypedDict):
     """How the run, or its task, ended.
 
-    ``result`` is the result of the task, if one was named and its result is small, else ``None``.
+    ``result`` is the result of the task, if a task was named and its result is small, else
+    ``None``.
     """
 
     state: str
@@ -41,9 +42,9 @@ class RunEnded(TypedDict):
 
 
 class TasksEnded(TypedDict):
-    """The final states of tasks of a run; that of the run itself has the key ``""``.
+    """The final states of tasks of a run. The state of the run itself has the key ``""``.
 
-    If one of them ended in a state that is not good, tasks that had not ended are missing.
+    If a task ended in a state that is not good, tasks that had not ended by then are missing.
     """
 
     run_id: str
@@ -54,8 +55,8 @@ class TasksEnded(TypedDict):
 class RunTrigger(Trigger[RunEnded]):
     """Fires when a run of another DAG, or one task of it, has reached a final state.
 
-    The run is the one named by ``run_id``; else the one with ``logical_date``, which may not exist
-    yet; else the first one that ends after the task began to wait.
+    The run is selected by ``run_id``, or by ``logical_date``, in which case it may not exist yet.
+    With neither, it is the first run that ends after the task began to wait.
 
     Attributes:
         dag: The id of the other DAG.
@@ -116,8 +117,8 @@ class RunsEnding(Watch[str | datetime, RunEnded]):
     """Runs of a DAG, or one task in each of them. Wanted keys are run ids or times.
 
     Args:
-        instants: The meaning of a time: ``for`` selects the run with this logical date, ``first
-            since`` the first run that ends from then on.
+        instants: What a time selects: with ``for`` the run with this logical date, with ``first
+            since`` the first run that ends at this time or later.
     """
 
     def __init__(self, dag: str, task: str | None, instants: str = "for") -> None:
@@ -129,7 +130,7 @@ class RunsEnding(Watch[str | datetime, RunEnded]):
         self._stirred = asyncio.Event()
 
     def joined(self, wanted: str | datetime) -> None:
-        """Subscribe in the name of the waiting task, so that a cycle of waits is detected."""
+        """Subscribe on behalf of the waiting task, so that the daemon detects a cycle of waits."""
         if self._endings is None:
             self._endings = RunEndings(self._on_event)
         self._ask(self._endings, wanted)
@@ -142,7 +143,7 @@ class RunsEnding(Watch[str | datetime, RunEnded]):
     async def run(
         self,
     ) -> AsyncIterator[tuple[str | datetime, TriggerEvent[RunEnded] | AioflowError]]:
-        """Yield each ending when it happens. Does not poll: the daemon reports them."""
+        """Yield each ending when it happens. Does not poll: the daemon reports the endings."""
         while True:
             await self._stirred.wait()
             self._stirred.clear()
@@ -172,7 +173,7 @@ class RunsEnding(Watch[str | datetime, RunEnded]):
 
 @dataclass(frozen=True)
 class TasksTrigger(Trigger[TasksEnded]):
-    """Fires when several tasks of another run have ended, or the first of them in a bad state.
+    """Fires when several tasks of another run have ended, or one of them in a bad state.
 
     Attributes:
         dag: The id of the other DAG.
@@ -205,7 +206,7 @@ class TasksTrigger(Trigger[TasksEnded]):
             raise ValueError("good must name at least one state")
 
     async def run(self) -> AsyncIterator[TriggerEvent[TasksEnded]]:
-        """Yield one event when they have ended."""
+        """Yield one event when the tasks have ended, or one of them in a bad state."""
         ended = await self.ended()
         yield TriggerEvent(ended, key="/".join([ended["run_id"], *self.tasks]))
 
@@ -230,7 +231,7 @@ async def _endings(
                 dag, task_id=task, logical_date=logical_date, since=logical_date
             )
         except AioflowError as exc:
-            refused.append(exc)  # raised alone, not in an exception group, as the author reads it
+            refused.append(exc)  # raised alone, as an exception group is hard to read for authors
             group.cancel_scope.cancel()
             return
         ended[task or ""] = ending

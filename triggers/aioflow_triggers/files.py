@@ -43,7 +43,7 @@ class Arrivals:
     """Tracks which files are new and complete.
 
     Attributes:
-        due_in: Seconds from the last poll until the next file may be complete.
+        due_in: Seconds from the last poll until another file may be complete.
     """
 
     def __init__(self, rest_seconds: float, horizon_ns: int) -> None:
@@ -83,7 +83,7 @@ def _file_version(found: FoundFile) -> tuple[int, int]:
 
 def has_rested(rested: float, wanted: float) -> bool:
     """Return whether a file has been unchanged for the required time."""
-    # Tolerates float errors: times one period apart may differ by slightly less.
+    # Tolerates float errors: two times one period apart may differ by slightly less than that.
     return rested >= wanted * 0.999
 
 
@@ -92,7 +92,7 @@ T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _COARSEST_CLOCK_NS = 2_000_000_000
-"""Some file systems store times in units of two seconds, and none is exact."""
+"""Some file systems store times in units of two seconds, and no file system is exact."""
 
 _SKEW_NS = 60_000_000_000
 """Maximum difference between the clocks of machines that write into one folder."""
@@ -139,17 +139,17 @@ class FileTrigger(Trigger[FileSeen]):
     or removed in it, even if its files are being written. To wait until a folder is filled, wait
     for a marker file in it.
 
-    "Stopped growing" means that two polls, at least ``stable`` apart, found the same size and
-    modification time. If the producer may pause for longer while it writes, use a marker file.
+    A file has stopped growing if two polls, at least ``stable`` apart, found the same size and
+    modification time. If its producer may pause for longer while it writes, use a marker file.
 
     Attributes:
         path: Absolute path, as text or ``Path``, on the machine of the triggerer, which may differ
             from the machine on which the task runs.
         poll_seconds: Seconds between two polls; at least 0.1. All waits on one folder with the
-            same value share one poll, however many they are. Where the kernel reports changes,
+            same value share each poll, however many there are. If the kernel reports a change,
             the folder is polled sooner.
-        stable: How long the file must not have changed; ``0`` fires as soon as it exists. ``None``
-            means one period.
+        stable: How long the file must not have changed. With ``0`` the trigger fires as soon as
+            the file exists. ``None`` means ``poll_seconds``.
 
     Raises:
         ValueError: If ``path`` is relative or names no file, or ``poll_seconds`` is below 0.1.
@@ -224,7 +224,7 @@ class RestingFiles(Watch[str, FileSeen]):
         return None if self._seat is None else self._seat.last_check()
 
     async def run(self) -> AsyncIterator[tuple[str, TriggerEvent[FileSeen] | Exception]]:
-        """Yield each file once it is complete, or with the error for which it cannot be read."""
+        """Yield each file once it is complete, or with the error if it cannot be read."""
         folder, _ = os.path.split(self._before)
         self._seat = Seat(folder, Crowd(self.wanted), self._poll_seconds)
         try:
@@ -281,7 +281,8 @@ class FilesTrigger(Trigger[FilesSeen]):
         pattern, the number of files and their size.
 
     Errors:
-        Those of ``FileTrigger``; and more paths than an event can hold, which are some thousands.
+        Those of ``FileTrigger``. The task also fails if there are more paths than an event can
+        contain, which is some thousands.
     """
 
     public_fields = ("pattern", "at_least", "poll_seconds", "stable")
@@ -336,7 +337,7 @@ class FileGoneTrigger(Trigger[FileGone]):
         poll_seconds: See ``FileTrigger``.
 
     Raises:
-        ValueError: As ``FileTrigger``.
+        ValueError: As in ``FileTrigger``.
 
     Events:
         One, immediately if nothing exists. ``payload`` is ``{"path": str}``; ``key`` is the path.
@@ -403,7 +404,7 @@ class GoneFiles(Watch[str, FileGone]):
                 for name, problem in poll.errors.items():
                     yield name, problem
                 for name in leaving.missing(poll):
-                    # While others were notified, the name may have left and joined again.
+                    # While other waits were notified, the name may have left and joined again.
                     if not leaving.is_late(name, poll):
                         path = self._before + name
                         yield name, TriggerEvent(FileGone(path=path), key=f"{in_key(path)}:gone")
@@ -416,18 +417,18 @@ class GoneFiles(Watch[str, FileGone]):
 class NewFiles(Trigger[NewFile]):
     """Fires for every new file in a folder: a stream without end.
 
-    A file is new if it was created, moved there or written since the task began to wait, or up to
-    two seconds before, because some file systems have no finer time. A file that is written again
-    is new again. A file that appears and disappears between two polls is missed.
+    A file is new if it was created, moved there or written after the task began to wait, or at most
+    two seconds earlier, because some file systems store times in units of two seconds. A file that
+    is written again is new again. A file that appears and disappears between two polls is missed.
 
     Attributes:
         pattern: See ``FilesTrigger``.
         stable: How long a file must not have changed; see ``FileTrigger``.
-        existing: Whether files that existed before count too.
+        existing: Whether files that existed when the task began to wait count too.
         poll_seconds: See ``FileTrigger``.
 
     Raises:
-        ValueError: As ``FilesTrigger``.
+        ValueError: As in ``FilesTrigger``.
         DagError: If ``stable`` is no duration.
 
     Events:
@@ -438,8 +439,8 @@ class NewFiles(Trigger[NewFile]):
         duplicates are dropped by their key.
 
     Errors:
-        Those of ``FileTrigger``, for the folder. A file that cannot be read, such as a link to
-        itself, is omitted with a warning in the log; so is one whose name is not valid text.
+        Those of ``FileTrigger``, for the folder. A file is omitted, with a warning in the log, if
+        it cannot be read, such as a link to itself, or if its name is not valid text.
     """
 
     public_fields = ("pattern", "stable", "existing", "poll_seconds")
@@ -479,7 +480,7 @@ class NewFiles(Trigger[NewFile]):
     def _note_left_out(
         self, poll: FolderPoll, folder: str, glob: str, before: frozenset[str]
     ) -> frozenset[str]:
-        """Log a warning for each file that newly cannot be read; return all such files."""
+        """Return the unreadable files. Log a warning for each of them that is not in ``before``."""
         left_out = frozenset(name for name in poll.errors if matches(name, glob))
         for name in sorted(left_out - before):
             path = os.path.join(folder, name)  # noqa: PTH118
@@ -487,13 +488,13 @@ class NewFiles(Trigger[NewFile]):
         return left_out
 
     def _horizon_ns(self) -> int:
-        """Return the earliest time of the last change of files that count."""
+        """Return the time since which a file must have changed to count."""
         horizon = 0
         if not self.existing:
             horizon = (self.since - _EPOCH) // timedelta(microseconds=1) * 1000 - _COARSEST_CLOCK_NS
         if self.last is not None:
-            # A file that was changed earlier was yielded earlier, except that the clocks of other
-            # machines may differ.
+            # A file that was changed earlier has been yielded already, unless the clock of the
+            # machine that wrote it differs.
             horizon = max(horizon, self.last.payload["changed_ns"] - _SKEW_NS)
         return horizon
 
@@ -524,7 +525,7 @@ async def _rested(
     """Return the result of ``state_of`` once it has been the same for long enough.
 
     Args:
-        patient: Whether to wait for that. If not, return ``None`` as soon as the result is
+        patient: Whether to wait until then. If not, return ``None`` as soon as the result is
             ``None`` or changes.
     """
     poll = await seat.poll()

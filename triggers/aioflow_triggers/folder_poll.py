@@ -1,11 +1,11 @@
 """One poll of a folder: what is wanted in it, what was found, and the threads that run polls.
 
-The waits are isolated from each other: a name that cannot be read has an error of its own, and so
-has a pattern in a folder that cannot be listed.
+The waits are isolated from each other. If a name cannot be read, or the folder of a pattern cannot
+be listed, only the waits for that name or pattern receive the error.
 
-A poll of a folder on an unreachable server may hang for hours. It uses one thread at a time, and
-after some seconds that thread no longer counts towards the limit of concurrent polls. So it does
-not block the others.
+A poll of a folder on an unreachable server may hang for hours. It uses one thread, and after some
+seconds that thread no longer counts towards the limit of concurrent polls. So a poll that hangs
+does not block polls of other folders.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SHORTAGES = frozenset(
 
 
 class FoundFile(NamedTuple):
-    """A file, as a poll found it.
+    """A file that a poll has found.
 
     Attributes:
         modified_ns: When its content was last written.
@@ -68,9 +68,10 @@ class FolderPoll:
 
     Attributes:
         at: When it began, in seconds on the loop's clock.
-        files: By name: wanted files that exist.
-        missing: Names at which nothing exists, for each group of waits for that.
-        errors: Names that could not be read, with the reason. They are in neither of the others.
+        files: Wanted files that exist, by name.
+        missing: For each group of waits for files to disappear: the names at which nothing exists.
+        errors: Names that could not be read, with the reason. Such a name is in neither ``files``
+            nor ``missing``.
         unlisted: Why the folder could not be listed. Single names were looked up nevertheless.
     """
 
@@ -118,10 +119,10 @@ class NameOrGlob(NamedTuple):
 
 
 class Crowd:
-    """Many wanted names, in a collection that changes meanwhile.
+    """Many wanted names, in a collection that may change during a poll.
 
     Attributes:
-        few: The names at the start of the last poll, if they were few.
+        few: The names at the start of the last poll, if there were only a few.
     """
 
     is_one = False
@@ -135,12 +136,12 @@ class Crowd:
         return name in self.names
 
     def begin(self, at: float) -> None:
-        """Copy the names as a poll begins. Not in a thread, where names may be added meanwhile."""
+        """Copy the names as a poll begins. Called on the event loop, where names are added."""
         self.few = tuple(self.names) if len(self.names) <= _SINGLY else None
 
 
 class Leaving:
-    """Many names that must disappear, in a collection that changes meanwhile.
+    """Many names that must disappear, in a collection that may change during a poll.
 
     Attributes:
         sought: The names at the start of the last poll.
@@ -158,7 +159,7 @@ class Leaving:
         return name in self._names
 
     def join(self, name: str) -> None:
-        """Add a name. It cannot be missing before a poll has looked for it."""
+        """Add a name. It does not count as missing until a poll has looked for it."""
         self._latecomers[name] = math.inf
 
     def leave(self, name: str) -> None:
@@ -176,7 +177,7 @@ class Leaving:
         return self._latecomers.get(name, -math.inf) > poll.at
 
     def missing(self, poll: FolderPoll) -> list[str]:
-        """Return the names that a poll has looked for and not found."""
+        """Return the names that a poll has looked for without finding them."""
         late = {name: first for name, first in self._latecomers.items() if first > poll.at}
         self._latecomers = late
         return [name for name in poll.missing.get(self, ()) if name not in late]
@@ -237,7 +238,7 @@ class _Polling:
     """A poll in progress.
 
     Attributes:
-        missing: Names awaited to disappear; those that exist are removed.
+        missing: Names that are expected to disappear. A name that is found to exist is removed.
     """
 
     def __init__(
@@ -261,7 +262,7 @@ class _Polling:
             self._stat(name, os.path.join(self._folder, name))  # noqa: PTH118
 
     def list(self) -> None:
-        """Find what is wanted in a listing of the folder; if it cannot be listed, look up names."""
+        """List the folder and find what is wanted. If it cannot be listed, look up the names."""
         try:
             with os.scandir(self._folder) as entries:
                 names, many, missing = self._names, self._many, self._missing
@@ -285,7 +286,7 @@ class _Polling:
         for left in self._missing:
             if name not in left:
                 continue
-            # A link may be dangling, so it is followed; for other entries the name is enough.
+            # A link is followed, because it may be dangling. For other entries the name is enough.
             if entry.is_symlink():
                 self._stat(name, entry.path)
             else:
@@ -316,7 +317,7 @@ class _Polling:
 HANGS_AFTER_SECONDS = 5.0
 POLLS_AT_ONCE = 4
 _THREADS = 64
-"""Includes threads that hang; if all of them do, further polls wait."""
+"""The maximum number of threads, including those that hang. If all of them hang, polls wait."""
 
 T = TypeVar("T")
 
@@ -346,7 +347,7 @@ class PollThreads(Generic[T]):
         self._queue: deque[_PollJob[T]] = deque()
         self._behind: dict[
             str, deque[_PollJob[T]]
-        ] = {}  # polls queued behind one of the same folder
+        ] = {}  # polls that wait for another poll of the same folder
         self._running = 0
 
     def poll(self, folder: str, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -375,7 +376,7 @@ class PollThreads(Generic[T]):
             future.add_done_callback(partial(self._finish, job))
 
     def _give_up(self, job: _PollJob[T]) -> None:
-        """Stop counting a poll that hangs, so that others can start."""
+        """Stop counting a poll that hangs, so that other polls can start."""
         job.hangs = True
         self._running -= 1
         _logger.warning(

@@ -1,13 +1,12 @@
 """Folders that are polled once per period for all waits on them.
 
-The result of a poll is authoritative. Where the kernel reports changes, the next poll happens
-sooner; elsewhere the change is found at the end of the period.
+The result of a poll is authoritative. If the kernel reports a change, the next poll happens sooner.
+Otherwise the change is found at the end of the period.
 
-In a simulation time jumps, nothing changes during a jump, and the kernel is not used. The loop of
-a simulation, ``aioflow.testing.fake_time``, calls a list of functions before it lets time pass.
-They poll the folders, however long the following jump is. So a change is found at the time it was
-made, as with notifications of the kernel outside of a simulation, and a wait of three days does not
-need one poll per period.
+In a simulation time jumps, nothing changes during a jump, and the kernel is not used. The event
+loop of a simulation, ``aioflow.testing.fake_time``, calls a list of functions before each jump.
+These poll the folders. So a change is found at the time it was made, just as if the kernel had
+reported it, and a wait of three days does not need one poll per period.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ __all__ = (
 )
 
 _SHORTEST_GAP_SECONDS = 0.05
-"""Minimum time between two polls of a folder, even if it changes often; more if polls are slow."""
+"""Minimum time between two polls of a folder that changes often; longer if its polls are slow."""
 _GAP_PER_POLL = 4.0
 
 _SHORTAGE_SECONDS = 5.0
@@ -67,7 +66,7 @@ class _Waiter:
     """A wait for a poll.
 
     Attributes:
-        due_at: The wait is served by a poll that begins at this time or later.
+        due_at: When the wait is due: only a poll that begins at this time or later serves it.
     """
 
     __slots__ = ("due_at", "poll", "wanted")
@@ -99,7 +98,7 @@ class Folder:
     """One folder, polled once per period however many waits there are on it.
 
     Periods are aligned to the clock of the event loop, so that all waits share each poll. There is
-    one poll at a time: a file system that hangs blocks a single thread.
+    one poll at a time, so a file system that hangs blocks a single thread.
     """
 
     def __init__(self, shared: LoopShare, folder: str, poll_seconds: float) -> None:
@@ -117,20 +116,20 @@ class Folder:
         self._is_short = False
         self._hinted_at: dict[Sought, float] = {}
         self._later: dict[Sought, dict[_Waiter, None]] = {}
-        self._next_at = math.inf  # when the first of them becomes due
+        self._next_at = math.inf  # when the first of these waits becomes due
         self._due: dict[_Waiter, None] = {}  # served by the next poll
         self._sharing: dict[_Waiter, None] = {}  # served by the poll in flight
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
 
     def join(self, wanted: Sought) -> None:
-        """Register one more wait for this."""
+        """Register one more wait for ``wanted``."""
         self.wanted[wanted] += 1
         if not wanted.is_one:
             self._many.add(wanted)
 
     def leave(self, wanted: Sought) -> None:
-        """Remove one wait for this."""
+        """Remove one wait for ``wanted``."""
         self.wanted[wanted] -= 1
         if not self.wanted[wanted]:
             del self.wanted[wanted]
@@ -145,8 +144,8 @@ class Folder:
             self._under_way.cancel()
 
     async def poll(self, wanted: Sought) -> FolderPoll:
-        """Return the poll of this period for ``wanted``; the period's first wait triggers it."""
-        # Waits that arrive together share a poll, although each is for another name.
+        """Return this period's poll for ``wanted``. The period's first wait triggers the poll."""
+        # Waits that arrive together share a poll, even if each waits for another name.
         if wanted in self._polled_for and self._period(self._began) == self._period():
             if self._poll is not None:
                 return self._poll
@@ -157,11 +156,11 @@ class Folder:
         return (self._loop.time() if at is None else at) // self._poll_seconds
 
     async def next_poll(self, wanted: Sought, within: float) -> FolderPoll:
-        """Return a newer result: of the next period, or sooner.
+        """Return a newer result: that of the next period, or an earlier one.
 
         Args:
-            wanted: What the caller waits for; a change of it triggers an immediate poll.
-            within: Seconds after which a poll is required in any case.
+            wanted: What the caller waits for. A change of it triggers an immediate poll.
+            within: Maximum seconds until the poll.
         """
         if self._hinted_at.get(wanted, -math.inf) >= self._began:
             return await self._handed(wanted, self._loop.time(), self._due)
@@ -169,7 +168,7 @@ class Folder:
         return await self._handed(wanted, due_at, self._later.setdefault(wanted, {}))
 
     def _longest(self, within: float) -> float:
-        """Return the seconds until the poll that serves a request for one within this time."""
+        """Return the seconds until the poll for a wait that needs one ``within`` this time."""
         return min(self.seconds_left(), within)
 
     def seconds_left(self) -> float:
@@ -186,7 +185,7 @@ class Folder:
             self.stir(wanted)
 
     def stir(self, wanted: Sought) -> None:
-        """Poll soon for the waits for this."""
+        """Poll soon for the waits for ``wanted``."""
         self._hinted_at[wanted] = self._loop.time()
         self._due.update(self._later.pop(wanted, {}))
         self._schedule()
@@ -203,7 +202,7 @@ class Folder:
     async def _handed(
         self, wanted: Sought, due_at: float, among: dict[_Waiter, None]
     ) -> FolderPoll:
-        """Wait, as part of ``among``, for the poll that is due then."""
+        """Join the waits ``among``, and wait for the poll that is due at ``due_at``."""
         waiter = _Waiter(self._loop.create_future(), wanted, due_at)
         among[waiter] = None
         if among is not self._due and among is not self._sharing:
@@ -224,7 +223,7 @@ class Folder:
                 del self._later[waiter.wanted]
 
     def _schedule(self) -> None:
-        """Schedule a poll for when the next one is due, unless one is in flight."""
+        """Schedule a poll for the time at which the next wait is due, unless one is in flight."""
         if self._under_way is not None or not (self._due or self._later):
             return
         wanted_at = self._loop.time() if self._due else self._next_at
@@ -247,7 +246,7 @@ class Folder:
             self._schedule()
 
     def _pick_due(self) -> None:
-        """Move the waits that are due to the next poll; compute when the next of the others is."""
+        """Assign the due waits to the next poll, and compute when the next remaining one is due."""
         now, self._next_at = self._loop.time(), math.inf
         for wanted, waiters in list(self._later.items()):
             for waiter in list(waiters):
@@ -307,11 +306,11 @@ def _poll_now(at: float, folder: str, wanted: Collection[Sought], kernel: Kernel
 
 
 Pauses: TypeAlias = dict[Callable[[], bool], None]
-"""Called in order before time passes; each returns whether it caused any activity."""
+"""Functions called in order before time passes. Each returns whether it caused any activity."""
 
 
 def pauses_of(loop: asyncio.AbstractEventLoop) -> Pauses | None:
-    """Return the functions a loop calls before it lets time pass; ``None`` if its time is real."""
+    """Return the functions that a loop calls before time passes; ``None`` if its time is real."""
     found: Pauses | None = getattr(loop, "pauses", None)
     return found
 
@@ -353,7 +352,7 @@ class SimulatedFolder(Folder):
             self._pauses.pop(self._look_before_time_passes, None)
 
     def seconds_since(self) -> float | None:
-        """Return the seconds since the period began: a poll then would have found the same."""
+        """Return the seconds since the period began: a poll at that time had the same result."""
         since = super().seconds_since()
         return None if since is None else min(since, self._loop.time() % self._poll_seconds)
 
@@ -370,7 +369,7 @@ class SimulatedFolder(Folder):
         if is_seen_by_all:
             self._served_all = self._poll
         elif not _is_same(self._poll, self._served_all):
-            self._served_all = None  # waits that did not share it have yet to see it
+            self._served_all = None  # waits that did not share this poll have not seen its result
 
     def _look_before_time_passes(self) -> bool:
         """Start a poll for all waits if the folder has changed; return whether it has."""
@@ -386,7 +385,7 @@ class SimulatedFolder(Folder):
         return True
 
     def _find(self) -> FolderPoll | None:
-        """Poll for the comparison alone; ``None`` if the folder cannot be read."""
+        """Poll only to compare the result; return ``None`` if the folder cannot be read."""
         now = self._loop.time()
         for many in self._many:
             if not isinstance(many, NameOrGlob):
@@ -398,7 +397,7 @@ class SimulatedFolder(Folder):
 
 
 def _is_same(poll: FolderPoll | None, other: FolderPoll | None) -> bool:
-    """Return whether two polls found the same."""
+    """Return whether two polls have the same result."""
     if poll is None or other is None:
         return False
     return (
@@ -415,7 +414,7 @@ _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopShare] = (
 _poll_threads: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, PollThreads[FolderPoll]] = (
     weakref.WeakKeyDictionary()
 )
-"""Outlives the last wait, so that the next one knows of a poll that hangs."""
+"""Poll threads by event loop. They outlive the last wait: the next one must know of a hung poll."""
 
 
 def _share_of(loop: asyncio.AbstractEventLoop) -> LoopShare:
@@ -467,7 +466,7 @@ class Seat:
         return self._watch.next_poll(self._wanted, within)
 
     def next_check(self) -> datetime:
-        """Return when the next period begins, and with it the next poll."""
+        """Return when the next period begins, and thus the next poll."""
         return datetime.now(UTC) + timedelta(seconds=self._watch.seconds_left())
 
     def last_check(self) -> datetime | None:
@@ -480,7 +479,7 @@ class Seat:
         return self._watch.seconds_left()
 
     def stir(self) -> None:
-        """Poll soon for what is wanted by then."""
+        """Poll soon, for the names that are wanted by then."""
         self._watch.stir(self._wanted)
 
     def leave(self) -> None:

@@ -37,7 +37,7 @@ class HttpAnswer(TypedDict):
 
 
 class HttpUnexpected(Exception):
-    """A response that will not change by waiting."""
+    """A response that makes further waiting pointless."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class HttpTrigger(Trigger[HttpAnswer]):
     """Fires when a web server gives the expected response.
 
     It sends one request per ``interval``. If a response had an ``ETag`` or ``Last-Modified``, the
-    next ``GET`` or ``HEAD`` is conditional, and "not modified" counts as the same response: not
-    yet. ``Retry-After`` delays the next request, by at most a day.
+    next ``GET`` or ``HEAD`` is conditional. "Not modified" then counts as the same response: the
+    trigger waits on. ``Retry-After`` delays the next request, by at most a day.
 
     Attributes:
         url: The URL, ``http`` or ``https``. Redirects are followed within its origin, or from
@@ -72,10 +72,11 @@ class HttpTrigger(Trigger[HttpAnswer]):
         else a digest of the body.
 
     Errors:
-        A failed or timed-out connection, 404, 408, 409, 410, 423, 425, 429, any 5xx and any other
-        success mean "not yet". Any other status fails the waiting task, such as that for a wrong
-        token. So do a response that is too large, one that is declared as JSON but is not, a
-        redirect to another origin, and a link-local address.
+        The trigger waits on after a failed or timed-out connection, after 404, 408, 409, 410, 423,
+        425, 429 and any 5xx, and after a success other than the expected one. Any other status,
+        such as that for a wrong token, fails the waiting task. So do a response that is too large,
+        one that is declared as JSON but is not, a redirect to another origin, and a link-local
+        address.
     """
 
     public_fields = ("url", "method", "status", "interval", "timeout", "body_limit")
@@ -175,7 +176,7 @@ def _check_not_yet(answer: Response) -> None:
     """Check that a response may still change.
 
     Raises:
-        HttpUnexpected: If it will not.
+        HttpUnexpected: If the response will not change.
     """
     status = answer.status
     if not (200 <= status < 300 or status in _NOT_YET or status >= 500 or status == 304):

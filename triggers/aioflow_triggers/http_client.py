@@ -2,12 +2,12 @@
 
 Connections are limited per origin, per DAG, and in total, with a timeout for the wait. A server
 that does not respond can only use up the connections of its origin, and a DAG that calls a hundred
-such servers only those of the DAG. If all are in use, the next free one goes to the DAG with the
-fewest.
+such servers only the connections of the DAG. If all connections are in use, the next free one goes
+to the DAG that uses the fewest.
 
-Redirects are followed within one origin, or from ``http`` to ``https`` of the same host;
-credentials are never sent further than where the author sent them. A connection to a link-local
-address, where clouds serve the credentials of the machine, is closed before anything is sent.
+Redirects are followed within one origin, or from ``http`` to ``https`` of the same host, so that
+credentials are sent only to the host that the author named. A connection to a link-local address,
+where clouds serve the credentials of the machine, is closed before anything is sent.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = (
 CONNECTIONS_PER_ORIGIN = 20
 CONNECTIONS_PER_DAG = 60
 CONNECTIONS = 400
-"""A process has some hundred file descriptors for everything."""
+"""Limited because a process has only some hundred file descriptors for everything."""
 
 _ConnectionQueue: TypeAlias = deque[asyncio.Future[None]]
 
@@ -72,7 +72,7 @@ class ConnectionSlots:
         """Hold a connection slot within a ``with``.
 
         Args:
-            seconds: How long to wait for it.
+            seconds: How long to wait for the slot.
 
         Raises:
             NoConnectionSlot: If none became free in time.
@@ -107,7 +107,7 @@ class ConnectionSlots:
         self._hand_on()
 
     async def _wait(self, dag: str, origin: str, seconds: float) -> None:
-        """Wait until a slot is handed over; it counts as taken then."""
+        """Wait until a slot is handed over, which counts it as in use."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue = self._waiting.setdefault(dag, {}).setdefault(origin, deque())
         queue.append(turn)
@@ -147,7 +147,7 @@ class ConnectionSlots:
         return None
 
     def _tidy(self, dag: str, origin: str) -> None:
-        """Drop an empty queue; move a queue that was served behind the others."""
+        """Drop an empty queue. Move a queue that was served to the end."""
         queue = self._waiting[dag].pop(origin)
         if queue:
             self._waiting[dag][origin] = queue
@@ -286,7 +286,7 @@ class ClientShare:
         Raises:
             Away: If there was no response in time.
             Forbidden: If it leads to another origin, or the address is link-local.
-            AnswerTooLarge: If its body exceeds the limit.
+            ResponseTooLarge: If its body exceeds the limit.
         """
         pool = self._pool
         assert pool is not None  # noqa: S101 - the share has been taken
@@ -336,7 +336,7 @@ def _dag_id() -> str:
 async def _answer(client: Any, wanted: Any, request: Request) -> Response:
     token = _is_asking.set(True)
     try:
-        # Connecting and sending have a timeout each, but reading the response's head has none.
+        # Connecting and sending each have a timeout, but reading the head of the response has none.
         async with asyncio.timeout(3 * request.timeout_seconds):
             response = await client.send(wanted, stream=True)
     finally:
@@ -377,7 +377,7 @@ _is_asking: ContextVar[bool] = ContextVar("is_asking", default=False)
 
 
 def _is_of_others(record: logging.LogRecord) -> bool:
-    """Filter out the client's log records with our URLs; those of other users of it stay."""
+    """Filter out the client's log records for our requests; keep those for its other users."""
     return not _is_asking.get()
 
 
@@ -445,7 +445,7 @@ def _port(url: Any) -> int:
 async def _refuse_link_local(event: str, info: Mapping[str, Any]) -> None:
     """Close a connection to a link-local address.
 
-    The connected address is checked, as the name may have resolved differently before.
+    Checks the connected address, because the host name may have resolved differently earlier.
     """
     if event != "connection.connect_tcp.complete":
         return

@@ -1,7 +1,8 @@
 """Change notifications for folders from the kernel: hints to poll sooner, never authoritative.
 
-Network file systems send none, the kernel drops some if there are too many, and the number of
-watches per user is limited. Users of this module keep polling, and find the same without it.
+Network file systems send no notifications, the kernel drops some if there are too many, and the
+number of watches per user is limited. So users of this module poll as well, and find the same
+changes without it, only later.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Kernel:
     def listen(self, folder: str, on_change: OnChange) -> None:
         """Call ``on_change`` from the event loop with the changed name in a folder.
 
-        ``None`` stands for any name. Nothing is reported before ``follow``.
+        ``None`` stands for any name. Nothing is reported until ``follow`` is called.
         """
         self._listeners.setdefault(folder, []).append(on_change)
         if self._inotify is None and not self._is_refused:
@@ -62,7 +63,7 @@ class Kernel:
             self._close()
 
     def follow(self, folder: str) -> None:
-        """Request a watch from the kernel if there is none. May block: called in threads.
+        """Request a watch from the kernel if there is none. May block, so it is called in threads.
 
         Errors, such as a missing folder, are ignored here: the poll finds them.
         """
@@ -77,8 +78,8 @@ class Kernel:
             if exc.errno in _EXHAUSTED:
                 self._refused(exc)
         except (ValueError, RuntimeError):
-            return  # closed meanwhile
-        if folder not in self._listeners:  # all left meanwhile
+            return  # closed during the request
+        if folder not in self._listeners:  # all left during the request
             self._loop.call_soon_threadsafe(self._unwatch, folder)
 
     def _open(self) -> None:

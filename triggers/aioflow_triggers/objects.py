@@ -1,7 +1,8 @@
 """Triggers that wait for objects in S3, Google Cloud Storage and Azure.
 
-All waits for the same object, or in the same folder, with the same period share one request per
-period. An object exists completely or not at all, so its existence is all there is to wait for.
+All waits for the same object, or for patterns in the same folder, share one request per period if
+their period is the same. An object exists completely or not at all, so there is no need to wait
+until it stops growing.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _SHORTEST_SECRET = 5
 
 _STATUS = re.compile(r"status code: ([0-9]{3})")
 _REFUSALS = {"401": "UnauthenticatedError", "403": "PermissionDeniedError"}
-"""Exceptions of the driver for a single object; for a listing it raises a generic error."""
+"""Exceptions that the driver raises for a single object. For a listing it raises a generic one."""
 
 _COARSEST_CLOCK = timedelta(seconds=2)
 """Stores report times in seconds, with unspecified rounding."""
@@ -65,8 +66,8 @@ class ObjectTrigger(Trigger[ObjectSeen]):
 
     Attributes:
         url: Such as ``s3://bucket/folder/name``, ``gs://...``, ``az://...``, ``abfss://...``. The
-            name may contain ``*``, ``?`` or ``[...]``: then the first matching object by name is
-            taken. For that the folder is listed, without its subfolders.
+            name may contain ``*``, ``?`` or ``[...]``: then the folder is listed, without its
+            subfolders, and the first matching object by name is used.
         interval: Time between two polls: a timedelta, seconds, or text; at least 0.1 s.
         options: Options of the store, as its driver names them: ``region``, ``endpoint``,
             ``access_key_id``, ``skip_signature`` ... They are stored encrypted, like the other
@@ -83,10 +84,10 @@ class ObjectTrigger(Trigger[ObjectSeen]):
         ``key`` is the URL and the ETag.
 
     Errors:
-        The trigger waits for a missing object, folder or bucket. It also waits if the store does
-        not respond, or with an error that its driver does not classify, and logs a warning each
-        time. Any other error fails the waiting task: if the store denies access (401, 403), or if
-        an option is unknown to the store or has an invalid value.
+        The trigger waits for a missing object, folder or bucket. If the store does not respond, or
+        responds with an error that its driver does not classify, the trigger logs a warning and
+        waits on. Any other error fails the waiting task, for example if the store denies access
+        (401, 403), does not know an option, or rejects the value of an option.
     """
 
     public_fields = ("url", "interval")
@@ -115,19 +116,19 @@ class ObjectTrigger(Trigger[ObjectSeen]):
 class NewObjects(Trigger[ObjectSeen]):
     """Fires for every new object in a folder: a stream without end.
 
-    An object is new if it was written since the task began to wait, by the clock of the store, or
-    up to two seconds before, because stores report whole seconds. An object that is written again
-    is new again. An object that appears and disappears between two polls is missed.
+    An object is new if it was written after the task began to wait, by the clock of the store, or
+    at most two seconds earlier, because stores report whole seconds. An object that is written
+    again is new again. An object that appears and disappears between two polls is missed.
 
     Attributes:
         url: The URL of a folder, and a name with ``*``, ``?`` or ``[...]``; see ``ObjectTrigger``.
-        existing: Whether objects that existed before count too.
+        existing: Whether objects that existed when the task began to wait count too.
         interval: See ``ObjectTrigger``.
         options: See ``ObjectTrigger``.
 
     Raises:
-        ValueError: As ``ObjectTrigger``.
-        DagError: As ``ObjectTrigger``.
+        ValueError: As in ``ObjectTrigger``.
+        DagError: As in ``ObjectTrigger``.
 
     Events:
         Many; those of one poll are ordered by modification time. ``payload`` is that of
@@ -167,7 +168,7 @@ class NewObjects(Trigger[ObjectSeen]):
             await _shared().next_period(_seconds(self.interval))
 
     def _horizon(self) -> datetime:
-        """Return the earliest modification time of objects that count."""
+        """Return the time since which an object must have been modified to count."""
         horizon = datetime(1970, 1, 1, tzinfo=UTC)
         if not self.existing:
             horizon = self.since - _COARSEST_CLOCK
@@ -281,7 +282,7 @@ def _made(folder: str, options: _Options) -> Any:
 
 
 def _without_values(why: str, options: _Options) -> str:
-    """Replace values of options, which may be secrets, by the options' names in an error."""
+    """Replace the values of options in an error by the options' names: they may be secrets."""
     for name, value in options:
         if len(value) >= _SHORTEST_SECRET:
             why = why.replace(value, f"<{name}>")
@@ -327,7 +328,7 @@ class _Shared:
         """Return the store for a folder's URL; names are relative to it.
 
         Raises:
-            ValueError: As ``_made``.
+            ValueError: As in ``_made``.
         """
         key = (folder, options)
         if key not in self._stores:
@@ -337,7 +338,7 @@ class _Shared:
         return self._stores[key]
 
     async def once(self, what: object, seconds: float, fetch: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of ``fetch`` in this period; only the first caller runs it."""
+        """Return this period's result of ``fetch``, which only the first caller runs."""
         key, period = (what, seconds), self._loop.time() // seconds
         asked = self._requests.get(key)
         if asked is None or asked.period != period:

@@ -31,17 +31,17 @@ class EmptyOperator(Operator):
 
 
 class TriggerDagRun(Operator):
-    """Starts a run of another DAG, and optionally waits for its end. Holds no slot meanwhile.
+    """Starts a run of another DAG, and optionally waits for its end, without using a slot.
 
     There is exactly one run, however often this task is interrupted. Another try of the task starts
-    a new run if the previous one ended badly. The run continues if this task is cancelled.
+    a new run if the previous run did not end well. If this task is cancelled, the run continues.
 
     Args:
         dag: The DAG, or its id.
         conf: Its parameters, as with ``--conf``.
-        wait: Whether to wait for its end; if not, the result is the run's id.
-        allowed: Final states of the run with which this task succeeds. Its result is the state and
-            id of the run.
+        wait: Whether to wait for the end of the run. If not, the task's result is the run's id.
+        allowed: Final states of the run with which this task succeeds. The task's result is then
+            the state and id of the run.
 
     Raises:
         DagRunFailed: If the run ends in another state; retries apply.
@@ -98,8 +98,8 @@ class BashOperator(Operator):
     """Runs a command in bash; its output goes to the log, its last line is the result.
 
     The command has its own process group. When bash has ended, remaining processes of the group are
-    killed. If the try is interrupted by its ``execution_timeout`` or cancelled, all processes that
-    the command has started are killed at once, without a signal that allows a cleanup.
+    killed. If the try reaches its ``execution_timeout`` or is cancelled, all processes that the
+    command has started are killed at once, without a signal that allows a cleanup.
 
     Args:
         bash_command: The command, as with ``bash -c``. A template, like ``env`` and ``cwd``. The
@@ -159,7 +159,7 @@ class BashOperator(Operator):
     def _environment(self, context: Context) -> dict[str, str]:
         mine = dict(os.environ)
         if self.env is not None and not self.append_env:
-            # aioflow's own variables stay: they identify leftover processes, which are killed.
+            # aioflow's own variables stay, because they identify leftover processes to kill.
             mine = {name: value for name, value in mine.items() if name.startswith(_OURS)}
         return mine | _airflow_environment(context) | dict(self.env or {})
 

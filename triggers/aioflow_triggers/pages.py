@@ -55,7 +55,7 @@ def without_credentials(url: str, own: str) -> str:
 
 
 def with_credentials(url: str, own: str) -> str:
-    """Return the URL that was passed to ``bare``."""
+    """Return the URL that was passed to ``without_credentials``."""
     parts, ours = urlsplit(url), urlsplit(own)
     known = dict(parse_qsl(ours.query))
     netloc, query = parts.netloc, parts.query
@@ -80,8 +80,8 @@ _sleep = asyncio.sleep
 class PageItems(TypedDict):
     """Items of one page: a single one, or all new ones.
 
-    ``page`` is the URL of the page, from which the stream resumes after a restart. Credentials in
-    it, that is the query values and the user information of the trigger's own ``url``, are masked.
+    ``page`` is the URL of the page, from which the stream resumes after a restart. Its credentials,
+    that is the query values and the user information of the trigger's own ``url``, are masked.
     """
 
     items: list[Any]
@@ -90,11 +90,11 @@ class PageItems(TypedDict):
 
 @dataclass(frozen=True)
 class HttpPagesTrigger(Trigger[PageItems]):
-    """Fires for every item of a paginated API: one stream.
+    """Fires for every item of a paginated API, which it reads as one stream.
 
     It reads page after page. At the end it polls the last page once per ``interval``, for new items
-    on it and new pages after it. Exactly one of ``next_link``, ``next_cursor`` and
-    ``page_parameter`` says where the next page is.
+    on this page and new pages after it. Set exactly one of ``next_link``, ``next_cursor`` and
+    ``page_parameter``, which says where the next page is.
 
     Attributes:
         url: The first page.
@@ -108,16 +108,16 @@ class HttpPagesTrigger(Trigger[PageItems]):
         page_parameter: The parameter with the page number. The first page has ``first_page``; a
             page without items is the end.
         per: ``item`` for one event per item, ``page`` for one event with all new items of a page.
-        interval: Time between two polls of the last page, at least 0.1 s. Such a stream never ends,
-            so a task that needs its end, such as a fan-in, never starts. ``None`` ends the stream
-            at the last page.
+        interval: Time between two polls of the last page, at least 0.1 s. A stream with an interval
+            never ends, so a task that needs its end, such as a fan-in, never starts. ``None`` ends
+            the stream at the last page.
         timeout: See ``HttpTrigger``.
         body_limit: Maximum size of a page in bytes; at most 8 MiB.
 
     Raises:
-        ValueError: If ``url`` or ``body_limit`` are invalid, or not exactly one of the fields for
-            the next page is given.
-        DagError: As ``HttpTrigger``.
+        ValueError: If ``url`` or ``body_limit`` is invalid, or not exactly one of the fields for
+            the next page is set.
+        DagError: As in ``HttpTrigger``.
 
     Events:
         Many, in the order of the API. ``payload`` is ``{"items": [...], "page": str}``; ``key`` is
@@ -126,10 +126,10 @@ class HttpPagesTrigger(Trigger[PageItems]):
         page, it yields the whole page.
 
     Errors:
-        For a failed or timed-out connection, 408, 425, 429 and any 5xx, the request is retried,
-        not earlier than ``Retry-After`` says. With ``page_parameter``, 404 is the end. Any other
-        status fails the waiting task. So do a page or an item without the values that the fields
-        name, and a next page of another origin, which would receive the headers.
+        After a failed or timed-out connection, 408, 425, 429 and any 5xx, the request is retried,
+        not earlier than ``Retry-After`` says. With ``page_parameter``, 404 means the end. Any other
+        status fails the waiting task. So does a page or an item that lacks a value at one of the
+        paths, and a next page of another origin, because it would receive the headers.
     """
 
     public_fields = (
@@ -194,7 +194,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
             await line.close()
 
     def _counted(self, position: _Position) -> _Position | None:
-        """Return the page, to be read again when the next one has items, if pages are numbered."""
+        """Return the page if pages are numbered: it is read again when the next page has items."""
         return None if self.page_parameter is None else position
 
     def _start(self) -> _Position:
@@ -302,7 +302,7 @@ class _Position:
     Attributes:
         behind: After a restart: the key of the item after which the stream resumes.
         size: The number of items in the last response.
-        was_last: Whether the page after it was empty once.
+        was_last: Whether the next page has been empty once.
     """
 
     url: str
@@ -312,7 +312,7 @@ class _Position:
     was_last: bool = False
 
     def may_have_grown(self, widest: int) -> bool:
-        """Return whether items may have been added to it before the next page began."""
+        """Return whether items may have been added to the page before the next page began."""
         return self.was_last or self.size < widest
 
 

@@ -57,7 +57,7 @@ def in_key(path: str | Path) -> str:
 
 
 def _possible(text: str) -> str:
-    """Raise for a NUL, or text that the file system encoding does not have."""
+    """Raise for a NUL, or for text that the file system encoding cannot represent."""
     try:
         is_possible = b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:

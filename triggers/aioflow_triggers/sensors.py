@@ -1,13 +1,13 @@
 """Ready-made sensors based on the triggers.
 
 All accept the options of sensors, including Airflow's names: ``poke_interval``, ``timeout``,
-``soft_fail``, ``mode`` ... With ``deferrable=True`` a sensor waits as its trigger: it is notified
-immediately if the trigger is, and polls as often as the trigger does. Otherwise it pokes once per
-``poke_interval``. Neither holds a slot, and both detect the same. The default is to defer, unless
-the setting ``operators.default_deferrable`` is false.
+``soft_fail``, ``mode`` ... With ``deferrable=True`` a sensor defers to its trigger: it is notified
+or polls as the trigger does. Otherwise it pokes once per ``poke_interval``. In both modes it uses
+no slot while it waits, and detects the same changes. The default is to defer, unless the setting
+``operators.default_deferrable`` is false.
 
-``template_fields`` of a class are those of Airflow's class of that name, under the names that
-their arguments have here: ``FileSensor(filepath="/drop/{{ ds }}.csv", ...)``.
+``template_fields`` of a class are those of Airflow's class with the same name. Their arguments may
+have another name here: ``FileSensor(filepath="/drop/{{ ds }}.csv", ...)``.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Deferrable(Sensor):
         self.every: Duration = options.get("interval", options.get("poke_interval", 60.0))
 
     def _wait_as(self, trigger: Trigger[Any]) -> NoReturn:
-        # No timeout of its own: that of the sensor continues while it is deferred.
+        # Needs no timeout: that of the sensor continues while it is deferred.
         self.defer(trigger=trigger, method_name="execute_complete")
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
@@ -88,7 +88,7 @@ class FileSensor(_Deferrable):
     Args:
         filepath: Absolute path; its last part may contain ``*``, ``?`` or ``[...]``.
         stable: How long the file must not have changed; with 0 it only has to exist.
-        deferrable: Wait as the trigger, which the kernel notifies of changes.
+        deferrable: Whether to defer to the trigger, which the kernel notifies of changes.
     """
 
     template_fields: Sequence[str] = ("filepath",)
@@ -122,13 +122,13 @@ class FileSensor(_Deferrable):
 class HttpSensor(_Deferrable):
     """Waits until a web server gives the expected response.
 
-    Its result is the payload of ``HttpTrigger``, whose rules apply.
+    Its result is the payload of ``HttpTrigger``. The rules of that trigger apply.
 
     Args:
-        url: The URL. This, ``method``, ``headers``, ``body``, ``status``, ``until`` and
-            ``fail_if`` are those of ``HttpTrigger``.
-        request_timeout: The ``timeout`` of ``HttpTrigger``; ``timeout`` is that of the sensor.
-        deferrable: Wait as the trigger, which sends conditional requests.
+        url: The URL. See ``HttpTrigger``, also for ``method``, ``headers``, ``body``, ``status``,
+            ``until`` and ``fail_if``.
+        request_timeout: The ``timeout`` of ``HttpTrigger``. ``timeout`` is that of the sensor.
+        deferrable: Whether to defer to the trigger, which sends conditional requests.
     """
 
     template_fields: Sequence[str] = ("url", "headers", "body")
@@ -183,7 +183,7 @@ class ObjectSensor(_Deferrable):
     Args:
         url: See ``ObjectTrigger``; the name may be a pattern.
         store_options: The ``options`` of ``ObjectTrigger``.
-        deferrable: Wait as the trigger, which shares its polls with all others.
+        deferrable: Whether to defer to the trigger, which shares its polls with other triggers.
     """
 
     template_fields: Sequence[str] = ("url",)
@@ -209,11 +209,11 @@ class ObjectSensor(_Deferrable):
 
 
 class DateTimeSensor(_Deferrable):
-    """Waits until a point in time; checks exactly then, whatever its interval.
+    """Waits until a point in time. Checks exactly then, whatever its interval.
 
     Args:
         target_time: The time, with a time zone. Text is ISO 8601.
-        deferrable: Wait as ``DateTimeTrigger``.
+        deferrable: Whether to defer to ``DateTimeTrigger``.
     """
 
     template_fields: Sequence[str] = ("target_time",)
@@ -235,7 +235,7 @@ class DateTimeSensor(_Deferrable):
             self._wait_as(trigger)
         left = (trigger.moment - _now()) / timedelta(seconds=1)
         if left > 0:
-            # If the clock is changed meanwhile, the wait is at most a minute too long.
+            # If the clock is changed during the wait, the wait is at most a minute too long.
             raise NotReady(recheck_in=min(left, _LONGEST_SLEEP_SECONDS))
         return PokeReturnValue(is_done=True, xcom_value=trigger.moment.astimezone(UTC))
 
@@ -245,7 +245,7 @@ class TimeDeltaSensor(DateTimeSensor):
 
     Args:
         delta: The duration: a timedelta, seconds, or text.
-        deferrable: Wait as ``DateTimeTrigger``.
+        deferrable: Whether to defer to ``DateTimeTrigger``.
     """
 
     template_fields: Sequence[str] = ("delta",)
@@ -262,8 +262,8 @@ class TimeDeltaSensor(DateTimeSensor):
 class ExternalTaskSensor(_Deferrable):
     """Waits until a run of another DAG, or tasks of it, have ended successfully.
 
-    It waits for a run that does not exist yet; a DAG or task that does not exist fails the try
-    immediately. Neither mode polls: the daemon reports the ending. The result is
+    The run need not exist yet. If the DAG or a task does not exist, the try fails immediately. The
+    sensor does not poll, deferrable or not: the daemon reports the ending. Its result is
     ``{"run_id": str, "states": {task: state}}``, with ``""`` as the key of the run as a whole.
 
     Args:
@@ -275,9 +275,9 @@ class ExternalTaskSensor(_Deferrable):
         failed_states: Final states that fail this task without further tries, or skip it with
             ``soft_fail``. Any other final state that is not allowed does the same.
         execution_delta: How much earlier the other run's logical date is than this run's.
-        logical_date: Alternatively, the other run's logical date, with a time zone. Without it,
-            a run that was started manually without a logical date fails immediately.
-        deferrable: Wait as ``TasksTrigger``; else as a coroutine of the sensor.
+        logical_date: Alternatively, the other run's logical date, with a time zone. If it is not
+            given and this run has no logical date, the task fails immediately.
+        deferrable: Whether to defer to ``TasksTrigger``. If not, the sensor waits in a coroutine.
     """
 
     template_fields: Sequence[str] = ("external_dag_id", "external_task_id", "external_task_ids")
@@ -344,7 +344,7 @@ class ExternalTaskSensor(_Deferrable):
         if self.logical_date is not None:
             return self.logical_date
         mine: datetime | None = context["run_logical_date"]
-        if mine is None:  # the fallback is the time of creation, which no other run shares
+        if mine is None:  # no fallback to the creation time, which no other run shares
             raise Fail(
                 f"run {context['run_id']} has no logical date, so no run of "
                 f"{self.external_dag_id!r} stands for the same; give the sensor a logical_date, "

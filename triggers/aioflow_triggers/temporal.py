@@ -27,7 +27,7 @@ _SOME_DAY = datetime(2000, 1, 1, tzinfo=UTC)
 class DateTimeTrigger(Trigger[datetime]):
     """Fires at a point in time, or immediately if it has passed.
 
-    It follows the wall clock: if that is changed, forward or back, the trigger follows within a
+    It uses the wall clock. If the clock is changed, forward or back, the trigger adapts within a
     minute.
 
     Attributes:
@@ -38,7 +38,7 @@ class DateTimeTrigger(Trigger[datetime]):
             UTC.
 
     Events:
-        One. ``payload`` is ``moment``, in UTC; ``key`` is the same as text.
+        One. ``payload`` is ``moment`` in UTC; ``key`` is this time as text.
 
     Errors:
         None.
@@ -70,8 +70,8 @@ class TimeDeltaTrigger(Trigger[datetime]):
         DagError: If ``delta`` is no duration, negative, or longer than a hundred years.
 
     Events:
-        One. ``payload`` is the time at which the duration was over, in UTC, by a clock that has not
-        been changed since the trigger started; ``key`` is the same as text.
+        One. ``payload`` is the time at which the duration was over, in UTC, by a clock that ignores
+        changes of the wall clock since the trigger started; ``key`` is this time as text.
 
     Errors:
         None.
@@ -85,7 +85,7 @@ class TimeDeltaTrigger(Trigger[datetime]):
         as_timedelta(self.delta, "delta")
 
     def share(self) -> Share:
-        """Share one watch between all durations, as long as the wall clock is not changed."""
+        """Share one watch between all durations that start between two wall clock changes."""
         since = _microseconds(self.since)
         ahead = since - round(self.since_monotonic * 1e6)
         return Share(Lengths, since + as_timedelta(self.delta, "delta") // _MICROSECOND, (ahead,))
@@ -96,9 +96,9 @@ class CronTrigger(Trigger[datetime]):
     """Fires at every fire time of a cron expression: a stream without end.
 
     Changes between standard and daylight saving time are handled as in schedules. Fire times that
-    passed while the trigger was not running are yielded immediately, in order, with none left out.
-    If the wall clock is set back by more than a minute, the fire times from then on follow, except
-    those that were yielded before.
+    passed while the trigger was not running are yielded immediately, in order and without gaps. If
+    the wall clock is set back by more than a minute, the trigger continues from the new time, but
+    omits fire times that it has yielded already.
 
     Attributes:
         expression: Five fields, or a name such as ``@daily``.
@@ -109,7 +109,7 @@ class CronTrigger(Trigger[datetime]):
 
     Events:
         Many: the first is the first fire time after the task began to wait. ``payload`` is the fire
-        time, in UTC; ``key`` is the same as text.
+        time in UTC; ``key`` is this time as text.
 
     Errors:
         None. If there is no fire time within fifty years, the trigger ends.
@@ -145,7 +145,7 @@ class TimeHeap(Watch[int, datetime]):
         self._sleep: asyncio.Future[None] | None = None
 
     def joined(self, wanted: int) -> None:
-        """Add a time and, if it is the first, shorten the sleep.
+        """Add a time. If it is the earliest, shorten the sleep.
 
         Raises:
             OverflowError: If it is out of the range of ``datetime``.
@@ -163,7 +163,7 @@ class TimeHeap(Watch[int, datetime]):
             heapify(self._heap)
 
     def next_check(self) -> datetime | None:
-        """Return the first of the times."""
+        """Return the earliest of the times."""
         return _moment(self._heap[0]) if self._heap else None
 
     async def run(self) -> AsyncIterator[tuple[int, TriggerEvent[datetime]]]:
@@ -182,7 +182,7 @@ class TimeHeap(Watch[int, datetime]):
         return _microseconds(_now())
 
     async def _rest(self, now: int) -> None:
-        """Sleep until the first of the times may be reached."""
+        """Sleep until the earliest of the times may be reached."""
         seconds = _LONGEST_SLEEP_SECONDS
         if self._heap:
             # Rounded up to a millisecond, the resolution of the loop, to avoid a busy loop.
@@ -198,10 +198,10 @@ class TimeHeap(Watch[int, datetime]):
 
 
 class Lengths(TimeHeap):
-    """Like ``TimeHeap``, on a clock that is never changed.
+    """A ``TimeHeap`` on a clock that is never changed.
 
     Args:
-        ahead: The difference of this clock to the clock of the event loop, in microseconds.
+        ahead: How far this clock is ahead of the clock of the event loop, in microseconds.
     """
 
     def __init__(self, ahead: int) -> None:
@@ -235,7 +235,7 @@ async def _has_come(moment: datetime, after: datetime) -> bool:
     while (left := (moment - _now()) / timedelta(seconds=1)) > 0:
         if _now() < after - _SET_BACK:
             return False
-        # If the clock is changed meanwhile, the wait is at most a minute too long.
+        # If the clock is changed during the sleep, the wait is at most a minute too long.
         await asyncio.sleep(min(left, _LONGEST_SLEEP_SECONDS))
     return True
 

@@ -15,13 +15,13 @@ SLICE_SECONDS = 0.01
 
 _FIRST = 16
 _MOST = 100
-"""Limited, as the next waiters may have much more to do than the measured ones."""
+"""Maximum waiters per slice: the next ones may have much more to do than the measured ones."""
 
 
 class Waking:
     """Sets futures of one event loop in slices; the loop runs other tasks in between.
 
-    The size of a slice follows from how long the last one took. There is one instance per loop, so
+    The size of a slice depends on how long the last slice took. There is one instance per loop, so
     that results from several sources are also delivered slice by slice.
     """
 
@@ -54,7 +54,7 @@ class Waking:
                 future.set_result(result)
             else:
                 future.set_exception(problem)
-        # Runs after the woken tasks. Not by the loop's clock, which may be simulated.
+        # Runs after the woken tasks. Does not use the loop's clock, which may be simulated.
         self._loop.call_soon(self._measure, time.perf_counter())
 
     def _measure(self, woken_at: float) -> None:
