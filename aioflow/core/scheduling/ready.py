@@ -493,8 +493,7 @@ class Ready:
         return False
 
     def is_within_limits(self, task: TaskInstance) -> bool:
-        """Return whether the limits of a task's run, and of the task over all runs, admit one more.
-        """
+        """Return whether the limits of the run, and of the task over all runs, admit one more."""
         return not (_is_full(task.run) or _is_full_at(task) or self.across.is_full(task))
 
     def _is_too_wide(
