@@ -1,1 +1,1 @@
-"""Decisions: deterministic, without I/O, clock, randomness or asyncio; these are arguments."""
+"""Decisions: deterministic, without I/O or asyncio. Time and random numbers are arguments."""

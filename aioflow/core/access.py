@@ -80,10 +80,10 @@ __all__ = (
 
 ACCOUNTS = 1_000
 TOKENS = 1_000
-"""Maximum number of tokens. Revoked and expired ones are deleted to make room, the oldest first."""
+"""Maximum number of tokens. At the limit, revoked and expired tokens are deleted, oldest first."""
 
 LOGINS = 100
-"""Maximum number of sessions of one account. A new one replaces the oldest."""
+"""Maximum number of sessions of one account. Beyond it, a new session replaces the oldest."""
 
 
 def answer_of_access(
@@ -92,7 +92,7 @@ def answer_of_access(
     """Execute a request about accounts, tokens or sessions.
 
     Raises:
-        RequestError: If it is refused. Nothing has changed then.
+        RequestError: If the request is refused. Nothing has changed then.
     """
     match request:
         case CreateAccount():
@@ -156,7 +156,8 @@ def _create_account(request: CreateAccount, tx: Transaction) -> AccountRow:
 def _set_account(request: SetAccount, tx: Transaction) -> AccountRow:
     """Change an account and end its sessions, except the one that ``keeps`` names.
 
-    Its tokens are revoked if it is disabled, and reduced to its new role if that is lower.
+    If the account is disabled, its tokens are revoked. If its new role is lower, they are reduced
+    to that role.
     """
     was = _account(request.name, tx)
     if request.seen is not None and (was.secret != request.seen or was.is_disabled):
@@ -243,7 +244,7 @@ def _tokens_made_by(name: str, tokens: Mapping[int, TokenRow]) -> Iterator[Token
     """Yield the tokens that an account has created, directly or with one of these tokens."""
     is_his = {name: True}
     for _, row in sorted(tokens.items()):
-        # A name is free again once its token has ended: the token before it tells who created
+        # A name is free again once its token has ended, so the earlier token tells who created
         # which.
         is_his[caller_name(row.name, "token")] = found = is_his.get(row.created_by, False)
         if found:

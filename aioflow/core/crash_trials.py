@@ -1,21 +1,23 @@
-"""Search for the task or trigger that kills its process, without charging those beside it.
+"""Search for the task or trigger that kills its process, without charging those that ran with it.
 
 A process may die by a kill from outside, for which no task is responsible, or because of code that
-ran in it. After the first death everything restarts at once. After the second one the tasks that
-ran restart in *groups*, one group after the other, and nothing else starts in that process
-meanwhile. Groups are halves of the suspects, so that each further death halves them again. A group
-is cleared once its tasks have ended, or have run for longer than they had when the process died.
+ran in it. After the first death everything restarts immediately. After the second death the tasks
+that were running restart in *groups*, one group after the other. Until the last group has been
+cleared, nothing else starts in that process. Groups are halves of the suspects, and each further
+death halves them again. A group is cleared once its tasks have ended, or have run for longer than
+they had run when the process died.
 
 Triggers are suspects of the daemon's death as well, because their host is a child of the daemon.
-They may wait for months and lose time by a trial, so they are suspected from the third death in a
-row on. A death is forgotten once the daemon has lived for an hour, or once none of its triggers is
-left. While triggers are in groups no other trigger is assigned to a host.
+Triggers may wait for months and a trial delays them, so they are suspected only from the third
+death in a row on. A death is forgotten once the daemon has lived for an hour, or once none of the
+triggers of that death is left. While triggers are in groups, no other trigger is assigned to a
+host.
 
-The task or trigger that is alone in its group is charged when the process has died with it as often
+A task or trigger that is alone in its group is charged when the process has died with it as often
 as a task in its own worker may be interrupted. Before it restarts, a *control* runs, which is an
-empty group: if the process dies then, it dies of something else, and nothing is suspected any
-longer. The trigger of a DAG has no task to charge: it is not hosted again until the file of its DAG
-changes.
+empty group. If the process dies during the control, something else kills it, and nothing is
+suspected any longer. The trigger of a DAG has no task to charge. It is not assigned to a host again
+until the file of its DAG changes.
 
 The trial is an outbox row, because the daemon itself may be the process that dies.
 """
@@ -62,18 +64,21 @@ TRIGGER_DEATHS = 3
 """Deaths of the daemon in a row after which triggers are suspected."""
 
 _MARGIN_US = 1_000_000
-"""A task may start a little later in its process than the last time."""
+"""Extra time, because a task may start a little later in its process than the last time."""
 
 _FIRST_PROOF_US = 1_000_000
 _LONGEST_PROOF_US = 3_600_000_000
 _GROWTH = 4
-"""A group waits for the one before it: at most 1 s, 4 s, 16 s, ..., with each interruption."""
+"""Maximum wait of a group for the previous group: 1 s, 4 s, 16 s, ..., with each interruption."""
 
 _FORGOTTEN_AFTER_US = _LONGEST_PROOF_US
-"""A trigger that takes longer than this to kill the daemon could not be found anyway."""
+"""Time after which deaths of the daemon are forgotten.
+
+A trigger that takes longer than this to kill the daemon could not be found anyway.
+"""
 
 _PATIENCE_US = 600_000_000
-"""A suspect that limits or pools keep waiting for this long starts with everything else."""
+"""If limits or pools delay a suspect for this long, it starts with everything else."""
 
 _LOOKED_AT = 1_000
 
@@ -95,8 +100,8 @@ def crashed(
     are tested if it dies once more.
 
     Args:
-        running: The tasks that ran in it.
-        hosted: The triggers that the daemon had, if the daemon died. Read only if needed.
+        running: The tasks that ran in the process.
+        hosted: The triggers that were assigned to hosts if the daemon died. Read only if needed.
     """
     before = tx.memory.trial or Trial(process)
     is_part = bool(before.groups) and before.process in {process, DAEMON}
@@ -112,7 +117,7 @@ def crashed(
             return
         tasks = [task for task in running if task.task_no in before.groups[0]]
         triggers = [number for number in triggers if may_host(number, tx.memory)]
-        if not (tasks or triggers):  # it died before any of them started
+        if not (tasks or triggers):  # the process died before any of them started
             has_begun = before.has_begun and process != DAEMON
             until = tx.steady + before.proof_us
             _put(replace(counted, until=until, has_begun=has_begun), tx)
@@ -134,7 +139,7 @@ def _counted(
 ) -> tuple[Trial, list[TriggerNo]]:
     """Return the trial with one more death, if the daemon had triggers, and the suspects.
 
-    Deaths are in a row while a trigger exists that existed at the first of them.
+    Deaths count as consecutive while a trigger exists that existed at the first of them.
     """
     triggers: list[TriggerNo] = []
     is_row = False
@@ -142,7 +147,7 @@ def _counted(
         triggers.append(number)
         is_row = is_row or number < before.row_end
         if before.deaths + 1 < TRIGGER_DEATHS and is_row == (before.deaths > 0):
-            break  # the rest makes no difference
+            break  # more suspects make no difference
     if not triggers:
         return before, []
     if not is_row:
@@ -152,7 +157,7 @@ def _counted(
 
 
 def _without_groups(trial: Trial, tx: Transaction) -> Trial:
-    """Return the trial without groups: everything may start now."""
+    """Return the trial without groups, so that everything may start now."""
     return replace(
         trial,
         groups=(),
@@ -167,7 +172,8 @@ def _acquit(after: Trial, tx: Transaction, *, is_of_triggers: bool) -> None:
     """Clear all suspects, because the process died while none of them ran.
 
     Args:
-        is_of_triggers: Whether triggers were among the suspects. If not, one may be responsible.
+        is_of_triggers: Whether triggers were among the suspects. If not, a trigger may be
+            responsible.
     """
     facts: dict[str, str | int] = {"process": after.process}
     tx.effects.append(
@@ -186,10 +192,10 @@ def _divided(
 ) -> Trial:
     """Return a trial of these suspects, in groups; without groups if one of them is charged.
 
-    Suspects that were alone before come first, one at a time, then halves of the others.
+    Suspects that were already alone come first, one at a time, then halves of the other suspects.
 
     Args:
-        are_held: Whether triggers that are in no group are not assigned to hosts meanwhile.
+        are_held: Whether triggers that are in no group are not assigned to hosts during the trial.
     """
     ranked = sorted(tasks, key=lambda task: (-task.interruptions, task.task_no))
     found = [*(task.task_no for task in ranked), *sorted(triggers)]
@@ -202,7 +208,7 @@ def _divided(
         facts["triggers"] = len(triggers)
     tx.effects.append(Warn("died again; the tasks that ran start before all others", facts))
     if len(found) == 1 and counts[found[0]] > INTERRUPTION_LIMIT_OWN:
-        return trial  # it is charged
+        return trial  # the suspect is charged
     known = sorted((n for n in found if n in counts), key=lambda number: -counts[number])
     others = [number for number in found if number not in counts]
     half = (len(others) + 1) // 2
@@ -236,9 +242,9 @@ def _proof_us(
 ) -> int:
     """Return how long a group must run until it is cleared.
 
-    That is as long as any task had run, or triggers had been hosted, when the process died, this
-    time or before: a suspect that was cleared too soon may have killed it. The limit is how long
-    the other tasks can be made to wait, which is shorter after few deaths.
+    This is the longest time that any task had run, or triggers had been hosted, when the process
+    died this time or earlier, because a suspect that was cleared too soon may have killed it. The
+    limit is how long the other tasks may be delayed, which is shorter after few deaths.
 
     Args:
         times: How often the daemon has died while triggers were suspected.
@@ -252,13 +258,13 @@ def _proof_us(
 
 
 def _began(task: TaskInstance, tx: Transaction) -> Timestamp:
-    """Return when a running task started, in steady time; 0 if the clock was set back since."""
+    """Return when a running task started, in steady time; 0 if the clock was set back later."""
     started_at = tx.now if task.started_at is None else task.started_at
     return started_at - tx.at.shift if started_at <= tx.now else 0
 
 
 def bar(number: TriggerNo, version: str, tx: Transaction) -> None:
-    """Bar the trigger of a DAG from hosts while the DAG has this version."""
+    """Bar the trigger of a DAG from hosts as long as the DAG has this version."""
     trial = tx.memory.trial or Trial(DAEMON)
     alone = tuple(pair for pair in trial.alone if pair[0] != number)
     _put(replace(trial, alone=alone, barred=(*trial.barred, (number, version))), tx)
@@ -283,7 +289,7 @@ def guilty_triggers(memory: Memory) -> list[tuple[TriggerNo, Failure]]:
 
 
 def advance_trial(tx: Transaction, *, is_open: bool) -> None:
-    """Start the next group once the first one is cleared, and in the end everything.
+    """Start the next group once the first is cleared. After the last group, start everything.
 
     Args:
         is_open: Whether anything may start now.
@@ -311,7 +317,7 @@ def advance_trial(tx: Transaction, *, is_open: bool) -> None:
 
 
 def _note_whether_it_may_begin(trial: Trial, tx: Transaction, *, is_open: bool) -> None:
-    """Start the patience with the first group only once its process accepts work."""
+    """Start to measure the delay of the first group only once its process accepts work."""
     memory = tx.memory
     if not (is_open and (trial.process == DAEMON or trial.process in memory.hosts_up)):
         memory.group_may_begin_since = None
@@ -320,7 +326,7 @@ def _note_whether_it_may_begin(trial: Trial, tx: Transaction, *, is_open: bool) 
 
 
 def _first_look_us(group: Collection[int], trial: Trial) -> int:
-    """Return how long after becoming the first a group is evaluated for the first time.
+    """Return how long after a group became the first one it is evaluated for the first time.
 
     If tasks of the group run by then, it is evaluated again when they have run long enough.
     """
@@ -328,7 +334,7 @@ def _first_look_us(group: Collection[int], trial: Trial) -> int:
 
 
 def _evaluated(trial: Trial, tx: Transaction) -> Trial:
-    """Return the current state of a trial: unchanged while its first group must continue."""
+    """Return the current state of a trial, unchanged while its first group must continue."""
     memory, (first, *others), now = tx.memory, trial.groups, tx.steady
     has_triggers = _has_triggers(_span(trial), memory)
     if has_triggers and not trial.has_begun:
@@ -346,7 +352,7 @@ def _evaluated(trial: Trial, tx: Transaction) -> Trial:
         waiting = waiting if now < end else ()
         until = until if began else min(until, end)
     if not is_over and (until > now if began else waiting):
-        return replace(trial, until=until)  # it started later, or could not start yet
+        return replace(trial, until=until)  # the task started later, or could not start yet
     left, spans = tuple(others), trial.spans[1:]
     if waiting:
         left, spans = (*left, waiting), (*spans, _NO_TRIGGERS) if trial.spans else ()
@@ -357,7 +363,10 @@ def _evaluated(trial: Trial, tx: Transaction) -> Trial:
 
 
 def _has_triggers(span: Span, memory: Memory) -> bool:
-    """Return whether a trigger of the span may be left. A wide span is not searched each turn."""
+    """Return whether a trigger of the span may still exist.
+
+    A wide span is not searched each turn.
+    """
     if span.end - span.first > _LOOKED_AT:
         return True
     return any(_is_trigger(memory, number) for number in range(span.first, span.end))
@@ -381,7 +390,7 @@ def _is_trigger(memory: Memory, number: TriggerNo) -> bool:
 
 
 def stop(tx: Transaction) -> None:
-    """End the groups: the daemon is stopped on purpose, which proves nothing of any task."""
+    """End the groups, because a daemon that is stopped on purpose proves nothing about any task."""
     if tx.memory.trial is not None:
         _put(_without_groups(tx.memory.trial, tx), tx)
 

@@ -1,7 +1,7 @@
 """Outbox of a turn: rows that it adds, hands out for delivery and deletes, and its callbacks.
 
-A task that was skipped before it started, by a trigger rule or a branch, has no callback. Nor has a
-task that a person cancelled or marked.
+No callback is called for a task that a trigger rule or a branch skipped before it started, or that
+a person cancelled or marked.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class OutboxUpdates:
         self.alert(reason, message, run_id=run.run_id, dag_id=run.dag_id, task_id=task_id)
 
     def call_back(self, dag_id: str, entry: Callback | None) -> None:
-        """Queue a callback of a DAG; none if there is none to call."""
+        """Queue a callback of a DAG. Do nothing if there is no callback."""
         if entry is not None:
             self.add(callback_kind(dag_id), msgspec.msgpack.encode(entry))
 
@@ -108,7 +108,7 @@ class OutboxUpdates:
             self.read_on(kind)
 
     def read_on(self, kind: str) -> None:
-        """Read more rows of a kind, if there are more and its quota has capacity."""
+        """Read more rows of a kind, if more are stored and its quota has capacity."""
         quota = self._memory.outbox_quotas.get(kind, EMPTY)
         if quota.wants_more:
             self._set(kind, replace(quota, is_reading=True))
@@ -124,7 +124,7 @@ class OutboxUpdates:
         if rows is None or quota is None:
             return  # a repeated input
         waiting = quota.waiting - len(rows)
-        if not rows:  # this turn added all there are, and has not stored them yet
+        if not rows:  # all of them were added in this turn and are not stored yet
             waiting = sum(row.kind == kind for row in self._new.values())
         self._set(kind, replace(quota, waiting=waiting, is_reading=False))
         for row in rows:
@@ -163,8 +163,8 @@ def begin(memory: Memory, rows: Iterable[OutboxRow], others: Mapping[str, tuple[
 
     Args:
         rows: Rows that the engine processes itself.
-        others: The count of each other kind, and its lowest number. They are read after the turn of
-            the restart.
+        others: The count and the lowest number of each other kind. Their rows are read after the
+            turn of the restart.
     """
     memory.outbox = {row.outbox_no: (row.kind, row.body) for row in rows}
     memory.index_outbox()
@@ -219,7 +219,7 @@ def run_callback(run: Run, state: RunState, now: Timestamp) -> Callback | None:
 
 
 def deadline_callback(run: Run, position: int, now: Timestamp) -> Callback | None:
-    """Return the callback for a task, or at -1 the run, that has not ended by its deadline."""
+    """Return the callback for a task, or at -1 for the run, that has not ended by its deadline."""
     spec = run.spec if position < 0 else run.spec.tasks[position]
     if spec.callbacks is None or "deadline" not in spec.callbacks.events:
         return None

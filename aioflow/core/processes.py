@@ -1,8 +1,8 @@
 """Reports about processes: hosts up or lost, restart, shutdown; alerts and draining of the node.
 
 A drained node starts no further task and assigns no further trigger. Running tasks continue to
-their end, and hosted triggers stay hosted. The node stays drained until it is undrained, also over
-restarts.
+their end, and hosted triggers stay hosted. The node stays drained until it is undrained, even after
+a restart.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def set_drained(request: DrainNode, tx: Transaction) -> bool:
     """Drain or undrain a node. Return whether that changes its state.
 
     Raises:
-        UnknownNode: If it is not this node: no other one is reachable.
+        UnknownNode: If it is another node, because only this node is reachable.
     """
     memory = tx.memory
     if request.node_no != memory.node_no:
@@ -92,7 +92,7 @@ def host_lost(lost: HostLost, tx: Transaction) -> None:
         hand_on(lost.role, tx)
         event_runs.lose_host(lost, tx)
         if lost.was_dismissed and is_own(lost.role):
-            # It does not restart by itself, and triggers may have been assigned to it.
+            # This host does not restart by itself, and triggers may have been assigned to it.
             want_own_hosts(tx)
             dag_triggers.update_assignments(tx)
         return
@@ -112,12 +112,13 @@ def host_lost(lost: HostLost, tx: Transaction) -> None:
         running = [task for task in hosted if task.state is TaskState.RUNNING]
         crash_trials.crashed(lost.role, running, tx)
     for task in hosted:
-        # A command sent meanwhile was executed by the next process: stop it there as well.
+        # A command sent after the death was executed by the next process: stop the task there as
+        # well.
         tx.effects.append(stop_of(task, task.start_no, REASSIGNED))
         if task.task_no == lost.culprit and charge is not None:
             fail_or_retry(task, charge, tx)
         elif task.state is TaskState.RUNNING and lost.was_dismissed:
-            _give_back(task, tx)  # it never reached the host
+            _give_back(task, tx)  # the task never reached the host
         elif task.state is TaskState.RUNNING:
             cut_short(task, lost.failure, tx)
         else:  # suspended sensors are never charged
@@ -127,7 +128,7 @@ def host_lost(lost: HostLost, tx: Transaction) -> None:
 
 
 def _give_back(task: TaskInstance, tx: Transaction) -> None:
-    """Queue a try again that never reached its process, because the process had already ended."""
+    """Queue a try again that never reached its process because the process had already ended."""
     tx.slots.release(task)
     tx.slots.unblock(task)
     task.started_at = task.ends_at = None

@@ -1,6 +1,7 @@
-"""What follows from an input that cannot be processed, and which runs are quarantined for it.
+"""Consequences of an input that cannot be processed, and choice of the runs to quarantine.
 
-The engine decides such an input alone. If it fails again, ``consequence`` says what becomes of it.
+The engine decides such an input alone. If it fails again, ``consequence`` returns what to do with
+it.
 
 An error is attributed by the traceback of its exception. A turn that concerns all runs processes
 them one after the other. So the innermost frame that refers to a run was processing that run.
@@ -56,7 +57,7 @@ Culprit: TypeAlias = Run | DagTrigger
 
 
 def culprits(exc: BaseException | None) -> list[Culprit]:
-    """Return the run or trigger that an exception concerns, or all that its frame refers to."""
+    """Return the run or trigger that an exception concerns, or all to which its frame refers."""
     frames = [] if exc is None else list(_frame_locals(exc.__traceback__))
     for known in reversed(frames):
         found: dict[int, Culprit] = {}
@@ -97,7 +98,10 @@ class RefuseRequest(msgspec.Struct, frozen=True):
 
 
 class RetryTimer(msgspec.Struct, frozen=True):
-    """Repeat a timer of a DAG after a minute. If it is one of its schedule, alert as well."""
+    """Repeat a timer of a DAG after a minute.
+
+    If it is a timer of the DAG's schedule, alert as well.
+    """
 
     timer: WakeAt
     dag_id: str
@@ -123,7 +127,7 @@ class QuarantineRuns(msgspec.Struct, frozen=True):
 
 
 class DecideWithout(msgspec.Struct, frozen=True):
-    """Decide the input without the runs on which it fails, because it concerns all runs."""
+    """Decide an input that concerns all runs without the runs on which it fails."""
 
 
 Consequence: TypeAlias = (
@@ -132,10 +136,10 @@ Consequence: TypeAlias = (
 
 
 def consequence(entry: Input, exc: Exception, at: Moment, memory: Memory) -> Consequence:
-    """Return what becomes of an input that fails even alone.
+    """Return what to do with an input that fails even when it is decided alone.
 
     Args:
-        at: Now.
+        at: The current time.
     """
     match entry:
         case RequestReceived():
@@ -152,7 +156,7 @@ def consequence(entry: Input, exc: Exception, at: Moment, memory: Memory) -> Con
         case ContinueBackfill():
             return FailBackfill(entry.backfill_no)
         case TriggerFired() if entry.trigger_no in memory.dag_triggers:
-            # It is assigned again, and yields the event again.
+            # The trigger is assigned again, and yields the event again.
             failure = Failure(type="Refused", message=str(exc)[:1000], reason=REFUSED)
             ended = TriggerEnded(entry.trigger_no, entry.assignment_id, entry.at, failure)
             return RepeatInput(ended)
@@ -175,7 +179,7 @@ def _is_of_one_run(entry: Input) -> bool:
 def blamed(entry: Input, memory: Memory) -> list[Run]:
     """Return the run to quarantine for an input about it that cannot be processed, if known.
 
-    That holds whether the input failed before it touched the run, or touched others as well.
+    This run is returned even if the input failed before touching it, or touched other runs as well.
     """
     run: Run | None
     match entry:
@@ -202,7 +206,7 @@ def blamed(entry: Input, memory: Memory) -> list[Run]:
 
 
 def named(numbers: Mapping[str, int], memory: Memory) -> list[RunNo]:
-    """Return the run of these row numbers (run, task or trigger), if memory has it."""
+    """Return the run with one of these row numbers (run, task or trigger), if it is in memory."""
     if "run_no" in numbers:
         return [numbers["run_no"]]
     task = memory.active_tasks.get(numbers.get("task_no", -1))
@@ -212,7 +216,7 @@ def named(numbers: Mapping[str, int], memory: Memory) -> list[RunNo]:
 
 
 class Excluded(msgspec.Struct, frozen=True):
-    """Runs and triggers without which an input is decided again."""
+    """Runs and triggers that are excluded when an input is decided again."""
 
     runs: list[Run]
     triggers: list[TriggerNo] = []
@@ -229,8 +233,8 @@ def excluded(
 
     Args:
         exc: The error of the turn.
-        refused: Numbers of the row that the store refused, if it did.
-        else_touched: The runs to exclude if it is not known which failed. May be empty.
+        refused: Numbers of the row that the store refused, if it refused one.
+        else_touched: The runs to exclude if it is not known which run failed. May be empty.
     """
     found = [] if isinstance(exc, Refused) else culprits(exc.__cause__)
     numbers = [one.run_no for one in found if isinstance(one, Run)]
@@ -239,7 +243,7 @@ def excluded(
     triggers = [
         one.row.trigger_no
         for one in found
-        if isinstance(one, DagTrigger) and one.row.kwargs is not None  # others are stopped
+        if isinstance(one, DagTrigger) and one.row.kwargs is not None  # other triggers are stopped
     ]
     runs = [memory.runs[number] for number in numbers if number in memory.runs]
     if not runs and not triggers:

@@ -112,7 +112,7 @@ def _pool_holder(task: TaskInstance, memory: Memory) -> Holder:
 
 
 def set_value(request: SetValue, tx: Transaction) -> None:
-    """Set or delete a value. The last request of a turn counts."""
+    """Set or delete a value. If a turn has several requests for a value, the last one counts."""
     row = ValueRow(
         kind=request.kind,
         name=request.name,
@@ -124,13 +124,13 @@ def set_value(request: SetValue, tx: Transaction) -> None:
 
 
 KEY_ROTATION_PAGE = 1_000
-"""Triggers per turn."""
+"""Number of triggers that are re-encrypted in one turn."""
 
 
 def reencrypt_page(request: Reencrypt, tx: Transaction) -> Reencrypted:
-    """Write the rows again that were loaded for this request.
+    """Re-encrypt the rows that were loaded for this request.
 
-    If requested twice in one turn, the second request writes nothing, and no page follows it.
+    If it is requested twice in one turn, the second request writes nothing and no page follows it.
     """
     values, triggers = tx.memory.encrypted
     tx.memory.encrypted = [], []
@@ -153,10 +153,10 @@ def reencrypt_page(request: Reencrypt, tx: Transaction) -> Reencrypted:
 
 
 def _reencrypt_dag_triggers(request: Reencrypt, tx: Transaction) -> tuple[int, int]:
-    """Write the triggers that start runs again, together with the first page, as there are few.
+    """Re-encrypt the triggers that start runs together with the first page, because they are few.
 
     Returns:
-        How many were written, and how many were not because no key decrypts them.
+        How many triggers were written, and how many were not because no key decrypts them.
     """
     if request.after is not None:
         return 0, 0
@@ -170,7 +170,7 @@ def _reencrypt_dag_triggers(request: Reencrypt, tx: Transaction) -> tuple[int, i
 def answer(asked: RequestReceived, tx: Transaction) -> Acknowledge:
     """Execute a request and return its response. A refused request changes nothing.
 
-    A change that has an author gets an audit entry in the same commit.
+    If a change has an author, its audit entry is stored in the same commit.
     """
     by = asked.by
     was = None if by is None else access.audited_value(asked.request, tx.memory, tx.slots)

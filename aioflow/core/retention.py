@@ -49,7 +49,7 @@ class Aged(msgspec.Struct, frozen=True):
     """A run that ended long ago.
 
     Attributes:
-        after: The next run of its DAG by logical date; ``None`` if it has no date, or no run
+        after: The next run of its DAG by logical date; ``None`` if the run has no date or no run
             follows.
     """
 
@@ -60,9 +60,9 @@ class Aged(msgspec.Struct, frozen=True):
 def deletable_runs(found: Iterable[Aged], *, before: Timestamp, newest: RunNo) -> Iterator[RunRow]:
     """Yield the runs of a DAG that may be deleted: those that ended before a timestamp.
 
-    The run that ended last is retained, so that the last result of the DAG stays visible. So are
-    the runs that ``depends_on_past`` and ``wait_for_downstream`` refer to: the run right before a
-    live one, and the latest by date, which comes right before the next.
+    The run that ended last is retained, so that the last result of the DAG stays visible. The runs
+    that ``depends_on_past`` and ``wait_for_downstream`` refer to are also retained: the run right
+    before a live run, and the latest by date, which will be right before the next run.
 
     Args:
         newest: The run of the DAG that ended last.
@@ -81,7 +81,7 @@ def old_numbers(
 ) -> list[int]:
     """Return the numbers of the leading rows that are old enough to delete.
 
-    It stops at the first row that is not, so that the remaining rows have no gaps.
+    Stop at the first row that is too new, so that the remaining rows have no gaps.
 
     Args:
         rows: Row numbers and timestamps, ordered by number.
@@ -92,7 +92,7 @@ def old_numbers(
 
 
 def erase_old(request: EraseOld, tx: Transaction) -> None:
-    """Delete old rows that belong to no run. Deleted ones are ignored.
+    """Delete old rows that belong to no run. Rows that are already deleted are ignored.
 
     Raises:
         RequestError: If a live run is older than one of these events, and may still wait for it.
@@ -135,7 +135,7 @@ def retain_version(version: str, tx: Transaction) -> None:
 
 
 def _drop_pending_events(numbers: set[int], tx: Transaction) -> None:
-    """Drop the pending asset events of DAGs that are among the deleted ones."""
+    """Drop from the pending asset events of DAGs those that are being deleted."""
     for one in tx.memory.dag_triggers:
         if not any(event.event_no in numbers for held in one.pending.values() for event in held):
             continue
@@ -160,7 +160,7 @@ def delete_run(request: DeleteRun, tx: Transaction) -> None:
     """Hide a run and record its deletion.
 
     Raises:
-        RequestError: If there is no run of that id, or it has not ended.
+        RequestError: If there is no run with this id, or it has not ended.
     """
     row = tx.memory.prefetched_runs.get(request.run_id)
     is_live = tx.memory.find_run(request.run_id) is not None
@@ -179,7 +179,7 @@ def delete_dag(request: DeleteDag, tx: Transaction) -> None:
     """Delete a DAG. The caller deletes its ended runs first.
 
     Raises:
-        UnknownDag: If there is no DAG of that name.
+        UnknownDag: If there is no DAG with this name.
         DagPresent: If a file defines it.
         DagRunning: If a run of it has not ended.
     """
@@ -208,7 +208,7 @@ def delete_dag(request: DeleteDag, tx: Transaction) -> None:
 
 
 def _reset_dag_trigger(dag_id: str, tx: Transaction) -> None:
-    """Reset the trigger of a DAG for the next DAG of that name. Its known keys remain."""
+    """Reset the trigger of a DAG for the next DAG with the same name. Its known keys remain."""
     one = tx.memory.dag_triggers.of(dag_id)
     if one is not None:
         tx.dag_triggers.note(one)

@@ -1,8 +1,8 @@
-"""Rollback of a turn: what a transaction changed in memory though it was never committed.
+"""Rollback of a turn: undoing what a transaction changed in memory without being committed.
 
 This module drops the runs that the transaction touched, and the engine reads them from their rows
 again. The processes are not involved: they still have the work of the last commit. So a task that
-is read again gets back the slot it had then.
+is read again gets back the slot that it had at the last commit.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def forget(memory: Memory, tx: Transaction) -> SlotsBefore:
         memory.stored_versions.discard(version.version)
     alerts.index_deadlines(memory)
     memory.index_outbox()
-    memory.may_host_more = True  # no host hears of the triggers this turn assigned
+    memory.may_host_more = True  # no host learns of the triggers that this turn assigned
     return slots_before
 
 
@@ -84,10 +84,10 @@ def restore_pools(tx: Transaction) -> None:
 def put_back(
     runs: list[Run], slots_before: SlotsBefore, memory: Memory, tx: Transaction
 ) -> list[Input]:
-    """Give restored tasks the slots they had, and queue the others.
+    """Give restored tasks the slots that they had, and queue those that wait for a slot.
 
     Returns:
-        Inputs of a later turn: questions to ask again, and runs to evaluate again.
+        Inputs of a later turn: queries to repeat, and runs to evaluate again.
     """
     for run in runs:
         for task in run.active_tasks.objects.values():  # packed tasks have no slot

@@ -126,7 +126,10 @@ TURN_INPUTS = 1_000
 
 
 class TurnFailed(AioflowError):
-    """Deciding raised. The parts of the memory that the transaction touched are not reliable."""
+    """Deciding a turn raised.
+
+    The parts of the memory that the transaction touched are not reliable.
+    """
 
     code = "defect.turn"
 
@@ -149,7 +152,7 @@ def decide(
 
     Args:
         at: The moment at which the whole turn happens.
-        granting: Whether work that is ready is started. Otherwise only the inputs are processed.
+        granting: Whether ready work is started. If not, only the inputs are processed.
         numbers: Must have ``memory.numbers_needed`` left for each input.
 
     Returns:
@@ -182,7 +185,7 @@ def decide(
 
 
 def runs_beyond(inputs: Sequence[Input]) -> int:
-    """Return how many runs these inputs may create in addition to one each."""
+    """Return how many runs these inputs may create beyond one run per input."""
     fire_times = sum(
         bool(entry.dag_id) for entry in inputs if isinstance(entry, TimerFired | CreateMissingRuns)
     )
@@ -248,7 +251,7 @@ def _timer_fired(due: TimerFired, tx: Transaction) -> None:
     elif task is None:
         return  # the task has ended
     elif task.spec.sensor is not None and task.deadline_at == due.at:
-        # In any state: a poke that hangs gets no more time than one that returns.
+        # Apply it in any state: a poke that hangs gets no more time than one that returns.
         lifecycle.stop(task, "timeout", tx)
         time_out_sensor(task, tx)
     elif task.state is TaskState.DEFERRED:
@@ -258,7 +261,7 @@ def _timer_fired(due: TimerFired, tx: Transaction) -> None:
 
 
 def _continue_run(entry: ContinueRun, tx: Transaction) -> None:
-    """Continue a run's clear, cancel or rule evaluation. Starts that were put off need no call."""
+    """Continue a run's clear, cancel or rule evaluation. Postponed starts need no call."""
     run = tx.memory.runs.get(entry.run_no)
     if run is None:
         return
@@ -329,9 +332,9 @@ def _task_started(report: TaskStarted, tx: Transaction) -> None:
 def _has_started(
     task: TaskInstance, report: TaskStarted | Ended, at: Timestamp | None, tx: Transaction
 ) -> bool:
-    """Record that a try has started, if that is news. Return whether the task runs."""
+    """Record that a try has started, if not yet recorded. Return whether the task runs."""
     if tx.slots.begin(task):
-        if task.started_at is None:  # otherwise it resumes: the time of its try continues
+        if task.started_at is None:  # otherwise the task resumes, and the time of its try continues
             begin_try(task, tx, at)
         tx.move(task, TaskState.RUNNING)
     if task.state is TaskState.RUNNING or task.is_hosted:

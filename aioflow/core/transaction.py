@@ -1,7 +1,6 @@
 """The net change of a turn, collected while the turn is decided.
 
-The journal gets every step. Each row is written once, from its stored state to the last one
-decided.
+The journal contains every step. Each row is written once, with the last state that was decided.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ from aioflow.protocol.inputs import ContinueRun, TimerFired
 __all__ = ("BATCH_ROWS", "Transaction")
 
 BATCH_ROWS = 10_000
-"""Row changes after which the rest is put off to the next batch."""
+"""Number of row changes after which remaining work is postponed to the next batch."""
 
 
 class Transaction:
@@ -62,23 +61,26 @@ class Transaction:
     Attributes:
         slots: Worker slots and pools of the node.
         at: The moment at which the whole turn happens.
-        now, steady: Its wall time, for what people read and schedule; its steady time, for lengths.
-        step: How far the wall clock has stepped since the turn before.
+        now, steady: The wall time of the turn, for what people read and schedule; its steady time,
+            for durations.
+        step: How far the wall clock has stepped since the previous turn.
         random: The engine's random numbers, drawn from [0, 1).
         runs: Every run that the turn touched, to be read again if the batch is refused.
         ended_runs: Runs that ended in this turn.
         outbox: Changes of the outbox.
         dag_triggers: Changes of the triggers that start runs.
         accounts: Changes of accounts, tokens and sessions, and new audit entries.
-        eased_dags: DAGs with fewer runs, or fewer queued ones: their triggers may continue.
+        eased_dags: DAGs with fewer live or queued runs than before, whose triggers may continue.
         asset_events: Asset events emitted in this turn, for the DAGs that depend on these assets.
-        checked_dags: DAGs whose triggers were checked: their pending asset events may start a run.
+        checked_dags: DAGs whose triggers were checked and whose pending asset events may start a
+            run.
         ended_tasks: Tasks that ended and for which the next run may have waited.
         held_dags: DAGs whose next queued run must be re-checked because its predecessor ended or
             was deleted.
         fires: Trigger events that the turn consumes.
         pools_before: The previous state of the pools that the turn changed.
-        was_drained: Whether the node was drained before; ``None`` if the turn does not change that.
+        was_drained: Whether the node was drained before the turn; ``None`` if the turn does not
+            change that.
         evaluated: Children evaluated in this turn for the first time since they expanded.
         strays: Trigger rows of ended runs that the turn deletes.
         pruned: DAG versions that are unused once the batch is durable.
@@ -137,7 +139,7 @@ class Transaction:
 
     @property
     def is_full(self) -> bool:
-        """Whether work that can wait should be put off to the next turn."""
+        """Whether work that can wait should be postponed to the next turn."""
         return len(self._tasks) >= BATCH_ROWS
 
     def touch(self, task: TaskInstance) -> None:
@@ -187,7 +189,7 @@ class Transaction:
         """Change a run's row. Columns that are not given keep their values.
 
         Args:
-            is_reported: Whether the state leads to the callback of the run.
+            is_reported: Whether the callback of the run for the new state is called.
 
         Raises:
             IllegalMove: If the transition table does not contain the step.
@@ -225,7 +227,7 @@ class Transaction:
         return row
 
     def put_backfill(self, row: BackfillRow) -> None:
-        """Store a backfill that starts, advances or ends. Memory keeps only running ones."""
+        """Store a backfill that starts, advances or ends. Only active backfills stay in memory."""
         backfills, number = self.memory.backfills, row.backfill_no
         self._backfills.setdefault(number, backfills.pop(number, None))
         if row.state == "running":
@@ -276,7 +278,10 @@ class Transaction:
             self._streams[wait.row.trigger_no] = (wait, wait.stream.index, wait.stream.confirmed)
 
     def credit(self, confirmed: EventsStored) -> None:
-        """Confirm the events of a trigger, so that it continues. The last call of a turn counts."""
+        """Confirm the events of a trigger, so that it continues.
+
+        Only the last call of a turn counts.
+        """
         self._credits[confirmed.trigger_no] = confirmed
 
     def drop_wait(self, wait: TriggerInstance) -> None:
@@ -296,7 +301,7 @@ class Transaction:
     def _withdraw(self, trigger_no: int) -> None:
         """Cancel the assignment of a trigger that is both created and deleted in this turn.
 
-        No row would record that a host was given it.
+        Otherwise no row would record that a host has the trigger.
         """
         if self._assignments.pop(trigger_no, None) is not None:
             self._withdrawn.add(trigger_no)
@@ -311,7 +316,7 @@ class Transaction:
                 return False
 
     def change_group(self, group: MappedTask, was: int) -> None:
-        """Record that an open mapped task is created (width -1 before), grows, or is closed."""
+        """Record that an open mapped task is created (previous width -1), grows, or is closed."""
         self.runs[group.run.run_no] = group.run
         self.expansions.change(group, was)
 
@@ -350,7 +355,7 @@ class Transaction:
         task.open_kind = ""
 
     def wake_task(self, task: TaskInstance, at: Timestamp | None) -> None:
-        """Set a timer for a task; none if ``at`` is ``None``."""
+        """Set a timer for a task. Do nothing if ``at`` is ``None``."""
         if at is not None:
             self.effects.append(WakeAt(TimerFired(at, task.task_no)))
 
@@ -363,7 +368,7 @@ class Transaction:
         self.effects.append(WakeAt(TimerFired(at, run_no=run_no)))
 
     def task_over(self, run: Run, position: int) -> None:
-        """Record that a task ended, with all its children: the next run may have waited for it."""
+        """Record that a task ended with all its children. The next run may have waited for it."""
         if run.row.dag_id in self.memory.run_sequences:
             self.ended_tasks.append((run, position))
 
@@ -375,7 +380,7 @@ class Transaction:
 
     @property
     def refused(self) -> dict[str, dict[str, tuple[DagSpec, str]]]:
-        """``memory.refused``, for changes. A copy of its previous value is taken for a rollback."""
+        """``memory.refused``, to be changed. Its previous value is copied first, for a rollback."""
         if self._refused is None:
             self._refused = {name: dict(files) for name, files in self.memory.refused.items()}
         return self.memory.refused
@@ -391,7 +396,7 @@ class Transaction:
         return [row for _, row in (*self._waits.values(), *self._dropped) if row is not None]
 
     def close(self) -> Batch:
-        """Return the completed batch. ``settle`` follows once it is durable."""
+        """Return the completed batch. Call ``settle`` once the batch is durable."""
         for task in self._tasks.values():
             self._close_task(task)
         self.batch.new_runs.extend(run.row for run in self._new_runs.values())

@@ -5,8 +5,8 @@ a turn, from a replayed journal or from a manual change of the database. Ended s
 unless a person clears them. A task that a person marks is cleared before it ends in that state.
 
 A *step* is one move of the tables. The *net* change of a batch joins several steps into one, so it
-may be any chain of them (``net_is_reachable``). For a task that was cleared only the steps show how
-it reached its state.
+may be any chain of steps (``net_is_reachable``). If a task was cleared, only the steps show how it
+reached its state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = (
 
 
 class IllegalMove(AioflowError):
-    """A defect of this program: a state was to follow that must not."""
+    """A defect of aioflow: a task or run was to make a step that the tables do not contain."""
 
     code = "defect.illegal_move"
 
@@ -39,15 +39,15 @@ class Cause(Enum):
     """The event that causes a step of a task."""
 
     READY = "ready"
-    """Its trigger rule, evaluated over its parents, says run."""
+    """Its trigger rule, evaluated over its parents, decided that it runs."""
     UPSTREAM = "upstream"
-    """Its trigger rule says that it will never run."""
+    """Its trigger rule decided that it will never run."""
     EXPAND = "expand"
     """Its expansion is empty, too wide, or narrower than before."""
     GRANTED = "granted"
-    """It was given a slot, or a host runs it."""
+    """It got a slot, or a host runs it."""
     BEGAN = "began"
-    """A worker started a try that had been claimed behind another one."""
+    """A worker started a try that had been claimed to follow another one."""
     RECALLED = "recalled"
     """A worker returned it before it had started."""
     INTERRUPTED = "interrupted"
@@ -87,7 +87,7 @@ _MOVES: Mapping[TaskState, Mapping[TaskState, frozenset[Cause]]] = {
     _S.PENDING: {
         _S.QUEUED: frozenset({_C.READY}),
         _S.RUNNING: frozenset({_C.GRANTED}),
-        # Directly from the start, without a worker.
+        # Deferred directly from the start, without a worker.
         _S.DEFERRED: frozenset({_C.READY}),
         _S.SUCCESS: frozenset({_C.MARKED}),
         _S.FAILED: frozenset({_C.EXPAND, _C.MARKED, _C.DEADLINE}),
@@ -100,7 +100,7 @@ _MOVES: Mapping[TaskState, Mapping[TaskState, frozenset[Cause]]] = {
         _S.RUNNING: frozenset({_C.GRANTED, _C.BEGAN}),
         # A hosted sensor alternates between running and being suspended; both count as sensing.
         _S.SENSING: frozenset({_C.GRANTED}),
-        # Directly from the start, for a later try as well.
+        # Deferred directly from the start, for a later try as well.
         _S.DEFERRED: frozenset({_C.GRANTED}),
         # A sensor, or a try that resumes, can time out while no slot is free.
         _S.RETRYING: frozenset({_C.DEADLINE}),
@@ -174,25 +174,25 @@ RUN_MOVES: tuple[tuple[RunState, RunState], ...] = tuple(
 
 
 def is_legal(was: TaskState, state: TaskState) -> bool:
-    """Return whether a task may take this one step. Staying is not a step."""
+    """Return whether a task may take this one step. Staying in a state is not a step."""
     return _STEP[was][state]
 
 
 def is_legal_run(was: RunState, state: RunState) -> bool:
-    """Return whether a run may take this one step. Staying is not a step."""
+    """Return whether a run may take this one step. Staying in a state is not a step."""
     return _RUN_STEP[was][state]
 
 
 def net_is_reachable(was: TaskState, state: TaskState) -> bool:
     """Return whether legal steps lead from ``was`` to ``state`` without a clear in between.
 
-    A live task may also keep its state while other columns change. An ended one may not.
+    A live task may also keep its state while other columns change. An ended task may not.
     """
     return _NET[was][state]
 
 
 def net_is_reachable_run(was: RunState, state: RunState) -> bool:
-    """Return the same as ``net_is_reachable`` for a run, which may have been cleared in between."""
+    """Return whether legal steps, including clears, lead a run from ``was`` to ``state``."""
     return _RUN_NET[was][state]
 
 

@@ -123,7 +123,7 @@ def explain_task(
     group = run.groups.get(position)
     if group is not None and run.states[position] != TaskState.PENDING:
         return _explain_child(group, map_index, memory, slots)
-    if group is not None:  # it was cleared and waits for its trigger rule again
+    if group is not None:  # the task was cleared and waits for its trigger rule again
         is_over = map_index >= 0 and group.states[map_index] != TaskState.PENDING
         return None if is_over else _explain_pending(run, position, memory)
     task = memory.packing.peek_task(run.task_no(position, -1))
@@ -135,7 +135,7 @@ def explain_task(
 
 
 def still_waits(memory: Memory, run_no: RunNo, position: int, map_index: int) -> bool:
-    """Return whether a task waits for a trigger or a poke, and not for a slot."""
+    """Return whether a task waits for a trigger or a poke and not for a slot."""
     run = memory.runs.get(run_no)
     if run is None or (map_index >= 0 and position not in run.groups):
         return False
@@ -202,7 +202,7 @@ def _explain_live(task: TaskInstance, memory: Memory, slots: Slots) -> Wait | No
 
 
 def _explain_silence(task: TaskInstance, slots: Slots) -> Wait | None:
-    """Return since when the process of a running task neither answers nor uses CPU."""
+    """Return the time since which the process of a running task neither answers nor uses CPU."""
     silence = slots.workers[task.worker].silence if task.worker >= 0 else None
     if silence is None:
         return None
@@ -311,7 +311,7 @@ def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots
 
 
 def _explain_trial(entry: TaskInstance | MappedTask, memory: Memory) -> str | None:
-    """Return how many tasks start first, because one of them may kill its process."""
+    """Return how many tasks start before this one because one of them may kill its process."""
     trial = memory.trial
     if trial is None or not trial.groups or is_start(entry):
         return None
@@ -322,7 +322,7 @@ def _explain_trial(entry: TaskInstance | MappedTask, memory: Memory) -> str | No
 
 
 def _explain_hosting(number: TriggerNo, memory: Memory) -> str | None:
-    """Return what starts before a trigger is assigned, because it may kill the daemon."""
+    """Return what starts before a trigger is assigned, because one of these may kill the daemon."""
     trial = memory.trial
     return None if trial is None or may_host(number, memory) else _begins_first(trial)
 
@@ -416,7 +416,10 @@ _SHARED_CAUSES = frozenset(
         WaitKind.DEPENDS_ON_PAST,
     }
 )
-"""Kinds whose details may concern many children. Other details, such as errors, concern one."""
+"""Kinds of waits whose details may apply to many children.
+
+Other details, such as errors, apply to one.
+"""
 
 
 class ChildrenCause(msgspec.Struct, frozen=True, kw_only=True):
@@ -427,7 +430,7 @@ class ChildrenCause(msgspec.Struct, frozen=True, kw_only=True):
         wait: The wait of the first child; ``None`` if it is in progress.
         indices: The indices of the first children.
         count: Number of these children. If a state other than ``QUEUED`` has more than
-            ``SAMPLED_CHILDREN``, those beyond count for no cause.
+            ``SAMPLED_CHILDREN`` children, the children beyond it are not counted.
     """
 
     state: TaskState
@@ -491,7 +494,7 @@ def _sampled_fresh(group: MappedTask) -> Iterator[tuple[int, TaskState, int]]:
 
 
 def _indices_of(group: MappedTask, state: TaskState) -> Iterator[int]:
-    """Yield the first children in a state, without a Python step for each of the others."""
+    """Yield the first children in a state, without a Python step for each of the other children."""
     index, left = -1, min(SAMPLED_CHILDREN, group.counts[state])
     while left > 0 and (index := group.states.find(state, index + 1)) >= 0:
         yield index

@@ -66,7 +66,10 @@ def _needed(request: ClearTasks | Mark, run: Run) -> Iterable[TaskNo]:
 
 
 def portion(inbox: Iterable[Input], limit: int, memory: Memory) -> int:
-    """Return how many inputs the next turn takes. One that needs rows of a run is taken alone."""
+    """Return how many inputs the next turn processes.
+
+    An input that needs rows of a run is alone in its turn.
+    """
     count = 0
     for count, entry in enumerate(islice(inbox, limit), 1):
         if isinstance(entry, RequestReceived | ContinueRun) and _is_taken_alone(entry, memory):
@@ -91,7 +94,7 @@ def has_to_wait(request: ClearTasks | Mark, memory: Memory) -> bool:
 
 
 def clear(request: ClearTasks, tx: Transaction) -> tuple[int, RunState]:
-    """Clear tasks. Return how many, and the state of their run.
+    """Clear tasks. Return how many were cleared, and the state of their run.
 
     Raises:
         RequestError: If there is no such run or task, if the run is being cancelled, or if it
@@ -122,10 +125,10 @@ def clear(request: ClearTasks, tx: Transaction) -> tuple[int, RunState]:
 
 
 def _newest(run: Run, chosen: Clearing, memory: Memory) -> DagVersion | None:
-    """Return the version to move a run to; ``None`` if it has the newest one.
+    """Return the version to move a run to; ``None`` if it already has the newest version.
 
     Raises:
-        RequestError: If it cannot be moved.
+        RequestError: If the run cannot be moved.
     """
     dag_version = version_upgrade.newest(run, memory)
     if dag_version is not None:

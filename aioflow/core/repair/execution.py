@@ -1,15 +1,15 @@
-"""Execution of clears and marks, slice by slice. The run is suspended until all is done.
+"""Execution of clears and marks, slice by slice. The run is suspended until all slices are done.
 
 A cleared task is pending, with a row that keeps the number of its last start. Its result, records
-and waits are deleted; its tries stay visible. The children of a mapped task keep their numbers and
-its width, unless its input is cleared as well. Then they are ``removed``, and it is expanded again
-with new children.
+and waits are deleted; its tries stay visible. A mapped task keeps its width and its children keep
+their numbers, unless its input is cleared as well. Then the children are ``removed``, and the task
+is expanded again with new children.
 
 A marked task ends in the requested state, and decisions that followed from its earlier end are
 cleared, see ``mark``. Then running tasks whose trigger rule no longer says run are stopped, see
 ``mark_apply``.
 
-The states of the tasks tell the progress, so a restart continues from there.
+The progress follows from the states of the tasks, so a restart continues where it stopped.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = (
 )
 
 SLICE_TASKS = 1_500
-"""Tasks cleared or marked in one turn at most. Each changes its row, its tries and its result."""
+"""Maximum tasks cleared or marked in one turn. Each changes its row, its tries and its result."""
 
 
 def _but(*states: TaskState) -> re.Pattern[bytes]:
@@ -92,7 +92,7 @@ def count(run: Run, chosen: Clearing) -> int:
 
 
 def undecided(run: Run) -> Iterable[TaskNo]:
-    """Return the tasks whose rows are needed: ended unmapped ones, and some children."""
+    """Return the tasks whose rows are needed: ended unmapped tasks, and some children."""
     first = run.row.first_task_no
     ended = (at for at, state in enumerate(run.states) if state >= TaskState.SUCCESS)
     whole = (first + at for at in ended if at not in run.groups)
@@ -113,7 +113,8 @@ def under_way(run: Run, chosen: Clearing) -> list[_Target]:
 def begin(run: Run, tx: Transaction, *, dag_version: DagVersion | None = None) -> None:
     """Clear the selected unmapped tasks. The rest follows.
 
-    So their effects on other tasks are taken back before anything else is decided.
+    Unmapped tasks come first, so that their effects on other tasks are undone before anything else
+    is decided.
 
     Args:
         dag_version: The version that the run is moved to once none of its tasks is in progress.
@@ -129,7 +130,7 @@ def begin(run: Run, tx: Transaction, *, dag_version: DagVersion | None = None) -
 
 
 def hold(run: Run, chosen: Clearing, tx: Transaction) -> None:
-    """Suspend a run until the selection is done. An ended run is added to memory again."""
+    """Suspend a run until the selection is complete. An ended run is added to memory again."""
     memory = tx.memory
     selection.suspend_run(run, chosen, tx)
     if run.row.ended_at is not None:
@@ -138,11 +139,11 @@ def hold(run: Run, chosen: Clearing, tx: Transaction) -> None:
         memory.add_run(run)
         for wait in memory.waits.objects.values():
             if wait.run.run_no == run.run_no:
-                wait.run = run  # its host has not released it yet
+                wait.run = run  # its host has not released the trigger yet
 
 
 def _step_back(run: Run, tx: Transaction) -> None:
-    """Move a run out of its ended or queued state until the selection is done."""
+    """Move a run out of its ended or queued state until the selection is complete."""
     mark = None if run.clearing is None else run.clearing.mark
     if run.row.ended_at is None:
         if run.state is RunState.QUEUED:
@@ -174,7 +175,7 @@ def go_on(run: Run, tx: Transaction) -> None:
 
 
 def _mark(run: Run, tx: Transaction) -> None:
-    """Execute a slice of a mark, as far as rows are loaded. Resume the run if that is all."""
+    """Execute a slice of a mark, as far as rows are loaded. Resume the run if nothing is left."""
     rows, left = tx.memory.prefetched_tasks, SLICE_TASKS
     while run.clearing is not None:
         targets = _next(run)
@@ -192,10 +193,10 @@ def _mark(run: Run, tx: Transaction) -> None:
 
 
 def give_up(run: Run, tx: Transaction) -> None:
-    """Drop the selection of a run that is cut short. The remaining tasks stay as they are."""
+    """Drop the selection of a run that is cut short. The remaining tasks are not changed."""
     if run.clearing is not None:
         for position in run.clearing.positions:
-            tx.task_over(run, position)  # the next run had to ignore it meanwhile
+            tx.task_over(run, position)  # the next run ignored this run during the selection
         selection.end_suspension(run, tx)
 
 
@@ -323,7 +324,7 @@ def _clear(run: Run, targets: Iterable[_Target], tx: Transaction) -> None:
             task = _restart_task(run, target, tx)
             if index >= 0 and position in reexpanded:
                 remove(task, tx)
-            elif chosen.mark is not None:  # it may start again in this turn
+            elif chosen.mark is not None:  # the task may start again in this turn
                 run.cleared.hold(task.task_no, task)
 
 
@@ -339,7 +340,7 @@ def _restart_task(run: Run, target: _Target, tx: Transaction) -> TaskInstance:
 
 
 def _clear_unrun(run: Run, target: _Target, tx: Transaction) -> None:
-    """Clear a child, unless it ran and asked to be skipped itself."""
+    """Clear a child, unless it ran and itself asked to be skipped."""
     run.looked[target.position] = target.map_index + 1
     row = tx.memory.prefetched_tasks[target.task_no]
     if row.try_number == 0:
@@ -350,13 +351,13 @@ def _clear_unrun(run: Run, target: _Target, tx: Transaction) -> None:
 
 
 def _finish(run: Run, tx: Transaction) -> None:
-    """Resume the run after the last slice, or end it as it had ended."""
+    """Resume the run after the last slice, or end it in the state in which it had ended."""
     chosen = run.clearing
     assert chosen is not None  # noqa: S101 - the caller looked
     tx.runs[run.run_no] = run
     mark = chosen.mark
     if mark is not None and mark.is_cut_short:
-        retally(run)  # the states of its fan-outs, of which the next run is notified
+        retally(run)  # the states of its fan-outs, which the next run is notified of
         give_up(run, tx)
         mark_apply.end_again(run, run.state, mark, tx)
         return
@@ -380,7 +381,7 @@ def _finish(run: Run, tx: Transaction) -> None:
         if run not in tx.memory.queued_runs.get(run.queue, ()):
             create.run_reopened(run, tx)
     elif run.row.quarantine is None:
-        alerts.start_timers(run, tx)  # it may have been moved to another version
+        alerts.start_timers(run, tx)  # the run may have been moved to another version
         tx.slots.offer_again(run)
         resume(run, tx)
 

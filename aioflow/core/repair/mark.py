@@ -1,10 +1,10 @@
 """Marks: a person sets the final state of tasks of a run, or of the run itself.
 
-The tasks after a marked task are decided by the rules as if it had ended in that state. That
-includes decisions that followed from its earlier end, unless the task in question ran and has
-ended. This module computes the selection. It is executed in slices, see ``execution``, or at once
-if it is small. A run that had ended resumes if a task of it must run. A run that was cut short
-stays so, and only the rows of its tasks change.
+The trigger rules decide the tasks after a marked task as if it had ended in that state. Decisions
+that followed from its earlier end are made again, unless the affected task ran and has ended. This
+module computes the selection. The selection is executed in slices, see ``execution``, or
+immediately if it is small. A run that had ended resumes if one of its tasks must run. A run that
+was cut short keeps its state, and only the rows of its tasks change.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _UNRUN = frozenset({TaskState.UPSTREAM_FAILED, TaskState.SKIPPED})
 _ENDED = tuple(state for state in TaskState if not state.is_live)
 
 _Range: TypeAlias = tuple[int, int, int]
-"""Position, first map index and the end, see ``Marking.ranges``."""
+"""Position, first map index and end of the range, see ``Marking.ranges``."""
 
 
 # ── rows to load ────────────────────────────────────────────────────────────────────────────
@@ -57,7 +57,7 @@ def asks(inputs: Iterable[Input]) -> Iterator[Mark | DeleteRun]:
 
 
 def is_row_needed(request: Mark | DeleteRun, memory: Memory) -> bool:
-    """Return whether memory does not have the run."""
+    """Return whether the row of the run must be loaded, because the run is not in memory."""
     return memory.find_run(request.run_id) is None
 
 
@@ -126,10 +126,10 @@ def mark(request: Mark, tx: Transaction) -> tuple[int, RunState]:
 
 
 def _check_markable(run: Run, position: int) -> None:
-    """Reject a mark of a task whose end also decides about rounds of a loop, or items of a stream.
+    """Reject a mark of a task whose end also decides about loop iterations or stream items.
 
     Raises:
-        RequestError: If it is such a task.
+        RequestError: If the task is in a loop or belongs to a stream.
     """
     task = run.spec.tasks[position]
     if task.mapped is not None and task.mapped.until >= 0:
@@ -185,7 +185,7 @@ def _ranges(request: Mark, run: Run) -> Sequence[_Range]:
 
 
 def _states(run: Run, task_range: _Range) -> bytes:
-    """Return the states of a range of tasks. Those in progress are not distinguished further."""
+    """Return the states of a range of tasks. All states of tasks in progress are treated as one."""
     position, first, end = task_range
     return bytes((run.states[position],) if first < 0 else run.groups[position].states[first:end])
 
@@ -196,7 +196,7 @@ def _count(run: Run, task_range: _Range, state: TaskState) -> int:
 
 
 def _taken_back(run: Run, ranges: Iterable[_Range], state: TaskState) -> set[int]:
-    """Return the positions of tasks that have ended in another state."""
+    """Return the positions of tasks that have ended in a state other than their mark."""
     others = [ended for ended in _ENDED if ended is not state]
     return {
         task_range[0] for task_range in ranges if any(map(_states(run, task_range).count, others))
@@ -236,7 +236,7 @@ def _choose(
 def _decided_by(
     run: Run, taken_back: set[int], ranges: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
 ) -> tuple[Chosen, dict[int, bytes]]:
-    """Return tasks that never ran because of these ends, and those expanded from their results.
+    """Return tasks that never ran because of these ends, and tasks expanded from their results.
 
     Also return, by position, the children that a branch has skipped. They stay skipped.
     """
@@ -244,12 +244,12 @@ def _decided_by(
     unrun, excluded = _unrun(run, taken_back, ranges, rows)
     marked = {position for position, _, _ in ranges}
     before = None
-    while before != again.reexpanded:  # decisions that followed from those are taken back as well
+    while before != again.reexpanded:  # decisions that followed from those ends are undone as well
         before = set(again.reexpanded)
         changed = taken_back | again.reexpanded
         for position in _reached(changed, run, unrun):
             if position in run.groups and position not in again.whole:
-                again.children[position] = set()  # the states of its children tell which of them
+                again.children[position] = set()  # its children's states tell which of them
             else:
                 again.whole.add(position)
         _add_reexpanded(run, again, taken_back, marked)
@@ -259,9 +259,9 @@ def _decided_by(
 def _unrun(
     run: Run, taken_back: set[int], ranges: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
 ) -> tuple[set[int], dict[int, bytes]]:
-    """Return tasks that never ran and may run when these ends are taken back.
+    """Return tasks that never ran and may run when these ends are undone.
 
-    That is assumed for mapped tasks with more skipped children than rows are loaded.
+    A mapped task with more skipped children than loaded rows is assumed to be one of them.
     """
     marked, unrun = Chosen(), set[int]()
     marked.whole = set(taken_back)
@@ -299,7 +299,7 @@ def _is_meant(position: int, index: int, meant: Mapping[int, tuple[int, int]]) -
 
 
 def _add_reexpanded(run: Run, again: Chosen, taken_back: set[int], marked: set[int]) -> None:
-    """Extend the selection with mapped tasks whose input will change, except marked ones."""
+    """Extend the selection with mapped tasks whose input will change, except marked tasks."""
     before = -1
     everything = Chosen()
     while len(again.reexpanded) > before:
@@ -315,7 +315,7 @@ def _add_reexpanded(run: Run, again: Chosen, taken_back: set[int], marked: set[i
 
 
 def _reached(first: Iterable[int], run: Run, unrun: set[int]) -> list[int]:
-    """Return the positions of tasks that never ran after these, with only such tasks in between."""
+    """Return the positions of tasks after these that never ran, with only such tasks in between."""
     found: list[int] = []
     agenda = deque(first)
     while agenda:

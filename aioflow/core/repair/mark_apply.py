@@ -1,7 +1,7 @@
 """Application of a mark: tasks end in the requested state, and invalidated ones are stopped.
 
-A marked task is stopped wherever it is, or its end is taken back. Then it ends in the requested
-state, with a start number that it has never had.
+A marked task is stopped wherever it is, or its end is undone. Then it ends in the requested state,
+with a new start number.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def marked(state: TaskState) -> Failure:
 
 
 def _take_away(run: Run, task_no: TaskNo, tx: Transaction) -> tuple[int, Timestamp | None]:
-    """Stop a task wherever it is. Return its try number, and when that started."""
+    """Stop a task wherever it is. Return its try number and the start of that try."""
     task, row = run.active_tasks.get(task_no), tx.memory.prefetched_tasks.get(task_no)
     if task is not None:
         tries.correct_retries(run, task)
@@ -86,7 +86,7 @@ def overtake(run: Run, tx: Transaction) -> bool:
     """Stop unmapped tasks in progress whose trigger rule no longer says run.
 
     Returns:
-        Whether more may have to be stopped: children, by ``stop_overtaken``, or tasks after these.
+        Whether more tasks may have to be stopped: children, by ``stop_overtaken``, or later tasks.
     """
     chosen = run.clearing
     mark = None if chosen is None else chosen.mark
@@ -113,7 +113,7 @@ def overtake(run: Run, tx: Transaction) -> bool:
 def _further(
     chosen: Clearing, mark: Marking, whole: set[int], groups: set[int], reexpanded: set[int]
 ) -> Clearing:
-    """Return the remaining selection, now that everything selected at first is done."""
+    """Return the remaining selection after everything that was selected at first is done."""
     return replace(
         chosen,
         whole=tuple(sorted({*chosen.whole, *reexpanded})),
@@ -126,13 +126,16 @@ def _further(
 
 
 def takers(run: Run, positions: Iterable[int]) -> set[int]:
-    """Return the fan-outs over streams among these positions. They end as their streams do."""
+    """Return the fan-outs over streams among these positions.
+
+    They end in the state of their stream.
+    """
     found = (stream_expand.takers(run, p) for p in positions if run.spec.tasks[p].streams)
     return {taker for of_stream in found for taker in of_stream}
 
 
 def _overtaken(run: Run, changed: Iterable[int]) -> tuple[set[int], set[int]]:
-    """Return the tasks after these that must be stopped, and the fan-outs that must be checked."""
+    """Return the tasks after these to stop, and the fan-outs whose children must be checked."""
     whole, groups = set[int](), set[int]()
     for position in {evaluator for parent in changed for evaluator in run.graph.evaluators[parent]}:
         if stream_expand.source_of(run, position) >= 0:
@@ -154,10 +157,10 @@ def stop_overtaken(run: Run, tx: Transaction, limit: int) -> int:
     """Stop children in progress whose trigger rule no longer says run.
 
     Args:
-        limit: How many are checked.
+        limit: Maximum number of children to check.
 
     Returns:
-        How many were checked; fewer than ``limit`` if no more are left.
+        The number of checked children; less than ``limit`` if none is left.
     """
     mark = None if run.clearing is None else run.clearing.mark
     count = 0
@@ -188,10 +191,10 @@ def _stop(run: Run, task_no: TaskNo, tx: Transaction) -> None:
 
 
 def end_again(run: Run, state: RunState, mark: Marking, tx: Transaction) -> None:
-    """End a run again that had ended. One that was cut short keeps its state."""
+    """End a run that had ended before the mark again. A run that was cut short keeps its state."""
     assert mark.ended is not None  # noqa: S101 - the caller looked
     was, ended_at = mark.ended
-    if run.row.ended_at is None:  # it took more than one turn
+    if run.row.ended_at is None:  # the mark took more than one turn
         if not mark.is_cut_short:
             tx.change_run(run, state=RunState.RUNNING, is_reported=False)
             tx.change_run(run, state=state, is_reported=state is not was)
@@ -200,6 +203,6 @@ def end_again(run: Run, state: RunState, mark: Marking, tx: Transaction) -> None
         for step in (RunState.QUEUED, RunState.RUNNING, state):
             tx.change_run(run, state=step)
     for position in range(len(run.states)):
-        tx.task_over(run, position)  # the next run treated it as still running
+        tx.task_over(run, position)  # the next run treated this run as still running
     tx.memory.drop_run(run)
     tx.held_dags.add(run.row.dag_id)  # another run may be the first of its sequence now

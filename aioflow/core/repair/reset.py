@@ -1,6 +1,6 @@
 """Reset of tasks to pending, with a new start number.
 
-A task is stopped, or its end is taken back, before it is reset.
+A task is stopped, or its end is undone, before it is reset.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def ended(run: Run, row: TaskRow, tx: Transaction) -> TaskInstance:
 
 
 def reset_task(old: TaskInstance, tx: Transaction) -> TaskInstance:
-    """Make a task pending, with a start number that it has never had."""
+    """Make a task pending, with a new start number."""
     run = old.run
     task = TaskInstance(run, old.task_no, old.position, old.map_index)
     task.state, task.start_no = old.state, after_clear(old.start_no)
     task.stored_state, task.stored_start = old.stored_state, old.stored_start
     task.stored_slot = old.stored_slot
     tx.move(task, TaskState.PENDING)
-    old.state = TaskState.PENDING  # an entry of it in a queue for slots is stale now
+    old.state = TaskState.PENDING  # its entry in a queue for slots is stale now
     run.removed.pop(task.task_no, None)
     if task.map_index < 0:
         run.states[task.position] = TaskState.PENDING
@@ -78,7 +78,7 @@ def reset_task(old: TaskInstance, tx: Transaction) -> TaskInstance:
 
 
 def remove(task: TaskInstance, tx: Transaction) -> None:
-    """Mark a child as removed: others replace it."""
+    """Mark a child as removed, because new children replace it."""
     task.ended_at = tx.now
     tx.move(task, TaskState.REMOVED)
 

@@ -1,4 +1,4 @@
-"""Selection of the tasks to clear: those that a person names, and those that depend on them.
+"""Selection of the tasks to clear: the tasks that a person names, and their dependents.
 
 While a clear or mark is pending, its run is suspended, and an outbox row holds the selected tasks.
 """
@@ -44,7 +44,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def suspend_run(run: Run, chosen: Clearing, tx: Transaction) -> None:
-    """Suspend a run for this selection, which replaces an earlier one."""
+    """Suspend a run for this selection, which replaces an earlier selection."""
     end_suspension(run, tx)
     tx.runs[run.run_no] = run
     tx.memory.clearings[run.run_no] = (tx.outbox.add(CLEAR, _encode(chosen)), chosen)
@@ -76,24 +76,27 @@ def exclude_task(run: Run, position: int, index: int, tx: Transaction) -> None:
 
 
 def exclude_child(excluded: dict[int, bytearray], run: Run, position: int, index: int) -> None:
-    """Exclude a child from the selection: one bit for each child of a mapped task."""
+    """Exclude a child from the selection.
+
+    Exclusions are stored as one bit per child of a mapped task.
+    """
     bits = excluded.setdefault(position, bytearray(run.groups[position].width + 7 >> 3))
     bits[index >> 3] |= 1 << (index & 7)
 
 
 FAILED = frozenset({TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED})
-"""The final states that "only failed" selects."""
+"""The final states that the option "only failed" selects."""
 
 _CHOOSING = frozenset({Chooses.CHILDREN, Chooses.ALL})
-"""Kinds of tasks that may skip others."""
+"""Kinds of tasks that may skip other tasks."""
 
 
 class Chosen:
     """Selected tasks of a run.
 
     Attributes:
-        whole: Positions of which all tasks are selected.
-        failed: Other positions, of which the failed tasks are selected.
+        whole: Positions whose tasks are all selected.
+        failed: Other positions, whose failed tasks are selected.
         children: Selected map indexes of other positions.
         reexpanded: Mapped tasks among ``whole`` that will be expanded again.
     """
@@ -106,7 +109,7 @@ class Chosen:
 
     @property
     def positions(self) -> set[int]:
-        """The positions of which at least one task is selected."""
+        """The positions with at least one selected task."""
         return self.whole | self.failed | self.children.keys()
 
     def includes(self, position: int, index: int, run: Run) -> bool:
@@ -117,7 +120,9 @@ class Chosen:
 
 
 def named(run: Run, task_id: str, map_index: int) -> int:
-    """Return the position of a task that a person names. An index from 0 on must be a child of it.
+    """Return the position of a task that a person names.
+
+    A map index of 0 or more must be one of its children.
 
     Raises:
         UnknownTask: If the run has no such task, or the task no such child.
@@ -135,7 +140,7 @@ def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Cle
     """Return the selection of a request, with all tasks that must be cleared together with it.
 
     Args:
-        request: Its tasks, and the child it names, exist.
+        request: The request. Its tasks, and the child that it names, exist.
         rows: The rows of the unmapped tasks of the run, and of those in ``skipped_children``.
     """
     chosen = _asked(request, run)
@@ -155,7 +160,7 @@ def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Cle
 
 
 def left_failed(run: Run, tasks: Iterable[str]) -> list[str]:
-    """Return tasks after these that are ``upstream_failed`` and are not being cleared now."""
+    """Return tasks after these that are ``upstream_failed`` and are not being cleared."""
     graph = run.graph
     known = (graph.position_of[task_id] for task_id in tasks if task_id in graph.position_of)
     first = {child for position in known for child in graph.children[position]}
@@ -175,7 +180,7 @@ def _is_failed_upstream(position: int, run: Run) -> bool:
 
 
 def _asked(request: ClearTasks, run: Run) -> Chosen:
-    """Return the tasks that a person names, and the tasks after them if requested."""
+    """Return the tasks that a person names and, if requested, the tasks after them."""
     graph, chosen = run.graph, Chosen()
     asked = [graph.position_of[task_id] for task_id in request.tasks]
     for position in asked or range(len(run.states)):
@@ -192,7 +197,7 @@ def _asked(request: ClearTasks, run: Run) -> Chosen:
 def _chosen_away(
     chosen: Chosen, run: Run, rows: Iterable[TaskRow]
 ) -> tuple[set[int], dict[int, bytearray]]:
-    """Return the tasks, and the children, that stay skipped because their branch is not cleared."""
+    """Return the tasks and children that stay skipped because their branch is not cleared."""
     retained: set[int] = set()
     excluded: dict[int, bytearray] = {}
     if not any(task.chooses in _CHOOSING for task in run.spec.tasks):
@@ -266,7 +271,7 @@ def _complete(chosen: Chosen, run: Run) -> None:
 def _scope(setup: int, run: Run) -> tuple[set[int], set[int]]:
     """Return a setup with its teardowns, and the tasks whose clearing requires clearing them.
 
-    The teardown has removed the resources of the setup.
+    Setup and teardowns must run again, because a teardown has removed the setup's resources.
     """
     graph = run.graph
     teardowns = {p for p in graph.children[setup] if run.spec.tasks[p].is_teardown}
@@ -275,7 +280,7 @@ def _scope(setup: int, run: Run) -> tuple[set[int], set[int]]:
 
 
 def _is_under_way(position: int, run: Run) -> bool:
-    """Return whether a task is in progress: its input must not change meanwhile."""
+    """Return whether a task is in progress. Its input must not change while it is."""
     group = run.groups.get(position)
     if group is None:
         return is_under_way(run.states[position])
@@ -283,7 +288,7 @@ def _is_under_way(position: int, run: Run) -> bool:
 
 
 def is_reexpanded(position: int, chosen: Chosen, run: Run) -> bool:
-    """Return whether the input of a fan-out is cleared as well, or does not exist any more."""
+    """Return whether the input of a fan-out is cleared as well or no longer exists."""
     if chosen.reexpanded.intersection(run.graph.indexed[position]):  # child by child
         return True
     if chosen.positions & _loop_of(position, run):
@@ -299,8 +304,8 @@ def is_reexpanded(position: int, chosen: Chosen, run: Run) -> bool:
 
 
 def _is_gone(source: int, width: int, run: Run) -> bool:
-    """Return whether the input of a fan-out of this width does not exist any more."""
-    if run.spec.tasks[source].streams:  # a clear that a cancel cut short has deleted it
+    """Return whether the input of a fan-out of this width no longer exists."""
+    if run.spec.tasks[source].streams:  # deleted by a clear that a cancel cut short
         return width > 0 and stream_expand.given(run, source) == 0
     return source not in run.widths
 
@@ -312,7 +317,7 @@ def _loop_of(position: int, run: Run) -> set[int]:
 
 
 def _lists(position: int, run: Run) -> set[int]:
-    """Return the tasks whose results a fan-out expands over, without those that are fan-outs."""
+    """Return the tasks whose results a fan-out expands over, except those that are fan-outs."""
     tasks = run.spec.tasks
     mapped = tasks[position].mapped
     made = () if mapped is None else leaves(mapped.sources)
@@ -324,7 +329,7 @@ def _lists(position: int, run: Run) -> set[int]:
 def is_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
     """Return whether a branch or short circuit that is not cleared has skipped this task.
 
-    Its trigger rule alone would give another state, and it never ran.
+    The task never ran, and its trigger rule alone would give another state.
     """
     if row.state is not TaskState.SKIPPED or row.try_number > 0:
         return False
@@ -341,7 +346,7 @@ def is_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
 
 
 def _is_child_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
-    """Return the same for a child and a branch within its mapped group."""
+    """Return whether a branch in its mapped group that is not cleared has skipped a child."""
     position, index = row.position, row.map_index
     choosers = _choosers_within(position, run)
     stay = any(not chosen.includes(chooser, index, run) for chooser in choosers)

@@ -1,4 +1,4 @@
-"""Alerts for late schedules and deadlines, and the timeouts of runs and of waits to begin.
+"""Alerts for late schedules and deadlines, and the timeouts of runs and of ``max_wait``.
 
 One alert is sent for all fire times of a schedule that are late together. This happens when the
 daemon was down, the database was unavailable, too many runs of the DAG are queued, or a run is
@@ -7,13 +7,14 @@ not late if they passed while the DAG was paused or its file was missing, or bef
 known.
 
 A deadline ends nothing; it causes an alert. The commit that creates the run adds an outbox row for
-it. The commit in which it is reached replaces this row by the alert. So no alert is lost and none
-is repeated. The rows of a run are deleted when it ends. A run timeout needs no row: it follows from
+it. The commit in which it is reached replaces this row by the alert. So no alert is lost or
+repeated. The rows of a run are deleted when it ends. A run timeout needs no row: it follows from
 the start of the run and its DAG version.
 
-The ``max_wait`` of tasks has such rows as well, one for each length. The time counts from the start
-of the run, and again from the end of a clear: the row is replaced. It is deleted in the commit in
-which the last of these tasks has failed, so a restart in between continues.
+The ``max_wait`` of tasks has such rows as well, one for each duration. The time counts from the
+start of the run. When a clear of the run is complete, the row is replaced and the time starts
+again. The row is deleted in the commit that fails the last of these tasks, so the failing continues
+after a restart.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ __all__ = (
 SCHEDULE_LATE: Final = "schedule_late"
 
 _COUNTED_LATE = 10
-"""Late fire times are counted up to this number."""
+"""Maximum number of late fire times that are counted."""
 
 _WHAT_RUNS = {
     "all": "all of them get runs",
@@ -84,7 +85,10 @@ def alert_if_late(row: DagRow, spec: DagSpec, starts: Timestamp, tx: Transaction
 
 
 def alert_if_blocked(row: DagRow, spec: DagSpec, starts: Timestamp, tx: Transaction) -> None:
-    """Alert if the next run, which is blocked, is late; else set a timer for when it will be."""
+    """Alert if the next run is late because it is blocked.
+
+    If not late yet, set a timer for that time.
+    """
     after = tx.memory.late_after_us
     if _is_known(row) or after is None or row.next_run_at is None:
         return
@@ -96,7 +100,7 @@ def alert_if_blocked(row: DagRow, spec: DagSpec, starts: Timestamp, tx: Transact
 
 
 def alert_if_refused(dag_id: str, reason: str, tx: Transaction) -> None:
-    """Alert if the next run, which was refused and will be tried again, is late."""
+    """Alert if the next run is late after a refusal. The run will be tried again."""
     row = tx.memory.dags.get(dag_id)
     if row is None or row.next_run_at is None or _is_known(row):
         return
@@ -176,7 +180,7 @@ def index_deadlines(memory: Memory) -> None:
 
 
 def arm_deadlines(tx: Transaction) -> None:
-    """Arm timers for all pending deadlines after a restart; past ones fire at once."""
+    """Arm timers for all pending deadlines after a restart. Past deadlines fire immediately."""
     for run_no, deadlines in tx.memory.deadlines.items():
         for deadline in deadlines.values():
             tx.effects.append(WakeAt(TimerFired(deadline.at, run_no=run_no)))
@@ -207,7 +211,7 @@ def arm_timeout(run: Run, tx: Transaction) -> None:
         known = ends.get(run.run_no)
         if known is not None and known.began == began:
             started = known.started
-        else:  # the row has wall time, which may have stepped before a restart
+        else:  # the row has wall time, and the wall clock may have stepped before a restart
             started = min(began - tx.at.shift, tx.steady)
         at = started + length
         ends[run.run_no] = RunEnd(began, started, at)
@@ -231,9 +235,10 @@ def is_past_timeout(run: Run, steady: Timestamp, memory: Memory) -> bool:
 
 
 def end_deadlines(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
-    """Handle the deadlines of a run that have come: alert, or fail what has not begun. Idempotent.
+    """Handle the deadlines that a run has reached: alert, or fail unstarted tasks. Idempotent.
 
-    A run in quarantine keeps its rows that end waits, because it may continue after a restart.
+    The ``max_wait`` rows of a quarantined run are retained, because it may continue after a
+    restart.
     """
     memory = tx.memory
     deadlines = memory.deadlines.get(run_no, {})
@@ -245,15 +250,15 @@ def end_deadlines(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
         del deadlines[number]
         tx.outbox.write_off(number)
         if run is not None and run.state.is_live and not due.ends_wait:
-            # Rows of an earlier program version do not say the length.
+            # Rows of an earlier version of aioflow do not contain the duration.
             _alert_unfinished(run, due.length_us or at - run.row.created_at, tx)
 
 
 def _has_ended_waits(run: Run | None, due: Deadline, tx: Transaction) -> bool:
     """Fail the tasks that have waited too long. Return whether this is complete.
 
-    A clear in progress restarts the time when it ends. The rest of many children follows in the
-    next turns, unless they begin before.
+    During a clear nothing fails, because the time starts again when the clear is complete. If there
+    are many children, the rest fail in the next turns, unless they begin earlier.
     """
     if run is None or run.state is not RunState.RUNNING or run.clearing is not None:
         return True
@@ -267,7 +272,7 @@ def _has_ended_waits(run: Run | None, due: Deadline, tx: Transaction) -> bool:
 
 
 def _fail_unstarted(run: Run, position: int, failure: Failure, tx: Transaction) -> bool:
-    """Fail one task, or children of it one by one. Return whether none is left."""
+    """Fail one task, or its children one by one. Return whether none is left to fail."""
     was = run.states[position]
     if was == TaskState.PENDING and position in run.groups:  # cleared children wait for their rule
         run.states[position] = TaskState.RUNNING
@@ -277,7 +282,7 @@ def _fail_unstarted(run: Run, position: int, failure: Failure, tx: Transaction) 
 
     for map_index in _unstarted(run, position, is_full):
         if run.state is not RunState.RUNNING:
-            return True  # it has ended with the task before
+            return True  # the run has ended with the previous task
         if is_full():
             run.states[position] = was
             return False
@@ -286,7 +291,7 @@ def _fail_unstarted(run: Run, position: int, failure: Failure, tx: Transaction) 
         if task is None:
             task = fresh(run, position, map_index)
             task.try_number = 0
-        elif task.worker >= 0 or task.is_hosted:  # claimed behind another try
+        elif task.worker >= 0 or task.is_hosted:  # claimed: its worker still runs another try
             tx.effects.append(stop_of(task, task.start_no, "timeout"))
         task.failure = failure
         end(task, TaskState.FAILED, tx)
@@ -294,7 +299,10 @@ def _fail_unstarted(run: Run, position: int, failure: Failure, tx: Transaction) 
 
 
 def _unstarted(run: Run, position: int, is_full: Callable[[], bool]) -> Iterator[int]:
-    """Yield the map index of each instance that has not begun, if it has not ended meanwhile."""
+    """Yield the map index of each instance that has not begun.
+
+    Skip those that end while iterating.
+    """
     group = run.groups.get(position)
     if group is None:
         task = run.active_tasks.get(run.task_no(position, -1))
@@ -303,21 +311,21 @@ def _unstarted(run: Run, position: int, is_full: Callable[[], bool]) -> Iterator
             yield -1
         return
     if group.is_loop and group.width > 1:
-        return  # it has begun, with its first iteration
+        return  # the loop has begun with its first iteration
     index = -1
     while (index := group.states.find(TaskState.QUEUED, index + 1)) >= 0:
         task = run.active_tasks.get(group.first_task_no + index)
         if task is not None and not _has_begun(task):
             yield index
     while group.one_to_one is not None and group.has_fresh and not is_full():
-        yield group.take_fresh()  # it was allowed to start
+        yield group.take_fresh()  # its rule allowed it to start
     index = -1
     while (index := group.pending_from(index + 1)) < group.width:
         yield index
 
 
 def _has_begun(task: TaskInstance) -> bool:
-    """Return whether a task has begun its first try, or has waited in it."""
+    """Return whether a task has begun its first try, even if it is deferred in that try now."""
     if task.state is not TaskState.QUEUED:
         return True
     is_first = task.try_number == 1 and not task.interruptions and task.started_at is None

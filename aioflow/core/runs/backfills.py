@@ -1,9 +1,9 @@
 """Backfills: runs for the fire times of a date range, alongside those of the schedule.
 
-A backfill has its own limit of live runs, and its tasks queue behind all other live runs, so it
-never delays a current run. Each fire time is processed once, because the next one is stored in
-the same commit as the runs before it. Fire times that the schedule has yet to create runs for
-are left to the schedule.
+A backfill has its own limit of live runs, and its tasks queue behind those of all other live runs,
+so it never delays a scheduled run. Each fire time is processed exactly once, because the commit
+that creates runs also stores the next fire time to process. A backfill does not process fire times
+that the schedule has yet to create runs for.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ __all__ = (
 )
 
 FIRE_TIMES_AT_ONCE = 50
-"""Maximum fire times processed in one turn; the others follow in later turns."""
+"""Maximum fire times processed in one turn. The others follow in later turns."""
 
 BACK_AT_ONCE = 10
-"""The same limit for a reverse backfill."""
+"""Maximum fire times processed in one turn of a reverse backfill."""
 
 _BAD = frozenset({RunState.FAILED, RunState.PARTIAL, RunState.CANCELLED})
 
@@ -53,7 +53,7 @@ _BAD = frozenset({RunState.FAILED, RunState.PARTIAL, RunState.CANCELLED})
 def start(request: StartBackfill, tx: Transaction) -> tuple[int, bool]:
     """Start a backfill. Return its number, and whether it is new.
 
-    A request for an active backfill that is the same returns that one.
+    If the request equals that of the active backfill, return the active one.
 
     Raises:
         RequestError: If the DAG does not exist, the conf does not fit it, another backfill of it is
@@ -124,7 +124,10 @@ def refuse_order(row: BackfillRow, spec: DagSpec) -> None:
 
 
 def proposed(request: StartBackfill, row: DagRow, spec: DagSpec, now: Timestamp) -> BackfillRow:
-    """Return the backfill that a request would start, without a number and limited to the past."""
+    """Return the backfill that a request would start, without a number.
+
+    Its range is limited to the past.
+    """
     last = min(request.last, now)
     scheduled = _next_scheduled(row, spec, now)
     if scheduled is not None:
@@ -165,7 +168,10 @@ def _next_scheduled(row: DagRow, spec: DagSpec, now: Timestamp) -> Timestamp | N
 
 
 def _is_same(known: BackfillRow, wished: BackfillRow) -> bool:
-    """Return whether a request repeats a backfill; a range that ends today has grown since."""
+    """Return whether a request repeats a backfill.
+
+    If its range ends today, the end may be later now.
+    """
     fields = ("first", "reprocess", "max_active", "is_reverse", "conf")
     is_alike = all(getattr(known, name) == getattr(wished, name) for name in fields)
     return is_alike and known.last <= wished.last
@@ -207,8 +213,8 @@ def wanted(
 ) -> Iterator[tuple[BackfillRow, list[Timestamp]]]:
     """Yield the active backfills of these inputs with their next fire times.
 
-    The newest runs of these must be passed to ``found`` before the inputs are handled. If there is
-    one fire time more than a turn processes, the next turn starts there.
+    The newest runs of these fire times must be passed to ``found`` before the inputs are handled.
+    If one more fire time is yielded than a turn processes, the next turn starts with it.
     """
     for number in dict.fromkeys(e.backfill_no for e in inputs if isinstance(e, ContinueBackfill)):
         row = memory.backfills.get(number)
@@ -220,7 +226,7 @@ def wanted(
 def found(
     row: BackfillRow, fire_times: Iterable[Timestamp], runs: Iterable[RunRow], memory: Memory
 ) -> None:
-    """Record the newest runs of these fire times, for this turn and this version of the DAG."""
+    """Record the newest run of each fire time, for this turn and this version of the DAG."""
     known: dict[Timestamp, RunRow | None] = dict.fromkeys(fire_times)
     known |= {run.logical_date: run for run in runs if run.logical_date is not None}
     memory.found_fire_times[row.backfill_no] = memory.dags[row.dag_id].version, known
@@ -243,7 +249,7 @@ def continue_backfill(entry: ContinueBackfill, tx: Transaction) -> None:
         return  # the backfill or its DAG is gone, or the input was repeated in one turn
     version, fire_times_found = looked
     if version != tx.memory.dags[row.dag_id].version:
-        tx.effects.append(entry)  # a turn that knows the new version must repeat the query
+        tx.effects.append(entry)  # the DAG has changed: the next turn repeats the query
         return
     if spec.schedule is None:
         _end(row, "failed", tx, failure="the DAG has no schedule any more")
@@ -266,7 +272,7 @@ def _fill(
     """Process the next fire times while the limit allows it.
 
     Raises:
-        RequestError: If the DAG no longer accepts such a run; then it accepts none of them.
+        RequestError: If the DAG no longer accepts such runs. It then rejects all of them.
     """
     upcoming = list(looked)
     count = 0
@@ -292,7 +298,7 @@ def _room(row: BackfillRow, memory: Memory) -> int:
 
 
 def cancel_backfill(backfill_no: int, tx: Transaction) -> None:
-    """Stop creating runs for a backfill, and cancel its live ones.
+    """Stop creating runs for a backfill, and cancel its live runs.
 
     Raises:
         UnknownBackfill: If there is no active backfill with this number.

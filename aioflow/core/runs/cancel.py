@@ -1,6 +1,6 @@
-"""Ending a run before its tasks have ended: it is cancelled, marked, or timed out.
+"""Ending of a run before its tasks have ended, because it is cancelled, marked or timed out.
 
-The run changes state first, so that nothing starts in between; then its tasks are ended.
+The run changes state first, so that nothing starts in between. Then its tasks are ended.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def cancel(run: Run, tx: Transaction) -> RunState:
 
 
 def mark_live(run: Run, state: RunState, tx: Transaction) -> RunState:
-    """End a live run in this state; a run that is already ending is left alone."""
+    """End a live run in this state. A run that is already ending is not changed."""
     if run.state.is_live:
         _cut_short(run, state, tx)
     return run.state
 
 
 def mark_ended(run: Run, state: RunState, tx: Transaction, *, is_reported: bool) -> None:
-    """Change the final state of an ended run; its tasks are left alone.
+    """Change the final state of an ended run. Its tasks are not changed.
 
     Args:
         is_reported: Whether the callbacks of its author are called.
@@ -80,10 +80,10 @@ def _timed_out(run: Run) -> Failure:
 
 
 def cancel_tasks(run: Run, tx: Transaction, now: Timestamp | None = None) -> None:
-    """End the active and cleared tasks of a run that has ended; other pending tasks need no row.
+    """End the active and cleared tasks of an ended run. Other pending tasks need no row.
 
-    Triggers are stopped as ``cancelled``, which undoes the work they started; after a timeout
-    of the run they are stopped as ``timeout``, which does not.
+    Triggers are stopped as ``cancelled``, which undoes the work they started. After a timeout of
+    the run they are stopped as ``timeout``, which does not undo it.
 
     Args:
         now: Lower bound of the current steady time.
@@ -101,7 +101,7 @@ def cancel_tasks(run: Run, tx: Transaction, now: Timestamp | None = None) -> Non
         task.try_number, task.ended_at = 0, tx.now
         if state is TaskState.SUCCESS:
             task.failure = marked(state)
-        has_children = map_index < 0 and position in run.groups  # it was to be expanded again
+        has_children = map_index < 0 and position in run.groups  # it was going to be expanded again
         tx.move(task, TaskState.REMOVED if has_children else state)
         if has_children:
             run.removed[task.task_no] = task.start_no
@@ -109,7 +109,7 @@ def cancel_tasks(run: Run, tx: Transaction, now: Timestamp | None = None) -> Non
         tx.put_off(run)
         return
     for position in range(len(run.spec.tasks)):
-        tx.task_over(run, position)  # some may have ended well while others were stopped
+        tx.task_over(run, position)  # some children may have ended well while others were stopped
     tx.change_run(run, ended_at=tx.now)
     tx.memory.drop_run(run)
     tx.held_dags.add(run.row.dag_id)  # another run may be the first in order now
@@ -123,11 +123,11 @@ def _stop(task: TaskInstance, state: TaskState, now: Timestamp, tx: Transaction)
         task.failure = _timed_out(run)
     else:
         lifecycle.stop(task, "cancelled", tx)
-        streams.cancel_streams(task, tx)  # work that its streams started is to be undone
+        streams.cancel_streams(task, tx)  # so that the work started by its streams is undone
         if run.state is not RunState.CANCELLED:
             task.failure = marked(state)
     if state is TaskState.SUCCESS:
         if task.state is TaskState.RETRYING:
-            task.start_no += 1  # the last start failed, and has its row
+            task.start_no += 1  # the last start failed and already has its row
         tx.move(task, TaskState.PENDING)  # none of its outputs counts as complete
     end(task, state, tx)

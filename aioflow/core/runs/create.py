@@ -1,7 +1,7 @@
 """Creation of runs, scheduled or requested, and the limit of active runs per DAG.
 
 A repeated request is detected by its idempotency key or run id. Runs that have ended or are being
-deleted exist only as rows. They are read for the turn, see ``requested_runs``.
+deleted exist only as rows. Their rows are read before the turn, see ``requested_runs``.
 
 When a task ends, the tasks in the next run that wait for it are evaluated. When a run ends, queued
 runs of its DAG start.
@@ -68,7 +68,7 @@ __all__ = (
 
 
 def requested_runs(inputs: Iterable[Input]) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the run ids that requests among inputs name, and their idempotency keys by DAG."""
+    """Return the run ids that requests among the inputs name, and their idempotency keys by DAG."""
     run_ids: list[str] = []
     keys: dict[str, list[str]] = {}
     for entry in inputs:
@@ -90,7 +90,7 @@ def remember_existing_runs(found: Iterable[tuple[RunRow, bool]], memory: Memory)
 
 
 def same_run(request: CreateRun, tx: Transaction) -> str | None:
-    """Return the id of the run, ended or not, that an equal request has created before.
+    """Return the id of the run, ended or not, that an equal request has already created.
 
     Raises:
         RunExists: If another request created the run of that id.
@@ -157,10 +157,10 @@ def validate_conf(spec: DagSpec, conf: bytes | None) -> None:
 
 
 MISSED_FIRE_TIMES_AT_ONCE = 10
-"""Maximum runs created in one turn for missed fire times; the rest follow in later turns."""
+"""Maximum runs created in one turn for missed fire times. The rest follow in later turns."""
 
 QUEUED_RUNS = 32
-"""Runs of one DAG that may wait for ``max_active_runs`` before its schedule is delayed."""
+"""Maximum runs of one DAG that wait for ``max_active_runs``. Beyond it, its schedule is delayed."""
 
 _MADE_ID = re.compile(r".*\.[0-9]{8}T[0-9]{6}Z\.[0-9]+")
 """Form of generated run ids, which requests may not choose."""
@@ -181,7 +181,7 @@ def set_paused(dag_id: str, *, paused: bool, tx: Transaction) -> bool:
         row = msgspec.structs.replace(row, paused=paused, late_alert_for=told)
         put_dag(row, tx)
         arm_schedule(row, tx)
-        tx.held_dags.add(dag_id)  # runs that events created meanwhile may start
+        tx.held_dags.add(dag_id)  # runs that events created during the pause may start
     return paused
 
 
@@ -216,7 +216,7 @@ def make_run(
     """Create a run without a check for an existing one.
 
     Args:
-        cause: See ``model.rows.RunRow``, as for ``caller`` and ``backfill``.
+        cause, caller, backfill: See ``model.rows.RunRow``.
 
     Raises:
         RequestError: If the DAG does not exist, the conf does not fit it, or the logical date is
@@ -255,7 +255,7 @@ def check_conf(request: CreateRun, tx: Transaction) -> DagVersion:
     """Check that a run could be created, and return its DAG version.
 
     Raises:
-        RequestError: As ``make_run``.
+        RequestError: As in ``make_run``.
     """
     _, dag_version = find(request.dag_id, tx.memory)
     validate_conf(dag_version.graph.spec, request.conf)
@@ -312,7 +312,7 @@ def _add_run(
 
 
 def _run_id(dag_id: str, at: Timestamp, run_no: int) -> str:
-    """Return a readable run id, which the row number makes unique over all DAGs."""
+    """Return a readable run id. The row number makes it unique over all DAGs."""
     moment = to_datetime(at)
     return f"{dag_id}.{moment.year:04}{moment:%m%dT%H%M%SZ}.{run_no}"
 
@@ -332,7 +332,7 @@ def _remember_run(run: Run, memory: Memory) -> None:
     """Add a run to its queue, or to the count of active runs."""
     queue = run.queue
     if run.clearing is not None and run.state is RunState.QUEUED:
-        return  # it is queued when the clear is complete
+        return  # the run is queued when the clear is complete
     if run.state is RunState.QUEUED:
         memory.queued_runs.setdefault(queue, deque()).append(run)
     elif run.state is RunState.RUNNING:
@@ -356,10 +356,10 @@ def run_ended(run: Run, *, was: RunState, tx: Transaction) -> None:
         return
     is_continuous = _is_continuous(row, memory)
     if row.next_run_at > tx.now and not is_continuous:
-        return  # true of most ends; computing the start time takes a calendar
+        return  # true of most ends, and avoids computing the start time, which is slow
     at = next_run_starts_at(row, memory, tx.now)
     if at is not None and at <= tx.now:
-        fire_time_due(dag_id, row.next_run_at, tx)  # too many runs were queued before
+        fire_time_due(dag_id, row.next_run_at, tx)  # too many runs were queued until now
     elif at is not None and is_continuous:
         arm_schedule(row, tx)
 
@@ -373,16 +373,16 @@ def step_back(run: Run, tx: Transaction) -> None:
 
 
 def run_reopened(run: Run, tx: Transaction) -> None:
-    """Queue a run again whose tasks were cleared, behind those already waiting."""
+    """Queue a run whose tasks were cleared again, behind the runs already waiting."""
     _remember_run(run, tx.memory)
     begin_queued(run.queue, tx)
 
 
 def begin_queued(queue: str, tx: Transaction) -> None:
-    """Start the oldest queued runs, as many as the limit of the DAG allows.
+    """Start the oldest queued runs, up to the limit of the DAG.
 
-    One more is started if active runs depend on it and could never end otherwise. All runs of a
-    backfill are started, because it creates no more than its limit.
+    One more run is started if active runs depend on it and could never end otherwise. All runs of a
+    backfill are started, because a backfill creates no more runs than its limit.
     """
     memory = tx.memory
     waiting = memory.queued_runs.get(queue, deque())
@@ -399,7 +399,7 @@ def begin_queued(queue: str, tx: Transaction) -> None:
 
 
 def rests(run: Run, memory: Memory) -> bool:
-    """Return whether a queued run that an event started waits because its DAG is paused."""
+    """Return whether a queued run that an event created waits because its DAG is paused."""
     row = memory.dags.get(run.row.dag_id)
     is_waiting = run.state is RunState.QUEUED and run.row.cause == BY_EVENT
     return is_waiting and row is not None and row.paused
@@ -420,9 +420,9 @@ def _begin(run: Run, tx: Transaction) -> None:
 
 
 def fire_time_due(dag_id: str, at: Timestamp, tx: Transaction) -> None:
-    """Create the run of a fire time that has come, and arm the next.
+    """Create the run of a fire time that has been reached, and arm the next fire time.
 
-    Nothing is created while too many runs of the DAG are queued; the end of a run tries again.
+    No run is created while too many runs of the DAG are queued. The end of a run tries again.
     """
     row = tx.memory.dags.get(dag_id)
     if row is None or row.gone or row.paused or row.next_run_at != at:
@@ -449,7 +449,7 @@ def fire_time_due(dag_id: str, at: Timestamp, tx: Transaction) -> None:
 
 
 def _make_due(row: DagRow, dag_version: DagVersion, limit: int, tx: Transaction) -> None:
-    """Create the runs of fire times that have come, as the DAG's policy for missed ones says."""
+    """Create the runs of fire times that have been reached, by the DAG's policy for missed ones."""
     spec, cursor = dag_version.graph.spec, row.next_run_at
     assert spec.schedule is not None  # noqa: S101 - checked by the caller
     assert cursor is not None  # noqa: S101
@@ -497,7 +497,7 @@ def create_missing_runs(entry: CreateMissingRuns, tx: Transaction) -> None:
     row = tx.memory.dags.get(entry.dag_id)
     known = tx.memory.found_ahead.get(entry.dag_id)
     if row is None or row.gone or row.paused or row.next_run_at != entry.cursor or known is None:
-        return  # its cursor was moved, which has armed the next fire time
+        return  # its cursor was moved, and that has armed the next fire time
     dag_version = tx.memory.dag_versions[row.version, entry.dag_id]
     due = [fire_time for fire_time in entry.fire_times if fire_time not in known]
     _put_made(row, dag_version, due, entry.following, entry.fire_times[-1], tx)
@@ -530,7 +530,7 @@ def _is_continuous(row: DagRow, memory: Memory) -> bool:
 
 
 def _has_run_enough(row: DagRow, memory: Memory) -> bool:
-    """Return whether a daemon that exits when idle has had its one run of a continuous DAG."""
+    """Return whether a daemon that exits when idle has created its one run of a continuous DAG."""
     rests, last = memory.rests_after, row.last_fire_time
     return rests is not None and last is not None and last >= rests
 
@@ -545,7 +545,10 @@ def has_fire_time_due(memory: Memory, now: Timestamp) -> bool:
 
 
 def advance_next_runs(tx: Transaction) -> None:
-    """Evaluate the tasks that waited for tasks ended in this turn, and start queued runs."""
+    """In the next runs, evaluate the tasks that waited for tasks ended in this turn.
+
+    Start queued runs.
+    """
     while tx.ended_tasks or tx.held_dags:
         while tx.ended_tasks:
             run, position = tx.ended_tasks.pop()
@@ -556,7 +559,7 @@ def advance_next_runs(tx: Transaction) -> None:
 
 
 def _advance_next_run(run: Run, position: int, tx: Transaction) -> None:
-    """Evaluate the dependent tasks in the next run. This run may have ended meanwhile."""
+    """Evaluate the dependent tasks in the next run. ``run`` itself may have ended by now."""
     memory, order = tx.memory, run_key(run.row)
     line = memory.run_sequences.get(run.row.dag_id)
     number = None if line is None or order is None else line.behind(order)
@@ -569,7 +572,7 @@ def _advance_next_run(run: Run, position: int, tx: Transaction) -> None:
 
 
 def previous_run_loaded(entry: PreviousRunLoaded, tx: Transaction) -> None:
-    """Evaluate the waiting tasks of a run whose previous run is now known."""
+    """Evaluate the waiting tasks of a run whose previous run has been loaded."""
     run = tx.memory.runs.get(entry.run_no)
     if run is not None and _is_advancing(run):
         _evaluate_pending(run, tuple(sorted(run.graph.past)), tx)

@@ -50,9 +50,8 @@ class Holder(msgspec.Struct, frozen=True):
 def holder(run: Run, position: int, memory: Memory) -> Holder | None:
     """Return the task of the previous run that blocks a task, or ``None``.
 
-    The first run of a DAG has no previous run, nor has a run without a logical date. A task that
-    the
-    previous run did not have blocks nothing.
+    The first run of a DAG has no previous run, and neither has a run without a logical date. A task
+    that does not exist in the previous run blocks nothing.
     """
     order = run_key(run.row)
     if order is None or position not in run.graph.past:
@@ -105,7 +104,7 @@ def admits(run: Run, position: int, tx: Transaction) -> bool:
 
 
 def _waits_for_live(run: Run, memory: Memory) -> bool:
-    """Return whether a task of a run waits for nothing but an earlier live run."""
+    """Return whether a task of a run waits only for an earlier live run."""
     if run.clearing is not None:
         return False  # its tasks are evaluated when the clear is complete
     for position in run.graph.past:
@@ -119,7 +118,8 @@ def _waits_for_live(run: Run, memory: Memory) -> bool:
 def needed_run(dag_id: str, memory: Memory) -> Run | None:
     """Return the queued run that must start regardless of the limit of active runs, or ``None``.
 
-    It is the first in order, and an active run waits for it: otherwise neither would ever end.
+    It is the first run in order, and an active run waits for it, so otherwise neither would ever
+    end.
     """
     line = memory.run_sequences.get(dag_id)
     first = None if line is None else line.first
@@ -140,7 +140,7 @@ def needed_run(dag_id: str, memory: Memory) -> Run | None:
 
 
 def forget(dag_id: str, order: RunKey, tx: Transaction) -> None:
-    """Record that an ended run was deleted, and query the new previous run of the next one."""
+    """Record that an ended run was deleted, and query the new previous run of the run after it."""
     line = tx.memory.run_sequences.get(dag_id)
     behind = None if line is None else line.forget(order)
     if behind is not None:
@@ -148,9 +148,9 @@ def forget(dag_id: str, order: RunKey, tx: Transaction) -> None:
 
 
 def came_before(run: Run, tx: Transaction) -> None:
-    """Re-evaluate the run after a new one, which is its previous run now.
+    """Re-evaluate the run that now has a new run as its previous run.
 
-    Only needed if their versions differ, since it may then have nothing to wait for.
+    Only needed if the versions of the two runs differ: then there may be nothing to wait for.
     """
     line, order = tx.memory.run_sequences.get(run.row.dag_id), run_key(run.row)
     behind = None if line is None or order is None else line.behind(order)
@@ -159,7 +159,7 @@ def came_before(run: Run, tx: Transaction) -> None:
 
 
 def doubt(dag_ids: Iterable[str], memory: Memory) -> list[PreviousRunLoaded]:
-    """Drop what is known of ended runs after a rollback. Return the queries to repeat.
+    """Drop what is known about ended runs, after a rollback. Return the queries to repeat.
 
     This takes one pass over the live runs of each DAG.
     """

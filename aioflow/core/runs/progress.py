@@ -1,14 +1,14 @@
 """Progress of a run when one of its tasks ends, and iterations of its loops.
 
-``end`` records the end, updates the tallies of the children, and steps: each child whose rule can
-be decided now is made ready, expanded, skipped or failed, and so on down the graph, with a queue
-instead of recursion.
+``end`` records the end, updates the tallies of the children, and steps: each child whose trigger
+rule can be decided now is made ready, expanded, skipped or failed. This continues down the graph,
+with a queue instead of recursion.
 
 A loop is a set of tasks that repeat together until one of them, the decider, ends them. The map
 index is the iteration. All tasks of a loop have as many children as iterations have started, and
 stay open until the decider ends in the last iteration. If it succeeds and asks for another
-iteration, the same commit adds a child to each. Any other end closes the loop. Iterations that a
-person has undone (see ``repair.reset``) reuse their rows when they start again.
+iteration, the same commit adds a child to each. Any other end closes the loop. If a person has
+undone iterations (see ``repair.reset``), their rows are reused when they start again.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ def iteration_limit_failure(task: TaskInstance) -> Failure | None:
 
 
 def add_iteration(run: Run, decider: int, tx: Transaction) -> list[MappedTask]:
-    """Add an iteration. Return the mapped tasks that must be evaluated, or whose new children must.
+    """Add an iteration. Return the mapped tasks to evaluate, themselves or their new children.
 
-    A task before the loop may have been marked since; then the new iteration may not be allowed to
-    run.
+    If a task before the loop was marked after the loop started, the rules may not allow the new
+    iteration to run.
     """
     grown = []
     for group in loop_groups(run, decider):
@@ -128,7 +128,7 @@ def close_loop(run: Run, decider: int, tx: Transaction) -> Iterator[int]:
 def reopen_loops(run: Run, tx: Transaction) -> None:
     """Reopen closed loops whose deciding task never ran and is pending again.
 
-    Such a loop is in its first iteration, since tasks of loops cannot be marked.
+    Such a loop is in its first iteration, because tasks of loops cannot be marked.
     """
     for group in list(run.groups.values()):
         mapped = run.spec.tasks[group.position].mapped
@@ -144,16 +144,19 @@ AT_HAND_BYTES = 1024
 """Results up to this size stay in memory for tasks that take them as arguments."""
 
 EVALUATED_CHILDREN = 2_000
-"""Maximum children evaluated for the first time in one turn; the others follow in later turns."""
+"""Maximum children evaluated for the first time in one turn. The others follow in later turns."""
 
 _FAILURE_AWAITED = frozenset(
     {TriggerRule.ONE_SUCCESS, TriggerRule.ONE_DONE, TriggerRule.ONE_FAILED, TriggerRule.ALL_FAILED}
 )
-"""Rules that expect a failed parent; such a failure does not make the run ``partial``."""
+"""Rules that expect a failed parent.
+
+A failure that they expect does not make the run ``partial``.
+"""
 
 
 def begin(run: Run, tx: Transaction) -> None:
-    """Start a queued run: tasks that wait for no parent become ready."""
+    """Start a queued run: tasks without parents to wait for become ready."""
     tx.change_run(run, state=RunState.RUNNING, started_at=tx.now)
     if run.cleared or any(run.states):
         resume(run, tx)
@@ -169,7 +172,7 @@ def _waits_for_no_parent(graph: Graph, position: int) -> bool:
 def resume(run: Run, tx: Transaction) -> None:
     """Evaluate all undecided tasks of a restored run.
 
-    Loops between two iterations are not evaluated; the next iteration is.
+    If a loop is between two iterations, only the next iteration is evaluated.
     """
     for position, group in run.groups.items():
         if group.is_between_rounds:
@@ -198,10 +201,10 @@ def end(
         skips: Tasks to skip before any rule is evaluated, unless they have started. If the task is
             a
             mapped child, their children at its own index are skipped.
-        again: The loop that it decides continues with another iteration.
+        again: Whether the loop that it decides continues with another iteration.
     """
     if task.state is TaskState.RETRYING:
-        task.run.retried -= 1  # it ends before that retry has run
+        task.run.retried -= 1  # the task ends before its scheduled retry
     tx.move(task, state)
     ended_at = tx.now if at is None else at
     task.ended_at = max(ended_at, task.started_at or ended_at)  # the clock may have been set back
@@ -222,7 +225,7 @@ def end(
             follows += _skip(run, position, task.map_index, tx)
         _step(run, follows, tx)
         tx.slots.unblock(task)
-    elif task.map_index < 0:  # its run was cut short: only tasks of the next run may follow
+    elif task.map_index < 0:  # the run was cut short, so only tasks of the next run are evaluated
         run.states[task.position] = state
 
 
@@ -283,8 +286,8 @@ def end_unstarted(
 def outcome(run: Run) -> RunState:
     """Return the final state of a run whose tasks have all ended.
 
-    The leaves decide. If they went well although a task failed that no rule expected to fail, the
-    run is ``partial``.
+    The leaves decide. If they ended well, but a task failed whose failure no rule expected, the run
+    is ``partial``.
     """
     bad = (TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED)
     if any(run.states[leaf] in bad for leaf in run.graph.leaves):
@@ -310,7 +313,7 @@ def _awaits_failure(graph: Graph, child: int, parent: int) -> bool:
 def _ended(
     run: Run, position: int, map_index: int, state: TaskState, tx: Transaction
 ) -> list[Entry]:
-    """Record the end of one instance; return the tasks to evaluate."""
+    """Record the end of one instance. Return the tasks to evaluate."""
     evaluators = run.graph.evaluators[position]
     if map_index < 0:
         run.count_ended(position, state)
@@ -357,7 +360,7 @@ def _step(run: Run, first: Iterable[Entry], tx: Transaction) -> None:
 
 
 def _evaluate(run: Run, position: int, tx: Transaction) -> list[Entry]:
-    """Evaluate a task as a whole; return the tasks to evaluate next."""
+    """Evaluate a task as a whole. Return the tasks to evaluate next."""
     said = verdict(run, position)
     ended: TaskState | None
     if said is Verdict.RUN or (said is Verdict.WAIT and _may_open(run, position)):
@@ -385,7 +388,10 @@ def _may_open(run: Run, position: int) -> bool:
 
 
 def _evaluate_children(group: MappedTask, tx: Transaction) -> list[Entry]:
-    """Evaluate the children that were not since the expansion; return the next tasks."""
+    """Evaluate the children not evaluated since the expansion.
+
+    Return the tasks to evaluate next.
+    """
     entries: list[Entry] = []
     pairing = group.one_to_one if group.run.clearing is None else None
     while pairing is not None and pairing.evaluated < group.width:
@@ -439,7 +445,7 @@ def _lacks_a_list(run: Run, position: int) -> bool:
 
 
 def _make_ready(run: Run, position: int, tx: Transaction) -> TaskState | None:
-    """Queue a task, or expand it; return its final state if it ended at once instead."""
+    """Queue or expand a task. If it ended immediately instead, return its final state."""
     if run.spec.tasks[position].mapped is not None:
         return _expand(run, position, tx)
     run.states[position] = TaskState.QUEUED
@@ -456,12 +462,12 @@ def _end_children(run: Run, position: int, state: TaskState, tx: Transaction) ->
     """End the cleared children of a mapped task that will not run again."""
     group = run.groups[position]
     run.states[position] = TaskState.RUNNING
-    entries: dict[Entry, None] = {}  # a child has followers of its own
+    entries: dict[Entry, None] = {}  # each child has its own followers
     index = group.pending_from(0)
     while index < group.width:
         if tx.is_full or tx.evaluated >= EVALUATED_CHILDREN:
             tx.put_off(run)
-            run.states[position] = TaskState.PENDING  # the others follow with their task
+            run.states[position] = TaskState.PENDING  # the other children follow later
             break
         tx.evaluated += 1
         end_unstarted(run, position, state, tx, map_index=index)
@@ -471,7 +477,7 @@ def _end_children(run: Run, position: int, state: TaskState, tx: Transaction) ->
 
 
 def _expand(run: Run, position: int, tx: Transaction) -> TaskState | None:
-    if position in run.groups:  # it was cleared, and keeps its width
+    if position in run.groups:  # the task was cleared and keeps its width
         run.states[position] = TaskState.RUNNING
         if run.groups[position].one_to_one is None:
             tx.slots.offer(run.groups[position])
@@ -538,7 +544,10 @@ def _make_group(run: Run, position: int, width: int, tx: Transaction) -> MappedT
 
 
 def _without_source(parent: int) -> TaskState:
-    """Return the state of a mapped task without a list. A success without a list was marked."""
+    """Return the state of a mapped task that has no list to expand over.
+
+    If its source is a success without a list, a person marked the source.
+    """
     if parent in {TaskState.SKIPPED, TaskState.SUCCESS}:
         return TaskState.SKIPPED
     return TaskState.UPSTREAM_FAILED

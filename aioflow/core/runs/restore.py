@@ -1,11 +1,12 @@
-"""Restoring of runs from their rows, one page at a time, and their recovery after a restart.
+"""Restoration of runs from their rows, one page at a time, and recovery after a restart.
 
 Tasks that only wait are packed as their rows are read and never become objects. So a restart with a
-hundred thousand of them needs little more memory than they take. ``RunRestore`` decides nothing.
+hundred thousand such tasks needs little more memory than the packed tasks. ``RunRestore`` makes no
+decisions.
 
 After a restart all processes of the last incarnation have ended, and only rows are left. If the
-recovery is refused, it is repeated in parts, so that a run that cannot continue does not block the
-others.
+recovery fails, it is repeated in parts, so that a run that cannot continue does not block other
+runs.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class RunRestore:
         rows: The run and its rows other than tasks and triggers.
 
     Raises:
-        KeyError: As ``restore_run``.
+        KeyError: As in ``restore_run``.
     """
 
     def __init__(self, rows: LiveRun, memory: Memory) -> None:
@@ -187,7 +188,7 @@ class RunRestore:
         if row.map_index >= 0:
             group = run.groups.get(row.position)
             if group is None or row.task_no - group.first_task_no != row.map_index:
-                return  # it was expanded again
+                return  # the task was expanded again
         if row.state is TaskState.PENDING:
             run.cleared.put(row.task_no, row.start_no)
             return
@@ -275,7 +276,7 @@ def _restore_wait(run: Run, row: TriggerRow, events: list[EventRow], memory: Mem
 
 def _restore_progress(run: Run, progress: CoroutineProgress) -> None:
     task = run.active_tasks.objects.get(progress.task_no)
-    if task is None:  # it has ended, or is packed with its progress
+    if task is None:  # the task has ended, or is packed together with its progress
         return
     task.recorded = progress.count
     task.first_failed = progress.first_failed
@@ -300,7 +301,7 @@ def restarted(entry: Restarted, tx: Transaction) -> None:
     if entry.runs is None or not entry.runs:
         _delete_stray_triggers(tx)
         alerts.index_deadlines(memory)
-        create.count_runs(memory)  # a repeated restart has counted them before
+        create.count_runs(memory)  # a repeated restart has already counted them
         _find_suspects(tx, has_crashed=entry.has_crashed)
     numbers = memory.runs if entry.runs is None else entry.runs
     for run in [memory.runs[number] for number in numbers if number in memory.runs]:
@@ -320,7 +321,7 @@ def quarantine_unrestored(row: RunRow, reason: str, memory: Memory, *, is_damage
     """Isolate a run that could not be restored from its rows, and remove it from memory.
 
     Args:
-        is_damaged: Whether one of its rows is damaged; then none of them is written to.
+        is_damaged: Whether one of its rows is damaged. If so, none of its rows is written.
     """
     was_told = row.quarantine is not None
     _forget_run(row, memory)
@@ -400,7 +401,7 @@ def _find_suspects(tx: Transaction, *, has_crashed: bool) -> None:
     running = [task for task in lives if task.state is TaskState.RUNNING]
     hosted = chain(assignment.hosted_before(memory), dag_triggers.hosted_before(memory))
     crash_trials.crashed(DAEMON, running, tx, hosted if has_crashed else ())
-    crash_trials.wake(tx)  # also for a trial that has not changed
+    crash_trials.wake(tx)  # also if the trial has not changed
     for task in lives:
         has_begun = task.resumed is not None or task.recorded
         if task.state is TaskState.QUEUED and task.start_no and not has_begun:

@@ -1,6 +1,6 @@
 """Number of tasks of a run by state, and recomputation of its tallies from the task states.
 
-The number by state is computed from counts and not per task.
+The number by state is computed from stored counts, without visiting each task.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = (
 def counted(run: Run) -> list[tuple[int, TaskState, int]]:
     """Return ``(position, state, count)``, including tasks without a row.
 
-    Children that wait for nothing but a slot count as queued, although they have no row yet.
+    Children that wait only for a slot count as queued, although they have no row yet.
     """
     of_groups = [
         (group.position, state, count)
@@ -40,7 +40,7 @@ def counted(run: Run) -> list[tuple[int, TaskState, int]]:
 
 
 def fresh_queued(group: MappedTask) -> int:
-    """Return how many children wait for nothing but a slot for their first start."""
+    """Return how many children wait only for a slot for their first start."""
     window = group.spec.window
     if not still_waits(group) or (window is not None and group.unfinished >= window):
         return 0
@@ -58,7 +58,7 @@ def _counted_state(run: Run, position: int) -> TaskState:
     if state is TaskState.PENDING or not state.is_live:
         return state
     task = run.active_tasks.objects.get(run.task_no(position, -1))
-    return TaskState.DEFERRED if task is None else task.state  # packed, so it only waits
+    return TaskState.DEFERRED if task is None else task.state  # it is packed, so it only waits
 
 
 def retally(run: Run) -> None:
@@ -89,19 +89,21 @@ def retally(run: Run) -> None:
 def recount(run: Run) -> None:
     """Recompute everything that follows from the states of the tasks of a run.
 
-    Children that follow others are evaluated afterwards by steps, some in each turn.
+    Children that follow the children of another task are evaluated afterwards by steps, some in
+    each turn.
     """
     retally(run)
     one_to_one.reset_queues(run)
     for group in run.groups.values():
         rewind(group)
-    # Children that were cleared, or left when the run was cancelled, wait for their rule again.
+    # Children that were cleared, or that were pending when the run was cancelled, wait for their
+    # rule again.
     for position, group in run.groups.items():
         if group.is_over or group.unfinished:
             continue
         if stream_expand.source_of(run, position) >= 0 and not is_cleared(group):
             continue  # the end of its stream matters only to the tasks after it
-        asks_past = position in run.graph.past  # the previous run may have changed since
+        asks_past = position in run.graph.past  # the previous run may have changed in the meantime
         continues = group.is_between_rounds or (
             not asks_past and one_to_one.may_continue(run, position)
         )

@@ -1,7 +1,7 @@
 """Upgrade of a run to the newest version of its DAG while its tasks are cleared.
 
 A run has one version. Ended tasks keep their rows and results; all others run the newest code. So
-every active task must be cleared in the same request, since else it would run partly in one version
+every active task must be cleared in the same request. Otherwise it would run partly in one version
 and partly in the other.
 
 The rows of a run refer to tasks by position, and its mapped children to items by index. So both
@@ -76,7 +76,7 @@ def _task_differences(
         if part(was) != part(now):
             yield f"task {was.task_id!r} {reason}"
     if was.map_limit != now.map_limit and _grows(old, was):
-        # Its children have the row numbers that were reserved when it expanded.
+        # Its children have row numbers that were reserved when the task expanded.
         limit = "max_rounds" if was.mapped is not None and was.mapped.until >= 0 else "map_limit"
         yield f"task {was.task_id!r} has another {limit}"
 
@@ -93,7 +93,7 @@ _FEW = 5
 
 
 def newest(run: Run, memory: Memory) -> DagVersion | None:
-    """Return the newest version that a run may be upgraded to; ``None`` if it already has it.
+    """Return the newest version to upgrade a run to; ``None`` if the run already has that version.
 
     Raises:
         RequestError: If no file defines the DAG now, or the versions are not compatible.

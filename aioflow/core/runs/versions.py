@@ -1,12 +1,12 @@
 """Newest versions of DAGs, the files that define them, and the start of their schedules.
 
-A DAG name belongs to the first file that defined it. Another file with the same name gets an error,
-and takes the name over when the first file drops it. A report about a file changes the versions
-first, then the triggers that must move.
+A DAG name belongs to the first file that defined it. Another file that defines the same name gets
+an error, and takes over the name when the first file drops it. A report about a file changes the
+versions first, and then moves the affected triggers.
 
-A task that can never start, because it needs more slots than its pool has, is reported for the DAG
-file when that is parsed and whenever a pool changes. The DAG stays active, because its other tasks
-may run, and the pool can be resized.
+If a task can never start because it needs more slots than its pool has, this is reported as an
+error of the DAG file when the file is parsed and whenever a pool changes. The DAG stays active,
+because its other tasks may run and the pool can be resized.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ def task_too_wide(specs: Iterable[DagSpec], pools: Mapping[str, PoolRow]) -> Poo
 
 
 def recheck_pool_fit(tx: Transaction, pools: Mapping[str, PoolRow]) -> None:
-    """Update this finding of each file. Any other error of a file takes precedence."""
+    """Update the error of each file for tasks that never fit into their pool.
+
+    Any other error of the file takes precedence.
+    """
     memory = tx.memory
     specs: dict[str, list[DagSpec]] = {}
     for row in memory.dags.values():
@@ -150,7 +153,7 @@ def arm_schedule(row: DagRow, tx: Transaction) -> None:
 
 
 def next_run_starts_at(row: DagRow, memory: Memory, now: Timestamp) -> Timestamp | None:
-    """Return when the next scheduled run starts; ``None`` if paused or ended."""
+    """Return when the next scheduled run starts; ``None`` if the schedule is paused or over."""
     dag_version, fire_time = memory.dag_versions.get((row.version, row.dag_id)), row.next_run_at
     if row.gone or row.paused or fire_time is None or dag_version is None:
         return None
@@ -158,7 +161,7 @@ def next_run_starts_at(row: DagRow, memory: Memory, now: Timestamp) -> Timestamp
     if spec.schedule is None or (spec.end_date is not None and fire_time > spec.end_date):
         return None
     if spec.schedule.gap_us is not None:
-        # It depends on an earlier run, and the clock may have been set back since.
+        # It depends on an earlier run, and the clock may have been set back since that run.
         soon = min(fire_time, now + spec.schedule.gap_us)
         return soon if spec.start_date is None else max(soon, spec.start_date)
     return timetable.starts_at(spec.schedule, spec.timezone, fire_time, salt=spec.dag_id)
@@ -201,7 +204,7 @@ def _keep_version(parsed: FileParsed, tx: Transaction) -> None:
 
 
 def _without_fields(spec: DagSpec) -> DagSpec:
-    """Return a DAG without the fields of its trigger, which are stored encrypted in a row."""
+    """Return a DAG without the fields of its trigger. The fields are stored encrypted in a row."""
     if spec.trigger is None:
         return spec
     return msgspec.structs.replace(spec, trigger=msgspec.structs.replace(spec.trigger, kwargs=None))
@@ -229,7 +232,7 @@ def _adopt(spec: DagSpec, file: str, version: str, tx: Transaction) -> None:
 
 
 def _log_isolated(spec: DagSpec, tx: Transaction) -> None:
-    """Log why a DAG gets hosts of its own, unless its author asked for them."""
+    """Log why a DAG gets dedicated hosts, unless its author requested them."""
     reasons = tuple(reason for reason in spec.isolated if reason != ASKED_FOR)
     known = tx.memory.newest(spec.dag_id)
     if reasons and (known is None or known.isolated != spec.isolated):
@@ -238,7 +241,7 @@ def _log_isolated(spec: DagSpec, tx: Transaction) -> None:
 
 
 def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Timestamp) -> DagRow:
-    """Set the first fire time of a new schedule, after all processed ones, whatever was edited."""
+    """Set the first fire time of a new schedule. It is always after all processed fire times."""
     dealt = row.last_fire_time
     if dealt is None and row.next_run_at is not None:
         dealt = row.next_run_at - 1
@@ -265,7 +268,7 @@ def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Tim
 def _first_after(
     spec: DagSpec, schedule: ScheduleSpec, now: Timestamp, *, is_new: bool
 ) -> Timestamp:
-    """Return the timestamp after which the first fire time of a schedule is searched."""
+    """Return the timestamp after which the first fire time of a schedule is searched for."""
     start = spec.start_date
     if spec.catchup:
         if start is not None:
@@ -289,13 +292,16 @@ def _is_unchanged(spec: DagSpec, known: DagRow, tx: Transaction) -> bool:
     if fire_time is not None and spec.start_date != old.start_date:
         begins = spec.start_date is None or spec.start_date <= fire_time
         if fire_time > tx.now or not begins:
-            return False  # it may be due sooner now, or must wait
+            return False  # the next run may be due sooner now, or may have to wait
     is_once = spec.schedule is not None and spec.schedule.once
     return old.schedule == spec.schedule and (is_once or old.timezone == spec.timezone)
 
 
 def _retire(file: str, defined: set[str], tx: Transaction) -> None:
-    """Mark DAGs that a file no longer defines. Their cursors stay in case they return."""
+    """Mark DAGs that a file no longer defines.
+
+    Their cursors are retained in case the DAGs return.
+    """
     for row in list(tx.memory.dags.values()):
         if row.file == file and row.dag_id not in defined and not row.gone:
             put_dag(msgspec.structs.replace(row, gone=True), tx)
@@ -303,7 +309,7 @@ def _retire(file: str, defined: set[str], tx: Transaction) -> None:
 
 
 def _inherit(dag_id: str, tx: Transaction) -> None:
-    """Give a free DAG name to the first of the files that were refused it."""
+    """Give a DAG name that is free again to the first file whose definition of it was refused."""
     heirs = tx.refused.pop(dag_id, {})
     if not heirs:
         return
@@ -324,7 +330,7 @@ def _forget_refused(file: str, tx: Transaction) -> None:
 
 
 def _prune_plans(tx: Transaction) -> None:
-    """Drop DAG versions that neither a live run nor a new one can need."""
+    """Drop DAG versions that neither a live run nor a new run can need."""
     memory = tx.memory
     needed = {(row.version, row.dag_id) for row in memory.dags.values()}
     needed |= {(run.row.version, run.row.dag_id) for run in memory.runs.objects.values()}

@@ -1,9 +1,10 @@
 """Correction of schedules that ran ahead because the wall clock was ahead and was set back.
 
-The cursor of a schedule never moves back by itself, because each scheduled time has one run. If
-fire times are still to come although the cursor has passed them while the clock was wrong, the
-cursor is moved back to the first of them. Fire times that had their run must not get another one:
-up to ``last_fire_time``, which does not move, existing runs are looked up before a run is created.
+The cursor of a schedule normally never moves back, because each fire time has one run. If the
+cursor passed fire times while the clock was wrong and they are in the future again, it is moved
+back to the first of them. A fire time that already has a run must not get another one, so for fire
+times up to ``last_fire_time``, which does not move, existing runs are looked up before a run is
+created.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ __all__ = ("REASON", "found", "heed_step", "is_ahead", "rewind_cursors", "wanted
 REASON: Final = "clock_set_back"
 
 _TOLD_US = 60_000_000
-"""An alert names a schedule only if it had run ahead by at least this much."""
+"""An alert lists a schedule only if it was ahead by at least this much."""
 
 _NAMED = 5
-"""Maximum number of schedules that the alert names."""
+"""Maximum number of schedules that the alert lists."""
 
 
 def heed_step(tx: Transaction) -> None:
@@ -42,7 +43,7 @@ def heed_step(tx: Transaction) -> None:
 
 
 def rewind_cursors(tx: Transaction) -> None:
-    """Move cursors back that are ahead of the next fire time. One alert names those far ahead."""
+    """Move back cursors that are ahead of the next fire time. One alert lists those far ahead."""
     behind = []
     for row in list(tx.memory.dags.values()):
         cursor = _next_fire_time(row, tx)
@@ -63,7 +64,7 @@ def rewind_cursors(tx: Transaction) -> None:
 
 
 def _next_fire_time(row: DagRow, tx: Transaction) -> Timestamp | None:
-    """Return the next fire time from now on if the cursor is past it, else ``None``."""
+    """Return the next fire time from now on if the cursor has passed it, else ``None``."""
     memory, now, last = tx.memory, tx.now, row.last_fire_time
     dag_version = memory.dag_versions.get((row.version, row.dag_id))
     spec = None if dag_version is None else dag_version.graph.spec
@@ -78,7 +79,7 @@ def _next_fire_time(row: DagRow, tx: Transaction) -> Timestamp | None:
 
 
 def is_ahead(row: DagRow) -> bool:
-    """Return whether fire times from the cursor of a schedule on may have had their run already."""
+    """Return whether fire times at or after the cursor of a schedule may already have a run."""
     cursor, last = row.next_run_at, row.last_fire_time
     return cursor is not None and last is not None and cursor <= last
 

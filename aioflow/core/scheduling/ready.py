@@ -1,30 +1,32 @@
 """The ready queues: tasks that wait for a slot, their order, and limits on concurrent instances.
 
 Ready entries wait in one heap per kind of body, pool and required host. An entry is a queued task,
-or a whole mapped task whose pending children are drawn from it one by one, so a fan-out of a
-million costs as much as one task. The order is: resumed before new tasks, then priority, then the
-turn of the DAG. New tasks of backfill runs come after all others. Tasks that keep their slots in a
-pool while deferred come first, because no other task can use these slots.
+or a whole mapped task whose pending children are drawn from it one by one, so a mapped task with a
+million children costs as much as one task. The order is: resumed tasks before new tasks, then
+priority, then the turn of the DAG. New tasks of backfill runs come after all others. Tasks that
+keep their slots in a pool while deferred come first, because no other task can use these slots.
 
-An entry that the limits of its run exclude is set aside with the run, in the same order. For each
-task that leaves its slot one entry returns, so a limit costs no more with ten thousand tasks behind
-it than with ten.
+An entry whose start would exceed a limit of its run is set aside with the run, in the same order.
+For each task that leaves its slot one entry returns, so a limit that blocks ten thousand tasks
+costs no more than one that blocks ten.
 
 Slots are shared fairly among DAGs of equal priority, however many tasks each of them has. A new
-entry gets a *turn*: the amount of work of its DAG that will have been served by then in the same
-queue, but at least the present turn, which is that of the entry served last. So eight thousand
-tasks of one DAG get consecutive turns, and the first task of another DAG gets the turn of the first
-of them, not the one after the last. A task that is expected to take less than 5 ms counts
-proportionally less. Within one turn the DAG whose first task of that turn is the oldest goes first,
-with all its tasks of that turn: short tasks of one DAG are claimed together and find its code
-loaded, even if runs of many DAG files started in between. The cost is bounded: per DAG, newer tasks
-pass an older one of the same rank and priority for less than 5 ms of expected work plus one task,
-and only once. Pools that wait for the same slots share them in the same way.
+entry gets a *turn*: the amount of its DAG's work that the same queue will have served when the
+entry is reached, but at least the current turn, which is the turn of the entry served last. So
+eight thousand tasks of one DAG get consecutive turns, and the first task of another DAG gets the
+turn of the first of them, not a turn after the last. A task that is expected to take less than 5 ms
+counts proportionally less. Within one turn the DAG whose first task of that turn is the oldest goes
+first, with all its tasks of that turn. So short tasks of one DAG are claimed together and find its
+code loaded, even if runs of many DAG files started in between. The cost is bounded: the newer tasks
+of each DAG that overtake an older task of the same rank and priority are less than 5 ms of expected
+work plus one task, and they do so only once. Pools that wait for the same slots share them in the
+same way.
 
-``TaskConcurrency`` limits how many instances of a task run at once in all runs of its DAG. Entries
-beyond the limit are set aside and return one at a time. The next one returns only when the last one
-has started, was set aside for another reason, or no longer waits; or when it goes before the last
-one, which may wait for the very slots that it keeps.
+``TaskConcurrency`` limits how many instances of a task run at the same time in all runs of its DAG.
+Entries beyond the limit are set aside and return one at a time. The next entry returns only when
+the one that returned last has started, was set aside for another reason, or no longer waits. It
+also returns if it precedes that one in the order, because that one may wait for the very slots that
+the next one keeps.
 """
 
 from __future__ import annotations
@@ -66,13 +68,16 @@ _TURN_BITS = 2 * _AGE_BITS
 _QueueKey: TypeAlias = tuple[str, str]
 _Class: TypeAlias = tuple[_QueueKey, int, int]
 _Next: TypeAlias = tuple[float, int, int]
-"""When the next task of a DAG may go; the turn of its last one; the age of the first in that."""
+"""The next turn of a DAG, its last turn, and the age of the first task in that last turn."""
 
 _FIRST: _Next = (0.0, -1, 0)
 
 
 class Fairness:
-    """The turns in all queues. After a restart all entries get new turns, the oldest first."""
+    """The turns of the DAGs in all queues.
+
+    After a restart all entries get new turns, oldest first.
+    """
 
     def __init__(self) -> None:
         self._age = 0
@@ -90,13 +95,13 @@ class Fairness:
     def turn(
         self, queue_key: _QueueKey, rank: int, priority: int, dag_id: str, cost_us: float, age: int
     ) -> int:
-        """Return when one more task of a DAG may go: a lower number goes first.
+        """Return the turn of one more task of a DAG. A lower turn goes first.
 
         Args:
-            queue_key: The executor and the pool that it waits for.
-            cost_us: How long it is expected to take; 0 if unknown.
-            age: Decides within one turn: first by the age of the DAG's first task in it, then its
-                own.
+            queue_key: The executor and the pool that the task waits for.
+            cost_us: Expected duration of the task; 0 if unknown.
+            age: Age of the task. Within one turn, the age of the DAG's first task decides first,
+                then the task's own age.
         """
         kind = (queue_key, rank, priority)
         following, last, first_age = self._next.get((kind, dag_id), _FIRST)
@@ -116,7 +121,7 @@ class Fairness:
     def served(
         self, queue_key: _QueueKey, rank: int, priority: int, turn: int, cost_us: float
     ) -> None:
-        """Record that an entry was given its slot."""
+        """Record that an entry got its slot."""
         kind = (queue_key, rank, priority)
         self._now[kind] = max(self._now.get(kind, 0.0), float((turn >> _TURN_BITS) * STEP_US))
         at = max(self._virtual_time.get(queue_key[0], 0.0), self._line_next.get(queue_key, 0.0))
@@ -124,7 +129,7 @@ class Fairness:
         self._line_next[queue_key] = at + _counted_cost(cost_us)
 
     def _sweep(self) -> None:
-        """Forget DAGs that are not ahead of the present turn."""
+        """Forget DAGs that are not ahead of the current turn."""
         if len(self._next) > max(_DAGS_WORTH_SWEEPING, 2 * self._swept):
             self._next = {
                 key: of for key, of in self._next.items() if of[0] > self._now.get(key[0], 0.0)
@@ -137,7 +142,7 @@ def _counted_cost(cost_us: float) -> float:
 
 
 def age_of(turn: int) -> int:
-    """Return the age that was passed for a turn."""
+    """Return the age that was passed to ``turn``."""
     return turn & ((1 << _AGE_BITS) - 1)
 
 
@@ -151,10 +156,12 @@ _BodyAndPool: TypeAlias = tuple[str, str]
 
 
 class TaskConcurrency:
-    """Counts by DAG and task, for all versions. Each entry applies the limit of its own version.
+    """Running instances by DAG and task, for all versions.
+
+    The limit of an entry is that of its version.
 
     Args:
-        still_waits: Whether an entry has not been started, ended or forgotten since.
+        still_waits: Returns whether an entry still waits: it was not started, ended or forgotten.
     """
 
     def __init__(self, still_waits: Callable[[TaskInstance | MappedTask], bool]) -> None:
@@ -164,11 +171,11 @@ class TaskConcurrency:
         self._called: dict[_TaskKey, dict[_BodyAndPool, Item]] = {}
 
     def running(self, entry: TaskInstance | MappedTask) -> int:
-        """Return how many instances of its task hold a slot, in runs whose version limits it."""
+        """Return how many instances of a task hold a slot in runs whose version limits it."""
         return self._running.get(_task_key(entry), 0)
 
     def is_full(self, entry: TaskInstance | MappedTask) -> bool:
-        """Return whether its limit is exhausted."""
+        """Return whether the limit of an entry's task is exhausted."""
         at_once = _task_limit(entry)
         return at_once is not None and self.running(entry) >= at_once
 
@@ -198,7 +205,7 @@ class TaskConcurrency:
         self.passed(entry)
 
     def passed(self, entry: TaskInstance | MappedTask) -> None:
-        """Record that a returned entry has started, or is set aside for another reason."""
+        """Record that an entry that had returned started, or was set aside for another reason."""
         if not self._called or _task_limit(entry) is None:
             return
         called = self._called.get(_task_key(entry), {})
@@ -207,7 +214,7 @@ class TaskConcurrency:
             del called[_body_and_pool(entry)]
 
     def come_back(self) -> Iterator[Item]:
-        """Yield each queue's next entry if its limit admits it, unless one is still returning."""
+        """Yield each queue's next entry if its limit admits it, unless another is returning."""
         for key in list(self._aside):
             lines, called = self._aside[key], self._called.setdefault(key, {})
             for queue_key in list(lines):
@@ -224,7 +231,7 @@ class TaskConcurrency:
                 self._called.pop(key, None)
 
     def _may_call(self, aside: Queue, before: Item | None) -> bool:
-        """Return whether the entry that returned before does not block the next one."""
+        """Return whether the next entry may return although an earlier one has not started."""
         if before is None or not self._still_waits(before[3]):
             return True
         return bool(aside) and aside[0][:3] < before[:3]
@@ -258,25 +265,30 @@ def _task_key(entry: TaskInstance | MappedTask) -> _TaskKey:
 
 
 def _body_and_pool(entry: TaskInstance | MappedTask) -> _BodyAndPool:
-    """Return the queue that it waits in: versions of a DAG may assign a task to different pools."""
+    """Return the queue of an entry. Versions of a DAG may assign a task to different pools."""
     return entry.spec.body.value, entry.spec.pool
 
 
 Room: TypeAlias = Callable[[TaskInstance | MappedTask], bool]
-"""Whether the pool has capacity for the entry, and its host is up."""
+"""Returns whether the pool has capacity for the entry and the entry's host is up."""
 
 _HostQueueKey: TypeAlias = tuple[_QueueKey, str]
-"""The key of a queue: executor and pool, and the role of the host if one is required."""
+"""The key of a queue: the executor, the pool, and the role of the host if one is required."""
 
 SENSOR_QUEUE = "sensor"
-"""Hosted sensors wait only for their host. They hold no slot, so no limit applies to them."""
+"""The queue of hosted sensors. They wait only for their host.
+
+They hold no slot, so no limit applies.
+"""
 
 START_QUEUE = "start"
-"""Tasks that are deferred from the start hold no slot either. Only their window limits them, and
-their pool if it counts deferred tasks."""
+"""The queue of tasks that are deferred from the start. They hold no slot.
+
+Only their window limits them, and their pool if it counts deferred tasks.
+"""
 
 _HOSTLESS = frozenset({START_QUEUE, Body.FUNCTION.value})
-"""Tasks of these executors need no async host."""
+"""Executors whose tasks need no async host."""
 
 _WORTH_SWEEPING = 64
 
@@ -288,8 +300,8 @@ class Ready:
         pool_holds: Tasks that keep their slots in a pool while they wait, as ``Slots`` has them.
 
     Attributes:
-        came_back: Whether an entry that was set aside is in a queue again, possibly in one that was
-            already examined.
+        came_back: Whether an entry that was set aside has returned to a queue, possibly to a queue
+            that was already examined.
         across: Limits over all runs of a DAG, and the entries set aside for them.
     """
 
@@ -323,13 +335,13 @@ class Ready:
         return 2 if entry.run.row.backfill is None else 3, priority, age, entry
 
     def unblock(self, task: TaskInstance) -> None:
-        """Bring back entries that the limits of a run admit, now that a task has left its slot."""
+        """Bring back entries that the limits of a run admit after a task has left its slot."""
         self._bring_back(task.run.blocked_at.get(task.position))
         self._bring_back(task.run.blocked_at.get(_of_starts(task.position)))
         self._bring_back(task.run.blocked)
 
     def admit_more(self, task: TaskInstance) -> None:
-        """Bring back the next entry of a run if its limits admit it, after a task got its slot."""
+        """Bring back the next entry of a run if its limits admit it after a task got a slot."""
         run = task.run
         if run.blocked and not _is_full(run):
             self._bring_back(run.blocked)
@@ -345,7 +357,7 @@ class Ready:
             self.came_back = True
 
     def _pass_on(self, entry: TaskInstance | MappedTask) -> None:
-        """Bring back another entry of its task, because this one is blocked for another reason."""
+        """Bring back another entry of the task, because this one is blocked for another reason."""
         self.across.passed(entry)
         self.readmit()
 
@@ -373,13 +385,13 @@ class Ready:
         self.across.rerank(pool, self._ranked)
 
     def best(self, kind: str, room: Room, pools: dict[str, PoolRow]) -> Queue | None:
-        """Return the executor's queue with the best head that may start, if there is one."""
+        """Return the executor's queue whose head is the best that may start, if there is one."""
         while (found := self._look(kind, room, pools)) is not None:
             queue, item = found
             if queue[0] is item:
                 return queue
-            # Setting an entry aside in a later queue brought another one back to the head of this
-            # one.
+            # Setting aside an entry of a later queue has returned another entry to the head of this
+            # queue.
         return None
 
     def _look(self, kind: str, room: Room, pools: dict[str, PoolRow]) -> tuple[Queue, Item] | None:
@@ -397,7 +409,7 @@ class Ready:
         return best
 
     def missing_hosts(self, hosts_up: Container[str]) -> set[str]:
-        """Return the roles of own hosts of DAGs that tasks wait for and that are not up."""
+        """Return the roles of DAGs' own hosts that tasks wait for and that are not up."""
         return {
             role
             for (_, role), queue in self._queues.items()
@@ -415,7 +427,7 @@ class Ready:
             heapq.heappop(queue)
             return entry
         task = fresh(entry.run, entry.position, entry.take_fresh())
-        if entry.has_fresh:  # its next child has the same rank and a turn of its own
+        if entry.has_fresh:  # the next child has the same rank and its own turn
             dag_id, age = entry.run.row.dag_id, age_of(turn)
             turn = self._fairness.turn(queue_key, rank, priority, dag_id, cost_us, age)
             heapq.heapreplace(queue, (rank, priority, turn, entry))
@@ -424,7 +436,10 @@ class Ready:
         return task
 
     def _push(self, item: Item) -> None:
-        """Queue a set-aside entry again. Whether it keeps slots may have changed since."""
+        """Queue a set-aside entry again.
+
+        Since it was set aside, it may have started or ceased to keep slots.
+        """
         self._enqueue(self._ranked(item))
 
     def _enqueue(self, item: Item) -> None:
@@ -434,14 +449,17 @@ class Ready:
         self._sweep(key, queue)
 
     def _sweep(self, key: _HostQueueKey, queue: Queue) -> None:
-        """Drop stale entries once they may outnumber the others."""
+        """Drop stale entries once they may outnumber the valid ones."""
         if len(queue) > max(_WORTH_SWEEPING, 2 * self._swept.get(key, 0)):
             queue[:] = [item for item in queue if still_waits(item[3])]
             heapq.heapify(queue)
             self._swept[key] = len(queue)
 
     def _clean(self, queue: Queue, kind: str, pool: PoolRow | None) -> bool:
-        """Set aside blocked entries from the head on. Return whether an entry is left."""
+        """Set aside blocked entries at the head until one is not blocked.
+
+        Return whether there is one.
+        """
         while queue:
             entry = queue[0][3]
             run = entry.run
@@ -457,7 +475,7 @@ class Ready:
             elif kind == START_QUEUE and not _is_past_window(entry):
                 return True
             elif kind == START_QUEUE:
-                # It needs no slot, so it does not queue behind entries that wait for one.
+                # It needs no slot, so it does not queue behind entries that wait for a slot.
                 aside = run.blocked_at.setdefault(_of_starts(entry.position), [])
                 heapq.heappush(aside, heapq.heappop(queue))
             elif _is_full(run):
@@ -475,13 +493,16 @@ class Ready:
         return False
 
     def is_within_limits(self, task: TaskInstance) -> bool:
-        """Return whether the limits of its run, and of its task over all runs, admit one more."""
+        """Return whether the limits of the run, and of the task over all runs, admit one more."""
         return not (_is_full(task.run) or _is_full_at(task) or self.across.is_full(task))
 
     def _is_too_wide(
         self, entry: TaskInstance | MappedTask, kind: str, pool: PoolRow | None
     ) -> bool:
-        """Return whether its pool is too small. A task that retains its slots needs no capacity."""
+        """Return whether the pool is too small for an entry.
+
+        A task that keeps its slots needs no capacity.
+        """
         if pool is None or entry.spec.slots <= pool.slots:
             return False
         if kind == START_QUEUE:
@@ -489,11 +510,14 @@ class Ready:
         return not (isinstance(entry, TaskInstance) and entry.task_no in self._pool_holds)
 
     def _put_aside(self, item: Item) -> None:
-        """Set it aside with its run. If only its window blocks it, one past its window returns."""
+        """Set aside an entry with its run.
+
+        If only its window blocks it, an entry past its window returns.
+        """
         entry = item[3]
         aside = entry.run.blocked_at.setdefault(entry.position, [])
         if aside and aside[0][3] is entry:
-            return  # it is set aside already
+            return  # it is already set aside
         if aside and not _is_at_limit(entry):
             self._push(heapq.heapreplace(aside, item))
             self.came_back = True
@@ -527,7 +551,7 @@ def _of_starts(position: int) -> int:
 
 
 def is_start(entry: TaskInstance | MappedTask) -> bool:
-    """Return whether the entry starts with a wait of its own, without a worker."""
+    """Return whether the entry is deferred from its start, without a worker."""
     if isinstance(entry, TaskInstance) and entry.resumed is not None:
         return entry.waits_again
     return entry.spec.start_trigger is not None
@@ -550,7 +574,7 @@ def still_waits(entry: TaskInstance | MappedTask) -> bool:
         return False
     if run.row.quarantine is not None:
         return False
-    if isinstance(entry, MappedTask):  # a cleared one waits for its trigger rule first
+    if isinstance(entry, MappedTask):  # a cleared child waits for its trigger rule first
         return entry.has_fresh and run.states[entry.position] == TaskState.RUNNING
     if entry.worker >= 0 or entry.is_hosted:
         return False
@@ -563,7 +587,10 @@ def _is_full(run: Run) -> bool:
 
 
 def _is_full_at(entry: TaskInstance | MappedTask) -> bool:
-    """Return whether its own limit or its window is exhausted. A resumed task has no window."""
+    """Return whether the limit of its task or its window is exhausted.
+
+    A resumed task has no window.
+    """
     return _is_past_window(entry) or _is_at_limit(entry)
 
 

@@ -1,13 +1,11 @@
 """Assignment of free slots to ready tasks, by pools and limits, and choice of the worker.
 
-A worker that runs a short task is given further *claimed* tasks of the same pool, weight and
-version, as many as are expected to fit in ``max(5 ms, two commits)``. The slot passes from each of
-them to the next, and with it the capacity in the pool. No task is claimed ahead of one that
-precedes it in the order of ``ready``.
+A worker that runs a short task gets further *claimed* (prefetched) tasks of the same pool, weight
+and version, as many as are expected to fit in ``max(5 ms, two commits)``. The slot and its capacity
+in the pool pass from each task to the next. Tasks are claimed only in the order of ``ready``.
 
 A pool with ``include_deferred`` also counts tasks that have started and are deferred. Such a task
-*keeps* its slots from its wait until it resumes, and resumes with them. In such a pool nothing is
-claimed.
+*keeps* its slots while it waits, and resumes with them. Tasks of such a pool are not claimed.
 """
 
 from __future__ import annotations
@@ -41,10 +39,10 @@ _SHORTEST_US = 20.0
 """Minimum cost of a try in a worker, even if it does nothing."""
 
 _OUTLIER = 10
-"""A measurement counts for at most this many times the expected duration."""
+"""A measured duration is capped at this many times the expected duration."""
 
 _RECENT = 0.2
-"""Weight of the newest measurement in a task's expected duration."""
+"""Weight of the newest measurement in the expected duration of a task."""
 
 
 class Worker:
@@ -52,10 +50,10 @@ class Worker:
 
     Attributes:
         current: The running try.
-        claims: Prefetched tries behind it, in the order in which they will start.
+        claims: Prefetched tries, in the order in which they will start after ``current``.
         pool: The pool whose slots it uses, as long as it has any try.
-        silence: Since when its process neither answers nor uses CPU.
-        slow: A try that took so long that the claims behind it were recalled.
+        silence: Time since which its process neither answers nor uses CPU.
+        slow: A try that took so long that the claims after it were recalled.
     """
 
     __slots__ = ("claims", "current", "number", "pool", "silence", "slow", "version", "weight")
@@ -72,16 +70,16 @@ class Worker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it could start another try now."""
+        """Whether this worker could start another try now."""
         return self.current is None and not self.claims
 
     def expected_us(self) -> float:
-        """Return how long its tries are expected to take."""
+        """Return how long the tries of this worker are expected to take."""
         total = 0.0 if self.current is None else expected_us(self.current)
         return total + sum(expected_us(task) for task in self.claims)
 
     def is_like(self, entry: TaskInstance | MappedTask) -> bool:
-        """Return whether the task could follow in this worker without changing its slot."""
+        """Return whether the task could follow in this worker and take over its slot unchanged."""
         spec = entry.spec
         return (
             entry.run.row.version == self.version
@@ -94,7 +92,7 @@ class Grant:
     """A try that may start now.
 
     Attributes:
-        is_waiting: It starts with a wait, and needs no slot for that.
+        is_waiting: Whether it is deferred from its start, which needs no slot.
     """
 
     __slots__ = ("is_claimed", "is_waiting", "task", "worker")
@@ -122,7 +120,7 @@ def learn_duration(task: TaskInstance, took_us: int) -> None:
     """Update the expected duration of a task with a measured try."""
     durations, position = task.run.durations, task.position
     known = durations[position]
-    took = max(0, took_us)  # these are wall times, and the clock may have been set back
+    took = max(0, took_us)  # the timestamps are wall time, and the clock may have been set back
     if known == 0:
         durations[position] = took
     else:
@@ -130,7 +128,7 @@ def learn_duration(task: TaskInstance, took_us: int) -> None:
 
 
 def best_idle(idle: list[Worker], version: str) -> Worker:
-    """Return the idle worker with the least to load for a version."""
+    """Return the idle worker that must load the least code for a version."""
     for worker in idle:
         if worker.version == version:
             return worker
@@ -151,14 +149,14 @@ class Slots:
         coroutines: How many ``async def`` bodies may run at once. Sensors are not counted, because
             a sensor never holds a slot.
         at_work: Running ``async def`` tasks by number, in the order in which they started.
-        is_open: Whether slots are granted at all. A draining node closes.
-        is_held: No slots are granted until the web server answers, so that people can see and
-            cancel tasks.
+        is_open: Whether slots are granted at all. A draining node grants none.
+        is_held: Whether no slots are granted yet, because the web server does not answer. People
+            must be able to see and cancel tasks.
         ready: The tasks that wait for slots.
-        unwritten: Starts whose results do not fit on the disk. Nothing is granted while one of them
-            still holds its slot.
-        pool_holds: Tasks that keep their slots in a pool that counts deferred tasks: that pool, and
-            the number of slots.
+        unwritten: Starts whose results do not fit on the disk. No slot is granted while one of
+            these starts still holds its slot.
+        pool_holds: Tasks that keep their slots in a pool that counts deferred tasks, with the pool
+            and the number of slots.
     """
 
     def __init__(self, *, cpu_slots: int, async_slots: int) -> None:
@@ -186,7 +184,7 @@ class Slots:
     ) -> PoolRow | None:
         """Limit a pool or, with ``None``, remove its limit. Return its new row.
 
-        Running tasks continue: a pool that was made smaller drains to its new size.
+        Running tasks continue, so a pool that was made smaller drains to its new size.
 
         Args:
             include_deferred: Whether deferred tasks use slots of the pool as well.
@@ -218,7 +216,7 @@ class Slots:
         return self._used.get(pool, 0)
 
     def used_by_deferred(self, pool: str) -> int:
-        """Return how many of these slots are used by waiting tasks."""
+        """Return how many slots of a pool are used by waiting tasks."""
         return self._used_by_deferred.get(pool, 0)
 
     def counts_deferred(self, spec: TaskSpec) -> bool:
@@ -273,7 +271,7 @@ class Slots:
             self._hold(task.spec.pool, task.spec.slots)
 
     def stop_keeping(self, task: TaskInstance) -> None:
-        """Free the retained slots of a task, whatever it waits for."""
+        """Free the slots that a task keeps, whatever it waits for."""
         if task.task_no in self.pool_holds:
             pool, weight = self.pool_holds.pop(task.task_no)
             self._hold(pool, -weight)
@@ -294,7 +292,7 @@ class Slots:
         self.ready.offer(entry)
 
     def offer_again(self, run: Run) -> None:
-        """Queue those tasks of a run again that wait for slots."""
+        """Queue the tasks of a run that wait for slots again."""
         for task in run.active_tasks.objects.values():
             waits = task.state is TaskState.QUEUED and task.worker < 0
             if task.waits_for_host or (waits and not task.is_hosted):
@@ -318,7 +316,7 @@ class Slots:
         self.keep(task)
 
     def call_back(self, task: TaskInstance) -> None:
-        """Take a try back from a process. Nothing is claimed behind the running try any more."""
+        """Take back a try from a process. No more tasks are claimed after the running try."""
         worker = self.workers[task.worker]
         worker.slow = worker.current
         self.release(task)
@@ -330,7 +328,7 @@ class Slots:
         worker.silence = None if is_over else report
 
     def note_delayed_result(self, task: TaskInstance, *, disk_is_full: bool) -> None:
-        """Record whether a process failed to write a result because the disk is full."""
+        """Record whether a process cannot write a result because the disk is full."""
         if disk_is_full:
             self.unwritten[task.task_no] = task.start_no
         else:
@@ -360,10 +358,10 @@ class Slots:
             worker.weight = 0
 
     def begin(self, task: TaskInstance) -> bool:
-        """Start a claimed try: it now owns the slot of the try before it.
+        """Start a claimed try. It now owns the slot of the previous try.
 
         Returns:
-            Whether it was claimed. A first try has had its slot since the grant.
+            Whether the try was claimed. If it was not, it has had its slot since the grant.
         """
         if not task.is_claimed:
             return False
@@ -375,7 +373,7 @@ class Slots:
         return True
 
     def recount(self, memory: Memory) -> None:
-        """Recount used slots from the slots of all tasks, after some of them were restored."""
+        """Recount used slots from the slots of all tasks after some tasks were restored."""
         self._used.clear()
         self._used_by_deferred.clear()
         self.pool_holds.clear()
@@ -414,7 +412,7 @@ class Slots:
     # ── granting ────────────────────────────────────────────────────────────────────────
 
     def grant(self, memory: Memory) -> Iterator[Grant]:
-        """Yield tasks that may start now, the best first, each with its slot taken.
+        """Yield tasks that may start now, best first. The slot of each is already taken.
 
         The caller starts each task before it requests the next, and may stop at any time.
         """
@@ -444,7 +442,7 @@ class Slots:
     def _grant_alone(
         self, suspects: Iterable[TaskInstance], hosts_up: Container[str]
     ) -> Iterator[Grant]:
-        """Grant slots only to these tasks in the process that one of them may kill."""
+        """Grant slots in the process on trial only to these tasks, one of which may kill it."""
         for task in suspects:
             if not (self._may_start(task) and self.ready.is_within_limits(task)):
                 continue
@@ -461,7 +459,7 @@ class Slots:
                 yield Grant(task)
 
     def missing_hosts(self, hosts_up: Container[str]) -> set[str]:
-        """Return the roles of own hosts of DAGs that tasks wait for, while slots are granted."""
+        """Return the roles of DAGs' own hosts that tasks wait for, while slots are granted."""
         return self.ready.missing_hosts(hosts_up) if self.is_open else set()
 
     def _grant_starts(self) -> Iterator[Grant]:
@@ -511,7 +509,7 @@ class Slots:
                 yield from self._claim(worker, memory)
 
     def _claim(self, worker: Worker, memory: Memory) -> Iterator[Grant]:
-        """Claim tasks behind a running try that are expected to fit into the horizon."""
+        """Claim tasks to follow a running try, as many as are expected to fit into the horizon."""
         horizon = max(_LEAST_CLAIM_US, 2 * memory.commit_us)
 
         def room(entry: TaskInstance | MappedTask) -> bool:
@@ -521,7 +519,7 @@ class Slots:
 
         row = self.pools.get(worker.pool)
         is_shrinking = row is not None and self.used(worker.pool) > row.slots
-        # The try before a claim may wait and keep its slots, so it could not pass them on.
+        # The try before a claim may be deferred and keep its slots, so it could not pass them on.
         if worker.slow is worker.current or is_shrinking or _counts_deferred(row):
             return
         expected = worker.expected_us()
@@ -553,7 +551,7 @@ class Slots:
         self._enter_run(task)
 
     def _enter_run(self, task: TaskInstance) -> None:
-        """Count it against its limits from its claim on, so that no limit is exceeded."""
+        """Count a task against its limits from its claim on, so that no limit is exceeded."""
         run: Run = task.run
         run.running += 1
         if task.spec.max_active_tis_per_dagrun is not None:

@@ -1,4 +1,4 @@
-"""Times at which a schedule fires, and times that it missed.
+"""Fire times of a schedule, and the fire times that it missed.
 
 A schedule is a cron expression in a time zone, a fixed interval of elapsed time, a list of dates,
 or several of these at once. Its *fire times* are timestamps, strictly increasing. When clocks
@@ -60,11 +60,11 @@ _FIELD_SIZES = (
 """The fields of a cron expression and the number of values of each."""
 
 MISSED_US = 30 * _SECOND
-"""A fire time that starts later than this was missed, if missed ones are skipped."""
+"""If missed fire times are skipped, one that starts later than this counts as missed."""
 
 _KINDS = "a cron expression, an interval, dates, once, or one run after the other"
 
-# Beyond these dates a datetime, or the fifty years of the search for a match, would overflow.
+# Outside these dates a datetime, or the search for a match over fifty years, would overflow.
 _EARLIEST: Timestamp = to_timestamp(datetime(2, 1, 1, tzinfo=UTC))
 _LATEST: Timestamp = to_timestamp(datetime(9900, 1, 1, tzinfo=UTC))
 
@@ -73,7 +73,10 @@ _LATEST: Timestamp = to_timestamp(datetime(9900, 1, 1, tzinfo=UTC))
 
 
 def validate(schedule: ScheduleSpec, timezone: str) -> BadSchedule | None:
-    """Return the error of a schedule, also if it would never fire; ``None`` if it is valid."""
+    """Return the error of a schedule; ``None`` if it is valid.
+
+    A schedule that never fires is invalid.
+    """
     try:
         _zone(timezone)
         _check(schedule, timezone)
@@ -105,7 +108,7 @@ def _check(schedule: ScheduleSpec, timezone: str) -> None:
 
 
 def _check_steps(expression: str) -> None:
-    """Reject a step that no second value of its field can reach.
+    """Reject a step that is larger than the number of values of its field.
 
     Checked only when a schedule is declared: schedules of stored versions stay valid.
     """
@@ -237,7 +240,7 @@ def _fire_time_within(
 def interval_up_to(
     schedule: ScheduleSpec, timezone: str, at: Timestamp
 ) -> tuple[Timestamp, Timestamp] | None:
-    """Return the last two fire times not later than ``at``; ``None`` if there are fewer."""
+    """Return the last two fire times not later than ``at``; ``None`` if there are not two."""
     end = latest_fire_time(schedule, timezone, after=_EARLIEST, until=at)
     if end is None:
         return None
@@ -248,7 +251,7 @@ def interval_up_to(
 def starts_at(
     schedule: ScheduleSpec, timezone: str, fire_time: Timestamp, *, salt: str
 ) -> Timestamp:
-    """Return when the run of a fire time may start: then, or later by a share of the jitter.
+    """Return when the run of a fire time may start: at the fire time, plus a share of the jitter.
 
     The share depends only on the fire time and on ``salt``, the name of the DAG. It is at most half
     the distance to the next fire time, so that runs start in the order of their fire times.
@@ -263,7 +266,10 @@ def starts_at(
 
 
 def _jitter_us(schedule: ScheduleSpec, timezone: str, fire_time: Timestamp) -> int:
-    """Return the jitter of a fire time. If several schedules have it, the smallest counts."""
+    """Return the jitter of a fire time.
+
+    If several schedules have this fire time, the smallest counts.
+    """
     if not any(_is_shaky(part) for part in schedule.parts):
         return schedule.jitter_us
     own = [part for part in schedule.parts if _has(part, timezone, fire_time)]
@@ -294,15 +300,15 @@ def missed(
 ) -> tuple[list[Timestamp], Timestamp | None]:
     """Return the fire times to run now, oldest first, and the next cursor.
 
-    The cursor is the first fire time that has not been handled: all fire times from it on are
-    pending. If the schedule has changed, the cursor need not be a fire time of the new one. If the
-    start of the next cursor is not in the future, ``limit`` left fire times over: call again.
+    The cursor is the first fire time that was not handled: all fire times from the cursor on are
+    pending. If the schedule has changed, the cursor need not be a fire time of the new schedule. If
+    the start of the next cursor is not in the future, ``limit`` was reached: call again.
 
     Args:
         schedule: A valid schedule that has fire times.
         timezone: The time zone of its wall clock.
-        cursor: The cursor returned last; at first the fire time with which the DAG begins.
-        now: The end of the period, inclusive.
+        cursor: The cursor returned last. For the first call, the first fire time of the DAG.
+        now: The end of the period that is searched, inclusive.
         policy: Which missed fire times run: ``all``, the ``latest``, or none.
         limit: Maximum number of fire times per call, at least 1.
         last: No fire time after this one runs.
@@ -358,8 +364,8 @@ def _cron_fire_times(expression: str, zone: ZoneInfo, after: Timestamp) -> Itera
 
 
 def _on_the_wall(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
-    """Yield fixed times: each when the wall clock shows it, or else a later time."""
-    # A reading labelled UTC has an offset that never changes.
+    """Yield fixed times: each when the wall clock shows it, or at the first valid time after it."""
+    # Label the wall time as UTC, because the offset of UTC never changes.
     for reading in CronSim(expression, after + _offset(zone, after)):
         found = first_instant(reading, zone)
         if found > after:
@@ -368,7 +374,10 @@ def _on_the_wall(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[d
 
 
 def first_instant(reading: datetime, zone: ZoneInfo) -> datetime:
-    """Return when a clock first shows a reading or, if it never does, when it first is past it."""
+    """Return when a clock first shows a wall time.
+
+    If it never does, return when it first is past it.
+    """
     wall = reading.replace(tzinfo=None)
     found = wall.replace(tzinfo=zone).astimezone(UTC)
     if found.astimezone(zone).replace(tzinfo=None) == wall:
@@ -397,13 +406,13 @@ def _elapsed(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[datet
             return
         clock = (
             change + _offset(zone, change) - timedelta(seconds=1)
-        )  # it may be a fire time itself
+        )  # the start may be a fire time itself
 
 
 def _next_change(
     zone: ZoneInfo, after: datetime, until: datetime, offset: timedelta
 ) -> datetime | None:
-    """Return the first second in ``(after, until]`` at which the offset differs."""
+    """Return the first second in ``(after, until]`` at which the UTC offset differs."""
     low = after
     while low < until:
         high = min(low + timedelta(days=1), until)
@@ -429,7 +438,7 @@ def _offset(zone: ZoneInfo, at: datetime) -> timedelta:
 def _zone(timezone: str) -> ZoneInfo:
     try:
         return ZoneInfo(timezone)
-    # An unknown name, an absolute path, or a folder of the zone database.
+    # The name is unknown, an absolute path, or a folder of the zone database.
     except (KeyError, ValueError, OSError) as exc:
         raise BadSchedule(
             f"there is no time zone {timezone!r}; take a name such as 'Europe/Berlin'"

@@ -1,8 +1,8 @@
 """Accounts, API tokens and sessions in the engine's memory, and the hash chain of the audit log.
 
-Each kind is small: ``core.access`` enforces a limit on its number. By the chain, a changed or
-missing audit entry is detectable. Missing entries at the end are detected by the encrypted head,
-which requires the key to forge.
+``core.access`` limits the number of rows of each kind. The chain makes a changed or missing audit
+entry detectable. The encrypted head makes missing entries at the end detectable; forging it
+requires the key.
 """
 
 from __future__ import annotations
@@ -33,10 +33,13 @@ __all__ = (
 )
 
 CHAIN_BEGINNING = b""
-"""Digest that precedes the first entry ever."""
+"""Digest of the predecessor of the very first entry."""
 
 CHAIN_LOST = b"lost"
-"""Digest that precedes the next entry if the last one is unknown. This is detectable, too."""
+"""Digest of the predecessor of the next entry if the last entry is unknown.
+
+It breaks the chain, so it is detectable, too.
+"""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -80,7 +83,7 @@ def grown_head(head: AuditHead, rows: Sequence[AuditRow]) -> AuditHead:
 def shortened_head(head: AuditHead, numbers: Iterable[int]) -> AuditHead:
     """Return the audit head after its oldest entries were deleted.
 
-    Numbers that were deleted before are not counted again.
+    Entries that were already deleted are not counted again.
     """
     gone = [number for number in numbers if number > head.erased_until]
     if not gone:

@@ -1,10 +1,10 @@
 """Attribution of crashed hosts and blocked event loops to the user code that caused them.
 
 Blocks of an event loop are counted per trigger class and per task, to decide when a class is
-isolated. A host's crash by a segfault, an exit or an out-of-memory error is charged to the code
-that was running. A SIGKILL usually comes from outside, so that code is not charged. Code may send
-it to itself, though, and would crash its host for ever; so it is charged if it was running at too
-many kills.
+isolated. If a host crashes by a segfault, an exit or an out-of-memory error, the code that was
+running is charged. If it is killed by SIGKILL, the running code is usually not charged, because the
+signal usually comes from outside. However, code that sends SIGKILL to itself would crash its host
+forever, so code that was running at too many kills is charged.
 
 All counts are in memory only: a restart resets them.
 """
@@ -35,7 +35,7 @@ BLOCK_WINDOW_US = 3_600_000_000
 """``BLOCK_LIMIT`` blocks within this time are too many."""
 
 LONG_BLOCK_MS = 5_000
-"""A single block of this length is enough."""
+"""A single block of this length is enough to isolate a class."""
 
 BLOCKER_LIMIT = 1_000
 """Maximum number of entries. Above it, the least recently reported entry is dropped."""
@@ -54,9 +54,9 @@ class LoopBlocker(msgspec.Struct, kw_only=True):
         source_location: Source location of the last block.
         incident: Id of the last block, see ``protocol.inputs.LoopBlocked``.
         incident_ms: Duration of the last block.
-        offences: When the most recent blocks that count towards isolation were reported.
+        offences: Report times of the most recent blocks that count towards isolation.
         is_quarantined: Its triggers run in the quarantine host.
-        told_at: When it was last logged.
+        told_at: When a block was last logged.
     """
 
     kind: str
@@ -76,12 +76,12 @@ class LoopBlocker(msgspec.Struct, kw_only=True):
     told_at: Timestamp = 0
 
     def is_offender(self, steady: Timestamp) -> bool:
-        """Return whether it has blocked its loop too often or for too long in the last hour."""
+        """Return whether this code blocked its loop too often or for too long in the last hour."""
         recent = [at for at in self.offences if steady - at <= BLOCK_WINDOW_US]
         return len(recent) >= BLOCK_LIMIT
 
     def may_tell(self, steady: Timestamp) -> bool:
-        """Return whether it may be logged again: at most once per second."""
+        """Return whether a block may be logged again: at most one is logged per second."""
         return abs(steady - self.told_at) >= _SILENCE_US
 
 
@@ -118,7 +118,10 @@ class LoopBlockers:
         return known
 
     def note(self, known: LoopBlocker, report: LoopBlocked, at: Moment) -> None:
-        """Record a report. Further reports of the same block only update its duration."""
+        """Record a report.
+
+        If it is about the same block as the last one, only update the duration.
+        """
         if report.incident != known.incident:
             known.incident, known.incident_ms = report.incident, 0
             known.count += 1
@@ -153,11 +156,11 @@ class CrashSuspects:
     def failure(self, lost: HostLost, *known: Container[TaskNo | TriggerNo]) -> Failure | None:
         """Return the failure to charge to the culprit of a lost host, or ``None``.
 
-        A loss that is reported again because its turn was rolled back counts once.
+        If a loss is reported again because its turn was rolled back, it counts once.
 
         Args:
             lost: Report of the host's death, with the code that was running.
-            known: Numbers that still exist; the counts of all others are dropped.
+            known: Numbers of the tasks and triggers that still exist; all other counts are dropped.
         """
         if lost.failure.reason != _KILLED:
             return lost.failure

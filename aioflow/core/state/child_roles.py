@@ -2,7 +2,7 @@
 
 All DAGs share ``async``, ``triggers`` and ``quarantine``. A DAG whose specification says
 ``isolated`` runs its coroutines in ``async:<dag_id>`` and its triggers in ``triggers:<dag_id>``.
-These hosts of its own run only while they have work.
+Such dedicated hosts run only while they have work.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = (
 ASYNC, TRIGGERS, QUARANTINE = "async", "triggers", "quarantine"
 
 ASKED_FOR = "its file says isolated=True"
-"""Reason shown for a DAG whose author asked for hosts of its own."""
+"""Reason shown for a DAG whose author requested dedicated hosts."""
 
 _MARK = ":"
 

@@ -1,6 +1,7 @@
-"""What a crash trial permits to start: the tasks on trial, and the triggers that may be hosted.
+"""Start permissions during a crash trial: the tasks on trial, and the triggers that may be hosted.
 
-``core.crash_trials`` decides who is on trial; this module only reads the trial in memory.
+``core.crash_trials`` decides which suspects are on trial; this module only reads the trial in
+memory.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ __all__ = (
 
 
 DAEMON = "daemon"
-"""The daemon with all its processes, as the process that died. A dead async host has its role."""
+"""The process on trial if the daemon died with all its processes.
+
+If an async host died, the process on trial is its role.
+"""
 
 
 def process_on_trial(memory: Memory) -> str | None:
@@ -40,7 +44,7 @@ def process_on_trial(memory: Memory) -> str | None:
 
 
 def on_trial(memory: Memory) -> list[TaskInstance]:
-    """Return the suspects that may start and wait for that."""
+    """Return the suspects that may start but have not started yet."""
     trial = memory.trial
     if trial is None or not trial.groups:
         return []
@@ -48,12 +52,12 @@ def on_trial(memory: Memory) -> list[TaskInstance]:
 
 
 def may_host_all(memory: Memory) -> bool:
-    """Return whether no trigger of a task is held back."""
+    """Return whether every trigger of a task may be assigned to a host."""
     return hosted_only(memory.trial) is None
 
 
 def may_host(number: TriggerNo, memory: Memory) -> bool:
-    """Return whether trials permit assigning a trigger to a host."""
+    """Return whether the crash trial permits assigning a trigger to a host."""
     trial = memory.trial
     if trial is None or is_barred(number, memory):
         return trial is None
@@ -66,7 +70,7 @@ def may_host(number: TriggerNo, memory: Memory) -> bool:
 
 
 def is_barred(number: TriggerNo, memory: Memory) -> bool:
-    """Return whether the trigger of a DAG has killed the daemon with the DAG's current version."""
+    """Return whether a DAG's trigger has killed the daemon with the current version of the DAG."""
     trial, one = memory.trial, memory.dag_triggers.get(number)
     version = None if trial is None else dict(trial.barred).get(number)
     if version is None or one is None:
@@ -76,7 +80,7 @@ def is_barred(number: TriggerNo, memory: Memory) -> bool:
 
 
 def known_tasks(numbers: Iterable[TaskNo], memory: Memory) -> list[TaskInstance]:
-    """Return the tasks with these numbers that are active."""
+    """Return the active tasks among these numbers."""
     return [task for n in numbers if (task := memory.active_tasks.objects.get(n)) is not None]
 
 
@@ -86,7 +90,10 @@ def waits_to_start(task: TaskInstance) -> bool:
 
 
 def hosted_only(trial: Trial | None) -> tuple[Span, bool] | None:
-    """Return the only triggers that may be hosted, and whether they may; ``None`` if all may."""
+    """Return the triggers on trial and whether they may be hosted.
+
+    ``None`` if all triggers may be hosted. Otherwise no trigger outside of the returned span may.
+    """
     if trial is None or trial.process != DAEMON or not trial.groups or not trial.spans:
         return None
     return trial.spans[0], trial.has_begun

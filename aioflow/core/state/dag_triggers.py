@@ -25,7 +25,7 @@ _decode = msgspec.msgpack.Decoder(AssetCondition).decode
 
 
 class PendingAssetEvent(NamedTuple):
-    """An asset event that waits until the condition over other assets is met."""
+    """An asset event that waits until the condition over all assets of the trigger is met."""
 
     event_no: int
     sequence: int
@@ -41,15 +41,15 @@ class DagTrigger:
         role: Role of its host.
         version: DAG version whose code its host runs.
         made_of: Class and fields that its host was given.
-        leaving: Reason given when its host was asked to stop it; empty if not asked.
-        has_room: Whether its host has room for it, as last reported.
+        leaving: Reason given to its host with the request to stop it; empty without a request.
+        has_room: Whether its host has capacity for it, as last reported.
         index: Index of the next event of this assignment.
         confirmed: Events below this index were confirmed to the host as stored.
-        is_refusing: No run could be created for its last event, and this was reported.
+        is_refusing: Whether no run could be created for its last event and this was reported.
         failures: Assignments that ended by themselves since the last event.
         failure: Reason the last of them failed; ``None`` if the trigger returned.
         retry_at: When it is assigned again; ``None`` if no delay is needed.
-        looks_at: Time of the armed timer that re-checks the event it holds, if it holds one.
+        looks_at: Time of the timer that re-checks the event that this trigger holds, if any.
         pending: Events held by a condition over assets, by asset.
     """
 
@@ -95,7 +95,7 @@ class DagTrigger:
         return _decode(row.kwargs) if row.class_path == ASSETS and row.kwargs is not None else None
 
     def unhost(self) -> None:
-        """Record that no host runs the trigger."""
+        """Record that no host runs this trigger."""
         self.assignment_id = 0
         self.leaving = ""
         self.has_room = True
@@ -156,7 +156,7 @@ class DagTriggers:
         del self._by_dag[one.row.dag_id]
 
     def restore(self, rows: Iterable[DagTriggerRow], held: Iterable[DagEventRow] = ()) -> None:
-        """Load triggers and their held asset events from rows, without a host."""
+        """Load triggers and their pending asset events from rows. None of them has a host."""
         for row in rows:
             self.add(DagTrigger(row))
         for event in held:

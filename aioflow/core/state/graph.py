@@ -4,13 +4,14 @@ The engine walks ``Graph``, which is built once per DAG version and shared by al
 call ``validate`` first. Both loop over positions and never recurse, because a chain of tasks may
 have any length.
 
-A task with a setup among its parents is a teardown of that setup if it says so. The scope of a
-setup is everything after it and before one of its teardowns; without teardowns, everything after
-it. As in Airflow, no task in a scope runs unless its setup has succeeded, whatever its own rule is.
-Exceptions are the rule ``always`` and the direct children of the setup. No teardown runs before
-everything in its scope has ended.
+A task that is declared as a teardown is the teardown of each setup among its parents. The scope of
+a setup is everything after it and before one of its teardowns; without teardowns, everything after
+it. As in Airflow, no task in a scope runs unless the setup has succeeded, whatever the trigger rule
+of the task is. Exceptions are the rule ``always`` and the direct children of the setup. No teardown
+runs before everything in its scope has ended.
 
-Ended parents are counted in tallies, which the graph numbers and each run stores.
+Ended parents are counted in tallies. The graph numbers the tallies, and each run stores their
+counts.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class ParentScope(NamedTuple):
 def scope_groups(
     tasks: Sequence[TaskSpec], children: Sequence[Sequence[int]]
 ) -> dict[int, list[ParentScope]]:
-    """Return the rules that scopes add to those of the authors, by position.
+    """Return the rules that setup scopes add to the authors' own rules, by position.
 
     Args:
         children: Children of each task.
@@ -77,7 +78,7 @@ def scope_groups(
             between[teardown] |= before
             scope = before if scope is after else scope | before
         for position in scope - set(teardowns):
-            if setup not in tasks[position].parents:  # else its own rule evaluates it
+            if setup not in tasks[position].parents:  # otherwise the task's own rule evaluates it
                 setups[position].append(setup)
     for position, indirect in setups.items():
         if tasks[position].rule is not TriggerRule.ALWAYS:
@@ -92,7 +93,7 @@ def scope_groups(
 
 
 def own_parents(task: TaskSpec) -> tuple[int, ...]:
-    """Return the parents that the rule of the task itself evaluates: those in no group."""
+    """Return the parents that the task's own rule evaluates: those in no group."""
     if not task.groups:
         return task.parents
     grouped = {parent for group in task.groups for parent in group.parents}
@@ -126,8 +127,8 @@ class Evaluated(NamedTuple):
         tally: Index of the tally that counts their ends, see ``Graph.evaluated``.
         min_success: Share of parents that must succeed; replaces the rule.
         parents: Ascending positions.
-        setups: Those that are setups, for the one rule that distinguishes them.
-        indexed: Those that are evaluated child by child and counted in no tally.
+        setups: The parents that are setups, for the one rule that distinguishes them.
+        indexed: The parents that are evaluated child by child and counted in no tally.
     """
 
     tally: int
@@ -139,7 +140,7 @@ class Evaluated(NamedTuple):
 
 
 class Graph:
-    """The edges of one DAG, by position.
+    """The edges of one DAG, indexed by the positions of its tasks.
 
     Args:
         spec: A specification without ``validate`` findings.
@@ -156,16 +157,17 @@ class Graph:
         indexed: For each task, the mapped tasks that its own children follow index by index.
         followers: Inverse of ``indexed``.
         evaluated: For each task, the tallies that its rules evaluate, with those rules. The tally
-            at the position of the task belongs to its own rule, and has no parents if all of them
-            are in groups. The tallies of groups follow after all positions.
+            with the index of the task's position belongs to the task's own rule; it has no parents
+            if all of them are in groups. The tallies of groups have the indexes after the last
+            position.
         counts_in: For each task, the tallies that count its end.
         evaluators: For each task, the tasks to evaluate when it has ended: its children, and tasks
             that depend on it because of a setup.
         tallies: Number of tallies.
         position_of: Positions by ``task_id``.
         past: Tasks with ``depends_on_past``.
-        awaited_in_past: For each of those, the other tasks that must also have ended well in the
-            previous run.
+        awaited_in_past: For each task in ``past``, the other tasks that must also have ended well
+            in the previous run.
         past_of: For each task, the tasks to evaluate when it has ended in the previous run.
 
     Raises:
@@ -229,9 +231,10 @@ def _past_of(awaited: Mapping[int, tuple[int, ...]], size: int) -> tuple[tuple[i
 
 
 def validate(tasks: Sequence[TaskSpec], dag_id: str) -> list[DagError]:
-    """Return everything that is wrong with a DAG, in the order of its tasks, cycles last.
+    """Return all errors of a DAG, in the order of its tasks, cycles last.
 
-    Of cycles that share a task only one is reported; the next appears once that one is fixed.
+    If several cycles share a task, only one of them is reported; the next appears once that one is
+    fixed.
     """
     findings: list[DagError] = []
     _check_id("DAG", dag_id, findings)
@@ -258,7 +261,10 @@ def validate(tasks: Sequence[TaskSpec], dag_id: str) -> list[DagError]:
 
 
 def orphans(tasks: Sequence[TaskSpec]) -> list[str]:
-    """Return the tasks without any edges in a DAG of several. This is a warning, not an error."""
+    """Return the tasks without any edges in a DAG of several tasks.
+
+    This is a warning, not an error.
+    """
     if len(tasks) < 2:
         return []
     connected = {parent for task in tasks for parent in task.parents}
@@ -314,7 +320,7 @@ def _check_source(
         findings.append(
             DagError(f"task {task.task_id!r} expands {whole.parameter!r} over nothing joined")
         )
-    # In a mapped group, the tasks that the group starts with have the source as parent.
+    # In a mapped group, the source is a parent of the group's first tasks.
     is_along = task.mapped is not None and bool(task.mapped.along)
     for source in leaves((whole,)):
         if source.position == -1:
@@ -388,7 +394,7 @@ def _children(tasks: Sequence[TaskSpec]) -> tuple[tuple[int, ...], ...]:
 def _leaves(tasks: Sequence[TaskSpec], children: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
     """Return the tasks whose ends decide the state of the run.
 
-    A teardown that cannot fail the run does not hide the tasks before it.
+    A task whose only children are teardowns that cannot fail the run counts as a leaf.
     """
     return tuple(
         position
@@ -475,7 +481,7 @@ def _counted(
                     evaluators[parent][position] = None
                     if parent not in look.indexed:
                         tallies[parent].append(look.tally)
-        for parent in makers[position]:  # in a mapped group these need not be parents
+        for parent in makers[position]:  # in a mapped group the setups need not be parents
             evaluators[parent][position] = None
     return tuple(map(tuple, tallies)), tuple(map(tuple, evaluators))
 
@@ -510,9 +516,9 @@ def _order(tasks: Sequence[TaskSpec], children: tuple[tuple[int, ...], ...]) -> 
 def _cycles(children: tuple[tuple[int, ...], ...]) -> Iterator[list[int]]:
     """Yield cycles that share no task, each with its first task repeated at the end.
 
-    This is a depth-first search with its own stack. Each strongly connected component that has a
-    cycle yields at least one: the first back edge found in it cannot meet a cycle of another
-    component.
+    This is a depth-first search with an explicit stack. Each strongly connected component that has
+    a cycle yields at least one cycle: the first back edge found in the component cannot meet a
+    cycle of another component.
     """
     reported: set[int] = set()
     visited = bytearray(len(children))
@@ -545,7 +551,7 @@ class DagVersion:
 
     Attributes:
         durations: Expected microseconds of user code by position; 0 while unknown.
-        has_result_argument: 1 where a task takes the result of the position as an argument.
+        has_result_argument: By position, 1 if another task takes its result as an argument.
     """
 
     __slots__ = ("durations", "graph", "has_result_argument", "version")
@@ -573,8 +579,9 @@ class DagVersion:
 _NUMBERS_OF_TASK = 5
 
 TALLY = 6
-"""Words per tally in ``Run.tallies``: all parent instances, then those that ended as success,
-failed, upstream_failed, skipped and removed.
+"""Words per tally in ``Run.tallies``. The first counts all parent instances.
+
+The others count those that ended as success, failed, upstream_failed, skipped and removed.
 """
 
 TALLY_OFFSET = bytes(
@@ -588,4 +595,4 @@ TALLY_OFFSET = bytes(
     }.get(state, 0)
     for state in TaskState
 )
-"""By state, the word of a tally that counts tasks that ended in it."""
+"""By state, the index of the word of a tally that counts tasks that ended in the state."""

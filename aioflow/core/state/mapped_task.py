@@ -1,6 +1,7 @@
 """The children of one mapped task of a run: one byte per child, and a count per state.
 
-A queue holds those that may start where each child follows that of another task.
+Where each child follows the child of another task with the same index, a queue holds the children
+that may start.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class OneToOne:
 
     Attributes:
         widths: Number of items in each list that the task expands over.
-        evaluated: Number of children evaluated since the expansion, from the first on.
+        evaluated: Number of leading children that were evaluated since the expansion.
     """
 
     __slots__ = ("_queue", "_queued", "evaluated", "widths")
@@ -60,16 +61,18 @@ class MappedChildren:
 
     Attributes:
         cursor: Lowest pending index that is not about to start. It stays 0 where children follow
-            others: these start in the order in which they are evaluated.
+            other children, because these start in the order in which they are evaluated.
         unfinished: Children that have left ``pending`` and not ended.
-        is_open: More children may come, from a stream or as iterations of a loop.
-        is_loop: The children are iterations. They run one after the other. To downstream tasks
-            they count as one instance, which ends as the last iteration does.
+        is_open: Whether more children may be added, from a stream or as iterations of a loop.
+        is_loop: Whether the children are iterations. Iterations run one after the other. To
+            downstream tasks they count as one instance, which ends in the state of the last
+            iteration.
         cut: State that the end of the stream adds to those of the children: ``UPSTREAM_FAILED`` or
             ``SKIPPED`` if the stream failed or was empty, else ``PENDING``.
-        one_to_one: Queue of the children that may start, where children follow others, or ``None``.
+        one_to_one: Queue of the children that may start if children follow other children, else
+            ``None``.
         origin: Location of the items, ``(sources, widths)`` as in ``protocol.commands.StartTask``.
-            The same for all children, computed when the first one starts.
+            It is the same for all children, and computed when the first one starts.
     """
 
     __slots__ = (
@@ -130,12 +133,12 @@ class MappedChildren:
 
     @property
     def is_over(self) -> bool:
-        """Whether all children have ended and no more may come."""
+        """Whether all children have ended and no more can be added."""
         return not self.is_open and self.unfinished == 0 and self.ended == self.width
 
     @property
     def is_between_rounds(self) -> bool:
-        """Whether all iterations so far have ended and another may come."""
+        """Whether all iterations so far have ended and another may follow."""
         all_ended = not self.unfinished and not self.counts[TaskState.PENDING]
         return self.is_loop and self.is_open and all_ended
 
@@ -160,7 +163,7 @@ class MappedChildren:
                 self.cursor = self.pending_from(index + 1)
         if state >= TaskState.SUCCESS > was:
             self.unfinished -= 1
-        elif state == TaskState.PENDING:  # it was cleared
+        elif state == TaskState.PENDING:  # the child was cleared
             self.unfinished -= was < TaskState.SUCCESS
             if self.one_to_one is None:
                 self.cursor = min(self.cursor, index)

@@ -1,4 +1,4 @@
-"""The engine's memory: the catalog, live runs, their tasks, and the triggers these wait for.
+"""The engine's memory: the catalog, live runs, their tasks, and the triggers that tasks wait for.
 
 Row numbers are leased ahead in blocks, so that decisions need no database access.
 """
@@ -34,7 +34,7 @@ _decode = msgspec.msgpack.Decoder(Clearing).decode
 _decode_trial = msgspec.msgpack.Decoder(Trial).decode
 
 WAITS_LIMIT = 100
-"""Maximum number of triggers that a coroutine may wait for at once."""
+"""Maximum number of triggers that a coroutine may wait for at the same time."""
 
 
 class RetryMinute(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class RetryMinute(msgspec.Struct, frozen=True):
 
 
 class RunEnd(NamedTuple):
-    """When a run with a timeout times out.
+    """The time at which a run with a timeout times out.
 
     Attributes:
         began: Start of the run in wall time, as in its row.
@@ -71,35 +71,36 @@ class Memory:
     Attributes:
         epoch: Epoch of the node's writes.
         dag_versions: Loaded DAG versions by ``(version, dag_id)``.
-        stored_versions: Versions that the database has.
+        stored_versions: Versions that are stored in the database.
         lacking_code: Triggers without a host because their code was missing on disk.
-        refused: By DAG name, files that define a DAG of another file, with spec and version.
+        refused: By DAG name, files that define a DAG that another file already defines, with spec
+            and version.
         queued_runs: Runs that wait for ``max_active_runs``, oldest first, by queue. The runs of a
             backfill have a queue of their own, see ``Run.queue``.
         active_runs: Number of running runs by queue.
         backfills: Active backfills by number.
-        keyed_backfills: Backfills that repeated requests of this turn started before: number by DAG
-            and idempotency key.
+        keyed_backfills: Backfills that were started by an earlier copy of a request of this turn:
+            number by DAG and idempotency key.
         found_fire_times: By backfill of this turn, the DAG version that its fire times were
-            computed with, and the newest run of each of these.
+            computed with, and the newest run of each fire time.
         found_ahead: Fire times that already have a run, for the DAGs in this turn's
             ``CreateMissingRuns``.
-        packing: Store behind ``runs``, ``active_tasks`` and ``waits``, which packs what only waits.
+        packing: Store of ``runs``, ``active_tasks`` and ``waits``. It packs the entries that only
+            wait.
         run_keys: Run numbers by DAG and idempotency key.
         run_sequences: Run order per DAG, only for DAGs that use ``depends_on_past``.
         active_tasks: Tasks that are neither pending nor ended, by number.
         waits: Trigger instances by number.
-        trigger_code: By version, digests of the code that the local trigger classes of its file
-            depend on, by class path. Present for versions whose triggers are assigned to hosts;
-            lost at a restart.
+        trigger_code: By version and class path, digests of the code that the trigger classes
+            defined in the DAG folder depend on. Kept for versions whose triggers are assigned to
+            hosts; lost at a restart.
         backpressured: Tasks whose output is ahead of its consumers. They continue when there is
             capacity, see ``tasks.streams``.
         dag_triggers: Triggers that start runs of DAGs.
         known_keys: Keys of events of DAG triggers that this turn receives and that are already
             stored: trigger number and key.
-        stray_triggers: Rows to delete whose trigger is no longer needed; its host died with the
-            last
-            daemon.
+        stray_triggers: Rows to delete of triggers that are no longer needed. Their host died with
+            the previous daemon.
         outbox: Outbox entries in memory, kind and body by number: all that the engine handles
             itself,
             and those of other kinds that are in flight.
@@ -107,49 +108,47 @@ class Memory:
         loaded_outbox: Rows of those kinds that were read for this turn.
         callbacks_failed: Number of failed callbacks; reset at a restart.
         deadlines: Pending deadlines by run and by outbox number.
-        last_assignment_id: Last assignment number. It starts above every number of an earlier
-            incarnation, because the epoch is its upper half.
+        last_assignment_id: Last assignment number. Its upper half is the epoch, so it starts above
+            every number of an earlier incarnation.
         hosts_up: Roles whose shared host is ready.
         node_no: Number of this node.
         is_drained: The node accepts no more work, see ``processes``.
         event_requests: Idempotency keys of recent named events: event number by name and key. Lost
             at a restart.
         encrypted: Values and triggers that a request of this turn re-encrypts.
-        isolated: Rows of quarantined runs that cannot continue; these are in no other map, and
-            ``quarantine`` of the row says why. A restart tries them again.
-        untold: Isolated rows whose quarantine is not stored yet.
+        isolated: Rows of quarantined runs that cannot continue. Such runs are in no other map, and
+            the column ``quarantine`` holds the reason. A restart tries them again.
+        untold: Rows in ``isolated`` whose quarantine is not stored yet.
         clearings: Pending clears by run: outbox number and content.
         trial: Crash trial in progress, see ``crash_trials``; ``None`` without one.
         trial_no: Outbox number of the trial.
-        group_may_begin_since: Since when the first group of the trial is delayed by nothing but
-            limits and pools, in steady time. ``None`` while something else delays it, such as a
-            drain. This is not stored, so the delay is measured again after a restart.
-        may_host_more: Triggers that the trial delayed may be assigned to hosts.
+        group_may_begin_since: Time since which only limits and pools delay the first group of the
+            trial, in steady time. ``None`` while something else delays it, such as a drain. This is
+            not stored, so the delay is measured from zero after a restart.
+        may_host_more: Whether triggers that the trial delayed may now be assigned to hosts.
         unclaimed: Queued tasks that may have started in the process that died. None of them is
-            prefetched, so that the next start of each is stored before it begins.
-        loaded: Ended runs that requests wait for, by run id and the idempotency key of the request;
-            or the reason why the run cannot be loaded.
-        touched: By id of an ended run, the commit that marked, deleted or reopened it. What was
-            read
-            of the run before that commit is outdated.
+            prefetched, so that the next start of each is stored before the task begins.
+        loaded: Ended runs that requests wait for, by run id and the idempotency key of the request.
+            The value is the run, or the reason why it cannot be loaded.
+        touched: By id of an ended run, the commit that marked, deleted or reopened it. Rows of the
+            run that were read before that commit are outdated.
         accounts: Accounts, tokens and sessions.
         prefetched_tasks: Task rows that this turn needs.
         prefetched_runs: By id, run rows that a mark or a deletion of this turn needs.
-        existing_runs, existing_runs_by_key: Stored runs, active ones included, by the run ids or by
-            the DAGs and idempotency keys of this turn's requests, and whether each is being
-            deleted.
-        answered: Answers to requests of this turn that were handled before, by run id and
-            idempotency
-            key.
+        existing_runs, existing_runs_by_key: Stored runs, including active ones, and whether each is
+            being deleted; by the run ids, or by the DAGs and idempotency keys, of this turn's
+            requests.
+        answered: Answers to requests of this turn that were already handled earlier, by run id and
+            idempotency key.
         loop_blockers: Code that blocked an event loop; reset at a restart.
-        retries_per_run: Limit of retries per run where its DAG sets none.
+        retries_per_run: Limit of retries per run if its DAG sets none.
         retries_per_pool: Limit of retries per pool and minute.
         retries: Retries in the current minute by pool. Neither rolled back nor stored.
         late_after_us: How late a scheduled run may be before an alert; ``None`` for no alerts.
         run_ends: Timeouts of runs that have one.
         schedules_late: Number of alerts about late schedules; reset at a restart.
-        rests_after: Set where the daemon exits when idle: a DAG with a continuous schedule has one
-            run after this timestamp, and no more.
+        rests_after: Set if the daemon exits when idle. Each DAG with a continuous schedule gets
+            only one run after this timestamp.
         shift: Offset of the wall clock from steady time, as of the last turn.
         commit_us: Recent duration of a commit, as measured by the engine.
     """
@@ -229,7 +228,7 @@ class Memory:
         self.touched[run_id] = self.commit_no + 1
 
     def index_outbox(self) -> None:
-        """Rebuild the pending clears and the crash trial from the outbox."""
+        """Rebuild ``clearings`` and ``trial`` from the outbox."""
         self.clearings.clear()
         self.trial, self.trial_no = None, -1
         for number, (kind, body) in self.outbox.items():
@@ -259,7 +258,7 @@ class Memory:
         return None if dag_version is None else dag_version.graph.spec
 
     def _draw_line(self, dag_id: str) -> None:
-        """Create the run order of a DAG that did not use ``depends_on_past`` until now."""
+        """Create the run sequence of a DAG that did not use ``depends_on_past`` until now."""
         line = self.run_sequences[dag_id] = RunSequence()
         for row in (self.runs.peek(number).row for number in self.runs):
             order = run_key(row)
@@ -302,7 +301,7 @@ class Memory:
         self.leave_line(run)
 
     def leave_line(self, run: Run) -> None:
-        """Remove a run that has ended or cannot continue from the run order of its DAG."""
+        """Remove a run that has ended or cannot continue from the run sequence of its DAG."""
         line, order = self.run_sequences.get(run.row.dag_id), run_key(run.row)
         if line is not None and order is not None:
             is_over = run.row.ended_at is not None
@@ -311,7 +310,7 @@ class Memory:
             line.leave(order, ended)
 
     def hosted_versions(self) -> set[str]:
-        """Return the versions of all DAGs, and those that triggers are assigned with."""
+        """Return the versions of all DAGs, and the versions that triggers are assigned with."""
         versions = {row.version for row in self.dags.values()}
         versions |= {wait.version for wait in self.waits.objects.values()}
         versions |= {shape.version for shape in self.packing.shapes()}
@@ -319,13 +318,13 @@ class Memory:
         return versions
 
     def next_assignment_id(self) -> int:
-        """Return an assignment number that no incarnation has used before."""
+        """Return an assignment number that no incarnation has used."""
         self.last_assignment_id += 1
         return self.last_assignment_id
 
 
 def _ends_with_number(run_id: str, run_no: RunNo) -> bool:
-    """Return whether a run id ends with its row number, as generated ids do."""
+    """Return whether a run id ends with the row number of its run, as generated ids do."""
     return run_id.endswith(f".{run_no}")
 
 
@@ -340,7 +339,7 @@ class IdBlock:
 
     @property
     def left(self) -> int:
-        """How many numbers remain in the block."""
+        """Number of row numbers that remain in the block."""
         return self.end - self.first
 
     def take(self, count: int = 1) -> int:

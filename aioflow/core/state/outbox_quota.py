@@ -1,7 +1,7 @@
 """Limits on the outbox entries in flight per kind; the remaining entries stay in their rows.
 
-A hundred thousand callbacks of one DAG need as much memory as a hundred. They delay neither the
-callbacks of other DAGs nor alerts.
+A hundred thousand callbacks of one DAG therefore need no more memory than a hundred. They delay
+neither the callbacks of other DAGs nor alerts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class OutboxQuota(msgspec.Struct, frozen=True):
 
     Attributes:
         handed: Entries in flight, not yet reported as done.
-        waiting: Rows besides these; all have higher numbers.
+        waiting: Number of rows that are not in flight; all have higher numbers.
         after: Highest number that was handed out.
         is_reading: Whether the next rows are being read.
     """
@@ -35,7 +35,7 @@ class OutboxQuota(msgspec.Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether no entry is left."""
+        """Whether no entry is in flight or waiting."""
         return not (self.handed or self.waiting or self.is_reading)
 
     @property

@@ -1,9 +1,10 @@
-"""Compact maps for hundreds of thousands of entries, by row number or digest, and shared values.
+"""Compact maps by row number or digest for hundreds of thousands of entries, and shared values.
 
 Row numbers are leased in blocks, so those of one run are adjacent. A page holds the values of 128
-numbers in order, with a bitmap of the numbers present. As ``Rows`` or ``Numbers`` the values are
-stored contiguously and are not objects. A byte string then takes about five bytes more than its
-length and a number eight bytes; an entry of a ``dict`` takes eighty besides its value.
+numbers in order, with a bitmap of the numbers present. In ``Rows`` and ``Numbers`` the values are
+stored contiguously, without an object for each. A byte string then takes about five bytes more than
+its length, and a number eight bytes. An entry of a ``dict`` takes eighty bytes in addition to its
+value.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ Value = TypeVar("Value")
 class PackedMap(ABC, Generic[Value]):
     """Values by number, as objects or packed.
 
-    Iterate over the values only where they are few, since that unpacks all of them. Code that
-    cannot concern packed values iterates over ``objects``.
+    Iterating over the values unpacks all of them, so do it only for small maps. Code that never
+    needs packed values iterates over ``objects``.
 
     Attributes:
         objects: Values that are not packed.
@@ -76,7 +77,7 @@ class PackedMap(ABC, Generic[Value]):
         return found
 
     def __setitem__(self, number: int, value: Value) -> None:
-        self.objects[number] = value  # a number is never in both
+        self.objects[number] = value  # a number is never both in ``objects`` and packed
 
     def __delitem__(self, number: int) -> None:
         if self.pop(number) is None:
@@ -126,10 +127,10 @@ class Column(Protocol[Value]):
     def __iter__(self) -> Iterator[Value]: ...
 
     def insert(self, at: int, value: Value, /) -> None:
-        """Insert a value at this index; those from there on move up."""
+        """Insert a value at this index. The values from this index on move up."""
 
     def pop(self, at: int, /) -> Value:
-        """Remove and return the value at this index; those behind it move down."""
+        """Remove and return the value at this index. The values after it move down."""
 
 
 class Rows:
@@ -158,7 +159,7 @@ class Rows:
 
     def insert(self, at: int, value: bytes) -> None:
         """See ``Column``."""
-        is_last = at == len(self._sizes)  # most come in order
+        is_last = at == len(self._sizes)  # most values arrive in order
         start = len(self._data) if is_last else sum(self._sizes[:at])
         self._data[start:start] = value
         self._sizes.insert(at, len(value))
@@ -210,7 +211,7 @@ class Pages(Generic[Value]):
         return self.numbers()
 
     def numbers(self, after: int = -1) -> Iterator[int]:
-        """Yield the numbers above ``after``, ascending. The map must not change meanwhile."""
+        """Yield the numbers above ``after``, ascending. The map must not change while iterating."""
         for key in sorted(key for key in self._pages if key >= after + 1 >> _BITS):
             bits, number = self._pages[key].bits, key << _BITS
             while bits:
@@ -221,7 +222,10 @@ class Pages(Generic[Value]):
                     yield number - 1
 
     def between(self, first: int, end: int) -> Iterator[int]:
-        """Yield the numbers in ``[first, end)``, ascending. The map must not change meanwhile."""
+        """Yield the numbers in ``[first, end)``, ascending.
+
+        The map must not change while iterating.
+        """
         keys = range(first >> _BITS, (end - 1 >> _BITS) + 1)
         for key in keys if len(keys) < len(self._pages) else sorted(self._pages):
             if key not in keys or key not in self._pages:
@@ -237,7 +241,7 @@ class Pages(Generic[Value]):
     def items(self, after: int = -1) -> Iterator[tuple[int, Value]]:
         """Yield the numbers above ``after`` with their values, ascending.
 
-        This is faster than ``get`` for each number. The map must not change meanwhile.
+        This is faster than ``get`` for each number. The map must not change while iterating.
         """
         for key in sorted(key for key in self._pages if key >= after + 1 >> _BITS):
             page = self._pages[key]
@@ -356,7 +360,7 @@ class Digests(Generic[Key]):
         return self._buckets[at if at < len(self._buckets) else at & self._mask >> 1]
 
     def _grow(self) -> None:
-        """Split the next bucket. Splitting all at once would cause a noticeable pause."""
+        """Split the next bucket. Splitting all buckets at once would cause a noticeable pause."""
         added = len(self._buckets)
         if added > self._mask:
             self._mask = 2 * self._mask + 1

@@ -1,8 +1,8 @@
 """The dated runs of one DAG in the order of their logical dates.
 
-Live runs are in the sequence themselves. Of ended runs it knows the one right before each live
-run, and the one right before any future run. Where it does not, the database is queried: at most
-once per run, and never for the runs of a schedule without gaps.
+The sequence contains all live runs. It also knows the ended run right before each live run, and the
+ended run right before any future run. If it does not know one of these, the database is queried: at
+most once per run, and never for the runs of a schedule without gaps.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ __all__ = (
 )
 
 RunKey: TypeAlias = tuple[Timestamp, RunNo]
-"""Logical date, then number of a run."""
+"""Logical date and number of a run."""
 
 NEXT: Final[RunKey] = (1 << 62, -1)
-"""Key that sorts after all existing runs: that of the next run."""
+"""Key of a future run: it sorts after all existing runs."""
 
 GOOD = frozenset({TaskState.SUCCESS, TaskState.SKIPPED})
-"""States in which a task of the previous run must have ended."""
+"""End states of a task that let the next run depend on it."""
 
 _WORST = (TaskState.FAILED, TaskState.CANCELLED, TaskState.UPSTREAM_FAILED)
-"""States that a mapped task takes from any of its children, in order of precedence."""
+"""States that any child gives to its mapped task, in order of precedence."""
 
 
 class EndedRun(msgspec.Struct, frozen=True):
-    """An ended run, as far as the next run depends on it.
+    """A summary of an ended run, with what the next run depends on.
 
     Attributes:
         bad: Tasks that did not end well, with their states.
@@ -88,13 +88,13 @@ class RunSequence:
         if known is None or known.order < order:
             self._before[order[1]] = known
         if known is None or known.order <= order:
-            self._before[above[1]] = None  # no ended run lies between the two
+            self._before[above[1]] = None  # no ended run is between these two
 
     def leave(self, order: RunKey, ended: EndedRun | None = None) -> None:
         """Remove a live run.
 
         Args:
-            ended: How it ended; ``None`` if it was never created or its end is not known.
+            ended: How the run ended; ``None`` if it was never created or its end is not known.
         """
         at = bisect.bisect_left(self._orders, order)
         if self._orders[at] != order:
@@ -128,7 +128,10 @@ class RunSequence:
         return order[1] in self._before
 
     def before(self, order: RunKey) -> RunNo | EndedRun | NotLoaded | None:
-        """Return the run right before another: the number of a live one; ``None`` for none."""
+        """Return the run right before another; ``None`` if there is none.
+
+        For a live run, return its number.
+        """
         known = self._before.get(order[1], _UNKNOWN)
         if isinstance(known, NotLoaded):
             return known
@@ -139,7 +142,10 @@ class RunSequence:
         return below[1]
 
     def behind(self, order: RunKey) -> RunNo | None:
-        """Return the live run right after a key, which need not be in the sequence; or ``None``."""
+        """Return the live run right after a key, or ``None``.
+
+        The key may be outside the sequence.
+        """
         above = self._orders[bisect.bisect_right(self._orders, order)]
         return None if above == NEXT else above[1]
 
@@ -150,7 +156,7 @@ class RunSequence:
 
     @property
     def first(self) -> RunNo | None:
-        """The live run before all others; ``None`` if there is none."""
+        """The first live run; ``None`` if there is none."""
         return None if self._orders[0] == NEXT else self._orders[0][1]
 
 
@@ -162,7 +168,7 @@ def run_key(row: RunRow) -> RunKey | None:
 def ended_as(
     row: RunRow, graph: Graph, states: bytearray, groups: Iterable[MappedTask]
 ) -> EndedRun:
-    """Summarize a run in memory that has ended, for the next run."""
+    """Summarize an ended run that is still in memory, for the next run."""
     absent = _absent(row)
     found = [TaskState(state) for state in states]
     cut_short = {group.position: group for group in groups if found[group.position].is_live}
@@ -174,7 +180,7 @@ def ended_as(
 
 
 def _cut_short(group: MappedTask, absent: TaskState) -> TaskState:
-    """Return the state of a mapped task of an interrupted run; its last children may end later."""
+    """Return the state of a mapped task of an interrupted run. Its last children may end later."""
     if group.is_loop:
         return absent if group.is_open or not group.width else TaskState(group.states[-1])
     ends = [state for state in _WORST if group.counts[state] or group.cut is state]
@@ -184,7 +190,10 @@ def _cut_short(group: MappedTask, absent: TaskState) -> TaskState:
 
 
 def _absent(row: RunRow) -> TaskState:
-    """Return the state of unfinished tasks: marked as successful or cancelled with the run."""
+    """Return the state of tasks that had not finished when the run ended.
+
+    It is success if the run was marked as successful, else cancelled.
+    """
     return TaskState.SUCCESS if row.state is RunState.SUCCESS else TaskState.CANCELLED
 
 
@@ -195,11 +204,11 @@ def stored_as(
     expansions: list[ExpansionRow],
     last_rounds: Sequence[TaskRow] = (),
 ) -> EndedRun:
-    """Summarize a run from its rows, for the next run.
+    """Summarize an ended run from its rows, for the next run.
 
     Args:
         counts: Number of task rows by position and state.
-        last_rounds: The tasks that ``last_rounds`` names.
+        last_rounds: The tasks that the function ``last_rounds`` returns.
     """
     absent = TaskState.PENDING if row.ended_at is None else _absent(row)
     found: list[dict[TaskState, int]] = [{} for _ in spec.tasks]
@@ -216,7 +225,7 @@ def stored_as(
 
 
 def _lack_items(spec: DagSpec, expanded: Iterable[int], states: list[TaskState]) -> None:
-    """Fail tasks over a stream whose producer did not end well."""
+    """Fail mapped tasks over a stream whose producer did not end well."""
     for position in expanded:
         mapped = spec.tasks[position].mapped
         source = -1 if mapped is None else mapped.sources[0].position
@@ -225,7 +234,7 @@ def _lack_items(spec: DagSpec, expanded: Iterable[int], states: list[TaskState])
 
 
 def last_rounds(spec: DagSpec, expansions: list[ExpansionRow]) -> list[TaskNo]:
-    """Return the last iterations of loops, whose states are those of the loops."""
+    """Return the last iteration of each loop, whose state is the state of the loop."""
     loops = [p for p, task in enumerate(spec.tasks) if task.mapped and task.mapped.until >= 0]
     return [
         row.first_task_no + row.width - 1

@@ -1,16 +1,17 @@
-"""Live runs in memory and their tasks: a few words per task, never an object per child.
+"""Live runs and their tasks in memory: a few machine words per task, never an object per child.
 
-A pending or ended task is one byte in its run, or in its group if it is a mapped child. Only a task
-in between (queued in its own right, running, sensing, deferred, retrying) has a ``TaskInstance``,
-so memory grows with the number of active tasks, not with width. A task that only waits is packed,
-see ``packed``. A pending task has a row only if it was cleared.
+A pending or ended task is one byte in its run, or in its mapped task if it is a child. Only a task
+between these states (queued in its own right, running, sensing, deferred, retrying) has a
+``TaskInstance``, so memory grows with the number of active tasks, not with the width of mapped
+tasks. A task that only waits is packed, see ``packed``. A pending task has a row only if it was
+cleared.
 
 The ``execution_timeout`` of a try counts running and deferred time together. It is measured in
 steady time from the start of the try. The row stores its end in ``due_at``, which is otherwise
 unused during a try.
 
-These objects only keep their own data consistent. Decisions are made in ``runs.progress``,
-``scheduling.slots``, ``triggers`` and ``step``.
+The classes of this module only keep their own data consistent. Decisions are made in
+``runs.progress``, ``scheduling.slots``, ``triggers`` and ``step``.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ Held = TypeVar("Held")
 
 
 class ClearedTasks(Generic[Held]):
-    """Cleared tasks with their last ``start_no``, or with the task until the clear is committed."""
+    """Cleared tasks: the ``TaskInstance`` until the clear is committed, then ``start_no``."""
 
     __slots__ = ("_held", "_stored")
 
@@ -85,7 +86,10 @@ class ClearedTasks(Generic[Held]):
         self._stored.put(task_no, start_no)
 
     def take(self, task_no: TaskNo) -> Held | StartNo | None:
-        """Remove a task that is no longer pending. Return its task or ``start_no``, or ``None``."""
+        """Remove a task that is no longer pending.
+
+        Return its ``TaskInstance`` or ``start_no``, or ``None``.
+        """
         held = self._held.pop(task_no, None)
         return self._stored.take(task_no) if held is None else held
 
@@ -96,7 +100,7 @@ class ClearedTasks(Generic[Held]):
         return iter(sorted({*held, *stored})) if held else stored
 
     def items(self) -> Iterator[tuple[TaskNo, StartNo]]:
-        """Yield the committed entries."""
+        """Yield the entries whose clear is committed."""
         return self._stored.items()
 
 
@@ -110,7 +114,7 @@ class EventStream:
     Attributes:
         next_sequence: Sequence number of the next event to store.
         pending: ``(sequence, payload, key)`` of events stored and not consumed, in order.
-        keys: Digests of the keys of all events ever stored.
+        keys: Digests of the keys of all events that were ever stored.
         index: Index of the next event of the current assignment.
         confirmed: Events below this index were confirmed to the host as stored.
         last: Payload and key of the last event stored, for the next host of the trigger.
@@ -128,7 +132,7 @@ class EventStream:
         self.last: tuple[bytes, str | None] | None = None
 
     def store(self, sequence: int, payload: bytes, key: str | None) -> None:
-        """Add an event until it is consumed."""
+        """Add an event, which stays pending until it is consumed."""
         self.pending.append((sequence, payload, key))
         self.pending_bytes += len(payload)
         self.next_sequence = sequence + 1
@@ -149,7 +153,7 @@ class StreamOutput:
         self._size = 0
 
     def add(self, payload: bytes) -> None:
-        """Add an item. Older ones are dropped beyond ``RECENT_BYTES``."""
+        """Add an item. Beyond ``RECENT_BYTES``, the oldest items are dropped from memory."""
         self.count += 1
         self._recent.append(payload)
         self._size += len(payload)
@@ -163,7 +167,7 @@ class StreamOutput:
 
 
 NOWHERE = (-1, False, False)
-"""Slot, claim and host of a task that no process has."""
+"""Slot, claim and host of a task that is in no process."""
 
 _NO_STREAMS: Mapping[int, TriggerInstance] = MappingProxyType({})
 
@@ -171,7 +175,7 @@ _DEFERRED = re.compile(re.escape(bytes([TaskState.DEFERRED])))
 
 
 class Fire(NamedTuple):
-    """An event that a trigger fired. No task waited for it if the trigger is a DAG's."""
+    """An event that a trigger fired. If a DAG owns the trigger, no task waited for the event."""
 
     class_path: str
     key: str | None
@@ -183,12 +187,13 @@ class TriggerInstance:
     """A trigger in memory: its row, the task that waits for it, and its host.
 
     Attributes:
-        task: The task; ``None`` once it no longer waits and only the host has yet to confirm.
+        task: The waiting task; ``None`` once it no longer waits and only the host has yet to
+            confirm that it stopped the trigger.
         assignment_id: Current assignment number; 0 while no host has it.
         role: Role of the host it was last assigned to.
         has_room: Whether the host had capacity for it, as last reported.
-        version: Newest version of its DAG when it was assigned. The class is loaded from it if it
-            accepts the fields.
+        version: Newest version of its DAG when it was assigned. The trigger class is loaded from
+            this version if the class accepts the fields.
         stream: Its events, if it fires more than once.
     """
 
@@ -215,19 +220,19 @@ class TriggerInstance:
 
     @property
     def is_handled(self) -> bool:
-        """Whether it is a stream whose events an operator handles, one batch per start."""
+        """Whether this is a stream whose events an operator handles, one batch per start."""
         return self.stream is not None and self.row.ordinal < 0
 
     @property
     def must_resume(self) -> bool:
-        """Whether it is such a stream without a pending event that has not ended well."""
+        """Whether this is such a stream that has no pending event and has not ended well."""
         if not self.is_handled or self.stream is None or self.stream.pending:
             return False
         return self.state is not TriggerState.FIRED or self.row.failure is not None
 
 
 class TaskInstance:
-    """A task between pending and its end.
+    """A task that is neither pending nor ended.
 
     Attributes:
         spec: Specification by its author.
@@ -235,22 +240,23 @@ class TaskInstance:
         stored_start: ``start_no`` of its row.
         stored_slot: ``(worker, is_claimed, is_hosted)`` when its row was last written.
         worker: Slot in which it runs or is claimed; -1 for none.
-        is_claimed: Sent to a worker behind another try, not started.
-        is_hosted: A coroutine that the async host has.
-        waits: Trigger instances it waits for: one, or several for a coroutine.
+        is_claimed: Whether it was sent to a worker that still runs another try, and has not
+            started.
+        is_hosted: Whether it is a coroutine that the async host has.
+        waits: Trigger instances it waits for. Only a coroutine can wait for several.
         resumed: Trigger instance whose event it resumes from, which determines the method; ``None``
-            if it runs from the start. For an operator that handles many events their stream, also
-            between two tries.
+            if it runs from the start. For an operator that handles many events: the trigger of
+            their stream, also between two tries.
         streams: Streams that its coroutine has opened, by the ordinal of the opening call.
         recorded: Number of durable calls of its coroutine that have a record.
-        first_failed: First of them that failed; -1 for none.
+        first_failed: First recorded call that failed; -1 for none.
         ends_at: When its try reaches its ``execution_timeout``, in steady time; ``None`` without a
             limit, and while no try has started.
-        open_kind: Kind of the last durable call while it waits, else empty.
+        open_kind: Kind of the last durable call while that call waits for its answer, else empty.
         suspended_start: ``start_no`` under which its coroutine is suspended in the async host; 0 if
-            it is not, and must run again from the start.
+            the coroutine is not suspended and must run again from the start.
         answer: Value that the suspended coroutine is resumed with.
-        looks: Number of pokes of a sensor since it is in memory.
+        looks: Number of pokes of a sensor since it was added to memory.
     """
 
     __slots__ = (
@@ -327,12 +333,12 @@ class TaskInstance:
 
     @property
     def waits_again(self) -> bool:
-        """Whether its next try has no input yet: its stream must continue first."""
+        """Whether the next try has no input yet, because its stream must continue first."""
         return self.resumed is not None and self.resumed.must_resume
 
     @property
     def waits_for_host(self) -> bool:
-        """Whether it is a coroutine sensor that is due and not assigned to the async host yet."""
+        """Whether this is a coroutine sensor that is due and not yet assigned to the async host."""
         is_coroutine = self.state is TaskState.SENSING and self.spec.body is Body.COROUTINE
         return is_coroutine and self.due_at is None and not self.is_hosted
 
@@ -344,11 +350,11 @@ class TaskInstance:
 
 
 class ActiveTasks(PackedMap[TaskInstance]):
-    """The tasks of one run between pending and their end, by number.
+    """The tasks of one run that are neither pending nor ended, by number.
 
     Args:
-        first_task_no: As in the run, like ``states`` and ``groups``. The run itself is not passed:
-            without a reference cycle, a dropped run is freed at once and not at a collection.
+        first_task_no, states, groups: As in the run. The run itself is not passed: without a
+            reference cycle, a dropped run is freed immediately and not at a garbage collection.
     """
 
     __slots__ = ("_count", "_first_task_no", "_groups", "_packed", "_states")
@@ -390,7 +396,7 @@ class ActiveTasks(PackedMap[TaskInstance]):
         """Record that the cache has packed a task."""
         del self.objects[number]
         if not self.objects:
-            self.objects = {}  # an emptied dict keeps its memory
+            self.objects = {}  # a dict that is emptied keeps its memory
         self.lay(packed)
 
     def lay(self, packed: PackedMap[TaskInstance]) -> None:
@@ -421,7 +427,7 @@ class MappedTask(MappedChildren):
 
 
 def is_under_way(state: int) -> bool:
-    """Return whether a task has started or is about to, and has not ended."""
+    """Return whether a task has started or is about to start, and has not ended."""
     return TaskState.PENDING < state < TaskState.SUCCESS
 
 
@@ -446,7 +452,7 @@ def run_info(row: RunRow, file: str) -> RunInfo:
 
 
 def backfill_queue(backfill_no: int) -> str:
-    """Return the queue name of a backfill's runs. No DAG can have such a name."""
+    """Return the queue name of a backfill's runs. A DAG cannot have such a name."""
     return f"backfill {backfill_no}"
 
 
@@ -460,27 +466,30 @@ class Run:
         tallies: ``TALLY`` words per task and per group of parents: counts of their instances.
         unfinished: Number of tasks that have not ended.
         running: Number of tasks that hold a slot now, for the limits.
-        running_at: The same by position, only where a limit needs it.
+        running_at: ``running`` by position, only where a limit needs it.
         results: Small results of unmapped tasks, msgpack, for tasks that have yet to start.
-        known: 1 where ``results`` is authoritative for the position, also for a result of ``None``.
-        widths: Number of items of results that an expansion uses.
-        source_starts: ``start_no`` of the try that wrote such a result.
+        known: By position, 1 if ``results`` is authoritative, also for a result of ``None``.
+        widths: Number of items of each result that an expansion uses.
+        source_starts: ``start_no`` of the try that wrote each of these results.
         items: Streamed output of tasks, by task number.
         durations: Expected durations of its DAG version.
         async_role: Role of the host of its coroutines, see ``child_roles``.
-        info: Data that its tasks share, created once.
-        blocked: Ready entries that the run's limit excludes from a slot, see ``scheduling.ready``.
-        blocked_at: The same by position, for the limits of tasks and windows. Entries whose start
-            needs no worker are under the complement of the position.
-        is_forgotten: The run was dropped and loaded again; references to this object are stale.
+        info: Data that the tasks of the run share, created once.
+        blocked: Ready entries that get no slot because of the run's limit, see
+            ``scheduling.ready``.
+        blocked_at: By position, ready entries that get no slot because of the limits of tasks and
+            windows. Entries whose start needs no worker have the complement of the position as key.
+        is_forgotten: Whether the run was dropped and loaded again, so references to this object are
+            stale.
         retried: Number of retries of its tasks, including scheduled ones.
-        is_over_budget: People were alerted that the retry budget is exhausted, see
+        is_over_budget: Whether people were alerted that the retry budget is exhausted, see
             ``tasks.tries``.
-        beyond_budget: Number of tasks that failed because of that budget.
+        beyond_budget: Number of tasks that failed because the retry budget was exhausted.
         cleared: Pending tasks with a row.
-        removed: Mapped tasks with a row from an end without expansion, by their ``start_no``.
+        removed: ``start_no`` of each mapped task that ended without expansion and so has a row of
+            its own.
         clearing: Clear or mark in progress; until it is complete, nothing of the run continues.
-        looked: For mapped tasks of such a clear or mark, the number of children checked so far.
+        looked: For mapped tasks of this clear or mark, the number of children checked so far.
     """
 
     __slots__ = (
@@ -553,7 +562,7 @@ class Run:
 
     @property
     def run_no(self) -> RunNo:
-        """Number of its row."""
+        """Number of the run's row."""
         return self.row.run_no
 
     @property
@@ -580,7 +589,7 @@ class Run:
             self.tallies[tally * TALLY + offset] += times
 
     def count_child(self, group: MappedTask, state: TaskState, times: int = 1) -> None:
-        """Add ended children of a mapped task to the tallies; iterations are not counted."""
+        """Add ended children of a mapped task to the tallies. Iterations are not counted."""
         if not group.is_loop:
             self.count_ended(group.position, state, times)
 
@@ -593,7 +602,7 @@ class Run:
             self.count_ended(group.position, outcome)
 
     def widen(self, position: int, width: int) -> None:
-        """Count a parent as ``width`` instances instead of one."""
+        """Count a parent as ``width`` instances instead of one instance."""
         for tally in self.graph.counts_in[position]:
             self.tallies[tally * TALLY] += width - 1
 
@@ -606,7 +615,7 @@ class Expansions:
         self._changed: dict[tuple[RunNo, int], tuple[MappedTask, int]] = {}
 
     def change(self, group: MappedTask, was: int) -> None:
-        """Record the width that an expansion had before its first change; -1 if it had no row."""
+        """Record the width of an expansion before its first change; -1 if it had no row."""
         self._changed.setdefault((group.run.run_no, group.position), (group, was))
 
     def take_over(self, group: MappedTask) -> None:
@@ -643,30 +652,30 @@ class Expansions:
 
 
 _DUE_STATES = frozenset({TaskState.RETRYING, TaskState.SENSING})
-"""States in which ``due_at`` of the row means when the task is due."""
+"""States in which ``due_at`` of the row is the time when the task is due."""
 
 
 def time_left(task: TaskInstance, steady: Timestamp) -> int | None:
-    """Return the microseconds left to the try, at least 1, or ``None`` without a limit.
+    """Return the microseconds left of the try's timeout, at least 1; ``None`` without a limit.
 
-    The time of a try continues while it is deferred. The 1 lets an expired try report its timeout.
-    A sensor has the full ``execution_timeout`` for each poke; the wait between pokes is limited by
-    its own ``timeout``.
+    The timeout continues to run while the try is deferred. The minimum of 1 lets an expired try
+    report its timeout. A sensor has the full ``execution_timeout`` for each poke; its ``timeout``
+    limits the wait between pokes.
     """
-    if task.ends_at is None:  # true of nearly every task: this is called for each start
+    if task.ends_at is None:  # shortcut for nearly every task: this is called for each start
         return task.spec.execution_timeout_us
     ends = try_ends_at(task, steady)
     return task.spec.execution_timeout_us if ends is None else max(1, ends - steady)
 
 
 def try_ends_at(task: TaskInstance, steady: Timestamp) -> Timestamp | None:
-    """Return when the try times out, at most its full timeout from now; ``None`` for never."""
+    """Return when the try times out, at most its full timeout from now; ``None`` if never."""
     limit = time_limit(task.spec)
     return None if task.ends_at is None or limit is None else min(task.ends_at, steady + limit)
 
 
 def time_limit(spec: TaskSpec) -> int | None:
-    """Return the limit of a try, running and deferred together; ``None`` without one.
+    """Return the limit of a try's running plus deferred time; ``None`` without a limit.
 
     A sensor's ``execution_timeout`` limits one poke, so its waits have no such limit.
     """
@@ -689,5 +698,5 @@ def stored_times(
     limit = time_limit(spec)
     if row.state in _DUE_STATES or limit is None or row.started_at is None:
         return row.due_at, None
-    # Rows of an earlier program version hold the start of the try and no end.
+    # Rows of an earlier version of aioflow hold the start of the try instead of its end.
     return None, row.started_at - shift + limit if row.due_at is None else row.due_at

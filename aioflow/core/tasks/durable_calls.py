@@ -1,12 +1,12 @@
-"""Durable calls of a coroutine: recorded, waited for and answered; dropped if a try fails.
+"""Durable calls of a coroutine: recording, waiting, answering, and dropping them if a try fails.
 
-The calls of a task are numbered from 0. Only the last can be open. While it is, the task is
-deferred, and its coroutine is suspended in the async host. If the host has lost it, it runs again
-from the start, and the records answer the calls that it made before.
+The calls of a task are numbered from 0. Only the last call can be open. While it is open, the task
+is deferred and its coroutine is suspended in the async host. If the host has lost the coroutine, it
+runs again from the start, and the records answer the calls that it has already made.
 
 A call may start a run of another DAG and wait for it. The run, the record of the call and the wait
-for the run's end are one commit. No host has such a wait; the commit that ends the run also answers
-it.
+for the run's end are stored in one commit. Such a wait is not assigned to a host; the commit that
+ends the run also answers the call.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def answered(task: TaskInstance, report: CallAnswered, tx: Transaction) -> None:
-    """Record a call that waits for nothing, with its answer, and confirm it to the coroutine."""
+    """Record a call that does not wait, with its answer, and confirm it to the coroutine."""
     if report.ordinal == task.recorded and task.state is TaskState.RUNNING:
         state = RecordState.ANSWERED if report.failure is None else RecordState.FAILED
         record(task, report, state, tx, answer=report.answer, failure=report.failure)
@@ -76,7 +76,7 @@ def answered(task: TaskInstance, report: CallAnswered, tx: Transaction) -> None:
 
 
 def emit(task: TaskInstance, report: EventEmitted, tx: Transaction) -> None:
-    """Store a named event in one commit with its record, so that it is emitted exactly once."""
+    """Store a named event and the call's record in one commit, so it is emitted exactly once."""
     if report.ordinal == task.recorded and task.state is TaskState.RUNNING:
         record(task, report, RecordState.ANSWERED, tx)
         event = (report.event, report.key, report.data)
@@ -86,7 +86,7 @@ def emit(task: TaskInstance, report: EventEmitted, tx: Transaction) -> None:
 
 
 def await_triggers(task: TaskInstance, report: Awaiting, tx: Transaction) -> list[TriggerInstance]:
-    """Suspend a coroutine that waits, and release its slot. Return the triggers to assign."""
+    """Suspend a waiting coroutine and release its slot. Return the triggers to assign."""
     if report.ordinal != task.recorded:
         raise ValueError(f"call {report.ordinal} of task {task.task_no} after {task.recorded}")
     suspend(task, report, tx)
@@ -141,11 +141,11 @@ def is_after(task: TaskInstance, wait: TriggerInstance) -> bool:
 def answer_next(task: TaskInstance, wait: TriggerInstance, tx: Transaction) -> bool:
     """Answer a suspended coroutine with the next event, or with the end of the stream.
 
-    Return ``False`` if there is neither.
+    Return ``False`` if there is neither an event nor an end.
     """
     payload = event_stream.consume(wait, tx)
     if payload is None and not event_stream.is_over(wait):
-        return False  # only events with known keys came
+        return False  # only events with known keys have arrived
     give_answer(task, payload, None, tx)
     task.waits, task.deadline_at = (), None
     return True
@@ -169,7 +169,7 @@ def fire(wait: TriggerInstance, report: TriggerFired, tx: Transaction) -> bool:
 
 
 def time_out(task: TaskInstance, tx: Transaction) -> None:
-    """Answer a call whose deadline has come: a sleep is complete, any other call raises."""
+    """Answer a call whose deadline has passed: a sleep is complete, any other call raises."""
     failure = None
     if task.open_kind != SLEEP:
         assert task.wait is not None  # noqa: S101 - checked by the caller
@@ -181,7 +181,7 @@ def time_out(task: TaskInstance, tx: Transaction) -> None:
 
 
 def not_suspended(task: TaskInstance, report: NotSuspended, tx: Transaction) -> None:
-    """Run a coroutine again from the start, uncharged, because its host no longer had it."""
+    """Run a coroutine again from the start, because its host had lost it. It is not charged."""
     if task.start_no == report.start_no and task.state is TaskState.RUNNING:
         forget_suspension(task)
         tx.slots.release(task)
@@ -238,7 +238,7 @@ def record(
     )
     tx.new_record(task, row)
     _note_failure(task, failure)
-    if task.interruptions:  # it made progress since it was interrupted
+    if task.interruptions:  # the task made progress since it was interrupted
         task.interruptions = 0
         tx.memory.crash_suspects.clear(task.task_no)
         tx.touch(task)
@@ -247,7 +247,7 @@ def record(
 def give_answer(
     task: TaskInstance, answer: bytes | None, failure: Failure | None, tx: Transaction
 ) -> None:
-    """Answer the open call. The answer is stored with the move of the task that must follow."""
+    """Answer the open call. The caller must then move the task, which stores the answer."""
     tx.answer_record(task, answer, failure)
     _note_failure(task, failure)
     task.answer = (answer, failure)
@@ -278,7 +278,10 @@ def wait_for(
     window: int = 0,
     number: TriggerNo | None = None,
 ) -> TriggerInstance:
-    """Create a trigger for the last recorded call; ``number`` is its row number if reserved."""
+    """Create a trigger for the last recorded call.
+
+    ``number`` is the trigger's row number if reserved.
+    """
     class_path, kwargs = trigger
     row = TriggerRow(
         trigger_no=tx.numbers.take() if number is None else number,
@@ -306,7 +309,7 @@ _WENT_WELL = frozenset({RunState.SUCCESS, RunState.PARTIAL})
 
 
 def start_run(task: TaskInstance, report: RunCalled, tx: Transaction) -> None:
-    """Start a run for a coroutine, which is suspended until the run has ended if it waits for it.
+    """Start a run for a coroutine. If it waits for the run, suspend it until the run has ended.
 
     If the run cannot be created, the failure is recorded as the answer and the coroutine continues.
     """

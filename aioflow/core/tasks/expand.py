@@ -1,4 +1,4 @@
-"""Widths of mapped tasks, and the items that each child takes.
+"""Widths of mapped tasks, and the items that each child receives.
 
 The product of several sources is counted like an odometer: the last one varies fastest. Widths
 are Python integers and never overflow, so a limit is compared with the true product. A source is
@@ -16,7 +16,10 @@ from aioflow.model.dag import MapSource, MapSpec
 __all__ = ("WIDTH_LIMIT", "check_cap", "leaves", "pick", "split", "takers", "width")
 
 WIDTH_LIMIT = 2**31 - 1
-"""Maximum children of a task whatever its ``map_limit``, so that every ``task_no`` is storable."""
+"""Maximum children of a task, even if its ``map_limit`` is higher.
+
+Keeps every ``task_no`` storable.
+"""
 
 
 def leaves(sources: Sequence[MapSource]) -> Iterator[MapSource]:
@@ -68,7 +71,7 @@ def _of_source(source: MapSource, rest: Iterator[int]) -> int:
 
 
 def pick(spec: MapSpec, index: int, widths: Sequence[int]) -> tuple[int, ...]:
-    """Return the item of each leaf that child ``index`` takes; -1 where it takes none.
+    """Return the index of the item that child ``index`` takes from each leaf; -1 if it takes none.
 
     Args:
         widths: Width of each leaf, including literals, in order.
@@ -122,7 +125,7 @@ def takers(spec: MapSpec, leaf: int, item: int, widths: Sequence[int]) -> Iterat
 
 
 def _index_in(source: MapSource, leaf: int, item: int, widths: Sequence[int]) -> int:
-    """Return the item of a source that an item of one of its leaves is part of; -1 if none."""
+    """Return the index of a source's item that contains an item of a leaf; -1 if there is none."""
     if not source.join:
         return item
     whole = widths
@@ -140,7 +143,7 @@ def _index_in(source: MapSource, leaf: int, item: int, widths: Sequence[int]) ->
 
 
 def split(index: int, widths: Sequence[int]) -> tuple[int, ...]:
-    """Return the item of each source that child ``index`` takes.
+    """Return the index of the item that child ``index`` takes from each source.
 
     With widths (2, 3) the children take (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2).
 

@@ -1,9 +1,9 @@
 """Children that follow the children of another task, index by index.
 
-A task that expands over a mapped task, or is in one mapped group with it, expands as soon as its
-width is known and all its other parents have ended. Only those other parents can end it as a
-whole. After that, each child is evaluated by itself over the instances it depends on, and waits
-until those that produce its items have ended. The children that may start are in its
+A task follows a mapped task if it expands over it or is in the same mapped group. It expands as
+soon as its width is known and all its other parents have ended. Only those other parents can end it
+as a whole. After that, each child is evaluated by itself over the instances it depends on, and
+waits until the instances that produce its items have ended. The children that may start are in its
 ``OneToOne`` queue.
 """
 
@@ -53,9 +53,9 @@ def _width(run: Run, position: int, literal: int) -> int | None:
 
 
 def is_known(run: Run, position: int) -> bool:
-    """Return whether all tasks that it follows have their final width, or have ended unexpanded."""
+    """Return whether all tasks that it follows have a final width or ended without expanding."""
     mapped = run.spec.tasks[position].mapped
-    along = () if mapped is None else mapped.along  # those of a loop grow together
+    along = () if mapped is None else mapped.along  # mapped tasks of one loop grow together
     for parent in run.graph.indexed[position]:
         group = run.groups.get(parent)
         is_open = group is not None and group.is_open and parent not in along
@@ -65,7 +65,7 @@ def is_known(run: Run, position: int) -> bool:
 
 
 def may_open(run: Run, position: int) -> bool:
-    """Return whether a child's verdict depends on nothing but the instances it follows."""
+    """Return whether a child's verdict depends only on the instances it follows."""
     if not is_known(run, position):
         return False
     for look in run.graph.evaluated[position]:
@@ -83,13 +83,16 @@ def may_continue(run: Run, position: int) -> bool:
 
 
 def forget(group: MappedTask) -> None:
-    """Reset the queue: no child has been evaluated, because the task itself has yet to be."""
+    """Reset the queue.
+
+    No child has been evaluated, because the task itself has yet to be evaluated.
+    """
     if group.one_to_one is not None:
         group.one_to_one = OneToOne(group.one_to_one.widths, group.width)
 
 
 def child_verdict(group: MappedTask, index: int) -> Verdict:
-    """Return the verdict for a child, which waits until its items exist."""
+    """Return the verdict for a child. It waits until its items exist."""
     run, position = group.run, group.position
     said = verdict(run, position, index)
     mapped = run.spec.tasks[position].mapped
@@ -105,13 +108,13 @@ def child_verdict(group: MappedTask, index: int) -> Verdict:
 
 
 def may_skip(group: MappedTask, index: int) -> bool:
-    """Return whether a child has not started and no rule has allowed it to."""
+    """Return whether a child has not started and no rule has allowed it to start."""
     is_let = group.one_to_one is not None and group.one_to_one.may_start(index)
     return group.states[index] == TaskState.PENDING and not is_let
 
 
 def followers(run: Run, position: int, index: int) -> Iterator[Entry]:
-    """Yield the children that follow a child of this task and have been evaluated before."""
+    """Yield the children that follow a child of this task and were already evaluated."""
     for follower in run.graph.followers[position]:
         group = run.groups.get(follower)
         mapped = run.spec.tasks[follower].mapped
@@ -132,7 +135,7 @@ def _children(mapped: MapSpec, position: int, index: int, sizes: Sequence[int]) 
 
 
 def reset_queues(run: Run) -> None:
-    """Reset all queues of a run; steps evaluate the children, some in each turn."""
+    """Reset all queues of a run. Steps then evaluate the children again, some in each turn."""
     for group in run.groups.values():
         mapped = run.spec.tasks[group.position].mapped
         if mapped is not None and run.graph.indexed[group.position]:

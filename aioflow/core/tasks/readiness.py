@@ -12,7 +12,7 @@ __all__ = ("cleared_tasks", "fresh", "is_cleared", "rewind")
 def fresh(run: Run, position: int, map_index: int) -> TaskInstance:
     """Return the instance of a pending task that is about to change its state.
 
-    A cleared task continues from its last ``start_no``, so that reports of that start stay
+    A cleared task continues counting from its last ``start_no``, so reports of that start stay
     outdated.
     """
     task_no = run.task_no(position, map_index)
@@ -28,7 +28,7 @@ def fresh(run: Run, position: int, map_index: int) -> TaskInstance:
 def cleared_tasks(run: Run) -> Iterator[tuple[int, int]]:
     """Yield position and map index of the cleared, pending tasks.
 
-    None of them may change its state meanwhile.
+    None of these tasks may change its state while iterating.
     """
     first = run.row.first_task_no
     for task_no in run.cleared.between(first, first + len(run.states)):
@@ -48,6 +48,6 @@ def is_cleared(group: MappedTask) -> bool:
 def rewind(group: MappedTask) -> None:
     """Set the cursor of a mapped task to its first pending child.
 
-    Children that follow others have a queue instead of a cursor.
+    Children that follow the children of another task have a queue instead of a cursor.
     """
     group.cursor = group.pending_from(0) if group.one_to_one is None else 0

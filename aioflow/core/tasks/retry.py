@@ -17,10 +17,10 @@ __all__ = (
 )
 
 INTERRUPTION_LIMIT_OWN = 5
-"""Interruptions that a task survives if each was the death of a worker that ran it alone."""
+"""Interruptions that a task survives if each was the death of a worker that ran only this task."""
 
 INTERRUPTION_LIMIT_SHARED = 25
-"""The same limit for stops of the daemon, which no task causes."""
+"""Interruptions that a task survives if each was a stop of the daemon, which no task causes."""
 
 _OUTBOX_ATTEMPTS = 12
 _OUTBOX_FIRST_SECONDS, _OUTBOX_LONGEST_SECONDS = 5.0, 600.0
@@ -29,7 +29,7 @@ TRIGGER_FAIL = "trigger_fail"
 """Failure reason when a trigger raised ``Fail``: its task is not retried."""
 
 LATEST: Timestamp = 253_402_214_400_000_000
-"""9999-12-31T00:00Z: the latest timestamp, which every time zone can still display."""
+"""The latest timestamp, 9999-12-31T00:00Z. Every time zone can still display it."""
 
 
 def next_try_at(
@@ -49,10 +49,10 @@ def next_try_at(
         policy: The task's retry policy.
         try_number: The try that just failed, counting from 1.
         now: When it failed.
-        random: With jitter, the share in [0, 1) of half the delay that is left out. The other half
-            is always waited, so that the delay never comes close to 0.
-        retry_after_us: Delay that the failure asked for, used without cap and jitter. A negative
-            value means at once.
+        random: With jitter, the share in [0, 1) by which half of the delay is reduced. The other
+            half is never reduced, so the delay is never close to 0.
+        retry_after_us: Delay that the failure requested, used without cap and jitter. A negative
+            value means immediately.
 
     Raises:
         ValueError: If ``try_number`` is below 1 or ``random`` is outside [0, 1).
@@ -82,9 +82,10 @@ def sensor_next_look(
     Args:
         spec: Poke interval: ``interval_us``, times ``backoff`` after each poke, at most
             ``max_interval_us``.
-        looks: Number of pokes so far, counting from 1.
+        looks: Number of pokes so far, at least 1.
         now: When it was last poked.
-        recheck_in_us: Interval that the sensor asked for, once; used without backoff and cap.
+        recheck_in_us: Interval that the sensor requested for this one poke; used without backoff
+            and cap.
         deadline: Upper bound of the result, even if it is past.
 
     Raises:
@@ -126,6 +127,6 @@ def _grown(base_us: int, factor: float, times: int, limit_us: int | None) -> flo
 
 
 def _later(now: Timestamp, delay_us: float) -> Timestamp:
-    # Compared before the addition, because an infinite delay has no integer.
+    # Compare before adding, because an infinite delay cannot be converted to an integer.
     room_us = max(0, LATEST - now)
     return now + (room_us if delay_us >= room_us else max(0, int(delay_us)))

@@ -1,4 +1,4 @@
-"""The command that starts a task: where it resumes, its items, and the results it takes."""
+"""The command that starts a task: the method to run, its items, and the results it takes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ def order(task: TaskInstance, steady: Timestamp, *, resumes: bool = True) -> Sta
     """Return the command that starts a task, with the data that the engine has in memory.
 
     Args:
-        resumes: Whether it resumes from an event; else the command is for a start from the
-            beginning.
+        resumes: Whether the task resumes from an event. Otherwise it starts from the beginning.
     """
     resumed = task.resumed if resumes else None
     return _first_start(task, steady) if resumed is None else _resumed_start(task, resumed, steady)
@@ -77,7 +76,7 @@ def _resumed_start(task: TaskInstance, resumed: TriggerInstance, steady: Timesta
 
 
 def _method(task: TaskInstance, resumed: TriggerInstance, upto: int) -> str:
-    """Return the method to resume in: for an operator, it depends on whether there are events."""
+    """Return the method to resume in. For an operator, it depends on whether there are events."""
     spec = task.spec.events
     if not resumed.is_handled or spec is None:
         return resumed.row.next_method
@@ -89,7 +88,7 @@ def _method(task: TaskInstance, resumed: TriggerInstance, upto: int) -> str:
 def _events(
     task: TaskInstance, resumed: TriggerInstance
 ) -> tuple[tuple[tuple[bytes, str | None], ...], int]:
-    """Return the events an operator handles in this start, and the number after the last."""
+    """Return the events that an operator handles in this start, and the next event's number."""
     spec = task.spec.events
     if resumed.stream is None or spec is None:
         return (), 0

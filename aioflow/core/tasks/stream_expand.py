@@ -1,8 +1,8 @@
 """Mapped tasks that grow with a stream: opened at its first item, closed when its producer ends.
 
-While such a task is open, its children count as one instance more than there are, so that no
-rule that needs all of them can be met. When the stream succeeds, the extra instance is removed;
-otherwise it counts as the end of the stream.
+While such a task is open, one more instance is counted than it has children, so that no rule that
+needs all of them can be met. When the stream succeeds, the extra instance is removed. Otherwise the
+extra instance counts as ended in the state that the end of the stream adds.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def close(run: Run, position: int, tx: Transaction) -> Iterator[int]:
 
 
 def close_left_open(run: Run, tx: Transaction) -> None:
-    """Close mapped tasks that were open when their run was cut short and whose source has ended."""
+    """Close mapped tasks that were open when their run was cut short, if their source has ended."""
     for position, group in run.groups.items():
         if group.is_open and _is_cut_short(run, group):
             tx.change_group(group, group.width)
@@ -114,7 +114,7 @@ def close_left_open(run: Run, tx: Transaction) -> None:
 
 
 def _is_cut_short(run: Run, group: MappedTask) -> bool:
-    """Return whether its stream, or the decider of its loop, has ended."""
+    """Return whether the stream of a mapped task, or the decider of its loop, has ended."""
     mapped = run.spec.tasks[group.position].mapped
     if group.is_loop and mapped is not None:
         decider = run.groups.get(mapped.until)
@@ -125,7 +125,10 @@ def _is_cut_short(run: Run, group: MappedTask) -> bool:
 
 
 def restore(run: Run, row: ExpansionRow) -> None:
-    """Restore what the end of the stream counts as. All tasks must be restored before."""
+    """Restore the state that the end of the stream counts as.
+
+    All tasks must already be restored.
+    """
     source = source_of(run, row.position)
     if source >= 0 and not row.is_open:
         run.groups[row.position].cut = cut_of(run, source, row.width)
@@ -135,7 +138,7 @@ def count(group: MappedTask) -> None:
     """Add the instances of a mapped task to the tallies, except the ends of its children."""
     run = group.run
     if group.is_loop:
-        return  # one instance, as before its expansion
+        return  # still one instance, as before the expansion
     if group.is_open or group.cut is not TaskState.PENDING:
         run.widen(group.position, group.width + 1)
     else:
@@ -156,13 +159,13 @@ def cut_of(run: Run, source: int, width: int) -> TaskState:
 
 
 def given(run: Run, source: int) -> int:
-    """Return the number of items of a stream; 0 once it was cleared."""
+    """Return the number of items of a stream; 0 if it was cleared."""
     items = run.items.get(run.task_no(source, -1))
     return 0 if items is None else items.count
 
 
 def remove_unexpanded(run: Run, position: int, tx: Transaction) -> None:
-    """Remove the row that a task has from an earlier end without expansion; it expands now."""
+    """Remove the row of a mapped task that ended without expanding earlier and expands now."""
     task_no = run.task_no(position, -1)
     if task_no in run.cleared:
         task = fresh(run, position, -1)

@@ -1,13 +1,14 @@
 """Tasks that produce or consume streams: generators, and operators that handle events in batches.
 
 A generator yields items before it ends: each item is stored, then handled by a child. While the
-window of a consumer is full, the generator is not sent the confirmation of its last items, and so
-does not continue (backpressure). It keeps its slot.
+window of a consumer is full, the engine does not confirm the last items to the generator, so the
+generator does not continue (backpressure). It keeps its slot.
 
-An operator is started once per batch of events. A report that events were handled consumes them in
-one commit with the move of the task. So a start that is interrupted gets the same events again. The
-trigger and its events survive a failed try: the next one continues with the first unconsumed event.
-Between two starts, while there is no event, the task is ``deferred`` and holds no slot.
+An operator is started once per batch of events. When it reports that the events were handled, one
+commit consumes them and moves the task. So a start after an interruption gets the same events
+again. The trigger and its events survive a failed try: the next try continues with the first
+unconsumed event. Between two starts, while there is no event, the task is ``deferred`` and holds no
+slot.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def store_item(task: TaskInstance, report: ItemYielded, tx: Transaction) -> None
         if capped is not None:
             fail_beyond_limit(task, capped, tx)
             return
-        if task.interruptions:  # it made progress since it was interrupted
+        if task.interruptions:  # the task made progress since it was interrupted
             task.interruptions = 0
             tx.touch(task)
     tx.memory.backpressured[task.task_no] = task
@@ -92,7 +93,7 @@ def emit_items(
     """Add items to the output of a task, and children for them.
 
     Returns:
-        Why not all of them were added, if there are more than may be expanded over.
+        The reason why not all items were added, if there are more than a task may expand over.
     """
     run, spec = task.run, task.spec
     if not payloads:
@@ -124,7 +125,7 @@ def _feed(task: TaskInstance, tx: Transaction) -> None:
 
 
 def has_capacity(task: TaskInstance, slots: Slots) -> bool:
-    """Return whether the windows of its consumers allow a task to yield more."""
+    """Return whether the windows of its consumers allow a task to yield more items."""
     return full_window(task, slots) is None
 
 
@@ -157,7 +158,7 @@ def _get_no_slot(task: TaskInstance, taker: int, slots: Slots) -> bool:
 
 
 def _has_active_child(group: MappedTask) -> bool:
-    """Return whether a child has a slot, or is waiting for something other than a slot."""
+    """Return whether a child has a slot or waits for something other than a slot."""
     return any(
         task.position == group.position
         and (task.state is not TaskState.QUEUED or task.worker >= 0 or task.is_hosted)
@@ -169,7 +170,7 @@ def release_backpressure(tx: Transaction) -> list[TaskInstance]:
     """Confirm the stored items to backpressured tasks whose consumers have capacity now.
 
     Returns:
-        Those of them that hold no slot: operators that may handle further events.
+        The resumed tasks that hold no slot: operators that may handle further events.
     """
     held = tx.memory.backpressured
     waiting = []
@@ -218,7 +219,10 @@ def store_event(
     report: TriggerFired,
     tx: Transaction,
 ) -> None:
-    """Store an event. The first of a batch waits for others, up to the delay of its operator."""
+    """Store an event.
+
+    The first event of a batch waits for more, up to the delay of the operator.
+    """
     stream = wait.stream
     assert stream is not None  # noqa: S101 - checked by the caller
     before = len(stream.pending)
@@ -278,7 +282,7 @@ def resume_with_events(task: TaskInstance, tx: Transaction) -> None:
 
 
 def cancel_streams(task: TaskInstance, tx: Transaction) -> None:
-    """Release the streams of a task with the reason ``cancelled``: a person ended it."""
+    """Release the streams of a task that a person ended, with the reason ``cancelled``."""
     known = {wait.row.trigger_no: wait for wait in (*task.waits, *task.streams.values())}
     if task.resumed is not None:
         known[task.resumed.row.trigger_no] = task.resumed
@@ -292,7 +296,7 @@ def cancel_streams(task: TaskInstance, tx: Transaction) -> None:
 
 
 def wait_for_stream(task: TaskInstance, tx: Transaction) -> None:
-    """Start the next try with a wait for its stream, whose trigger is assigned again.
+    """Start the next try with a wait for its stream, and assign the stream's trigger again.
 
     Events with known keys are dropped.
     """
@@ -318,7 +322,7 @@ def _end_task(task: TaskInstance, wait: TriggerInstance, tx: Transaction) -> Non
         return
     spec = _operator_spec(task)
     if task.spec.streams and not (spec.method and wait.row.next_method):
-        now = tx.now  # nothing is left to call and its items are stored: no slot needed
+        now = tx.now  # no call is left to make and the items are stored: no slot needed
         succeed(task, Succeeded(task.task_no, task.start_no, now, now), tx)
         return
     _resume_task(task, wait, tx)

@@ -1,7 +1,7 @@
-"""The life of a try: its start, its failure, its continuation, and the budget of its retries.
+"""The life of a try: its start, continuation and failure, and the budget of retries.
 
-Retries help where few tasks fail. Where everything fails, they multiply the load on a system that
-is already in trouble. A budget limits the retries of one run, and of one pool per minute, with a
+Retries help if few tasks fail. If all tasks fail, retries multiply the load on a system that is
+already in trouble. Budgets limit the retries of each run, and of each pool per minute, with a
 single alert.
 """
 
@@ -73,13 +73,13 @@ __all__ = (
 )
 
 BUDGET_EXHAUSTED = "retry_budget"
-"""Failure reason of a task that may have had tries left."""
+"""Failure reason of a task that failed because a retry budget was exhausted."""
 
 _MINUTE_US = 60_000_000
 
 
 def spend_retry(task: TaskInstance, failure: Failure, tx: Transaction) -> Failure | None:
-    """Take one retry from the budgets. Return the failure to end with if one is exhausted."""
+    """Take one retry from the budgets. If a budget is exhausted, return the failure to end with."""
     over = _exhausted_by_run(task.run, tx) or _exhausted_by_pool(task, tx)
     if not over:
         task.run.retried += 1
@@ -123,7 +123,7 @@ def count_retries(run: Run, rows: Iterable[TaskRow]) -> None:
     """Add the retries of these task rows to the counts of a run."""
     for row in rows:
         if row.try_number <= 1 and row.failure is None and row.state is not TaskState.RETRYING:
-            continue  # as nearly all rows
+            continue  # true of nearly all rows
         if row.state is TaskState.PENDING or row.state is TaskState.REMOVED:
             continue
         run.retried += _retries_of(row)
@@ -132,7 +132,7 @@ def count_retries(run: Run, rows: Iterable[TaskRow]) -> None:
 
 
 def refund_retries(run: Run, row: TaskRow | TaskInstance) -> None:
-    """Return the retries of a task to the budget of its run: the task is reset."""
+    """Return the retries of a task that is reset to the budget of its run."""
     run.retried -= _retries_of(row)
     run.beyond_budget -= _is_beyond_budget(row)
     run.is_over_budget &= run.beyond_budget > 0
@@ -200,7 +200,7 @@ def begin_try(task: TaskInstance, tx: Transaction, started_at: Timestamp | None 
 
     Args:
         started_at: Wall time reported by a child process; now by default. If it is not within the
-            last minute, the clock has stepped since, and the timeout is counted from now.
+            last minute, the clock has stepped, and the timeout is counted from now.
     """
     task.started_at = tx.now if started_at is None else started_at
     limit = time_limit(task.spec)
@@ -210,7 +210,7 @@ def begin_try(task: TaskInstance, tx: Transaction, started_at: Timestamp | None 
 
 
 def _resumed(task: TaskInstance) -> ResumeCoroutine | None:
-    """Return the command to resume a suspended coroutine, which is no longer suspended."""
+    """Return the command to resume a coroutine if it is suspended, and mark it as not suspended."""
     if not task.suspended_start:
         return None
     (answer, failure), suspended = task.answer, task.suspended_start
@@ -219,7 +219,7 @@ def _resumed(task: TaskInstance) -> ResumeCoroutine | None:
 
 
 def _first_look(task: TaskInstance, tx: Transaction) -> None:
-    """Start the timeout of a sensor at its first poke; it is armed once, in steady time."""
+    """Start the timeout of a sensor at its first poke. It is armed only once, in steady time."""
     sensor = task.spec.sensor
     assert sensor is not None  # noqa: S101 - checked by the caller
     if task.deadline_at is None:
@@ -230,9 +230,9 @@ def _first_look(task: TaskInstance, tx: Transaction) -> None:
 def keep_try(
     task: TaskInstance, state: TaskState, failure: Failure | None, tx: Transaction
 ) -> None:
-    """Write the row of a try that ended in anything but a first success."""
+    """Write the row of a try, unless it was a first success."""
     if task.state in {TaskState.RETRYING, TaskState.QUEUED}:
-        return  # no start is in progress: the last one has its row
+        return  # no start is in progress: the last start already has its row
     tx.batch.new_tries.append(
         TryRow(
             task_no=task.task_no,
@@ -306,7 +306,7 @@ def fail_or_retry(
     retryable: bool = True,
     retry_after_us: int | None = None,
 ) -> None:
-    """Schedule a retry after a failed try, as the policy says, or fail the task."""
+    """Schedule a retry after a failed try according to the retry policy, or fail the task."""
     at = None
     if retryable and failure.reason != retry.TRIGGER_FAIL:
         at = retry.next_try_at(
@@ -340,7 +340,7 @@ def fail(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
 
 
 def cut_short(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
-    """Requeue a task whose shared process died, unless the task itself killed it.
+    """Requeue a task whose shared process died, unless the task itself killed the process.
 
     A task is never charged for the code that ran beside it, see ``crash_trials``.
     """
@@ -371,7 +371,7 @@ def interrupt(task: TaskInstance, failure: Failure, limit: int | None, tx: Trans
 
 
 def await_code(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
-    """Delay a try whose code was missing on disk, and restore the code.
+    """Delay a try whose code was missing on disk, and request that the code be restored.
 
     The try number is unchanged.
     """
@@ -397,7 +397,7 @@ def requeue(task: TaskInstance, tx: Transaction) -> None:
 def reschedule_poke(
     task: TaskInstance, tx: Transaction, *, recheck_in_us: int | None = None
 ) -> None:
-    """Reschedule a sensor that was not ready, or that ignores its failure, until its next poke.
+    """Schedule the next poke of a sensor that was not ready or that ignores its failure.
 
     The next poke starts from the beginning, whatever this one waited for.
     """
@@ -425,7 +425,7 @@ def reschedule_poke(
 def wake_due(task: TaskInstance, at: Timestamp, tx: Transaction) -> None:
     """Handle a timer for a retry or a poke."""
     if task.due_at != at:
-        return  # an outdated timer
+        return  # the timer is outdated
     if task.state is TaskState.RETRYING:
         if task.failure is not None and task.failure.reason == CODE_MISSING:
             task.failure = None
@@ -456,9 +456,9 @@ def time_out_sensor(task: TaskInstance, tx: Transaction) -> None:
 
 
 def forget_event(task: TaskInstance, tx: Transaction) -> None:
-    """Drop the triggers a task waited for, and the event it resumed from.
+    """Drop the triggers that a task waited for, and the event that it resumed from.
 
-    A stream that an operator handles is retained, because the next try continues with it.
+    A stream that an operator handles is retained, because the next try continues with this stream.
     """
     known = task.waits if task.resumed is None else (*task.waits, task.resumed)
     for wait in known:
@@ -472,7 +472,7 @@ def forget_event(task: TaskInstance, tx: Transaction) -> None:
 def _rewind(task: TaskInstance, tx: Transaction) -> None:
     """Reset a task so that its next try starts from the beginning.
 
-    Calls recorded before the first one that failed or has no answer are retained.
+    The calls recorded before the first call that failed or has no answer are retained.
     """
     forget_suspension(task)
     first = task.recorded - bool(task.open_kind) if task.first_failed < 0 else task.first_failed
@@ -508,7 +508,10 @@ def stop_of(task: TaskInstance, start_no: StartNo, reason: str) -> StopTry:
 
 
 def forget_suspension(task: TaskInstance, tx: Transaction | None = None, reason: str = "") -> None:
-    """Forget where a coroutine is suspended. With a transaction, also stop it in its host."""
+    """Forget where a coroutine is suspended.
+
+    If a transaction is passed, also stop it in its host.
+    """
     if task.suspended_start and tx is not None:
         tx.effects.append(stop_of(task, task.suspended_start, reason))
     task.suspended_start, task.answer = 0, (None, None)
@@ -553,19 +556,19 @@ def not_ready(task: TaskInstance, report: SensorNotReady, tx: Transaction) -> No
 
 
 def recalled(task: TaskInstance, tx: Transaction) -> None:
-    """Queue a claimed try again that its worker has not started."""
+    """Queue a claimed try again, because its worker returned it before starting it."""
     tx.slots.call_back(task)
     tx.slots.unblock(task)
     if task.state is TaskState.QUEUED:
         tx.note_slot(task)
         tx.slots.offer(task)
-    else:  # the first try in a process that died before it started
+    else:  # this was the first try in a process that died before the try started
         task.started_at = task.ends_at = None
         requeue(task, tx)
 
 
 def labelled(task: TaskInstance, report: Labelled, tx: Transaction) -> None:
-    """Store the label that a child of a mapped task has given itself."""
+    """Store the label that a child of a mapped task has set for itself."""
     if not task.looks:  # a sensor that pokes again already has a label
         tx.batch.labels.append((task.task_no, task.run.run_no, report.label))
 

@@ -1,17 +1,17 @@
-"""Trigger rules: whether a task or child runs, by the states in which its parents ended.
+"""Trigger rules: they decide by the end states of its parents whether a task or child runs.
 
 ``decide`` takes counts and never visits parents, so that the end of a parent costs one addition per
 child, however many parents there are. Every rule depends only on *which* states occur among the
 parents, so a rule is a function of a set of six, tabulated once.
 
-Verdicts come as early as a rule allows. As further parents end, RUN, UPSTREAM_FAILED and SKIP do
-not change, for every rule and in every order, with one exception: under ``all_success`` a SKIP
+Verdicts are reached as early as a rule allows. RUN, UPSTREAM_FAILED and SKIP do not change as
+further parents end, for every rule and in every order. The one exception is ``all_success``: a SKIP
 turns into UPSTREAM_FAILED when a parent fails after another was skipped. A task that was skipped
-early therefore stays skipped, as in Airflow. Once all parents have ended, no rule waits.
+early has ended, so it stays skipped, as in Airflow. Once all parents have ended, no rule waits.
 
 ``verdict`` evaluates the rules of one task of a run. It takes the counts of the parents from
-tallies. Exceptions are the mapped parents that children follow index by index: of those, it looks
-up one child.
+tallies. The exceptions are mapped parents that children follow index by index: it looks up one
+child of each.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SKIP = Verdict.SKIP
 _UPSTREAM_FAILED = Verdict.UPSTREAM_FAILED
 _SETUP_RULE = TriggerRule.ALL_DONE_SETUP_SUCCESS
 
-# States that occur among the parents, one bit each. The last one: some have not ended.
+# States that occur among the parents, one bit each. The last bit means that some have not ended.
 _S, _F, _U, _K, _R, _UNFINISHED = (1 << bit for bit in range(6))
 
 
@@ -66,11 +66,9 @@ def decide(
     """Return the verdict of ``rule`` for these counts of parents.
 
     Counts are of parent instances. A mapped parent counts once per child, and as one while its
-    width
-    is unknown, so that no rule that needs all parents decides before it has expanded. ``cancelled``
-    counts as ``failed``. ``removed`` counts as ended and as nothing else. Setups are counted with
-    the
-    other parents; only ``all_done_setup_success`` also uses their own counts, and it equals
+    width is unknown, so that no rule that needs all parents decides before it has expanded.
+    ``cancelled`` counts as ``failed``. ``removed`` counts only as ended. Setups are counted with
+    the other parents; only ``all_done_setup_success`` also uses their own counts, and it equals
     ``all_done`` without setups. Without parents every rule says RUN.
     """
     if total == 0:
@@ -106,11 +104,11 @@ def decide_share(
     skipped: int,
     removed: int = 0,
 ) -> Verdict:
-    """Return the verdict of ``min_success=least``: all have ended, and this share has succeeded.
+    """Return the verdict of ``min_success=least``: RUN if all ended and this share succeeded.
 
-    Removed instances are not counted in the share. If only skipped instances are missing from it,
-    the task is skipped. Nothing is decided early, because a parent that has not expanded counts as
-    one and may become a million.
+    Removed instances are not counted. If the share is not reached, the task is skipped if no
+    instance is failed or upstream_failed; otherwise it is upstream_failed. Nothing is decided
+    early, because a parent that has not expanded counts as one instance and may become a million.
     """
     needed = math.ceil(least * (total - removed) - _ROUNDING)
     bad = failed + upstream_failed
@@ -128,9 +126,8 @@ _ROUNDING = 1e-9
 def together(verdicts: Iterable[Verdict]) -> Verdict:
     """Combine the verdicts of all groups of parents of one task.
 
-    It runs if every group says so. A failure is final at once. A skip waits for the other groups,
-    so
-    that the result does not depend on their order.
+    The task runs if the verdict of every group is RUN. A failure is final immediately. A skip waits
+    for the other groups, so that the result does not depend on their order.
     """
     said = set(verdicts)
     for verdict in (_UPSTREAM_FAILED, _WAIT, _SKIP):
@@ -233,7 +230,8 @@ WHOLE = -1
 def verdict(run: Run, position: int, index: int = WHOLE) -> Verdict:
     """Return the verdict of the trigger rules.
 
-    A task over a stream that has yielded items runs if it would run after a success of the stream.
+    A task that expands over a stream with yielded items runs if it would run after the stream
+    succeeded.
     """
     if stream_expand.has_begun(run, position):
         source = stream_expand.source_of(run, position)

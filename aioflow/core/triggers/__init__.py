@@ -1,1 +1,1 @@
-"""Decisions about triggers: assign to hosts, fire, migrate, isolate; runs that events start."""
+"""Decisions about triggers: assign to hosts, fire, migrate, isolate, and start runs from events."""

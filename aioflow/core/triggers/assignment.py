@@ -1,4 +1,4 @@
-"""The assignment of triggers to hosts while their tasks wait, and their release afterwards."""
+"""Assignment of triggers to hosts while their tasks wait, and their release afterwards."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ REASSIGNED = "reassigned"
 """The reason to release a trigger that continues in another host."""
 
 SLEEP = "sleep"
-"""The class path of a trigger that consists of its deadline."""
+"""The class path of a trigger that only has a deadline."""
 
 RUN = "run"
-"""The class path of a trigger that fires when a run ends that the task started."""
+"""The class path of a trigger that fires when a run that its task started has ended."""
 
 HOSTLESS = frozenset({SLEEP, RUN})
-"""Classes of triggers that no host runs."""
+"""Class paths of triggers that are never assigned to a host."""
 
 HANDED_AT_ONCE = 1_000
 """Maximum number of triggers assigned to a new host in one turn. The others follow."""
@@ -65,8 +65,8 @@ def host(wait: TriggerInstance, tx: Transaction) -> None:
     """Assign a waiting trigger to its host, if the host is up and the fields can be decrypted.
 
     The quarantine host starts with the first trigger assigned to it. That trigger is assigned again
-    once the host is up. The own host of a DAG is started when the first of its triggers needs it,
-    and gets them when it is up.
+    once the host is up. A DAG's own host is started when the first of the DAG's triggers needs it,
+    and gets the triggers when it is up.
     """
     row, run = wait.row, wait.run.row
     role = role_of(row.class_path, wait.run.dag_version, tx.memory)
@@ -77,7 +77,7 @@ def host(wait: TriggerInstance, tx: Transaction) -> None:
     if _is_ending(wait) or is_stopped(run.dag_id, tx.memory):
         return
     if not may_host(row.trigger_no, tx.memory):
-        return  # it is assigned after others
+        return  # the trigger is assigned after others
     wait.role = role
     if not _takes(role, tx.memory):
         want_host(role, tx)
@@ -92,9 +92,9 @@ def host(wait: TriggerInstance, tx: Transaction) -> None:
 
 
 def _is_ending(wait: TriggerInstance) -> bool:
-    """Return whether its task is about to be cancelled, cleared or marked, slice by slice.
+    """Return whether a trigger's task is about to be cancelled, cleared or marked, slice by slice.
 
-    The rows it was created from may be deleted already.
+    The rows that the trigger was created from may already be deleted.
     """
     if not wait.run.state.is_live:
         return True
@@ -105,7 +105,7 @@ def _is_ending(wait: TriggerInstance) -> bool:
 def _feeds(wait: TriggerInstance) -> bool:
     """Return whether an event may end the task with a list that other tasks expand over.
 
-    Then the host writes the list, and needs the same facts about the task as a worker.
+    If so, the host writes the list and needs the same facts about the task as a worker.
     """
     row, task = wait.row, wait.task
     if row.ordinal != RESUMES or row.window:
@@ -119,8 +119,8 @@ def _order(
     """Return the command that starts a trigger in its host.
 
     Args:
-        kwargs: Its fields.
-        has_start: Whether the host receives the task that waits.
+        kwargs: The fields of the trigger.
+        has_start: Whether the command contains the waiting task.
     """
     row, run, task = wait.row, wait.run.row, wait.task
     return StartTrigger(
@@ -152,7 +152,7 @@ def role_of(class_path: str, dag_version: DagVersion, memory: Memory) -> str:
     """Return the role of the host for triggers of a class, in a version of a DAG.
 
     A host imports that version and the newest one. If either of them is isolated, the host is the
-    DAG's own, where quarantine would protect nothing more.
+    DAG's own. Quarantine would give no further protection there.
     """
     spec = dag_version.graph.spec
     if spec.isolated or _is_isolated_now(dag_version, memory):
@@ -169,13 +169,13 @@ def _is_isolated_now(dag_version: DagVersion, memory: Memory) -> bool:
 
 
 def want_host(role: str, tx: Transaction) -> None:
-    """Start the own host of a DAG. The shared hosts start by themselves."""
+    """Start the DAG's own host. The shared hosts start by themselves."""
     if is_own(role):
         tx.effects.append(StartHost(role))
 
 
 def want_own_hosts(tx: Transaction) -> None:
-    """Start the own hosts of DAGs whose tasks' triggers wait for them.
+    """Start the DAGs' own hosts that triggers of tasks wait for.
 
     After a restart no such host is up, and nothing else assigns these triggers.
     """
@@ -203,19 +203,19 @@ def is_stopped(dag_id: str, memory: Memory) -> bool:
 
 
 def host_all(role: str, tx: Transaction) -> None:
-    """Assign the waiting triggers of a host that came up, by priority, the oldest first.
+    """Assign waiting triggers to a host that came up, by priority, then oldest first.
 
-    Many triggers take several turns. A trigger that another host still runs follows once that host
-    has released it.
+    Many triggers take several turns. A trigger that another host still runs is assigned once that
+    host has released it.
     """
     _return(role, tx)
     hand_over(AssignTriggers(role, tx.memory.last_assignment_id, _ordered(role, tx.memory)), tx)
 
 
 def host_rest(tx: Transaction) -> None:
-    """Assign triggers that were held back to the hosts that are up.
+    """Assign delayed triggers to the hosts that are up.
 
-    The own hosts of DAGs that are not up are started.
+    DAGs' own hosts that are not up are started.
     """
     memory = tx.memory
     for role in sorted(role for role in memory.hosts_up if kind_of(role) != ASYNC):
@@ -225,7 +225,7 @@ def host_rest(tx: Transaction) -> None:
 
 
 def hosted_before(memory: Memory) -> Iterator[TriggerNo]:
-    """Yield the waiting triggers that the hosts of the last daemon may have had."""
+    """Yield the waiting triggers that may have been assigned to hosts of the previous daemon."""
     if memory.is_drained:
         return
     for wait in memory.waits.objects.values():
@@ -244,7 +244,7 @@ def hosted_before(memory: Memory) -> Iterator[TriggerNo]:
 def _ordered(role: str, memory: Memory) -> array[int]:
     """Return the waiting triggers of a host, in the order of assignment.
 
-    Some of them may be assigned to it already.
+    Some of them may already be assigned to it.
     """
 
     def priority_of(shape: TaskShape) -> int | None:
@@ -262,7 +262,7 @@ def _ordered(role: str, memory: Memory) -> array[int]:
 
 
 def _return(role: str, tx: Transaction) -> None:
-    """Release triggers assigned to a host before it was up that belong to another one now."""
+    """Release triggers that were assigned to a host before it was up and now belong elsewhere."""
     memory = tx.memory
     for number, assignment_id in _strays(role, memory):
         if assignment_id:
@@ -270,9 +270,9 @@ def _return(role: str, tx: Transaction) -> None:
 
 
 def hand_on(role: str, tx: Transaction) -> None:
-    """Assign the triggers of a lost host that belong to another host by now.
+    """Assign the triggers of a lost host that now belong to another host.
 
-    They were being released from it, or the isolation of their DAG has changed.
+    Either they were being released from the lost host, or the isolation of their DAG has changed.
     """
     memory = tx.memory
     found: dict[str, array[int]] = {}
@@ -287,7 +287,7 @@ def hand_on(role: str, tx: Transaction) -> None:
 
 
 def _strays(role: str, memory: Memory) -> Iterator[tuple[TriggerNo, int]]:
-    """Yield triggers last assigned to a host that belong to another now, with the assignment."""
+    """Yield triggers last assigned to a host that now belong to another, with the assignment."""
     for wait in list(memory.waits.objects.values()):
         if wait.role != role or wait.task is None or wait.state is not TriggerState.WAITING:
             continue
@@ -301,16 +301,16 @@ def _strays(role: str, memory: Memory) -> Iterator[tuple[TriggerNo, int]]:
 
 
 def _takes(role: str, memory: Memory) -> bool:
-    """Return whether a host accepts triggers. The quarantine host starts with the first one."""
+    """Return whether a host accepts triggers. The quarantine host starts with its first trigger."""
     return role in memory.hosts_up or role == QUARANTINE
 
 
 def hand_over(entry: AssignTriggers, tx: Transaction) -> None:
-    """Assign the next triggers to a host that accepts them, or start the own host of a DAG."""
+    """Assign the next triggers to a host that accepts them, or start the DAG's own host."""
     memory = tx.memory
     takes = _takes(entry.role, memory)
     if memory.is_drained or not (takes or is_own(entry.role)):
-        return  # all follow when it is up again
+        return  # all triggers follow when the host is up again
     upto = entry.at + HANDED_AT_ONCE
     forms: dict[int, _Handing] = {}
     for number in entry.numbers[entry.at : upto]:
@@ -328,7 +328,7 @@ def hand_over(entry: AssignTriggers, tx: Transaction) -> None:
                 continue
         wait = memory.waits.get(number)
         if wait is None or wait.assignment_id > entry.assignment_id:
-            continue  # no task waits any more, or it was assigned since
+            continue  # no task waits any more, or the trigger was assigned since
         if _is_wanted(wait, entry.role, memory):
             host(wait, tx)
     if upto < len(entry.numbers):
@@ -336,10 +336,11 @@ def hand_over(entry: AssignTriggers, tx: Transaction) -> None:
 
 
 class _Change(NamedTuple):
-    """The change of packed triggers of one shape when they are assigned to a host.
+    """The change that assigns packed triggers of one shape to a host.
 
     Attributes:
-        is_elsewhere: Whether those that have a host have another one, which is alive.
+        is_elsewhere: Whether triggers of this shape that have a host are assigned to another, live
+            host.
     """
 
     was: TaskShape
@@ -355,7 +356,7 @@ _Handing: TypeAlias = _Change | Literal["needs task", "not wanted"]
 def _handing(was: TaskShape, role: str, memory: Memory) -> _Handing:
     """Return how triggers of a shape are assigned to a host while packed, or why they cannot be.
 
-    Commands with more facts, and triggers that no host runs, require the task.
+    They must be unpacked if the command needs more facts about the task, or if no host runs them.
     """
     spec, path = _spec(was), was.class_path
     feeds = was.ordinal == RESUMES and spec.feeds_limit is not None
@@ -373,7 +374,7 @@ def _handing(was: TaskShape, role: str, memory: Memory) -> _Handing:
 
 
 def _hand_folded(one: PackedTask, entry: AssignTriggers, change: _Change, tx: Transaction) -> None:
-    """Assign a packed trigger like ``host``: unpacking a hundred thousand would take seconds."""
+    """Assign a packed trigger as ``host`` does. Unpacking a hundred thousand would take seconds."""
     memory, packing = tx.memory, tx.memory.packing
     assignment_id = packing.assignment_id(one)
     if assignment_id > entry.assignment_id or (assignment_id and change.is_elsewhere):
@@ -423,9 +424,9 @@ def _is_wanted(wait: TriggerInstance, role: str, memory: Memory) -> bool:
 
 
 def newest_version(dag_version: DagVersion, memory: Memory) -> str:
-    """Return the newest version of the DAG, or the given one.
+    """Return the newest version of the DAG, or ``dag_version``.
 
-    The given one is returned if the DAG was deleted or has moved to another file.
+    ``dag_version`` is returned if the DAG was deleted or has moved to another file.
     """
     spec = dag_version.graph.spec
     row = memory.dags.get(spec.dag_id)

@@ -1,9 +1,9 @@
-"""Triggers that start DAG runs: their assignment to hosts, and the version they run.
+"""Triggers that start DAG runs: their assignment to hosts, and the version of their code.
 
-There is one for each DAG whose file declares one. Its row stays when the declaration is removed, so
-that its position and its known keys remain if it is declared again. It runs with the code of the
-newest version. A trigger that ends or fails is assigned again after a delay. A trigger whose code
-is missing on disk is assigned again once the code is restored.
+Each DAG whose file declares such a trigger has one. Its row is retained when the declaration is
+removed, so that its position and its known keys are still there if it is declared again. It runs
+the code of the DAG's newest version. A trigger that ends or fails is assigned again after a delay.
+A trigger whose code is missing on disk is assigned again once the code is restored.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ __all__ = (
 )
 
 WINDOW = 64
-"""Number of events by which such a trigger may be ahead of the store."""
+"""Maximum number of events that such a trigger yields before they are stored."""
 
 FIRST_WAIT_US, LONGEST_WAIT_US = 1_000_000, 300_000_000
 """Delay until an ended trigger is assigned again. It doubles each time it ends without an event."""
 
 REFUSED = "refused"
-"""The reason of a failure: an event that could not be processed."""
+"""Failure reason: an event could not be processed."""
 
 _GONE, _PAUSED, _REASSIGNED = "finished", "paused", "reassigned"
 
@@ -83,7 +83,7 @@ def adopt(spec: DagSpec, tx: Transaction) -> None:
         return
     tx.dag_triggers.note(one)
     one.failures, one.failure, one.retry_at = 0, None, None
-    if row.class_path != said.class_path:  # the other class's last event means nothing here
+    if row.class_path != said.class_path:  # an event of the old class means nothing
         row = msgspec.structs.replace(row, since=tx.now, event=None, event_key=None)
     one.row = msgspec.structs.replace(row, class_path=said.class_path, kwargs=said.kwargs)
     tx.memory.dag_triggers.index(one)
@@ -110,7 +110,7 @@ def update_assignment_of(dag_id: str, tx: Transaction) -> None:
 
 
 def update_assignments(tx: Transaction) -> None:
-    """Assign or release all such triggers after a change that may concern many."""
+    """Assign or release all such triggers after a change that may affect many of them."""
     for one in tx.memory.dag_triggers:
         update_assignment(one, tx)
 
@@ -137,9 +137,10 @@ def wake(one: DagTrigger, at: Timestamp, tx: Transaction) -> None:
 
 
 def retry(one: DagTrigger, at: Timestamp, tx: Transaction) -> None:
-    """Process a timer of the trigger: if it is that of the next attempt, assign it now.
+    """Process a timer of the trigger.
 
-    The clock is not compared: it may have been set back since, and the timer fires only once.
+    If it is the timer of the next attempt, assign the trigger now. The time is not compared with
+    the clock, because the clock may have been set back and the timer fires only once.
     """
     if one.retry_at == at:
         tx.dag_triggers.note(one)
@@ -148,7 +149,10 @@ def retry(one: DagTrigger, at: Timestamp, tx: Transaction) -> None:
 
 
 def host_all(role: str, tx: Transaction) -> None:
-    """Assign its triggers to a host that came up. Earlier assignments to it are void."""
+    """Assign the triggers of DAGs that belong to a host that came up.
+
+    Earlier assignments to it are void.
+    """
     memory = tx.memory
     for one in memory.dag_triggers:
         if one.assignment_id and one.role == role:
@@ -165,7 +169,8 @@ def ended(one: DagTrigger, report: TriggerEnded, tx: Transaction) -> None:
     has_fired = one.index > 0
     failure = report.failure
     if failure is not None and failure.reason == REFUSED:
-        # It has not ended: an event could not be processed, and it must yield that event again.
+        # The trigger has not ended: an event could not be processed, and it must yield that event
+        # again.
         tx.effects.append(
             ReleaseTrigger(
                 StopTrigger(one.row.trigger_no, one.assignment_id, _REASSIGNED), one.role
@@ -192,7 +197,7 @@ def code_restored(one: DagTrigger, tx: Transaction) -> None:
 
 
 def fail(one: DagTrigger, failure: Failure | None, tx: Transaction) -> None:
-    """Schedule another attempt of a trigger that ended by itself. Alert on the first failure."""
+    """Schedule another attempt for a trigger that ended by itself. Alert on the first failure."""
     tx.dag_triggers.note(one)
     is_news = failure is not None and one.failure is None
     wait_us = min(FIRST_WAIT_US << min(one.failures, 20), LONGEST_WAIT_US)
@@ -213,7 +218,7 @@ def charge(one: DagTrigger, failure: Failure, tx: Transaction) -> None:
 
 
 def hosted_before(memory: Memory) -> Iterator[TriggerNo]:
-    """Yield the triggers that the hosts of the last daemon may have had."""
+    """Yield the triggers that may have been assigned to hosts of the previous daemon."""
     for one in memory.dag_triggers:
         number, dag_id = one.row.trigger_no, one.row.dag_id
         is_hosted = one.row.kwargs is not None and one.row.class_path != ASSETS
@@ -248,7 +253,7 @@ def _host(one: DagTrigger, tx: Transaction) -> None:
     host = StartTrigger(
         trigger_no=row.trigger_no,
         assignment_id=one.assignment_id,
-        # Named events count from the number of the trigger on, as they do from that of a run.
+        # Named events count if their number is higher than the trigger's, as for a run.
         run_no=row.trigger_no,
         task_no=-1,
         version=one.version,
@@ -265,7 +270,7 @@ def _host(one: DagTrigger, tx: Transaction) -> None:
 
 
 def _request_release(one: DagTrigger, reason: str, tx: Transaction) -> None:
-    """Ask its host to release it, unless that has been done."""
+    """Request that its host release a trigger, unless already requested."""
     if not one.assignment_id or one.leaving:
         return
     tx.dag_triggers.note(one)
@@ -276,7 +281,7 @@ def _request_release(one: DagTrigger, reason: str, tx: Transaction) -> None:
 
 
 def _is_outdated(one: DagTrigger, memory: Memory) -> bool:
-    """Return whether its class, fields, code or host would differ if it were assigned now."""
+    """Return whether a trigger assigned now would have another class, fields, code or host."""
     path = one.row.class_path
     if one.made_of != (path, one.row.kwargs) or one.role != host_role(one, memory):
         return True

@@ -1,10 +1,10 @@
-"""Runs that events of triggers and assets start: an event is stored with its outcome in one commit.
+"""Runs that events of triggers and assets start. One commit stores an event and its outcome.
 
 A host reports the events of a DAG's trigger in order, each with its index in the assignment, which
-detects repetitions. An event with a key is processed once, whichever assignment reports it again
-and when. An event without a key counts as new if a later assignment yields it again. The host
-learns which events are stored, and may be up to its window ahead of that, unless too many runs of
-the DAG are queued.
+detects repetitions. An event with a key is processed once, even if any later assignment reports it
+again. An event without a key counts as new if a later assignment yields it again. Stored events are
+confirmed to the host. The trigger may be ahead of the confirmed events by its window, unless too
+many runs of the DAG are queued.
 
 An asset event is a named event whose name begins with ``asset:``. The commit in which the task
 succeeds emits it, and each DAG that depends on the asset records it in the same commit. Events stay
@@ -66,15 +66,17 @@ __all__ = (
 )
 
 RUNS_AHEAD = 10_000
-"""Queued runs of one DAG from which on its trigger is not asked for more events, and asset
-events stay pending for the next run."""
+"""Number of queued runs of one DAG at which its trigger is stopped from continuing.
+
+Asset events then stay pending for the next run.
+"""
 
 LONGEST_HOLD = 10
-"""An event of a trigger that is never quiet starts a run after this many times ``debounce``."""
+"""If a trigger is never quiet, its event starts a run after this many times ``debounce``."""
 
 _raw = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 KEY_LENGTH = 1_000
-"""A longer key starts no run: an index of PostgreSQL cannot store it."""
+"""Maximum length of a key. A longer key starts no run, because PostgreSQL cannot index it."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _NOTHING = _pack(None)
@@ -90,15 +92,19 @@ def asked_keys(inputs: list[TriggerFired], memory: Memory) -> dict[TriggerNo, se
 
 
 def _stored_key(key: str) -> str:
-    """Return a key as every database can store it. An event whose key changes starts no run."""
+    """Return a key in a form that every database can store.
+
+    If that changes the key, the event starts no run.
+    """
     return key[:KEY_LENGTH].replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def fire(one: DagTrigger, report: TriggerFired, tx: Transaction) -> None:
     """Process an event, unless it is known.
 
-    An event is also dropped if an earlier one of its assignment was not processed: the next
-    assignment resumes after the last stored event, and would never yield the earlier one again.
+    An event is also dropped if an earlier event of its assignment was not processed. Otherwise the
+    next assignment, which resumes after the last stored event, would never yield the earlier event
+    again.
     """
     spec = spec_of(one, tx.memory)
     if report.assignment_id != one.assignment_id or report.index != one.index or spec is None:
@@ -151,7 +157,10 @@ def _store(one: DagTrigger, spec: DagTriggerSpec, report: TriggerFired, tx: Tran
 def _hold(
     one: DagTrigger, quiet_us: int, event_no: int, report: TriggerFired, tx: Transaction
 ) -> None:
-    """Hold the event until the trigger is quiet. The event held before never starts a run."""
+    """Hold the event until the trigger is quiet.
+
+    It replaces the held event, which never starts a run.
+    """
     before = one.row.held
     since = tx.steady if before is None else before.since
     due_at = min(tx.steady + quiet_us, since + LONGEST_HOLD * quiet_us)
@@ -216,7 +225,7 @@ def start_run(
         date = _fire_time(key) if spec.is_timetable else None
         request = CreateRun(dag_id=dag_id, conf=conf, logical_date=date)
         if spec.if_running == "cancel_old":
-            create.check_conf(request, tx)  # a run that cannot be created cancels none
+            create.check_conf(request, tx)  # if the run cannot be created, no run is cancelled
             _cancel_old(one, tx)
         run = create.make_run(request, tx, cause=BY_EVENT)
     except RequestError as exc:
@@ -235,8 +244,8 @@ def has_full_queue(dag_id: str, memory: Memory) -> bool:
 def conf_of(payload: bytes, spec: DagSpec) -> bytes | None:
     """Return the conf of the run that an event starts.
 
-    From a mapping it takes the parameters of the DAG. Any other payload is the value of the only
-    parameter of a DAG that has exactly one.
+    If the payload is a mapping, its values for the DAG's parameters are taken. Any other payload
+    becomes the value of the parameter, if the DAG has exactly one.
     """
     try:
         given: dict[str, Any] = _raw.decode(payload)
@@ -260,7 +269,7 @@ def _fire_time(key: str | None) -> Timestamp:
 
 
 def _cancel_old(one: DagTrigger, tx: Transaction) -> None:
-    """Cancel runs that earlier events started: the last one, and those that are queued."""
+    """Cancel runs that earlier events started: the last run, and all queued ones."""
     memory, dag_id = tx.memory, one.row.dag_id
     old = [run for run in memory.queued_runs.get(dag_id, ()) if run.row.cause == BY_EVENT]
     last = None if one.row.run_no is None else memory.runs.get(one.row.run_no)
@@ -271,7 +280,10 @@ def _cancel_old(one: DagTrigger, tx: Transaction) -> None:
 
 
 def _alert_rejected_event(one: DagTrigger, sequence: int, reason: str, tx: Transaction) -> None:
-    """Alert that an event starts no run though it should. Only the first one in a row alerts."""
+    """Alert that an event should start a run but does not.
+
+    Only the first of consecutive ones alerts.
+    """
     if one.is_refusing:
         return
     one.is_refusing = True
@@ -291,7 +303,7 @@ def _credit(one: DagTrigger, tx: Transaction) -> None:
 
 
 def continue_triggers(tx: Transaction) -> None:
-    """Let the triggers continue that had to wait for runs of their DAGs to end."""
+    """Let triggers continue that waited for runs of their DAGs to end."""
     for dag_id in sorted(tx.eased_dags):
         one = tx.memory.dag_triggers.of(dag_id)
         if one is not None and one.confirmed < one.index:
@@ -301,7 +313,7 @@ def continue_triggers(tx: Transaction) -> None:
 
 
 def lose_host(lost: HostLost, tx: Transaction) -> None:
-    """Release the triggers of a lost host. They get another one, the culprit after a delay."""
+    """Release the triggers of a lost host. They are assigned again, the culprit after a delay."""
     for one in tx.memory.dag_triggers:
         if one.role != lost.role or not one.assignment_id:
             continue
@@ -320,7 +332,10 @@ TOLD_LIMIT = 100
 """Maximum number of events of each asset that are passed to a run: the latest."""
 
 EXTRA_LIMIT = 4_096
-"""Maximum size in bytes of the extra data of an external event. Of more only the size is passed."""
+"""Maximum size in bytes of an external event's extra data.
+
+If it is larger, only the size is passed.
+"""
 
 TRIGGERING_EVENTS = "triggering_events"
 """The parameter of a DAG that receives the events that started a run."""
@@ -330,7 +345,7 @@ _decode = msgspec.msgpack.Decoder(AssetUpdate)
 
 
 def record_asset_events(tx: Transaction) -> None:
-    """Record the asset events of this turn for their DAGs. Each DAG starts one run at most."""
+    """Record the asset events of this turn for their DAGs. Each DAG starts at most one run."""
     dag_triggers = tx.memory.dag_triggers
     affected: dict[TriggerNo, DagTrigger] = {}
     for event in tx.asset_events:
@@ -341,8 +356,8 @@ def record_asset_events(tx: Transaction) -> None:
     tx.asset_events.clear()
     for taker in affected.values():
         _start_if_met(taker, tx)
-    tx.checked_dags += sorted(tx.eased_dags)  # fewer runs wait: pending events may start one
-    while tx.checked_dags:  # pending events may meet another condition, or start a run again
+    tx.checked_dags += sorted(tx.eased_dags)  # fewer runs wait: pending events may start a run
+    while tx.checked_dags:  # pending events may meet a changed condition, or may start a run again
         one = dag_triggers.of(tx.checked_dags.pop())
         if one is not None:
             _start_if_met(one, tx)
@@ -393,7 +408,7 @@ def _record_asset_event(one: DagTrigger, event: NamedEventRow, tx: Transaction) 
 
 
 def _received_event(event: NamedEventRow) -> bytes:
-    """Return the event as a run receives it. The data of an external event is the extra."""
+    """Return the event as a run receives it. The data of an external event becomes ``extra``."""
     of: dict[str, Any] = {"id": event.event_no, "run_id": None, "task_id": None, "map_index": -1}
     try:
         told = _decode.decode(event.data)

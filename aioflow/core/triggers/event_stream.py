@@ -1,9 +1,9 @@
 """Streams of events: a trigger that continues, and a task that consumes its events one by one.
 
-Events are stored as they arrive, numbered in one series per trigger, and consumed in that order
-together with the move of the consumer. A host may report an event again, because a reply was lost
-or because another host starts the trigger again. The repetition is detected by its index within one
-assignment, and by its key across assignments.
+Events are stored as they arrive, numbered in one series per trigger, and consumed in that order.
+The commit that consumes an event also moves the consumer. A host may report an event again, because
+a reply was lost or because another host starts the trigger again. A repeated event is detected by
+its index within one assignment, and by its key across assignments.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = (
 )
 
 MANUAL_INDEX = -1
-"""The index of an event that no host has reported. It counts for no assignment."""
+"""The index of an event that no host reported. It is not counted in any assignment."""
 
 EVENTS_AHEAD = 1_000
-"""Stored and unconsumed events from which on a trigger is not asked for more."""
+"""Number of stored and unconsumed events at which a trigger does not continue."""
 
 BYTES_AHEAD = 16 * 1024 * 1024
-"""The same limit for their payloads, in bytes."""
+"""Total payload size of these events, in bytes, at which a trigger does not continue."""
 
 
 def take(wait: TriggerInstance, report: TriggerFired, tx: Transaction) -> None:
@@ -79,7 +79,7 @@ def consume(wait: TriggerInstance, tx: Transaction) -> bytes | None:
 
 
 def credit(wait: TriggerInstance, tx: Transaction) -> None:
-    """Let the trigger continue, up to its window ahead of the stored events."""
+    """Let the trigger continue until it is ahead of the stored events by its window."""
     stream = wait.stream
     assert stream is not None  # noqa: S101 - the callers looked
     has_room = len(stream.pending) < EVENTS_AHEAD and stream.pending_bytes < BYTES_AHEAD
@@ -89,12 +89,12 @@ def credit(wait: TriggerInstance, tx: Transaction) -> None:
 
 
 def close(wait: TriggerInstance, failure: Failure | None, tx: Transaction) -> None:
-    """Record that the trigger has ended. Its pending events are still to be consumed."""
+    """Record that the trigger has ended. Its pending events will still be consumed."""
     tx.move_wait(wait, TriggerState.FIRED, failure=failure)
 
 
 def is_over(wait: TriggerInstance) -> bool:
-    """Return whether no event is pending and no more will come."""
+    """Return whether no event is pending and no more events can arrive."""
     stream = wait.stream
     return wait.state is TriggerState.FIRED and stream is not None and not stream.pending
 
@@ -102,7 +102,7 @@ def is_over(wait: TriggerInstance) -> bool:
 def restore(
     trigger: TriggerRow, events: list[EventRow], known: TriggerInstance | None
 ) -> EventStream:
-    """Build a stream from its rows. The count of the present assignment is taken from memory."""
+    """Build a stream from its rows. The counters of the current assignment come from memory."""
     stream = EventStream()
     if trigger.event is not None:
         stream.last = (trigger.event, trigger.event_key)

@@ -1,9 +1,10 @@
-"""The life cycle of a trigger: stored with its task's move, assigned, fired, released.
+"""The life cycle of a trigger: stored with the deferral of its task, assigned, fired, released.
 
 ``waiting`` -> ``fired`` -> deleted when the work it resumed has ended; or ``waiting`` -> ``ending``
--> deleted when its host has released it. A report of an earlier assignment is late and ignored,
-because the trigger has moved since. A stream is ``waiting`` while its trigger continues, and
-``fired`` once that has ended, until its events are consumed. A person may fire a trigger manually.
+-> deleted when its host has released it. A report of an earlier assignment is ignored as late,
+because the trigger has moved since. A stream is ``waiting`` while its trigger continues. Once the
+trigger has ended, the stream is ``fired`` until its events are consumed. A person may fire a
+trigger manually.
 """
 
 from __future__ import annotations
@@ -69,12 +70,12 @@ __all__ = (
 def defer(task: TaskInstance, report: Deferred, tx: Transaction) -> None:
     """Defer a task to a trigger, and free its slot."""
     forget_event(task, tx)
-    if task.resumed is not None:  # a stream that has ended, or that it does not need any more
+    if task.resumed is not None:  # a stream that has ended, or that the task does not need any more
         release_trigger(task.resumed, "finished", tx)
         task.resumed = None
-    forget_calls(task, 0, tx)  # the method it resumes in makes its own calls
+    forget_calls(task, 0, tx)  # the method that it resumes in makes its own calls
     deadline = durable_calls.deadline(task, report.timeout_us, tx.steady)
-    if task.spec.events is not None:  # per wait for an event, not for all together
+    if task.spec.events is not None:  # per wait for an event, not for all waits together
         deadline = None if report.timeout_us is None else tx.steady + report.timeout_us
     row = TriggerRow(
         trigger_no=tx.numbers.take(),
@@ -108,7 +109,7 @@ def _begin(task: TaskInstance, row: TriggerRow, tx: Transaction) -> None:
 
 
 def start(task: TaskInstance, tx: Transaction) -> None:
-    """Defer a task before any of its try has run, without a worker."""
+    """Defer a task from the start of its try, without a worker."""
     if task.resumed is not None:
         streams.wait_for_stream(task, tx)
         return
@@ -162,7 +163,7 @@ def next_event(task: TaskInstance, report: NextEventRequested, tx: Transaction) 
 
 
 def fire(wait: TriggerInstance, report: TriggerFired, tx: Transaction) -> None:
-    """Resume the task of a trigger with its event. Only a stream takes later events."""
+    """Resume the task of a trigger with its event. Only a stream accepts further events."""
     task = wait.task
     if (
         report.assignment_id != wait.assignment_id
@@ -255,7 +256,7 @@ def trigger_ended(wait: TriggerInstance, report: TriggerEnded, tx: Transaction) 
             _report_failed_cleanup(wait, report.failure, tx)
         tx.drop_wait(wait)
     elif wait.state is TriggerState.WAITING and report.reason in {REASSIGNED, PAUSED}:
-        host(wait, tx)  # by its current state; how the old assignment ended does not matter
+        host(wait, tx)  # how the old assignment ended does not matter
     elif wait.state is TriggerState.WAITING and _lacks_code(report):
         _await_code(wait, tx)
     elif wait.state is TriggerState.WAITING and wait.stream is not None:
@@ -283,7 +284,7 @@ def _await_code(wait: TriggerInstance, tx: Transaction) -> None:
 
 
 def code_restored(entry: CodeRestored, tx: Transaction) -> None:
-    """Assign a trigger again, unless that has happened meanwhile."""
+    """Assign a trigger again, unless it has a host by now."""
     tx.memory.lacking_code.discard(entry.trigger_no)
     wait = tx.memory.waits.get(entry.trigger_no)
     if wait is not None and wait.state is TriggerState.WAITING and not wait.assignment_id:
@@ -308,7 +309,7 @@ def _end_stream(wait: TriggerInstance, failure: Failure | None, tx: Transaction)
         return
     event_stream.close(wait, failure, tx)
     if task is None or not durable_calls.is_after(task, wait) or not event_stream.is_over(wait):
-        return  # it learns of the end when it has consumed the rest
+        return  # the coroutine learns of the end when it has consumed the remaining events
     if failure is not None:
         _fail(wait, failure, tx)
     elif durable_calls.answer_next(task, wait, tx):
@@ -331,7 +332,7 @@ def _fail(
     forget_suspension(task, tx, "cancelled")
     sensor = task.spec.sensor
     if sensor is not None and sensor.on_error == "ignore" and failure.reason == "trigger":
-        reschedule_poke(task, tx)  # its error is in the log of the task
+        reschedule_poke(task, tx)  # the error is in the log of the task
     elif sensor is not None and sensor.on_error == "skip":  # as when it pokes by itself
         keep_try(task, TaskState.SKIPPED, failure, tx)
         task.failure = failure
@@ -343,7 +344,7 @@ def _fail(
 def fail_suspended(task: TaskInstance, report: Failed, tx: Transaction) -> None:
     """Fail a coroutine that ended after reporting a wait that was not answered yet."""
     if task.state is not TaskState.DEFERRED or report.interrupted:
-        forget_suspension(task)  # its waits continue, and then it runs again from the top
+        forget_suspension(task)  # its waits continue, and then it runs again from the start
         return
     _release_waits(task, None, tx)
     forget_suspension(task)
@@ -360,10 +361,10 @@ def time_out(task: TaskInstance, at: Timestamp, tx: Transaction) -> None:
     """Process the deadline of a wait."""
     wait = task.wait
     if wait is not None and streams.has_batch(wait):
-        streams.resume_with_events(task, tx)  # it has waited for a full batch long enough
+        streams.resume_with_events(task, tx)  # the operator has waited long enough for a full batch
         return
     if wait is None or at != (task.deadline_at if wait.stream else wait.row.deadline_at):
-        return  # it waits for something else by now
+        return  # the task waits for something else by now
     ends_try = task.ends_at is not None and task.ends_at <= max(at, tx.steady)
     if wait.row.ordinal >= 0 and not ends_try:
         durable_calls.time_out(task, tx)
@@ -463,12 +464,12 @@ _NO_PAYLOAD = msgspec.msgpack.encode(None)
 def fire_manually(request: FireTrigger, tx: Transaction) -> tuple[str, str, int]:
     """Process the event as if the trigger had yielded it. Return run, task and map index.
 
-    It ends the trigger, unless that is a stream: its host must release it, as after any wait that
-    has ended. A stream continues.
+    A stream continues. Any other trigger ends, and its host must release it, as after any wait that
+    has ended.
 
     Raises:
         UnknownTrigger: If no such trigger waits.
-        RequestError: If its event cannot be given manually.
+        RequestError: If its event cannot be sent manually.
     """
     of_dag = tx.memory.dag_triggers.get(request.trigger_no)
     if of_dag is not None:

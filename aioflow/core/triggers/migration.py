@@ -1,11 +1,11 @@
 """Moves of triggers to newer code or other hosts: for changed files, pauses and blocked loops.
 
-A trigger is released by its host, and assigned again once that has confirmed. So events that it
-yields until then still count, and two instances of it never run at once. Its row, its fields,
-``since``, last event and deadline stay.
+A trigger is released by its host, and assigned again once the host has confirmed. So events that
+the trigger yields until then still count, and two instances of it never run at the same time. Its
+row, fields, ``since``, last event and deadline do not change.
 
-* Migration: only triggers move to the newest code of their file whose class, or code on which it
-  depends, has changed.
+* Migration: a trigger moves to the newest code of its file only if its class, or code on which the
+  class depends, has changed.
 * Pause: triggers of a DAG with ``if_paused="stop"`` are released, and assigned again when the DAG
   is resumed. Which ones are stopped is not stored, because it follows from the row of the DAG.
 * Isolation: a class moves to the quarantine host when it blocks its event loop too often or for too
@@ -76,7 +76,7 @@ REHOST_AT_ONCE = 1_000
 def file_parsed(parsed: FileParsed, tx: Transaction) -> None:
     """Store the code digests of a file's newest version, and schedule the move of its triggers.
 
-    They move in later turns, because this one may still be rolled back.
+    They move in later turns, because the current turn may still be rolled back.
     """
     memory = tx.memory
     for version in memory.trigger_code.keys() - memory.hosted_versions():
@@ -104,7 +104,7 @@ def move_next(
 ) -> None:
     """Release the first of these triggers, or assign those that have no host.
 
-    The rest follows in later turns, which continue after the last number.
+    The rest follow in later turns, which continue after the number of the last trigger.
     """
     waits = list(islice(found, most + 1))
     for wait in waits[:most]:
@@ -128,7 +128,7 @@ def room_changed(
 
 
 def _outdated(version: str, after: TriggerNo, memory: Memory) -> Iterator[TriggerInstance]:
-    """Yield the triggers that this version must run in another way, by number.
+    """Yield the triggers that must be assigned again because of this version, by number.
 
     These are triggers that run an older version whose code differs, and triggers without a host
     that belong to another role since this version.
@@ -156,7 +156,7 @@ def _outdated(version: str, after: TriggerNo, memory: Memory) -> Iterator[Trigge
 def _is_elsewhere(
     dag_version: DagVersion, was: str, class_path: str, version: str, memory: Memory
 ) -> bool:
-    """Return whether a trigger belongs to another host than before, as of a version."""
+    """Return whether a trigger belongs to another host because of a version."""
     if class_path in HOSTLESS or newest_version(dag_version, memory) != version:
         return False
     return role_of(class_path, dag_version, memory) != was
@@ -165,7 +165,7 @@ def _is_elsewhere(
 def _is_other(
     dag_version: DagVersion, was: str, class_path: str, version: str, memory: Memory
 ) -> bool:
-    """Return whether the DAG's newest version has other code of a trigger's class than it runs."""
+    """Return whether the DAG's newest version has other code for a trigger's class than it runs."""
     if was == version or newest_version(dag_version, memory) != version:
         return False
     now = memory.trigger_code.get(version, {}).get(class_path)
@@ -185,14 +185,14 @@ def pause_triggers(entry: PauseTriggers, tx: Transaction) -> None:
     """Release the next triggers of a DAG, or assign them again."""
     memory = tx.memory
     if is_stopped(entry.dag_id, memory) != entry.is_stopped:
-        return  # the opposite has been requested since
+        return  # the opposite was requested since
     move_next(entry, _misplaced_by_pause(entry, memory), tx, reason=PAUSED, most=STOPPED_AT_ONCE)
 
 
 def _misplaced_by_pause(entry: PauseTriggers, memory: Memory) -> Iterator[TriggerInstance]:
-    """Yield the triggers of a DAG that have a host though it is stopped, or the reverse, by number.
+    """Yield the triggers that have a host though their DAG is stopped, or the reverse, by number.
 
-    Triggers that have not confirmed their release yet are assigned when they do.
+    A trigger whose release is not confirmed yet is assigned when it is.
     """
 
     def is_of_dag(shape: TaskShape) -> bool:
@@ -213,13 +213,13 @@ BLOCKED = "blocked"
 
 
 def loop_blocked(report: LoopBlocked, tx: Transaction) -> None:
-    """Count and log a step that blocks an event loop. Quarantine the class above a limit."""
+    """Count and log a step that blocks an event loop. Above a limit, quarantine its class."""
     found = _blocker_of(report, tx.memory)
     if found is None:
-        return  # its task ended meanwhile
+        return  # its task has ended
     tx.memory.loop_blockers.note(found, report, tx.at)
     _log_block(found, report, tx)
-    if found.kind != "trigger" or is_own(report.role):  # there it can block only its own DAG
+    if found.kind != "trigger" or is_own(report.role):  # in that host it can block only its own DAG
         return
     if not found.is_quarantined and found.is_offender(tx.steady):
         tx.effects.append(IsolateTriggerClass(found.name, is_quarantined=True))
@@ -240,16 +240,16 @@ def release_class(class_path: str, tx: Transaction) -> bool:
 
 
 def move_class(entry: IsolateTriggerClass, tx: Transaction) -> None:
-    """Move a class into quarantine or back: release those of its triggers that are elsewhere.
+    """Move a class into quarantine or back: release its triggers that have the wrong host.
 
-    They are assigned to the right host when their present host confirms, see ``migration``. Those
-    without a host are assigned now. Many triggers take several turns.
+    They are assigned to the right host when their current host confirms, see ``migration``.
+    Triggers without a host are assigned now. Many triggers take several turns.
     """
     memory = tx.memory
     found = memory.loop_blockers.find("trigger", entry.class_path)
     if found.is_quarantined != entry.is_quarantined:
         if entry.after >= 0:
-            return  # superseded
+            return  # a later request has replaced this one
         found.is_quarantined = entry.is_quarantined
         what = "goes into" if entry.is_quarantined else "comes out of"
         tx.effects.append(Warn(f"a trigger class {what} quarantine", {"trigger": found.name}))
@@ -276,8 +276,9 @@ def isolate_culprit(lost: HostLost, tx: Transaction) -> None:
 def failure_of_culprit(class_path: str, lost: HostLost, memory: Memory) -> Failure | None:
     """Return the failure of the trigger that ran when its host died; ``None`` if it continues.
 
-    A blocking trigger gets a second chance in a host where it blocks no others. A trigger that ran
-    when its host was killed from outside is not charged, see ``memory.crash_suspects``.
+    A trigger that blocked its loop gets a second chance in a host where it blocks no others. A
+    trigger that ran when its host was killed from outside is not charged, see
+    ``memory.crash_suspects``.
     """
     if lost.failure.reason != BLOCKED:
         known = (memory.active_tasks, memory.waits, memory.dag_triggers)
@@ -304,7 +305,7 @@ def _misplaced_of_class(entry: IsolateTriggerClass, memory: Memory) -> Iterator[
 
 
 def _blocker_of(report: LoopBlocked, memory: Memory) -> LoopBlocker | None:
-    """Return the counters of the class or task in a report, with its current names."""
+    """Return the counters of the class or task in a report, and update its names."""
     if kind_of(report.role) == ASYNC:
         task = memory.active_tasks.get(report.culprit)
         if task is None:

@@ -110,18 +110,18 @@ class PackedRuns(PackedMap[Run]):
         )
 
     def count_dag_versions(self) -> Iterator[tuple[DagVersion, int]]:
-        """Yield the DAG versions of the packed runs with the number of these."""
+        """Yield each DAG version of packed runs with the number of its packed runs."""
         return self._dag_versions.counts()
 
     def fold(self) -> None:
-        """Pack the runs in ``loose`` that only wait."""
+        """Pack those runs in ``loose`` that only wait."""
         for run in self.loose.values():
             if self._only_waits(run):
                 self._fold(run)
         self.loose.clear()
 
     def _only_waits(self, run: Run) -> bool:
-        """Return whether the run can be packed without loss and is the current object."""
+        """Return whether this is the current object of the run and can be packed without loss."""
         row = run.row
         return (
             self.objects.get(row.run_no) is run
@@ -168,7 +168,7 @@ class PackedRuns(PackedMap[Run]):
         self._bodies.put(row.run_no, packed(one))
 
     def _thaw(self, one: _PackedRun) -> Run:
-        """Rebuild the run."""
+        """Rebuild a packed run."""
         dag_version = self._dag_versions[one.dag_version]
         row = RunRow(
             run_no=one.run_no,

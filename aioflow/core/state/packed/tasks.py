@@ -2,8 +2,8 @@
 
 After each commit, a deferred task with a single trigger is packed together with the trigger.
 Looking up either of them unpacks both, until the end of the next turn. Fields that many waits share
-are in a ``TaskShape``. A run whose tasks all wait is packed as well. Decisions never see the
-difference.
+are in a ``TaskShape``. A run whose tasks all wait is packed as well. Code that makes decisions
+cannot tell packed values from others.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class _OfShape(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PackedTask(msgspec.Struct, frozen=True, array_like=True):
-    """A task and its trigger. Timestamps are relative to ``since``, so that most are short.
+    """A packed task and its trigger.
+
+    Timestamps are relative to ``since``, so most have a short encoding.
 
     Attributes:
         form: Number of its ``TaskShape``.
@@ -108,7 +110,7 @@ class Packing:
     Attributes:
         runs: Live runs. A run whose active tasks are all packed is packed, too.
         tasks: Tasks that are neither pending nor ended.
-        triggers: Triggers they wait for, and those that a host has yet to release.
+        triggers: Triggers that tasks wait for, and triggers that a host has yet to release.
     """
 
     def __init__(self) -> None:
@@ -126,11 +128,12 @@ class Packing:
         self._most_live = 0
 
     def settle(self, waiting: Iterable[TaskInstance], runs: Mapping[RunNo, Run]) -> None:
-        """Pack what only waits, after the commit of a turn.
+        """Pack the tasks, triggers and runs that only wait, after the commit of a turn.
 
         Args:
-            waiting: Deferred tasks that the turn has changed. Unpacked ones are known already.
-            runs: Runs that it has changed.
+            waiting: Deferred tasks that the turn has changed. Tasks that it unpacked are already
+                known.
+            runs: Runs that the turn has changed.
         """
         self._loose.update((task.task_no, task) for task in waiting)
         self.runs.loose.update(runs)
@@ -139,21 +142,24 @@ class Packing:
         self._shrink()
 
     def settle_restored(self, run: Run) -> None:
-        """Pack the tasks of a restored run that only wait. The run itself has yet to continue."""
+        """Pack the tasks of a restored run that only wait.
+
+        The run itself is packed later, after it continues.
+        """
         self._loose.update(run.active_tasks.objects)
         self.runs.loose[run.run_no] = run
         self._fold_loose()
         self._shrink()
 
     def lose(self, role: str, assignment_id: int) -> None:
-        """Record that a host died: packed triggers lose their assignments up to this number."""
+        """Record that a host died. Packed triggers lose their assignments up to this number."""
         if kind_of(role) == ASYNC:
             self._async_lives[role] = self._async_lives.get(role, 1) + 1
         else:
             self._lost[role] = assignment_id
 
     def peek(self, trigger_no: TriggerNo) -> TriggerInstance | None:
-        """Return a trigger for reading only; a packed one stays packed."""
+        """Return a trigger for reading only; a packed trigger stays packed."""
         wait = self.triggers.objects.get(trigger_no)
         if wait is None:
             one = self.look(trigger_no)
@@ -162,7 +168,7 @@ class Packing:
         return wait
 
     def peek_task(self, task_no: TaskNo) -> TaskInstance | None:
-        """Return a task for reading only; a packed one stays packed."""
+        """Return a task for reading only; a packed task stays packed."""
         task = self.tasks.objects.get(task_no)
         if task is None:
             trigger_no = self._trigger_nos.get(task_no)
@@ -171,18 +177,18 @@ class Packing:
         return task
 
     # ── by shape ────────────────────────────────────────────────────────────────────────────
-    # Nothing may be unpacked while one of these iterates.
+    # Nothing may be unpacked while one of the following iterators is in use.
 
     def shapes(self) -> list[TaskShape]:
         """Return the shapes of the packed tasks."""
         return [shape for shape, _ in self._shapes.numbered()]
 
     def count_shapes(self) -> Iterator[tuple[TaskShape, int]]:
-        """Yield the shapes of the packed tasks with the number of these."""
+        """Yield each shape of packed tasks with the number of its tasks."""
         return self._shapes.counts()
 
     def packed_triggers(self, is_wanted: Callable[[TaskShape], bool]) -> Iterator[TriggerNo]:
-        """Yield the packed triggers of such shapes, ascending."""
+        """Yield the packed triggers of the wanted shapes, ascending."""
         forms = self._numbers(is_wanted)
         if forms:
             yield from (number for number, form in self._by_form() if form in forms)
@@ -190,14 +196,17 @@ class Packing:
     def triggers_after(
         self, after: TriggerNo, is_wanted: Callable[[TaskShape], bool]
     ) -> Iterator[TriggerNo]:
-        """Yield the triggers above a number, ascending: all objects, and the packed ones wanted."""
+        """Yield the triggers above a number, ascending.
+
+        Of packed triggers, only the wanted shapes are included.
+        """
         forms = self._numbers(is_wanted)
         folded = (one.trigger_no for one in self._folded(after) if one.form in forms)
         objects = sorted(number for number in self.triggers.objects if number > after)
         return heapq.merge(objects, folded if forms else ())
 
     def assignments(self, is_wanted: Callable[[TaskShape], bool]) -> Iterator[tuple[int, int]]:
-        """Yield the packed triggers of such shapes, with their assignments; see ``hosting``."""
+        """Yield packed triggers of the wanted shapes with their assignments; see ``hosting``."""
         forms = self._numbers(is_wanted)
         for one in self._folded() if forms else ():
             if one.form in forms:
@@ -206,9 +215,10 @@ class Packing:
     def grouped_triggers(
         self, group_of: Callable[[TaskShape], Group | None]
     ) -> dict[Group, array[int]]:
-        """Return the packed triggers by a group that follows from their shapes, each ascending.
+        """Return the packed triggers by group, ascending in each.
 
-        Those without a group are omitted. If all have the same, none of them is read.
+        The shape of a trigger determines its group. Triggers without a group are omitted. If all
+        have the same group, no trigger is read.
         """
         groups: dict[int, Group] = {}
         for shape, number in self._shapes.numbered():
@@ -240,7 +250,7 @@ class Packing:
     # ── one packed task ─────────────────────────────────────────────────────────────────────
 
     def instants(self, run: Run) -> Iterator[tuple[TaskNo, Timestamp]]:
-        """Yield the timestamps that packed tasks of a run wait for."""
+        """Yield the times that packed tasks of a run wait for."""
         if not any(form.has_instants for form, _ in self._shapes.numbered()):
             return
         for task_no in run.active_tasks.folded():
@@ -280,7 +290,10 @@ class Packing:
         self._bodies.put(one.trigger_no, packed(one))
 
     def change_back(self, was: PackedTask, form: TaskShape) -> None:
-        """Roll back ``change``. The trigger may have been unpacked since, or packed again."""
+        """Roll back ``change``.
+
+        Since then the trigger may have been unpacked, or unpacked and packed again.
+        """
         wait = self.triggers.objects.get(was.trigger_no)
         if wait is not None:
             assignment_id = (
@@ -305,7 +318,8 @@ class Packing:
     ) -> None:
         """Add a packed task and its trigger from their rows.
 
-        The task must be deferred. Its only trigger waits for its only event, without a host.
+        The task must be deferred, and its only trigger must wait for its only event and have no
+        host.
 
         Args:
             shift: Offset of the wall clock from steady time.
@@ -360,7 +374,7 @@ class Packing:
             self._take(one)
 
     def _only_waits(self, task: TaskInstance) -> bool:
-        """Return whether the task can be packed without loss and is the current object."""
+        """Return whether this is the current object of the task and packing would lose nothing."""
         if task.state is not TaskState.DEFERRED or len(task.waits) != 1:
             return False
         wait = task.waits[0]
@@ -426,7 +440,7 @@ class Packing:
         del self.tasks.objects[task.task_no], self.triggers.objects[row.trigger_no]
         self._lay(one)
         run.active_tasks.put_away(task.task_no, self.tasks)
-        task.waits = ()  # breaks a reference cycle, so that both are freed at once
+        task.waits = ()  # breaks a reference cycle, so that both are freed immediately
 
     def _async_life(self, dag_version: DagVersion) -> int:
         """Return the generation of the host that runs the coroutines of a version."""
@@ -458,7 +472,7 @@ class Packing:
         return wait
 
     def _thaw(self, one: PackedTask, run: Run) -> tuple[TaskInstance, TriggerInstance]:
-        """Rebuild the task and its trigger."""
+        """Rebuild a packed task and its trigger."""
         form, since = self._shapes[one.form], one.since
         task = TaskInstance(run, one.task_no, form.position, one.map_index)
         task.state = task.stored_state = TaskState.DEFERRED
@@ -509,7 +523,10 @@ class Packing:
         self._loose.clear()
 
     def _shrink(self) -> None:
-        """Replace the dictionaries if most values left: a ``dict`` keeps the memory of its peak."""
+        """Replace the dictionaries if most values were removed.
+
+        A ``dict`` keeps its peak memory.
+        """
         if self._most_live > max(_WORTH_COPYING, 8 * len(self.tasks.objects)):
             self._most_live = len(self.tasks.objects)
             self.tasks.objects = dict(self.tasks.objects)
