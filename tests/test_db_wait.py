@@ -14,8 +14,8 @@ import pytest
 import structlog.testing
 
 from aioflow.clock import SystemClock
-from aioflow.daemon import db_wait
-from aioflow.daemon.db_wait import open_database
+from aioflow.daemon import startup
+from aioflow.daemon.startup import open_database
 from aioflow.errors import PortInUse, StoreUnavailable
 from aioflow.settings import Settings
 
@@ -89,7 +89,7 @@ async def ask(port: int, path: str) -> tuple[int, Any]:
 
 async def test_it_is_waited_for_with_longer_and_longer_pauses(monkeypatch, port):
     server, clock = Server(7), Impatient()
-    monkeypatch.setattr(db_wait, "open_store", server.open_store)
+    monkeypatch.setattr(startup, "open_store", server.open_store)
 
     async with AsyncExitStack() as stack:
         assert await open_database(stack, settings(port), VAULT, clock) is STORE
@@ -106,7 +106,7 @@ async def test_meanwhile_it_is_alive_and_not_ready(monkeypatch, port):
         answers.extend([await ask(port, path) for path in ("/health/live", "/health/ready", "/")])
 
     clock.asleep = look
-    monkeypatch.setattr(db_wait, "open_store", server.open_store)
+    monkeypatch.setattr(startup, "open_store", server.open_store)
     async with AsyncExitStack() as stack:
         await open_database(stack, settings(port), VAULT, clock)
 
@@ -123,14 +123,14 @@ async def test_a_client_that_says_nothing_holds_nobody_up(monkeypatch, port):
         silent.append(await anyio.connect_tcp("127.0.0.1", port))
 
     clock.asleep = look
-    monkeypatch.setattr(db_wait, "open_store", server.open_store)
+    monkeypatch.setattr(startup, "open_store", server.open_store)
     async with AsyncExitStack() as stack:
         assert await open_database(stack, settings(port), VAULT, clock) is STORE
     await silent[0].aclose()
 
 
 async def test_it_is_said_once_an_attempt(monkeypatch, port):
-    monkeypatch.setattr(db_wait, "open_store", Server(3).open_store)
+    monkeypatch.setattr(startup, "open_store", Server(3).open_store)
 
     with structlog.testing.capture_logs() as lines:
         async with AsyncExitStack() as stack:
@@ -143,7 +143,7 @@ async def test_it_is_said_once_an_attempt(monkeypatch, port):
 @pytest.mark.parametrize("seconds", [0, 30])
 async def test_after_its_time_the_start_ends(monkeypatch, port, seconds):
     clock = Impatient()
-    monkeypatch.setattr(db_wait, "open_store", Server(1_000).open_store)
+    monkeypatch.setattr(startup, "open_store", Server(1_000).open_store)
 
     async with AsyncExitStack() as stack:
         with pytest.raises(StoreUnavailable, match="connection refused"):
@@ -159,7 +159,7 @@ async def test_after_its_time_the_start_ends(monkeypatch, port, seconds):
 )
 async def test_what_waiting_cannot_help_ends_the_start_at_once(monkeypatch, port, db, may_pass):
     clock = Impatient()
-    monkeypatch.setattr(db_wait, "open_store", Server(1, may_pass=may_pass).open_store)
+    monkeypatch.setattr(startup, "open_store", Server(1, may_pass=may_pass).open_store)
 
     async with AsyncExitStack() as stack:
         with pytest.raises(StoreUnavailable):
@@ -169,7 +169,7 @@ async def test_what_waiting_cannot_help_ends_the_start_at_once(monkeypatch, port
 
 
 async def test_an_address_that_is_taken_ends_it_too(monkeypatch, port):
-    monkeypatch.setattr(db_wait, "open_store", Server(1).open_store)
+    monkeypatch.setattr(startup, "open_store", Server(1).open_store)
 
     async with AsyncExitStack() as stack:
         with socket.create_server(("127.0.0.1", port)), pytest.RaisesGroup(PortInUse):

@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 from aioflow.cli import (
     access,
+    arguments,
     backfills,
     bench,
-    completion,
     daemon,
     dags,
     db,
@@ -50,7 +50,7 @@ _NOUNS: tuple[Callable[[Any], None], ...] = (
     db.add_parser,
     daemon.add_config,
     bench.add_parser,
-    completion.add_parser,
+    arguments.add_completion,
 )
 _INTERRUPTED = 130
 

@@ -1,4 +1,4 @@
-"""Helpers to declare and parse the arguments of commands."""
+"""Arguments that several commands share, and ``aioflow completion`` for shells."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ __all__ = (
     "Command",
     "Nouns",
     "add_command",
+    "add_completion",
     "add_group",
     "complete_paths",
+    "completion_script",
     "conf",
     "from_zero",
     "index",
@@ -167,3 +169,34 @@ def _at_least(text: str, least: int) -> int:
     if number < least:
         raise argparse.ArgumentTypeError(f"{number} is less than {least}")
     return number
+
+
+_COMPLETION_SHELLS = ("bash", "zsh", "fish")
+
+
+def add_completion(nouns: Nouns) -> None:
+    """Declare the command."""
+    parser = nouns.add_parser(
+        "completion",
+        help="print a completion script for bash, zsh or fish",
+        description="Print a shell completion script for aioflow.",
+        epilog="example:\n  source <(aioflow completion bash)",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("shell", choices=_COMPLETION_SHELLS)
+    parser.set_defaults(run=_print_completion)
+
+
+def _print_completion(arguments: argparse.Namespace) -> int:
+    from aioflow.cli import command_parser
+
+    print(completion_script(arguments.shell, command_parser()))
+    return 0
+
+
+def completion_script(shell: str, parser: argparse.ArgumentParser) -> str:
+    """Return the script for a shell."""
+    import shtab  # slower to import than all of argparse
+
+    text: str = shtab.complete(parser, shell=shell)
+    return text

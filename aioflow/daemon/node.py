@@ -30,7 +30,7 @@ from aioflow.core.scheduling.slots import Slots
 from aioflow.core.transaction import Transaction
 from aioflow.core.why import still_waits
 from aioflow.crypto import Vault
-from aioflow.daemon.db_wait import open_database
+from aioflow.daemon.startup import open_database
 from aioflow.engine.loop import Engine
 from aioflow.errors import HomeBusy, StoreUnavailable
 from aioflow.executors.effect_handlers import effect_handlers

@@ -1,14 +1,17 @@
-"""The reads of a store, shared by both databases, and checks for rows that cannot be read."""
+"""The reads of a store, shared by both databases, with checks whether rows can be read in full.
+
+References to a missing row of another table are found by the foreign keys of the schema.
+"""
 
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
 from anyio.lowlevel import checkpoint
-from sqlalchemy import Select, Table, Text, bindparam, select
+from sqlalchemy import Column, Select, Table, Text, bindparam, literal_column, select
 from sqlalchemy.engine.interfaces import Dialect
 
 from aioflow.crypto import Vault
@@ -38,11 +41,10 @@ from aioflow.model.timestamps import Timestamp
 from aioflow.store import rows, selects, tables
 from aioflow.store.access import AccessReader, token_row
 from aioflow.store.changes import compiled
-from aioflow.store.columns import read_rows
+from aioflow.store.columns import read_rows, row_checker
 from aioflow.store.ownership import OwnershipReader
 from aioflow.store.query_protocol import PAGE_ROWS, QueryInterface, Question, is_storable, pieces
 from aioflow.store.recovery import RecoveryReader
-from aioflow.store.references import ReferenceReader
 from aioflow.store.retention import RetentionReader
 from aioflow.store.rows import Damages, mark_damaged, value_row
 from aioflow.store.run_causes import BackfillReader, DagTriggerReader, dag_trigger_row
@@ -52,9 +54,45 @@ from aioflow.store.ui_queries import BrowsingReader
 __all__ = (
     "NamedEventReader",
     "Reading",
+    "ReferenceReader",
     "damage_in_rows",
     "row_by_key",
 )
+
+_DANGLING_SHOWN = 100
+"""Maximum number of rows to report for one foreign key."""
+
+
+class ReferenceReader(QueryInterface):
+    """The part of a store that checks the references between its tables."""
+
+    async def find_dangling(self) -> list[Damage]:
+        """See ``Store``."""
+        found: list[Damage] = []
+        for referring, referred in _foreign_keys():
+            statement = _dangling(referring, referred)
+            (rows,) = await self._fetch([self._question(statement)])
+            check = row_checker(statement)
+            reason = f"no row of table {referred.table.name} has this {referred.name}"
+            found += [check.damage(row, referring, reason) for row in rows]
+        return found
+
+
+def _foreign_keys() -> Iterator[tuple[Column[Any], Column[Any]]]:
+    """Yield each column that refers to another table, and the column that it refers to."""
+    for table in tables.metadata.sorted_tables:
+        for column in table.columns:
+            for foreign_key in column.foreign_keys:
+                yield column, foreign_key.column
+
+
+def _dangling(referring: Column[Any], referred: Column[Any]) -> Select[Any]:
+    """Return the statement for the key and the reference of each row whose reference dangles."""
+    key = list(referring.table.primary_key)
+    selected = key if referring in key else [*key, referring]
+    is_there = select(literal_column("1")).where(referred == referring).exists()
+    found = select(*selected).where(referring.is_not(None), ~is_there)
+    return found.order_by(*key).limit(literal_column(str(_DANGLING_SHOWN)))
 
 
 class NamedEventReader(QueryInterface):

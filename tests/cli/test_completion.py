@@ -10,10 +10,10 @@ import sys
 import pytest
 
 from aioflow.cli import command_parser
-from aioflow.cli.completion import script
+from aioflow.cli.arguments import completion_script
 
 SHELLS = ("bash", "zsh", "fish")
-SCRIPTS = {shell: script(shell, command_parser()) for shell in SHELLS}
+SCRIPTS = {shell: completion_script(shell, command_parser()) for shell in SHELLS}
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -23,7 +23,8 @@ from aioflow.core.repair import mark_apply, selection
 from aioflow.core.repair.reset import dissolve, ended, remove, renewed, reset_task, stopped
 from aioflow.core.repair.selection import FAILED, skipped_children
 from aioflow.core.runs import alerts, create, version_upgrade
-from aioflow.core.runs.progress import outcome, reopen_loops, resume
+from aioflow.core.runs.iterations import reopen_loops
+from aioflow.core.runs.progress import outcome, resume
 from aioflow.core.runs.task_counts import recount, retally
 from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, is_under_way

@@ -1,23 +1,17 @@
-"""Progress of a run when one of its tasks ends, and iterations of its loops.
+"""Progress of a run when one of its tasks ends.
 
 ``end`` records the end, updates the tallies of the children, and steps: each child whose trigger
 rule can be decided now is made ready, expanded, skipped or failed. This continues down the graph,
 with a queue instead of recursion.
-
-A loop is a set of tasks that repeat together until one of them, the decider, ends them. The map
-index is the iteration. All tasks of a loop have as many children as iterations have started, and
-stay open until the decider ends in the last iteration. If it succeeds and asks for another
-iteration, the same commit adds a child to each. Any other end closes the loop. If a person has
-undone iterations (see ``repair.reset``), their rows are reused when they start again.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from aioflow.core.repair import selection
-from aioflow.core.runs import previous
+from aioflow.core.runs import iterations, previous
 from aioflow.core.state.graph import Graph, is_ignorable
 from aioflow.core.state.mapped_task import OneToOne
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
@@ -27,7 +21,6 @@ from aioflow.core.tasks.readiness import fresh
 from aioflow.core.tasks.trigger_rules import WHOLE, Verdict, verdict
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers.assignment import release_trigger
-from aioflow.model.dag import Chooses
 from aioflow.model.rows import ExpansionRow
 from aioflow.model.states import Failure, RunState, TaskState, TriggerRule, TriggerState
 from aioflow.model.timestamps import Timestamp
@@ -36,108 +29,16 @@ from aioflow.protocol.commands import ForgetRun
 __all__ = (
     "AT_HAND_BYTES",
     "EVALUATED_CHILDREN",
-    "add_iteration",
     "alert",
     "begin",
-    "close_loop",
     "continue_evaluation",
     "end",
     "end_unstarted",
-    "is_last_decider",
-    "iteration_limit_failure",
-    "loop_groups",
     "outcome",
     "release_task",
-    "reopen_loops",
     "resume",
-    "started_iterations",
     "step",
 )
-
-
-def started_iterations(run: Run, position: int) -> tuple[int, bool]:
-    """Return how many iterations the loop of a task has started, and whether more may follow."""
-    mapped = run.spec.tasks[position].mapped
-    assert mapped is not None  # noqa: S101 - only mapped tasks are in loops
-    group = run.groups.get(mapped.until)
-    if group is None:
-        return 1, run.states[mapped.until] < TaskState.SUCCESS
-    return group.width, group.is_open
-
-
-def loop_groups(run: Run, decider: int) -> Iterator[MappedTask]:
-    """Yield the expanded tasks of a loop."""
-    mapped = run.spec.tasks[decider].mapped
-    assert mapped is not None  # noqa: S101 - see ``started_iterations``
-    for position in sorted((decider, *mapped.along)):
-        group = run.groups.get(position)
-        if group is not None:
-            yield group
-
-
-def iteration_limit_failure(task: TaskInstance) -> Failure | None:
-    """Return the failure of a loop that needs another iteration beyond its limit, or ``None``."""
-    limit = task.spec.map_limit
-    if task.map_index + 1 < limit:
-        return None
-    message = f"until was not true after {limit} rounds, which is max_rounds"
-    return Failure(type="RoundsExhausted", message=message, reason="max_rounds")
-
-
-def add_iteration(run: Run, decider: int, tx: Transaction) -> list[MappedTask]:
-    """Add an iteration. Return the mapped tasks to evaluate, themselves or their new children.
-
-    If a task before the loop was marked after the loop started, the rules may not allow the new
-    iteration to run.
-    """
-    grown = []
-    for group in loop_groups(run, decider):
-        tx.change_group(group, group.width)
-        had_fresh = group.has_fresh
-        group.grow()
-        if group.one_to_one is not None:
-            grown.append(group)
-        elif not (had_fresh or group.unfinished or one_to_one.may_continue(run, group.position)):
-            run.states[group.position] = TaskState.PENDING
-            grown.append(group)
-        elif not had_fresh:
-            tx.slots.offer(group)
-    return grown
-
-
-def is_last_decider(run: Run, position: int, map_index: int) -> bool:
-    """Return whether a task is the decider of the last iteration."""
-    if run.spec.tasks[position].chooses is not Chooses.ROUNDS:
-        return False
-    return map_index < 0 or map_index + 1 == run.groups[position].width
-
-
-def close_loop(run: Run, decider: int, tx: Transaction) -> Iterator[int]:
-    """Close a loop. Yield the tasks to evaluate now."""
-    for group in loop_groups(run, decider):
-        if not group.is_open:
-            continue
-        tx.change_group(group, group.width)
-        group.is_open = False
-        if group.is_over:
-            run.end_group(group)
-            tx.task_over(run, group.position)
-        yield from run.graph.evaluators[group.position]
-
-
-def reopen_loops(run: Run, tx: Transaction) -> None:
-    """Reopen closed loops whose deciding task never ran and is pending again.
-
-    Such a loop is in its first iteration, because tasks of loops cannot be marked.
-    """
-    for group in list(run.groups.values()):
-        mapped = run.spec.tasks[group.position].mapped
-        if not group.is_loop or group.is_open or mapped is None or mapped.until in run.groups:
-            continue
-        if run.states[mapped.until] < TaskState.SUCCESS:
-            tx.expansions.dissolve(run.run_no, group.position)
-            group.is_open = True
-            tx.change_group(group, -1)
 
 
 AT_HAND_BYTES = 1024
@@ -217,7 +118,7 @@ def end(
         tx.batch.gone_items.append(task.task_no)  # its result includes all items
         del run.items[task.task_no]
     if run.state is RunState.RUNNING:
-        grown = add_iteration(run, task.position, tx) if again else []
+        grown = iterations.add_iteration(run, task.position, tx) if again else []
         follows = _ended(run, task.position, task.map_index, state, tx)
         for group in grown:
             follows += [(group.position, WHOLE), *_evaluate_children(group, tx)]
@@ -328,8 +229,8 @@ def _ended(
         if group.is_over:
             run.end_group(group)
             tx.task_over(run, position)
-    if is_last_decider(run, position, map_index):
-        evaluators = (*evaluators, *close_loop(run, position, tx))
+    if iterations.is_last_decider(run, position, map_index):
+        evaluators = (*evaluators, *iterations.close_loop(run, position, tx))
     entries = [(evaluator, WHOLE) for evaluator in evaluators]
     if map_index >= 0 and run.graph.followers[position]:
         entries += one_to_one.followers(run, position, map_index)
@@ -525,7 +426,7 @@ def _make_group(run: Run, position: int, width: int, tx: Transaction) -> MappedT
     spec, is_open = run.spec.tasks[position], False
     numbers = width
     if spec.mapped is not None and spec.mapped.until >= 0:
-        width, is_open = started_iterations(run, position)
+        width, is_open = iterations.started_iterations(run, position)
         numbers = spec.map_limit
     row = ExpansionRow(
         run_no=run.run_no,

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from aioflow.core import crash_trials
-from aioflow.core.runs import progress
 from aioflow.core.runs.progress import AT_HAND_BYTES, alert, end
 from aioflow.core.scheduling.slots import Grant
 from aioflow.core.state.memory import RetryMinute
@@ -250,7 +249,7 @@ def keep_try(
 def succeed(task: TaskInstance, report: Succeeded, tx: Transaction) -> None:
     """End a task whose try returned. Keep its result for the database and for dependent tasks."""
     run, position = task.run, task.position
-    exhausted = progress.iteration_limit_failure(task) if report.again else None
+    exhausted = iterations.iteration_limit_failure(task) if report.again else None
     if exhausted is not None:
         fail(task, exhausted, tx)
         return

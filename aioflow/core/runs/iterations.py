@@ -1,0 +1,112 @@
+"""Iterations of loops: sets of tasks that repeat together until one of them ends them.
+
+The task that ends a loop is its decider. The map index is the iteration. All tasks of a loop have
+as many children as iterations have started, and stay open until the decider ends in the last
+iteration. If it succeeds and asks for another iteration, the same commit adds a child to each. Any
+other end closes the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
+from aioflow.core.tasks import one_to_one
+from aioflow.core.transaction import Transaction
+from aioflow.model.dag import Chooses
+from aioflow.model.states import Failure, TaskState
+
+__all__ = (
+    "add_iteration",
+    "close_loop",
+    "is_last_decider",
+    "iteration_limit_failure",
+    "loop_groups",
+    "reopen_loops",
+    "started_iterations",
+)
+
+
+def started_iterations(run: Run, position: int) -> tuple[int, bool]:
+    """Return how many iterations the loop of a task has started, and whether more may follow."""
+    mapped = run.spec.tasks[position].mapped
+    assert mapped is not None  # noqa: S101 - only mapped tasks are in loops
+    group = run.groups.get(mapped.until)
+    if group is None:
+        return 1, run.states[mapped.until] < TaskState.SUCCESS
+    return group.width, group.is_open
+
+
+def loop_groups(run: Run, decider: int) -> Iterator[MappedTask]:
+    """Yield the expanded tasks of a loop."""
+    mapped = run.spec.tasks[decider].mapped
+    assert mapped is not None  # noqa: S101 - see ``started_iterations``
+    for position in sorted((decider, *mapped.along)):
+        group = run.groups.get(position)
+        if group is not None:
+            yield group
+
+
+def iteration_limit_failure(task: TaskInstance) -> Failure | None:
+    """Return the failure of a loop that needs another iteration beyond its limit, or ``None``."""
+    limit = task.spec.map_limit
+    if task.map_index + 1 < limit:
+        return None
+    message = f"until was not true after {limit} rounds, which is max_rounds"
+    return Failure(type="RoundsExhausted", message=message, reason="max_rounds")
+
+
+def add_iteration(run: Run, decider: int, tx: Transaction) -> list[MappedTask]:
+    """Add an iteration. Return the mapped tasks to evaluate, themselves or their new children.
+
+    If a task before the loop was marked after the loop started, the rules may not allow the new
+    iteration to run.
+    """
+    grown = []
+    for group in loop_groups(run, decider):
+        tx.change_group(group, group.width)
+        had_fresh = group.has_fresh
+        group.grow()
+        if group.one_to_one is not None:
+            grown.append(group)
+        elif not (had_fresh or group.unfinished or one_to_one.may_continue(run, group.position)):
+            run.states[group.position] = TaskState.PENDING
+            grown.append(group)
+        elif not had_fresh:
+            tx.slots.offer(group)
+    return grown
+
+
+def is_last_decider(run: Run, position: int, map_index: int) -> bool:
+    """Return whether a task is the decider of the last iteration."""
+    if run.spec.tasks[position].chooses is not Chooses.ROUNDS:
+        return False
+    return map_index < 0 or map_index + 1 == run.groups[position].width
+
+
+def close_loop(run: Run, decider: int, tx: Transaction) -> Iterator[int]:
+    """Close a loop. Yield the tasks to evaluate now."""
+    for group in loop_groups(run, decider):
+        if not group.is_open:
+            continue
+        tx.change_group(group, group.width)
+        group.is_open = False
+        if group.is_over:
+            run.end_group(group)
+            tx.task_over(run, group.position)
+        yield from run.graph.evaluators[group.position]
+
+
+def reopen_loops(run: Run, tx: Transaction) -> None:
+    """Reopen closed loops whose deciding task never ran and is pending again.
+
+    Such a loop is in its first iteration, because tasks of loops cannot be marked.
+    """
+    for group in list(run.groups.values()):
+        mapped = run.spec.tasks[group.position].mapped
+        if not group.is_loop or group.is_open or mapped is None or mapped.until in run.groups:
+            continue
+        if run.states[mapped.until] < TaskState.SUCCESS:
+            tx.expansions.dissolve(run.run_no, group.position)
+            group.is_open = True
+            tx.change_group(group, -1)
