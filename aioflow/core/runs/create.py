@@ -160,7 +160,7 @@ MISSED_FIRE_TIMES_AT_ONCE = 10
 """Maximum runs created in one turn for missed fire times. The rest follow in later turns."""
 
 QUEUED_RUNS = 32
-"""Maximum runs of one DAG that wait for ``max_active_runs``. Beyond it, its schedule is delayed."""
+"""Queued runs of one DAG at which its schedule is delayed. They wait for ``max_active_runs``."""
 
 _MADE_ID = re.compile(r".*\.[0-9]{8}T[0-9]{6}Z\.[0-9]+")
 """Form of generated run ids, which requests may not choose."""

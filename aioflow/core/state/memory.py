@@ -92,7 +92,7 @@ class Memory:
         active_tasks: Tasks that are neither pending nor ended, by number.
         waits: Trigger instances by number.
         trigger_code: By version and class path, digests of the code that the trigger classes
-            defined in the DAG folder depend on. Kept for versions whose triggers are assigned to
+            defined in the DAG folder depend on. Present for versions whose triggers are assigned to
             hosts; lost at a restart.
         backpressured: Tasks whose output is ahead of its consumers. They continue when there is
             capacity, see ``tasks.streams``.
