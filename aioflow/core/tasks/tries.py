@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from aioflow.core import crash_trials
+from aioflow.core.runs import iterations
 from aioflow.core.runs.progress import AT_HAND_BYTES, alert, end
 from aioflow.core.scheduling.slots import Grant
 from aioflow.core.state.memory import RetryMinute
