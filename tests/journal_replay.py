@@ -106,13 +106,13 @@ class Replay:
     def check_beginning(self) -> None:
         """Check that the journal begins right behind the rows that it records as deleted."""
         if self._before_first != self._gone_until:
-            told = f"it says that all until {self._gone_until} have gone"
+            told = f"its entries until {self._gone_until} were deleted"
             self.faults.append(f"the journal begins with {self._before_first + 1}, but {told}")
 
     def apply(self, row: JournalRow) -> None:
         """Apply the next row of the journal."""
         if row.commit_no != self.commit_no + 1:
-            self._fault(f"the journal goes on with {row.commit_no}")
+            self._fault(f"the journal continues with {row.commit_no}")
         self.commit_no = row.commit_no
         try:
             entry = decode(row.body)

@@ -16,7 +16,7 @@ def test_fields_fill_the_message_by_place_or_by_name():
 
     assert str(failed) == "run 'r1' of DAG 'etl' ended failed"
     assert (failed.dag_id, failed.run_id, failed.state) == ("etl", "r1", "failed")
-    assert str(StoreSlow(2.0)).startswith("the database had not answered after 2 s;")
+    assert str(StoreSlow(2.0)).startswith("the database did not answer within 2 s;")
 
 
 def test_braces_of_a_value_stay_as_they_are():

@@ -494,7 +494,7 @@ async def test_a_question_that_makes_no_sense_is_refused(kind, body):
     w, child = World(), Child()
     w.answers.submit(child, Query(1, 7, kind, body))
 
-    assert "understood" in child.answers[0].error
+    assert "cannot be decoded" in child.answers[0].error
 
 
 async def test_a_database_that_is_away_delays_the_answer():

@@ -396,7 +396,7 @@ class BackfillRow(msgspec.Struct, frozen=True, kw_only=True):
         conf: msgpack of the parameters of each run; ``None`` for their defaults.
         next_at: The next fire time that has not been handled; ``None`` when all have been.
         made: Number of runs created.
-        skipped: Number of fire times that kept their existing run.
+        skipped: Number of fire times whose existing run was reused.
         failure: Why the backfill could not continue.
         key: The idempotency key of the request that started it.
     """

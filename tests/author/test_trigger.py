@@ -294,7 +294,7 @@ def test_fields_given_in_order_are_told_apart_though_one_between_is_given_by_wor
     given: list[Any] = [1, "", 1.0, Decimal(1), NOW, timedelta(1), 1.0, "a", (), [], {}]
     given += [Colour.RED, None, None, None, None, (), None, "x"]
 
-    with pytest.raises(WrongField, match=r"Choosy\.end is to be int, not a str"):
+    with pytest.raises(WrongField, match=r"Choosy\.end must be int, not a str"):
         Choosy(*given)
 
 

@@ -65,7 +65,7 @@ def test_the_commands_that_look_after_a_database_are_told_which_it_is(tmp_path):
     assert done.status == 0
     assert f"there is no database sqlite:///{home}/aioflow.db" in run("db", "check", home=home).err
     assert run("db", "check", "--db", url, home=home).status == 0
-    assert f"of {url} are copied" in run("db", "copy", "--db", url, "--to", copied, home=home).err
+    assert f"of {url} were copied" in run("db", "copy", "--db", url, "--to", copied, home=home).err
     assert '"table": "node"' in run("db", "export", "--db", copied, home=home).out
 
 

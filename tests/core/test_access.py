@@ -282,7 +282,7 @@ def test_where_the_audit_ends_goes_with_its_lines_and_what_is_cut_off_shows(worl
     rows, head = lines(world, 3)
 
     assert check_head(head, *ends(rows)) == []
-    assert "entries are missing" in check_head(head, *ends(rows[:2]))[0]
+    assert "entries were deleted or forged" in check_head(head, *ends(rows[:2]))[0]
     assert check_head(head, *ends(rows[1:])) == ["the audit has 2 entries instead of 3"]
     assert check_head(head, *ends([])) == ["the audit has 0 entries instead of 3"]
 
@@ -314,7 +314,7 @@ def test_a_change_of_the_key_seals_anew_where_the_audit_ends(world, admitted):
 def test_where_its_end_was_not_known_the_audit_says_so_in_its_chain_from_then_on(world, admitted):
     before, _ = lines(world, 1)
     admitted.head = AuditHead(written=None, last=CHAIN_LOST)
-    assert "is not known" in check_head(admitted.head, *ends(before))[0]
+    assert "the end of the audit is unknown" in check_head(admitted.head, *ends(before))[0]
 
     after, head = lines(world, 2)
 

@@ -318,7 +318,7 @@ def test_a_dag_is_not_deleted_while_a_run_of_an_old_backfill_goes_on_again():
     world.ask(ClearTasks(run_id=runs_of(world, number)[0].run_id))
     world.turn(FileDeleted("dag.py"))
 
-    with pytest.raises(DagRunning, match="1 runs"):
+    with pytest.raises(DagRunning, match="1 active runs"):
         world.ask(DeleteDag(dag_id="dag"))
 
 
@@ -345,7 +345,7 @@ def test_a_dag_is_deleted_once_no_run_of_its_backfill_goes_on_and_that_with_it()
     number = backfill(world, max_active=1)
     world.turn(FileDeleted("dag.py"))
 
-    with pytest.raises(DagRunning, match="1 runs"):
+    with pytest.raises(DagRunning, match="1 active runs"):
         world.ask(DeleteDag(dag_id="dag"))
     world.finish_all()
     world.ask(DeleteDag(dag_id="dag"))

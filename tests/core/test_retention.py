@@ -83,7 +83,7 @@ def test_an_event_that_a_live_run_may_wait_for_is_not_erased():
     young, _ = world.ask(EmitEvent(name="n", key=None, data=b"\xc0"))
 
     assert old < run_no < young
-    with pytest.raises(RequestError, match=f"run {run_no} has not ended"):
+    with pytest.raises(RequestError, match=f"run {run_no} is active and older"):
         world.ask(EraseOld(table=EVENTS, numbers=[old, young]))
     world.ask(EraseOld(table=EVENTS, numbers=[old]))
     assert world.batches[-1].erased == {EVENTS: [(old,)]}

@@ -466,7 +466,7 @@ def test_a_fire_time_that_is_held_back_is_told_when_it_is_late_and_not_again():
     for _ in range(30):
         world.pass_time(60)
     assert len(told(world)) == 1
-    assert "wait already" in told(world)[0]
+    assert "are waiting already" in told(world)[0]
 
     come_back(world, MINUTE)
     work_off(world)

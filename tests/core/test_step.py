@@ -1126,7 +1126,7 @@ def test_a_dag_is_deleted_when_its_file_is_gone_and_no_run_goes_on():
     with pytest.raises(DagPresent, match=r"dag\.py"):
         world.ask(DeleteDag(dag_id="dag"))
     world.turn(FileDeleted("dag.py"))
-    with pytest.raises(DagRunning, match="1 runs"):
+    with pytest.raises(DagRunning, match="1 active runs"):
         world.ask(DeleteDag(dag_id="dag"))
     world.succeed("a")
     assert world.run_state(run) == "success"

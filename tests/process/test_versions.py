@@ -349,7 +349,7 @@ def test_a_dag_whose_file_is_gone_is_deleted_with_its_ended_runs(shared_daemon, 
     assert present.status == 1
     assert "unwanted.py" in present.err
     (daemon.dags / "unwanted.py").unlink()
-    eventually(lambda: "go on" in delete().err)
+    eventually(lambda: "active runs" in delete().err)
     put(tmp_path / "count", "1")
     assert daemon.wait(live)["state"] == "success"
     assert min(rows_of(daemon, "unwanted")) > 0

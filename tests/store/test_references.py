@@ -84,7 +84,7 @@ async def _has_rows(store, table):
 
 def _record(ordinal):
     return (
-        "INSERT INTO record (task_no, ordinal, run_no, state, kind, name, place) "
+        "INSERT INTO record (task_no, ordinal, run_no, state, kind, name, source_location) "
         f"VALUES (10, {ordinal}, 1, 0, 'step', 'n', 'p')"
     )
 

@@ -220,7 +220,7 @@ async def test_a_long_item_without_a_key_has_a_short_one(pauses):
     [
         pytest.param({}, "exactly one", id="no-way-on"),
         pytest.param({"next_link": "a", "next_cursor": "b"}, "exactly one", id="two-ways"),
-        pytest.param({"next_link": "a", "per": "book"}, "per is to be", id="per"),
+        pytest.param({"next_link": "a", "per": "book"}, "per must be", id="per"),
         pytest.param({"next_link": "a", "interval": 0.01}, "interval must", id="interval"),
         pytest.param({"next_link": "a", "body_limit": 0}, "body_limit must", id="limit"),
     ],

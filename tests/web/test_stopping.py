@@ -140,7 +140,7 @@ async def test_who_hangs_when_the_daemon_ends_is_told_and_fills_one_line_without
 
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b"daemon.stopping" in answer
-    (line,) = [line for line in lines if "cut short" in line["event"]]
+    (line,) = [line for line in lines if "requests cancelled" in line["event"]]
     assert line["count"] == 1
     assert line["paths"] == ["/api/v1/dags/chain/runs"]
     assert "Traceback" not in caplog.text
@@ -168,4 +168,4 @@ async def test_nothing_is_said_where_nobody_hangs(tmp_path):
             await anyio.to_thread.run_sync(_is_heard, url)
             stop.set()
 
-    assert [line for line in lines if "cut short" in line["event"]] == []
+    assert [line for line in lines if "requests cancelled" in line["event"]] == []

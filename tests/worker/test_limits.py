@@ -129,7 +129,7 @@ async def test_what_undoes_a_cancelled_wait_has_its_own_time_and_then_the_cleanu
     host, link = house("""
 class Lingers(Slow):
     async def on_kill(self): await asyncio.sleep(1e6)
-    async def cleanup(self, reason): print("retention pass done", reason)
+    async def cleanup(self, reason): print("cleaned up", reason)
 """)
     host.handle(hosting("Lingers"))
     await asyncio.sleep(1)

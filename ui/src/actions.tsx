@@ -149,7 +149,7 @@ function askToClear(which: Which, versions: Versions): void {
           first. An ended run resumes.
         </p>
         {which.task && <Check label="With everything downstream" isOn onOn={(on) => (wanted.downstream = on)} />}
-        {isRound ? <p>Its whole loop begins anew, with the first round.</p> : <Check label="Only what failed, or was cancelled" onOn={(on) => (wanted.failed = on)} />}
+        {isRound ? <p>Its whole loop restarts with the first round.</p> : <Check label="Only what failed, or was cancelled" onOn={(on) => (wanted.failed = on)} />}
         {wanted.map && <Check label={`Only index ${which.map}, not all of its siblings`} isOn onOn={(on) => (wanted.map = on)} />}
         <NewestCode versions={versions} onOn={(on) => (wanted.latest = on)} />
       </>
