@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from aioflow.core.runs import alerts, previous
+from aioflow.core.runs import deadlines, previous
 from aioflow.core.runs.create import count_runs
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
@@ -61,7 +61,7 @@ def forget(memory: Memory, tx: Transaction) -> SlotsBefore:
         memory.drop_run(run)
     for version in tx.batch.new_versions:
         memory.stored_versions.discard(version.version)
-    alerts.index_deadlines(memory)
+    deadlines.index_deadlines(memory)
     memory.index_outbox()
     memory.may_host_more = True  # no host learns of the triggers that this turn assigned
     return slots_before

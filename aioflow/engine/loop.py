@@ -25,7 +25,7 @@ from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import IdBlock, Memory
 from aioflow.core.step import TURN_INPUTS, TurnFailed, decide, runs_beyond
 from aioflow.core.transaction import Transaction
-from aioflow.engine.isolation import Isolating, undamaged
+from aioflow.engine.failed_turns import FailedTurns, undamaged
 from aioflow.engine.metrics import Measures
 from aioflow.engine.pending_requests import PendingRequests
 from aioflow.engine.prefetch import Recalling
@@ -117,7 +117,7 @@ _RECENT = 0.2
 Answer = TypeVar("Answer")
 
 
-class Engine(Isolating):
+class Engine(FailedTurns):
     """One node's engine.
 
     Attributes:

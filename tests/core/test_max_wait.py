@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.core.runs import alerts
+from aioflow.core.runs import deadlines
 from aioflow.model.dag import DagSpec, MapSource, MapSpec, StartTriggerSpec, TaskSpec
 from aioflow.model.states import TriggerRule
 from aioflow.protocol.effects import StopTry
@@ -328,7 +328,7 @@ def test_children_that_have_not_begun_fail_one_by_one():
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_many_children_fail_in_slices_also_over_a_restart(monkeypatch, is_restarted):
-    monkeypatch.setattr(alerts, "EVALUATED_CHILDREN", 2)
+    monkeypatch.setattr(deadlines, "EVALUATED_CHILDREN", 2)
     world = World(cpu_slots=2)
     run = world.begin(bounded("wide", mapped=over(9)))
 
@@ -346,7 +346,7 @@ def test_many_children_fail_in_slices_also_over_a_restart(monkeypatch, is_restar
 
 
 def test_a_child_that_begins_between_two_slices_is_not_touched(monkeypatch):
-    monkeypatch.setattr(alerts, "EVALUATED_CHILDREN", 2)
+    monkeypatch.setattr(deadlines, "EVALUATED_CHILDREN", 2)
     world = World(cpu_slots=2)
     run = world.begin(bounded("wide", mapped=over(9)))
     world.pass_time(5)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core.tasks.tries import BUDGET_EXHAUSTED
+from aioflow.core.tasks.retry_budget import BUDGET_EXHAUSTED
 from aioflow.model.dag import DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.protocol.outbox import Alert
 from aioflow.protocol.requests import ClearTasks

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.core.runs import alerts
-from aioflow.core.runs.alerts import SCHEDULE_LATE
+from aioflow.core.runs import deadlines
 from aioflow.core.runs.create import QUEUED_RUNS, has_fire_time_due
+from aioflow.core.runs.deadlines import SCHEDULE_LATE
 from aioflow.core.scheduling.timetable import starts_at
 from aioflow.model.dag import DagSpec, ScheduleSpec, TaskSpec
 from aioflow.protocol.inputs import FileDeleted
@@ -476,7 +476,7 @@ def test_a_fire_time_that_is_held_back_is_told_when_it_is_late_and_not_again():
 
 def refuse_fire_time(world: World, dag_id: str) -> None:
     """What the engine does about a fire time that it cannot make."""
-    world.aside(lambda tx: alerts.alert_if_refused(dag_id, "no such zone", tx))
+    world.aside(lambda tx: deadlines.alert_if_refused(dag_id, "no such zone", tx))
 
 
 def test_a_fire_time_that_is_refused_again_and_again_is_told_once():

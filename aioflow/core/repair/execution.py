@@ -22,13 +22,13 @@ from typing import Final, NamedTuple
 from aioflow.core.repair import mark_apply, selection
 from aioflow.core.repair.reset import dissolve, ended, remove, renewed, reset_task, stopped
 from aioflow.core.repair.selection import FAILED, skipped_children
-from aioflow.core.runs import alerts, create, version_upgrade
+from aioflow.core.runs import create, deadlines, version_upgrade
 from aioflow.core.runs.iterations import reopen_loops
 from aioflow.core.runs.progress import outcome, resume
 from aioflow.core.runs.task_counts import recount, retally
 from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, is_under_way
-from aioflow.core.tasks import stream_expand, tries
+from aioflow.core.tasks import retry_budget, stream_expand
 from aioflow.core.tasks.readiness import fresh
 from aioflow.core.transaction import Transaction
 from aioflow.model.ids import TaskNo
@@ -331,11 +331,11 @@ def _clear(run: Run, targets: Iterable[_Target], tx: Transaction) -> None:
 
 def _restart_task(run: Run, target: _Target, tx: Transaction) -> TaskInstance:
     if target.state.is_live:
-        tries.refund_retries(run, run.active_tasks[target.task_no])
+        retry_budget.refund_retries(run, run.active_tasks[target.task_no])
         old = stopped(run.active_tasks[target.task_no], tx)
     else:
         row = tx.memory.prefetched_tasks[target.task_no]
-        tries.refund_retries(run, row)
+        retry_budget.refund_retries(run, row)
         old = ended(run, row, tx)
     return reset_task(old, tx)
 
@@ -382,7 +382,7 @@ def _finish(run: Run, tx: Transaction) -> None:
         if run not in tx.memory.queued_runs.get(run.queue, ()):
             create.run_reopened(run, tx)
     elif run.row.quarantine is None:
-        alerts.start_timers(run, tx)  # the run may have been moved to another version
+        deadlines.start_timers(run, tx)  # the run may have been moved to another version
         tx.slots.offer_again(run)
         resume(run, tx)
 

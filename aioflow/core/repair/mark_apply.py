@@ -17,7 +17,7 @@ from aioflow.core.repair import selection
 from aioflow.core.repair.reset import dissolve, ended, forget_result, reset_task, stopped
 from aioflow.core.runs.task_counts import retally
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, is_under_way
-from aioflow.core.tasks import one_to_one, stream_expand, tries
+from aioflow.core.tasks import one_to_one, retry_budget, stream_expand
 from aioflow.core.tasks.readiness import fresh, is_cleared
 from aioflow.core.tasks.trigger_rules import WHOLE, Verdict, verdict
 from aioflow.core.transaction import Transaction
@@ -62,13 +62,13 @@ def _take_away(run: Run, task_no: TaskNo, tx: Transaction) -> tuple[int, Timesta
     """Stop a task wherever it is. Return its try number and the start of that try."""
     task, row = run.active_tasks.get(task_no), tx.memory.prefetched_tasks.get(task_no)
     if task is not None:
-        tries.correct_retries(run, task)
+        retry_budget.correct_retries(run, task)
         begun = task.try_number, task.started_at
         restart(stopped(task, tx), tx)
         return begun
     if row is None or row.state.is_live:
         return 0, None
-    tries.correct_retries(run, row)
+    retry_budget.correct_retries(run, row)
     restart(ended(run, row, tx), tx)
     return row.try_number, row.started_at
 
@@ -183,7 +183,7 @@ def stop_overtaken(run: Run, tx: Transaction, limit: int) -> int:
 def _stop(run: Run, task_no: TaskNo, tx: Transaction) -> None:
     """Stop a task in progress that should not run, and reset it as if it had not started."""
     task = run.active_tasks[task_no]
-    tries.refund_retries(run, task)
+    retry_budget.refund_retries(run, task)
     restart(stopped(task, tx), tx)
 
 

@@ -9,7 +9,7 @@ from itertools import islice
 
 from aioflow.core.repair import execution
 from aioflow.core.repair.mark_apply import marked
-from aioflow.core.runs import alerts, create
+from aioflow.core.runs import create, deadlines
 from aioflow.core.runs.progress import alert, end
 from aioflow.core.state.task_instance import Run, TaskInstance
 from aioflow.core.tasks import durable_calls, streams
@@ -54,9 +54,9 @@ def mark_ended(run: Run, state: RunState, tx: Transaction, *, is_reported: bool)
 
 def run_due(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
     """Handle a timer of a run: a deadline or its timeout."""
-    alerts.end_deadlines(run_no, at, tx)
+    deadlines.end_deadlines(run_no, at, tx)
     run = tx.memory.runs.get(run_no)
-    if run is None or not alerts.is_timed_out(run, at, tx.memory):
+    if run is None or not deadlines.is_timed_out(run, at, tx.memory):
         return
     alert(run, -1, _timed_out(run), tx)
     _cut_short(run, RunState.FAILED, tx, at)
@@ -118,7 +118,7 @@ def cancel_tasks(run: Run, tx: Transaction, now: Timestamp | None = None) -> Non
 
 def _stop(task: TaskInstance, state: TaskState, now: Timestamp, tx: Transaction) -> None:
     run = task.run
-    if run.state is RunState.FAILED and alerts.is_past_timeout(run, now, tx.memory):
+    if run.state is RunState.FAILED and deadlines.is_past_timeout(run, now, tx.memory):
         lifecycle.stop(task, "timeout", tx)
         task.failure = _timed_out(run)
     else:

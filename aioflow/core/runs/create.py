@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from aioflow.core.runs import alerts, previous
+from aioflow.core.runs import deadlines, previous
 from aioflow.core.runs.progress import begin, step
 from aioflow.core.runs.versions import arm_schedule, next_run_starts_at, put_dag
 from aioflow.core.scheduling import clock_steps, timetable
@@ -304,7 +304,7 @@ def _add_run(
     tx.memory.add_run(run)
     tx.new_run(run)
     _remember_run(run, tx.memory)
-    alerts.schedule_deadlines(run, tx)
+    deadlines.schedule_deadlines(run, tx)
     previous.came_before(run, tx)
     if not rests(run, tx.memory):
         begin_queued(run.queue, tx)
@@ -346,7 +346,7 @@ def run_ended(run: Run, *, was: RunState, tx: Transaction) -> None:
         memory.active_runs[run.queue] -= 1
     else:
         step_back(run, tx)
-    alerts.delete_deadlines(run.run_no, tx)
+    deadlines.delete_deadlines(run.run_no, tx)
     tx.eased_dags.add(dag_id)
     begin_queued(run.queue, tx)
     if run.row.backfill is not None:
@@ -416,7 +416,7 @@ def _begin(run: Run, tx: Transaction) -> None:
     tx.eased_dags.add(run.row.dag_id)
     begin(run, tx)
     if run.state.is_live:
-        alerts.start_timers(run, tx)
+        deadlines.start_timers(run, tx)
 
 
 def fire_time_due(dag_id: str, at: Timestamp, tx: Transaction) -> None:
@@ -442,9 +442,9 @@ def fire_time_due(dag_id: str, at: Timestamp, tx: Transaction) -> None:
         return
     room = QUEUED_RUNS - len(tx.memory.queued_runs.get(dag_id, ()))
     if room <= 0:
-        alerts.alert_if_blocked(row, dag_version.graph.spec, starts, tx)
+        deadlines.alert_if_blocked(row, dag_version.graph.spec, starts, tx)
         return
-    row = alerts.alert_if_late(row, dag_version.graph.spec, starts, tx)
+    row = deadlines.alert_if_late(row, dag_version.graph.spec, starts, tx)
     _make_due(row, dag_version, min(room, MISSED_FIRE_TIMES_AT_ONCE), tx)
 
 

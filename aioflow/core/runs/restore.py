@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from aioflow.core import crash_trials
-from aioflow.core.runs import alerts, create, versions
+from aioflow.core.runs import create, deadlines, versions
 from aioflow.core.runs.cancel import cancel_tasks
 from aioflow.core.runs.progress import resume
 from aioflow.core.runs.task_counts import recount
@@ -36,7 +36,7 @@ from aioflow.core.state.task_instance import (
     TriggerInstance,
     stored_times,
 )
-from aioflow.core.tasks import stream_expand, streams, tries
+from aioflow.core.tasks import retry_budget, stream_expand, streams
 from aioflow.core.tasks.tries import cut_short
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import assignment, dag_triggers, event_runs, event_stream, lifecycle
@@ -123,7 +123,7 @@ class RunRestore:
 
     def take(self, rows: LiveRun) -> None:
         """Add rows of tasks, of triggers, or of both."""
-        tries.count_retries(self.run, rows.tasks)
+        retry_budget.count_retries(self.run, rows.tasks)
         for task in rows.tasks:
             if task.state in _CLEARED:
                 self._take_cleared(task)
@@ -162,7 +162,7 @@ class RunRestore:
         Raises:
             ValueError: If a task has not ended.
         """
-        tries.count_retries(self.run, rows.tasks)
+        retry_budget.count_retries(self.run, rows.tasks)
         for task in rows.tasks:
             if task.state in _CLEARED:
                 self._take_cleared(task)
@@ -300,7 +300,7 @@ def restarted(entry: Restarted, tx: Transaction) -> None:
     memory = tx.memory
     if entry.runs is None or not entry.runs:
         _delete_stray_triggers(tx)
-        alerts.index_deadlines(memory)
+        deadlines.index_deadlines(memory)
         create.count_runs(memory)  # a repeated restart has already counted them
         _find_suspects(tx, has_crashed=entry.has_crashed)
     numbers = memory.runs if entry.runs is None else entry.runs
@@ -411,7 +411,7 @@ def _find_suspects(tx: Transaction, *, has_crashed: bool) -> None:
 def _resume_run(run: Run, tx: Transaction) -> None:
     if not run.state.is_live and run.clearing is None:
         cancel_tasks(run, tx)
-    alerts.arm_timeout(run, tx)
+    deadlines.arm_timeout(run, tx)
     tx.slots.keep_all(run)
     for task in list(run.active_tasks.objects.values()):
         _resume_task(task, tx)
@@ -460,6 +460,6 @@ def _resume_dags(tx: Transaction) -> None:
             dag_triggers.charge(one, failure, tx)
     assignment.want_own_hosts(tx)
     tx.effects.extend(ContinueBackfill(number) for number in memory.backfills)
-    alerts.arm_deadlines(tx)
+    deadlines.arm_deadlines(tx)
     for kind in list(memory.outbox_quotas):
         tx.outbox.read_on(kind)

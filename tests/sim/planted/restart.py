@@ -324,7 +324,7 @@ BUGS = (
         promise="people are alerted of what is late",
         where="core",
         needs="a crash between the start of a run and its deadline",
-        edits=(Edit("aioflow.core.runs.restore", "_resume_dags", "alerts.arm_deadlines(tx)"),),
+        edits=(Edit("aioflow.core.runs.restore", "_resume_dags", "deadlines.arm_deadlines(tx)"),),
         seen_by="tests/core/test_deadline_alerts.py"
         "::test_a_deadline_is_not_lost_by_a_restart_whenever_that_comes",
         seed=Seed(1, 3),
@@ -335,7 +335,7 @@ BUGS = (
         promise="a run that takes too long fails",
         where="core",
         needs="a crash while a run with a `run_timeout` is running",
-        edits=(Edit("aioflow.core.runs.restore", "_resume_run", "alerts.arm_timeout(run, tx)"),),
+        edits=(Edit("aioflow.core.runs.restore", "_resume_run", "deadlines.arm_timeout(run, tx)"),),
         seen_by="tests/core/test_deadline_alerts.py::test_the_time_of_a_run_goes_on_over_a_restart",
         seed=Seed(1, 4),
     ),

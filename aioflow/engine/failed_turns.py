@@ -25,7 +25,7 @@ from aioflow.core.quarantine import (
     consequence,
     excluded,
 )
-from aioflow.core.runs import alerts, backfills, restore
+from aioflow.core.runs import backfills, deadlines, restore
 from aioflow.core.runs.create import count_runs
 from aioflow.core.runs.progress import alert
 from aioflow.core.runs.restore import restore_run
@@ -45,14 +45,14 @@ from aioflow.protocol.inputs import (
 from aioflow.store import Store
 from aioflow.telemetry.log import Logger
 
-__all__ = ("Isolating",)
+__all__ = ("FailedTurns",)
 
 _log = Logger(__name__)
 
 Answer = TypeVar("Answer")
 
 
-class Isolating:
+class FailedTurns:
     """The part of the engine that prevents one run from blocking the others."""
 
     memory: Memory
@@ -212,7 +212,7 @@ class Isolating:
         if retry.is_scheduled:
             await self._lease_numbers()
             told = self._draft()
-            alerts.alert_if_refused(retry.dag_id, str(exc), told)
+            deadlines.alert_if_refused(retry.dag_id, str(exc), told)
             await self._commit_or_forget(told)
 
     async def _decide_without_others(
