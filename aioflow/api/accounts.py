@@ -167,7 +167,7 @@ class Access:
                 await self._clock.sleep(_WRITE_SECONDS)
 
     async def _write(self, *, is_last: bool = False) -> None:
-        """Store denied requests and token uses. While the database is away, wait.
+        """Store denied requests and token uses. While the database is unavailable, wait.
 
         The backlog is bounded during the wait.
         """

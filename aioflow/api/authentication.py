@@ -142,7 +142,7 @@ class AuthCache:
         )
 
     def of_cookie(self, name: str, given: str, now: Timestamp) -> Caller | None:
-        """Return the caller with this session, if it is active and its cookie has this name."""
+        """Return the caller of an active session, given the name and value of its cookie."""
         number = self._login_of.get(digest_of(given, name))
         row = None if number is None else self._logins[number]
         if row is None or row.expires_at <= now:

@@ -451,7 +451,7 @@ class Explaining(Actions):
 
     @property
     def _patience(self) -> float:
-        """Seconds to wait for the engine's answer; 0 while the database is away.
+        """Seconds to wait for the engine's answer; 0 while the database is unavailable.
 
         The time that the engine's current turn has already taken is subtracted.
         """

@@ -110,7 +110,10 @@ class MemoryStatsCollector:
             return self._known
 
     async def _collect(self) -> int:
-        """Collect the statistics and return the time spent on this task alone, in µs."""
+        """Collect the statistics. Return the time that this took, in µs.
+
+        Pauses in which other code ran do not count.
+        """
         found, took_us = MemoryStats(), 0
         began = self._clock.monotonic_us()
         for _ in self._pass(found):
@@ -184,7 +187,7 @@ class Sizing:
         self._next_us = 0
 
     async def sizes(self, commit_no: int) -> Sizes:
-        """Return the current sizes, or the last known ones if the database is away.
+        """Return the current sizes, or the last known ones if the database is unavailable.
 
         Args:
             commit_no: Number of the journal's last row; rows are numbered without gaps.

@@ -156,7 +156,7 @@ class GridRunView(RunSummary, frozen=True, kw_only=True):
 
 
 class GridView(msgspec.Struct, frozen=True, kw_only=True):
-    """A grid of a DAG's tasks, those of its newest version first, and its newest runs."""
+    """A grid of a DAG's tasks and its newest runs. Tasks of the newest version come first."""
 
     tasks: list[str]
     runs: list[GridRunView]

@@ -98,14 +98,14 @@ class Watch(Generic[Wanted, T]):
     def next_check(self) -> datetime | None:
         """Return the time of the next check, with a time zone; ``None`` if the watch does not poll.
 
-        Shown to users from time to time. The check may happen earlier. Must not block.
+        For display to users. The check may happen earlier. Must not block.
         """
         return None
 
     def last_check(self) -> datetime | None:
         """Return the time of the last check, with a time zone; ``None`` if the watch does not poll.
 
-        Shown to users, like ``next_check``. Must not block.
+        For display to users, like ``next_check``. Must not block.
         """
         return None
 

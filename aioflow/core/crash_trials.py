@@ -1,4 +1,4 @@
-"""Search for the task or trigger that kills its process, without charging those that ran with it.
+"""Search for the task or trigger that kills its process, charging no try to those beside it.
 
 A process may die by a kill from outside, for which no task is responsible, or because of code that
 ran in it. After the first death everything restarts immediately. After the second death the tasks
@@ -13,11 +13,11 @@ death in a row on. A death is forgotten once the daemon has lived for an hour, o
 triggers of that death is left. While triggers are in groups, no other trigger is assigned to a
 host.
 
-A task or trigger that is alone in its group is charged when the process has died with it as often
-as a task in its own worker may be interrupted. Before it restarts, a *control* runs, which is an
-empty group. If the process dies during the control, something else kills it, and nothing is
-suspected any longer. The trigger of a DAG has no task to charge. It is not assigned to a host again
-until the file of its DAG changes.
+A task or trigger that is alone in its group is charged when the process has died with it more
+often than a task in its own worker may be interrupted: the task fails without a further try. Before
+it restarts, a *control* runs, which is an empty group. If the process dies during the control,
+something else kills it, and nothing is suspected any longer. The trigger of a DAG has no task to
+charge. It is not assigned to a host again until the file of its DAG changes.
 
 The trial is an outbox row, because the daemon itself may be the process that dies.
 """

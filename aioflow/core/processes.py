@@ -121,7 +121,7 @@ def host_lost(lost: HostLost, tx: Transaction) -> None:
             _give_back(task, tx)  # the task never reached the host
         elif task.state is TaskState.RUNNING:
             cut_short(task, lost.failure, tx)
-        else:  # suspended sensors are never charged
+        else:  # suspended sensors are never charged a try
             tx.slots.release(task)
             tx.note_slot(task)
             tx.slots.offer(task)

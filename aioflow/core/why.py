@@ -460,7 +460,7 @@ def explain_children(
 
 
 def _shared_part(wait: Wait) -> str:
-    """Return the part of a detail that distinguishes causes: for a trigger its class."""
+    """Return the part of a wait's detail by which causes are grouped; for a trigger, its class."""
     if wait.kind in _SHARED_CAUSES:
         return wait.detail
     class_path, number, _ = wait.detail.partition(" #")

@@ -100,7 +100,7 @@ class StopSignals:
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Cancel the block at the first signal, because nothing that runs yet can be drained."""
+        """Cancel the block at the first signal, because there is nothing to drain yet."""
         with anyio.CancelScope() as self._starting:
             if self.stopped.is_set():
                 self._starting.cancel()

@@ -78,7 +78,7 @@ class FailedTurns:
     async def _patiently(
         self, call: Callable[[], Awaitable[Answer]], *, is_whole: bool = True
     ) -> Answer:
-        """Return the result of a store call, retrying while the database is away."""
+        """Return the result of a store call, retrying while the database is unavailable."""
 
     @abstractmethod
     def _draft(self) -> Transaction:

@@ -110,8 +110,8 @@ _log = Logger(__name__)
 _NUMBERS_AT_ONCE = 1 << 20
 _COMMITS = 1 << 53  # more than a daemon ever makes
 _EPOCHS = 1 << 31  # the epoch is the upper half of an assignment number
-_FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0  # seconds between attempts while the database is away
-_SILENCE_US = 1_000_000  # between two log lines about that outage
+_FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0  # seconds between attempts in an outage of the database
+_SILENCE_US = 1_000_000  # between two log lines about the outage
 _RECENT = 0.2
 
 Answer = TypeVar("Answer")
@@ -279,7 +279,10 @@ class Engine(FailedTurns):
         return [self._inbox.popleft() for _ in range(count)]
 
     async def _load(self, inputs: list[Input]) -> None:
-        """Load the ended runs that inputs need while the loop continues, then report the inputs."""
+        """While the loop continues, load the ended runs that inputs need.
+
+        Then report the inputs.
+        """
         load = partial(self._recalling.load, inputs, self.memory)
         await self._patiently(load, is_whole=False)
         self.report(inputs)
@@ -336,7 +339,7 @@ class Engine(FailedTurns):
             self._numbers = IdBlock(first, first + count)
 
     async def _commit(self, batch: Batch, tx: Transaction) -> None:
-        """Commit a batch, retrying while the database is away.
+        """Commit a batch, retrying while the database is unavailable.
 
         If this method is cancelled between two attempts, the batch is dropped. That equals a crash,
         because none of its effects has run. An attempt itself is not interrupted.
@@ -359,7 +362,7 @@ class Engine(FailedTurns):
     async def _patiently(
         self, call: Callable[[], Awaitable[Answer]], *, is_whole: bool = True
     ) -> Answer:
-        """Return the result of a store call, retrying while the database is away.
+        """Return the result of a store call, retrying while the database is unavailable.
 
         Between two attempts this method may be cancelled.
 
@@ -381,7 +384,7 @@ class Engine(FailedTurns):
                 return answer
 
     def _note_away(self, exc: StoreUnavailable, attempts: int) -> None:
-        """Log that the database is away: at once, then at most once a second."""
+        """Log that the database is unavailable: at once, then at most once a second."""
         now, self.store_error = self._clock.monotonic_us(), str(exc)
         if self.store_away_since is None:
             self.store_away_since = now

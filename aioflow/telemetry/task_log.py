@@ -380,7 +380,7 @@ class TaskLog:
         )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Write data as it arrives, until cancelled. Then write the data that has arrived."""
+        """Write data as it arrives, until cancelled. Then write what is still waiting."""
         task_status.started()
         try:
             while True:

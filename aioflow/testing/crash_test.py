@@ -42,7 +42,7 @@ class CrashTest(Protocol):
 
         Args:
             crash: Called before and after each commit, with the number of the commit and whether
-                the call is before it; returns whether the node crashes there.
+                the commit is still to come; returns whether the node crashes there.
         """
 
 

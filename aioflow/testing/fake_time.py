@@ -462,7 +462,7 @@ T = TypeVar("T")
 
 
 class Standstill:
-    """Waits for results of a simulation's loop, and reports long waits in real time.
+    """Waits for results of a simulation's loop, and reports waits that take long by the real clock.
 
     Args:
         now: Returns the time of the virtual clock.

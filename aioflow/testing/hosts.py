@@ -1,7 +1,7 @@
 """Hosts without processes: their real code runs on the node's event loop, with real frames.
 
-Real are the executors and the triggerer on the daemon's side, every message in between, and the
-hosts of coroutines and triggers on the other side. The socket and the process are not real. Because
+The executors and the triggerer on the daemon's side, the hosts of coroutines and triggers on the
+other side, and every message in between are real; the socket and the process are not. Because
 several hosts share one process, ``print`` is routed to the log of the try that prints.
 """
 

@@ -229,7 +229,7 @@ class SimNode:
 
         Args:
             crash: Called before and after each commit from now on, with the number of the commit
-                and whether the call is before it; returns whether to crash there.
+                and whether the commit is still to come; returns whether to crash there.
         """
         count = 0
 

@@ -57,7 +57,7 @@ def _files() -> Mapping[str, bytes]:
 
 
 def is_page(path: str) -> bool:
-    """Return whether a path shows the page or is one of its files; both need no token."""
+    """Return whether a path shows the page or is one of its files; neither needs a token."""
     if not path.startswith("/"):
         return False
     if path.startswith(_PREFIX):

@@ -146,7 +146,7 @@ class MemoryPressure:
         self._next_look = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Return whether a check is due, which it is once per ``MEMORY_POLL_SECONDS``."""
+        """Return whether a check is due. One is due every ``MEMORY_POLL_SECONDS``."""
         if not self._limit_bytes or now < self._next_look:
             return False
         self._next_look = now + MEMORY_POLL_SECONDS

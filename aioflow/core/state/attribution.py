@@ -1,10 +1,10 @@
 """Attribution of crashed hosts and blocked event loops to the user code that caused them.
 
 Blocks of an event loop are counted per trigger class and per task, to decide when a class is
-isolated. If a host crashes by a segfault, an exit or an out-of-memory error, the code that was
-running is charged. If it is killed by SIGKILL, the running code is usually not charged, because the
-signal usually comes from outside. However, code that sends SIGKILL to itself would crash its host
-forever, so code that was running at too many kills is charged.
+isolated. If a host crashes by a segfault, an exit or an out-of-memory error, the task whose code
+was running is charged a try. If the host is killed by SIGKILL, usually no try is charged, because
+the signal usually comes from outside. However, code that sends SIGKILL to itself would crash its
+host forever, so code that was running at too many kills is charged.
 
 All counts are in memory only: a restart resets them.
 """

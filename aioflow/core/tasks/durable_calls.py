@@ -181,7 +181,7 @@ def time_out(task: TaskInstance, tx: Transaction) -> None:
 
 
 def not_suspended(task: TaskInstance, report: NotSuspended, tx: Transaction) -> None:
-    """Run a coroutine again from the start, because its host had lost it. It is not charged."""
+    """Run a coroutine again from the start, because its host had lost it. No try is charged."""
     if task.start_no == report.start_no and task.state is TaskState.RUNNING:
         forget_suspension(task)
         tx.slots.release(task)
@@ -260,7 +260,10 @@ def _note_failure(task: TaskInstance, failure: Failure | None) -> None:
 
 
 def deadline(task: TaskInstance, timeout_us: int | None, steady: Timestamp) -> Timestamp | None:
-    """Return when a wait that starts now times out: at its own limit or that of the try."""
+    """Return when a wait that starts now times out.
+
+    This is at its own limit or that of the try, whichever is earlier.
+    """
     own = None if timeout_us is None else steady + timeout_us
     ends = try_ends_at(task, steady)
     if own is None or ends is None:

@@ -83,9 +83,9 @@ def may_continue(run: Run, position: int) -> bool:
 
 
 def forget(group: MappedTask) -> None:
-    """Reset the queue.
+    """Reset the queue of a task that has become pending again.
 
-    No child has been evaluated, because the task itself has yet to be evaluated.
+    Its children will be evaluated again, after the task itself.
     """
     if group.one_to_one is not None:
         group.one_to_one = OneToOne(group.one_to_one.widths, group.width)

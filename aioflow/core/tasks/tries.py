@@ -249,7 +249,7 @@ def fail(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
 def cut_short(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
     """Requeue a task whose shared process died, unless the task itself killed the process.
 
-    A task is never charged for the code that ran beside it, see ``crash_trials``.
+    A task is never charged a try for the code that ran beside it, see ``crash_trials``.
     """
     guilt = crash_trials.guilt(task.task_no, tx.memory)
     if guilt is None:

@@ -205,8 +205,8 @@ def is_stopped(dag_id: str, memory: Memory) -> bool:
 def host_all(role: str, tx: Transaction) -> None:
     """Assign waiting triggers to a host that came up, by priority, then oldest first.
 
-    Many triggers take several turns. A trigger that another host still runs is assigned once that
-    host has released it.
+    If there are many triggers, assigning them takes several turns. A trigger that another host
+    still runs is assigned once that host has released it.
     """
     _return(role, tx)
     hand_over(AssignTriggers(role, tx.memory.last_assignment_id, _ordered(role, tx.memory)), tx)

@@ -345,7 +345,10 @@ _decode = msgspec.msgpack.Decoder(AssetUpdate)
 
 
 def record_asset_events(tx: Transaction) -> None:
-    """Record the asset events of this turn for their DAGs. Each DAG starts at most one run."""
+    """Record this turn's asset events for the DAGs that wait for them.
+
+    Each DAG starts at most one run.
+    """
     dag_triggers = tx.memory.dag_triggers
     affected: dict[TriggerNo, DagTrigger] = {}
     for event in tx.asset_events:

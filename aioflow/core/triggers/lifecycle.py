@@ -415,7 +415,7 @@ def _resume_late(task: TaskInstance, wait: TriggerInstance, tx: Transaction) -> 
 
 
 def lose_host(lost: HostLost, tx: Transaction) -> None:
-    """Release the triggers of a lost host. Only the trigger whose code killed it is charged."""
+    """Release the triggers of a lost host. Only a trigger whose code killed it fails."""
     migration.isolate_culprit(lost, tx)
     memory = tx.memory
     culprit = memory.waits.get(lost.culprit)  # packed or not

@@ -243,7 +243,8 @@ def move_class(entry: IsolateTriggerClass, tx: Transaction) -> None:
     """Move a class into quarantine or back: release its triggers that have the wrong host.
 
     They are assigned to the right host when their current host confirms, see ``migration``.
-    Triggers without a host are assigned now. Many triggers take several turns.
+    Triggers without a host are assigned now. If there are many triggers, moving them takes several
+    turns.
     """
     memory = tx.memory
     found = memory.loop_blockers.find("trigger", entry.class_path)
@@ -277,8 +278,8 @@ def failure_of_culprit(class_path: str, lost: HostLost, memory: Memory) -> Failu
     """Return the failure of the trigger that ran when its host died; ``None`` if it continues.
 
     A trigger that blocked its loop gets a second chance in a host where it blocks no others. A
-    trigger that ran when its host was killed from outside is not charged, see
-    ``memory.crash_suspects``.
+    trigger that ran when its host was killed from outside costs no try until that has happened too
+    often, see ``memory.crash_suspects``.
     """
     if lost.failure.reason != BLOCKED:
         known = (memory.active_tasks, memory.waits, memory.dag_triggers)

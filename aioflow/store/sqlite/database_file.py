@@ -123,7 +123,7 @@ def full_check(url: str) -> list[str]:
 
 
 def _lines_of_check(raw: sqlite3.Connection, check: str, limit: int) -> list[str]:
-    """Return the lines of a check, without those about values."""
+    """Run a SQLite check and return the lines it reports, except those about values in rows."""
     try:
         rows = _rows_of_check(raw, check, limit)
     except sqlite3.DatabaseError as exc:

@@ -204,7 +204,7 @@ def is_along(node: Node, position: int) -> bool:
 
 
 def wanted_children(node: Node, start: StartTask) -> list[tuple[int, int]]:
-    """Return the child results that a child needs, as pairs of position and map index."""
+    """Return the other children whose results a child needs, as pairs of position and map index."""
     mapped = spec_of(node).mapped
     if mapped is None:
         return []

@@ -269,7 +269,7 @@ class Watches:
         return hosted
 
     def _add(self, hosted: HostedWatch) -> None:
-        """Register a watch; it receives new triggers, unless another one with its key is open."""
+        """Register a watch; new triggers join it, unless another watch with its key is open."""
         self._open.setdefault(hosted.at, hosted)
         self._of_class.setdefault(hosted.class_path, {})[hosted] = None
 
