@@ -3,7 +3,8 @@
 The columns of a table have the order of the fields of its Struct in ``model``.
 
 ``migrations`` creates the tables in a database. Alembic is imported only if there is something to
-migrate. An empty SQLite file gets the newest schema at once, from ``migrations/<revision>.sql``.
+migrate. An empty SQLite file gets the newest schema at once, from
+``migrations/<revision>.sqlite.sql``.
 """
 
 from __future__ import annotations

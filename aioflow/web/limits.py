@@ -153,7 +153,8 @@ class Connections:
             del self._open[connection.address]
         if connection in self._accepted:
             self._accepted.discard(connection)
-            self._by_client.pop(connection.client, None)
+            if self._by_client.get(connection.client) is connection:  # the address may be reused
+                del self._by_client[connection.client]
 
     def abort(self) -> None:
         """Close all connections immediately."""

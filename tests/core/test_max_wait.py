@@ -8,11 +8,11 @@ import pytest
 
 from aioflow.core.runs import deadlines
 from aioflow.model.dag import DagSpec, MapSource, MapSpec, StartTriggerSpec, TaskSpec
-from aioflow.model.states import TriggerRule
+from aioflow.model.states import TaskState, TriggerRule
 from aioflow.protocol.effects import StopTry
 from aioflow.protocol.inputs import TimerFired
 from aioflow.protocol.reports import Deferred
-from aioflow.protocol.requests import ClearTasks, SetPool
+from aioflow.protocol.requests import ClearTasks, Mark, SetPool
 from tests.core.test_iterations import inside
 from tests.core.world import SECOND, World
 
@@ -115,14 +115,17 @@ def test_a_task_that_expects_the_failure_runs():
 
 def test_a_try_that_is_claimed_and_has_not_begun_is_stopped():
     world = World(cpu_slots=1)
-    run = world.begin(task("before", slots=1), bounded("late"))
-    world.turn()
-    claimed = [task for task in world.memory.active_tasks.objects.values() if task.is_claimed]
+    run = world.begin(task("first"), task("before", 0), bounded("late", 0))
+    durations = world.memory.runs[run].durations
+    durations[1] = durations[2] = 100.0
+    world.succeed("first")
+    (claimed,) = [one for one in world.memory.active_tasks.objects.values() if one.is_claimed]
+    assert claimed.spec.task_id == "late"
     world.pass_time(5)
 
     assert world.state(run, "late") == "failed"
-    stops = [effect for effect in world.effects if isinstance(effect, StopTry)]
-    assert [stop.reason for stop in stops] == ["timeout"] * len(claimed)
+    (stop,) = [effect for effect in world.effects if isinstance(effect, StopTry)]
+    assert (stop.task_no, stop.reason) == (claimed.task_no, "timeout")
 
 
 # ── which tasks it does not touch ───────────────────────────────────────────────────────
@@ -472,3 +475,35 @@ def test_a_turn_that_is_refused_and_repeated_fails_them_once():
 
     assert world.state(run, "late") == "failed"
     assert not world.rows.outbox
+
+
+def test_a_loop_that_waits_for_its_rule_again_keeps_waiting():
+    rounds = range(2)
+    world = World()
+    run_no = world.begin(
+        inside("work", 0, rounds, max_wait_us=LONGEST),
+        inside("until", 1, rounds, 0, max_wait_us=LONGEST),
+        task("other"),
+    )
+    world.succeed("work", 0)
+    world.succeed("until", 0, again=True)
+    run = world.memory.runs[run_no]
+    assert run.groups[0].width == 2
+    run.states[0] = TaskState.PENDING  # as after a clear or a mark of a task before it
+
+    world.pass_time(5)
+
+    assert run.states[0] == TaskState.PENDING
+
+
+def test_a_mark_does_not_restart_the_time():
+    world = World(cpu_slots=1)
+    run_no = world.begin(task("slow"), task("other"), bounded("late", 0))
+    world.turn()
+    world.pass_time(4)
+    run_id = world.rows.runs[run_no].run_id
+    world.ask(Mark(run_id=run_id, state=TaskState.SUCCESS, tasks=("other",)))
+
+    world.pass_time(1)
+
+    assert world.state(run_no, "late") == "failed"

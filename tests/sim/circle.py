@@ -13,6 +13,8 @@ import msgspec
 
 from aioflow.core import rollback
 from aioflow.core.quarantine import (
+    DecideWithout,
+    FailBackfill,
     QuarantineRuns,
     RefuseRequest,
     RepeatInput,
@@ -137,13 +139,13 @@ class Paused:
     """An incarnation that was paused while another one took over, and has not noticed."""
 
     def __init__(self, circle: Circle, batch: Batch | None, kinds: Sequence[str]) -> None:
-        self._decide_and_commit = circle
+        self._circle = circle
         self._batch = batch
         self._kinds = kinds
 
     def wake(self) -> None:
         """Continue as if nothing had happened: its write must be fenced."""
-        circle = self._decide_and_commit
+        circle = self._circle
         batch = self._batch if self._batch is not None else circle.next_batch()
         if batch is None or batch.is_empty:
             return
@@ -399,8 +401,10 @@ class Circle:
                 node.say(instead)
             case QuarantineRuns(runs=runs):
                 self._hold_still(entry, runs)
-            case _:
-                pass
+            case (
+                FailBackfill() | DecideWithout() as other
+            ):  # no such input is refused for good here
+                raise Broken("blame", f"{entry} leads to {other}")
 
     def _hold_still(self, entry: Input, runs: list[Run]) -> None:
         node = self.node

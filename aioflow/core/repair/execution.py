@@ -376,13 +376,18 @@ def _finish(run: Run, tx: Transaction) -> None:
     if mark is not None and mark.ended is not None and run.unfinished == 0:
         mark_apply.end_again(run, outcome(run), mark, tx)
         return
-    if run.row.ended_at is not None:
+    is_reopened = run.row.ended_at is not None
+    if is_reopened:
         tx.reopen_run(run)
     if run.state is RunState.QUEUED:
         if run not in tx.memory.queued_runs.get(run.queue, ()):
             create.run_reopened(run, tx)
     elif run.row.quarantine is None:
-        deadlines.start_timers(run, tx)  # the run may have been moved to another version
+        if mark is None or is_reopened:
+            deadlines.start_timers(run, tx)  # the run may have been moved to another version
+        else:
+            deadlines.arm_timeout(run, tx)
+            deadlines.arm_waits(run, tx)
         tx.slots.offer_again(run)
         resume(run, tx)
 

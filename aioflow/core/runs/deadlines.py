@@ -50,6 +50,7 @@ __all__ = (
     "alert_if_refused",
     "arm_deadlines",
     "arm_timeout",
+    "arm_waits",
     "delete_deadlines",
     "end_deadlines",
     "index_deadlines",
@@ -257,11 +258,14 @@ def end_deadlines(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
 def _has_ended_waits(run: Run | None, due: Deadline, tx: Transaction) -> bool:
     """Fail the tasks that have waited too long. Return whether this is complete.
 
-    During a clear nothing fails, because the time starts again when the clear is complete. If there
-    are many children, the rest fail in the next turns, unless they begin earlier.
+    During a clear nothing fails, because the time starts again when the clear is complete. During a
+    mark nothing fails either, but the time continues: ``arm_waits`` follows. If there are many
+    children, the rest fail in the next turns, unless they begin earlier.
     """
-    if run is None or run.state is not RunState.RUNNING or run.clearing is not None:
+    if run is None or run.state is not RunState.RUNNING:
         return True
+    if run.clearing is not None:
+        return run.clearing.mark is None
     message = f"it had not begun {due.length_us / 1e6:g} s after its run started"
     failure = Failure(type="MaxWaitExceeded", message=message, reason="max_wait")
     for position, task in enumerate(run.spec.tasks):
@@ -271,11 +275,16 @@ def _has_ended_waits(run: Run | None, due: Deadline, tx: Transaction) -> bool:
     return True
 
 
+def arm_waits(run: Run, tx: Transaction) -> None:
+    """Arm the timers of the ``max_wait`` rows of a run again, after a mark."""
+    for due in tx.memory.deadlines.get(run.run_no, {}).values():
+        if due.ends_wait:
+            tx.wake_run(run.run_no, due.at)
+
+
 def _fail_unstarted(run: Run, position: int, failure: Failure, tx: Transaction) -> bool:
     """Fail one task, or its children one by one. Return whether none is left to fail."""
     was = run.states[position]
-    if was == TaskState.PENDING and position in run.groups:  # cleared children wait for their rule
-        run.states[position] = TaskState.RUNNING
 
     def is_full() -> bool:
         return tx.is_full or tx.evaluated >= EVALUATED_CHILDREN
@@ -286,6 +295,8 @@ def _fail_unstarted(run: Run, position: int, failure: Failure, tx: Transaction) 
         if is_full():
             run.states[position] = was
             return False
+        if was == TaskState.PENDING and position in run.groups:  # cleared: its rule is pending
+            run.states[position] = TaskState.RUNNING
         tx.evaluated += 1
         task = run.active_tasks.get(run.task_no(position, map_index))
         if task is None:
@@ -295,6 +306,8 @@ def _fail_unstarted(run: Run, position: int, failure: Failure, tx: Transaction) 
             tx.effects.append(stop_of(task, task.start_no, "timeout"))
         task.failure = failure
         end(task, TaskState.FAILED, tx)
+    if was == TaskState.PENDING and run.states[position] == TaskState.RUNNING:
+        run.states[position] = was  # other children still wait for the rule
     return True
 
 

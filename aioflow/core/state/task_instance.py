@@ -483,7 +483,7 @@ class Run:
             stale.
         retried: Number of retries of its tasks, including scheduled ones.
         is_over_budget: Whether people were alerted that the retry budget is exhausted, see
-            ``tasks.tries``.
+            ``tasks.retry_budget``.
         beyond_budget: Number of tasks that failed because the retry budget was exhausted.
         cleared: Pending tasks with a row.
         removed: ``start_no`` of each mapped task that ended without expansion and so has a row of
