@@ -42,6 +42,7 @@ from aioflow.core.triggers import dag_triggers, event_runs, lifecycle, migration
 from aioflow.core.triggers.assignment import hand_over, host_rest, want_host
 from aioflow.errors import AioflowError
 from aioflow.model.batch import Batch
+from aioflow.model.ids import StartNo, TaskNo
 from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import Moment, Timestamp
 from aioflow.protocol.effects import Effect
@@ -94,6 +95,7 @@ from aioflow.protocol.reports import (
     Skipped,
     StreamOpened,
     Succeeded,
+    TaskReport,
     TaskStarted,
     TriggerEnded,
     TriggerFired,
@@ -105,20 +107,6 @@ __all__ = ("HANDLERS", "TURN_INPUTS", "TurnFailed", "decide", "runs_beyond")
 Handler: TypeAlias = Callable[[Any, Transaction], None]
 """Processes an input of one type within a transaction."""
 
-TryReport: TypeAlias = (
-    TaskStarted
-    | Ended
-    | ItemYielded
-    | CallAnswered
-    | StreamOpened
-    | NextEventRequested
-    | EventEmitted
-    | RunCalled
-    | NotSuspended
-    | RecordDropped
-    | Labelled
-    | ResultWriteFailed
-)
 TriggerReport: TypeAlias = TriggerFired | TriggerEnded | TriggerCapacityChanged
 
 TURN_INPUTS = 1_000
@@ -289,20 +277,20 @@ def _clock_stepped(_: ClockStepped, tx: Transaction) -> None:
 # ── reports ─────────────────────────────────────────────────────────────────────────────
 
 
-def _current_task(report: TryReport, tx: Transaction) -> TaskInstance | None:
-    """Return the task of a report; ``None`` if the report is late.
+def _current_task(task_no: TaskNo, start_no: StartNo, tx: Transaction) -> TaskInstance | None:
+    """Return the task of a report about this start; ``None`` if the report is late.
 
     A report is late if its try has ended, was cancelled, or has been started again since.
     """
-    task = tx.memory.active_tasks.get(report.task_no)
-    return None if task is None or task.start_no != report.start_no else task
+    task = tx.memory.active_tasks.get(task_no)
+    return None if task is None or task.start_no != start_no else task
 
 
 def _of_try(handle: Callable[[TaskInstance, Any, Transaction], object]) -> Handler:
     """Return the handler of a report that a try sends while it runs. Late reports are dropped."""
 
-    def handler(report: TryReport, tx: Transaction) -> None:
-        task = _current_task(report, tx)
+    def handler(report: TaskReport, tx: Transaction) -> None:
+        task = _current_task(report.task_no, report.start_no, tx)
         if task is not None:
             handle(task, report, tx)
 
@@ -313,7 +301,7 @@ def _of_end(handle: Callable[[TaskInstance, Any, Transaction], object]) -> Handl
     """Return the handler of a report that ends a try, or its part in a process."""
 
     def handler(report: Ended, tx: Transaction) -> None:
-        task = _current_task(report, tx)
+        task = _current_task(report.task_no, report.start_no, tx)
         if task is None or not _has_started(task, report, report.began_at, tx):
             return
         if report.began_at is not None:
@@ -324,7 +312,7 @@ def _of_end(handle: Callable[[TaskInstance, Any, Transaction], object]) -> Handl
 
 
 def _task_started(report: TaskStarted, tx: Transaction) -> None:
-    task = _current_task(report, tx)
+    task = _current_task(report.task_no, report.start_no, tx)
     if task is not None:
         _has_started(task, report, report.at, tx)
 
@@ -346,8 +334,8 @@ def _has_started(
 
 def _recalled(report: Recalled, tx: Transaction) -> None:
     for task_no, start_no in report.tries:
-        task = tx.memory.active_tasks.get(task_no)
-        if task is not None and task.start_no == start_no and task.worker >= 0:
+        task = _current_task(task_no, start_no, tx)
+        if task is not None and task.worker >= 0:
             recalled(task, tx)
 
 

@@ -97,7 +97,7 @@ BUGS = (
             Edit(
                 "aioflow.core.step",
                 "_current_task",
-                "task is None or task.start_no != report.start_no",
+                "task is None or task.start_no != start_no",
                 "task is None",
             ),
         ),
