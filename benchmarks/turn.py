@@ -20,7 +20,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import anyio
 
@@ -31,7 +31,7 @@ from aioflow.crypto import Vault
 from aioflow.engine.loop import Engine
 from aioflow.model.batch import Batch
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, TaskSpec
-from aioflow.protocol.effects import Acknowledge, Again, Effect, StartTry, WakeAt, Warn
+from aioflow.protocol.effects import Effect, StartTry
 from aioflow.protocol.inputs import FileParsed, HostUp, Input
 from aioflow.protocol.reports import Succeeded
 from aioflow.protocol.requests import CreateRun
@@ -88,12 +88,8 @@ class Children:
         self._engine = engine
         self._clock = clock
         self.batches: list[Batch] = []
-        others = (
-            set(get_args(Effect)) - set(get_args(Again)) - {WakeAt, Acknowledge, Warn, StartTry}
-        )
-        engine.dispatcher.register(
-            {**dict.fromkeys(others, self._ignore), StartTry: self._start_try}
-        )
+        ignored = dict.fromkeys(engine.dispatcher.unhandled, self._ignore)
+        engine.dispatcher.register({**ignored, StartTry: self._start_try})
         engine.dispatcher.subscribe(self._committed)
 
     def _start_try(self, effect: StartTry) -> None:

@@ -10,7 +10,6 @@ from aioflow.clock import SystemClock
 from aioflow.core.scheduling.slots import Slots
 from aioflow.engine.loop import EffectDispatcher, Engine
 from aioflow.protocol.effects import StartHost, Warn
-from tests.effects import EXECUTED
 
 
 def test_effects_are_dispatched_in_order_each_to_its_handler():
@@ -36,7 +35,9 @@ async def test_an_engine_does_not_run_while_an_effect_has_no_handler():
     engine = Engine(
         store, Slots(cpu_slots=1, async_slots=1), clock=SystemClock(), random=lambda: 0.0
     )
-    engine.dispatcher.register(dict.fromkeys(EXECUTED - {StartHost}, lambda _: None))
+    engine.dispatcher.register(
+        dict.fromkeys(engine.dispatcher.unhandled - {StartHost}, lambda _: None)
+    )
 
     with pytest.raises(ValueError, match="no handler is registered for StartHost"):
         await engine.run()

@@ -46,7 +46,6 @@ from aioflow.protocol.requests import (
 )
 from aioflow.store import open_store
 from tests.databases import on_both_databases
-from tests.effects import EXECUTED
 from tests.journal_replay import compare_with_replay
 
 pytestmark = pytest.mark.timeout(180)
@@ -59,7 +58,9 @@ class EffectRecorder:
     """Records the effects of an engine; the test is the executor."""
 
     def __init__(self, dispatcher: EffectDispatcher) -> None:
-        dispatcher.register({**dict.fromkeys(EXECUTED, self._note), StartTry: self._start_try})
+        dispatcher.register(
+            {**dict.fromkeys(dispatcher.unhandled, self._note), StartTry: self._start_try}
+        )
         dispatcher.subscribe(self._committed)
         self.starts: list[StartTry] = []
         self.others: list[Any] = []

@@ -83,14 +83,18 @@ class EffectDispatcher:
         """Call ``subscriber`` with each durable batch, before its effects are dispatched."""
         self._subscribers.append(subscriber)
 
+    @property
+    def unhandled(self) -> set[type[Any]]:
+        """The types of effects that have no handler yet."""
+        return set(get_args(Effect)) - self._handlers.keys()
+
     def require_all(self) -> None:
         """Check that each type of effect has a handler.
 
         Raises:
             ValueError: If a type has no handler.
         """
-        missing = [kind.__name__ for kind in get_args(Effect) if kind not in self._handlers]
-        if missing:
+        if missing := sorted(kind.__name__ for kind in self.unhandled):
             raise ValueError(f"no handler is registered for {', '.join(missing)}")
 
     def committed(self, batch: Batch, tx: Transaction) -> None:

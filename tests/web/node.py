@@ -31,7 +31,6 @@ from aioflow.store import Store, open_store
 from aioflow.store.sqlite import database_file
 from aioflow.store.sqlite.lock import FileLock
 from aioflow.telemetry.task_log import TaskLog
-from tests.effects import EXECUTED
 
 ONCE = RetryPolicy(tries=1)
 QUICK = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
@@ -77,7 +76,7 @@ class EffectRecorder:
     def __init__(self, dispatcher: EffectDispatcher) -> None:
         dispatcher.register(
             {
-                **dict.fromkeys(EXECUTED, self._ignore),
+                **dict.fromkeys(dispatcher.unhandled, self._ignore),
                 StartTry: self._start_try,
                 AssignTrigger: self._assign_trigger,
                 DeliverOutbox: self._deliver,
