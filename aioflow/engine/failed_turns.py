@@ -116,16 +116,19 @@ class FailedTurns:
         memory = self.memory
         untold, memory.untold = memory.untold, []
         for row in untold:
-            await self._lease_numbers()
-            told = self._draft()
-            restore.report_quarantine(row, told)
-            await self._commit_or_forget(told)
+            await self._commit_alone(partial(restore.report_quarantine, row))
 
-    async def _commit_or_forget(self, tx: Transaction) -> bool:
-        """Commit an alert or a quarantine. Return whether the database accepted it.
+    async def _commit_alone(self, change: Callable[[Transaction], None]) -> bool:
+        """Commit an alert or a quarantine of its own. Return whether the database accepted it.
 
         The engine continues even if the database refuses this transaction, too.
+
+        Args:
+            change: Makes the changes of the transaction.
         """
+        await self._lease_numbers()
+        tx = self._draft()
+        change(tx)
         try:
             await self._commit_if_any(tx)
         except rollback.Refused as exc:
@@ -194,26 +197,24 @@ class FailedTurns:
 
     async def _fail_backfill(self, number: int, reason: str) -> None:
         """Fail a backfill that cannot continue. If that is refused, stop it until a restart."""
-        broken = self._draft()
-        backfills.fail(number, reason, broken)
-        if await self._commit_or_forget(broken):
+        if await self._commit_alone(partial(backfills.fail, number, reason)):
             return
         row = self.memory.backfills.pop(number)
-        await self._lease_numbers()
-        told = self._draft()
-        message = f"backfill {number} cannot continue: {reason}"[:1000]
-        told.outbox.alert("quarantined", message, run_id="", dag_id=row.dag_id)
-        await self._commit_or_forget(told)
+        message = f"backfill {number} cannot continue: {reason}"
+        await self._alert("quarantined", message, dag_id=row.dag_id)
+
+    async def _alert(self, reason: str, message: str, *, dag_id: str = "") -> None:
+        """Commit an alert that belongs to no run."""
+        await self._commit_alone(
+            lambda tx: tx.outbox.alert(reason, message[:1000], run_id="", dag_id=dag_id)
+        )
 
     async def _put_off(self, retry: RetryTimer, exc: Exception) -> None:
         """Arm a timer of a DAG again, for later, because it could not be processed."""
         _log.error("a scheduled start of a DAG was rolled back, retrying", dag_id=retry.dag_id)
         self.timers.arm(retry.timer.due, at=retry.timer.at)
         if retry.is_scheduled:
-            await self._lease_numbers()
-            told = self._draft()
-            deadlines.alert_if_refused(retry.dag_id, str(exc), told)
-            await self._commit_or_forget(told)
+            await self._commit_alone(partial(deadlines.alert_if_refused, retry.dag_id, str(exc)))
 
     async def _decide_without_others(
         self, entry: Input, exc: TurnFailed | rollback.Refused
@@ -257,10 +258,7 @@ class FailedTurns:
             else:
                 return
         _log.error("input dropped: it fails and belongs to no run", input=what, error=str(exc))
-        await self._lease_numbers()
-        told = self._draft()
-        told.outbox.alert("defect", f"{what} was dropped: {exc}"[:1000], run_id="")
-        await self._commit_or_forget(told)
+        await self._alert("defect", f"{what} was dropped: {exc}")
 
     async def _set_aside(self, exc: TurnFailed | rollback.Refused, reason: str) -> bool:
         """Exclude the runs and triggers that caused a failure. Return whether there are any."""
@@ -292,22 +290,19 @@ class FailedTurns:
         if one is None:
             return
         restore.stop_dag_trigger(one)
-        await self._lease_numbers()
-        told = self._draft()
-        dag_id = one.row.dag_id
-        told.outbox.alert("quarantined", reason[:1000], run_id="", dag_id=dag_id)
-        await self._commit_or_forget(told)
+        await self._alert("quarantined", reason, dag_id=one.row.dag_id)
 
     async def _hold_still(self, runs: Iterable[Run], reason: str) -> None:
         """Quarantine runs: none of their tasks starts. Users see why, and may cancel them."""
+        failure = Failure(type="Quarantined", message=reason[:1000], reason="quarantined")
+
+        def quarantine(run: Run, tx: Transaction) -> None:
+            tx.change_run(run, quarantine=failure.message)
+            alert(run, -1, failure, tx)
+
         for run in runs:
-            await self._lease_numbers()
-            quarantine = self._draft()
             before: RunRow = run.row
-            quarantine.change_run(run, quarantine=reason[:1000])
-            failure = Failure(type="Quarantined", message=reason[:1000], reason="quarantined")
-            alert(run, -1, failure, quarantine)
-            if not await self._commit_or_forget(quarantine):
+            if not await self._commit_alone(partial(quarantine, run)):
                 run.row = before
                 restore.quarantine_until_restart(run, reason[:1000], self.memory)
 
