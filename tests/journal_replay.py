@@ -17,13 +17,14 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import LargeBinary, Table
 
-from aioflow.core.transitions import is_legal, net_is_reachable, net_is_reachable_run
+from aioflow.core.transitions import is_legal
 from aioflow.model.batch import JournalRow
 from aioflow.model.ids import TaskNo
 from aioflow.model.states import RunState, TaskState
 from aioflow.store import Store, tables
 from aioflow.store.changes import KINDS, Action, Kind
 from aioflow.store.journal import Entry, decode, digest
+from tests.net_changes import net_is_reachable, net_is_reachable_run
 
 __all__ = ("REPLAYED", "Replay", "compare_with_replay")
 

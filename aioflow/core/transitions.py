@@ -1,17 +1,13 @@
 """The legal state transitions, and the causes that permit each of them.
 
 The two tables below are closed. A step that they do not contain is a defect, whether it comes from
-a turn, from a replayed journal or from a manual change of the database. Ended states are final
-unless a person clears them. A task that a person marks is cleared before it ends in that state.
-
-A *step* is one move of the tables. The *net* change of a batch joins several steps into one, so it
-may be any chain of steps (``net_is_reachable``). If a task was cleared, only the steps show how it
-reached its state.
+a turn or from a manual change of the database. Ended states are final unless a person clears them.
+A task that a person marks is cleared before it ends in that state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from aioflow.errors import AioflowError
@@ -24,8 +20,6 @@ __all__ = (
     "IllegalMove",
     "is_legal",
     "is_legal_run",
-    "net_is_reachable",
-    "net_is_reachable_run",
 )
 
 
@@ -183,36 +177,11 @@ def is_legal_run(was: RunState, state: RunState) -> bool:
     return _RUN_STEP[was][state]
 
 
-def net_is_reachable(was: TaskState, state: TaskState) -> bool:
-    """Return whether legal steps lead from ``was`` to ``state`` without a clear in between.
-
-    A live task may also keep its state while other columns change. An ended task may not.
-    """
-    return _NET[was][state]
-
-
-def net_is_reachable_run(was: RunState, state: RunState) -> bool:
-    """Return whether legal steps, including clears, lead a run from ``was`` to ``state``."""
-    return _RUN_NET[was][state]
-
-
 def _matrix(size: int, pairs: Iterable[tuple[int, int]]) -> tuple[tuple[bool, ...], ...]:
     """Return a table in which looking up a pair costs two index operations."""
     known = frozenset(pairs)
     return tuple(tuple((was, state) in known for state in range(size)) for was in range(size))
 
 
-def _chained(task: Iterable[int], moves: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Return the pairs that chains of moves join, including each live state with itself."""
-    reached = {(state, state) for state in task}
-    before = -1
-    while len(reached) > before:
-        before = len(reached)
-        reached |= {(a, d) for a, b in reached for c, d in moves if b == c}
-    return reached
-
-
 _STEP = _matrix(len(TaskState), TASK_MOVES)
 _RUN_STEP = _matrix(len(RunState), RUN_MOVES)
-_NET = _matrix(len(TaskState), _chained(_MOVES, TASK_MOVES.keys() - _CLEARING.keys()))
-_RUN_NET = _matrix(len(RunState), _chained(_RUN_MOVES, RUN_MOVES))

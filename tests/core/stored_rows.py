@@ -14,7 +14,6 @@ from aioflow.core.runs import backfills, create
 from aioflow.core.runs.restore import RunRestore
 from aioflow.core.scheduling import clock_steps
 from aioflow.core.state.memory import Memory
-from aioflow.core.transitions import net_is_reachable
 from aioflow.model.batch import Batch
 from aioflow.model.dag import BackfillRow
 from aioflow.model.rows import (
@@ -33,6 +32,7 @@ from aioflow.model.triggers import DagEventRow, DagTriggerChanges, DagTriggerRow
 from aioflow.protocol.inputs import CoroutineProgress, Input, LiveRun
 from aioflow.protocol.outbox import ENGINE_KINDS
 from aioflow.protocol.reports import TriggerFired
+from tests.net_changes import net_is_reachable
 
 __all__ = ("Rows", "recall", "rows_of")
 

@@ -11,11 +11,10 @@ from aioflow.core.transitions import (
     Cause,
     is_legal,
     is_legal_run,
-    net_is_reachable,
-    net_is_reachable_run,
 )
 from aioflow.model.states import RunState, TaskState
 from tests.differing import differing
+from tests.net_changes import net_is_reachable, net_is_reachable_run
 
 # Every legal step, and who may take it. Whatever is not in this table is a defect.
 LEGAL = """
