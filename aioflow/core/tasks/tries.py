@@ -51,6 +51,7 @@ __all__ = (
     "requeue",
     "reschedule_poke",
     "result_write_failed",
+    "skip",
     "skipped",
     "start",
     "stop_of",
@@ -354,10 +355,8 @@ def time_out_sensor(task: TaskInstance, tx: Transaction) -> None:
         reason="sensor_timeout",
     )
     if sensor.on_timeout == "skip":
-        keep_try(task, TaskState.SKIPPED, failure, tx)
-        task.failure = failure
         alert(task.run, task.position, failure, tx)
-        end(task, TaskState.SKIPPED, tx)
+        skip(task, failure, tx)
     else:
         fail(task, failure, tx)
 
@@ -438,9 +437,7 @@ def failed(task: TaskInstance, report: Failed, tx: Transaction) -> None:
         tx.effects.append(RestoreCode((task.run.row.version,)))
     sensor = task.spec.sensor
     if sensor is not None and sensor.on_error == "skip":
-        keep_try(task, TaskState.SKIPPED, report.failure, tx)
-        task.failure = report.failure
-        end(task, TaskState.SKIPPED, tx, at=report.at)
+        skip(task, report.failure, tx, at=report.at)
     else:
         fail_or_retry(
             task,
@@ -453,8 +450,17 @@ def failed(task: TaskInstance, report: Failed, tx: Transaction) -> None:
 
 def skipped(task: TaskInstance, report: Skipped, tx: Transaction) -> None:
     """End a task whose try raised ``TaskSkipped``."""
-    keep_try(task, TaskState.SKIPPED, None, tx)
-    end(task, TaskState.SKIPPED, tx, at=report.at)
+    skip(task, None, tx, at=report.at)
+
+
+def skip(
+    task: TaskInstance, failure: Failure | None, tx: Transaction, *, at: Timestamp | None = None
+) -> None:
+    """End a task whose try counts as skipped, with the failure that this replaces, if any."""
+    keep_try(task, TaskState.SKIPPED, failure, tx)
+    if failure is not None:
+        task.failure = failure
+    end(task, TaskState.SKIPPED, tx, at=at)
 
 
 def not_ready(task: TaskInstance, report: SensorNotReady, tx: Transaction) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-from aioflow.core.runs.progress import alert, end
+from aioflow.core.runs.progress import alert
 from aioflow.core.state.task_instance import TaskInstance, TriggerInstance
 from aioflow.core.tasks import durable_calls, streams
 from aioflow.core.tasks.tries import (
@@ -20,9 +20,9 @@ from aioflow.core.tasks.tries import (
     forget_calls,
     forget_event,
     forget_suspension,
-    keep_try,
     requeue,
     reschedule_poke,
+    skip,
     stop_of,
     succeed,
 )
@@ -210,8 +210,7 @@ def _end_task(
             )
             succeed(task, result, tx)
         case "skipped":
-            keep_try(task, TaskState.SKIPPED, None, tx)
-            end(task, TaskState.SKIPPED, tx, at=report.at)
+            skip(task, None, tx, at=report.at)
         case "":
             fail_or_retry(task, _leads_nowhere(wait), tx)
         case _:
@@ -334,9 +333,7 @@ def _fail(
     if sensor is not None and sensor.on_error == "ignore" and failure.reason == "trigger":
         reschedule_poke(task, tx)  # the error is in the log of the task
     elif sensor is not None and sensor.on_error == "skip":  # as when it pokes by itself
-        keep_try(task, TaskState.SKIPPED, failure, tx)
-        task.failure = failure
-        end(task, TaskState.SKIPPED, tx)
+        skip(task, failure, tx)
     else:
         fail_or_retry(task, failure, tx, retryable=retryable)
 
