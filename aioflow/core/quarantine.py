@@ -50,7 +50,6 @@ __all__ = (
     "consequence",
     "culprits",
     "excluded",
-    "named",
 )
 
 Culprit: TypeAlias = Run | DagTrigger
@@ -205,7 +204,7 @@ def blamed(entry: Input, memory: Memory) -> list[Run]:
     return [] if run is None else [run]
 
 
-def named(numbers: Mapping[str, int], memory: Memory) -> list[RunNo]:
+def _named(numbers: Mapping[str, int], memory: Memory) -> list[RunNo]:
     """Return the run with one of these row numbers (run, task or trigger), if it is in memory."""
     if "run_no" in numbers:
         return [numbers["run_no"]]
@@ -239,7 +238,7 @@ def excluded(
     found = [] if isinstance(exc, Refused) else culprits(exc.__cause__)
     numbers = [one.run_no for one in found if isinstance(one, Run)]
     if isinstance(exc, Refused):
-        numbers = named(refused, memory)
+        numbers = _named(refused, memory)
     triggers = [
         one.row.trigger_no
         for one in found

@@ -39,8 +39,6 @@ from aioflow.model.ids import RunNo
 from aioflow.model.rows import DagRow
 from aioflow.model.states import Failure, RunState, TaskState
 from aioflow.model.timestamps import Timestamp
-from aioflow.protocol.effects import WakeAt
-from aioflow.protocol.inputs import TimerFired
 from aioflow.protocol.outbox import DEADLINE, Deadline
 
 __all__ = (
@@ -184,7 +182,7 @@ def arm_deadlines(tx: Transaction) -> None:
     """Arm timers for all pending deadlines after a restart. Past deadlines fire immediately."""
     for run_no, deadlines in tx.memory.deadlines.items():
         for deadline in deadlines.values():
-            tx.effects.append(WakeAt(TimerFired(deadline.at, run_no=run_no)))
+            tx.wake_run(run_no, deadline.at)
 
 
 def start_timers(run: Run, tx: Transaction) -> None:
