@@ -1,4 +1,4 @@
-"""Schedules go on whatever becomes of the wall clock, and no fire time has two runs."""
+"""Schedules continue after any step of the wall clock, and no fire time has two runs."""
 
 from __future__ import annotations
 

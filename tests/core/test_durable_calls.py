@@ -46,7 +46,7 @@ def start_of(world: World) -> StartTask:
 
 
 def resumed(world: World) -> Any:
-    """How its suspended coroutine goes on; ``None`` if it runs from the top."""
+    """How its suspended coroutine is resumed; ``None`` if the task runs from the start."""
     effect = world.started("c")
     assert effect is not None, "it has not been started"
     return effect.resume
@@ -846,7 +846,7 @@ def test_the_host_hears_of_the_end_of_a_run_whose_coroutine_was_forgotten_suspen
 
     world.refuse(cancel)
 
-    assert of_kind(world.effects, ForgetRun)  # whoever is suspended for it is let go by that
+    assert of_kind(world.effects, ForgetRun)  # it releases a suspended coroutine
     assert world.run_state(run) == "cancelled"
 
 

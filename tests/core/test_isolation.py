@@ -145,7 +145,7 @@ def test_coroutines_are_counted_by_task_and_stay_where_they_are():
 
 
 def test_a_stall_of_what_nobody_waits_for_any_more_counts_for_its_class():
-    """It has fired, and takes its time to let go."""
+    """Its event has fired, and its host has not released it yet."""
     world, _ = waiting(GOOD, GOOD)
     gone = {"culprit": 12_345, "class_path": SLOW}
 

@@ -1,4 +1,4 @@
-"""A loop is cleared as a whole, in slices, and whatever comes in between it can go on."""
+"""A loop is cleared as a whole, in slices, and continues whatever happens between two slices."""
 
 from __future__ import annotations
 

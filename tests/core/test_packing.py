@@ -628,7 +628,7 @@ def test_what_is_handed_over_folded_is_told_as_what_is_whole():
     world, _ = wide(2)
     world.turn(lost("triggers"))
     [first, second] = sorted(world.rows.triggers)
-    assert world.memory.waits[first].assignment_id == 0  # whoever looks has it whole
+    assert world.memory.waits[first].assignment_id == 0  # the look-up unpacks it
 
     hosts = [e.host for e in world.turn(HostUp("triggers")) if isinstance(e, AssignTrigger)]
 

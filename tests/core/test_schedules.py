@@ -1,4 +1,4 @@
-"""Schedules in the circle: each fire time has one run, late ones are told, others follow on."""
+"""Schedules: each fire time has one run, and late ones cause an alert."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def clock_steps(folder: Path, *steps: int, count: int = 80, running: int = 10) -
 
 
 def schedule_steps(folder: Path) -> dict[str, int]:
-    """A schedule goes on after each step, and no fire time of it runs twice."""
+    """A schedule continues after each step of the clock, and no fire time gets two runs."""
     shim = tools.ClockShim(folder)
     ground = Ground(folder)
     counts = []

@@ -67,7 +67,7 @@ def _is_of_itself(value: ast.expr) -> bool:
 
 
 def found_in_package() -> set[str]:
-    """Return private imports, and private attributes that the linter's rule is told to accept."""
+    """Return private imports, and private attributes on lines that suppress the linter's rule."""
     found = set[str]()
     for path in sorted((ROOT / "aioflow").rglob("*.py")):
         source = path.read_text()
