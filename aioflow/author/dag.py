@@ -16,6 +16,7 @@ from aioflow.author.callbacks import RUN_EVENTS, Callback, Callbacks, callbacks_
 from aioflow.author.context import ContextValue, Parameter, ParameterRef
 from aioflow.author.decode import type_hints
 from aioflow.author.duration import Duration, microseconds
+from aioflow.author.executor import executor_name
 from aioflow.author.node import FromContext, LiteralValue, Node, Placeholder, Source
 from aioflow.author.options import (
     SENSOR_NAMES,
@@ -68,7 +69,8 @@ class DagOptions(TypedDict, total=False):
     its tasks. ``if_running`` and ``debounce`` require a trigger as ``schedule``: ``if_running``
     says what happens to an event while a run is active, and ``debounce`` how long there must be
     no further event before the last event starts a run. With ``isolated`` its coroutines and
-    triggers run in processes that no other DAG uses.
+    triggers run in processes that no other DAG uses. ``executor`` is where its ``def`` tasks run,
+    unless they name another; sensors stay on the daemon's machine.
     """
 
     schedule: Schedule | Trigger[Any] | AssetSchedule | Timetable
@@ -92,6 +94,7 @@ class DagOptions(TypedDict, total=False):
     retry_budget: int | None
     if_paused: IfPaused
     isolated: bool
+    executor: str | None
     default_args: SensorClassOptions
     params: Mapping[str, Any]
     tags: Sequence[str]
@@ -183,6 +186,7 @@ class DAG:
         self.retry_budget = None if budget is None else _limit(budget, "retry_budget", least=0)
         self.if_paused: IfPaused = _if_paused(options)
         self.isolated = _flag(options.get("isolated", False), "isolated")
+        self.executor = _executor(options.get("executor"))
         self._uses: dict[str, int] = {}
         self.open_groups: list[OpenGroup] = []
         self.unfinished: dict[int, object] = {}
@@ -304,6 +308,13 @@ def _if_paused(options: DagOptions) -> IfPaused:
     if value not in {"stay", "stop"}:
         raise dag_error(f"if_paused is 'stay' or 'stop', not {value!r}")
     return value
+
+
+def _executor(value: object) -> str | None:
+    try:
+        return executor_name(value)
+    except ValueError as exc:
+        raise dag_error(str(exc)) from None
 
 
 def _flag(value: object, name: str) -> bool:

@@ -16,6 +16,7 @@ from aioflow.author.callbacks import callback_spec
 from aioflow.author.context import context_hint
 from aioflow.author.dag import DAG
 from aioflow.author.deferral import start_spec
+from aioflow.author.executor import executor_of
 from aioflow.author.node import (
     CHOOSING,
     FromContext,
@@ -144,7 +145,7 @@ def _feeds_limits(dag: DAG) -> dict[int, int]:
     return limits
 
 
-_CONVERTED = frozenset({"callbacks", "doc", "map_limit", "retry", "rule"})
+_CONVERTED = frozenset({"callbacks", "doc", "executor", "map_limit", "retry", "rule"})
 """Options whose value in the specification depends on more than the author's value."""
 
 COPIED_OPTIONS = tuple(
@@ -180,6 +181,13 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
         start_trigger=start_spec(node.owner) if node.starts_from_trigger else None,
         events=node.events,
         streams=node.makes_items and feeds_limit is not None,
+        executor=executor_of(
+            settings.executor,
+            dag.executor,
+            node.body,
+            is_sensor=settings.sensor is not None,
+            has_requirements=bool(settings.resources or settings.executor_options),
+        ),
         doc=settings.doc or node.doc,
         line=_line(dag, node),
     )

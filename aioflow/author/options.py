@@ -14,6 +14,7 @@ from aioflow.author.assets import Asset, outlets_of
 from aioflow.author.callbacks import TASK_EVENTS, Callback, Callbacks, callbacks_of
 from aioflow.author.client import declared_names
 from aioflow.author.duration import Duration, microseconds
+from aioflow.author.executor import executor_name, packed_options, resources_of
 from aioflow.author.source_location import dag_error
 from aioflow.errors import DagError
 from aioflow.model.dag import DEFAULT_POOL, RetryPolicy, SensorSpec, ValueKind
@@ -164,6 +165,9 @@ class OperatorOptions(TypedDict, total=False):
     on_retry_callback: Callbacks
     on_skipped_callback: Callbacks
     outlets: Sequence[Asset]
+    executor: str | None
+    resources: Mapping[str, float | str]
+    executor_options: Mapping[str, Any]
     doc: str
 
 
@@ -213,7 +217,7 @@ _AIRFLOW_SENSOR_NAMES = {**_AIRFLOW_NAMES, "max_wait": "max_interval"}
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The complete options of a task. ``retry`` and ``rule`` are ``None`` if not set."""
+    """The complete options of a task. ``retry``, ``rule``, ``executor``: ``None`` if not set."""
 
     retry: Retry | None = None
     rule: TriggerRule | None = None
@@ -235,6 +239,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     values: tuple[tuple[ValueKind, str], ...] = ()
     callbacks: Mapping[str, tuple[Callback, ...]] = {}
     outlets: tuple[tuple[str, bytes], ...] = ()
+    executor: str | None = None
+    resources: tuple[tuple[str, float], ...] = ()
+    executor_options: bytes = b""
     doc: str = ""
     sensor: SensorSpec | None = None
 
@@ -306,6 +313,9 @@ def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Setti
             values=_values(said),
             callbacks=callbacks_of(said, TASK_EVENTS),
             outlets=outlets_of(said.get("outlets", ())),
+            executor=executor_name(said.get("executor")),
+            resources=resources_of(said.get("resources", {})),
+            executor_options=packed_options(said.get("executor_options", {})),
             doc=_text(said, "doc", ""),
             sensor=_sensor(said) if is_sensor else None,
         )

@@ -12,6 +12,7 @@ import random
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -36,6 +37,7 @@ from aioflow.errors import HomeBusy, StoreUnavailable
 from aioflow.executors.effect_handlers import effect_handlers
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.host_pool import HostPool
+from aioflow.executors.registry import check_executors, open_backends
 from aioflow.executors.slot_executor import SlotExecutor
 from aioflow.maintenance.code_restore import CodeMissing
 from aioflow.maintenance.retention import Deleting
@@ -305,6 +307,7 @@ class _Node:
         self._front: _Front | None = None
         self.stopped = stopped
         self._engine = engine = _engine(settings, store, clock, about)
+        self._backends = open_backends(settings.executors)
         masks = Masks()
         self._tasklog = TaskLog(
             settings.logs_folder, clock, cap_bytes=settings.log_cap_bytes, masks=masks
@@ -342,6 +345,7 @@ class _Node:
             default_deferrable=settings.default_deferrable,
             default_tries=settings.default_tries,
             traces=settings.export_traces,
+            default_executor=settings.executor,
         )
 
     def _spans(self) -> tuple[int, int]:
@@ -428,7 +432,9 @@ class _Node:
                 wall_seconds=self._settings.parse_timeout_seconds,
                 default_deferrable=self._settings.default_deferrable,
                 default_tries=self._settings.default_tries,
+                default_executor=self._settings.executor,
             ),
+            check=partial(check_executors, backends=self._backends),
             pace=ParsePace(
                 look_seconds=self._settings.parse_look_seconds,
                 pause_seconds=self._settings.parse_pause_seconds,

@@ -40,7 +40,6 @@ from aioflow.model.workers import LOCAL, WorkerDemand, WorkerNo, WorkerSpec
 __all__ = (
     "ENTRY_POINTS",
     "LOCAL",
-    "PRESSURE_LIMIT_BYTES",
     "ExecutorBackend",
     "ExecutorFactory",
     "ExecutorLease",
@@ -54,9 +53,6 @@ __all__ = (
 
 ENTRY_POINTS = "aioflow.executors"
 """The entry-point group in which backends are found."""
-
-PRESSURE_LIMIT_BYTES = 4 * 1024 * 1024
-"""A worker whose channel has more unsent bytes than this gets no further tries."""
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,16 +89,13 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerChannel(Protocol):
     """Bytes from the daemon to the program of a worker: in order, each once.
 
-    A channel may break. It never loses the middle of a stream and continues: if it cannot resume
-    exactly where it broke, the worker has to end.
+    Commands are small, so the daemon does not wait for a slow channel. A channel may break, but it
+    never loses the middle of a stream and continues: if it cannot resume exactly where it broke,
+    the worker has to end.
     """
 
     def send(self, data: bytes) -> None:
-        """Queue whole frames of the link. Never blocks; does nothing once the worker has gone."""
-
-    @property
-    def pressure(self) -> int:
-        """Number of bytes that wait to be sent."""
+        """Queue whole frames of the link. Never blocks; does nothing once the worker is dead."""
 
     def close(self) -> None:
         """Close the link after what waits, so that an idle program exits by itself. Idempotent."""
@@ -167,7 +160,7 @@ class ExecutorLease(msgspec.Struct, frozen=True, kw_only=True):
         home_id: Identifies the home, also across nodes.
         node_no: Number of the node.
         epoch: Grows with each start of the node's daemon.
-        secret: A random secret of this epoch. Whoever presents it speaks for the daemon.
+        secret: A random secret of this epoch. A connection that presents it is the daemon's.
     """
 
     home_id: str

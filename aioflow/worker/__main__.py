@@ -18,6 +18,7 @@ import sys
 
 import aioflow.author.public
 from aioflow.author.deferral import set_default_deferrable
+from aioflow.author.executor import set_default_executor
 from aioflow.author.options import set_default_tries
 from aioflow.errors import LinkClosed
 from aioflow.protocol.commands import Hello, Order
@@ -56,6 +57,7 @@ def _play(welcome: Hello, first: list[Order], link: BlockingLink, sock: socket.s
     airflow.install()
     set_default_deferrable(value=welcome.default_deferrable)
     set_default_tries(welcome.default_tries)
+    set_default_executor(welcome.default_executor)
     match welcome.role:
         case "parser":
             from aioflow.worker.parser import Forking
