@@ -1,0 +1,239 @@
+"""A Dask cluster of real processes, and a daemon in miniature that uses a backend on it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import msgspec
+
+from aioflow.executors.backend import ExecutorLease, WorkerChannel, WorkerInfo
+from aioflow.executors.dask.backend import DaskBackend
+from aioflow.executors.dask.options import DaskOptions
+from aioflow.model.states import Failure
+from aioflow.model.workers import WorkerDemand, WorkerSpec
+from aioflow.protocol.commands import Hello
+from aioflow.protocol.reports import Report
+from aioflow.worker.link import complete_frames, frames
+from tests.worker.peer import run_info, start, write_version
+
+SPEC = WorkerSpec(executor="dask")
+Kind = TypeVar("Kind")
+_decoder = msgspec.msgpack.Decoder(list[Report])
+
+
+def one_task(body: str) -> str:
+    """Return a DAG file with one task, ``work``."""
+    lines = "\n    ".join(body.strip().splitlines())
+    return f"""
+import os, signal, subprocess, sys, time
+from aioflow import dag, task
+
+@task
+def work():
+    {lines}
+
+@dag
+def pipeline():
+    work()
+
+pipeline()
+"""
+
+
+class DaskCluster:
+    """A scheduler and workers, each a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self._scheduler: subprocess.Popen[bytes] | None = None
+        self._port = 0
+
+    @property
+    def address(self) -> str:
+        return f"tcp://127.0.0.1:{self._port}"
+
+    def start_scheduler(self) -> subprocess.Popen[bytes]:
+        """Start the scheduler, on the same port as the last one."""
+        file = self.folder / "scheduler.json"
+        file.unlink(missing_ok=True)
+        self._scheduler = self._start(
+            "scheduler",
+            *("--host", "127.0.0.1", "--port", str(self._port), "--no-dashboard"),
+            *("--scheduler-file", str(file)),
+        )
+        while not file.exists() or not file.read_text().endswith("}"):
+            assert self._scheduler.poll() is None, "the scheduler has ended"
+            _wait_a_little()
+        self._port = int(json.loads(file.read_text())["address"].rpartition(":")[2])
+        return self._scheduler
+
+    def start_worker(self, *arguments: str, nanny: bool = False) -> subprocess.Popen[bytes]:
+        worker = self._start(
+            "worker",
+            self.address,
+            *("--nthreads", "1", "--no-dashboard", "--host", "127.0.0.1"),
+            "--nanny" if nanny else "--no-nanny",
+            *("--local-directory", str(self.folder)),
+            *arguments,
+        )
+        self.workers.append(worker)
+        return worker
+
+    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        log = (self.folder / "dask.log").open("ab")
+        with log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "dask", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={
+                    **os.environ,
+                    "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0",
+                    "DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "false",
+                },
+            )
+
+    def stop(self) -> None:
+        for process in (*self.workers, self._scheduler):
+            if process is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _wait_a_little() -> None:
+    import time
+
+    time.sleep(0.05)
+
+
+class Worker:
+    """A worker as the daemon in miniature sees it."""
+
+    def __init__(self, worker_no: int, channel: WorkerChannel, info: WorkerInfo) -> None:
+        self.no = worker_no
+        self.channel = channel
+        self.info = info
+        self.reports: list[Any] = []
+        self.output = bytearray()
+        self.lost = ""
+        self.failure: Failure | None = None
+        self._received = bytearray()
+
+    def send(self, *commands: object) -> None:
+        for frame in frames(commands):
+            self.channel.send(bytes(frame))
+
+    def prepare(self, home: Path, body: str) -> None:
+        """Send what comes before the first try of a task with this body."""
+        write_version(home, flow=one_task(body))
+        self.send(Hello("slot", str(home / "code"), str(home / "results")), run_info())
+
+    def start(self, start_no: int = 1) -> None:
+        self.send(start(0, start_no=start_no))
+
+    def receive(self, data: bytes) -> None:
+        self._received += data
+        for frame in complete_frames(self._received):
+            self.reports += _decoder.decode(frame)
+
+    def found(self, kind: type[Kind]) -> list[Kind]:
+        return [report for report in self.reports if isinstance(report, kind)]
+
+
+class Events:
+    """What a backend reports, remembered. ``until`` waits for something."""
+
+    PATIENCE = 10.0
+
+    def __init__(self, first: int = 0) -> None:
+        self.workers: dict[int, Worker] = {}
+        self.reasons: dict[WorkerSpec, str] = {}
+        self.consumes = True
+        self._next = first
+        self._changed = anyio.Event()
+
+    def next_worker_no(self) -> int:
+        self._next += 1
+        return self._next
+
+    def worker_up(
+        self, worker_no: int, spec: WorkerSpec, channel: WorkerChannel, info: WorkerInfo
+    ) -> None:
+        assert worker_no not in self.workers
+        self.workers[worker_no] = Worker(worker_no, channel, info)
+        self._change()
+
+    def frame(self, worker_no: int, data: bytes) -> None:
+        self.workers[worker_no].receive(data)
+        self._change()
+
+    async def output(self, worker_no: int, data: bytes) -> None:
+        while not self.consumes:
+            await self.until(lambda: self.consumes)
+        assert self.workers[worker_no].failure is None
+        self.workers[worker_no].output += data
+        self._change()
+
+    def worker_lost(self, worker_no: int, why: str) -> None:
+        self.workers[worker_no].lost = why
+        self._change()
+
+    def worker_gone(self, worker_no: int, failure: Failure) -> None:
+        assert self.workers[worker_no].failure is None
+        self.workers[worker_no].failure = failure
+        self._change()
+
+    def unavailable(self, spec: WorkerSpec, why: str) -> None:
+        self.reasons[spec] = why
+        self._change()
+
+    def _change(self) -> None:
+        event, self._changed = self._changed, anyio.Event()
+        event.set()
+
+    async def until(self, found: Callable[[], Kind]) -> Kind:
+        with anyio.fail_after(self.PATIENCE):
+            while not (result := found()):
+                await self._changed.wait()
+            return result
+
+    async def up(self, count: int = 1) -> list[Worker]:
+        """Wait until as many workers are up and have not gone."""
+
+        def found() -> list[Worker] | None:
+            alive = [worker for worker in self.workers.values() if worker.failure is None]
+            return alive if len(alive) >= count else None
+
+        return await self.until(found)
+
+
+@asynccontextmanager
+async def running(
+    cluster: DaskCluster, *, epoch: int = 1, events: Events | None = None, **options: Any
+) -> AsyncIterator[tuple[DaskBackend, Events]]:
+    """Run a backend."""
+    backend = DaskBackend("dask", DaskOptions(address=cluster.address, shared_home=True, **options))
+    lease = ExecutorLease(home_id="h0me", node_no=0, epoch=epoch, secret=f"secret {epoch}")
+    events = events or Events()
+    async with anyio.create_task_group() as group:
+        await group.start(backend.run, lease, events)
+        yield backend, events
+        group.cancel_scope.cancel()
+
+
+def demand(count: int, spec: WorkerSpec = SPEC) -> list[WorkerDemand]:
+    return [WorkerDemand(spec, count)] if count else []
