@@ -68,7 +68,7 @@ def set_drained(request: DrainNode, tx: Transaction) -> bool:
 
 def recall_claims(tx: Transaction) -> None:
     """Recall tries that were prefetched to workers and have not started."""
-    for worker in tx.slots.workers:
+    for worker in tx.slots.all_workers:
         if worker.claims:
             tries = tuple((task.task_no, task.start_no) for task in worker.claims)
             tx.effects.append(RecallTries(worker.number, tries))

@@ -119,10 +119,18 @@ def _misfits(dag: DagSpec, backends: Mapping[str, ExecutorBackend]) -> Iterator[
         if task.executor == LOCAL:
             continue
         backend = backends.get(task.executor)
-        why = _unknown(task.executor, backends) if backend is None else backend.check(task)
+        why = _unknown(task.executor, backends) if backend is None else _checked(backend, task)
         if why:
             message = f"task {task.task_id!r} of {dag.dag_id}: {why}"
             yield DagFailure(BadExecutor.code, message, task.line)
+
+
+def _checked(backend: ExecutorBackend, task: TaskSpec) -> str:
+    try:
+        return backend.check(task)
+    except Exception as exc:
+        _logger.exception("executor %s cannot check a task", backend.name)
+        return f"executor {backend.name!r} cannot check it: {type(exc).__name__}: {exc}"[:500]
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:
