@@ -94,14 +94,16 @@ class _Session:
     Attributes:
         workers: By worker number.
         refused: Numbers of workers that the daemon killed before their pilots ran here.
-        linked: Set when the daemon has opened the link for the first time.
+        decided: Set when the daemon has opened the link for the first time, or the session is over.
+        is_over: Whether nothing may start here any more.
     """
 
     def __init__(self, order: PilotOrder) -> None:
         self.epoch = order.epoch
         self.workers: dict[int, HostedWorker] = {}
         self.refused: set[int] = set()
-        self.linked = anyio.Event()
+        self.decided = anyio.Event()
+        self.is_over = False
         self.stream = Stream(self._deliver, self._beat)
         self._secret = order.secret
         self._connection: anyio.CancelScope | None = None
@@ -119,7 +121,7 @@ class _Session:
             with anyio.CancelScope() as self._connection:
                 welcome = LinkWelcome(received=self.stream.received)
                 await comm.write(msgspec.msgpack.encode(welcome))
-                self.linked.set()
+                self.decided.set()
                 self._beat()
                 await self.stream.run(comm, received)
             self._connection = None
@@ -142,13 +144,10 @@ class _Session:
         for worker in self.workers.values():
             worker.beat()
 
-    def kill(self) -> None:
-        """Kill everything."""
-        for worker in self.workers.values():
-            worker.kill()
-
     def shut_down(self) -> None:
-        """Kill everything because the Dask worker ends."""
+        """Kill everything, because the Dask worker ends or serves a later daemon."""
+        self.is_over = True
+        self.decided.set()
         for worker in self.workers.values():
             worker.shut_down()
 
@@ -162,6 +161,7 @@ class Agent(WorkerPlugin):
         self._id = secrets.token_hex(8)
         self._clock = SystemClock()
         self._sessions: dict[tuple[str, int], _Session] = {}
+        self._epochs: dict[tuple[str, int], int] = {}
         self._worker: Worker | None = None
         self._folder = Path()
         self._oom = OomCounter.of_this_process()
@@ -195,10 +195,12 @@ class Agent(WorkerPlugin):
 
     async def end_older(self, home_id: str, node_no: int, epoch: int) -> int:
         """End what runs for earlier daemons of a node. Return the number of its workers."""
-        session = self._sessions.get((home_id, node_no))
+        key = home_id, node_no
+        self._epochs[key] = max(epoch, self._epochs.get(key, 0))
+        session = self._sessions.get(key)
         if session is None or session.epoch >= epoch:
             return 0
-        del self._sessions[home_id, node_no]
+        del self._sessions[key]
         count = len(session.workers)
         session.shut_down()
         while session.workers:
@@ -213,12 +215,15 @@ class Agent(WorkerPlugin):
         address = self._worker.address
         session = await self._session_of(order)
         if session is None:
-            return PilotEnd(address=address)  # of an earlier daemon
+            return PilotEnd(
+                refused=f"{address} serves a later daemon of this node", address=address
+            )
         up = PilotUp(worker_no=order.worker_no, address=address, agent_id=self._id)
         self._worker.log_event(order.topic, msgspec.msgpack.encode(up))
         with anyio.move_on_after(LINK_SECONDS):
-            await session.linked.wait()
-        if not session.linked.is_set() or order.worker_no in session.refused:
+            await session.decided.wait()
+        is_open = session.decided.is_set() and not session.is_over
+        if not is_open or order.worker_no in session.refused:
             return PilotEnd(address=address)
         try:
             await self._run(session, order)
@@ -230,8 +235,9 @@ class Agent(WorkerPlugin):
         """Return the session of a pilot, after all of its node's older sessions have ended."""
         key = order.home_id, order.node_no
         await self.end_older(*key, order.epoch)
-        session = self._sessions.setdefault(key, _Session(order))
-        return session if session.epoch == order.epoch else None
+        if order.epoch < self._epochs[key]:
+            return None
+        return self._sessions.setdefault(key, _Session(order))
 
     async def _run(self, session: _Session, order: PilotOrder) -> None:
         """Run a program, and report its end on the session's stream."""

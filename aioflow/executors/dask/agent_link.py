@@ -100,14 +100,17 @@ class AgentLink:
 
     async def _keep(self) -> str:
         """Return why the agent is dead; empty if it is merely not needed any more."""
+        is_first = True
         while True:
+            # Dask itself dials again and again, also where no process listens.
+            if not is_first and await self._is_refused():
+                await self._clock.sleep(DEATH_SECONDS)
+                return "its Dask worker died"
+            is_first = False
             try:
                 if not await self._connect_once():
                     return "its Dask worker was restarted"
             except OSError as exc:
-                if await self._is_refused():
-                    await self._clock.sleep(DEATH_SECONDS)
-                    return "its Dask worker died"
                 self._set_lost(f"its Dask worker at {self.address} does not answer: {exc}")
             if not self._owner.has_workers(self):
                 return ""

@@ -242,6 +242,7 @@ class HostedWorker:
 
     async def _reap(self) -> None:
         """Wait for the end of the supervisor, and kill whatever it could not."""
+        self._tell(KILL)  # unless it has ended already: this Dask worker may be ending abruptly
         await self._link.abort()
         supervisor, self._control = self._supervisor, None
         if supervisor is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -25,6 +26,8 @@ from aioflow.protocol.commands import Hello
 from aioflow.protocol.reports import Report
 from aioflow.worker.link import complete_frames, frames
 from tests.worker.peer import run_info, start, write_version
+
+_epochs = itertools.count(10)
 
 SPEC = WorkerSpec(executor="dask")
 Kind = TypeVar("Kind")
@@ -106,6 +109,11 @@ class DaskCluster:
                 },
             )
 
+    def kill_scheduler(self) -> None:
+        assert self._scheduler is not None
+        self._scheduler.kill()
+        self._scheduler.wait()
+
     def stop(self) -> None:
         for process in (*self.workers, self._scheduler):
             if process is not None:
@@ -118,6 +126,14 @@ def _wait_a_little() -> None:
     import time
 
     time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 class Worker:
@@ -157,7 +173,7 @@ class Worker:
 class Events:
     """What a backend reports, remembered. ``until`` waits for something."""
 
-    PATIENCE = 10.0
+    PATIENCE = 30.0
 
     def __init__(self, first: int = 0) -> None:
         self.workers: dict[int, Worker] = {}
@@ -201,6 +217,11 @@ class Events:
         self.reasons[spec] = why
         self._change()
 
+    def resume(self) -> None:
+        """Consume output from now on."""
+        self.consumes = True
+        self._change()
+
     def _change(self) -> None:
         event, self._changed = self._changed, anyio.Event()
         event.set()
@@ -223,10 +244,13 @@ class Events:
 
 @asynccontextmanager
 async def running(
-    cluster: DaskCluster, *, epoch: int = 1, events: Events | None = None, **options: Any
+    cluster: DaskCluster, *, epoch: int = 0, events: Events | None = None, **options: Any
 ) -> AsyncIterator[tuple[DaskBackend, Events]]:
-    """Run a backend."""
+    """Run a backend, by default as the newest daemon of its node."""
+    epoch = epoch or next(_epochs)
+    patience_seconds = options.pop("patience_seconds", None)
     backend = DaskBackend("dask", DaskOptions(address=cluster.address, shared_home=True, **options))
+    backend.patience_seconds = patience_seconds or backend.patience_seconds
     lease = ExecutorLease(home_id="h0me", node_no=0, epoch=epoch, secret=f"secret {epoch}")
     events = events or Events()
     async with anyio.create_task_group() as group:

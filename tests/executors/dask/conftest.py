@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import os
-import signal
-
 import pytest
 
 from tests.executors.dask.cluster import DaskCluster
@@ -30,14 +27,3 @@ def own_cluster(tmp_path):
         yield cluster
     finally:
         cluster.stop()
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-__all__ = ("cluster", "is_alive", "own_cluster", "signal")
