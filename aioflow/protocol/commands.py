@@ -57,6 +57,7 @@ class Hello(_Wire, frozen=True):
         default_tries: The number of tries of a task that does not set its own.
         traces: Whether each start receives the id of its tracing span.
         default_executor: The executor of ``def`` tasks that name none.
+        fetches_code: Whether the process queries code that is missing in ``code``.
     """
 
     role: str
@@ -68,6 +69,7 @@ class Hello(_Wire, frozen=True):
     default_tries: int = 3
     traces: bool = False
     default_executor: str = LOCAL
+    fetches_code: bool = False
 
 
 class ParserLimits(_Wire, frozen=True):
