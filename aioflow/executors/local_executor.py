@@ -108,6 +108,8 @@ class LocalExecutor:
                 await anyio.sleep_forever()
         finally:
             self._group = None
+            for gone in (self._specs, self._up, self._retired):  # ``run`` may be called again
+                gone.clear()
 
     def set_demand(self, demands: Sequence[WorkerDemand]) -> None:
         """See ``ExecutorBackend``."""
