@@ -349,7 +349,7 @@ async def test_work_in_flight_survives_a_turn_taken_back(store_url):
         last = await n.effects.next_start()
 
         assert refused
-        assert last.start.position == 2
+        assert last.start.task_index == 2
         n.succeed(last)
         assert await n.ended(run_id) is RunState.SUCCESS
 

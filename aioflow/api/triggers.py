@@ -122,7 +122,7 @@ class TriggerReader:
                 continue
             if state not in {None, _trigger_state(row, where)}:
                 continue  # its state has changed meanwhile
-            task_id = layout.spec.tasks[location.position].task_id
+            task_id = layout.spec.tasks[location.task_index].task_id
             watch = watched.get(row.trigger_no)
             detail = self._reader.public_fields.detail(row.class_path, row.kwargs, watch)
             shown = layout.shown(location)

@@ -195,7 +195,7 @@ def task_callback(task: TaskInstance, callbacks: CallbackSpec, now: Timestamp) -
     return Callback(
         event=event,
         run_no=task.run.run_no,
-        position=task.position,
+        task_index=task.task_index,
         state=task.state.label,
         at=now,
         task_no=task.task_no,
@@ -215,20 +215,20 @@ def run_callback(run: Run, state: RunState, now: Timestamp) -> Callback | None:
     callbacks, event = run.spec.callbacks, _RUN_EVENTS.get(state)
     if callbacks is None or event not in callbacks.events:
         return None
-    return Callback(event=event, run_no=run.run_no, position=-1, state=state.label, at=now)
+    return Callback(event=event, run_no=run.run_no, task_index=-1, state=state.label, at=now)
 
 
-def deadline_callback(run: Run, position: int, now: Timestamp) -> Callback | None:
+def deadline_callback(run: Run, task_index: int, now: Timestamp) -> Callback | None:
     """Return the callback for a task, or at -1 for the run, that has not ended by its deadline."""
-    spec = run.spec if position < 0 else run.spec.tasks[position]
+    spec = run.spec if task_index < 0 else run.spec.tasks[task_index]
     if spec.callbacks is None or "deadline" not in spec.callbacks.events:
         return None
-    label = run.state.label if position < 0 else TaskState(run.states[position]).label
-    number = -1 if position < 0 else run.task_no(position, -1)
+    label = run.state.label if task_index < 0 else TaskState(run.states[task_index]).label
+    number = -1 if task_index < 0 else run.task_no(task_index, -1)
     return Callback(
         event="deadline",
         run_no=run.run_no,
-        position=position,
+        task_index=task_index,
         state=label,
         at=now,
         task_no=number,

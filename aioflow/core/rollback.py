@@ -115,6 +115,6 @@ def free_slot(entry: Input, memory: Memory, slots: Slots) -> None:
 
 def _offer(run: Run, slots: Slots) -> None:
     for group in run.groups.values():
-        if group.has_fresh and run.states[group.position] == TaskState.RUNNING:
+        if group.has_fresh and run.states[group.task_index] == TaskState.RUNNING:
             slots.offer(group)
     slots.offer_again(run)

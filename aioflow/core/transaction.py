@@ -166,7 +166,7 @@ class Transaction:
         task.state = state
         self.batch.steps.append((task.task_no, state))
         if task.map_index >= 0:
-            task.run.groups[task.position].note(task.map_index, state)
+            task.run.groups[task.task_index].note(task.map_index, state)
         if (called := task.spec.callbacks) is not None:
             self.outbox.call_back(task.run.row.dag_id, outbox.task_callback(task, called, self.now))
         self.touch(task)
@@ -367,10 +367,10 @@ class Transaction:
         """Set a timer for a run."""
         self.effects.append(WakeAt(TimerFired(at, run_no=run_no)))
 
-    def task_over(self, run: Run, position: int) -> None:
+    def task_over(self, run: Run, task_index: int) -> None:
         """Record that a task ended with all its children. The next run may have waited for it."""
         if run.row.dag_id in self.memory.run_sequences:
-            self.ended_tasks.append((run, position))
+            self.ended_tasks.append((run, task_index))
 
     def put_off(self, run: Run) -> None:
         """Continue with this run in the next turn."""
@@ -472,7 +472,7 @@ class Transaction:
                 TaskRow(
                     task_no=task.task_no,
                     run_no=task.run.row.run_no,
-                    position=task.position,
+                    task_index=task.task_index,
                     map_index=task.map_index,
                     state=task.state,
                     try_number=task.try_number,

@@ -110,7 +110,7 @@ def explain_dag_trigger(one: DagTrigger, memory: Memory) -> Wait | None:
 
 
 def explain_task(
-    run: Run, position: int, map_index: int, memory: Memory, slots: Slots
+    run: Run, task_index: int, map_index: int, memory: Memory, slots: Slots
 ) -> Wait | None:
     """Return what one task waits for; ``None`` if it runs or has ended.
 
@@ -120,26 +120,26 @@ def explain_task(
     whole = explain_run(run, memory)
     if whole is not None:
         return whole
-    group = run.groups.get(position)
-    if group is not None and run.states[position] != TaskState.PENDING:
+    group = run.groups.get(task_index)
+    if group is not None and run.states[task_index] != TaskState.PENDING:
         return _explain_child(group, map_index, memory, slots)
     if group is not None:  # the task was cleared and waits for its trigger rule again
         is_over = map_index >= 0 and group.states[map_index] != TaskState.PENDING
-        return None if is_over else _explain_pending(run, position, memory)
-    task = memory.packing.peek_task(run.task_no(position, -1))
+        return None if is_over else _explain_pending(run, task_index, memory)
+    task = memory.packing.peek_task(run.task_no(task_index, -1))
     if task is not None:
         return _explain_live(task, memory, slots)
-    if run.states[position] == TaskState.PENDING:
-        return _explain_pending(run, position, memory)
+    if run.states[task_index] == TaskState.PENDING:
+        return _explain_pending(run, task_index, memory)
     return None
 
 
-def still_waits(memory: Memory, run_no: RunNo, position: int, map_index: int) -> bool:
+def still_waits(memory: Memory, run_no: RunNo, task_index: int, map_index: int) -> bool:
     """Return whether a task waits for a trigger or a poke and not for a slot."""
     run = memory.runs.get(run_no)
-    if run is None or (map_index >= 0 and position not in run.groups):
+    if run is None or (map_index >= 0 and task_index not in run.groups):
         return False
-    task = memory.packing.peek_task(run.task_no(position, map_index))
+    task = memory.packing.peek_task(run.task_no(task_index, map_index))
     return task is not None and (task.state is TaskState.DEFERRED or task.is_hosted)
 
 
@@ -155,7 +155,7 @@ def _explain_child(group: MappedTask, map_index: int, memory: Memory, slots: Slo
         return _explain_follower(group, map_index)
     if not group.has_fresh:
         return None
-    spec = group.run.spec.tasks[group.position]
+    spec = group.run.spec.tasks[group.task_index]
     if spec.window is not None and group.unfinished >= spec.window:
         detail = f"{group.unfinished} of at most {spec.window} children are unfinished"
         return Wait(kind=WaitKind.WINDOW, detail=detail)
@@ -167,8 +167,10 @@ def _explain_follower(group: MappedTask, map_index: int) -> Wait:
     run = group.run
     names = [
         run.spec.tasks[parent].task_id
-        for parent in sorted(run.graph.indexed[group.position])
-        if any(s < TaskState.SUCCESS for s in parent_states(run, group.position, parent, map_index))
+        for parent in sorted(run.graph.indexed[group.task_index])
+        if any(
+            s < TaskState.SUCCESS for s in parent_states(run, group.task_index, parent, map_index)
+        )
     ]
     return Wait(kind=WaitKind.UPSTREAM, detail=f"{', '.join(names)} at its index")
 
@@ -212,7 +214,7 @@ def _explain_silence(task: TaskInstance, slots: Slots) -> Wait | None:
 
 def _looks(task: TaskInstance) -> str:
     """Describe how often the host pokes. Only the host knows the next time."""
-    sensor = task.run.spec.tasks[task.position].sensor
+    sensor = task.run.spec.tasks[task.task_index].sensor
     if sensor is None or sensor.backoff != 1:
         return "continuous checks"
     return f"a check every {sensor.interval_us / 1_000_000:g} s"
@@ -223,7 +225,7 @@ def _explain_window(task: TaskInstance, memory: Memory, slots: Slots) -> Wait | 
     full = full_window(task, slots) if task.task_no in memory.backpressured else None
     if full is None:
         return None
-    taker = task.run.spec.tasks[full.position]
+    taker = task.run.spec.tasks[full.task_index]
     unfinished = full.width - full.ended
     detail = f"{taker.task_id}: {unfinished} of at most {taker.window} children are unfinished"
     return Wait(kind=WaitKind.WINDOW, detail=detail)
@@ -278,7 +280,7 @@ def _called(fields: dict[str, str], memory: Memory) -> str:
 
 def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots) -> Wait:
     run = entry.run
-    spec = run.spec.tasks[entry.position]
+    spec = run.spec.tasks[entry.task_index]
     since = entry.queued_at if isinstance(entry, TaskInstance) else None
     if memory.is_drained or not slots.is_open or slots.is_held:
         detail = HELD if slots.is_held else STOPPING
@@ -293,7 +295,7 @@ def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots
     if full is not None and is_start(entry) and slots.counts_deferred(spec):
         return Wait(kind=WaitKind.SLOT, detail=full, since=since)
     at_once = spec.max_active_tis_per_dagrun
-    if at_once is not None and run.running_at.get(entry.position, 0) >= at_once:
+    if at_once is not None and run.running_at.get(entry.task_index, 0) >= at_once:
         return Wait(kind=WaitKind.LIMIT, detail=f"{at_once} at once in this run", since=since)
     if slots.ready.across.is_full(entry):
         detail = f"{spec.max_active_tis_per_dag} at once in all runs of {run.row.dag_id}"
@@ -359,16 +361,20 @@ def _explain_pool(spec: TaskSpec, memory: Memory, slots: Slots) -> str | None:
     return f"pool {spec.pool}: {used} of {pool.slots} slots are taken{waiting}"
 
 
-def _explain_pending(run: Run, position: int, memory: Memory) -> Wait:
+def _explain_pending(run: Run, task_index: int, memory: Memory) -> Wait:
     tasks = run.spec.tasks
-    held = previous.holder(run, position, memory) if verdict(run, position) is Verdict.RUN else None
+    held = (
+        previous.holder(run, task_index, memory)
+        if verdict(run, task_index) is Verdict.RUN
+        else None
+    )
     if held is not None:
         behind = None if held.live is None else (held.run_id, held.task_id)
         return Wait(kind=WaitKind.DEPENDS_ON_PAST, detail=_past(held), behind=behind)
     open_parents = [
-        parent for parent in run.graph.parents[position] if run.states[parent] < TaskState.SUCCESS
+        parent for parent in run.graph.parents[task_index] if run.states[parent] < TaskState.SUCCESS
     ]
-    tallies = [look.tally * TALLY for look in run.graph.evaluated[position]]
+    tallies = [look.tally * TALLY for look in run.graph.evaluated[task_index]]
     done = sum(sum(run.tallies[at + 1 : at + TALLY]) for at in tallies)
     total = sum(run.tallies[at] for at in tallies)
     names = ", ".join(tasks[parent].task_id for parent in open_parents[:5])
@@ -440,15 +446,15 @@ class ChildrenCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain_children(
-    run: Run, position: int, memory: Memory, slots: Slots
+    run: Run, task_index: int, memory: Memory, slots: Slots
 ) -> list[ChildrenCause] | None:
     """Return the causes, the most frequent first; ``None`` if the task has no children."""
-    group = run.groups.get(position)
+    group = run.groups.get(task_index)
     if group is None:
         return None
     found: dict[object, ChildrenCause] = {}
     for index, state, count in _sampled_children(group):
-        wait = explain_task(run, position, index, memory, slots)
+        wait = explain_task(run, task_index, index, memory, slots)
         key = (state, None if wait is None else (wait.kind, _shared_part(wait)))
         known = found.get(key)
         if known is None:

@@ -66,7 +66,7 @@ class _Hosted(msgspec.Struct, frozen=True, array_like=True):
     assignment_id: int
     run_no: RunNo
     task_no: TaskNo
-    position: int
+    task_index: int
     map_index: int
     start_no: StartNo
     try_number: int
@@ -79,7 +79,7 @@ class _Hosted(msgspec.Struct, frozen=True, array_like=True):
             host.assignment_id,
             host.run_no,
             host.task_no,
-            host.position,
+            host.task_index,
             host.map_index,
             host.start_no,
             host.try_number,
@@ -90,7 +90,7 @@ class _Hosted(msgspec.Struct, frozen=True, array_like=True):
         """Return the log key of the trigger's output."""
         return LogKey(
             run_no=self.run_no,
-            position=self.position,
+            task_index=self.task_index,
             map_index=self.map_index,
             task_no=self.task_no,
             start_no=self.start_no,
@@ -409,7 +409,7 @@ class Triggerer:
         hosted = self._find(number, assignment_id)
         if hosted is None:
             return  # output of an abandoned assignment
-        if hosted.position < 0:  # it starts runs, and belongs to no task
+        if hosted.task_index < 0:  # it starts runs, and belongs to no task
             shown = self._context.tasklog.masks.masked(output.data)[:_SHOWN_BYTES]
             name = self._classes[hosted.class_no]
             with about(trigger_id=number, trigger=name):

@@ -191,7 +191,7 @@ def log_key(start: StartTask) -> LogKey:
     """Return the log key for the output of an execution."""
     return LogKey(
         run_no=start.run_no,
-        position=start.position,
+        task_index=start.task_index,
         map_index=start.map_index,
         task_no=start.task_no,
         start_no=start.start_no,

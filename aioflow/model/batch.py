@@ -73,7 +73,7 @@ class Batch(msgspec.Struct, kw_only=True):
         gone_items: Tasks whose items are all deleted.
         new_clears: ``(run_no, key, cleared)``: requests that come with an idempotency key.
         gone_results: Tasks whose results, if any, are deleted.
-        gone_expansions: ``(run_no, position)``. The rows of the children remain, as ``removed``.
+        gone_expansions: ``(run_no, task_index)``. The rows of the children remain, as ``removed``.
         new_deletions: Ended runs that are hidden from now on.
         of_dags: Changes of the triggers that start runs.
         drained: ``(node_no, since)`` of nodes that are drained; ``None`` to undrain.

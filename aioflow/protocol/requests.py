@@ -207,12 +207,12 @@ class SetPaused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Explain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Explain what tasks of a live run wait for. Answered with ``{(position, index): Wait}``.
+    """Explain what tasks of a live run wait for. Answered with ``{(task_index, index): Wait}``.
 
     The run itself is always included, under ``(-1, -1)``.
 
     Attributes:
-        tasks: Position and map index of each; empty for the run alone.
+        tasks: Task index and map index of each; empty for the run alone.
     """
 
     run_id: str
@@ -223,11 +223,11 @@ class ExplainChildren(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Explain what children of a task wait for. Answered with ``[ChildrenCause]``, or ``None``."""
 
     run_id: str
-    position: int
+    task_index: int
 
 
 class CountTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Count tasks of runs by state. Answered with ``{run_id: [(position, state, count)]}``.
+    """Count tasks of runs by state. Answered with ``{run_id: [(task_index, state, count)]}``.
 
     Runs that are not live are omitted.
     """
@@ -276,7 +276,7 @@ class Holder(msgspec.Struct, frozen=True):
 
     run_id: str
     dag_id: str
-    position: int
+    task_index: int
     map_index: int
     weight: int
     since: Timestamp | None

@@ -144,14 +144,14 @@ class MappedTasks:
         self._counts: dict[TaskNo, ChildCount] = {}
         self._firsts: list[tuple[TaskNo, TaskNo]] = []
 
-    def expect(self, task_no: TaskNo, run_no: RunNo, position: int) -> None:
+    def expect(self, task_no: TaskNo, run_no: RunNo, task_index: int) -> None:
         """Register a mapped task that has a waiter, so that ``at`` finds it when it is expanded."""
-        self._at[run_no, position] = task_no
-        self._key_of[task_no] = (run_no, position)
+        self._at[run_no, task_index] = task_no
+        self._key_of[task_no] = (run_no, task_index)
 
-    def at(self, run_no: RunNo, position: int) -> TaskNo | None:
-        """Return the task at a position of a run; ``None`` if it has no waiters."""
-        return self._at.get((run_no, position))
+    def at(self, run_no: RunNo, task_index: int) -> TaskNo | None:
+        """Return the task at an index of a run; ``None`` if it has no waiters."""
+        return self._at.get((run_no, task_index))
 
     def count(self, task_no: TaskNo, first: TaskNo, width: int) -> ChildCount:
         """Begin a look-up: reset the number of ended children, and count from now on."""
@@ -200,7 +200,7 @@ class Wait(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         target: Number of the DAG and task waited for.
-        run_no: Run of the waiting task; ``position`` and ``map_index`` are also of that task.
+        run_no: Run of the waiting task; ``task_index`` and ``map_index`` are also of that task.
         run_id: See ``RunWanted``, also for ``logical_date`` and ``since``.
         awaited: The run waited for, once it exists.
         task_no: The task in that run, if the wait is for one task.
@@ -210,7 +210,7 @@ class Wait(msgspec.Struct, frozen=True, array_like=True):
 
     target: int
     run_no: RunNo
-    position: int
+    task_index: int
     map_index: int
     run_id: str | None
     logical_date: Timestamp | None
@@ -292,7 +292,7 @@ class Waits:
         return self._targets[wait.target]
 
     def leads_to(self, wait: Wait) -> frozenset[int] | None:
-        """Return the positions that have to end first in the awaited run; ``None`` for all."""
+        """Return the task indexes that have to end first in the awaited run; ``None`` for all."""
         return None if wait.leads_to < 0 else self._leads_to[wait.leads_to]
 
     # ── adding and removing ─────────────────────────────────────────────────────────────
@@ -314,7 +314,7 @@ class Waits:
         wait = Wait(
             self._targets.enter(target),
             run_no,
-            wanted.position,
+            wanted.task_index,
             wanted.map_index,
             wanted.run_id,
             wanted.logical_date,

@@ -297,13 +297,13 @@ class Store(Browsed, Protocol):
         """Return the existing rows of these tasks, in no order. One statement per 500 tasks."""
 
     async def count_states(self, run_no: RunNo) -> list[tuple[int, TaskState, int]]:
-        """Return ``(position, state, count)`` of the task rows of a run, removed tasks excluded.
+        """Return ``(task_index, state, count)`` of the task rows of a run, removed tasks excluded.
 
         Reads every task row of the run. For a live run use ``CountTasks``, which counts in memory.
         """
 
     async def list_expansions(self, run_no: RunNo) -> list[ExpansionRow]:
-        """Return the expansions of a run by position."""
+        """Return the expansions of a run by task index."""
 
     async def list_expansions_of(self, run_nos: Collection[RunNo]) -> list[ExpansionRow]:
         """Return the expansions of many runs, in no order. One statement per 500 runs."""

@@ -269,7 +269,7 @@ KINDS: tuple[Kind, ...] = (
         tables.expansion,
         Action.DELETE,
         batch_rows.deleted_expansions,
-        guards=("run_no", "position"),
+        guards=("run_no", "task_index"),
     ),
     _kind("new expansion", tables.expansion, Action.INSERT, batch_rows.new_expansions),
     _kind(
@@ -278,7 +278,7 @@ KINDS: tuple[Kind, ...] = (
         Action.UPDATE,
         batch_rows.expansion_changes,
         columns=("width", "is_open"),
-        guards=("run_no", "position", "width", "is_open"),
+        guards=("run_no", "task_index", "width", "is_open"),
     ),
     _kind("new item", tables.stream_item, Action.INSERT, batch_rows.new_items),
     _kind(

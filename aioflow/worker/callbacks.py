@@ -112,9 +112,9 @@ def call(command: RunCallback, runs: Runs, drive: Drive) -> CallbackReturned:
 
 def _functions(run: KnownRun, callback: Callback) -> tuple[Function, ...]:
     """Return the callbacks to run; empty if the DAG file no longer defines any."""
-    if callback.position < 0:
+    if callback.task_index < 0:
         return run.dag.callbacks.get(callback.event, ())
-    return run.dag.nodes[callback.position].settings.callbacks.get(callback.event, ())
+    return run.dag.nodes[callback.task_index].settings.callbacks.get(callback.event, ())
 
 
 def _run(function: Function, context: dict[str, Any], drive: Drive) -> None:
@@ -125,10 +125,10 @@ def _run(function: Function, context: dict[str, Any], drive: Drive) -> None:
 
 def _context(run: KnownRun, callback: Callback, number: int) -> dict[str, Any]:
     own = run.own_context()
-    if callback.position >= 0:
+    if callback.task_index >= 0:
         own = replace(
             own,
-            task_id=run.dag.nodes[callback.position].task_id,
+            task_id=run.dag.nodes[callback.task_index].task_id,
             try_number=callback.try_number,
             map_index=callback.map_index,
             task_no=callback.task_no,

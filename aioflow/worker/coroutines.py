@@ -440,14 +440,14 @@ class CoroutineHost:
 
     async def _host(self, hosted: HostedTry) -> None:
         start = hosted.start
-        task_index = (start.position, start.map_index)
+        task_key = (start.task_index, start.map_index)
         info = self._runs.info(start.run_no)
         dag_id = "" if info is None else info.dag_id
-        query_sender.set(QueryClient(self._channels, start.run_no, task_index, dag_id=dag_id))
+        query_sender.set(QueryClient(self._channels, start.run_no, task_key, dag_id=dag_id))
         declared_values.set({})
         try:
             run = self._runs.of(start)
-            node = hosted.node = run.dag.nodes[start.position]
+            node = hosted.node = run.dag.nodes[start.task_index]
             if self._traces:
                 attach_span(run.info, start)
         except BaseException as exc:  # noqa: BLE001 - importing the DAG file is user code
@@ -501,7 +501,7 @@ class CoroutineHost:
     async def _values(
         self, start: StartTask, names: tuple[tuple[ValueKind, str], ...]
     ) -> NamedValues:
-        question = values.encoded_query(start.position, names)
+        question = values.encoded_query(start.task_index, names)
         try:
             return values.decoded(
                 names, await self._reports.query(start.run_no, "values", question)

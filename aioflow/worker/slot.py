@@ -91,7 +91,7 @@ def run_body(start: StartTask, runs: Runs, ask: AskDaemon, tell: Tell, results: 
     """
     try:
         run = runs.of(start)
-        node = run.dag.nodes[start.position]
+        node = run.dag.nodes[start.task_index]
     except BaseException as exc:  # noqa: BLE001 - importing the DAG file is user code
         return not_begun(start, exc)
     began_at = now()
@@ -125,8 +125,8 @@ def run_body(start: StartTask, runs: Runs, ask: AskDaemon, tell: Tell, results: 
         set_process_values({})
 
 
-def _fetch_page(ask: AskDaemon, run_no: RunNo, position: int, after: int) -> ResultsPage:
-    got = ask(run_no, "results", msgspec.msgpack.encode(ResultsWanted(position, after)))
+def _fetch_page(ask: AskDaemon, run_no: RunNo, task_index: int, after: int) -> ResultsPage:
+    got = ask(run_no, "results", msgspec.msgpack.encode(ResultsWanted(task_index, after)))
     if got.error:
         raise TaskError(f"results of a parent are not available: {got.error}")
     return msgspec.msgpack.decode(got.body, type=ResultsPage)
@@ -137,7 +137,7 @@ def _fetch_values(
 ) -> NamedValues:
     if not names:
         return {}
-    got = ask(start.run_no, "values", values.encoded_query(start.position, names))
+    got = ask(start.run_no, "values", values.encoded_query(start.task_index, names))
     if got.error:
         raise UnknownValue(got.error)
     return values.decoded(names, got.body)

@@ -406,7 +406,7 @@ class TriggerHost:
         self, hosted: HostedTrigger, start: StartTask, event: TaskSuccessEvent, sent: int
     ) -> TriggerFired:
         """Write the result as the task itself would. Return the event that ends the task."""
-        node = self._maker.runs.of(start).dag.nodes[start.position]
+        node = self._maker.runs.of(start).dag.nodes[start.task_index]
         packed = await self._slices.run(pack(node, start, event.result, self._results))
         if packed.write is not None:
             await write_result_in_thread(packed.write)

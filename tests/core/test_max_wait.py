@@ -35,7 +35,7 @@ def reason(world: World, name: str, map_index: int = -1) -> str | None:
     (found,) = (
         row
         for row in world.rows.tasks.values()
-        if world.memory.dag_versions["v1", "dag"].graph.spec.tasks[row.position].task_id == name
+        if world.memory.dag_versions["v1", "dag"].graph.spec.tasks[row.task_index].task_id == name
         and row.map_index == map_index
     )
     return None if found.failure is None else found.failure.reason

@@ -393,7 +393,7 @@ def test_a_host_that_comes_back_is_given_the_important_first_and_then_the_old():
     world.restart()
 
     restored = hosts(world.effects)
-    assert [(host.priority, host.position) for host in restored] == [(5, 1), (0, 0), (0, 2)]
+    assert [(host.priority, host.task_index) for host in restored] == [(5, 1), (0, 0), (0, 2)]
 
 
 def test_a_trigger_is_hosted_with_the_place_of_its_task_for_the_log():
@@ -402,5 +402,5 @@ def test_a_trigger_is_hosted_with_the_place_of_its_task_for_the_log():
     [host] = hosts(world.effects)
 
     task = world.memory.waits[host.trigger_no].task
-    assert (host.position, host.map_index, host.try_number) == (0, -1, 1)
+    assert (host.task_index, host.map_index, host.try_number) == (0, -1, 1)
     assert host.start_no == task.start_no

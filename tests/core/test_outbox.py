@@ -27,7 +27,7 @@ def called(world: World) -> list[tuple[int, str]]:
     """Where and for what event callbacks are owed, by their rows."""
     rows = [world.rows.outbox[number] for number in sorted(world.rows.outbox)]
     bodies = [msgspec.msgpack.decode(r.body, type=Callback) for r in rows if is_callback(r.kind)]
-    return [(body.position, body.event) for body in bodies]
+    return [(body.task_index, body.event) for body in bodies]
 
 
 def handed(world: World) -> list[int]:

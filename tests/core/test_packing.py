@@ -124,7 +124,7 @@ def test_a_task_that_waits_comes_back_as_it_was():
 
 
 def test_every_field_of_a_task_is_folded_or_keeps_it_from_that():
-    links = {"run", "spec", "waits", "task_no", "position", "state", "stored_state"}
+    links = {"run", "spec", "waits", "task_no", "task_index", "state", "stored_state"}
     folded = {"map_index", "try_number", "start_no", "stored_start", "suspended_start", "looks"}
     folded |= {"interruptions", "due_at", "deadline_at", "queued_at", "started_at", "failure"}
     folded |= {"recorded", "first_failed", "open_kind", "ends_at"}
@@ -667,7 +667,7 @@ def test_a_turn_taken_back_that_handed_a_trigger_over_and_then_unfolded_it():
 def test_a_run_that_cannot_be_restored_leaves_nothing_folded():
     world, run = wide(2)
     rows = world.rows.live_run(run)
-    task = msgspec.structs.replace(rows.tasks[-1], position=7)
+    task = msgspec.structs.replace(rows.tasks[-1], task_index=7)
     world.memory = Memory(epoch=2)
     for version in world.rows.versions.values():
         for spec in version.dags:

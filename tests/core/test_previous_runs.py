@@ -47,9 +47,9 @@ def report(world: World, run_no: int, name: str, verb: str = "succeed", index: i
     world.starts.update(others)
 
 
-def why(world: World, run_no: int, position: int = 0) -> Wait:
+def why(world: World, run_no: int, task_index: int = 0) -> Wait:
     run_id = world.rows.runs[run_no].run_id
-    found: Wait = world.ask(Explain(run_id=run_id, tasks=((position, -1),)))[position, -1]
+    found: Wait = world.ask(Explain(run_id=run_id, tasks=((task_index, -1),)))[task_index, -1]
     return found
 
 
@@ -384,7 +384,7 @@ def test_what_took_a_stream_counts_if_that_ended_well_while_its_run_was_cancelle
         start = next(
             effect.start
             for effect in world.starts.values()
-            if effect.info.run_no == number and effect.start.position == 1
+            if effect.info.run_no == number and effect.start.task_index == 1
         )
         world.turn(ItemYielded(start.task_no, start.start_no, 0, b"\x01"))
     report(world, first, "load", index=0)

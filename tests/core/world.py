@@ -136,7 +136,7 @@ class World:
         row = found[1]
         spec = next(s for s in self.rows.versions[row.version].dags if s.dag_id == dag_id)
         of_run = [task for task in self.rows.tasks.values() if task.run_no == row.run_no]
-        counts = Counter((task.position, task.state) for task in of_run)
+        counts = Counter((task.task_index, task.state) for task in of_run)
         expansions = [e for (number, _), e in self.rows.expansions.items() if number == row.run_no]
         rounds = [self.rows.tasks[n] for n in last_rounds(spec, expansions) if n in self.rows.tasks]
         return stored_as(row, spec, [(*key, n) for key, n in counts.items()], expansions, rounds)
@@ -264,7 +264,7 @@ class World:
 
     def _spec(self, effect: StartTry) -> TaskSpec:
         dag_version = self.memory.dag_versions[effect.info.version, effect.info.dag_id]
-        return dag_version.graph.spec.tasks[effect.start.position]
+        return dag_version.graph.spec.tasks[effect.start.task_index]
 
     def succeed(self, name: str, map_index: int = -1, **fields: Any) -> list[Effect]:
         effect = self.started(name, map_index)
@@ -301,9 +301,9 @@ class World:
         """The state a reader sees: without a row, pending."""
         run = self.rows.runs[run_no]
         spec = self.memory.dag_versions[run.version, run.dag_id].graph.spec
-        position = [task.task_id for task in spec.tasks].index(name)
+        task_index = [task.task_id for task in spec.tasks].index(name)
         for row in self.rows.tasks.values():
-            if (row.run_no, row.position, row.map_index) == (run_no, position, map_index):
+            if (row.run_no, row.task_index, row.map_index) == (run_no, task_index, map_index):
                 return row.state.label
         return absent_state(run.state).label
 

@@ -98,7 +98,7 @@ class _Runs:
     def of(self, start: StartTask) -> Any:
         """See ``worker.task.arguments``; the DAG node is what ``_pack`` needs."""
         node = partial(result_of_start, self._world)
-        return SimpleNamespace(dag=SimpleNamespace(nodes={start.position: (node, start)}))
+        return SimpleNamespace(dag=SimpleNamespace(nodes={start.task_index: (node, start)}))
 
 
 def _pack(node: Any, start: StartTask, payload: object, results: Path) -> Packed:
@@ -119,7 +119,7 @@ def _as_host(start: StartTask) -> StartTrigger:
         kwargs=b"",
         since=0,
         logical_date=None,
-        position=start.position,
+        task_index=start.task_index,
         start_no=start.start_no,
     )
 
@@ -145,7 +145,7 @@ class _Maker:
     def _of_start(self, command: StartTrigger) -> StartTrigger:
         world = self._world
         rng = random.Random(f"{world.seed} {command.trigger_no} {command.assignment_id}")
-        trigger = world.spec_of(command.run_no, command.position).start_trigger
+        trigger = world.spec_of(command.run_no, command.task_index).start_trigger
         assert trigger is not None
         ends = rng.choice(("success", "success", "failed", "skipped"))
         path, kwargs = draw(

@@ -261,7 +261,7 @@ def test_an_instant_that_nobody_heeded_is_noticed():
     row = TaskRow(
         task_no=2,
         run_no=1,
-        position=0,
+        task_index=0,
         map_index=-1,
         state=TaskState.RETRYING,
         try_number=1,
@@ -301,7 +301,7 @@ def _after_a_mark(stored: list[ResultRow]) -> SimpleNamespace:
     tables.tasks[2] = TaskRow(
         task_no=2,
         run_no=1,
-        position=0,
+        task_index=0,
         map_index=-1,
         state=TaskState.SUCCESS,
         try_number=1,

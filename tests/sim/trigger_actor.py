@@ -256,7 +256,7 @@ class _OfStart(_Once):
 
     def _event(self, at: int) -> TriggerFired:
         host = self.host
-        trigger = self._stage.spec_of(host.run_no, host.position).start_trigger
+        trigger = self._stage.spec_of(host.run_no, host.task_index).start_trigger
         assert trigger is not None
         if not trigger.next_method or self._stage.rng.random() < 0.5:
             return self._end(at)

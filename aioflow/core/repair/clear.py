@@ -107,7 +107,7 @@ def clear(request: ClearTasks, tx: Transaction) -> tuple[int, RunState]:
     run = memory.find_run(request.run_id) or loaded
     if not isinstance(run, Run):
         raise run
-    for task_id in request.tasks or run.graph.position_of:
+    for task_id in request.tasks or run.graph.index_of:
         selection.named(run, task_id, request.map_index)
     if not run.state.is_live and run.row.ended_at is None:
         raise RequestError(f"run {request.run_id!r} is being ended; clear it after it has ended")

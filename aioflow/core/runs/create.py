@@ -551,14 +551,14 @@ def advance_next_runs(tx: Transaction) -> None:
     """
     while tx.ended_tasks or tx.held_dags:
         while tx.ended_tasks:
-            run, position = tx.ended_tasks.pop()
-            _advance_next_run(run, position, tx)
+            run, task_index = tx.ended_tasks.pop()
+            _advance_next_run(run, task_index, tx)
         for dag_id in sorted(tx.held_dags):
             tx.held_dags.discard(dag_id)
             begin_queued(dag_id, tx)
 
 
-def _advance_next_run(run: Run, position: int, tx: Transaction) -> None:
+def _advance_next_run(run: Run, task_index: int, tx: Transaction) -> None:
     """Evaluate the dependent tasks in the next run. ``run`` itself may have ended by now."""
     memory, order = tx.memory, run_key(run.row)
     line = memory.run_sequences.get(run.row.dag_id)
@@ -566,7 +566,7 @@ def _advance_next_run(run: Run, position: int, tx: Transaction) -> None:
     behind = None if number is None else memory.runs.get(number)
     if behind is None or not _is_advancing(behind):
         return
-    at = behind.graph.position_of.get(run.spec.tasks[position].task_id)
+    at = behind.graph.index_of.get(run.spec.tasks[task_index].task_id)
     if at is not None:
         _evaluate_pending(behind, behind.graph.past_of[at], tx)
 
@@ -582,8 +582,8 @@ def _is_advancing(run: Run) -> bool:
     return run.state is RunState.RUNNING and run.row.quarantine is None
 
 
-def _evaluate_pending(run: Run, positions: tuple[int, ...], tx: Transaction) -> None:
-    pending = [at for at in positions if run.states[at] == TaskState.PENDING]
+def _evaluate_pending(run: Run, task_indexes: tuple[int, ...], tx: Transaction) -> None:
+    pending = [at for at in task_indexes if run.states[at] == TaskState.PENDING]
     if pending:
         tx.runs[run.run_no] = run  # so that the run is restored if the turn is rolled back
         step(run, pending, tx)

@@ -47,14 +47,14 @@ class Holder(msgspec.Struct, frozen=True):
         return bool(self.run_id)
 
 
-def holder(run: Run, position: int, memory: Memory) -> Holder | None:
+def holder(run: Run, task_index: int, memory: Memory) -> Holder | None:
     """Return the task of the previous run that blocks a task, or ``None``.
 
     The first run of a DAG has no previous run, and neither has a run without a logical date. A task
     that does not exist in the previous run blocks nothing.
     """
     order = run_key(run.row)
-    if order is None or position not in run.graph.past:
+    if order is None or task_index not in run.graph.past:
         return None
     before = memory.run_sequences[run.row.dag_id].before(order)
     if before is None:
@@ -62,7 +62,7 @@ def holder(run: Run, position: int, memory: Memory) -> Holder | None:
     if isinstance(before, NotLoaded):
         return Holder()
     tasks = run.spec.tasks
-    for at in (position, *run.graph.awaited_in_past[position]):
+    for at in (task_index, *run.graph.awaited_in_past[task_index]):
         task_id = tasks[at].task_id
         found = _held(before, task_id) if isinstance(before, EndedRun) else None
         if not isinstance(before, EndedRun):
@@ -78,22 +78,22 @@ def _held(before: EndedRun, task_id: str) -> Holder | None:
 
 
 def _held_by_live(before: Run, task_id: str) -> Holder | None:
-    position = before.graph.position_of.get(task_id)
-    if position is None:
+    task_index = before.graph.index_of.get(task_id)
+    if task_index is None:
         return None
-    if before.clearing is not None and position in before.clearing.positions:
+    if before.clearing is not None and task_index in before.clearing.task_indexes:
         return Holder(before.row.run_id, task_id, TaskState.PENDING, before.run_no)
-    if before.states[position] in GOOD:
+    if before.states[task_index] in GOOD:
         return None
-    return Holder(before.row.run_id, task_id, TaskState(before.states[position]), before.run_no)
+    return Holder(before.row.run_id, task_id, TaskState(before.states[task_index]), before.run_no)
 
 
-def admits(run: Run, position: int, tx: Transaction) -> bool:
+def admits(run: Run, task_index: int, tx: Transaction) -> bool:
     """Return whether the previous run allows a task to run.
 
     If not, the task is evaluated again when the task that blocks it has ended.
     """
-    found = holder(run, position, tx.memory)
+    found = holder(run, task_index, tx.memory)
     if found is None:
         return True
     if not found.is_known:
@@ -107,9 +107,9 @@ def _waits_for_live(run: Run, memory: Memory) -> bool:
     """Return whether a task of a run waits only for an earlier live run."""
     if run.clearing is not None:
         return False  # its tasks are evaluated when the clear is complete
-    for position in run.graph.past:
-        if run.states[position] == TaskState.PENDING and verdict(run, position) is Verdict.RUN:
-            found = holder(run, position, memory)
+    for task_index in run.graph.past:
+        if run.states[task_index] == TaskState.PENDING and verdict(run, task_index) is Verdict.RUN:
+            found = holder(run, task_index, memory)
             if found is not None and found.live is not None:
                 return True
     return False
@@ -174,7 +174,7 @@ def doubt(dag_ids: Iterable[str], memory: Memory) -> list[PreviousRunLoaded]:
 def _may_wait(run_no: RunNo, memory: Memory) -> bool:
     run = memory.runs.peek(run_no)
     return run.state is RunState.RUNNING and any(
-        run.states[position] == TaskState.PENDING for position in run.graph.past
+        run.states[task_index] == TaskState.PENDING for task_index in run.graph.past
     )
 
 

@@ -112,8 +112,8 @@ class RunRestore:
         self._events: defaultdict[int, list[EventRow]] = defaultdict(list)
         self._deferred: Pages[bytes] = Pages(Rows)
         for expansion in rows.expansions:
-            run.groups[expansion.position] = MappedTask(run, expansion)
-            run.states[expansion.position] = TaskState.RUNNING
+            run.groups[expansion.task_index] = MappedTask(run, expansion)
+            run.states[expansion.task_index] = TaskState.RUNNING
         for task_no, count in rows.items:
             run.items[task_no] = StreamOutput(count)
         for task_no, width in rows.widths:
@@ -186,7 +186,7 @@ class RunRestore:
         """Add a task row that was reset, or whose task was replaced or removed."""
         run, group = self.run, None
         if row.map_index >= 0:
-            group = run.groups.get(row.position)
+            group = run.groups.get(row.task_index)
             if group is None or row.task_no - group.first_task_no != row.map_index:
                 return  # the task was expanded again
         if row.state is TaskState.PENDING:
@@ -199,16 +199,16 @@ class RunRestore:
 
     def _count(self, row: TaskRow) -> None:
         if row.map_index >= 0:
-            self.run.groups[row.position].note(row.map_index, row.state)
+            self.run.groups[row.task_index].note(row.map_index, row.state)
         else:
-            self.run.states[row.position] = row.state
+            self.run.states[row.task_index] = row.state
 
     def _note_end(self, row: TaskRow) -> None:
-        if row.map_index < 0 and row.position in self.run.widths:
-            self.run.source_starts[row.position] = row.start_no
+        if row.map_index < 0 and row.task_index in self.run.widths:
+            self.run.source_starts[row.task_index] = row.start_no
 
     def _add(self, row: TaskRow) -> None:
-        task = TaskInstance(self.run, row.task_no, row.position, row.map_index)
+        task = TaskInstance(self.run, row.task_no, row.task_index, row.map_index)
         task.state = task.stored_state = row.state
         task.start_no = task.stored_start = row.start_no
         task.try_number = row.try_number
@@ -229,7 +229,7 @@ class RunRestore:
         body = self._deferred.take(row.task_no)
         if body is not None:
             task = _decode(body)
-            streams = self.run.spec.tasks[task.position].streams
+            streams = self.run.spec.tasks[task.task_index].streams
             # A trigger already in memory is not packed, because a host may have it.
             if _only_waits(row) and not streams and row.trigger_no not in memory.waits:
                 progress = self._progress.get(row.task_no)

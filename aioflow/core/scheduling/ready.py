@@ -336,8 +336,8 @@ class Ready:
 
     def unblock(self, task: TaskInstance) -> None:
         """Bring back entries that the limits of a run admit after a task has left its slot."""
-        self._bring_back(task.run.blocked_at.get(task.position))
-        self._bring_back(task.run.blocked_at.get(_of_starts(task.position)))
+        self._bring_back(task.run.blocked_at.get(task.task_index))
+        self._bring_back(task.run.blocked_at.get(_of_starts(task.task_index)))
         self._bring_back(task.run.blocked)
 
     def admit_more(self, task: TaskInstance) -> None:
@@ -345,7 +345,7 @@ class Ready:
         run = task.run
         if run.blocked and not _is_full(run):
             self._bring_back(run.blocked)
-        aside = run.blocked_at.get(task.position)
+        aside = run.blocked_at.get(task.task_index)
         if aside and not _is_full_at(aside[0][3]):
             self._bring_back(aside)
         self.readmit()
@@ -426,7 +426,7 @@ class Ready:
         if isinstance(entry, TaskInstance):
             heapq.heappop(queue)
             return entry
-        task = fresh(entry.run, entry.position, entry.take_fresh())
+        task = fresh(entry.run, entry.task_index, entry.take_fresh())
         if entry.has_fresh:  # the next child has the same rank and its own turn
             dag_id, age = entry.run.row.dag_id, age_of(turn)
             turn = self._fairness.turn(queue_key, rank, priority, dag_id, cost_us, age)
@@ -469,14 +469,14 @@ class Ready:
                 return True
             elif self._is_too_wide(entry, kind, pool):
                 self._too_wide.append(heapq.heappop(queue))
-                self._bring_back(run.blocked_at.get(entry.position))
+                self._bring_back(run.blocked_at.get(entry.task_index))
                 self._bring_back(run.blocked)
                 self._pass_on(entry)
             elif kind == START_QUEUE and not _is_past_window(entry):
                 return True
             elif kind == START_QUEUE:
                 # It needs no slot, so it does not queue behind entries that wait for a slot.
-                aside = run.blocked_at.setdefault(_of_starts(entry.position), [])
+                aside = run.blocked_at.setdefault(_of_starts(entry.task_index), [])
                 heapq.heappush(aside, heapq.heappop(queue))
             elif _is_full(run):
                 heapq.heappush(run.blocked, heapq.heappop(queue))
@@ -515,7 +515,7 @@ class Ready:
         If only its window blocks it, an entry past its window returns.
         """
         entry = item[3]
-        aside = entry.run.blocked_at.setdefault(entry.position, [])
+        aside = entry.run.blocked_at.setdefault(entry.task_index, [])
         if aside and aside[0][3] is entry:
             return  # it is already set aside
         if aside and not _is_at_limit(entry):
@@ -526,7 +526,7 @@ class Ready:
 
 
 def _expected(entry: TaskInstance | MappedTask) -> float:
-    return entry.run.durations[entry.position]
+    return entry.run.durations[entry.task_index]
 
 
 def _host_queue_key(entry: TaskInstance | MappedTask) -> _HostQueueKey:
@@ -545,9 +545,9 @@ def _queue_kind(entry: TaskInstance | MappedTask) -> str:
     return SENSOR_QUEUE if is_hosted_sensor(spec) else spec.body.value
 
 
-def _of_starts(position: int) -> int:
+def _of_starts(task_index: int) -> int:
     """Return the key for set-aside entries of a task that are deferred from the start."""
-    return ~position
+    return ~task_index
 
 
 def is_start(entry: TaskInstance | MappedTask) -> bool:
@@ -575,7 +575,7 @@ def still_waits(entry: TaskInstance | MappedTask) -> bool:
     if run.row.quarantine is not None:
         return False
     if isinstance(entry, MappedTask):  # a cleared child waits for its trigger rule first
-        return entry.has_fresh and run.states[entry.position] == TaskState.RUNNING
+        return entry.has_fresh and run.states[entry.task_index] == TaskState.RUNNING
     if entry.worker >= 0 or entry.is_hosted:
         return False
     return entry.waits_for_host or entry.state is TaskState.QUEUED
@@ -601,4 +601,4 @@ def _is_past_window(entry: TaskInstance | MappedTask) -> bool:
 
 def _is_at_limit(entry: TaskInstance | MappedTask) -> bool:
     at_once = entry.spec.max_active_tis_per_dagrun
-    return at_once is not None and entry.run.running_at.get(entry.position, 0) >= at_once
+    return at_once is not None and entry.run.running_at.get(entry.task_index, 0) >= at_once

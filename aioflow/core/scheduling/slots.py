@@ -113,18 +113,18 @@ class Grant:
 
 def expected_us(entry: TaskInstance | MappedTask) -> float:
     """Return how long a try of a task is expected to take, in microseconds."""
-    return max(entry.run.durations[entry.position] or _UNKNOWN_US, _SHORTEST_US)
+    return max(entry.run.durations[entry.task_index] or _UNKNOWN_US, _SHORTEST_US)
 
 
 def learn_duration(task: TaskInstance, took_us: int) -> None:
     """Update the expected duration of a task with a measured try."""
-    durations, position = task.run.durations, task.position
-    known = durations[position]
+    durations, task_index = task.run.durations, task.task_index
+    known = durations[task_index]
     took = max(0, took_us)  # the timestamps are wall time, and the clock may have been set back
     if known == 0:
-        durations[position] = took
+        durations[task_index] = took
     else:
-        durations[position] = known + _RECENT * (min(took, _OUTLIER * known) - known)
+        durations[task_index] = known + _RECENT * (min(took, _OUTLIER * known) - known)
 
 
 def best_idle(idle: list[Worker], version: str) -> Worker:
@@ -555,13 +555,13 @@ class Slots:
         run: Run = task.run
         run.running += 1
         if task.spec.max_active_tis_per_dagrun is not None:
-            run.running_at[task.position] = run.running_at.get(task.position, 0) + 1
+            run.running_at[task.task_index] = run.running_at.get(task.task_index, 0) + 1
         self.ready.across.enter(task)
 
     def _leave_run(self, task: TaskInstance) -> None:
         task.run.running -= 1
         if task.spec.max_active_tis_per_dagrun is not None:
-            task.run.running_at[task.position] -= 1
+            task.run.running_at[task.task_index] -= 1
         self.ready.across.leave(task)
 
 

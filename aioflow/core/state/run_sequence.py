@@ -171,9 +171,9 @@ def ended_as(
     """Summarize an ended run that is still in memory, for the next run."""
     absent = _absent(row)
     found = [TaskState(state) for state in states]
-    cut_short = {group.position: group for group in groups if found[group.position].is_live}
-    for position, group in cut_short.items():
-        found[position] = _cut_short(group, absent)
+    cut_short = {group.task_index: group for group in groups if found[group.task_index].is_live}
+    for task_index, group in cut_short.items():
+        found[task_index] = _cut_short(group, absent)
     found = [absent if state.is_live else state for state in found]
     _lack_items(graph.spec, cut_short, found)
     return _ended(row, graph.spec, found)
@@ -207,30 +207,30 @@ def stored_as(
     """Summarize an ended run from its rows, for the next run.
 
     Args:
-        counts: Number of task rows by position and state.
+        counts: Number of task rows by task index and state.
         last_rounds: The tasks that the function ``last_rounds`` returns.
     """
     absent = TaskState.PENDING if row.ended_at is None else _absent(row)
     found: list[dict[TaskState, int]] = [{} for _ in spec.tasks]
-    for position, state, count in counts:
+    for task_index, state, count in counts:
         if state is not TaskState.REMOVED:
-            found[position][state] = count
-    widths = {row.position: row.width for row in expansions}
+            found[task_index][state] = count
+    widths = {row.task_index: row.width for row in expansions}
     states = [_together(of, widths.get(at, 1), absent) for at, of in enumerate(found)]
-    cut_short = {row.position for row in expansions if row.is_open}
+    cut_short = {row.task_index for row in expansions if row.is_open}
     for last in last_rounds:
-        states[last.position] = absent if last.position in cut_short else last.state
+        states[last.task_index] = absent if last.task_index in cut_short else last.state
     _lack_items(spec, widths, states)
     return _ended(row, spec, states)
 
 
 def _lack_items(spec: DagSpec, expanded: Iterable[int], states: list[TaskState]) -> None:
     """Fail mapped tasks over a stream whose producer did not end well."""
-    for position in expanded:
-        mapped = spec.tasks[position].mapped
-        source = -1 if mapped is None else mapped.sources[0].position
+    for task_index in expanded:
+        mapped = spec.tasks[task_index].mapped
+        source = -1 if mapped is None else mapped.sources[0].task_index
         if source >= 0 and spec.tasks[source].streams and states[source] not in GOOD:
-            states[position] = TaskState.UPSTREAM_FAILED
+            states[task_index] = TaskState.UPSTREAM_FAILED
 
 
 def last_rounds(spec: DagSpec, expansions: list[ExpansionRow]) -> list[TaskNo]:
@@ -239,7 +239,7 @@ def last_rounds(spec: DagSpec, expansions: list[ExpansionRow]) -> list[TaskNo]:
     return [
         row.first_task_no + row.width - 1
         for row in expansions
-        if row.width and row.position in loops
+        if row.width and row.task_index in loops
     ]
 
 

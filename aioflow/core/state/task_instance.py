@@ -273,7 +273,6 @@ class TaskInstance:
         "looks",
         "map_index",
         "open_kind",
-        "position",
         "queued_at",
         "recorded",
         "resumed",
@@ -287,17 +286,18 @@ class TaskInstance:
         "stored_state",
         "streams",
         "suspended_start",
+        "task_index",
         "task_no",
         "try_number",
         "waits",
         "worker",
     )
 
-    def __init__(self, run: Run, task_no: TaskNo, position: int, map_index: int) -> None:
+    def __init__(self, run: Run, task_no: TaskNo, task_index: int, map_index: int) -> None:
         self.run = run
-        self.spec: TaskSpec = run.spec.tasks[position]
+        self.spec: TaskSpec = run.spec.tasks[task_index]
         self.task_no = task_no
-        self.position = position
+        self.task_index = task_index
         self.map_index = map_index
         self.state = TaskState.PENDING
         self.try_number = 1
@@ -421,7 +421,7 @@ class MappedTask(MappedChildren):
 
     def __init__(self, run: Run, expansion: ExpansionRow) -> None:
         self.run = run
-        self.spec: TaskSpec = run.spec.tasks[expansion.position]
+        self.spec: TaskSpec = run.spec.tasks[expansion.task_index]
         mapped = self.spec.mapped
         super().__init__(expansion, is_loop=mapped is not None and mapped.until >= 0)
 
@@ -466,9 +466,9 @@ class Run:
         tallies: ``TALLY`` words per task and per group of parents: counts of their instances.
         unfinished: Number of tasks that have not ended.
         running: Number of tasks that hold a slot now, for the limits.
-        running_at: ``running`` by position, only where a limit needs it.
+        running_at: ``running`` by task index, only where a limit needs it.
         results: Small results of unmapped tasks, msgpack, for tasks that have yet to start.
-        known: By position, 1 if ``results`` is authoritative, also for a result of ``None``.
+        known: By task index, 1 if ``results`` is authoritative, also for a result of ``None``.
         widths: Number of items of each result that an expansion uses.
         source_starts: ``start_no`` of the try that wrote each of these results.
         items: Streamed output of tasks, by task number.
@@ -477,8 +477,8 @@ class Run:
         info: Data that the tasks of the run share, created once.
         blocked: Ready entries that get no slot because of the run's limit, see
             ``scheduling.ready``.
-        blocked_at: By position, ready entries that get no slot because of the limits of tasks and
-            windows. Entries whose start needs no worker have the complement of the position as key.
+        blocked_at: By task index, ready entries that get no slot because of the limits of tasks and
+            windows. The key of entries whose start needs no worker is the complement of the index.
         is_forgotten: Whether the run was dropped and loaded again, so references to this object are
             stale.
         retried: Number of retries of its tasks, including scheduled ones.
@@ -576,34 +576,34 @@ class Run:
         number = self.row.backfill
         return self.row.dag_id if number is None else backfill_queue(number)
 
-    def task_no(self, position: int, map_index: int) -> TaskNo:
+    def task_no(self, task_index: int, map_index: int) -> TaskNo:
         """Return the row number of a task, whether the row exists or not."""
         if map_index < 0:
-            return self.row.first_task_no + position
-        return self.groups[position].first_task_no + map_index
+            return self.row.first_task_no + task_index
+        return self.groups[task_index].first_task_no + map_index
 
-    def count_ended(self, position: int, state: TaskState, times: int = 1) -> None:
+    def count_ended(self, task_index: int, state: TaskState, times: int = 1) -> None:
         """Add ended instances of a task to the tallies of its children."""
         offset = TALLY_OFFSET[state]
-        for tally in self.graph.counts_in[position]:
+        for tally in self.graph.counts_in[task_index]:
             self.tallies[tally * TALLY + offset] += times
 
     def count_child(self, group: MappedTask, state: TaskState, times: int = 1) -> None:
         """Add ended children of a mapped task to the tallies. Iterations are not counted."""
         if not group.is_loop:
-            self.count_ended(group.position, state, times)
+            self.count_ended(group.task_index, state, times)
 
     def end_group(self, group: MappedTask) -> None:
         """Set the state of a mapped task whose children have all ended."""
         outcome = group.outcome()
-        self.states[group.position] = outcome
+        self.states[group.task_index] = outcome
         self.unfinished -= 1
         if group.is_loop:
-            self.count_ended(group.position, outcome)
+            self.count_ended(group.task_index, outcome)
 
-    def widen(self, position: int, width: int) -> None:
+    def widen(self, task_index: int, width: int) -> None:
         """Count a parent as ``width`` instances instead of one instance."""
-        for tally in self.graph.counts_in[position]:
+        for tally in self.graph.counts_in[task_index]:
             self.tallies[tally * TALLY] += width - 1
 
 
@@ -616,38 +616,38 @@ class Expansions:
 
     def change(self, group: MappedTask, was: int) -> None:
         """Record the width of an expansion before its first change; -1 if it had no row."""
-        self._changed.setdefault((group.run.run_no, group.position), (group, was))
+        self._changed.setdefault((group.run.run_no, group.task_index), (group, was))
 
     def take_over(self, group: MappedTask) -> None:
         """Replace the object of an expansion; changes recorded so far apply to the new one."""
-        key = group.run.run_no, group.position
+        key = group.run.run_no, group.task_index
         if key in self._changed:
             self._changed[key] = group, self._changed[key][1]
 
-    def dissolve(self, run_no: RunNo, position: int) -> None:
+    def dissolve(self, run_no: RunNo, task_index: int) -> None:
         """Delete the row of an expansion and drop this turn's changes of it.
 
         The task may be expanded again in the same turn.
         """
-        _, was = self._changed.pop((run_no, position), (None, 0))
+        _, was = self._changed.pop((run_no, task_index), (None, 0))
         if was >= 0:  # an expansion of this turn has no row yet
-            self._batch.gone_expansions.append((run_no, position))
+            self._batch.gone_expansions.append((run_no, task_index))
 
     def close(self) -> None:
         """Add the recorded changes to the batch."""
         for group, was in self._changed.values():
-            number, position = group.run.run_no, group.position
+            number, task_index = group.run.run_no, group.task_index
             if was < 0:
                 row = ExpansionRow(
                     run_no=number,
-                    position=position,
+                    task_index=task_index,
                     width=group.width,
                     first_task_no=group.first_task_no,
                     is_open=group.is_open,
                 )
                 self._batch.new_expansions.append(row)
             else:
-                change = ExpansionChange(number, position, was, group.width, group.is_open)
+                change = ExpansionChange(number, task_index, was, group.width, group.is_open)
                 self._batch.expansion_changes.append(change)
 
 

@@ -116,7 +116,7 @@ def emit_items(
 
 def _feed(task: TaskInstance, tx: Transaction) -> None:
     run = task.run
-    takers = stream_expand.takers(run, task.position)
+    takers = stream_expand.takers(run, task.task_index)
     for taker in takers:
         group = run.groups.get(taker)
         if group is not None and group.is_open:
@@ -135,7 +135,7 @@ def full_window(task: TaskInstance, slots: Slots) -> MappedTask | None:
     A window does not count if none of its children can run because all slots are in use. The slots
     may be held by the very tasks that wait for these children, which would be a deadlock.
     """
-    for taker in stream_expand.takers(task.run, task.position):
+    for taker in stream_expand.takers(task.run, task.task_index):
         group = task.run.groups.get(taker)
         window = task.run.spec.tasks[taker].window
         if group is None or window is None or group.width - group.ended < window:
@@ -160,7 +160,7 @@ def _get_no_slot(task: TaskInstance, taker: int, slots: Slots) -> bool:
 def _has_active_child(group: MappedTask) -> bool:
     """Return whether a child has a slot or waits for something other than a slot."""
     return any(
-        task.position == group.position
+        task.task_index == group.task_index
         and (task.state is not TaskState.QUEUED or task.worker >= 0 or task.is_hosted)
         for task in group.run.active_tasks.values()
     )

@@ -95,7 +95,7 @@ def start(grant: Grant, tx: Transaction) -> None:
             ordered,
             grant.is_claimed,
             ordered.timeout_us,
-            int(task.run.durations[task.position]),
+            int(task.run.durations[task.task_index]),
             _resumed(task),
             task.run.async_role,
             task.spec.execution_timeout_us,
@@ -157,7 +157,7 @@ def keep_try(
 
 def succeed(task: TaskInstance, report: Succeeded, tx: Transaction) -> None:
     """End a task whose try returned. Keep its result for the database and for dependent tasks."""
-    run, position = task.run, task.position
+    run, task_index = task.run, task.task_index
     exhausted = iterations.iteration_limit_failure(task) if report.again else None
     if exhausted is not None:
         fail(task, exhausted, tx)
@@ -177,11 +177,13 @@ def succeed(task: TaskInstance, report: Succeeded, tx: Transaction) -> None:
             )
         )
     if task.map_index < 0:
-        if run.dag_version.has_result_argument[position] and _keep_at_hand(run, position, report):
-            run.known[position] = 1
+        if run.dag_version.has_result_argument[task_index] and _keep_at_hand(
+            run, task_index, report
+        ):
+            run.known[task_index] = 1
         if report.width is not None:
-            run.widths[position] = report.width
-            run.source_starts[position] = task.start_no
+            run.widths[task_index] = report.width
+            run.source_starts[task_index] = task.start_no
     if task.try_number > 1:
         keep_try(task, TaskState.SUCCESS, None, tx)
         task.failure = None
@@ -197,12 +199,12 @@ def succeed(task: TaskInstance, report: Succeeded, tx: Transaction) -> None:
         named_events.announce(task, tx)
 
 
-def _keep_at_hand(run: Run, position: int, report: Succeeded) -> bool:
+def _keep_at_hand(run: Run, task_index: int, report: Succeeded) -> bool:
     if report.size == 0 and report.width is None:
         return True  # None
     if report.body is None or len(report.body) > AT_HAND_BYTES:
         return False
-    run.results[position] = report.body
+    run.results[task_index] = report.body
     return True
 
 
@@ -243,7 +245,7 @@ def fail(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
     keep_try(task, TaskState.FAILED, failure, tx)
     task.failure = failure
     if failure.reason in {"fanout_cap", "sensor_timeout"}:
-        alert(task.run, task.position, failure, tx)
+        alert(task.run, task.task_index, failure, tx)
     end(task, TaskState.FAILED, tx)
 
 
@@ -256,7 +258,7 @@ def cut_short(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
     if guilt is None:
         interrupt(task, failure, None, tx)
     else:
-        alert(task.run, task.position, guilt, tx)
+        alert(task.run, task.task_index, guilt, tx)
         interrupt(task, guilt, 0, tx)
 
 
@@ -355,7 +357,7 @@ def time_out_sensor(task: TaskInstance, tx: Transaction) -> None:
         reason="sensor_timeout",
     )
     if sensor.on_timeout == "skip":
-        alert(task.run, task.position, failure, tx)
+        alert(task.run, task.task_index, failure, tx)
         skip(task, failure, tx)
     else:
         fail(task, failure, tx)

@@ -99,7 +99,7 @@ def _is_ending(wait: TriggerInstance) -> bool:
     if not wait.run.state.is_live:
         return True
     chosen, task = wait.run.clearing, wait.task
-    return chosen is not None and task is not None and chosen.ends(task.position, task.map_index)
+    return chosen is not None and task is not None and chosen.ends(task.task_index, task.map_index)
 
 
 def _feeds(wait: TriggerInstance) -> bool:
@@ -140,7 +140,7 @@ def _order(
         newest="" if wait.version == run.version else wait.version,
         last=None if wait.stream is None else wait.stream.last,
         priority=0 if task is None else task.spec.priority,
-        position=-1 if task is None else task.position,
+        task_index=-1 if task is None else task.task_index,
         map_index=-1 if task is None else task.map_index,
         start_no=0 if task is None else task.start_no,
         try_number=1 if task is None else task.try_number,
@@ -397,7 +397,7 @@ def _hand_folded(one: PackedTask, entry: AssignTriggers, change: _Change, tx: Tr
                 logical_date=memory.runs.logical_date(one.run_no),
                 newest=change.newest,
                 priority=change.priority,
-                position=change.form.position,
+                task_index=change.form.task_index,
                 map_index=one.map_index,
                 start_no=one.start_no,
                 try_number=one.try_number,
@@ -410,7 +410,7 @@ def _hand_folded(one: PackedTask, entry: AssignTriggers, change: _Change, tx: Tr
 
 
 def _spec(form: TaskShape) -> TaskSpec:
-    return form.dag_version.graph.spec.tasks[form.position]
+    return form.dag_version.graph.spec.tasks[form.task_index]
 
 
 def _is_wanted(wait: TriggerInstance, role: str, memory: Memory) -> bool:

@@ -437,7 +437,7 @@ def charge(wait: TriggerInstance, failure: Failure, tx: Transaction) -> None:
     """Fail the task of a trigger that has killed the daemon, without retries."""
     task = wait.task
     if task is not None:
-        alert(task.run, task.position, failure, tx)
+        alert(task.run, task.task_index, failure, tx)
     if wait.stream is not None:
         _end_stream(wait, failure, tx)
     else:

@@ -261,17 +261,17 @@ CREATE TABLE clear_request (
 );
 CREATE TABLE expansion (
     run_no BIGINT NOT NULL,
-    position BIGINT NOT NULL,
+    task_index BIGINT NOT NULL,
     width BIGINT NOT NULL,
     first_task_no BIGINT NOT NULL,
     is_open SMALLINT DEFAULT '0' NOT NULL CHECK (is_open BETWEEN 0 AND 1),
-    PRIMARY KEY (run_no, position),
+    PRIMARY KEY (run_no, task_index),
     FOREIGN KEY(run_no) REFERENCES run (run_no)
 );
 CREATE TABLE task (
     task_no BIGINT NOT NULL,
     run_no BIGINT NOT NULL,
-    position BIGINT NOT NULL,
+    task_index BIGINT NOT NULL,
     map_index BIGINT NOT NULL,
     state SMALLINT NOT NULL CHECK (state BETWEEN 0 AND 11),
     try_number BIGINT NOT NULL,

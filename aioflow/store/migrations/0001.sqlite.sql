@@ -290,11 +290,11 @@ CREATE TABLE clear_request (
  STRICT;
 CREATE TABLE expansion (
     run_no INTEGER NOT NULL,
-    position INTEGER NOT NULL,
+    task_index INTEGER NOT NULL,
     width INTEGER NOT NULL,
     first_task_no INTEGER NOT NULL,
     is_open INTEGER DEFAULT '0' NOT NULL CHECK (is_open BETWEEN 0 AND 1),
-    PRIMARY KEY (run_no, position),
+    PRIMARY KEY (run_no, task_index),
     FOREIGN KEY(run_no) REFERENCES run (run_no)
 )
  WITHOUT ROWID,
@@ -302,7 +302,7 @@ CREATE TABLE expansion (
 CREATE TABLE task (
     task_no INTEGER NOT NULL,
     run_no INTEGER NOT NULL,
-    position INTEGER NOT NULL,
+    task_index INTEGER NOT NULL,
     map_index INTEGER NOT NULL,
     state INTEGER NOT NULL CHECK (state BETWEEN 0 AND 11),
     try_number INTEGER NOT NULL,

@@ -24,9 +24,9 @@ masks = Masks()
 """Masks of this process. Once a value is received, it is masked in all failures it reports."""
 
 
-def encoded_query(position: int, names: tuple[tuple[ValueKind, str], ...]) -> bytes:
+def encoded_query(task_index: int, names: tuple[tuple[ValueKind, str], ...]) -> bytes:
     """Return the body of the query; see ``ValuesWanted``."""
-    return msgspec.msgpack.encode(ValuesWanted(position, names))
+    return msgspec.msgpack.encode(ValuesWanted(task_index, names))
 
 
 def decoded(names: tuple[tuple[ValueKind, str], ...], answer: bytes) -> NamedValues:

@@ -191,7 +191,7 @@ class TriggerMaker:
         self, command: StartTrigger, start: StartTask, enter: Callable[[str], None]
     ) -> tuple[type[Trigger[Any]], bytes]:
         run = self.runs.of(start)
-        node = run.dag.nodes[start.position]
+        node = run.dag.nodes[start.task_index]
         enter(CONSTRUCT)
 
         def find(path: str) -> type[Trigger[Any]]:

@@ -199,8 +199,8 @@ class PackedRuns(PackedMap[Run]):
 
 def _rebuild_tallies(run: Run) -> None:
     """Rebuild the tallies from the states of a run without expanded tasks."""
-    for position, number in enumerate(run.states):
+    for task_index, number in enumerate(run.states):
         state = TaskState(number)
         if not state.is_live:
-            run.count_ended(position, state)
+            run.count_ended(task_index, state)
             run.unfinished -= 1

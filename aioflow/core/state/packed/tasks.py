@@ -45,7 +45,7 @@ class TaskShape(NamedTuple):
     """Fields of ``TaskInstance`` and ``TriggerInstance`` that many waits share."""
 
     dag_version: DagVersion
-    position: int
+    task_index: int
     class_path: str
     next_method: str
     timeout_method: str
@@ -325,10 +325,10 @@ class Packing:
             shift: Offset of the wall clock from steady time.
         """
         since = row.since
-        due_at, ends_at = stored_times(run.spec.tasks[task.position], task, shift)
+        due_at, ends_at = stored_times(run.spec.tasks[task.task_index], task, shift)
         form = TaskShape(
             run.dag_version,
-            task.position,
+            task.task_index,
             row.class_path,
             row.next_method,
             row.timeout_method,
@@ -400,7 +400,7 @@ class Packing:
         since = row.since
         form = TaskShape(
             run.dag_version,
-            task.position,
+            task.task_index,
             row.class_path,
             row.next_method,
             row.timeout_method,
@@ -474,7 +474,7 @@ class Packing:
     def _thaw(self, one: PackedTask, run: Run) -> tuple[TaskInstance, TriggerInstance]:
         """Rebuild a packed task and its trigger."""
         form, since = self._shapes[one.form], one.since
-        task = TaskInstance(run, one.task_no, form.position, one.map_index)
+        task = TaskInstance(run, one.task_no, form.task_index, one.map_index)
         task.state = task.stored_state = TaskState.DEFERRED
         task.start_no = task.stored_start = one.start_no
         task.try_number = one.try_number
