@@ -180,9 +180,9 @@ async def test_a_request_that_cannot_be_done_is_answered_with_its_error(store_ur
 async def test_who_asks_an_engine_that_has_ended_hears_so_and_a_service_of_it_only_waits(store_url):
     ended: list[str] = []
 
-    async def ask(engine: Engine, *, hears_end: bool) -> None:
+    async def ask(engine: Engine, *, fails_at_end: bool) -> None:
         try:
-            await engine.ask(CreateRun(dag_id="dag"), hears_end=hears_end)
+            await engine.ask(CreateRun(dag_id="dag"), fails_at_end=fails_at_end)
         except DaemonStopping:
             ended.append("heard")
         except anyio.get_cancelled_exc_class():
@@ -194,13 +194,13 @@ async def test_who_asks_an_engine_that_has_ended_hears_so_and_a_service_of_it_on
             await n.load(A)
             n.store.plan = ["away"] * 100
             n.engine.report([HostUp("async")])
-            for hears_end in (False, True):
-                group.start_soon(partial(ask, n.engine, hears_end=hears_end))
+            for fails_at_end in (False, True):
+                group.start_soon(partial(ask, n.engine, fails_at_end=fails_at_end))
             await anyio.wait_all_tasks_blocked()
         await anyio.wait_all_tasks_blocked()
         assert ended == ["heard"]
         with pytest.raises(DaemonStopping):
-            await n.engine.ask(CreateRun(dag_id="dag"), hears_end=True)
+            await n.engine.ask(CreateRun(dag_id="dag"), fails_at_end=True)
         group.cancel_scope.cancel()
 
     assert ended == ["heard", "cancelled"]

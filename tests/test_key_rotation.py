@@ -103,7 +103,7 @@ async def test_cut_short_anywhere_everything_opens_and_the_next_call_ends_it(tmp
         asked = 0
         real = engine.ask
 
-        async def dies(request: Any, by: Any = None, *, hears_end: bool = False) -> Any:
+        async def dies(request: Any, by: Any = None, *, fails_at_end: bool = False) -> Any:
             nonlocal asked
             if isinstance(request, Reencrypt):
                 if asked == pages:

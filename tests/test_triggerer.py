@@ -113,7 +113,7 @@ class Node:
         return [report.trigger_no for report in self.of(TriggerFired)]
 
     def room(self):
-        return [(word.trigger_no, word.has_room) for word in self.of(TriggerCapacityChanged)]
+        return [(word.trigger_no, word.has_capacity) for word in self.of(TriggerCapacityChanged)]
 
     def ended(self):
         return [report.trigger_no for report in self.of(TriggerEnded)]

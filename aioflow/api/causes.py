@@ -109,10 +109,10 @@ class _Met:
     def take(self, locations: Iterable[TaskLocation]) -> list[TaskLocation]:
         """Mark unvisited tasks as visited and return them, as far as the limit allows."""
         fresh = [location for location in locations if location not in self.locations]
-        room = max(CHAIN_LIMIT - len(self.locations), 0)
-        self.left_out += max(len(fresh) - room, 0)
-        self.locations.update(fresh[:room])
-        return fresh[:room]
+        capacity = max(CHAIN_LIMIT - len(self.locations), 0)
+        self.left_out += max(len(fresh) - capacity, 0)
+        self.locations.update(fresh[:capacity])
+        return fresh[:capacity]
 
 
 class Chain:

@@ -115,10 +115,10 @@ class Graphs:
 
 
 def _code_files(sources: Mapping[str, bytes], first: str) -> list[CodeFileView]:
-    found, room = [], CODE_BYTES
+    found, left = [], CODE_BYTES
     for name in sorted(sources, key=lambda name: (name != first, name)):
-        text = sources[name][:room].decode(errors="replace")
-        room -= len(sources[name][:room])
+        text = sources[name][:left].decode(errors="replace")
+        left -= len(sources[name][:left])
         found.append(CodeFileView(name=name, text=text))
     return found
 

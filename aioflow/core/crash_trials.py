@@ -403,7 +403,7 @@ def _put(trial: Trial | None, tx: Transaction) -> None:
     if trial == memory.trial:
         return
     if memory.trial is not None:
-        tx.outbox.write_off(memory.trial_no)
+        tx.outbox.delete(memory.trial_no)
     memory.may_host_more |= hosted_only(memory.trial) != hosted_only(trial)
     memory.trial, memory.trial_no = trial, -1
     if trial is not None:

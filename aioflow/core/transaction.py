@@ -75,7 +75,7 @@ class Transaction:
         checked_dags: DAGs whose triggers were checked and whose pending asset events may start a
             run.
         ended_tasks: Tasks that ended and for which the next run may have waited.
-        held_dags: DAGs whose next queued run must be re-checked because its predecessor ended or
+        recheck_dags: DAGs whose next queued run must be re-checked because its predecessor ended or
             was deleted.
         fires: Trigger events that the turn consumes.
         pools_before: The previous state of the pools that the turn changed.
@@ -114,7 +114,7 @@ class Transaction:
         self.expansions = Expansions(self.batch)
         self.accounts = AccountUpdates(memory.accounts, numbers.take)
         self.ended_tasks: list[tuple[Run, int]] = []
-        self.held_dags: set[str] = set()
+        self.recheck_dags: set[str] = set()
         self.pools_before: dict[str, PoolRow | None] = {}
         self.was_drained: bool | None = None
         self.evaluated = 0
@@ -129,7 +129,7 @@ class Transaction:
         self._run_states: dict[RunNo, RunState] = {}
         self._waits: dict[int, tuple[TriggerInstance, TriggerRow | None]] = {}
         self._dropped: list[tuple[TriggerInstance, TriggerRow]] = []
-        self._put_off: set[RunNo] = set()
+        self._postponed: set[RunNo] = set()
         self._assignments: dict[int, tuple[TriggerInstance, tuple[int, str, str, bool]]] = {}
         self._folded: dict[int, tuple[PackedTask, TaskShape]] = {}
         self._streams: dict[int, tuple[TriggerInstance, int, int]] = {}
@@ -214,7 +214,7 @@ class Transaction:
             row, state=RunState.QUEUED, ended_at=None, quarantine=None
         )
 
-    def hold_run(self, run: Run) -> None:
+    def clear_end_time(self, run: Run) -> None:
         """Clear the end time of an ended run, whose final state is known already."""
         run.row = msgspec.structs.replace(self._moving(run, None), ended_at=None)
 
@@ -256,19 +256,19 @@ class Transaction:
             wait.row, state=state, event=event, event_key=key, failure=failure
         )
 
-    def rehost(self, wait: TriggerInstance) -> None:
+    def record_assignment(self, wait: TriggerInstance) -> None:
         """Record the old assignment of a trigger that gets a new one. A rollback restores it.
 
         The effects of a turn that is rolled back reach no host.
         """
-        was = (wait.assignment_id, wait.role, wait.version, wait.has_room)
+        was = (wait.assignment_id, wait.role, wait.version, wait.has_capacity)
         number = wait.row.trigger_no
         self._assignments.setdefault(number, (wait, was))
         if wait.stream is not None:
             self._streams.setdefault(number, (wait, wait.stream.index, wait.stream.confirmed))
 
-    def rehost_folded(self, was: PackedTask, form: TaskShape) -> None:
-        """Record the old assignment of a trigger that stays packed, as ``rehost`` does."""
+    def record_packed_assignment(self, was: PackedTask, form: TaskShape) -> None:
+        """Record the old assignment of a trigger that stays packed, like ``record_assignment``."""
         self._folded.setdefault(was.trigger_no, (was, form))
 
     def change_stream(self, wait: TriggerInstance) -> None:
@@ -367,15 +367,15 @@ class Transaction:
         """Set a timer for a run."""
         self.effects.append(WakeAt(TimerFired(at, run_no=run_no)))
 
-    def task_over(self, run: Run, task_index: int) -> None:
+    def task_ended(self, run: Run, task_index: int) -> None:
         """Record that a task ended with all its children. The next run may have waited for it."""
         if run.row.dag_id in self.memory.run_sequences:
             self.ended_tasks.append((run, task_index))
 
-    def put_off(self, run: Run) -> None:
+    def postpone(self, run: Run) -> None:
         """Continue with this run in the next turn."""
-        if run.run_no not in self._put_off:
-            self._put_off.add(run.run_no)
+        if run.run_no not in self._postponed:
+            self._postponed.add(run.run_no)
             self.effects.append(ContinueRun(run.run_no))
 
     @property
@@ -396,7 +396,7 @@ class Transaction:
         return [row for _, row in (*self._waits.values(), *self._dropped) if row is not None]
 
     def close(self) -> Batch:
-        """Return the completed batch. Call ``settle`` once the batch is durable."""
+        """Return the completed batch. Call ``mark_durable`` once the batch is durable."""
         for task in self._tasks.values():
             self._close_task(task)
         self.batch.new_runs.extend(run.row for run in self._new_runs.values())
@@ -417,9 +417,9 @@ class Transaction:
         self.batch.record_changes.extend(self._record_changes.values())
         return self.batch
 
-    def settle(self) -> None:
+    def mark_durable(self) -> None:
         """Record that the batch is durable: the decided state is now the stored one."""
-        self.accounts.settle()
+        self.accounts.mark_durable()
         self.memory.shift += self.step
         waits, pending = TaskState.DEFERRED, TaskState.PENDING
         waiting: list[TaskInstance] = []
@@ -433,14 +433,14 @@ class Transaction:
                 task.run.cleared.put(task.task_no, task.start_no)
         for task in self._slot_changes.values():
             task.stored_slot = (task.worker, task.is_claimed, task.is_hosted)
-        self.memory.packing.settle(waiting, self.runs)
+        self.memory.packing.pack_waiting(waiting, self.runs)
 
-    def put_back(self) -> None:
+    def roll_back(self) -> None:
         """Roll back: restore triggers, refusals and DAG versions as they were before the turn."""
         self.memory.dag_versions.update(self.pruned)
-        self.outbox.put_back()
-        self.dag_triggers.put_back()
-        self.accounts.put_back()
+        self.outbox.roll_back()
+        self.dag_triggers.roll_back()
+        self.accounts.roll_back()
         for event in self.batch.named_events:
             if event.request is not None:
                 self.memory.event_requests.pop((event.name, event.request), None)
@@ -455,7 +455,7 @@ class Transaction:
             if wait.stream is not None:
                 wait.stream.index, wait.stream.confirmed = index, confirmed
         for wait, was in self._assignments.values():
-            wait.assignment_id, wait.role, wait.version, wait.has_room = was
+            wait.assignment_id, wait.role, wait.version, wait.has_capacity = was
         waits = self.memory.waits
         for wait, before in (*self._waits.values(), *self._dropped):
             if before is None:

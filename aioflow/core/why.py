@@ -94,7 +94,7 @@ def explain_dag_trigger(one: DagTrigger, memory: Memory) -> Wait | None:
     elif is_stopped(row.dag_id, memory):
         kind, detail = WaitKind.PAUSED, f"DAG {row.dag_id} is paused"
     elif one.assignment_id:
-        kind = WaitKind.TRIGGER if one.has_room else WaitKind.TRIGGER_CAPACITY
+        kind = WaitKind.TRIGGER if one.has_capacity else WaitKind.TRIGGER_CAPACITY
     elif row.trigger_no in memory.lacking_code:
         kind = WaitKind.CODE_MISSING
     elif one.retry_at is not None:
@@ -195,7 +195,7 @@ def _explain_live(task: TaskInstance, memory: Memory, slots: Slots) -> Wait | No
                 detail="the next check" if task.due_at is not None else _looks(task),
                 since=task.started_at,
                 until=memory.on_wall(task.due_at or task.deadline_at),
-                looks_no=task.task_no if task.is_hosted else None,
+                checked_by=task.task_no if task.is_hosted else None,
             )
         case TaskState.DEFERRED:
             return _explain_window(task, memory, slots) or _explain_wait(task, memory)
@@ -244,7 +244,7 @@ def _explain_wait(task: TaskInstance, memory: Memory) -> Wait | None:
         or wait.row.class_path in HOSTLESS
         or wait.state is not TriggerState.WAITING
     ):
-        kind = WaitKind.TRIGGER if wait.has_room else WaitKind.TRIGGER_CAPACITY
+        kind = WaitKind.TRIGGER if wait.has_capacity else WaitKind.TRIGGER_CAPACITY
     elif wait.row.trigger_no in memory.lacking_code:
         kind = WaitKind.CODE_MISSING
     else:
@@ -262,7 +262,7 @@ def _explain_wait(task: TaskInstance, memory: Memory) -> Wait | None:
     until = task.deadline_at if wait.is_handled else wait.row.deadline_at
     since, until = memory.on_wall(wait.row.since), memory.on_wall(until)
     number = wait.row.trigger_no
-    return Wait(kind=kind, detail=detail, since=since, until=until, looks_no=number)
+    return Wait(kind=kind, detail=detail, since=since, until=until, checked_by=number)
 
 
 def is_unwatched(wait: TriggerInstance, memory: Memory) -> bool:
@@ -290,8 +290,8 @@ def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots
         return Wait(kind=WaitKind.SLOT, detail=DISK_FULL.format(unwritten), since=since)
     if (trial := _explain_trial(entry, memory)) is not None:
         return Wait(kind=WaitKind.SLOT, detail=trial, since=since)
-    has_room = isinstance(entry, TaskInstance) and entry.task_no in slots.pool_holds
-    full = None if has_room else _explain_pool(spec, memory, slots)
+    has_capacity = isinstance(entry, TaskInstance) and entry.task_no in slots.pool_holds
+    full = None if has_capacity else _explain_pool(spec, memory, slots)
     if full is not None and is_start(entry) and slots.counts_deferred(spec):
         return Wait(kind=WaitKind.SLOT, detail=full, since=since)
     at_once = spec.max_active_tis_per_dagrun
@@ -364,7 +364,7 @@ def _explain_pool(spec: TaskSpec, memory: Memory, slots: Slots) -> str | None:
 def _explain_pending(run: Run, task_index: int, memory: Memory) -> Wait:
     tasks = run.spec.tasks
     held = (
-        previous.holder(run, task_index, memory)
+        previous.blocker(run, task_index, memory)
         if verdict(run, task_index) is Verdict.RUN
         else None
     )
@@ -400,7 +400,7 @@ def _streams(run: Run, parents: Sequence[int]) -> str:
     return f"; of {shown} events are accepted until its trigger ends"
 
 
-def _past(held: previous.Holder) -> str:
+def _past(held: previous.Blocker) -> str:
     if not held.is_known:
         return "the run before is being looked up"
     how = "has not ended" if held.state.is_live else f"is {held.state.label}"
@@ -470,7 +470,7 @@ def _shared_part(wait: Wait) -> str:
     if wait.kind in _SHARED_CAUSES:
         return wait.detail
     class_path, number, _ = wait.detail.partition(" #")
-    return class_path if number and wait.looks_no is not None else ""
+    return class_path if number and wait.checked_by is not None else ""
 
 
 def _sampled_children(group: MappedTask) -> Iterator[tuple[int, TaskState, int]]:

@@ -187,13 +187,13 @@ class Engine(FailedTurns):
         self._arrived.set()
 
     async def ask(
-        self, request: Request, by: Actor | None = None, *, hears_end: bool = False
+        self, request: Request, by: Actor | None = None, *, fails_at_end: bool = False
     ) -> object:
         """Put a request into the inbox and wait for its durable response.
 
         Args:
             by: The author of the request, for the audit.
-            hears_end: Whether this method raises when the loop ends. Otherwise it waits until it
+            fails_at_end: Whether this method raises when the loop ends. Otherwise it waits until it
                 is cancelled together with the rest of the node.
 
         Raises:
@@ -201,7 +201,8 @@ class Engine(FailedTurns):
             DaemonStopping: If the loop has ended.
         """
         return await self._pending_requests.ask(
-            lambda ticket: self.report([RequestReceived(ticket, request, by)]), hears_end=hears_end
+            lambda ticket: self.report([RequestReceived(ticket, request, by)]),
+            fails_at_end=fails_at_end,
         )
 
     async def wait_until_idle(self) -> None:
@@ -327,7 +328,7 @@ class Engine(FailedTurns):
         )
         if not batch.is_empty or tx.step:  # a restart needs the clock step
             await self._commit(batch, tx)
-        tx.settle()
+        tx.mark_durable()
         self.dispatcher.dispatch(effects)
 
     async def _lease_numbers(self, inputs: Sequence[Input] = ()) -> None:
@@ -452,7 +453,7 @@ class Engine(FailedTurns):
                         building.finish()
                         building = None
                 except Exception as exc:  # noqa: BLE001 - whatever its rows, other runs continue
-                    self._give_up(part, exc)
+                    self._quarantine_unrestored(part, exc)
                     building, given_up = None, part.run.run_no
 
     def _remember(self, snapshot: RecoverySnapshot) -> None:
@@ -477,5 +478,5 @@ class Engine(FailedTurns):
         batch = tx.close()
         if not batch.is_empty:
             await self._commit(batch, tx)
-            tx.settle()
+            tx.mark_durable()
             self.dispatcher.dispatch(tx.effects)

@@ -213,7 +213,7 @@ class Triggerer:
                 heapq.heappush(self._heap, (-host.priority, host.trigger_no))
             self._waiting.put(host.trigger_no, packed(host))
             self._context.report(
-                [TriggerCapacityChanged(host.trigger_no, host.assignment_id, has_room=False)]
+                [TriggerCapacityChanged(host.trigger_no, host.assignment_id, has_capacity=False)]
             )
 
     def forget(self, run_no: RunNo) -> None:
@@ -307,8 +307,8 @@ class Triggerer:
         if before is None:
             self._per_run.put(host.run_no, (self._per_run.get(host.run_no) or 0) + 1)
         else:
-            self._classes.leave(_decode(before).class_no)
-        class_no = self._classes.enter(host.class_path)
+            self._classes.release(_decode(before).class_no)
+        class_no = self._classes.acquire(host.class_path)
         self._hosted.put(host.trigger_no, packed(_Hosted.of(host, class_no)))
         self._host.put(host)
 
@@ -370,7 +370,7 @@ class Triggerer:
         ):  # an earlier assignment ended, not the current one
             self._hosted.put(ended.trigger_no, body)
             return
-        self._classes.leave(hosted.class_no)
+        self._classes.release(hosted.class_no)
         self._expected.pop(ended.trigger_no, None)
         self._close_log(ended.trigger_no)
         left = (self._per_run.take(hosted.run_no) or 0) - 1
@@ -392,7 +392,7 @@ class Triggerer:
                 host = _decode_host(body)
                 self._assign(host)
                 self._context.report(
-                    [TriggerCapacityChanged(number, host.assignment_id, has_room=True)]
+                    [TriggerCapacityChanged(number, host.assignment_id, has_capacity=True)]
                 )
                 return
 

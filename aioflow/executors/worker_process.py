@@ -509,7 +509,7 @@ class Process:
         if back:
             passed.append(Recalled(back))
 
-    def settle(self, failure: Failure, *, charge_first: bool) -> None:
+    def end_tries(self, failure: Failure, *, charge_first: bool) -> None:
         """Report the outcome of the tries that the process had when it died.
 
         Args:

@@ -16,6 +16,7 @@ from aioflow.model.timestamps import Timestamp
 
 __all__ = (
     "CallRecorded",
+    "Command",
     "Describe",
     "EventsStored",
     "ForgetRun",
@@ -23,7 +24,6 @@ __all__ = (
     "Inspect",
     "ItemsStored",
     "Notify",
-    "Order",
     "Parse",
     "ParserLimits",
     "Ping",
@@ -375,7 +375,7 @@ class Describe(_Wire, frozen=True):
     numbers: tuple[TriggerNo, ...]
 
 
-Order: TypeAlias = (
+Command: TypeAlias = (
     Hello
     | Parse
     | Inspect

@@ -169,7 +169,7 @@ class TriggerCapacityChanged(msgspec.Struct, frozen=True):
 
     trigger_no: TriggerNo
     assignment_id: int
-    has_room: bool
+    has_capacity: bool
 
 
 class MigrateTriggers(msgspec.Struct, frozen=True):

@@ -312,7 +312,7 @@ class Waits:
         runs_query = self._open(sender, question)
         no = runs_query.no << _ROWS | wanted.number
         wait = Wait(
-            self._targets.enter(target),
+            self._targets.acquire(target),
             run_no,
             wanted.task_index,
             wanted.map_index,
@@ -335,7 +335,7 @@ class Waits:
         self._unpoint(no, wait)
         if wait.run_id is not None and wait.awaited < 0:
             self.by_name.discard(self._name(wait), no)  # no other run has this id
-        shape = -1 if leads_to is None else self._leads_to.enter(leads_to)
+        shape = -1 if leads_to is None else self._leads_to.acquire(leads_to)
         pointed = msgspec.structs.replace(
             wait,
             awaited=run.run_no,
@@ -364,7 +364,7 @@ class Waits:
         if wait.run_id is None or wait.awaited < 0:
             self.by_name.discard(self._name(wait), no)
         self._unpoint(no, wait)
-        self._targets.leave(wait.target)
+        self._targets.release(wait.target)
 
     def cancel(self, sender: QuerySender, question: int, numbers: tuple[int, ...]) -> None:
         """Remove waits of a query: all of them if ``numbers`` is empty.
@@ -411,7 +411,7 @@ class Waits:
             if wait.task_no not in self.by_task:
                 self.mapped.forget(wait.task_no)
         if wait.leads_to >= 0:
-            self._leads_to.leave(wait.leads_to)
+            self._leads_to.release(wait.leads_to)
 
     def _name(self, wait: Wait) -> str:
         if wait.run_id is not None:

@@ -276,12 +276,12 @@ class TryLog:
     data or ``close``.
     """
 
-    __slots__ = ("_log", "_lost", "_masked", "_room", "key")
+    __slots__ = ("_left_bytes", "_log", "_lost", "_masked", "key")
 
     def __init__(self, log: TaskLog, key: LogKey, cap_bytes: int) -> None:
         self.key = key
         self._log = log
-        self._room = cap_bytes
+        self._left_bytes = cap_bytes
         self._lost = ""
         self._masked = Stream(log.masks)
 
@@ -290,9 +290,9 @@ class TryLog:
 
         Data that exceeds the maximum size of the log is dropped and replaced by a note.
         """
-        if self._room >= 0:
+        if self._left_bytes >= 0:
             self._append(self._masked.feed(data))
-            await self._log.room()
+            await self._log.wait_for_capacity()
 
     def offer(self, data: bytes) -> None:
         """Append the data without waiting.
@@ -301,12 +301,12 @@ class TryLog:
         """
         if self._log.is_full:
             self.mark_lost("the disk is too slow")
-        elif self._room >= 0:
+        elif self._left_bytes >= 0:
             self._append(self._masked.feed(data))
 
     def close(self) -> None:
         """Append the end that was not written yet. More data may still follow."""
-        if self._room >= 0:
+        if self._left_bytes >= 0:
             self._append(self._masked.finish())
 
     def mark_lost(self, why: str) -> None:
@@ -319,11 +319,11 @@ class TryLog:
         if self._lost:
             data = _note(f"some output is missing: {self._lost}") + data
             self._lost = ""
-        if len(data) > self._room:
-            data = data[: self._room] + _note("the output was truncated here: it is too long")
-            self._room = -1
+        if len(data) > self._left_bytes:
+            data = data[: self._left_bytes] + _note("the output was truncated here: it is too long")
+            self._left_bytes = -1
         else:
-            self._room -= len(data)
+            self._left_bytes -= len(data)
         # Compute the path late: most tries print nothing, and it costs more than all else here.
         path = self._log.path(self.key.run_no, self.key.task_index, self.key.map_index)
         self._log.put(_Record(path, self, data))
@@ -502,7 +502,7 @@ class TaskLog:
         self._put_bytes += len(record.data)
         self._work.set()
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Wait until the data that waits for the disk is below its limit."""
         while self.is_full:
             await self._drained.wait()

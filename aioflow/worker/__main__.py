@@ -20,7 +20,7 @@ import aioflow.author.public
 from aioflow.author.deferral import set_default_deferrable
 from aioflow.author.options import set_default_tries
 from aioflow.errors import LinkClosed
-from aioflow.protocol.commands import Hello, Order
+from aioflow.protocol.commands import Command, Hello
 from aioflow.worker.airflow import finder as airflow
 from aioflow.worker.link import BlockingLink
 from aioflow.worker.process import die_before_parent, die_with_parent, take_socket
@@ -51,7 +51,7 @@ def main() -> int:
         return 0
 
 
-def _play(welcome: Hello, first: list[Order], link: BlockingLink, sock: socket.socket) -> int:
+def _play(welcome: Hello, first: list[Command], link: BlockingLink, sock: socket.socket) -> int:
     die_before_parent(welcome.role)
     airflow.install()
     set_default_deferrable(value=welcome.default_deferrable)

@@ -28,11 +28,11 @@ from aioflow.model.timestamps import Timestamp
 from aioflow.model.triggers import TriggerDescription
 from aioflow.protocol.commands import (
     CallRecorded,
+    Command,
     Describe,
     ForgetRun,
     Hello,
     ItemsStored,
-    Order,
     ResumeCoroutine,
     RunInfo,
     StartTask,
@@ -327,7 +327,7 @@ class CoroutineHost:
     def watches(self) -> None:
         """Return ``None``: this role has no watches; see ``shared_host.Role``."""
 
-    def handle(self, command: Order) -> None:
+    def handle(self, command: Command) -> None:
         """See ``shared_host.Role``."""
         match command:
             case StartTask():
@@ -351,7 +351,7 @@ class CoroutineHost:
             case ForgetRun():
                 self._runs.forget(command.run_no)
                 self._cancel_suspended_of(command.run_no)
-                self._code_cache.put_back(self._runs.versions)
+                self._code_cache.unload_unused(self._runs.versions)
             case _:
                 raise LinkClosed(f"an async host was ordered {type(command).__name__}")
 

@@ -24,8 +24,8 @@ __all__ = (
     "die_before_parent",
     "die_with_parent",
     "limit_parser",
+    "lower_priority",
     "own_memory",
-    "stand_back",
     "take_socket",
 )
 
@@ -78,7 +78,7 @@ def die_before_parent(role: str) -> None:
         scores.write_text(str(min(score, _HIGHEST_OOM_SCORE)))
 
 
-def stand_back() -> None:
+def lower_priority() -> None:
     """Yield the CPU to other processes if it is busy."""
     os.nice(_NICE)
 

@@ -20,7 +20,7 @@ import uvloop
 
 from aioflow.errors import TaskError
 from aioflow.model.ids import StartNo, TaskNo
-from aioflow.protocol.commands import Hello, Order, Ping, Reply
+from aioflow.protocol.commands import Command, Hello, Ping, Reply
 from aioflow.protocol.reports import CancelQuery, Pong, Query, Report
 from aioflow.worker.code.installed_packages import InstalledPackages
 from aioflow.worker.link import Link, child_link, packed
@@ -73,7 +73,7 @@ class ReportBuffer:
         self._installed = installed
         self._package_thread = ThreadPoolExecutor(1, "aioflow-packages")
         self._loop = asyncio.get_running_loop()
-        self._link: Link[Order] | None = None
+        self._link: Link[Command] | None = None
         self._reports: list[msgspec.Raw] = []
         self._before_flush: list[Callable[[], None]] = []
         self._pending_queries: dict[int, tuple[Callable[[Any, Reply], None], Any]] = {}
@@ -82,7 +82,7 @@ class ReportBuffer:
         # one.
         self._numbers = itertools.count(time.monotonic_ns())
 
-    def connect(self, link: Link[Order]) -> None:
+    def connect(self, link: Link[Command]) -> None:
         """Attach the link. Reports made earlier are buffered until then."""
         self._link = link
 
@@ -151,7 +151,7 @@ class ReportBuffer:
             Unserializable: If the query cannot be encoded.
         """
         answer: asyncio.Future[Reply] = self._loop.create_future()
-        number = self.query_then(run_no, kind, body, _settle, answer)
+        number = self.query_then(run_no, kind, body, _resolve, answer)
         try:
             got = await answer
         finally:
@@ -211,7 +211,7 @@ class ReportBuffer:
             then(of, answer)
 
 
-def _settle(waiting: asyncio.Future[Reply], answer: Reply) -> None:
+def _resolve(waiting: asyncio.Future[Reply], answer: Reply) -> None:
     if not waiting.done():
         waiting.set_result(answer)
 
@@ -228,7 +228,7 @@ class Role(Protocol):
     def watches(self) -> tuple[tuple[str, int, int | None], ...] | None:
         """Return the watches of this child; see ``Pong``."""
 
-    def handle(self, command: Order) -> None:
+    def handle(self, command: Command) -> None:
         """Handle one command. Never blocks, and never raises because of user code."""
 
 
@@ -240,7 +240,7 @@ def _pong(ping: Ping, role: Role, installed: InstalledPackages) -> Pong:
 RoleFactory: TypeAlias = Callable[[ReportBuffer, CrashRecorder, Hello], Role]
 
 
-def serve(role: RoleFactory, welcome: Hello, first: Sequence[Order], sock: socket.socket) -> int:
+def serve(role: RoleFactory, welcome: Hello, first: Sequence[Command], sock: socket.socket) -> int:
     """Serve on one event loop until the daemon closes the link, then exit with status 0.
 
     Callbacks and tasks of user code may raise ``SystemExit`` or ``KeyboardInterrupt``. Both stop
@@ -289,7 +289,7 @@ async def _serve(
     role: RoleFactory,
     recorder: CrashRecorder,
     welcome: Hello,
-    first: Sequence[Order],
+    first: Sequence[Command],
     sock: socket.socket,
     on_closed: Callable[[str], None],
 ) -> None:
@@ -298,7 +298,7 @@ async def _serve(
     reports = ReportBuffer(installed)
     served = role(reports, recorder, welcome)
 
-    def handle(commands: Sequence[Order]) -> None:
+    def handle(commands: Sequence[Command]) -> None:
         for command in commands:
             if isinstance(command, Reply):
                 reports.handle_reply(command)

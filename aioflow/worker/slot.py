@@ -26,9 +26,9 @@ from aioflow.errors import LinkClosed, TaskError, UnknownValue
 from aioflow.model.dag import ValueKind
 from aioflow.model.ids import RunNo
 from aioflow.protocol.commands import (
+    Command,
     ForgetRun,
     Hello,
-    Order,
     Ping,
     Recall,
     Reply,
@@ -51,7 +51,14 @@ from aioflow.worker.link import BlockingLink
 from aioflow.worker.process_tree import Orphans
 from aioflow.worker.query import values
 from aioflow.worker.query.messages import ResultsPage, ResultsWanted
-from aioflow.worker.stdio import IDLE, Descriptors, configure_logging, flush, line_by_line, put_back
+from aioflow.worker.stdio import (
+    IDLE,
+    Descriptors,
+    configure_logging,
+    flush,
+    line_by_line,
+    restore_streams,
+)
 from aioflow.worker.task.arguments import Runs, spec_of
 from aioflow.worker.task.body import body_of_try, use_span
 from aioflow.worker.task.outcome import (
@@ -170,7 +177,7 @@ class Slot:
         self._descriptors = Descriptors(nonce)
         self._orphans = Orphans()
 
-    def run(self, first: Sequence[Order] = ()) -> None:
+    def run(self, first: Sequence[Command] = ()) -> None:
         """Serve ``first``, the commands received with ``Hello``, and then until the link closes."""
         line_by_line()
         configure_logging()
@@ -208,7 +215,7 @@ class Slot:
                 os._exit(0)
             self._queue.put(None)
 
-    def _handle(self, command: Order) -> None:
+    def _handle(self, command: Command) -> None:
         match command:
             case StartTask():
                 key = (command.task_no, command.start_no)
@@ -261,13 +268,13 @@ class Slot:
         stdout, stderr = sys.stdout, sys.stderr
         try:
             if not self._traces:
-                return run_body(start, self._runs, self._ask, self._tell, self._results)
+                return run_body(start, self._runs, self._ask, self._report, self._results)
             with use_span(self._runs.info(start.run_no), start):
-                return run_body(start, self._runs, self._ask, self._tell, self._results)
+                return run_body(start, self._runs, self._ask, self._report, self._results)
         finally:
             flush()
-            put_back(stdout, stderr)
-            if self._descriptors.put_back():
+            restore_streams(stdout, stderr)
+            if self._descriptors.restore():
                 flush()  # buffered output that a closed descriptor refused belongs to this try
             if os.getpid() != self._pid:
                 # User code forked and returned in the forked process, which must not continue here.
@@ -284,7 +291,7 @@ class Slot:
         with self._send_lock:
             self._link.send(messages)
 
-    def _tell(self, report: Labelled | ResultWriteFailed) -> None:
+    def _report(self, report: Labelled | ResultWriteFailed) -> None:
         self._send([report])
 
     def _ask(self, run_no: int, kind: str, body: bytes) -> Reply:

@@ -17,11 +17,11 @@ from aioflow.errors import LinkClosed, Unserializable
 from aioflow.model.states import CODE_MISSING, Failure
 from aioflow.model.timestamps import to_datetime
 from aioflow.protocol.commands import (
+    Command,
     Describe,
     EventsStored,
     ForgetRun,
     Hello,
-    Order,
     PreviewFireTimes,
     RunInfo,
     StartTask,
@@ -110,7 +110,7 @@ class TriggerHost:
         )
         self._output = OutputForwarder(reports, self._supervisor.serve, current_coroutine.get)
 
-    def handle(self, command: Order) -> None:
+    def handle(self, command: Command) -> None:
         """See ``shared_host.Role``."""
         match command:
             case StartTrigger():

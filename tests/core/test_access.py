@@ -253,7 +253,7 @@ def test_lines_are_chained_over_turns_also_over_one_that_is_taken_back(world):
     for n in range(3):
         batch, _, tx = world.decide([RequestReceived(n, SetPool(name="db", slots=n + 1), BY)])
         rows += batch.audit
-        tx.settle()
+        tx.mark_durable()
         taken_back, _, gone = world.decide([RequestReceived(9, account("bob"), BY)])
         assert len(taken_back.audit) == 1
         world.take_back(gone)
@@ -268,7 +268,7 @@ def lines(world, count):
     rows, head = [], None
     for slots in range(1, count + 1):
         batch, _, tx = world.decide([RequestReceived(slots, SetPool(name="db", slots=slots), BY)])
-        tx.settle()
+        tx.mark_durable()
         rows += batch.audit
         head = batch.audit_head
     return rows, head
@@ -293,7 +293,7 @@ def test_lines_that_are_old_go_and_each_counts_once(world):
     heads = []
     for gone in (numbers[:1], numbers[:2], numbers):
         batch, _, tx = world.decide([RequestReceived(9, EraseOld(table="audit", numbers=gone))])
-        tx.settle()
+        tx.mark_durable()
         heads.append(batch.audit_head)
 
     assert [(head.written, head.erased) for head in heads] == [(3, 1), (3, 2), (3, 3)]
@@ -306,7 +306,7 @@ def test_a_change_of_the_key_seals_anew_where_the_audit_ends(world, admitted):
 
     batch, _, tx = world.decide([RequestReceived(9, Reencrypt())])
     assert batch.audit_head == head
-    tx.settle()
+    tx.mark_durable()
     batch, _, _ = world.decide([RequestReceived(9, SetPool(name="db", slots=1))])
     assert batch.audit_head is None
 

@@ -363,9 +363,9 @@ def test_what_waits_for_room_says_so_until_it_has_it():
     [host] = hosts(world.effects)
     assert why(world, run).kind is WaitKind.TRIGGER
 
-    world.turn(TriggerCapacityChanged(host.trigger_no, host.assignment_id, has_room=False))
+    world.turn(TriggerCapacityChanged(host.trigger_no, host.assignment_id, has_capacity=False))
     assert why(world, run).kind is WaitKind.TRIGGER_CAPACITY
-    world.turn(TriggerCapacityChanged(host.trigger_no, host.assignment_id, has_room=True))
+    world.turn(TriggerCapacityChanged(host.trigger_no, host.assignment_id, has_capacity=True))
     assert why(world, run).kind is WaitKind.TRIGGER
 
 
@@ -375,7 +375,7 @@ def test_word_of_room_from_an_earlier_hosting_is_late():
     world.turn(HostLost(role="triggers", culprit=-1, failure=KILLED, at=world.now))
     world.turn(HostUp("triggers"))
 
-    world.turn(TriggerCapacityChanged(before.trigger_no, before.assignment_id, has_room=False))
+    world.turn(TriggerCapacityChanged(before.trigger_no, before.assignment_id, has_capacity=False))
 
     assert why(world, run).kind is WaitKind.TRIGGER
 

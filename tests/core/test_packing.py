@@ -15,7 +15,7 @@ from aioflow.core.runs.restore import RunRestore, quarantine_unrestored, restore
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.packed_maps import Numbers, Pages, Rows
 from aioflow.core.state.task_instance import Run, TaskInstance, TriggerInstance
-from aioflow.core.triggers.assignment import HANDED_AT_ONCE
+from aioflow.core.triggers.assignment import ASSIGNED_AT_ONCE
 from aioflow.core.why import explain_task
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, TaskSpec
 from aioflow.model.states import Failure
@@ -103,7 +103,7 @@ def test_a_task_that_waits_comes_back_as_it_was():
     }
     for name, value in strange.items():
         setattr(task, name, value)
-    wait.assignment_id, wait.role, wait.has_room, wait.version = (
+    wait.assignment_id, wait.role, wait.has_capacity, wait.version = (
         2**40 + 1,
         "quarantine",
         False,
@@ -132,7 +132,7 @@ def test_every_field_of_a_task_is_folded_or_keeps_it_from_that():
     without_meaning = {"is_claimed", "ended_at"}  # of a task that has no place, and has not ended
 
     assert {*TaskInstance.__slots__} == links | folded | looked_at | without_meaning
-    hosted = {"assignment_id", "has_room", "role", "version"}
+    hosted = {"assignment_id", "has_capacity", "role", "version"}
     assert {*TriggerInstance.__slots__} == hosted | {"row", "run", "task", "stream"}
 
 
@@ -221,13 +221,13 @@ def test_many_that_wait_are_cancelled_a_batch_at_a_time(monkeypatch):
     monkeypatch.setattr("aioflow.core.transaction.BATCH_ROWS", 10)
     world, run = wide(35)
     objects: list[int] = []
-    settle = world.memory.packing.settle
+    pack_waiting = world.memory.packing.pack_waiting
 
-    def count_and_settle(*changed) -> None:
+    def count_and_pack(*changed) -> None:
         objects.append(len(world.memory.active_tasks.objects))
-        settle(*changed)
+        pack_waiting(*changed)
 
-    monkeypatch.setattr(world.memory.packing, "settle", count_and_settle)
+    monkeypatch.setattr(world.memory.packing, "pack_waiting", count_and_pack)
 
     world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
 
@@ -281,7 +281,7 @@ def test_a_coroutine_that_died_with_its_host_runs_again_from_the_top():
 
 
 def test_a_host_that_comes_up_is_handed_many_in_several_turns():
-    count = 2 * HANDED_AT_ONCE + 5
+    count = 2 * ASSIGNED_AT_ONCE + 5
     world, _ = wide(count)
     world.turn(lost("triggers"))
 
@@ -336,11 +336,11 @@ def test_what_sleeps_is_handed_to_no_host_and_stays_folded():
 
 
 def test_what_was_handed_over_meanwhile_is_not_handed_over_again():
-    count = HANDED_AT_ONCE + 2
+    count = ASSIGNED_AT_ONCE + 2
     world, _ = wide(count)
     world.turn(lost("triggers"))
     _, effects, tx = world.decide([HostUp("triggers")])
-    tx.settle()
+    tx.mark_durable()
     [more] = [effect for effect in effects if isinstance(effect, AssignTriggers)]
 
     once = handed(world.turn(more))
@@ -378,7 +378,7 @@ def test_that_a_host_has_no_room_is_remembered_of_what_is_folded():
     number = max(world.rows.triggers)
     assignment_id = world.memory.waits[number].assignment_id
 
-    world.turn(TriggerCapacityChanged(number, assignment_id, has_room=False))
+    world.turn(TriggerCapacityChanged(number, assignment_id, has_capacity=False))
 
     assert folded(world) == 2
     explained = world.ask(Explain(run_id=world.rows.runs[run].run_id, tasks=((0, 0), (0, 1))))

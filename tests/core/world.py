@@ -181,7 +181,7 @@ class World:
             self.batches.append(batch)
             self.rows.apply(batch)
             self.memory.commit_no = batch.number
-        tx.settle()
+        tx.mark_durable()
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass, and everything armed come."""
@@ -224,7 +224,7 @@ class World:
             for run_no in tx.runs
             if run_no in self.rows.runs and self.rows.runs[run_no].ended_at is None
         ]
-        asking = rollback.put_back(runs, places, self.memory, tx)
+        asking = rollback.restore_slots(runs, places, self.memory, tx)
         if asking:
             self.turn(*asking)
 

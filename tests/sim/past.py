@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core.runs.previous import holder, wanted
+from aioflow.core.runs.previous import blocker, wanted
 from aioflow.core.state.run_sequence import (
     GOOD,
     NEXT,
@@ -148,7 +148,7 @@ def is_excused(node: Any, run_no: int, task_index: int) -> bool:
     run = node.memory.runs.get(run_no)
     if run is not None and run.row.quarantine is not None and task_index in run.graph.past:
         return True  # the previous run is not looked up for a quarantined run
-    if run is not None and (found := holder(run, task_index, node.memory)) is not None:
+    if run is not None and (found := blocker(run, task_index, node.memory)) is not None:
         return not found.is_known or _held(node, run_no, task_index) is not None
     return False
 
@@ -181,7 +181,7 @@ def nobody_waits_for_what_ended_well(node: Any) -> None:
             is_pending = run.states[task_index] == TaskState.PENDING
             if not is_pending or verdict(run, task_index) is not Verdict.RUN:
                 continue
-            found = holder(run, task_index, node.memory)
+            found = blocker(run, task_index, node.memory)
             is_held = found is not None and found.is_known
             is_held = is_held and _held(node, run.run_no, task_index) is not None
             if not is_held and _lacks_nothing(run, task_index):
@@ -221,7 +221,7 @@ def _same_before(tables: Any, memory: Any, dag_id: str, order: RunKey) -> None:
 
 def _differ(one: EndedRun, other: EndedRun) -> bool:
     """Return whether they differ. A run cut short is bad, in whatever state it was found."""
-    return (one.order, one.run_id, set(one.bad)) != (other.order, other.run_id, set(other.bad))
+    return (one.key, one.run_id, set(one.bad)) != (other.key, other.run_id, set(other.bad))
 
 
 # ── limits, and ends ────────────────────────────────────────────────────────────────────

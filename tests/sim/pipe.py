@@ -27,7 +27,7 @@ from aioflow.author.trigger import Trigger
 from aioflow.clock import Clock
 from aioflow.model.states import Failure
 from aioflow.processes.memory import ProcessHeadroom
-from aioflow.protocol.commands import Hello, Order, Ping, Reply, RunInfo, StartTask, StartTrigger
+from aioflow.protocol.commands import Command, Hello, Ping, Reply, RunInfo, StartTask, StartTrigger
 from aioflow.protocol.inputs import LoopBlocked
 from aioflow.protocol.reports import Pong, Report
 from aioflow.worker import triggerer
@@ -55,7 +55,7 @@ ABANDONED = 4
 ATTEMPTS = 10
 _HEADER_BYTES = 4
 
-_orders = msgspec.msgpack.Decoder(list[Order])
+_commands = msgspec.msgpack.Decoder(list[Command])
 _reports = msgspec.msgpack.Decoder(list[Report])
 
 
@@ -357,7 +357,7 @@ class InlineChild:
         if self._is_hung:
             self._later(self._obey_next, 1.0)
         elif self._ordered and not self._is_dead:
-            for command in _orders.decode(self._ordered.popleft()):
+            for command in _commands.decode(self._ordered.popleft()):
                 self._handle(command)
 
     def _handle(self, command: Any) -> None:

@@ -104,7 +104,7 @@ class TriggerHost:
         self._hosted[host.trigger_no] = hosted
         if self.stage.faults.happens("no room"):
             self.line.say(
-                TriggerCapacityChanged(host.trigger_no, host.assignment_id, has_room=False)
+                TriggerCapacityChanged(host.trigger_no, host.assignment_id, has_capacity=False)
             )
             self.after(hosted, self.stage.rng.choice(_DELAYS_US), lambda: self._find_room(hosted))
         else:
@@ -134,7 +134,9 @@ class TriggerHost:
 
     def _find_room(self, hosted: _Hosted) -> None:
         self.line.say(
-            TriggerCapacityChanged(hosted.host.trigger_no, hosted.host.assignment_id, has_room=True)
+            TriggerCapacityChanged(
+                hosted.host.trigger_no, hosted.host.assignment_id, has_capacity=True
+            )
         )
         hosted.begin()
 

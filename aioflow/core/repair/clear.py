@@ -119,7 +119,7 @@ def clear(request: ClearTasks, tx: Transaction) -> tuple[int, RunState]:
     if request.key is not None:
         tx.batch.new_clears.append((run.run_no, request.key, count))
     if count or chosen.reexpanded:
-        execution.hold(run, chosen, tx)
+        execution.suspend(run, chosen, tx)
         execution.begin(run, tx, dag_version=dag_version)
     return count, run.state
 

@@ -40,10 +40,10 @@ __all__ = (
     "begin",
     "begin_mark",
     "count",
-    "give_up",
-    "go_on",
-    "hold",
+    "drop_selection",
+    "execute_slice",
     "needed",
+    "suspend",
     "undecided",
     "under_way",
 )
@@ -127,10 +127,10 @@ def begin(run: Run, tx: Transaction, *, dag_version: DagVersion | None = None) -
         _clear(run, under_way(run, chosen), tx)
         version_upgrade.move(run, dag_version, tx)
     _clear(run, list(islice(_unmapped_targets(run, chosen), SLICE_TASKS)), tx)
-    tx.put_off(run)
+    tx.postpone(run)
 
 
-def hold(run: Run, chosen: Clearing, tx: Transaction) -> None:
+def suspend(run: Run, chosen: Clearing, tx: Transaction) -> None:
     """Suspend a run until the selection is complete. An ended run is added to memory again."""
     memory = tx.memory
     selection.suspend_run(run, chosen, tx)
@@ -148,9 +148,9 @@ def _step_back(run: Run, tx: Transaction) -> None:
     mark = None if run.clearing is None else run.clearing.mark
     if run.row.ended_at is None:
         if run.state is RunState.QUEUED:
-            create.step_back(run, tx)
+            create.leave_queue(run, tx)
     elif mark is not None and mark.is_cut_short:
-        tx.hold_run(run)
+        tx.clear_end_time(run)
     else:
         tx.reopen_run(run)
 
@@ -162,7 +162,7 @@ def begin_mark(run: Run, tx: Transaction) -> None:
         _step_back(run, tx)
 
 
-def go_on(run: Run, tx: Transaction) -> None:
+def execute_slice(run: Run, tx: Transaction) -> None:
     """Execute the next slice, or resume the run."""
     if run.clearing is not None and run.clearing.mark is not None:
         _mark(run, tx)
@@ -172,7 +172,7 @@ def go_on(run: Run, tx: Transaction) -> None:
         _finish(run, tx)
         return
     _clear(run, targets, tx)
-    tx.put_off(run)
+    tx.postpone(run)
 
 
 def _mark(run: Run, tx: Transaction) -> None:
@@ -187,17 +187,17 @@ def _mark(run: Run, tx: Transaction) -> None:
         if not targets:
             left -= mark_apply.stop_overtaken(run, tx, left)
         if left <= 0 or len(done) < len(targets):
-            tx.put_off(run)
+            tx.postpone(run)
             return
         if not targets and not mark_apply.overtake(run, tx):
             _finish(run, tx)
 
 
-def give_up(run: Run, tx: Transaction) -> None:
+def drop_selection(run: Run, tx: Transaction) -> None:
     """Drop the selection of a run that is cut short. The remaining tasks are not changed."""
     if run.clearing is not None:
         for task_index in run.clearing.task_indexes:
-            tx.task_over(run, task_index)  # the next run ignored this run during the selection
+            tx.task_ended(run, task_index)  # the next run ignored this run during the selection
         selection.end_suspension(run, tx)
 
 
@@ -326,7 +326,7 @@ def _clear(run: Run, targets: Iterable[_Target], tx: Transaction) -> None:
             if index >= 0 and task_index in reexpanded:
                 remove(task, tx)
             elif chosen.mark is not None:  # the task may start again in this turn
-                run.cleared.hold(task.task_no, task)
+                run.cleared.put_uncommitted(task.task_no, task)
 
 
 def _restart_task(run: Run, target: _Target, tx: Transaction) -> TaskInstance:
@@ -359,7 +359,7 @@ def _finish(run: Run, tx: Transaction) -> None:
     mark = chosen.mark
     if mark is not None and mark.is_cut_short:
         retally(run)  # the states of its fan-outs, which the next run is notified of
-        give_up(run, tx)
+        drop_selection(run, tx)
         mark_apply.end_again(run, run.state, mark, tx)
         return
     for task_index in run.groups.keys() & chosen.reexpanded:
@@ -368,7 +368,7 @@ def _finish(run: Run, tx: Transaction) -> None:
     for group in list(run.groups.values()):
         tx.expansions.take_over(renewed(group))
     stream_expand.close_left_open(run, tx)
-    give_up(run, tx)
+    drop_selection(run, tx)
     run.blocked, run.blocked_at = [], {}
     recount(run)
     if mark is not None:
@@ -396,4 +396,4 @@ def _pass_on(run: Run, tx: Transaction) -> None:
     """Notify the next run of all tasks that have ended."""
     for task_index, state in enumerate(run.states):
         if state >= TaskState.SUCCESS:
-            tx.task_over(run, task_index)
+            tx.task_ended(run, task_index)

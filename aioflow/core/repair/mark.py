@@ -120,7 +120,7 @@ def mark(request: Mark, tx: Transaction) -> tuple[int, RunState]:
     count = sum(_count(run, task_range, request.state) for task_range in ranges)
     if count:
         chosen = _choose(run, ranges, request.state, memory.prefetched_tasks)
-        execution.hold(run, chosen, tx)
+        execution.suspend(run, chosen, tx)
         execution.begin_mark(run, tx)
     return count, run.state
 
@@ -212,13 +212,13 @@ def _choose(
     run: Run, ranges: Sequence[_Range], state: TaskState, rows: Mapping[TaskNo, TaskRow]
 ) -> Clearing:
     """Return the marked tasks, those to reset because of them, and those to check for stopping."""
-    taken_back = _taken_back(run, ranges, state)
+    revoked = _taken_back(run, ranges, state)
     ended = None if run.row.ended_at is None else (run.state, run.row.ended_at)
     is_cut_short = ended is not None and run.unfinished > 0
     again, excluded = Chosen(), dict[int, bytes]()
-    if taken_back and not is_cut_short:
-        again, excluded = _decided_by(run, taken_back, ranges, rows)
-    changed = taken_back | again.task_indexes
+    if revoked and not is_cut_short:
+        again, excluded = _decided_by(run, revoked, ranges, rows)
+    changed = revoked | again.task_indexes
     return Clearing(
         run.run_no,
         whole=tuple(sorted(again.whole)),
@@ -236,37 +236,37 @@ def _choose(
 
 
 def _decided_by(
-    run: Run, taken_back: set[int], ranges: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
+    run: Run, revoked: set[int], ranges: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
 ) -> tuple[Chosen, dict[int, bytes]]:
     """Return tasks that never ran because of these ends, and tasks expanded from their results.
 
     Also return, by task index, the children that a branch has skipped. They stay skipped.
     """
     again = Chosen()
-    unrun, excluded = _unrun(run, taken_back, ranges, rows)
+    unrun, excluded = _unrun(run, revoked, ranges, rows)
     marked = {task_index for task_index, _, _ in ranges}
     before = None
     while before != again.reexpanded:  # decisions that followed from those ends are undone as well
         before = set(again.reexpanded)
-        changed = taken_back | again.reexpanded
+        changed = revoked | again.reexpanded
         for task_index in _reached(changed, run, unrun):
             if task_index in run.groups and task_index not in again.whole:
                 again.children[task_index] = set()  # its children's states tell which of them
             else:
                 again.whole.add(task_index)
-        _add_reexpanded(run, again, taken_back, marked)
+        _add_reexpanded(run, again, revoked, marked)
     return again, excluded
 
 
 def _unrun(
-    run: Run, taken_back: set[int], ranges: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
+    run: Run, revoked: set[int], ranges: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
 ) -> tuple[set[int], dict[int, bytes]]:
     """Return tasks that never ran and may run when these ends are undone.
 
     A mapped task with more skipped children than loaded rows is assumed to be one of them.
     """
     marked, unrun = Chosen(), set[int]()
-    marked.whole = set(taken_back)
+    marked.whole = set(revoked)
     meant = {task_index: (first, end) for task_index, first, end in ranges}
     excluded: dict[int, bytearray] = {}
     known: Counter[int] = Counter()
@@ -300,13 +300,13 @@ def _is_meant(task_index: int, index: int, meant: Mapping[int, tuple[int, int]])
     return first == index or first <= index < end
 
 
-def _add_reexpanded(run: Run, again: Chosen, taken_back: set[int], marked: set[int]) -> None:
+def _add_reexpanded(run: Run, again: Chosen, revoked: set[int], marked: set[int]) -> None:
     """Extend the selection with mapped tasks whose input will change, except marked tasks."""
     before = -1
     everything = Chosen()
     while len(again.reexpanded) > before:
         before = len(again.reexpanded)
-        everything.whole = again.task_indexes | taken_back | takers(run, again.task_indexes)
+        everything.whole = again.task_indexes | revoked | takers(run, again.task_indexes)
         everything.reexpanded = again.reexpanded
         for task_index in run.groups.keys() - marked:
             if selection.is_reexpanded(task_index, everything, run):

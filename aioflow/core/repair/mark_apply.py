@@ -76,7 +76,7 @@ def _take_away(run: Run, task_no: TaskNo, tx: Transaction) -> tuple[int, Timesta
 def restart(old: TaskInstance, tx: Transaction) -> None:
     """Make a task pending again. It may start in this turn."""
     task = reset_task(old, tx)
-    old.run.cleared.hold(task.task_no, task)
+    old.run.cleared.put_uncommitted(task.task_no, task)
 
 
 # ── tasks after them ────────────────────────────────────────────────────────────────────────
@@ -205,6 +205,6 @@ def end_again(run: Run, state: RunState, mark: Marking, tx: Transaction) -> None
         for step in (RunState.QUEUED, RunState.RUNNING, state):
             tx.change_run(run, state=step)
     for task_index in range(len(run.states)):
-        tx.task_over(run, task_index)  # the next run treated this run as still running
+        tx.task_ended(run, task_index)  # the next run treated this run as still running
     tx.memory.drop_run(run)
-    tx.held_dags.add(run.row.dag_id)  # another run may be the first of its sequence now
+    tx.recheck_dags.add(run.row.dag_id)  # another run may be the first of its sequence now

@@ -8,7 +8,7 @@ from __future__ import annotations
 from aioflow.core.runs.progress import release_task
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
 from aioflow.core.tasks import streams
-from aioflow.core.tasks.tries import keep_try
+from aioflow.core.tasks.tries import store_try
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import lifecycle
 from aioflow.model.ids import after_clear
@@ -28,11 +28,11 @@ __all__ = (
 
 def stopped(task: TaskInstance, tx: Transaction) -> TaskInstance:
     """Stop a task, wherever it runs or waits."""
-    keep_try(task, TaskState.CANCELLED, None, tx)
+    store_try(task, TaskState.CANCELLED, None, tx)
     lifecycle.stop(task, "cancelled", tx)
     streams.cancel_streams(task, tx)
     release_task(task, tx)
-    tx.slots.stop_keeping(task)  # it does not wait any longer
+    tx.slots.free_pool_slots(task)  # it does not wait any longer
     tx.slots.unblock(task)
     return task
 

@@ -57,7 +57,7 @@ def end_suspension(run: Run, tx: Transaction) -> None:
     if run.clearing is not None:
         run.clearing = None
         number, _ = tx.memory.clearings.pop(run.run_no)
-        tx.outbox.write_off(number)
+        tx.outbox.delete(number)
 
 
 def exclude_task(run: Run, task_index: int, index: int, tx: Transaction) -> None:

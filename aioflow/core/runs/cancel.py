@@ -66,7 +66,7 @@ def _cut_short(run: Run, state: RunState, tx: Transaction, at: Timestamp | None 
     was = run.state
     if was is RunState.QUEUED and state is not RunState.CANCELLED:
         tx.change_run(run, state=RunState.RUNNING)
-    execution.give_up(run, tx)
+    execution.drop_selection(run, tx)
     tx.change_run(run, state=state, is_reported=at is not None)  # a person needs no callback
     create.run_ended(run, was=was, tx=tx)
     durable_calls.resume_caller(run, tx)
@@ -91,7 +91,7 @@ def cancel_tasks(run: Run, tx: Transaction, now: Timestamp | None = None) -> Non
     state = TaskState.SUCCESS if run.state is RunState.SUCCESS else TaskState.CANCELLED
     for task in run.active_tasks.values():
         if tx.is_full:
-            tx.put_off(run)
+            tx.postpone(run)
             return
         _stop(task, state, tx.steady if now is None else max(now, tx.steady), tx)
     for task_index, map_index in list(islice(cleared_tasks(run), BATCH_ROWS)):
@@ -107,13 +107,13 @@ def cancel_tasks(run: Run, tx: Transaction, now: Timestamp | None = None) -> Non
         if has_children:
             run.removed[task.task_no] = task.start_no
     if any(True for _ in cleared_tasks(run)):
-        tx.put_off(run)
+        tx.postpone(run)
         return
     for task_index in range(len(run.spec.tasks)):
-        tx.task_over(run, task_index)  # some children may have ended well while others were stopped
+        tx.task_ended(run, task_index)  # some children may have ended well, others were stopped
     tx.change_run(run, ended_at=tx.now)
     tx.memory.drop_run(run)
-    tx.held_dags.add(run.row.dag_id)  # another run may be the first in order now
+    tx.recheck_dags.add(run.row.dag_id)  # another run may be the first in order now
     tx.effects.append(ForgetRun(run.run_no))
 
 

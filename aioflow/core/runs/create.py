@@ -53,6 +53,7 @@ __all__ = (
     "fire_time_due",
     "has_fire_time_due",
     "is_running",
+    "leave_queue",
     "make_run",
     "previous_run_loaded",
     "remember_existing_runs",
@@ -62,7 +63,6 @@ __all__ = (
     "run_reopened",
     "same_run",
     "set_paused",
-    "step_back",
     "validate_conf",
 )
 
@@ -181,7 +181,7 @@ def set_paused(dag_id: str, *, paused: bool, tx: Transaction) -> bool:
         row = msgspec.structs.replace(row, paused=paused, late_alert_for=told)
         put_dag(row, tx)
         arm_schedule(row, tx)
-        tx.held_dags.add(dag_id)  # runs that events created during the pause may start
+        tx.recheck_dags.add(dag_id)  # runs that events created during the pause may start
     return paused
 
 
@@ -345,7 +345,7 @@ def run_ended(run: Run, *, was: RunState, tx: Transaction) -> None:
     if was is RunState.RUNNING:
         memory.active_runs[run.queue] -= 1
     else:
-        step_back(run, tx)
+        leave_queue(run, tx)
     deadlines.delete_deadlines(run.run_no, tx)
     tx.eased_dags.add(dag_id)
     begin_queued(run.queue, tx)
@@ -364,7 +364,7 @@ def run_ended(run: Run, *, was: RunState, tx: Transaction) -> None:
         arm_schedule(row, tx)
 
 
-def step_back(run: Run, tx: Transaction) -> None:
+def leave_queue(run: Run, tx: Transaction) -> None:
     """Remove a run from the queue of its DAG, if it is there."""
     waiting = tx.memory.queued_runs.get(run.queue, deque())
     if run in waiting:
@@ -440,12 +440,12 @@ def fire_time_due(dag_id: str, at: Timestamp, tx: Transaction) -> None:
     if starts > tx.now:
         arm_schedule(row, tx)  # the clock was set back
         return
-    room = QUEUED_RUNS - len(tx.memory.queued_runs.get(dag_id, ()))
-    if room <= 0:
+    capacity = QUEUED_RUNS - len(tx.memory.queued_runs.get(dag_id, ()))
+    if capacity <= 0:
         deadlines.alert_if_blocked(row, dag_version.graph.spec, starts, tx)
         return
     row = deadlines.alert_if_late(row, dag_version.graph.spec, starts, tx)
-    _make_due(row, dag_version, min(room, MISSED_FIRE_TIMES_AT_ONCE), tx)
+    _make_due(row, dag_version, min(capacity, MISSED_FIRE_TIMES_AT_ONCE), tx)
 
 
 def _make_due(row: DagRow, dag_version: DagVersion, limit: int, tx: Transaction) -> None:
@@ -549,26 +549,26 @@ def advance_next_runs(tx: Transaction) -> None:
 
     Start queued runs.
     """
-    while tx.ended_tasks or tx.held_dags:
+    while tx.ended_tasks or tx.recheck_dags:
         while tx.ended_tasks:
             run, task_index = tx.ended_tasks.pop()
             _advance_next_run(run, task_index, tx)
-        for dag_id in sorted(tx.held_dags):
-            tx.held_dags.discard(dag_id)
+        for dag_id in sorted(tx.recheck_dags):
+            tx.recheck_dags.discard(dag_id)
             begin_queued(dag_id, tx)
 
 
 def _advance_next_run(run: Run, task_index: int, tx: Transaction) -> None:
     """Evaluate the dependent tasks in the next run. ``run`` itself may have ended by now."""
-    memory, order = tx.memory, run_key(run.row)
-    line = memory.run_sequences.get(run.row.dag_id)
-    number = None if line is None or order is None else line.behind(order)
-    behind = None if number is None else memory.runs.get(number)
-    if behind is None or not _is_advancing(behind):
+    memory, key = tx.memory, run_key(run.row)
+    sequence = memory.run_sequences.get(run.row.dag_id)
+    number = None if sequence is None or key is None else sequence.next_run(key)
+    next_run = None if number is None else memory.runs.get(number)
+    if next_run is None or not _is_advancing(next_run):
         return
-    at = behind.graph.index_of.get(run.spec.tasks[task_index].task_id)
+    at = next_run.graph.index_of.get(run.spec.tasks[task_index].task_id)
     if at is not None:
-        _evaluate_pending(behind, behind.graph.past_of[at], tx)
+        _evaluate_pending(next_run, next_run.graph.past_of[at], tx)
 
 
 def previous_run_loaded(entry: PreviousRunLoaded, tx: Transaction) -> None:

@@ -191,7 +191,7 @@ def start_timers(run: Run, tx: Transaction) -> None:
     known = tx.memory.deadlines.get(run.run_no, {})
     for number in [number for number, deadline in known.items() if deadline.ends_wait]:
         del known[number]
-        tx.outbox.write_off(number)
+        tx.outbox.delete(number)
     lengths = {task.max_wait_us for task in run.spec.tasks}
     for length in sorted(length for length in lengths if length is not None):
         _schedule(Deadline(run.run_no, tx.steady + length, length, ends_wait=True), tx)
@@ -247,7 +247,7 @@ def end_deadlines(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
         if due.ends_wait and (is_quarantined or not _has_ended_waits(run, due, tx)):
             continue
         del deadlines[number]
-        tx.outbox.write_off(number)
+        tx.outbox.delete(number)
         if run is not None and run.state.is_live and not due.ends_wait:
             # Rows of an earlier version of aioflow do not contain the duration.
             _alert_unfinished(run, due.length_us or at - run.row.created_at, tx)
@@ -362,4 +362,4 @@ def _call_back(run: Run, task_index: int, tx: Transaction) -> None:
 def delete_deadlines(run_no: RunNo, tx: Transaction) -> None:
     """Delete the pending deadlines of a run that has ended."""
     for number in tx.memory.deadlines.pop(run_no, {}):
-        tx.outbox.write_off(number)
+        tx.outbox.delete(number)

@@ -93,7 +93,7 @@ def close_loop(run: Run, decider: int, tx: Transaction) -> Iterator[int]:
         group.is_open = False
         if group.is_over:
             run.end_group(group)
-            tx.task_over(run, group.task_index)
+            tx.task_ended(run, group.task_index)
         yield from run.graph.evaluators[group.task_index]
 
 

@@ -221,7 +221,7 @@ def _ended(
         run.count_ended(task_index, state)
         run.states[task_index] = state
         run.unfinished -= 1
-        tx.task_over(run, task_index)
+        tx.task_ended(run, task_index)
         if run.spec.tasks[task_index].streams:
             evaluators = (*evaluators, *stream_expand.close(run, task_index, tx))
     else:
@@ -229,7 +229,7 @@ def _ended(
         run.count_child(group, state)
         if group.is_over:
             run.end_group(group)
-            tx.task_over(run, task_index)
+            tx.task_ended(run, task_index)
     if iterations.is_last_decider(run, task_index, map_index):
         evaluators = (*evaluators, *iterations.close_loop(run, task_index, tx))
     entries = [(evaluator, WHOLE) for evaluator in evaluators]
@@ -298,7 +298,7 @@ def _evaluate_children(group: MappedTask, tx: Transaction) -> list[Entry]:
     pairing = group.one_to_one if group.run.clearing is None else None
     while pairing is not None and pairing.evaluated < group.width:
         if tx.is_full or tx.evaluated >= EVALUATED_CHILDREN:
-            tx.put_off(group.run)
+            tx.postpone(group.run)
             break
         tx.evaluated += 1
         pairing.evaluated += 1
@@ -369,7 +369,7 @@ def _end_children(run: Run, task_index: int, state: TaskState, tx: Transaction) 
     index = group.pending_from(0)
     while index < group.width:
         if tx.is_full or tx.evaluated >= EVALUATED_CHILDREN:
-            tx.put_off(run)
+            tx.postpone(run)
             run.states[task_index] = TaskState.PENDING  # the other children follow later
             break
         tx.evaluated += 1

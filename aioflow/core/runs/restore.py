@@ -153,7 +153,7 @@ class RunRestore:
         memory.add_run(run)
         for progress in self._progress.values():
             _restore_progress(run, progress)
-        memory.packing.settle_restored(run)
+        memory.packing.pack_restored(run)
         return run
 
     def take_ended(self, rows: LiveRun) -> None:
@@ -233,7 +233,7 @@ class RunRestore:
             # A trigger already in memory is not packed, because a host may have it.
             if _only_waits(row) and not streams and row.trigger_no not in memory.waits:
                 progress = self._progress.get(row.task_no)
-                memory.packing.lay(self.run, task, row, progress, memory.shift)
+                memory.packing.add_from_rows(self.run, task, row, progress, memory.shift)
                 return
             self._add(task)
         _restore_wait(self.run, row, self._events[row.trigger_no], memory)
@@ -248,9 +248,9 @@ def _restore_wait(run: Run, row: TriggerRow, events: list[EventRow], memory: Mem
     known = memory.waits.get(row.trigger_no)
     wait = TriggerInstance(row, run, task)
     if known is not None:
-        wait.assignment_id, wait.has_room, wait.version = (
+        wait.assignment_id, wait.has_capacity, wait.version = (
             known.assignment_id,
-            known.has_room,
+            known.has_capacity,
             known.version,
         )
         wait.role = known.role
@@ -412,7 +412,7 @@ def _resume_run(run: Run, tx: Transaction) -> None:
     if not run.state.is_live and run.clearing is None:
         cancel_tasks(run, tx)
     deadlines.arm_timeout(run, tx)
-    tx.slots.keep_all(run)
+    tx.slots.hold_pool_slots_of(run)
     for task in list(run.active_tasks.objects.values()):
         _resume_task(task, tx)
     for task_no, at in tx.memory.packing.instants(run):
@@ -422,7 +422,7 @@ def _resume_run(run: Run, tx: Transaction) -> None:
         if wait is not None and wait.run is run:
             lifecycle.charge(wait, failure, tx)
     if run.clearing is not None:
-        tx.put_off(run)
+        tx.postpone(run)
     elif run.state is RunState.RUNNING and run.row.quarantine is None:
         resume(run, tx)
 
@@ -462,4 +462,4 @@ def _resume_dags(tx: Transaction) -> None:
     tx.effects.extend(ContinueBackfill(number) for number in memory.backfills)
     deadlines.arm_deadlines(tx)
     for kind in list(memory.outbox_quotas):
-        tx.outbox.read_on(kind)
+        tx.outbox.read_more(kind)

@@ -204,12 +204,12 @@ class AccountUpdates:
         if head != before or self._is_reencrypted:
             self._head = batch.audit_head = head
 
-    def settle(self) -> None:
+    def mark_durable(self) -> None:
         """Adopt the new audit head: the batch is committed."""
         if self._head is not None:
             self._admitted.head = self._head
 
-    def put_back(self) -> None:
+    def roll_back(self) -> None:
         """Roll back all changes to the rows in memory."""
         for (kind, number), before in self._before.items():
             rows = getattr(self._admitted, kind)

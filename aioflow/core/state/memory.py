@@ -259,11 +259,11 @@ class Memory:
 
     def _draw_line(self, dag_id: str) -> None:
         """Create the run sequence of a DAG that did not use ``depends_on_past`` until now."""
-        line = self.run_sequences[dag_id] = RunSequence()
+        sequence = self.run_sequences[dag_id] = RunSequence()
         for row in (self.runs.peek(number).row for number in self.runs):
-            order = run_key(row)
-            if row.dag_id == dag_id and order is not None:
-                line.enter(order)
+            key = run_key(row)
+            if row.dag_id == dag_id and key is not None:
+                sequence.add(key)
 
     def add_run(self, run: Run) -> None:
         """Add a live run."""
@@ -273,9 +273,9 @@ class Memory:
             self._named[row.run_id] = row.run_no
         if row.key is not None:
             self.run_keys[row.dag_id, row.key] = row.run_no
-        line, order = self.run_sequences.get(row.dag_id), run_key(row)
-        if line is not None and order is not None:
-            line.enter(order)
+        sequence, key = self.run_sequences.get(row.dag_id), run_key(row)
+        if sequence is not None and key is not None:
+            sequence.add(key)
 
     def find_run(self, run_id: str) -> Run | None:
         """Return a live run by its id, or ``None``."""
@@ -302,12 +302,12 @@ class Memory:
 
     def leave_line(self, run: Run) -> None:
         """Remove a run that has ended or cannot continue from the run sequence of its DAG."""
-        line, order = self.run_sequences.get(run.row.dag_id), run_key(run.row)
-        if line is not None and order is not None:
+        sequence, key = self.run_sequences.get(run.row.dag_id), run_key(run.row)
+        if sequence is not None and key is not None:
             is_over = run.row.ended_at is not None
             groups = run.groups.values()
             ended = ended_as(run.row, run.graph, run.states, groups) if is_over else None
-            line.leave(order, ended)
+            sequence.remove(key, ended)
 
     def hosted_versions(self) -> set[str]:
         """Return the versions of all DAGs, and the versions that triggers are assigned with."""

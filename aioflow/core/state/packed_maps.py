@@ -424,7 +424,7 @@ class Interner(Generic[Thing]):
         assert thing is not None  # noqa: S101 - a number in use has a count above 0
         return thing
 
-    def enter(self, thing: Thing) -> int:
+    def acquire(self, thing: Thing) -> int:
         """Add a reference to a value and return its number."""
         number = self._numbers.get(thing)
         if number is None:
@@ -436,7 +436,7 @@ class Interner(Generic[Thing]):
         self._counts[number] += 1
         return number
 
-    def leave(self, number: int) -> None:
+    def release(self, number: int) -> None:
         """Remove a reference to a value."""
         self._counts[number] -= 1
         if not self._counts[number]:

@@ -58,46 +58,46 @@ __all__ = (
     "try_ends_at",
 )
 
-Held = TypeVar("Held")
+Uncommitted = TypeVar("Uncommitted")
 
 
-class ClearedTasks(Generic[Held]):
+class ClearedTasks(Generic[Uncommitted]):
     """Cleared tasks: the ``TaskInstance`` until the clear is committed, then ``start_no``."""
 
-    __slots__ = ("_held", "_stored")
+    __slots__ = ("_stored", "_uncommitted")
 
     def __init__(self) -> None:
         self._stored: Pages[StartNo] = Pages(Numbers)
-        self._held: dict[TaskNo, Held] = {}
+        self._uncommitted: dict[TaskNo, Uncommitted] = {}
 
     def __contains__(self, task_no: TaskNo) -> bool:
-        return task_no in self._held or task_no in self._stored
+        return task_no in self._uncommitted or task_no in self._stored
 
     def __bool__(self) -> bool:
-        return bool(self._held) or bool(self._stored)
+        return bool(self._uncommitted) or bool(self._stored)
 
-    def hold(self, task_no: TaskNo, task: Held) -> None:
+    def put_uncommitted(self, task_no: TaskNo, task: Uncommitted) -> None:
         """Add a task that this turn cleared. It may start in the same turn."""
-        self._held[task_no] = task
+        self._uncommitted[task_no] = task
 
     def put(self, task_no: TaskNo, start_no: StartNo) -> None:
         """Record the last ``start_no`` of a cleared task: its clear is committed."""
-        self._held.pop(task_no, None)
+        self._uncommitted.pop(task_no, None)
         self._stored.put(task_no, start_no)
 
-    def take(self, task_no: TaskNo) -> Held | StartNo | None:
+    def take(self, task_no: TaskNo) -> Uncommitted | StartNo | None:
         """Remove a task that is no longer pending.
 
         Return its ``TaskInstance`` or ``start_no``, or ``None``.
         """
-        held = self._held.pop(task_no, None)
-        return self._stored.take(task_no) if held is None else held
+        uncommitted = self._uncommitted.pop(task_no, None)
+        return self._stored.take(task_no) if uncommitted is None else uncommitted
 
     def between(self, first: int, end: int) -> Iterator[TaskNo]:
         """Yield the task numbers in ``[first, end)``, ascending."""
-        held = [number for number in self._held if first <= number < end]
+        uncommitted = [number for number in self._uncommitted if first <= number < end]
         stored = self._stored.between(first, end)
-        return iter(sorted({*held, *stored})) if held else stored
+        return iter(sorted({*uncommitted, *stored})) if uncommitted else stored
 
     def items(self) -> Iterator[tuple[TaskNo, StartNo]]:
         """Yield the entries whose clear is committed."""
@@ -191,13 +191,13 @@ class TriggerInstance:
             confirm that it stopped the trigger.
         assignment_id: Current assignment number; 0 while no host has it.
         role: Role of the host it was last assigned to.
-        has_room: Whether the host had capacity for it, as last reported.
+        has_capacity: Whether the host had capacity for it, as last reported.
         version: Newest version of its DAG when it was assigned. The trigger class is loaded from
             this version if the class accepts the fields.
         stream: Its events, if it fires more than once.
     """
 
-    __slots__ = ("assignment_id", "has_room", "role", "row", "run", "stream", "task", "version")
+    __slots__ = ("assignment_id", "has_capacity", "role", "row", "run", "stream", "task", "version")
 
     def __init__(self, row: TriggerRow, run: Run, task: TaskInstance | None) -> None:
         self.row = row
@@ -205,7 +205,7 @@ class TriggerInstance:
         self.task = task
         self.assignment_id = 0
         self.role = "triggers"
-        self.has_room = True
+        self.has_capacity = True
         self.version = run.row.version
         self.stream = EventStream() if row.window else None
 
@@ -387,24 +387,24 @@ class ActiveTasks(PackedMap[TaskInstance]):
         packed = self._packed.folded()
         return [number for number in numbers if number in packed]
 
-    def lie(self, count: int, packed: PackedMap[TaskInstance]) -> None:
+    def set_packed(self, count: int, packed: PackedMap[TaskInstance]) -> None:
         """Set the number of packed tasks and their cache, after the run was unpacked."""
         self._count = count
         self._packed = packed
 
-    def put_away(self, number: TaskNo, packed: PackedMap[TaskInstance]) -> None:
+    def replace_by_packed(self, number: TaskNo, packed: PackedMap[TaskInstance]) -> None:
         """Record that the cache has packed a task."""
         del self.objects[number]
         if not self.objects:
             self.objects = {}  # a dict that is emptied keeps its memory
-        self.lay(packed)
+        self.count_packed(packed)
 
-    def lay(self, packed: PackedMap[TaskInstance]) -> None:
+    def count_packed(self, packed: PackedMap[TaskInstance]) -> None:
         """Record that the cache holds one more packed task, which was never an object."""
         self._count += 1
         self._packed = packed
 
-    def bring_back(self, task: TaskInstance) -> None:
+    def count_unpacked(self, task: TaskInstance) -> None:
         """Record that the cache has unpacked a task."""
         self._count -= 1
         self.objects[task.task_no] = task

@@ -128,5 +128,5 @@ def _grown(base_us: int, factor: float, times: int, limit_us: int | None) -> flo
 
 def _later(now: Timestamp, delay_us: float) -> Timestamp:
     # Compare before adding, because an infinite delay cannot be converted to an integer.
-    room_us = max(0, LATEST - now)
-    return now + (room_us if delay_us >= room_us else max(0, int(delay_us)))
+    max_us = max(0, LATEST - now)
+    return now + (max_us if delay_us >= max_us else max(0, int(delay_us)))

@@ -99,7 +99,7 @@ def close(run: Run, task_index: int, tx: Transaction) -> Iterator[int]:
             run.count_ended(taker, group.cut)
         if group.is_over:
             run.end_group(group)
-            tx.task_over(run, group.task_index)
+            tx.task_ended(run, group.task_index)
         yield from run.graph.evaluators[taker]
 
 
@@ -112,7 +112,7 @@ def close_left_open(run: Run, tx: Transaction) -> None:
             source = source_of(run, task_index)
             if source >= 0:
                 group.cut = cut_of(run, source, group.width)
-            tx.task_over(run, task_index)
+            tx.task_ended(run, task_index)
 
 
 def _is_cut_short(run: Run, group: MappedTask) -> bool:

@@ -44,7 +44,6 @@ __all__ = (
     "forget_event",
     "forget_suspension",
     "interrupt",
-    "keep_try",
     "labelled",
     "not_ready",
     "recalled",
@@ -55,6 +54,7 @@ __all__ = (
     "skipped",
     "start",
     "stop_of",
+    "store_try",
     "succeed",
     "time_out_sensor",
     "wake_due",
@@ -135,7 +135,7 @@ def _first_look(task: TaskInstance, tx: Transaction) -> None:
         tx.wake_task(task, task.deadline_at)
 
 
-def keep_try(
+def store_try(
     task: TaskInstance, state: TaskState, failure: Failure | None, tx: Transaction
 ) -> None:
     """Write the row of a try, unless it was a first success."""
@@ -185,7 +185,7 @@ def succeed(task: TaskInstance, report: Succeeded, tx: Transaction) -> None:
             run.widths[task_index] = report.width
             run.source_starts[task_index] = task.start_no
     if task.try_number > 1:
-        keep_try(task, TaskState.SUCCESS, None, tx)
+        store_try(task, TaskState.SUCCESS, None, tx)
         task.failure = None
     end(
         task,
@@ -230,7 +230,7 @@ def fail_or_retry(
     if at is None or over is not None:
         fail(task, over or failure, tx)
         return
-    keep_try(task, TaskState.FAILED, failure, tx)
+    store_try(task, TaskState.FAILED, failure, tx)
     task.failure = failure
     task.due_at = at
     tx.move(task, TaskState.RETRYING)
@@ -242,7 +242,7 @@ def fail_or_retry(
 
 def fail(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
     """Fail a task for good."""
-    keep_try(task, TaskState.FAILED, failure, tx)
+    store_try(task, TaskState.FAILED, failure, tx)
     task.failure = failure
     if failure.reason in {"fanout_cap", "sensor_timeout"}:
         alert(task.run, task.task_index, failure, tx)
@@ -459,7 +459,7 @@ def skip(
     task: TaskInstance, failure: Failure | None, tx: Transaction, *, at: Timestamp | None = None
 ) -> None:
     """End a task whose try counts as skipped, with the failure that this replaces, if any."""
-    keep_try(task, TaskState.SKIPPED, failure, tx)
+    store_try(task, TaskState.SKIPPED, failure, tx)
     if failure is not None:
         task.failure = failure
     end(task, TaskState.SKIPPED, tx, at=at)

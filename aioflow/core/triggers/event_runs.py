@@ -168,8 +168,8 @@ def _hold(
     one.row = msgspec.structs.replace(one.row, held=held)
     if before is not None:
         tx.batch.of_dags.outcomes.append(OutcomeChange(before.event_no, EventOutcome.REPLACED))
-    if one.looks_at is None:
-        one.looks_at = due_at
+    if one.check_at is None:
+        one.check_at = due_at
         wake(one, due_at, tx)
 
 
@@ -180,14 +180,14 @@ def due(trigger_no: TriggerNo, at: Timestamp, tx: Transaction) -> None:
         return
     retry(one, at, tx)
     held, spec = one.row.held, spec_of(one, tx.memory)
-    if held is None or one.looks_at != at:
+    if held is None or one.check_at != at:
         return
     tx.dag_triggers.note(one)
     if spec is not None and held.due_at > at:  # later events arrived
-        one.looks_at = held.due_at
+        one.check_at = held.due_at
         wake(one, held.due_at, tx)
         return
-    one.looks_at = None
+    one.check_at = None
     one.row = msgspec.structs.replace(one.row, held=None)
     if spec is None:
         change = OutcomeChange(
@@ -203,8 +203,8 @@ def restarted(tx: Transaction) -> None:
     """Set the timers of held events again after a restart."""
     for one in tx.memory.dag_triggers:
         if one.row.held is not None:
-            one.looks_at = one.row.held.due_at
-            wake(one, one.looks_at, tx)
+            one.check_at = one.row.held.due_at
+            wake(one, one.check_at, tx)
 
 
 def start_run(

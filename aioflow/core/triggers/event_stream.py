@@ -82,8 +82,8 @@ def credit(wait: TriggerInstance, tx: Transaction) -> None:
     """Let the trigger continue until it is ahead of the stored events by its window."""
     stream = wait.stream
     assert stream is not None  # noqa: S101 - the callers looked
-    has_room = len(stream.pending) < EVENTS_AHEAD and stream.pending_bytes < BYTES_AHEAD
-    if has_room and stream.confirmed < stream.index and wait.state is TriggerState.WAITING:
+    has_capacity = len(stream.pending) < EVENTS_AHEAD and stream.pending_bytes < BYTES_AHEAD
+    if has_capacity and stream.confirmed < stream.index and wait.state is TriggerState.WAITING:
         stream.confirmed = stream.index
         tx.credit(EventsStored(wait.row.trigger_no, wait.assignment_id, stream.confirmed))
 

@@ -276,7 +276,7 @@ def _lacks_code(report: TriggerEnded) -> bool:
 def _await_code(wait: TriggerInstance, tx: Transaction) -> None:
     """Keep a trigger without a host until its code is restored."""
     versions = tuple(dict.fromkeys((wait.version, wait.run.row.version)))
-    tx.rehost(wait)
+    tx.record_assignment(wait)
     unhost(wait)
     tx.memory.lacking_code.add(wait.row.trigger_no)
     tx.effects.append(RestoreCode(versions, wait.row.trigger_no))

@@ -197,7 +197,7 @@ class SingleRunQueries:
     __slots__ = ("_endings",)
 
     def __init__(self, reports: ReportBuffer) -> None:
-        self._endings = RunCompletionQueries(reports, _settle_waiter)
+        self._endings = RunCompletionQueries(reports, _resolve)
 
     async def ended(
         self,
@@ -225,7 +225,7 @@ def _waiter_digest(of: Hashable) -> int:
     return hash(of) & (1 << 64) - 1
 
 
-def _settle_waiter(of: Hashable, outcome: RunEnding | AioflowError) -> None:
+def _resolve(of: Hashable, outcome: RunEnding | AioflowError) -> None:
     assert isinstance(of, asyncio.Future)  # noqa: S101 - for the type checker
     if of.done():
         return

@@ -224,7 +224,7 @@ class TriggerMaker:
             raise TriggerWrong(LOAD, f"{path} cannot be loaded: {exc}") from exc
 
     def _put_back_versions(self) -> None:
-        gone = self._code_cache.put_back(self._in_use)
+        gone = self._code_cache.unload_unused(self._in_use)
         if gone:
             self._classes = {k: c for k, c in self._classes.items() if k[0] not in gone}
 

@@ -67,7 +67,7 @@ BUGS = (
         edits=(
             Edit(
                 "aioflow.core.triggers.assignment",
-                "_hand_folded",
+                "_assign_packed",
                 "assignment_id > entry.assignment_id or (assignment_id and change.is_elsewhere)",
                 "assignment_id",
             ),

@@ -281,7 +281,7 @@ BUGS = (
                 "_resume_dags",
                 """
                 for kind in list(memory.outbox_quotas):
-                    tx.outbox.read_on(kind)
+                    tx.outbox.read_more(kind)
                 """,
             ),
         ),
@@ -314,7 +314,9 @@ BUGS = (
         promise="a pool is never exceeded",
         where="core",
         needs="a deferred task in such a pool, then a restart",
-        edits=(Edit("aioflow.core.runs.restore", "_resume_run", "tx.slots.keep_all(run)"),),
+        edits=(
+            Edit("aioflow.core.runs.restore", "_resume_run", "tx.slots.hold_pool_slots_of(run)"),
+        ),
         seen_by="tests/core/test_pools.py::test_what_waits_weighs_the_same_after_a_restart",
         seed=Seed(2, 1000),
     ),

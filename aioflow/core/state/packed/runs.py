@@ -80,7 +80,7 @@ class PackedRuns(PackedMap[Run]):
             return None
         one = _decode_run(body)
         run = self.objects[number] = self.loose[number] = self._thaw(one)
-        self._dag_versions.leave(one.dag_version)
+        self._dag_versions.release(one.dag_version)
         return run
 
     def peek(self, number: RunNo) -> Run:
@@ -143,7 +143,7 @@ class PackedRuns(PackedMap[Run]):
     def _fold(self, run: Run) -> None:
         row = run.row
         one = _PackedRun(
-            self._dag_versions.enter(run.dag_version),
+            self._dag_versions.acquire(run.dag_version),
             row.run_no,
             row.run_id,
             row.cause,
@@ -193,7 +193,7 @@ class PackedRuns(PackedMap[Run]):
         run.retried, run.is_over_budget = one.retried, one.is_over_budget
         run.beyond_budget = one.beyond_budget
         _rebuild_tallies(run)
-        run.active_tasks.lie(one.tasks, self._tasks)
+        run.active_tasks.set_packed(one.tasks, self._tasks)
         return run
 
 

@@ -53,7 +53,7 @@ class TaskShape(NamedTuple):
     branch: int
     open_kind: str
     role: str
-    has_room: bool
+    has_capacity: bool
     version: str
     has_instants: bool
 
@@ -127,7 +127,7 @@ class Packing:
         self._async_lives: dict[str, int] = {}
         self._most_live = 0
 
-    def settle(self, waiting: Iterable[TaskInstance], runs: Mapping[RunNo, Run]) -> None:
+    def pack_waiting(self, waiting: Iterable[TaskInstance], runs: Mapping[RunNo, Run]) -> None:
         """Pack the tasks, triggers and runs that only wait, after the commit of a turn.
 
         Args:
@@ -141,7 +141,7 @@ class Packing:
         self.runs.fold()
         self._shrink()
 
-    def settle_restored(self, run: Run) -> None:
+    def pack_restored(self, run: Run) -> None:
         """Pack the tasks of a restored run that only wait.
 
         The run itself is packed later, after it continues.
@@ -283,9 +283,9 @@ class Packing:
 
     def change(self, was: PackedTask, *, assignment_id: int, form: TaskShape) -> None:
         """Change the assignment and the shape of a packed trigger."""
-        self._shapes.leave(was.form)
+        self._shapes.release(was.form)
         one = msgspec.structs.replace(
-            was, assignment_id=assignment_id, form=self._shapes.enter(form)
+            was, assignment_id=assignment_id, form=self._shapes.acquire(form)
         )
         self._bodies.put(one.trigger_no, packed(one))
 
@@ -300,7 +300,7 @@ class Packing:
                 was.assignment_id if was.assignment_id > self._lost.get(form.role, 0) else 0
             )
             wait.assignment_id, wait.role = assignment_id, form.role
-            wait.has_room, wait.version = form.has_room or not assignment_id, form.version
+            wait.has_capacity, wait.version = form.has_capacity or not assignment_id, form.version
             return
         one = self.look(was.trigger_no)
         if one is not None:
@@ -308,7 +308,7 @@ class Packing:
 
     # ── packing and unpacking ───────────────────────────────────────────────────────────────
 
-    def lay(
+    def add_from_rows(
         self,
         run: Run,
         task: TaskRow,
@@ -341,7 +341,7 @@ class Packing:
             not (due_at is task.deadline_at is row.deadline_at is None),
         )
         one = PackedTask(
-            self._shapes.enter(form),
+            self._shapes.acquire(form),
             row.run_no,
             task.task_no,
             row.trigger_no,
@@ -365,8 +365,8 @@ class Packing:
             row.next_kwargs,
             task.failure,
         )
-        self._lay(one)
-        run.active_tasks.lay(self.tasks)
+        self._store(one)
+        run.active_tasks.count_packed(self.tasks)
 
     def forget_folded(self, run_no: RunNo) -> None:
         """Remove the packed tasks of a run, in one pass over all packed tasks."""
@@ -408,12 +408,12 @@ class Packing:
             row.branch,
             task.open_kind,
             wait.role,
-            wait.has_room,
+            wait.has_capacity,
             wait.version,
             not (task.due_at is task.deadline_at is row.deadline_at is None),
         )
         one = PackedTask(
-            self._shapes.enter(form),
+            self._shapes.acquire(form),
             row.run_no,
             task.task_no,
             row.trigger_no,
@@ -438,20 +438,20 @@ class Packing:
             task.failure,
         )
         del self.tasks.objects[task.task_no], self.triggers.objects[row.trigger_no]
-        self._lay(one)
-        run.active_tasks.put_away(task.task_no, self.tasks)
+        self._store(one)
+        run.active_tasks.replace_by_packed(task.task_no, self.tasks)
         task.waits = ()  # breaks a reference cycle, so that both are freed immediately
 
     def _async_life(self, dag_version: DagVersion) -> int:
         """Return the generation of the host that runs the coroutines of a version."""
         return self._async_lives.get(async_role(dag_version.graph.spec), 1)
 
-    def _lay(self, one: PackedTask) -> None:
+    def _store(self, one: PackedTask) -> None:
         self._bodies.put(one.trigger_no, packed(one))
         self._trigger_nos.put(one.task_no, one.trigger_no)
 
     def _take(self, one: PackedTask) -> None:
-        self._shapes.leave(one.form)
+        self._shapes.release(one.form)
         self._bodies.take(one.trigger_no)
         self._trigger_nos.take(one.task_no)
 
@@ -468,7 +468,7 @@ class Packing:
         self._take(one)
         self.tasks.objects[one.task_no] = self._loose[one.task_no] = task
         self.triggers.objects[one.trigger_no] = wait
-        task.run.active_tasks.bring_back(task)
+        task.run.active_tasks.count_unpacked(task)
         return wait
 
     def _thaw(self, one: PackedTask, run: Run) -> tuple[TaskInstance, TriggerInstance]:
@@ -510,7 +510,7 @@ class Packing:
         wait = TriggerInstance(row, run, task)
         wait.assignment_id = self.assignment_id(one)
         wait.role = form.role
-        wait.has_room = form.has_room or not wait.assignment_id
+        wait.has_capacity = form.has_capacity or not wait.assignment_id
         wait.version = form.version
         task.waits = (wait,)
         return task, wait
