@@ -29,7 +29,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from aioflow._threads import in_thread
 from aioflow.errors import AccountRefused, TooManyLogins
-from aioflow.model.access import HOME, AccountRow, CallerKind, LoginRow, Role, TokenRow
+from aioflow.model.access import HOME, AccountRow, CallerKind, Role, SessionRow, TokenRow
 from aioflow.model.batch import Batch
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import Store
@@ -81,10 +81,10 @@ class AuthCache:
         self.uses: dict[int, Timestamp] = {}
         self._accounts: dict[int, AccountRow] = {}
         self._tokens: dict[int, TokenRow] = {}
-        self._logins: dict[int, LoginRow] = {}
+        self._sessions: dict[int, SessionRow] = {}
         self._names: dict[str, int] = {}
         self._token_of: dict[bytes, int] = {}
-        self._login_of: dict[bytes, int] = {}
+        self._session_of: dict[bytes, int] = {}
         self._changed: set[tuple[str, int]] | None = None
 
     async def load(self, store: Store) -> None:
@@ -93,11 +93,11 @@ class AuthCache:
         self._changed = known
         accounts = await store.list_accounts()
         tokens = await store.list_tokens()
-        logins = await store.list_logins()
+        sessions = await store.list_sessions()
         self._changed = None
         self._put_accounts([row for row in accounts if ("account", row.account_no) not in known])
         self._put_tokens([row for row in tokens if ("token", row.token_no) not in known])
-        self._put_logins([row for row in logins if ("login", row.login_no) not in known])
+        self._put_sessions([row for row in sessions if ("session", row.session_no) not in known])
 
     def committed(self, batch: Batch) -> None:
         """Apply a batch."""
@@ -109,14 +109,14 @@ class AuthCache:
             token = self._tokens.pop(number, None)
             if token is not None:
                 self._token_of.pop(token.digest, None)
-        for number in batch.gone_logins:
-            self._note("login", number)
-            login = self._logins.pop(number, None)
-            if login is not None:
-                self._login_of.pop(login.digest, None)
+        for number in batch.gone_sessions:
+            self._note("session", number)
+            session = self._sessions.pop(number, None)
+            if session is not None:
+                self._session_of.pop(session.digest, None)
         self._put_accounts(batch.accounts)
         self._put_tokens(batch.tokens)
-        self._put_logins(batch.logins)
+        self._put_sessions(batch.sessions)
 
     def account(self, name: str) -> AccountRow | None:
         """Return the account with this name."""
@@ -125,7 +125,7 @@ class AuthCache:
 
     def places(self) -> list[tuple[str, str]]:
         """Return the name and address of each session."""
-        return [(login.name, login.address) for login in self._logins.values()]
+        return [(session.name, session.address) for session in self._sessions.values()]
 
     def of_token(self, given: str, now: Timestamp) -> Caller | None:
         """Return the caller with this token, if it is valid now."""
@@ -143,16 +143,16 @@ class AuthCache:
 
     def of_cookie(self, name: str, given: str, now: Timestamp) -> Caller | None:
         """Return the caller of an active session, given the name and value of its cookie."""
-        number = self._login_of.get(digest_of(given, name))
-        row = None if number is None else self._logins[number]
+        number = self._session_of.get(digest_of(given, name))
+        row = None if number is None else self._sessions[number]
         if row is None or row.expires_at <= now:
             return None
         if row.name == HOME:
-            return Caller(name=HOME, role=Role.ADMIN, kind="session", number=row.login_no)
+            return Caller(name=HOME, role=Role.ADMIN, kind="session", number=row.session_no)
         account = self.account(row.name)
         if account is None or account.is_disabled:
             return None
-        return Caller(name=row.name, role=account.role, kind="session", number=row.login_no)
+        return Caller(name=row.name, role=account.role, kind="session", number=row.session_no)
 
     def is_good(self, caller: Caller, now: Timestamp) -> bool:
         """Return whether an authenticated caller still has access."""
@@ -163,8 +163,8 @@ class AuthCache:
                 token = self._tokens.get(caller.number)
                 return token is not None and _is_token_good(token, now)
             case "session":
-                login = self._logins.get(caller.number)
-                return login is not None and login.expires_at > now
+                session = self._sessions.get(caller.number)
+                return session is not None and session.expires_at > now
 
     def _note(self, kind: str, number: int) -> None:
         if self._changed is not None:
@@ -182,11 +182,11 @@ class AuthCache:
             self._token_of[row.digest] = row.token_no
             self._note("token", row.token_no)
 
-    def _put_logins(self, rows: list[LoginRow]) -> None:
+    def _put_sessions(self, rows: list[SessionRow]) -> None:
         for row in rows:
-            self._logins[row.login_no] = row
-            self._login_of[row.digest] = row.login_no
-            self._note("login", row.login_no)
+            self._sessions[row.session_no] = row
+            self._session_of[row.digest] = row.session_no
+            self._note("session", row.session_no)
 
     def _drop_account(self, number: int) -> None:
         row = self._accounts.pop(number, None)

@@ -43,7 +43,7 @@ from aioflow.protocol.requests import (
     DeleteRun,
     DrainNode,
     EmitEvent,
-    EndLogin,
+    EndSession,
     EraseOld,
     EraseRows,
     EraseVersions,
@@ -54,7 +54,7 @@ from aioflow.protocol.requests import (
     Mark,
     Note,
     NoteUse,
-    OpenLogin,
+    OpenSession,
     Reencrypt,
     Reencrypted,
     Request,
@@ -215,7 +215,7 @@ def _answer(request: Request, tx: Transaction) -> object:
             return _answer_query(request, tx.memory, tx.slots)
         case CreateAccount() | SetAccount() | DeleteAccount() | CreateToken() | RevokeToken():
             return answer_of_access(request, tx)
-        case OpenLogin() | EndLogin() | NoteUse() | Note():
+        case OpenSession() | EndSession() | NoteUse() | Note():
             return answer_of_access(request, tx)
     return None
 

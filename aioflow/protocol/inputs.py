@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from aioflow.model.access import AccountRow, Actor, AuditHead, LoginRow, TokenRow
+from aioflow.model.access import AccountRow, Actor, AuditHead, SessionRow, TokenRow
 from aioflow.model.dag import BackfillRow, DagSpec
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import (
@@ -517,7 +517,7 @@ class RecoverySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     backfills: list[BackfillRow] = []
     accounts: list[AccountRow] = []
     tokens: list[TokenRow] = []
-    logins: list[LoginRow] = []
+    sessions: list[SessionRow] = []
     audit_head: AuditHead = AuditHead()
     drained: list[int] = []
 

@@ -31,7 +31,7 @@ __all__ = (
     "DeleteRun",
     "DrainNode",
     "EmitEvent",
-    "EndLogin",
+    "EndSession",
     "EraseOld",
     "EraseRows",
     "EraseVersions",
@@ -42,7 +42,7 @@ __all__ = (
     "Mark",
     "Note",
     "NoteUse",
-    "OpenLogin",
+    "OpenSession",
     "Reencrypt",
     "Reencrypted",
     "Request",
@@ -399,8 +399,8 @@ class DeleteAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     name: str
 
 
-class OpenLogin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Open a session. Answered with the ``LoginRow``.
+class OpenSession(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Open a session. Answered with the ``SessionRow``.
 
     Attributes:
         name: The name of the account, or ``HOME``.
@@ -421,10 +421,10 @@ class OpenLogin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         return f"OpenLogin({self.name!r})"
 
 
-class EndLogin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """End a session. Answered with the ``LoginRow``."""
+class EndSession(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """End a session. Answered with the ``SessionRow``."""
 
-    login_no: int
+    session_no: int
 
 
 class CreateToken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -467,8 +467,8 @@ AccessRequest: TypeAlias = (
     CreateAccount
     | SetAccount
     | DeleteAccount
-    | OpenLogin
-    | EndLogin
+    | OpenSession
+    | EndSession
     | CreateToken
     | RevokeToken
     | NoteUse

@@ -16,7 +16,7 @@ import msgspec
 
 from aioflow.crypto import Vault
 from aioflow.errors import SettingsError
-from aioflow.model.access import AccountRow, AuditHead, AuditRow, LoginRow, TokenRow
+from aioflow.model.access import AccountRow, AuditHead, AuditRow, SessionRow, TokenRow
 from aioflow.model.batch import Batch, JournalRow
 from aioflow.model.dag import BackfillRow, ValueKind
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
@@ -351,7 +351,7 @@ class Store(Browsed, Protocol):
     async def list_tokens(self) -> list[TokenRow]:
         """Return every token by number."""
 
-    async def list_logins(self) -> list[LoginRow]:
+    async def list_sessions(self) -> list[SessionRow]:
         """Return every session by number."""
 
     async def list_audit(self, *, before: int | None = None, limit: int = 100) -> list[AuditRow]:

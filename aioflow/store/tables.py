@@ -63,7 +63,6 @@ __all__ = (
     "event",
     "expansion",
     "journal",
-    "login",
     "map_label",
     "meta",
     "metadata",
@@ -77,6 +76,7 @@ __all__ = (
     "record",
     "result",
     "run",
+    "session",
     "sqlite_schema_script",
     "statements",
     "stream_item",
@@ -519,10 +519,10 @@ api_token = Table(
 )
 Index("api_token_by_digest", api_token.c.digest, unique=True)
 
-login = Table(
-    "login",
+session = Table(
+    "session",
     metadata,
-    key("login_no"),
+    key("session_no"),
     text("name", CheckConstraint("length(name) <= 250")),
     blob("digest"),
     instant("created_at"),
@@ -530,7 +530,7 @@ login = Table(
     text("address"),
     sqlite_strict=True,
 )
-Index("login_by_digest", login.c.digest, unique=True)
+Index("session_by_digest", session.c.digest, unique=True)
 
 audit = Table(
     "audit",

@@ -115,17 +115,6 @@ CREATE TABLE journal (
     PRIMARY KEY (commit_no)
 )
  STRICT;
-CREATE TABLE login (
-    login_no INTEGER NOT NULL,
-    name TEXT NOT NULL CHECK (length(name) <= 250),
-    digest BLOB NOT NULL,
-    created_at INTEGER NOT NULL,
-    expires_at INTEGER NOT NULL,
-    address TEXT NOT NULL,
-    PRIMARY KEY (login_no)
-)
- STRICT;
-CREATE UNIQUE INDEX login_by_digest ON login (digest);
 CREATE TABLE meta (
     name TEXT NOT NULL CHECK (length(name) <= 100),
     value TEXT NOT NULL,
@@ -188,6 +177,17 @@ CREATE TABLE pool (
     PRIMARY KEY (name)
 )
  STRICT;
+CREATE TABLE session (
+    session_no INTEGER NOT NULL,
+    name TEXT NOT NULL CHECK (length(name) <= 250),
+    digest BLOB NOT NULL,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    address TEXT NOT NULL,
+    PRIMARY KEY (session_no)
+)
+ STRICT;
+CREATE UNIQUE INDEX session_by_digest ON session (digest);
 CREATE TABLE stream_item (
     task_no INTEGER NOT NULL,
     item_index INTEGER NOT NULL,
