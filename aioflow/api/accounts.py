@@ -16,11 +16,11 @@ from aioflow.api.audit import AuditView, DeniedRequests, audit_view
 from aioflow.api.authentication import (
     TOKEN_PREFIX,
     AuthCache,
-    LoginThrottle,
     Passwords,
     checked_password,
     digest_of,
 )
+from aioflow.api.login_throttle import LoginThrottle
 from aioflow.api.schemas import instant, iso
 from aioflow.clock import Clock
 from aioflow.errors import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from aioflow.core.runs import deadlines, previous
-from aioflow.core.runs.create import count_runs
+from aioflow.core.runs.run_queue import count_runs
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import NOWHERE, Run

@@ -20,7 +20,8 @@ from aioflow.core.runs.progress import continue_evaluation
 from aioflow.core.scheduling import clock_steps
 from aioflow.core.scheduling.slots import Slots, learn_duration
 from aioflow.core.state.dag_triggers import DagTrigger
-from aioflow.core.state.memory import IdBlock, Memory
+from aioflow.core.state.id_block import IdBlock
+from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import TaskInstance, TriggerInstance
 from aioflow.core.tasks import durable_calls, streams
 from aioflow.core.tasks.tries import (

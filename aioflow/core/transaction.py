@@ -15,7 +15,8 @@ from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.accounts import AccountUpdates
 from aioflow.core.state.dag_triggers import DagTriggerUpdates
 from aioflow.core.state.graph import DagVersion
-from aioflow.core.state.memory import IdBlock, Memory
+from aioflow.core.state.id_block import IdBlock
+from aioflow.core.state.memory import Memory
 from aioflow.core.state.packed import PackedTask, TaskShape
 from aioflow.core.state.task_instance import (
     Expansions,

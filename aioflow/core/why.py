@@ -11,7 +11,7 @@ from itertools import islice
 import msgspec
 
 from aioflow.core.runs import previous
-from aioflow.core.runs.create import rests
+from aioflow.core.runs.run_queue import waits_while_paused
 from aioflow.core.runs.task_counts import fresh_queued
 from aioflow.core.scheduling.ready import is_start
 from aioflow.core.scheduling.slots import Slots
@@ -71,7 +71,7 @@ def explain_run(run: Run, memory: Memory) -> Wait | None:
             "tasks of it that are being marked" if is_mark else "tasks of it that are being cleared"
         )
         return Wait(kind=WaitKind.CLEARING, detail=detail)
-    if rests(run, memory):
+    if waits_while_paused(run, memory):
         detail = f"DAG {run.row.dag_id} is paused, and an event has started the run"
         return Wait(kind=WaitKind.PAUSED, detail=detail, since=run.row.created_at)
     if run.state is RunState.QUEUED:

@@ -26,9 +26,9 @@ from aioflow.core.quarantine import (
     excluded,
 )
 from aioflow.core.runs import backfills, deadlines, restore
-from aioflow.core.runs.create import count_runs
 from aioflow.core.runs.progress import alert
 from aioflow.core.runs.restore import restore_run
+from aioflow.core.runs.run_queue import count_runs
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Run

@@ -22,7 +22,8 @@ from aioflow.core.repair.clear import portion
 from aioflow.core.runs.create import has_fire_time_due
 from aioflow.core.runs.restore import RunRestore
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.memory import IdBlock, Memory
+from aioflow.core.state.id_block import IdBlock
+from aioflow.core.state.memory import Memory
 from aioflow.core.step import TURN_INPUTS, TurnFailed, decide, runs_beyond
 from aioflow.core.transaction import Transaction
 from aioflow.engine.failed_turns import FailedTurns, undamaged

@@ -380,7 +380,7 @@ class UnknownSession(RequestError, MessageTemplate):
     """No session has this number; it may have ended."""
 
     code = "request.unknown_session"
-    message = "there is no session {login_no}; it may have ended"
+    message = "there is no session {session_no}; it may have ended"
     session_no: int
 
 

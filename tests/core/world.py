@@ -13,7 +13,8 @@ from aioflow.core.runs import previous
 from aioflow.core.runs.restore import restore_run
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state import outbox_quota
-from aioflow.core.state.memory import IdBlock, Memory
+from aioflow.core.state.id_block import IdBlock
+from aioflow.core.state.memory import Memory
 from aioflow.core.state.run_sequence import EndedRun, last_rounds, run_key, stored_as
 from aioflow.core.step import decide
 from aioflow.core.transaction import Transaction

@@ -24,7 +24,7 @@ from aioflow.core.quarantine import (
 from aioflow.core.repair.clear import portion
 from aioflow.core.runs.restore import restore_run, split_restart
 from aioflow.core.state import outbox_quota
-from aioflow.core.state.memory import IdBlock
+from aioflow.core.state.id_block import IdBlock
 from aioflow.core.state.task_instance import Run
 from aioflow.core.step import TURN_INPUTS, TurnFailed, decide
 from aioflow.core.transaction import Transaction

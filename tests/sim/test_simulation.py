@@ -225,7 +225,7 @@ def test_a_seed_is_the_same_life_whatever_the_hashes_of_the_process():
 
 def test_a_broken_promise_is_found_and_shrunk(monkeypatch):
     """A planted bug: only a crash shows that a queued task was forgotten."""
-    monkeypatch.setattr("aioflow.core.runs.create._remember_run", lambda run, memory: None)
+    monkeypatch.setattr("aioflow.core.runs.run_queue.remember", lambda run, memory: None)
 
     broken = next(v for v in map(model.play, range(50)) if v.broken is not None)
     minimal = shrink(broken, 5)

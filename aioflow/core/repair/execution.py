@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from aioflow.core.repair import mark_apply, selection
 from aioflow.core.repair.reset import dissolve, ended, remove, renewed, reset_task, stopped
 from aioflow.core.repair.selection import FAILED, skipped_children
-from aioflow.core.runs import create, deadlines, version_upgrade
+from aioflow.core.runs import deadlines, run_queue, version_upgrade
 from aioflow.core.runs.iterations import reopen_loops
 from aioflow.core.runs.progress import outcome, resume
 from aioflow.core.runs.task_counts import recount, retally
@@ -148,7 +148,7 @@ def _step_back(run: Run, tx: Transaction) -> None:
     mark = None if run.clearing is None else run.clearing.mark
     if run.row.ended_at is None:
         if run.state is RunState.QUEUED:
-            create.leave_queue(run, tx)
+            run_queue.leave_queue(run, tx)
     elif mark is not None and mark.is_cut_short:
         tx.clear_end_time(run)
     else:
@@ -381,7 +381,7 @@ def _finish(run: Run, tx: Transaction) -> None:
         tx.reopen_run(run)
     if run.state is RunState.QUEUED:
         if run not in tx.memory.queued_runs.get(run.queue, ()):
-            create.run_reopened(run, tx)
+            run_queue.run_reopened(run, tx)
     elif run.row.quarantine is None:
         if mark is None or is_reopened:
             deadlines.start_timers(run, tx)  # the run may have been moved to another version

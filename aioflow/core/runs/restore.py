@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from aioflow.core import crash_trials
-from aioflow.core.runs import create, deadlines, versions
+from aioflow.core.runs import deadlines, run_queue, versions
 from aioflow.core.runs.cancel import cancel_tasks
 from aioflow.core.runs.progress import resume
 from aioflow.core.runs.task_counts import recount
@@ -301,7 +301,7 @@ def restarted(entry: Restarted, tx: Transaction) -> None:
     if entry.runs is None or not entry.runs:
         _delete_stray_triggers(tx)
         deadlines.index_deadlines(memory)
-        create.count_runs(memory)  # a repeated restart has already counted them
+        run_queue.count_runs(memory)  # a repeated restart has already counted them
         _find_suspects(tx, has_crashed=entry.has_crashed)
     numbers = memory.runs if entry.runs is None else entry.runs
     for run in [memory.runs[number] for number in numbers if number in memory.runs]:
@@ -452,7 +452,7 @@ def _resume_dags(tx: Transaction) -> None:
     for row in memory.dags.values():
         if not row.gone:
             versions.arm_schedule(row, tx)
-            create.begin_queued(row.dag_id, tx)
+            run_queue.begin_queued(row.dag_id, tx)
     event_runs.restarted(tx)
     for number, failure in crash_trials.guilty_triggers(memory):
         one = memory.dag_triggers.get(number)

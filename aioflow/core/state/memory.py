@@ -1,7 +1,4 @@
-"""The engine's memory: the catalog, live runs, their tasks, and the triggers that tasks wait for.
-
-Row numbers are leased ahead in blocks, so that decisions need no database access.
-"""
+"""The engine's memory: the catalog, live runs, their tasks, and the triggers they wait for."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.outbox import CLEAR, TRIAL, Clearing, Deadline, Trial
 
-__all__ = ("WAITS_LIMIT", "IdBlock", "Memory", "RetryMinute", "RunEnd")
+__all__ = ("WAITS_LIMIT", "Memory", "RetryMinute", "RunEnd")
 
 _DIGITS = 20
 
@@ -326,31 +323,3 @@ class Memory:
 def _ends_with_number(run_id: str, run_no: RunNo) -> bool:
     """Return whether a run id ends with the row number of its run, as generated ids do."""
     return run_id.endswith(f".{run_no}")
-
-
-class IdBlock:
-    """A block of row numbers leased from the store."""
-
-    __slots__ = ("end", "first")
-
-    def __init__(self, first: int, end: int) -> None:
-        self.first = first
-        self.end = end
-
-    @property
-    def left(self) -> int:
-        """Number of row numbers that remain in the block."""
-        return self.end - self.first
-
-    def take(self, count: int = 1) -> int:
-        """Return the first of ``count`` consecutive numbers.
-
-        Raises:
-            ValueError: If the block is too short or ``count`` is negative. This is a bug: the
-                engine leases ``numbers_needed`` before each turn.
-        """
-        if not 0 <= count <= self.left:
-            raise ValueError(f"{count} numbers asked for, {self.left} leased")
-        first = self.first
-        self.first += count
-        return first

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core.runs import create
+from aioflow.core.runs import create, run_queue
 from aioflow.core.runs.cancel import cancel
 from aioflow.core.state.dag_triggers import DagTrigger, PendingAssetEvent
 from aioflow.core.state.memory import Memory
@@ -217,7 +217,7 @@ def start_run(
 ) -> tuple[EventOutcome, int | None, str | None]:
     """Create the run of an event. Return the outcome of the event."""
     memory, dag_id = tx.memory, one.row.dag_id
-    if spec.if_running == "skip" and create.is_running(dag_id, memory):
+    if spec.if_running == "skip" and run_queue.is_running(dag_id, memory):
         return EventOutcome.SKIPPED, None, "a run of the DAG was active"
     newest = memory.newest(dag_id)
     try:
