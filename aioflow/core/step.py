@@ -194,7 +194,7 @@ def _process_ended_runs(tx: Transaction) -> None:
 
 def _grant(tx: Transaction) -> None:
     """Start what may start. Work that does not fit into the batch follows in the next turn."""
-    crash_trials.advance_trial(tx, is_open=tx.slots.is_open and not tx.slots.is_held)
+    crash_trials.advance_trial(tx, is_open=tx.slots.is_open and not tx.slots.is_suspended)
     if tx.memory.may_host_more and tx.slots.is_open:
         tx.memory.may_host_more = False
         host_rest(tx)

@@ -282,8 +282,8 @@ def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots
     run = entry.run
     spec = run.spec.tasks[entry.task_index]
     since = entry.queued_at if isinstance(entry, TaskInstance) else None
-    if memory.is_drained or not slots.is_open or slots.is_held:
-        detail = HELD if slots.is_held else STOPPING
+    if memory.is_drained or not slots.is_open or slots.is_suspended:
+        detail = HELD if slots.is_suspended else STOPPING
         detail = DRAINED if memory.is_drained else detail
         return Wait(kind=WaitKind.SLOT, detail=detail, since=since)
     if unwritten := slots.count_unwritten(memory):

@@ -380,14 +380,14 @@ class _Node:
         before it does so again.
         """
         with anyio.move_on_after(_WEB_WAITS_SECONDS):
-            while self._engine.waiting_inputs and not self._engine.slots.is_held:
+            while self._engine.waiting_inputs and not self._engine.slots.is_suspended:
                 await self._engine.next_turn()
         self._url = await services.start(front.serve)
         self._open_slots()
 
     def _open_slots(self) -> None:
         """Start the tasks that were queued or running when the last daemon ended."""
-        self._engine.slots.is_held = False
+        self._engine.slots.is_suspended = False
         self._engine.report([ContinueRun(-1)])  # a turn of the engine, for no particular run
 
     def describe(self) -> Ready:
@@ -452,7 +452,7 @@ class _Node:
 
 def _engine(settings: Settings, store: Store, clock: Clock, about: NodeFacts) -> Engine:
     slots = Slots(cpu_slots=settings.cpu_slots, async_slots=settings.async_slots)
-    slots.is_held = True
+    slots.is_suspended = True
     return Engine(
         store,
         slots,

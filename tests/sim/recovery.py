@@ -60,7 +60,7 @@ def _same_owed(node: Any) -> None:
     for kind, lane in node.memory.outbox_quotas.items():
         handed = [number for number in known if known[number][0] == kind]
         rest = [no for no, row in stored.items() if row.kind == kind and no not in known]
-        if (lane.handed, lane.waiting) != (len(handed), len(rest)):
+        if (lane.in_flight, lane.waiting) != (len(handed), len(rest)):
             raise Broken("restore", f"{kind}: {lane}, in truth {len(handed)} and {len(rest)}")
         if any(number <= lane.after for number in rest):
             raise Broken("restore", f"{kind}: one of {rest} is behind {lane.after}")

@@ -150,7 +150,7 @@ class Slots:
             a sensor never holds a slot.
         at_work: Running ``async def`` tasks by number, in the order in which they started.
         is_open: Whether slots are granted at all. A draining node grants none.
-        is_held: Whether no slots are granted yet, because the web server does not answer. People
+        is_suspended: Whether no slots are granted yet, because the web server does not answer. People
             must be able to see and cancel tasks.
         ready: The tasks that wait for slots.
         unwritten: Starts whose results do not fit on the disk. No slot is granted while one of
@@ -164,7 +164,7 @@ class Slots:
         self.coroutines = async_slots
         self.at_work: dict[TaskNo, TaskInstance] = {}
         self.is_open = True
-        self.is_held = False
+        self.is_suspended = False
         self.unwritten: dict[TaskNo, StartNo] = {}
         self.pool_holds: dict[TaskNo, tuple[str, int]] = {}
         self.ready = Ready(self.pool_holds)
@@ -416,7 +416,7 @@ class Slots:
 
         The caller starts each task before it requests the next, and may stop at any time.
         """
-        if not self.is_open or self.is_held:
+        if not self.is_open or self.is_suspended:
             return
         if self.unwritten:
             if self.count_unwritten(memory):
