@@ -31,7 +31,7 @@ async def defer(n: Node, count: int) -> None:
     await n.engine.ask(CreateRun(dag_id="dag"))
     for _ in range(count):
         start = (await n.effects.next_start()).start
-        n.engine.report([_deferred(start, n.engine.timers._clock.look().now)])
+        n.engine.report([_deferred(start, n.engine.timers._clock.read().now)])
 
     async def deferred() -> bool:
         return len(await n.store.list_triggers()) == count

@@ -223,7 +223,7 @@ def _divided(
         trial,
         groups=groups,
         spans=tuple(spans) if are_held else (),
-        until=tx.steady + _first_look_us(groups[0], trial),
+        until=tx.steady + _first_poke_us(groups[0], trial),
     )
 
 
@@ -325,7 +325,7 @@ def _note_whether_it_may_begin(trial: Trial, tx: Transaction, *, is_open: bool) 
         memory.group_may_begin_since = tx.steady
 
 
-def _first_look_us(group: Collection[int], trial: Trial) -> int:
+def _first_poke_us(group: Collection[int], trial: Trial) -> int:
     """Return how long after a group became the first one it is evaluated for the first time.
 
     If tasks of the group run by then, it is evaluated again when they have run long enough.
@@ -346,7 +346,7 @@ def _evaluated(trial: Trial, tx: Transaction) -> Trial:
     is_over = not (waiting or began or has_triggers or is_control)
     if not is_over and now < trial.until:
         return trial
-    until = max(began) + trial.proof_us if began else now + _first_look_us(first, trial)
+    until = max(began) + trial.proof_us if began else now + _first_poke_us(first, trial)
     if memory.group_may_begin_since is not None:
         end = memory.group_may_begin_since + _PATIENCE_US
         waiting = waiting if now < end else ()
@@ -358,7 +358,7 @@ def _evaluated(trial: Trial, tx: Transaction) -> Trial:
         left, spans = (*left, waiting), (*spans, _NO_TRIGGERS) if trial.spans else ()
     if not left:
         return _without_groups(trial, tx)
-    until = now + _first_look_us(left[0], trial)
+    until = now + _first_poke_us(left[0], trial)
     return replace(trial, groups=left, spans=spans, has_begun=False, until=until)
 
 

@@ -132,7 +132,7 @@ class Transaction:
         self._dropped: list[tuple[TriggerInstance, TriggerRow]] = []
         self._postponed: set[RunNo] = set()
         self._assignments: dict[int, tuple[TriggerInstance, tuple[int, str, str, bool]]] = {}
-        self._folded: dict[int, tuple[PackedTask, TaskShape]] = {}
+        self._packed_assignments: dict[int, tuple[PackedTask, TaskShape]] = {}
         self._streams: dict[int, tuple[TriggerInstance, int, int]] = {}
         self._credits: dict[int, EventsStored] = {}
         self._new_records: dict[tuple[int, int], RecordRow] = {}
@@ -270,7 +270,7 @@ class Transaction:
 
     def record_packed_assignment(self, was: PackedTask, form: TaskShape) -> None:
         """Record the old assignment of a trigger that stays packed, like ``record_assignment``."""
-        self._folded.setdefault(was.trigger_no, (was, form))
+        self._packed_assignments.setdefault(was.trigger_no, (was, form))
 
     def change_stream(self, wait: TriggerInstance) -> None:
         """Record that events of a trigger are stored or consumed."""
@@ -464,8 +464,8 @@ class Transaction:
             else:
                 wait.row = before
                 waits[before.trigger_no] = wait
-        for folded, form in self._folded.values():
-            self.memory.packing.change_back(folded, form)
+        for packed, form in self._packed_assignments.values():
+            self.memory.packing.change_back(packed, form)
 
     def _close_task(self, task: TaskInstance) -> None:
         if task.stored_state is TaskState.PENDING and not task.stored_start:

@@ -181,7 +181,7 @@ class FailedTurns:
         if left is None:
             return
         rollback.free_slot(entry, self.memory, self.slots)
-        match consequence(entry, left, self._steady.look(), self.memory):
+        match consequence(entry, left, self._steady.read(), self.memory):
             case RefuseRequest(answer=answer):
                 self._pending_requests.answer(answer)
             case RetryTimer() as retry:

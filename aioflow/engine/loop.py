@@ -302,7 +302,7 @@ class Engine(FailedTurns):
         self.turns += 1
         self.turned_at = self._clock.monotonic_us()
         self.measures.turns.add((self.turned_at - self._turning_since) / 1e6)
-        self.measures.record_latencies(inputs, self._steady.look())
+        self.measures.record_latencies(inputs, self._steady.read())
         self._turning_since = None
         self._turned.set()
 
@@ -322,7 +322,7 @@ class Engine(FailedTurns):
             self.memory,
             self.slots,
             inputs,
-            at=self._steady.look(),
+            at=self._steady.read(),
             random=self._chance,
             numbers=self._numbers,
             granting=granting,
@@ -408,7 +408,7 @@ class Engine(FailedTurns):
         self.memory.retries_per_run, self.memory.retries_per_pool = self._retries
         self.memory.late_after_us = self._late_after_us
         self._steady.resume(wall=claim.seen_at, steady=claim.steady_at)
-        self.memory.shift = self._steady.look().shift
+        self.memory.shift = self._steady.read().shift
         self.memory.rests_after = self._clock.now() if self._ends_when_idle else None
         self._store.damages.listen(lambda damage: self.report([DamageFound(damage)]))
         async with self._store.unfinished() as parts:
@@ -472,7 +472,7 @@ class Engine(FailedTurns):
         self.slots.pools = {pool.name: pool for pool in snapshot.pools}
 
     def _draft(self) -> Transaction:
-        numbers, at = self._numbers, self._steady.look()
+        numbers, at = self._numbers, self._steady.read()
         return Transaction(self.memory, self.slots, at=at, random=self._chance, numbers=numbers)
 
     async def _commit_if_any(self, tx: Transaction) -> None:

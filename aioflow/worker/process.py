@@ -143,13 +143,13 @@ class MemoryPressure:
     def __init__(self, limit_bytes: int, meter: Callable[[], int]) -> None:
         self._limit_bytes = limit_bytes
         self._meter = meter
-        self._next_look = 0.0
+        self._next_check = 0.0
 
     def is_due(self, now: float) -> bool:
         """Return whether a check is due. One is due every ``MEMORY_POLL_SECONDS``."""
-        if not self._limit_bytes or now < self._next_look:
+        if not self._limit_bytes or now < self._next_check:
             return False
-        self._next_look = now + MEMORY_POLL_SECONDS
+        self._next_check = now + MEMORY_POLL_SECONDS
         return True
 
     def excess(self, count: int) -> int:

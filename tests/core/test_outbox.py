@@ -146,8 +146,8 @@ def test_a_restart_hands_out_what_was_not_done_and_no_more_at_once(monkeypatch):
     world.restart()
 
     assert in_flight(world) == [rows[0], *rows[2:5]]
-    (lane,) = world.memory.outbox_quotas.values()
-    assert (lane.in_flight, lane.waiting) == (4, 4)
+    (quota,) = world.memory.outbox_quotas.values()
+    assert (quota.in_flight, quota.waiting) == (4, 4)
 
 
 @pytest.mark.parametrize("entry", [OutboxDelivered(4711), OutboxLoaded("callback:dag")])

@@ -280,7 +280,7 @@ class Circle:
             self.memory,
             self.slots,
             inputs,
-            at=self.node.steady.look(),
+            at=self.node.steady.read(),
             random=self.node.rng.random,
             numbers=self._numbers,
             granting=granting,
@@ -392,7 +392,7 @@ class Circle:
         node = self.node
         node.points["refused for good"] += 1
         rollback.free_slot(entry, self.memory, self.slots)
-        match consequence(entry, exc, node.steady.look(), self.memory):
+        match consequence(entry, exc, node.steady.read(), self.memory):
             case RefuseRequest(answer=answer):
                 node.answered(answer.ticket)
             case RetryTimer(timer=timer):
@@ -411,7 +411,7 @@ class Circle:
         quarantine = Transaction(
             self.memory,
             self.slots,
-            at=node.steady.look(),
+            at=node.steady.read(),
             random=node.rng.random,
             numbers=self._numbers,
         )

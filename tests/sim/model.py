@@ -241,7 +241,7 @@ class Node:
         memory = Memory(epoch=epoch)
         memory.commit_no = tables.commit_no
         self.steady = resumed(self)
-        memory.shift = self.steady.look().shift
+        memory.shift = self.steady.read().shift
         slots = Slots(cpu_slots=CPU_SLOTS, async_slots=ASYNC_SLOTS)
         slots.pools = dict(tables.pools)
         if self._is_shuffled:

@@ -87,8 +87,8 @@ def what_is_owed_is_read(node: Any) -> None:
     handed = Counter(kind for kind, _ in node.memory.outbox.values())
     stored = Counter(row.kind for row in node.tables.outbox.values())
     for kind, count in stored.items():
-        lane = node.memory.outbox_quotas.get(kind)
-        is_read = kind in ENGINE_KINDS or (lane is not None and lane.is_reading)
+        quota = node.memory.outbox_quotas.get(kind)
+        is_read = kind in ENGINE_KINDS or (quota is not None and quota.is_reading)
         if count > handed[kind] <= outbox_quota.WINDOW // 2 and not is_read:
             raise Broken("L3 progress", f"{count} of {kind} are owed, {handed[kind]} handed out")
 

@@ -57,13 +57,13 @@ def _same_owed(node: Any) -> None:
         raise Broken(
             "restore", f"kinds of owed effects: {set(node.memory.outbox_quotas)}, {set(counts)}"
         )
-    for kind, lane in node.memory.outbox_quotas.items():
+    for kind, quota in node.memory.outbox_quotas.items():
         handed = [number for number in known if known[number][0] == kind]
         rest = [no for no, row in stored.items() if row.kind == kind and no not in known]
-        if (lane.in_flight, lane.waiting) != (len(handed), len(rest)):
-            raise Broken("restore", f"{kind}: {lane}, in truth {len(handed)} and {len(rest)}")
-        if any(number <= lane.after for number in rest):
-            raise Broken("restore", f"{kind}: one of {rest} is behind {lane.after}")
+        if (quota.in_flight, quota.waiting) != (len(handed), len(rest)):
+            raise Broken("restore", f"{kind}: {quota}, in truth {len(handed)} and {len(rest)}")
+        if any(number <= quota.after for number in rest):
+            raise Broken("restore", f"{kind}: one of {rest} is behind {quota.after}")
 
 
 def _same_run(run: Run, fresh: Run) -> None:

@@ -268,7 +268,7 @@ def _unrun(run: Run) -> Iterator[_Target]:
         excluded = _spared(chosen, task_index)
         targets = () if chosen.mark is None else chosen.mark.ranges
         meant = {first for at, first, _ in targets if at == task_index}
-        for match in _UNRUN.finditer(bytes(group.states), run.looked.get(task_index, 0)):
+        for match in _UNRUN.finditer(bytes(group.states), run.checked_children.get(task_index, 0)):
             index = match.start()
             if not _has(excluded, index) and index not in meant:
                 yield _child(group, index)
@@ -342,7 +342,7 @@ def _restart_task(run: Run, target: _Target, tx: Transaction) -> TaskInstance:
 
 def _clear_unrun(run: Run, target: _Target, tx: Transaction) -> None:
     """Clear a child, unless it ran and itself asked to be skipped."""
-    run.looked[target.task_index] = target.map_index + 1
+    run.checked_children[target.task_index] = target.map_index + 1
     row = tx.memory.prefetched_tasks[target.task_no]
     if row.try_number == 0:
         mark_apply.restart(ended(run, row, tx), tx)

@@ -170,10 +170,10 @@ def stop_overtaken(run: Run, tx: Transaction, limit: int) -> int:
         group = run.groups.get(task_index)
         if group is None or not _may_be_overtaken(group):
             continue
-        found = _UNDER_WAY.finditer(bytes(group.states), run.looked.get(task_index, 0))
+        found = _UNDER_WAY.finditer(bytes(group.states), run.checked_children.get(task_index, 0))
         for index in [match.start() for match in islice(found, limit - count)]:
             count += 1
-            run.looked[task_index] = index + 1
+            run.checked_children[task_index] = index + 1
             if (
                 group.one_to_one is None
                 or one_to_one.child_verdict(group, index) is not Verdict.RUN

@@ -49,7 +49,7 @@ def suspend_run(run: Run, chosen: Clearing, tx: Transaction) -> None:
     tx.runs[run.run_no] = run
     tx.memory.clearings[run.run_no] = (tx.outbox.add(CLEAR, _encode(chosen)), chosen)
     run.clearing = chosen
-    run.looked = {}
+    run.checked_children = {}
 
 
 def end_suspension(run: Run, tx: Transaction) -> None:

@@ -244,10 +244,10 @@ def continue_backfill(entry: ContinueBackfill, tx: Transaction) -> None:
     """Create the next runs of a backfill up to its limit, or end it."""
     row = tx.memory.backfills.get(entry.backfill_no)
     spec = None if row is None else tx.memory.newest(row.dag_id)
-    looked = tx.memory.found_fire_times.pop(entry.backfill_no, None)
-    if row is None or spec is None or looked is None:
+    loaded = tx.memory.found_fire_times.pop(entry.backfill_no, None)
+    if row is None or spec is None or loaded is None:
         return  # the backfill or its DAG is gone, or the input was repeated in one turn
-    version, fire_times_found = looked
+    version, fire_times_found = loaded
     if version != tx.memory.dags[row.dag_id].version:
         tx.effects.append(entry)  # the DAG has changed: the next turn repeats the query
         return
@@ -267,17 +267,17 @@ def continue_backfill(entry: ContinueBackfill, tx: Transaction) -> None:
 
 
 def _fill(
-    row: BackfillRow, looked: Mapping[Timestamp, RunRow | None], tx: Transaction
+    row: BackfillRow, loaded: Mapping[Timestamp, RunRow | None], tx: Transaction
 ) -> BackfillRow:
     """Process the next fire times while the limit allows it.
 
     Raises:
         RequestError: If the DAG no longer accepts such runs. It then rejects all of them.
     """
-    upcoming = list(looked)
+    upcoming = list(loaded)
     count = 0
     for fire_time in upcoming[: _at_once(row)]:
-        if is_wanted(looked[fire_time], row.reprocess):
+        if is_wanted(loaded[fire_time], row.reprocess):
             if _capacity(row, tx.memory) <= 0:
                 break
             made = CreateRun(dag_id=row.dag_id, conf=row.conf, logical_date=fire_time)

@@ -370,7 +370,7 @@ def _forget_run(row: RunRow, memory: Memory) -> None:
         del memory.active_tasks[task.task_no]
     for number in [n for n, wait in memory.waits.objects.items() if wait.run.run_no == row.run_no]:
         del memory.waits[number]
-    memory.packing.forget_folded(row.run_no)
+    memory.packing.forget_packed(row.run_no)
     memory.backpressured = {
         no: task for no, task in memory.backpressured.items() if task.run.run_no != row.run_no
     }

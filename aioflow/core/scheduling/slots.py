@@ -150,8 +150,8 @@ class Slots:
             a sensor never holds a slot.
         at_work: Running ``async def`` tasks by number, in the order in which they started.
         is_open: Whether slots are granted at all. A draining node grants none.
-        is_suspended: Whether no slots are granted yet, because the web server does not answer. People
-            must be able to see and cancel tasks.
+        is_suspended: Whether no slots are granted yet, because the web server does not answer.
+            People must be able to see and cancel tasks.
         ready: The tasks that wait for slots.
         unwritten: Starts whose results do not fit on the disk. No slot is granted while one of
             these starts still holds its slot.

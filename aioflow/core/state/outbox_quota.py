@@ -52,14 +52,18 @@ class OutboxQuota(msgspec.Struct, frozen=True):
 EMPTY = OutboxQuota()
 
 
-def wanted(inputs: Iterable[Input], lanes: Mapping[str, OutboxQuota]) -> dict[str, tuple[int, int]]:
+def wanted(
+    inputs: Iterable[Input], quotas: Mapping[str, OutboxQuota]
+) -> dict[str, tuple[int, int]]:
     """Return the outbox rows to read for a turn: by kind, after which number and how many."""
     kinds = {entry.kind for entry in inputs if isinstance(entry, OutboxLoaded)}
     return {
-        kind: (lanes[kind].after, WINDOW - lanes[kind].in_flight) for kind in kinds if kind in lanes
+        kind: (quotas[kind].after, WINDOW - quotas[kind].in_flight)
+        for kind in kinds
+        if kind in quotas
     }
 
 
-def backlog(lanes: Mapping[str, OutboxQuota]) -> dict[str, int]:
+def backlog(quotas: Mapping[str, OutboxQuota]) -> dict[str, int]:
     """Return the number of outbox entries by kind."""
-    return {kind: quota.in_flight + quota.waiting for kind, quota in lanes.items()}
+    return {kind: quota.in_flight + quota.waiting for kind, quota in quotas.items()}

@@ -256,7 +256,7 @@ class TaskInstance:
         suspended_start: ``start_no`` under which its coroutine is suspended in the async host; 0 if
             the coroutine is not suspended and must run again from the start.
         answer: Value that the suspended coroutine is resumed with.
-        looks: Number of pokes of a sensor since it was added to memory.
+        pokes: Number of pokes of a sensor since it was added to memory.
     """
 
     __slots__ = (
@@ -270,9 +270,9 @@ class TaskInstance:
         "interruptions",
         "is_claimed",
         "is_hosted",
-        "looks",
         "map_index",
         "open_kind",
+        "pokes",
         "queued_at",
         "recorded",
         "resumed",
@@ -324,7 +324,7 @@ class TaskInstance:
         self.open_kind = ""
         self.suspended_start: StartNo = 0
         self.answer: tuple[bytes | None, Failure | None] = (None, None)
-        self.looks = 0
+        self.pokes = 0
 
     @property
     def wait(self) -> TriggerInstance | None:
@@ -372,11 +372,11 @@ class ActiveTasks(PackedMap[TaskInstance]):
     def __len__(self) -> int:
         return len(self.objects) + self._count
 
-    def unfold(self, number: TaskNo) -> TaskInstance | None:
+    def unpack(self, number: TaskNo) -> TaskInstance | None:
         """See ``PackedMap``."""
-        return None if self._packed is None or not self._count else self._packed.unfold(number)
+        return None if self._packed is None or not self._count else self._packed.unpack(number)
 
-    def folded(self) -> list[TaskNo]:
+    def packed_numbers(self) -> list[TaskNo]:
         """See ``PackedMap``."""
         if self._packed is None or not self._count:
             return []
@@ -384,7 +384,7 @@ class ActiveTasks(PackedMap[TaskInstance]):
         numbers = [first + at for at, state in enumerate(self._states) if state]
         for group in self._groups.values():
             numbers += [group.first_task_no + at.start() for at in _DEFERRED.finditer(group.states)]
-        packed = self._packed.folded()
+        packed = self._packed.packed_numbers()
         return [number for number in numbers if number in packed]
 
     def set_packed(self, count: int, packed: PackedMap[TaskInstance]) -> None:
@@ -489,7 +489,7 @@ class Run:
         removed: ``start_no`` of each mapped task that ended without expansion and so has a row of
             its own.
         clearing: Clear or mark in progress; until it is complete, nothing of the run continues.
-        looked: For mapped tasks of this clear or mark, the number of children checked so far.
+        checked_children: For mapped tasks of this clear or mark, how many children were checked.
     """
 
     __slots__ = (
@@ -498,6 +498,7 @@ class Run:
         "beyond_budget",
         "blocked",
         "blocked_at",
+        "checked_children",
         "cleared",
         "clearing",
         "dag_version",
@@ -509,7 +510,6 @@ class Run:
         "is_over_budget",
         "items",
         "known",
-        "looked",
         "removed",
         "results",
         "retried",
@@ -534,8 +534,8 @@ class Run:
         self.async_role = async_role(graph.spec)
         self.states = bytearray(size)
         self.tallies = array("q", bytes(8 * TALLY * graph.tallies))
-        for looks in graph.evaluated:
-            for look in looks:
+        for pokes in graph.evaluated:
+            for look in pokes:
                 self.tallies[look.tally * TALLY] = len(look.parents) - len(look.indexed)
         self.groups: dict[int, MappedTask] = {}
         self.active_tasks = ActiveTasks(row.first_task_no, self.states, self.groups)
@@ -558,7 +558,7 @@ class Run:
         self.cleared: ClearedTasks[TaskInstance] = ClearedTasks()
         self.removed: dict[TaskNo, StartNo] = {}
         self.clearing: Clearing | None = None
-        self.looked: dict[int, int] = {}
+        self.checked_children: dict[int, int] = {}
 
     @property
     def run_no(self) -> RunNo:

@@ -77,7 +77,7 @@ def start(grant: Grant, tx: Transaction) -> None:
     task.start_no += 1
     tx.memory.unclaimed.discard(task.task_no)
     if task.spec.sensor is not None:
-        _first_look(task, tx)
+        _first_poke(task, tx)
     if grant.is_claimed or task.state is TaskState.SENSING:
         tx.touch(task)
     elif task.spec.sensor is not None and task.spec.body is Body.COROUTINE:
@@ -126,7 +126,7 @@ def _resumed(task: TaskInstance) -> ResumeCoroutine | None:
     return ResumeCoroutine(task.run.run_no, task.task_no, suspended, task.start_no, answer, failure)
 
 
-def _first_look(task: TaskInstance, tx: Transaction) -> None:
+def _first_poke(task: TaskInstance, tx: Transaction) -> None:
     """Start the timeout of a sensor at its first poke. It is armed only once, in steady time."""
     sensor = task.spec.sensor
     assert sensor is not None  # noqa: S101 - checked by the caller
@@ -314,11 +314,11 @@ def reschedule_poke(
     sensor = task.spec.sensor
     assert sensor is not None  # noqa: S101 - reported by sensors only
     forget_event(task, tx)
-    _first_look(task, tx)
-    task.looks += 1
-    task.due_at = retry.sensor_next_look(
+    _first_poke(task, tx)
+    task.pokes += 1
+    task.due_at = retry.sensor_next_poke(
         sensor,
-        looks=task.looks,
+        pokes=task.pokes,
         now=tx.steady,
         recheck_in_us=recheck_in_us,
         deadline=task.deadline_at,
@@ -484,7 +484,7 @@ def recalled(task: TaskInstance, tx: Transaction) -> None:
 
 def labelled(task: TaskInstance, report: Labelled, tx: Transaction) -> None:
     """Store the label that a child of a mapped task has set for itself."""
-    if not task.looks:  # a sensor that pokes again already has a label
+    if not task.pokes:  # a sensor that pokes again already has a label
         tx.batch.labels.append((task.task_no, task.run.run_no, report.label))
 
 

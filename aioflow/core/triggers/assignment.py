@@ -316,7 +316,7 @@ def assign_next(entry: AssignTriggers, tx: Transaction) -> None:
     for number in entry.numbers[entry.at : upto]:
         if not may_host(number, memory):
             continue
-        one = memory.packing.look(number)
+        one = memory.packing.find(number)
         if takes and one is not None and one.kwargs is not None:
             assignment = forms.get(one.form)
             if assignment is None:
