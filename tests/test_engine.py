@@ -238,7 +238,7 @@ def test_a_database_that_stays_away_is_named_at_once_and_then_each_second():
     with structlog.testing.capture_logs() as logs:
         for attempt, milliseconds in enumerate((0, 50, 150, 350, 750, 1550, 2000, 2549, 2550), 1):
             clock.us = 7_000_000 + milliseconds * 1_000
-            engine._note_away(away, attempt)
+            engine._note_unavailable(away, attempt)
 
     assert [line["attempts"] for line in logs] == [1, 6, 9]
     assert engine.store_away_since == 7_000_000

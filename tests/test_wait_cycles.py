@@ -37,7 +37,7 @@ class Table:
         wanted = RunWanted(next(self.numbers), f"r{awaited}", None, 0, task_index, -1)
         no = self.waits.add(CHILD, 1, run, ("d", None), wanted)
         found = World().run(awaited)
-        assert self.waits.point(no, found, -1, leads_to)
+        assert self.waits.bind_run(no, found, -1, leads_to)
         return no
 
     def of_task(self, run, task_index):

@@ -52,9 +52,9 @@ __all__ = (
     "TRIGGER_DEATHS",
     "advance_trial",
     "bar",
+    "crash_failure",
     "crashed",
-    "guilt",
-    "guilty_triggers",
+    "crashing_triggers",
     "stop",
     "wake",
 )
@@ -270,7 +270,7 @@ def bar(number: TriggerNo, version: str, tx: Transaction) -> None:
     _put(replace(trial, alone=alone, barred=(*trial.barred, (number, version))), tx)
 
 
-def guilt(number: TaskNo | TriggerNo, memory: Memory) -> Failure | None:
+def crash_failure(number: TaskNo | TriggerNo, memory: Memory) -> Failure | None:
     """Return the failure of a task or trigger that killed its process; ``None`` if not charged."""
     trial = memory.trial
     count = 0 if trial is None else dict(trial.alone).get(number, 0)
@@ -281,10 +281,10 @@ def guilt(number: TaskNo | TriggerNo, memory: Memory) -> Failure | None:
     return Failure(type="Killed", message=message, reason="interrupted")
 
 
-def guilty_triggers(memory: Memory) -> list[tuple[TriggerNo, Failure]]:
+def crashing_triggers(memory: Memory) -> list[tuple[TriggerNo, Failure]]:
     """Return the triggers that killed the daemon and have not been charged yet."""
     numbers = [] if memory.trial is None else [number for number, _ in memory.trial.alone]
-    found = [(n, guilt(n, memory)) for n in numbers if n not in memory.active_tasks]
+    found = [(n, crash_failure(n, memory)) for n in numbers if n not in memory.active_tasks]
     return [(number, failure) for number, failure in found if failure is not None]
 
 

@@ -21,7 +21,7 @@ from aioflow.core.tasks.tries import (
 )
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import dag_triggers, event_runs, lifecycle
-from aioflow.core.triggers.assignment import REASSIGNED, host_all, reassign, want_own_hosts
+from aioflow.core.triggers.assignment import REASSIGNED, host_all, reassign, request_own_hosts
 from aioflow.errors import UnknownNode
 from aioflow.model.states import Failure, TaskState
 from aioflow.protocol.effects import RecallTries
@@ -61,7 +61,7 @@ def set_drained(request: DrainNode, tx: Transaction) -> bool:
     for role in sorted(role for role in memory.hosts_up if kind_of(role) != ASYNC):
         host_all(role, tx)
         dag_triggers.host_all(role, tx)
-    want_own_hosts(tx)
+    request_own_hosts(tx)
     dag_triggers.update_assignments(tx)
     return True
 
@@ -93,7 +93,7 @@ def host_lost(lost: HostLost, tx: Transaction) -> None:
         event_runs.lose_host(lost, tx)
         if lost.was_dismissed and is_own(lost.role):
             # This host does not restart by itself, and triggers may have been assigned to it.
-            want_own_hosts(tx)
+            request_own_hosts(tx)
             dag_triggers.update_assignments(tx)
         return
     memory.packing.lose(lost.role, memory.last_assignment_id)

@@ -40,7 +40,7 @@ from aioflow.core.tasks.tries import (
 )
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import dag_triggers, event_runs, lifecycle, migration
-from aioflow.core.triggers.assignment import assign_next, host_rest, want_host
+from aioflow.core.triggers.assignment import assign_next, host_rest, request_host
 from aioflow.errors import AioflowError
 from aioflow.model.batch import Batch
 from aioflow.model.ids import StartNo, TaskNo
@@ -167,7 +167,7 @@ def decide(
             if memory.backpressured and _release_backpressured(tx):
                 _grant(tx)
             for role in sorted(slots.missing_hosts(memory.hosts_up)):
-                want_host(role, tx)
+                request_host(role, tx)
         return tx.close(), tx.effects, tx
     except Exception as exc:
         raise TurnFailed(tx, repr(exc)) from exc

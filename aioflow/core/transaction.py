@@ -134,7 +134,7 @@ class Transaction:
         self._assignments: dict[int, tuple[TriggerInstance, tuple[int, str, str, bool]]] = {}
         self._packed_assignments: dict[int, tuple[PackedTask, TaskShape]] = {}
         self._streams: dict[int, tuple[TriggerInstance, int, int]] = {}
-        self._credits: dict[int, EventsStored] = {}
+        self._confirmations: dict[int, EventsStored] = {}
         self._new_records: dict[tuple[int, int], RecordRow] = {}
         self._record_changes: dict[tuple[int, int], RecordChange] = {}
 
@@ -278,19 +278,19 @@ class Transaction:
         if wait.row.trigger_no not in self._streams and wait.stream is not None:
             self._streams[wait.row.trigger_no] = (wait, wait.stream.index, wait.stream.confirmed)
 
-    def credit(self, confirmed: EventsStored) -> None:
+    def confirm_events(self, confirmed: EventsStored) -> None:
         """Confirm the events of a trigger, so that it continues.
 
         Only the last call of a turn counts.
         """
-        self._credits[confirmed.trigger_no] = confirmed
+        self._confirmations[confirmed.trigger_no] = confirmed
 
     def drop_wait(self, wait: TriggerInstance) -> None:
         """Delete a trigger row and drop it from memory."""
         number = wait.row.trigger_no
         if wait.stream is not None and wait.stream.next_sequence:
             self.batch.gone_events.append(number)
-        self._credits.pop(number, None)
+        self._confirmations.pop(number, None)
         _, before = self._waits.pop(number, (wait, wait.row))
         if before is None:
             self._withdraw(number)
@@ -411,7 +411,7 @@ class Transaction:
         self.accounts.close(self.batch, self.now)
         if self._withdrawn:
             self.effects[:] = [one for one in self.effects if not self._is_withdrawn(one)]
-        self.effects.extend(ConfirmEvents(confirmed) for confirmed in self._credits.values())
+        self.effects.extend(ConfirmEvents(confirmed) for confirmed in self._confirmations.values())
         self.batch.new_outbox.extend(self.outbox.new)
         self.batch.done_outbox.extend(self.outbox.done)
         self.batch.new_records.extend(self._new_records.values())

@@ -259,11 +259,11 @@ class Engine(FailedTurns):
         self.dispatcher.require_all()
         try:
             claim = await self._recover()
-            await self._turn_on(task_status, has_crashed=claim.after_crash)
+            await self._run_turns(task_status, has_crashed=claim.after_crash)
         finally:
             self._pending_requests.end()
 
-    async def _turn_on(self, task_status: TaskStatus[None], *, has_crashed: bool) -> None:
+    async def _run_turns(self, task_status: TaskStatus[None], *, has_crashed: bool) -> None:
         async with anyio.create_task_group() as services:
             await services.start(self.timers.run)
             await self._turn([Restarted(has_crashed=has_crashed)])
@@ -382,14 +382,14 @@ class Engine(FailedTurns):
                     answer = await call()
             except StoreUnavailable as exc:
                 attempts += 1
-                self._note_away(exc, attempts)
+                self._note_unavailable(exc, attempts)
                 await self._clock.sleep(delay)
                 delay = min(2 * delay, _LONGEST_DELAY)
             else:
                 self.store_away_since = None
                 return answer
 
-    def _note_away(self, exc: StoreUnavailable, attempts: int) -> None:
+    def _note_unavailable(self, exc: StoreUnavailable, attempts: int) -> None:
         """Log that the database is unavailable: at once, then at most once a second."""
         now, self.store_error = self._clock.monotonic_us(), str(exc)
         if self.store_away_since is None:

@@ -390,7 +390,7 @@ class SharedHost:
             "",
             0,
         )
-        child.send([self._context.welcome(kind_of(self._role))])
+        child.send([self._context.hello(kind_of(self._role))])
         self._child, self._outgoing = child, CommandBuffer(child)
         self._context.report([HostUp(self._role)])
         self._tell_started()

@@ -239,7 +239,7 @@ class Triggerer:
         at = (end.trigger_no, end.assignment_id, self._context.clock.now())
         self._context.report([TriggerEnded(*at, reason=end.reason)])
 
-    async def foresee(
+    async def preview(
         self, host: StartTrigger, *, after: Timestamp, count: int
     ) -> FireTimesPreviewed | None:
         """Return the next fire times of a timetable or the failure; ``None`` without a process.

@@ -315,7 +315,7 @@ class Process:
         self._is_accepting = True
         self._outgoing = CommandBuffer(child)
         self._printing = WorkerOutput(self._context.tasklog, child.log_nonce)
-        child.send([self._context.welcome("slot")])
+        child.send([self._context.hello("slot")])
 
     def dismiss(self) -> None:
         """Tell an idle process to exit by itself."""

@@ -478,7 +478,7 @@ class RunCompletionWaits:
                     continue
             if run.state.is_live:
                 task_no = -1 if lookup.task_index < 0 else run.first_task_no + lookup.task_index
-                if self._waits.point(lookup.no, run, task_no, leads_to):
+                if self._waits.bind_run(lookup.no, run, task_no, leads_to):
                     fresh.append(lookup)
         return fresh
 

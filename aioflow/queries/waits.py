@@ -325,14 +325,14 @@ class Waits:
         self.by_name.add(self._name(wait), no)
         return no
 
-    def point(
+    def bind_run(
         self, no: WaitNo, run: RunRow, task_no: TaskNo, leads_to: frozenset[int] | None
     ) -> bool:
         """Index a wait by the run it waits for, which is known now. Return whether that is new."""
         wait = self.get(no)
         if wait is None or (wait.awaited, wait.task_no) == (run.run_no, task_no):
             return False
-        self._unpoint(no, wait)
+        self._unbind_run(no, wait)
         if wait.run_id is not None and wait.awaited < 0:
             self.by_name.discard(self._name(wait), no)  # no other run has this id
         shape = -1 if leads_to is None else self._leads_to.acquire(leads_to)
@@ -363,7 +363,7 @@ class Waits:
             self._forget(runs_query)
         if wait.run_id is None or wait.awaited < 0:
             self.by_name.discard(self._name(wait), no)
-        self._unpoint(no, wait)
+        self._unbind_run(no, wait)
         self._targets.release(wait.target)
 
     def cancel(self, sender: QuerySender, question: int, numbers: tuple[int, ...]) -> None:
@@ -401,7 +401,7 @@ class Waits:
         if not self._of[runs_query.sender]:
             del self._of[runs_query.sender]
 
-    def _unpoint(self, no: WaitNo, wait: Wait) -> None:
+    def _unbind_run(self, no: WaitNo, wait: Wait) -> None:
         if wait.awaited < 0:
             return
         self.by_run.discard(wait.awaited, no)

@@ -159,13 +159,13 @@ class BodyHost:
     def __init__(
         self,
         reports: ReportBuffer,
-        welcome: Hello,
+        hello: Hello,
         code_cache: CodeCache,
         announce: Callable[[StartTask], None],
     ) -> None:
         self._reports = reports
         self._loop = asyncio.get_running_loop()
-        self._results = Path(welcome.results)
+        self._results = Path(hello.results)
         self._runs = Runs(code_cache)
         self._announce = announce
         self._claimed: dict[tuple[int, int], StartTask] = {}

@@ -279,15 +279,15 @@ class InlineChild:
             case _:
                 self._role.handle(command)
 
-    def _begin(self, welcome: Hello) -> None:
+    def _begin(self, hello: Hello) -> None:
         report_buffer = self._report_buffer = _InlineReportBuffer(self)
         report_buffer.connect(cast("Link[Command]", _Link(self)))
-        if welcome.role == "slot":
+        if hello.role == "slot":
             own = ForwardedOutput(self._print), ForwardedOutput(self._print)
             self._host_scope.streams = cast(Any, own)
-            self._role = BodyHost(report_buffer, welcome, self._code_cache, self._announce)
+            self._role = BodyHost(report_buffer, hello, self._code_cache, self._announce)
             return
-        if welcome.role == "callbacks":
+        if hello.role == "callbacks":
             self._host_scope.streams = cast(
                 Any, (ForwardedOutput(self._print), ForwardedOutput(self._print))
             )
@@ -298,8 +298,8 @@ class InlineChild:
         before = sys.stdout, sys.stderr
         sys.stdout, sys.stderr = process_streams()
         try:
-            make = CoroutineHost if welcome.role == "async" else TriggerHost
-            self._role = make(report_buffer, CrashRecorder(), welcome, self._code_cache)
+            make = CoroutineHost if hello.role == "async" else TriggerHost
+            self._role = make(report_buffer, CrashRecorder(), hello, self._code_cache)
             self._host_scope.streams = sys.stdout, sys.stderr
         finally:
             sys.stdout, sys.stderr = before

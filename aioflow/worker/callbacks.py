@@ -47,9 +47,9 @@ class CallbackHost:
         nonce: Distinguishes the marks that aioflow writes to the output from what user code prints.
     """
 
-    def __init__(self, link: BlockingLink, welcome: Hello, nonce: bytes) -> None:
+    def __init__(self, link: BlockingLink, hello: Hello, nonce: bytes) -> None:
         self._link = link
-        self._runs = Runs(CodeCache(Path(welcome.code), exclusive=True))
+        self._runs = Runs(CodeCache(Path(hello.code), exclusive=True))
         self._descriptors = Descriptors(nonce)
         self._orphans = Orphans()
 

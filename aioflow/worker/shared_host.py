@@ -240,7 +240,7 @@ def _pong(ping: Ping, role: Role, installed: InstalledPackages) -> Pong:
 RoleFactory: TypeAlias = Callable[[ReportBuffer, CrashRecorder, Hello], Role]
 
 
-def serve(role: RoleFactory, welcome: Hello, first: Sequence[Command], sock: socket.socket) -> int:
+def serve(role: RoleFactory, hello: Hello, first: Sequence[Command], sock: socket.socket) -> int:
     """Serve on one event loop until the daemon closes the link, then exit with status 0.
 
     Callbacks and tasks of user code may raise ``SystemExit`` or ``KeyboardInterrupt``. Both stop
@@ -249,7 +249,7 @@ def serve(role: RoleFactory, welcome: Hello, first: Sequence[Command], sock: soc
     line_by_line()
     configure_logging()
     recorder = CrashRecorder.from_environment("AIOFLOW_BLACKBOX_FD")
-    _watch(recorder, welcome)
+    _watch(recorder, hello)
     # Tens of thousands of suspended coroutines are not garbage, and traversing them is expensive.
     gc.set_threshold(20_000, 50, 100)
     gc.freeze()
@@ -263,7 +263,7 @@ def serve(role: RoleFactory, welcome: Hello, first: Sequence[Command], sock: soc
         _log.info("%s", reason)
         loop.stop()
 
-    serving = loop.create_task(_serve(role, recorder, welcome, first, sock, on_closed))
+    serving = loop.create_task(_serve(role, recorder, hello, first, sock, on_closed))
     while not closed:
         try:
             loop.run_forever()
@@ -277,26 +277,26 @@ def serve(role: RoleFactory, welcome: Hello, first: Sequence[Command], sock: soc
     os._exit(0)
 
 
-def _watch(recorder: CrashRecorder, welcome: Hello) -> None:
+def _watch(recorder: CrashRecorder, hello: Hello) -> None:
     """Start the watchdog thread, which reports what blocks the loop of this thread."""
     nonce = os.environ.pop("AIOFLOW_LOG_NONCE", "").encode()
     if nonce:
-        say, limit = announcer(nonce), welcome.stall_seconds
-        Watchdog(recorder, say, limit_seconds=limit, code=welcome.code).start()
+        say, limit = announcer(nonce), hello.stall_seconds
+        Watchdog(recorder, say, limit_seconds=limit, code=hello.code).start()
 
 
 async def _serve(
     role: RoleFactory,
     recorder: CrashRecorder,
-    welcome: Hello,
+    hello: Hello,
     first: Sequence[Command],
     sock: socket.socket,
     on_closed: Callable[[str], None],
 ) -> None:
-    installed = InstalledPackages(welcome.code)
+    installed = InstalledPackages(hello.code)
     installed.watch()
     reports = ReportBuffer(installed)
-    served = role(reports, recorder, welcome)
+    served = role(reports, recorder, hello)
 
     def handle(commands: Sequence[Command]) -> None:
         for command in commands:

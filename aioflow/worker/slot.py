@@ -161,13 +161,13 @@ class Slot:
         nonce: Distinguishes the marks that aioflow writes to the output from what user code prints.
     """
 
-    def __init__(self, link: BlockingLink, welcome: Hello, nonce: bytes) -> None:
+    def __init__(self, link: BlockingLink, hello: Hello, nonce: bytes) -> None:
         self._link = link
         self._send_lock = threading.Lock()
-        self._results = Path(welcome.results)
-        self._traces = welcome.traces
-        self._installed = InstalledPackages(welcome.code)
-        self._runs = Runs(CodeCache(Path(welcome.code), exclusive=True))
+        self._results = Path(hello.results)
+        self._traces = hello.traces
+        self._installed = InstalledPackages(hello.code)
+        self._runs = Runs(CodeCache(Path(hello.code), exclusive=True))
         self._queue: SimpleQueue[Key | None] = SimpleQueue()
         self._claimed: dict[Key, StartTask] = {}
         self._questions: dict[int, SimpleQueue[Reply]] = {}

@@ -89,7 +89,7 @@ class TriggerHost:
         self,
         reports: ReportBuffer,
         recorder: CrashRecorder,
-        welcome: Hello,
+        hello: Hello,
         code_cache: CodeCache | None = None,
     ) -> None:
         self._reports = reports
@@ -99,12 +99,12 @@ class TriggerHost:
             TaskSupervisor(recorder, 2 * CLEANUP_SECONDS, self._gone, self._abandoned)
         )
         self._watches = Watches(self._supervisor, self)
-        self._results = Path(welcome.results)
+        self._results = Path(hello.results)
         self._slices = Slices()
         self._describer = Describer(recorder)
         self._hosted: dict[int, HostedTrigger | Wait] = {}
         self._kinds = Kinds()
-        code_cache = code_cache or CodeCache(Path(welcome.code), exclusive=False)
+        code_cache = code_cache or CodeCache(Path(hello.code), exclusive=False)
         self._maker = TriggerMaker(
             reports, code_cache, self._results, self._kinds.versions, self._slices
         )

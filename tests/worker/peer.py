@@ -199,7 +199,7 @@ def run_info(run_no: int = 1, **changes: Any) -> RunInfo:
 
 
 def start(task_index: int, *, task_no: int = 0, start_no: int = 1, **changes: Any) -> StartTask:
-    """Return the order to run the task at an index."""
+    """Return the command to run the task at an index."""
     return msgspec.structs.replace(
         StartTask(
             run_no=1,

@@ -68,7 +68,7 @@ def host(home, spawn):
 
 
 def hosting(task_index: int = 0, trigger_no: int = 1, **changes: Any) -> StartTrigger:
-    """Return the order to host the trigger of the task at an index."""
+    """Return the command to host the trigger of the task at an index."""
     newest = str(changes.pop("newest", ""))
     begin = start(task_index, **changes)
     path, empty = "flow:Echo", b"\x80"

@@ -115,7 +115,7 @@ def memory(pid: int) -> float:
 
 
 def hosting(number: int, name: str) -> StartTrigger:
-    """Return the order to host a trigger of ``FLOW``."""
+    """Return the command to host a trigger of ``FLOW``."""
     kwargs = msgspec.msgpack.encode({"n": number})
     return StartTrigger(
         number, 1, 1, 100, VERSION, f"flow:{name}", kwargs, 1_767_225_600_000_000, None

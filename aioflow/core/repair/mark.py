@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import TypeAlias
 
 from aioflow.core.repair import execution, selection
-from aioflow.core.repair.mark_apply import takers
+from aioflow.core.repair.mark_apply import consumers
 from aioflow.core.repair.selection import Chosen, exclude_child, named
 from aioflow.core.runs import previous
 from aioflow.core.runs.cancel import mark_ended, mark_live
@@ -67,7 +67,7 @@ def needed(request: Mark, run: Run) -> Iterable[TaskNo]:
         ranges = _ranges(request, run)
     except UnknownTask:
         return []
-    if not _taken_back(run, ranges, request.state):
+    if not _revoked_tasks(run, ranges, request.state):
         return []
     groups = run.groups
     is_narrow = sum(group.width for group in groups.values()) <= execution.SLICE_TASKS
@@ -197,7 +197,7 @@ def _count(run: Run, task_range: _Range, state: TaskState) -> int:
     return len(states) - states.count(state)
 
 
-def _taken_back(run: Run, ranges: Iterable[_Range], state: TaskState) -> set[int]:
+def _revoked_tasks(run: Run, ranges: Iterable[_Range], state: TaskState) -> set[int]:
     """Return the indexes of tasks that have ended in a state other than their mark."""
     others = [ended for ended in _ENDED if ended is not state]
     return {
@@ -212,7 +212,7 @@ def _choose(
     run: Run, ranges: Sequence[_Range], state: TaskState, rows: Mapping[TaskNo, TaskRow]
 ) -> Clearing:
     """Return the marked tasks, those to reset because of them, and those to check for stopping."""
-    revoked = _taken_back(run, ranges, state)
+    revoked = _revoked_tasks(run, ranges, state)
     ended = None if run.row.ended_at is None else (run.state, run.row.ended_at)
     is_cut_short = ended is not None and run.unfinished > 0
     again, excluded = Chosen(), dict[int, bytes]()
@@ -306,7 +306,7 @@ def _add_reexpanded(run: Run, again: Chosen, revoked: set[int], marked: set[int]
     everything = Chosen()
     while len(again.reexpanded) > before:
         before = len(again.reexpanded)
-        everything.whole = again.task_indexes | revoked | takers(run, again.task_indexes)
+        everything.whole = again.task_indexes | revoked | consumers(run, again.task_indexes)
         everything.reexpanded = again.reexpanded
         for task_index in run.groups.keys() - marked:
             if selection.is_reexpanded(task_index, everything, run):

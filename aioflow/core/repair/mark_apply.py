@@ -26,7 +26,7 @@ from aioflow.model.states import MARKED, Failure, RunState, TaskState
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.outbox import Clearing, Marking
 
-__all__ = ("end", "end_again", "marked", "overtake", "restart", "stop_overtaken", "takers")
+__all__ = ("consumers", "end", "end_again", "marked", "overtake", "restart", "stop_overtaken")
 
 _UNDER_WAY: Final = re.compile(
     b"[" + bytes((TaskState.QUEUED,)) + b"-" + bytes((TaskState.RETRYING,)) + b"]"
@@ -42,7 +42,7 @@ def end(run: Run, task_index: int, index: int, tx: Transaction) -> None:
     mark = run.clearing.mark
     assert mark is not None  # noqa: S101
     state, task_no = mark.state, run.task_no(task_index, index)
-    begun = _take_away(run, task_no, tx)
+    begun = _stop_task(run, task_no, tx)
     task = fresh(run, task_index, index)
     task.try_number, task.started_at = begun
     task.ended_at = max(tx.now, task.started_at or tx.now)  # the clock may have been set back
@@ -58,7 +58,7 @@ def marked(state: TaskState) -> Failure:
     return Failure(type="Marked", message=f"a person marked it {state.label}", reason=MARKED)
 
 
-def _take_away(run: Run, task_no: TaskNo, tx: Transaction) -> tuple[int, Timestamp | None]:
+def _stop_task(run: Run, task_no: TaskNo, tx: Transaction) -> tuple[int, Timestamp | None]:
     """Stop a task wherever it is. Return its try number and the start of that try."""
     task, row = run.active_tasks.get(task_no), tx.memory.prefetched_tasks.get(task_no)
     if task is not None:
@@ -101,7 +101,7 @@ def overtake(run: Run, tx: Transaction) -> bool:
     if not whole and not groups:
         return False
     # Their items are deleted, but a marked task keeps its state.
-    reexpanded = (takers(run, whole) & run.groups.keys()) - {
+    reexpanded = (consumers(run, whole) & run.groups.keys()) - {
         task_range[0] for task_range in mark.ranges
     }
     for task_index in whole:
@@ -125,12 +125,12 @@ def _further(
     )
 
 
-def takers(run: Run, task_indexes: Iterable[int]) -> set[int]:
+def consumers(run: Run, task_indexes: Iterable[int]) -> set[int]:
     """Return the fan-outs over streams among these task indexes.
 
     They end in the state of their stream.
     """
-    found = (stream_expand.takers(run, p) for p in task_indexes if run.spec.tasks[p].streams)
+    found = (stream_expand.consumers(run, p) for p in task_indexes if run.spec.tasks[p].streams)
     return {taker for of_stream in found for taker in of_stream}
 
 

@@ -261,7 +261,7 @@ def _complete(chosen: Chosen, run: Run) -> None:
                 chosen.whole |= around
         for task_index in chosen.task_indexes:
             if run.spec.tasks[task_index].streams:
-                chosen.whole.update(stream_expand.takers(run, task_index))
+                chosen.whole.update(stream_expand.consumers(run, task_index))
             chosen.whole |= _loop_of(task_index, run)
             children = run.graph.children[task_index]
             chosen.whole.update(at for at in children if _is_under_way(at, run))
@@ -312,7 +312,7 @@ def is_reexpanded(task_index: int, chosen: Chosen, run: Run) -> bool:
 def _is_gone(source: int, width: int, run: Run) -> bool:
     """Return whether the input of a fan-out of this width no longer exists."""
     if run.spec.tasks[source].streams:  # deleted by a clear that a cancel cut short
-        return width > 0 and stream_expand.given(run, source) == 0
+        return width > 0 and stream_expand.item_count(run, source) == 0
     return source not in run.widths
 
 

@@ -317,7 +317,7 @@ def _evaluate_child(
     run, task_index = group.run, group.task_index
     if said is Verdict.RUN:
         had_fresh = group.has_fresh
-        pairing.let(index)
+        pairing.allow(index)
         if not had_fresh and group.has_fresh:
             tx.slots.offer(group)
         return []

@@ -417,7 +417,7 @@ def _resume_run(run: Run, tx: Transaction) -> None:
         _resume_task(task, tx)
     for task_no, at in tx.memory.packing.instants(run):
         tx.effects.append(WakeAt(TimerFired(at, task_no)))
-    for number, failure in crash_trials.guilty_triggers(tx.memory):
+    for number, failure in crash_trials.crashing_triggers(tx.memory):
         wait = tx.memory.waits.get(number)  # this unpacks it; its timers are armed above
         if wait is not None and wait.run is run:
             lifecycle.charge(wait, failure, tx)
@@ -454,11 +454,11 @@ def _resume_dags(tx: Transaction) -> None:
             versions.arm_schedule(row, tx)
             run_queue.begin_queued(row.dag_id, tx)
     event_runs.restarted(tx)
-    for number, failure in crash_trials.guilty_triggers(memory):
+    for number, failure in crash_trials.crashing_triggers(memory):
         one = memory.dag_triggers.get(number)
         if one is not None:
             dag_triggers.charge(one, failure, tx)
-    assignment.want_own_hosts(tx)
+    assignment.request_own_hosts(tx)
     tx.effects.extend(ContinueBackfill(number) for number in memory.backfills)
     deadlines.arm_deadlines(tx)
     for kind in list(memory.outbox_quotas):

@@ -127,7 +127,7 @@ class DagTriggers:
         """Return the trigger of a DAG, or ``None``."""
         return self._by_dag.get(dag_id)
 
-    def takers(self, asset: str) -> list[DagTrigger]:
+    def consumers(self, asset: str) -> list[DagTrigger]:
         """Return the triggers whose condition names the asset."""
         return list(self._takers.get(asset, {}).values())
 

@@ -37,7 +37,7 @@ class OneToOne:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def let(self, index: int) -> None:
+    def allow(self, index: int) -> None:
         """Allow a child to start. Idempotent."""
         if not self._queued[index]:
             self._queued[index] = 1

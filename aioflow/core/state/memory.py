@@ -242,7 +242,7 @@ class Memory:
         if dag_version is None:
             dag_version = self.dag_versions[key] = DagVersion(version, spec)
             if dag_version.graph.past and spec.dag_id not in self.run_sequences:
-                self._draw_line(spec.dag_id)
+                self._build_sequence(spec.dag_id)
             self.numbers_needed = max(self.numbers_needed, dag_version.widest_run)
         return dag_version
 
@@ -254,7 +254,7 @@ class Memory:
         )
         return None if dag_version is None else dag_version.graph.spec
 
-    def _draw_line(self, dag_id: str) -> None:
+    def _build_sequence(self, dag_id: str) -> None:
         """Create the run sequence of a DAG that did not use ``depends_on_past`` until now."""
         sequence = self.run_sequences[dag_id] = RunSequence()
         for row in (self.runs.peek(number).row for number in self.runs):

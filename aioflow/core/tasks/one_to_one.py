@@ -15,7 +15,7 @@ from typing import TypeAlias
 from aioflow.core.state.graph import TALLY
 from aioflow.core.state.mapped_task import OneToOne
 from aioflow.core.state.task_instance import MappedTask, Run
-from aioflow.core.tasks.expand import leaves, takers
+from aioflow.core.tasks.expand import consumers, leaves
 from aioflow.core.tasks.trigger_rules import Verdict, parent_states, verdict
 from aioflow.model.dag import MapSpec
 from aioflow.model.states import TaskState
@@ -131,7 +131,7 @@ def _children(mapped: MapSpec, task_index: int, index: int, sizes: Sequence[int]
         return
     for number, leaf in enumerate(leaves(mapped.sources)):
         if leaf.task_index == task_index:
-            yield from takers(mapped, number, index, sizes)
+            yield from consumers(mapped, number, index, sizes)
 
 
 def reset_queues(run: Run) -> None:

@@ -39,7 +39,7 @@ def order(task: TaskInstance, steady: Timestamp, *, resumes: bool = True) -> Sta
 def _first_start(task: TaskInstance, steady: Timestamp) -> StartTask:
     """Return the command for a start from the beginning."""
     run, spec = task.run, task.spec
-    given = run.items.get(task.task_no) if run.items else None
+    stream_output = run.items.get(task.task_no) if run.items else None
     at_hand = tuple([p for p in spec.argument_parents if run.known[p]])
     sources, widths = _NO_ITEMS if spec.mapped is None else _items(task, spec.mapped)
     return StartTask(
@@ -55,7 +55,7 @@ def _first_start(task: TaskInstance, steady: Timestamp) -> StartTask:
         widths=widths,
         recorded=task.recorded,
         timeout_us=time_left(task, steady),
-        stored=0 if given is None else given.count,
+        stored=0 if stream_output is None else stream_output.count,
         item=_item(task) if run.items else None,
     )
 
@@ -106,8 +106,8 @@ def _events(
 def _item(task: TaskInstance) -> bytes | None:
     """Return the item of a child of a stream, if it is in memory."""
     source = -1 if task.map_index < 0 else source_of(task.run, task.task_index)
-    given = task.run.items.get(task.run.task_no(source, -1)) if source >= 0 else None
-    return None if given is None else given.at_hand(task.map_index)
+    stream_output = task.run.items.get(task.run.task_no(source, -1)) if source >= 0 else None
+    return None if stream_output is None else stream_output.at_hand(task.map_index)
 
 
 def _items(task: TaskInstance, mapped: MapSpec) -> _Items:

@@ -19,15 +19,15 @@ from aioflow.model.states import TaskState
 __all__ = (
     "close",
     "close_left_open",
+    "consumers",
     "count",
     "cut_of",
-    "given",
     "grow",
     "has_begun",
+    "item_count",
     "open_group",
     "restore",
     "source_of",
-    "takers",
 )
 
 
@@ -40,7 +40,7 @@ def source_of(run: Run, task_index: int) -> int:
     return source if source >= 0 and run.spec.tasks[source].streams else -1
 
 
-def takers(run: Run, task_index: int) -> list[int]:
+def consumers(run: Run, task_index: int) -> list[int]:
     """Return the tasks that expand over a stream."""
     return [
         child for child in run.graph.children[task_index] if source_of(run, child) == task_index
@@ -50,7 +50,7 @@ def takers(run: Run, task_index: int) -> list[int]:
 def has_begun(run: Run, task_index: int) -> bool:
     """Return whether the stream of a task has yielded items and not ended."""
     source = source_of(run, task_index)
-    return source >= 0 and run.states[source] < TaskState.SUCCESS and given(run, source) > 0
+    return source >= 0 and run.states[source] < TaskState.SUCCESS and item_count(run, source) > 0
 
 
 def open_group(run: Run, task_index: int, tx: Transaction) -> None:
@@ -60,7 +60,7 @@ def open_group(run: Run, task_index: int, tx: Transaction) -> None:
     row = ExpansionRow(
         run_no=run.run_no,
         task_index=task_index,
-        width=given(run, source_of(run, task_index)),
+        width=item_count(run, source_of(run, task_index)),
         first_task_no=tx.numbers.take(limit),
         is_open=True,
     )
@@ -76,7 +76,7 @@ def grow(run: Run, task_index: int, tx: Transaction) -> None:
     group = run.groups[task_index]
     tx.change_group(group, group.width)
     had_fresh = group.has_fresh
-    more = given(run, source_of(run, task_index)) - group.width
+    more = item_count(run, source_of(run, task_index)) - group.width
     for _ in range(more):
         group.grow()
     run.widen(task_index, more + 1)
@@ -86,7 +86,7 @@ def grow(run: Run, task_index: int, tx: Transaction) -> None:
 
 def close(run: Run, task_index: int, tx: Transaction) -> Iterator[int]:
     """Close the mapped tasks over a stream that has ended. Yield the tasks to evaluate."""
-    for taker in takers(run, task_index):
+    for taker in consumers(run, task_index):
         group = run.groups.get(taker)
         if group is None or not group.is_open:
             continue
@@ -160,7 +160,7 @@ def cut_of(run: Run, source: int, width: int) -> TaskState:
             return TaskState.UPSTREAM_FAILED
 
 
-def given(run: Run, source: int) -> int:
+def item_count(run: Run, source: int) -> int:
     """Return the number of items of a stream; 0 if it was cleared."""
     items = run.items.get(run.task_no(source, -1))
     return 0 if items is None else items.count

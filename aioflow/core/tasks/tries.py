@@ -163,8 +163,8 @@ def succeed(task: TaskInstance, report: Succeeded, tx: Transaction) -> None:
         fail(task, exhausted, tx)
         return
     if task.spec.streams:
-        given = run.items.get(task.task_no)
-        report = replace(report, width=0 if given is None else given.count)
+        stream_output = run.items.get(task.task_no)
+        report = replace(report, width=0 if stream_output is None else stream_output.count)
     if report.size or report.width is not None:
         tx.batch.results.append(
             ResultRow(
@@ -254,12 +254,12 @@ def cut_short(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
 
     A task is never charged a try for the code that ran beside it, see ``crash_trials``.
     """
-    guilt = crash_trials.guilt(task.task_no, tx.memory)
-    if guilt is None:
+    crash_failure = crash_trials.crash_failure(task.task_no, tx.memory)
+    if crash_failure is None:
         interrupt(task, failure, None, tx)
     else:
-        alert(task.run, task.task_index, guilt, tx)
-        interrupt(task, guilt, 0, tx)
+        alert(task.run, task.task_index, crash_failure, tx)
+        interrupt(task, crash_failure, 0, tx)
 
 
 def interrupt(task: TaskInstance, failure: Failure, limit: int | None, tx: Transaction) -> None:

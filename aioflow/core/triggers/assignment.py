@@ -39,10 +39,10 @@ __all__ = (
     "newest_version",
     "reassign",
     "release_trigger",
+    "request_host",
+    "request_own_hosts",
     "role_of",
     "unhost",
-    "want_host",
-    "want_own_hosts",
 )
 
 REASSIGNED = "reassigned"
@@ -79,8 +79,8 @@ def host(wait: TriggerInstance, tx: Transaction) -> None:
     if not may_host(row.trigger_no, tx.memory):
         return  # the trigger is assigned after others
     wait.role = role
-    if not _takes(role, tx.memory):
-        want_host(role, tx)
+    if not _accepts(role, tx.memory):
+        request_host(role, tx)
         return
     wait.assignment_id = tx.memory.next_assignment_id()
     wait.version = newest_version(wait.run.dag_version, tx.memory)
@@ -168,13 +168,13 @@ def _is_isolated_now(dag_version: DagVersion, memory: Memory) -> bool:
     return newest is not None and bool(newest.graph.spec.isolated)
 
 
-def want_host(role: str, tx: Transaction) -> None:
+def request_host(role: str, tx: Transaction) -> None:
     """Start the DAG's own host. The shared hosts start by themselves."""
     if is_own(role):
         tx.effects.append(StartHost(role))
 
 
-def want_own_hosts(tx: Transaction) -> None:
+def request_own_hosts(tx: Transaction) -> None:
     """Start the DAGs' own hosts that triggers of tasks wait for.
 
     After a restart no such host is up, and nothing else assigns these triggers.
@@ -190,7 +190,7 @@ def want_own_hosts(tx: Transaction) -> None:
             roles.add(role_of(class_path, dag_version, memory))
     for role in sorted(roles - memory.hosts_up):
         if may_host_all(memory) or any(may_host(n, memory) for n in _ordered(role, memory)):
-            want_host(role, tx)
+            request_host(role, tx)
 
 
 def is_stopped(dag_id: str, memory: Memory) -> bool:
@@ -221,7 +221,7 @@ def host_rest(tx: Transaction) -> None:
     for role in sorted(role for role in memory.hosts_up if kind_of(role) != ASYNC):
         numbers = array("q", (n for n in _ordered(role, memory) if may_host(n, memory)))
         assign_next(AssignTriggers(role, 0, numbers), tx)
-    want_own_hosts(tx)
+    request_own_hosts(tx)
 
 
 def hosted_before(memory: Memory) -> Iterator[TriggerNo]:
@@ -300,7 +300,7 @@ def _strays(role: str, memory: Memory) -> Iterator[tuple[TriggerNo, int]]:
     )
 
 
-def _takes(role: str, memory: Memory) -> bool:
+def _accepts(role: str, memory: Memory) -> bool:
     """Return whether a host accepts triggers. The quarantine host starts with its first trigger."""
     return role in memory.hosts_up or role == QUARANTINE
 
@@ -308,7 +308,7 @@ def _takes(role: str, memory: Memory) -> bool:
 def assign_next(entry: AssignTriggers, tx: Transaction) -> None:
     """Assign the next triggers to a host that accepts them, or start the DAG's own host."""
     memory = tx.memory
-    takes = _takes(entry.role, memory)
+    takes = _accepts(entry.role, memory)
     if memory.is_drained or not (takes or is_own(entry.role)):
         return  # all triggers follow when the host is up again
     upto = entry.at + ASSIGNED_AT_ONCE
@@ -369,7 +369,7 @@ def _assignment_of(was: TaskShape, role: str, memory: Memory) -> _Assignment:
     version = newest_version(was.dag_version, memory)
     form = was._replace(role=role, has_capacity=True, version=version)
     newest = "" if version == was.dag_version.version else version
-    is_elsewhere = was.role != role and _takes(was.role, memory)
+    is_elsewhere = was.role != role and _accepts(was.role, memory)
     return _Change(was, form, newest, spec.priority, is_elsewhere)
 
 
@@ -417,7 +417,7 @@ def _spec(form: TaskShape) -> TaskSpec:
 
 def _is_wanted(wait: TriggerInstance, role: str, memory: Memory) -> bool:
     """Return whether a trigger belongs to a host and no other live host has it."""
-    is_elsewhere = wait.assignment_id and wait.role != role and _takes(wait.role, memory)
+    is_elsewhere = wait.assignment_id and wait.role != role and _accepts(wait.role, memory)
     if wait.state is not TriggerState.WAITING or wait.task is None or is_elsewhere:
         return False
     if _is_ending(wait) or is_stopped(wait.run.row.dag_id, memory):

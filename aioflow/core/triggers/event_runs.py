@@ -116,7 +116,7 @@ def fire(one: DagTrigger, report: TriggerFired, tx: Transaction) -> None:
     if report.key is None or key not in known:
         known.add(key)
         _store(one, spec, report, tx)
-    _credit(one, tx)
+    _confirm_events(one, tx)
 
 
 def _store(one: DagTrigger, spec: DagTriggerSpec, report: TriggerFired, tx: Transaction) -> None:
@@ -291,7 +291,7 @@ def _alert_rejected_event(one: DagTrigger, sequence: int, reason: str, tx: Trans
     tx.outbox.alert("trigger_event", message[:1_000], run_id="", dag_id=one.row.dag_id)
 
 
-def _credit(one: DagTrigger, tx: Transaction) -> None:
+def _confirm_events(one: DagTrigger, tx: Transaction) -> None:
     """Let the trigger continue, unless too many runs are queued."""
     if (
         one.confirmed < one.index
@@ -299,7 +299,7 @@ def _credit(one: DagTrigger, tx: Transaction) -> None:
         and not has_full_queue(one.row.dag_id, tx.memory)
     ):
         one.confirmed = one.index
-        tx.credit(EventsStored(one.row.trigger_no, one.assignment_id, one.confirmed))
+        tx.confirm_events(EventsStored(one.row.trigger_no, one.assignment_id, one.confirmed))
 
 
 def continue_triggers(tx: Transaction) -> None:
@@ -308,7 +308,7 @@ def continue_triggers(tx: Transaction) -> None:
         one = tx.memory.dag_triggers.of(dag_id)
         if one is not None and one.confirmed < one.index:
             tx.dag_triggers.note(one)
-            _credit(one, tx)
+            _confirm_events(one, tx)
     tx.eased_dags.clear()
 
 
@@ -352,7 +352,7 @@ def record_asset_events(tx: Transaction) -> None:
     dag_triggers = tx.memory.dag_triggers
     affected: dict[TriggerNo, DagTrigger] = {}
     for event in tx.asset_events:
-        for taker in dag_triggers.takers(event.name.removeprefix(ASSET)):
+        for taker in dag_triggers.consumers(event.name.removeprefix(ASSET)):
             if spec_of(taker, tx.memory) is not None:
                 _record_asset_event(taker, event, tx)
                 affected[taker.row.trigger_no] = taker

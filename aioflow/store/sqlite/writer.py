@@ -243,7 +243,7 @@ class Writer:
                 f"the disk failed to sync the database {self._path} ({exc}): what was written "
                 "since is not safe. This process ends; the next start writes all of it again"
             )
-            self._lock.sever()
+            self._lock.detach()
             copy_again(self._path, keep_open=True)  # another program may close the file last
             self.last_shutdown.fail(self._sync_failure)
 

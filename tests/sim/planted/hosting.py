@@ -74,7 +74,7 @@ BUGS = (
             Edit(
                 "aioflow.core.triggers.assignment",
                 "_is_wanted",
-                "wait.assignment_id and wait.role != role and _takes(wait.role, memory)",
+                "wait.assignment_id and wait.role != role and _accepts(wait.role, memory)",
                 "wait.assignment_id",
             ),
             Edit("aioflow.core.triggers.assignment", "unhost", "wait.assignment_id = 0"),
