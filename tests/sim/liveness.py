@@ -67,11 +67,11 @@ def nothing_waits_beside_a_free_slot(node: Any) -> None:
             raise Broken("L3 progress", f"{retained[0]} waits, and has its room in pool {pool}")
         widest, name = max(found)
         queue = slots.ready._queues.get(((body.value, pool), role))
-        if queue and not slots._has_room(
+        if queue and not slots._has_capacity(
             pool, queue[0][3].run.spec.tasks[queue[0][3].task_index].slots
         ):
             continue  # the head of the queue needs more slots, and must not be overtaken
-        if slots._has_room(pool, widest):
+        if slots._has_capacity(pool, widest):
             raise Broken("L3 progress", f"{name} waits, and there is a free place in pool {pool}")
 
 

@@ -197,26 +197,26 @@ def _lacks_nothing(run: Any, task_index: int) -> bool:
 def lines_are_what_rows_say(node: Any) -> None:
     """Check that the order of runs in memory matches the rows."""
     memory, tables = node.memory, node.tables
-    for dag_id, line in memory.run_sequences.items():
+    for dag_id, sequence in memory.run_sequences.items():
         task = (run.row for run in memory.runs.values() if run.row.dag_id == dag_id)
-        dated = sorted(order for row in task if (order := run_key(row)) is not None)
-        if line._orders != [*dated, NEXT]:
-            raise Broken("lines", f"{line._orders} stand in line, {dated} live")
-        for order in line._orders:
-            _same_before(tables, memory, dag_id, order)
+        dated = sorted(key for row in task if (key := run_key(row)) is not None)
+        if sequence._keys != [*dated, NEXT]:
+            raise Broken("lines", f"{sequence._keys} are in the sequence, {dated} live")
+        for key in sequence._keys:
+            _same_before(tables, memory, dag_id, key)
 
 
-def _same_before(tables: Any, memory: Any, dag_id: str, order: RunKey) -> None:
-    found = memory.run_sequences[dag_id].before(order)
+def _same_before(tables: Any, memory: Any, dag_id: str, key: RunKey) -> None:
+    found = memory.run_sequences[dag_id].before(key)
     if isinstance(found, NotLoaded):
         return
-    row = _run_before(tables, dag_id, order)
+    row = _run_before(tables, dag_id, key)
     said = None if row is None else row.run_no
     if isinstance(found, EndedRun):
         if row is None or row.run_no in memory.runs or _differ(found, _ended(tables, row)):
-            raise Broken("lines", f"{found} is remembered before {order}, stored is {row}")
+            raise Broken("lines", f"{found} is remembered before {key}, stored is {row}")
     elif found != said:
-        raise Broken("lines", f"run {found} is remembered before {order}, stored is {said}")
+        raise Broken("lines", f"run {found} is remembered before {key}, stored is {said}")
 
 
 def _differ(one: EndedRun, other: EndedRun) -> bool:
