@@ -23,6 +23,7 @@ from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, TriggerInstance
 from aioflow.core.tasks import stream_expand
 from aioflow.core.tasks.streams import full_window
+from aioflow.core.tasks.tries import awaits_code
 from aioflow.core.tasks.trigger_rules import Verdict, parent_states, verdict
 from aioflow.core.triggers.assignment import HOSTLESS, RUN, is_stopped
 from aioflow.core.triggers.dag_triggers import spec_of
@@ -30,7 +31,6 @@ from aioflow.core.triggers.event_runs import awaited_assets
 from aioflow.model.dag import DEFAULT_POOL, Body, TaskSpec
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.states import (
-    CODE_MISSING,
     LIVE_TASK_STATES,
     RunState,
     TaskState,
@@ -181,10 +181,7 @@ def _explain_live(task: TaskInstance, memory: Memory, slots: Slots) -> Wait | No
             return _explain_slot(task, memory, slots)
         case TaskState.RETRYING:
             detail = "" if task.failure is None else task.failure.message
-            if task.failure is not None and task.failure.reason == CODE_MISSING:
-                kind = WaitKind.CODE_MISSING
-            else:
-                kind = WaitKind.RETRY_AT
+            kind = WaitKind.CODE_MISSING if awaits_code(task) else WaitKind.RETRY_AT
             return Wait(kind=kind, detail=detail, until=memory.on_wall(task.due_at))
         case TaskState.SENSING:
             if task.due_at is None and not task.is_hosted:

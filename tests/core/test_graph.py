@@ -49,18 +49,6 @@ def test_the_order_keeps_to_what_was_written_where_edges_leave_a_choice():
     assert graph.order == (1, 3, 2, 0, 4)
 
 
-def test_a_graph_knows_who_expands_over_whose_result():
-    tasks = [
-        TaskSpec(task_id="merchants"),
-        TaskSpec(task_id="days"),
-        mapped("settle", 0, 1, -1, parents=(0, 1)),
-        mapped("square", 0, 0, parents=(0,)),
-        TaskSpec(task_id="total", parents=(0, 2)),
-    ]
-
-    assert Graph(dag(tasks)).expands_over == ((2, 3), (2,), (), (), ())
-
-
 def test_a_graph_cannot_be_made_of_a_circle():
     with pytest.raises(CycleError) as caught:
         Graph(dag(named(start=[], a=["start", "b"], b=["a"])))

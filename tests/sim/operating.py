@@ -19,6 +19,7 @@ from aioflow.protocol.outbox import Clearing
 from aioflow.protocol.requests import ClearTasks, DeleteRun, Mark, Request
 from tests.sim.broken import Broken
 from tests.sim.loops import is_round
+from tests.sim.streaming import source_of
 from tests.sim.tables import changed_tasks
 
 __all__ = ("KEYS", "Operator", "answers_hold", "is_marked", "says")
@@ -80,6 +81,8 @@ class Operator:
             state = TaskState.SUCCESS
         elif not tasks and rng.random() < 0.7:
             tasks = tuple(rng.sample(names, rng.randint(1, len(names))))
+        if rng.random() < 0.8:  # most marks of tasks in loops and streams are refused
+            tasks = self._markable(run, tasks) or self._markable(run, names)[:1] or tasks
         return Mark(run_id=run.run_id, state=state, tasks=tasks, map_index=child)
 
     def delete(self) -> DeleteRun | None:
@@ -95,6 +98,18 @@ class Operator:
         elif rng.random() < 0.6 or (run.ended_at is None and rng.random() < 0.8):
             return None
         return DeleteRun(run_id=run.run_id)
+
+    def _markable(self, run: RunRow, names: Sequence[str]) -> tuple[str, ...]:
+        """Return those of these tasks that are neither in a loop nor part of a stream."""
+        spec = self._tables.spec_of_run(run.run_no)
+        return tuple(
+            task.task_id
+            for task_index, task in enumerate(spec.tasks)
+            if task.task_id in names
+            and not is_round(spec, task_index)
+            and not task.streams
+            and source_of(spec, task_index) < 0
+        )
 
     def _is_round(self, run: RunRow, tasks: tuple[str, ...]) -> bool:
         spec = self._tables.spec_of_run(run.run_no)

@@ -32,7 +32,7 @@ from aioflow.core.scheduling import timetable
 from aioflow.core.state.memory import Memory, RunEnd
 from aioflow.core.state.task_instance import Run, TaskInstance
 from aioflow.core.tasks.readiness import fresh
-from aioflow.core.tasks.tries import stop_of
+from aioflow.core.tasks.tries import awaits_code, stop_of
 from aioflow.core.transaction import Transaction
 from aioflow.model.dag import DagSpec
 from aioflow.model.ids import RunNo
@@ -323,11 +323,12 @@ def _unstarted(run: Run, task_index: int, is_full: Callable[[], bool]) -> Iterat
         return
     if group.is_loop and group.width > 1:
         return  # the loop has begun with its first iteration
-    index = -1
-    while (index := group.states.find(TaskState.QUEUED, index + 1)) >= 0:
-        task = run.active_tasks.get(group.first_task_no + index)
-        if task is not None and not _has_begun(task):
-            yield index
+    for state in (TaskState.QUEUED, TaskState.RETRYING):
+        index = -1
+        while (index := group.states.find(state, index + 1)) >= 0:
+            task = run.active_tasks.get(group.first_task_no + index)
+            if task is not None and not _has_begun(task):
+                yield index
     while group.one_to_one is not None and group.has_fresh and not is_full():
         yield group.take_fresh()  # its rule allowed it to start
     index = -1
@@ -336,11 +337,14 @@ def _unstarted(run: Run, task_index: int, is_full: Callable[[], bool]) -> Iterat
 
 
 def _has_begun(task: TaskInstance) -> bool:
-    """Return whether a task has begun its first try, even if it is deferred in that try now."""
-    if task.state is not TaskState.QUEUED:
-        return True
-    is_first = task.try_number == 1 and not task.interruptions and task.started_at is None
-    return not is_first or task.resumed is not None or task.recorded > 0
+    """Return whether a task has begun its first try, even if it is deferred in that try now.
+
+    A try that waits for its code has not begun: no process could load it.
+    """
+    is_unstarted = task.state is TaskState.QUEUED and task.started_at is None
+    is_first = task.try_number == 1 and not task.interruptions
+    has_continued = task.resumed is not None or task.recorded > 0
+    return has_continued or not is_first or not (is_unstarted or awaits_code(task))
 
 
 def _alert_unfinished(run: Run, length: int, tx: Transaction) -> None:

@@ -153,7 +153,6 @@ class Graph:
         roots: Tasks without parents.
         leaves: Tasks whose ends decide the state of the run: those without children, ignoring
             teardowns that cannot fail the run.
-        expands_over: For each task, the mapped tasks that expand over its result.
         indexed: For each task, the mapped tasks that its own children follow index by index.
         followers: Inverse of ``indexed``.
         evaluated: For each task, the tallies that its rules evaluate, with those rules. The tally
@@ -179,7 +178,6 @@ class Graph:
         "counts_in",
         "evaluated",
         "evaluators",
-        "expands_over",
         "followers",
         "index_of",
         "indexed",
@@ -201,7 +199,6 @@ class Graph:
         self.roots = tuple(p for p, parents in enumerate(self.parents) if not parents)
         self.leaves = _leaves(tasks, self.children)
         self.order = _order(tasks, self.children)
-        self.expands_over = _expands_over(tasks)
         self.index_of = {task.task_id: task_index for task_index, task in enumerate(tasks)}
         self.past = frozenset(p for p, task in enumerate(tasks) if task.depends_on_past)
         self.awaited_in_past = {
@@ -483,15 +480,6 @@ def _counted(
         for parent in makers[task_index]:  # in a mapped group the setups need not be parents
             evaluators[parent][task_index] = None
     return tuple(map(tuple, tallies)), tuple(map(tuple, evaluators))
-
-
-def _expands_over(tasks: Sequence[TaskSpec]) -> tuple[tuple[int, ...], ...]:
-    feeds: list[list[int]] = [[] for _ in tasks]
-    for task_index, task in enumerate(tasks):
-        sources = () if task.mapped is None else task.mapped.sources
-        for parent in sorted({leaf.task_index for leaf in leaves(sources) if leaf.task_index >= 0}):
-            feeds[parent].append(task_index)
-    return tuple(map(tuple, feeds))
 
 
 def _order(tasks: Sequence[TaskSpec], children: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:

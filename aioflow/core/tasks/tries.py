@@ -34,6 +34,7 @@ from aioflow.protocol.reports import (
 
 __all__ = (
     "await_code",
+    "awaits_code",
     "begin_try",
     "cut_short",
     "drop_record",
@@ -295,6 +296,12 @@ def await_code(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
     tx.effects.append(RestoreCode((task.run.row.version,)))
 
 
+def awaits_code(task: TaskInstance) -> bool:
+    """Return whether a try waits until its code is on disk again."""
+    failure = task.failure if task.state is TaskState.RETRYING else None
+    return failure is not None and failure.reason == CODE_MISSING
+
+
 def requeue(task: TaskInstance, tx: Transaction) -> None:
     """Queue a task for a slot again, within the same try."""
     if task.state is not TaskState.QUEUED:
@@ -337,7 +344,7 @@ def wake_due(task: TaskInstance, at: Timestamp, tx: Transaction) -> None:
     if task.due_at != at:
         return  # the timer is outdated
     if task.state is TaskState.RETRYING:
-        if task.failure is not None and task.failure.reason == CODE_MISSING:
+        if awaits_code(task):
             task.failure = None
         else:
             task.try_number += 1
