@@ -27,7 +27,7 @@ from aioflow.executors.backend import (
 from aioflow.executors.worker_process import NO_PROCESS
 from aioflow.model.dag import TaskSpec
 from aioflow.processes import Child, Children, NoHeadroom
-from aioflow.protocol.commands import Order
+from aioflow.protocol.commands import Command
 from aioflow.protocol.reports import Report
 from aioflow.worker.link import complete_frames, frames
 
@@ -45,7 +45,7 @@ class _Channel:
     def __init__(self, child: Child) -> None:
         self._child = child
         self._buffer = bytearray()
-        self._decoder = msgspec.msgpack.Decoder(list[Order])
+        self._decoder = msgspec.msgpack.Decoder(list[Command])
 
     def send(self, data: bytes) -> None:
         """See ``WorkerChannel``."""

@@ -280,7 +280,7 @@ class RemoteExecutor:
         )
         self.workers[worker_no] = worker
         worker.process.on_idle = partial(self._note_idle, worker)
-        worker.process.adopt(worker, self._welcome(info))
+        worker.process.adopt(worker, self._hello(info))
         self._note_idle(worker)
         self._context.report([WorkerUp(worker_no, spec)])
         self._group.start_soon(self._serve, worker)
@@ -324,8 +324,8 @@ class RemoteExecutor:
         """See ``WorkerEvents``."""
         self._context.report([ExecutorUnavailable(spec, why)])
 
-    def _welcome(self, info: WorkerInfo) -> Hello:
-        hello = self._context.welcome("slot")
+    def _hello(self, info: WorkerInfo) -> Hello:
+        hello = self._context.hello("slot")
         return msgspec.structs.replace(
             hello,
             code=info.code_folder or hello.code,
@@ -372,7 +372,7 @@ class RemoteExecutor:
             self._silent_deaths[spec] = 0 if is_charged else deaths
         elif process.has_reported:
             self._silent_deaths.pop(spec, None)
-        process.settle(failure, charge_first=is_charged)
+        process.end_tries(failure, charge_first=is_charged)
         self._context.report([WorkerGone(worker.number)])
 
     async def _await_lost(self, worker: RemoteWorker, lost: anyio.CancelScope, why: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 import msgspec
@@ -90,6 +91,9 @@ class Node:
 
     def start(self, number, source="", **options):
         self.executors.start_try(start(number, source, **options))
+
+    def has_seen(self, count):
+        return len(self.of(WorkerUp)) >= count
 
     async def began(self, number):
         await until(lambda: self.of(TaskStarted, number))
@@ -254,8 +258,8 @@ async def test_a_busy_worker_is_not_reported_as_idle(tmp_path):
 async def test_workers_that_die_before_a_report_charge_the_third_try(tmp_path):
     async with node(tmp_path, source="[welcome] = link.receive(); link.receive()") as n:
         for count in (1, 2, 3):
-            worker = await n.worker(1) if count == 1 else None
-            await until(lambda count=count: len(n.of(WorkerUp)) >= count)
+            n.want(1)
+            await until(partial(n.has_seen, count))
             worker = n.of(WorkerUp)[count - 1].worker
             n.start(1, worker=worker)
             await n.gone(worker)
