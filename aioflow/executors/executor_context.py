@@ -73,7 +73,7 @@ class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
     traces: bool = False
     default_executor: str = LOCAL
 
-    def welcome(self, role: str) -> Hello:
+    def hello(self, role: str) -> Hello:
         """Return the first command for a child."""
         return Hello(
             role,

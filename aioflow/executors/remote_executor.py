@@ -17,6 +17,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
+from aioflow._threads import in_thread
 from aioflow.errors import LinkClosed
 from aioflow.executors.backend import (
     ExecutorBackend,
@@ -29,7 +30,7 @@ from aioflow.executors.worker_process import Heartbeat, Process, TryKey, key_of
 from aioflow.model.ids import RunNo
 from aioflow.model.states import Failure
 from aioflow.model.workers import WorkerDemand, WorkerNo, WorkerSpec
-from aioflow.protocol.commands import Hello
+from aioflow.protocol.commands import Hello, Reply
 from aioflow.protocol.effects import (
     RecallTries,
     RetireWorker,
@@ -44,8 +45,9 @@ from aioflow.protocol.inputs import (
     WorkerUnresponsive,
     WorkerUp,
 )
-from aioflow.protocol.reports import CancelQuery, Recalled, Report
-from aioflow.worker.link import complete_frames, frames
+from aioflow.protocol.reports import CancelQuery, Query, Recalled, Report
+from aioflow.worker.code.fetch import CODE_QUERY, read_version
+from aioflow.worker.link import MESSAGE_LIMIT, complete_frames, frames
 
 __all__ = (
     "RemoteExecutor",
@@ -80,6 +82,7 @@ class RemoteWorker:
         info: WorkerInfo,
         context: ExecutorContext,
         backend: ExecutorBackend,
+        on_code_query: Callable[[RemoteWorker, Query], None],
     ) -> None:
         self.number = number
         self.spec = spec
@@ -89,6 +92,7 @@ class RemoteWorker:
         self.lost: anyio.CancelScope | None = None
         self._channel = channel
         self._backend = backend
+        self._on_code_query = on_code_query
         self._received = bytearray()
         self._decoder = msgspec.msgpack.Decoder(list[Report])
         self._over = anyio.Event()
@@ -142,6 +146,16 @@ class RemoteWorker:
         except (LinkClosed, msgspec.DecodeError) as exc:
             _logger.error("worker %d of %s is killed: %s", self.number, self.spec.executor, exc)  # noqa: TRY400
             self.kill()
+        self._on_reports([one for one in reports if not self._is_code_query(one)])
+
+    def _is_code_query(self, report: Report) -> bool:
+        """Return whether a report asks for the code of a version. If so, have it answered."""
+        if not isinstance(report, Query) or report.kind != CODE_QUERY:
+            return False
+        self._on_code_query(self, report)
+        return True
+
+    def _on_reports(self, reports: list[Report]) -> None:
         if reports:
             self.process.on_reports(reports)
 
@@ -261,10 +275,12 @@ class RemoteExecutor:
     ) -> None:
         """See ``WorkerEvents``."""
         assert self._group is not None  # noqa: S101 - called by the backend that ``run`` runs
-        worker = RemoteWorker(worker_no, spec, channel, info, self._context, self._backend)
+        worker = RemoteWorker(
+            worker_no, spec, channel, info, self._context, self._backend, self._queue_code_query
+        )
         self.workers[worker_no] = worker
         worker.process.on_idle = partial(self._note_idle, worker)
-        worker.process.adopt(worker, self._welcome(info))
+        worker.process.adopt(worker, self._hello(info))
         self._note_idle(worker)
         self._context.report([WorkerUp(worker_no, spec)])
         self._group.start_soon(self._serve, worker)
@@ -308,13 +324,32 @@ class RemoteExecutor:
         """See ``WorkerEvents``."""
         self._context.report([ExecutorUnavailable(spec, why)])
 
-    def _welcome(self, info: WorkerInfo) -> Hello:
-        hello = self._context.welcome("slot")
+    def _hello(self, info: WorkerInfo) -> Hello:
+        hello = self._context.hello("slot")
         return msgspec.structs.replace(
             hello,
             code=info.code_folder or hello.code,
             results=info.results_folder or hello.results,
+            fetches_code=bool(info.code_folder),
         )
+
+    def _queue_code_query(self, worker: RemoteWorker, query: Query) -> None:
+        if self._group is not None:
+            self._group.start_soon(self._answer_code_query, worker, query)
+
+    async def _answer_code_query(self, worker: RemoteWorker, query: Query) -> None:
+        """Send a worker the code of its version, and of no other."""
+        version, body, error = worker.process.version, b"", ""
+        try:
+            if msgspec.msgpack.decode(query.body, type=str) != version or not version:
+                error = "it is not the version of this worker"
+            else:
+                body = await in_thread(partial(read_version, self._context.code / version))
+        except (OSError, msgspec.DecodeError) as exc:
+            error = f"it cannot be read: {exc}"
+        if len(body) > MESSAGE_LIMIT:
+            body, error = b"", f"it has {len(body)} bytes, {MESSAGE_LIMIT} are allowed"
+        worker.send([Reply(query.question, body, error)])
 
     # ── the life of a worker ────────────────────────────────────────────────────────────
 
@@ -337,7 +372,7 @@ class RemoteExecutor:
             self._silent_deaths[spec] = 0 if is_charged else deaths
         elif process.has_reported:
             self._silent_deaths.pop(spec, None)
-        process.settle(failure, charge_first=is_charged)
+        process.end_tries(failure, charge_first=is_charged)
         self._context.report([WorkerGone(worker.number)])
 
     async def _await_lost(self, worker: RemoteWorker, lost: anyio.CancelScope, why: str) -> None:

@@ -192,7 +192,7 @@ def log_key(start: StartTask) -> LogKey:
     """Return the log key for the output of an execution."""
     return LogKey(
         run_no=start.run_no,
-        position=start.position,
+        task_index=start.task_index,
         map_index=start.map_index,
         task_no=start.task_no,
         start_no=start.start_no,
@@ -322,7 +322,7 @@ class Process:
             async with self._context.children.child(
                 "slot", on_reports=self.on_reports, on_output=self.on_output
             ) as child:
-                self.adopt(child, self._context.welcome("slot"))
+                self.adopt(child, self._context.hello("slot"))
                 on_up()
                 async with anyio.create_task_group() as group:
                     group.start_soon(self.watch_the_time)
@@ -344,13 +344,13 @@ class Process:
         if self._printing is not None:
             await self._printing.keep(data)
 
-    def adopt(self, child: Connection, welcome: Hello) -> None:
+    def adopt(self, child: Connection, hello: Hello) -> None:
         """Send the first command to a process that has started, and accept tries for it."""
         self._child = child
         self._is_accepting = True
         self._outgoing = CommandBuffer(child)
         self._printing = WorkerOutput(self._context.tasklog, child.log_nonce)
-        child.send([welcome])
+        child.send([hello])
 
     def dismiss(self) -> None:
         """Tell an idle process to exit by itself."""
@@ -545,7 +545,7 @@ class Process:
         if back:
             passed.append(Recalled(back))
 
-    def settle(self, failure: Failure, *, charge_first: bool) -> None:
+    def end_tries(self, failure: Failure, *, charge_first: bool) -> None:
         """Report the outcome of the tries that the process had when it died.
 
         Args:

@@ -26,9 +26,9 @@ from aioflow.errors import LinkClosed, TaskError, UnknownValue
 from aioflow.model.dag import ValueKind
 from aioflow.model.ids import RunNo
 from aioflow.protocol.commands import (
+    Command,
     ForgetRun,
     Hello,
-    Order,
     Ping,
     Recall,
     Reply,
@@ -45,13 +45,21 @@ from aioflow.protocol.reports import (
     SensorNotReady,
     TaskStarted,
 )
+from aioflow.worker.code.fetch import CODE_QUERY, write_version
 from aioflow.worker.code.installed_packages import InstalledPackages
 from aioflow.worker.code.loader import CodeCache
 from aioflow.worker.link import BlockingLink
 from aioflow.worker.process_tree import Orphans
 from aioflow.worker.query import values
 from aioflow.worker.query.messages import ResultsPage, ResultsWanted
-from aioflow.worker.stdio import IDLE, Descriptors, configure_logging, flush, line_by_line, put_back
+from aioflow.worker.stdio import (
+    IDLE,
+    Descriptors,
+    configure_logging,
+    flush,
+    line_by_line,
+    restore_streams,
+)
 from aioflow.worker.task.arguments import Runs, spec_of
 from aioflow.worker.task.body import body_of_try, use_span
 from aioflow.worker.task.outcome import (
@@ -91,7 +99,7 @@ def run_body(start: StartTask, runs: Runs, ask: AskDaemon, tell: Tell, results: 
     """
     try:
         run = runs.of(start)
-        node = run.dag.nodes[start.position]
+        node = run.dag.nodes[start.task_index]
     except BaseException as exc:  # noqa: BLE001 - importing the DAG file is user code
         return not_begun(start, exc)
     began_at = now()
@@ -125,8 +133,8 @@ def run_body(start: StartTask, runs: Runs, ask: AskDaemon, tell: Tell, results: 
         set_process_values({})
 
 
-def _fetch_page(ask: AskDaemon, run_no: RunNo, position: int, after: int) -> ResultsPage:
-    got = ask(run_no, "results", msgspec.msgpack.encode(ResultsWanted(position, after)))
+def _fetch_page(ask: AskDaemon, run_no: RunNo, task_index: int, after: int) -> ResultsPage:
+    got = ask(run_no, "results", msgspec.msgpack.encode(ResultsWanted(task_index, after)))
     if got.error:
         raise TaskError(f"results of a parent are not available: {got.error}")
     return msgspec.msgpack.decode(got.body, type=ResultsPage)
@@ -137,7 +145,7 @@ def _fetch_values(
 ) -> NamedValues:
     if not names:
         return {}
-    got = ask(start.run_no, "values", values.encoded_query(start.position, names))
+    got = ask(start.run_no, "values", values.encoded_query(start.task_index, names))
     if got.error:
         raise UnknownValue(got.error)
     return values.decoded(names, got.body)
@@ -154,13 +162,15 @@ class Slot:
         nonce: Distinguishes the marks that aioflow writes to the output from what user code prints.
     """
 
-    def __init__(self, link: BlockingLink, welcome: Hello, nonce: bytes) -> None:
+    def __init__(self, link: BlockingLink, hello: Hello, nonce: bytes) -> None:
         self._link = link
         self._send_lock = threading.Lock()
-        self._results = Path(welcome.results)
-        self._traces = welcome.traces
-        self._installed = InstalledPackages(welcome.code)
-        self._runs = Runs(CodeCache(Path(welcome.code), exclusive=True))
+        self._code = Path(hello.code)
+        self._fetches_code = hello.fetches_code
+        self._results = Path(hello.results)
+        self._traces = hello.traces
+        self._installed = InstalledPackages(hello.code)
+        self._runs = Runs(CodeCache(Path(hello.code), exclusive=True))
         self._queue: SimpleQueue[Key | None] = SimpleQueue()
         self._claimed: dict[Key, StartTask] = {}
         self._questions: dict[int, SimpleQueue[Reply]] = {}
@@ -170,7 +180,7 @@ class Slot:
         self._descriptors = Descriptors(nonce)
         self._orphans = Orphans()
 
-    def run(self, first: Sequence[Order] = ()) -> None:
+    def run(self, first: Sequence[Command] = ()) -> None:
         """Serve ``first``, the commands received with ``Hello``, and then until the link closes."""
         line_by_line()
         configure_logging()
@@ -208,7 +218,7 @@ class Slot:
                 os._exit(0)
             self._queue.put(None)
 
-    def _handle(self, command: Order) -> None:
+    def _handle(self, command: Command) -> None:
         match command:
             case StartTask():
                 key = (command.task_no, command.start_no)
@@ -260,14 +270,16 @@ class Slot:
         self._descriptors.mark(start.task_no, start.start_no)
         stdout, stderr = sys.stdout, sys.stderr
         try:
+            if self._fetches_code:
+                self._fetch_code(start.run_no)
             if not self._traces:
-                return run_body(start, self._runs, self._ask, self._tell, self._results)
+                return run_body(start, self._runs, self._ask, self._report, self._results)
             with use_span(self._runs.info(start.run_no), start):
-                return run_body(start, self._runs, self._ask, self._tell, self._results)
+                return run_body(start, self._runs, self._ask, self._report, self._results)
         finally:
             flush()
-            put_back(stdout, stderr)
-            if self._descriptors.put_back():
+            restore_streams(stdout, stderr)
+            if self._descriptors.restore():
                 flush()  # buffered output that a closed descriptor refused belongs to this try
             if os.getpid() != self._pid:
                 # User code forked and returned in the forked process, which must not continue here.
@@ -278,13 +290,30 @@ class Slot:
                 )
                 self._descriptors.write(said.encode())
 
+    def _fetch_code(self, run_no: RunNo) -> None:
+        """Fetch the code of a try's version, unless it is there or cannot be had now.
+
+        In the latter case the try reports that the code is missing, and is repeated later.
+        """
+        info = self._runs.info(run_no)
+        if info is None or (self._code / info.version).is_dir():
+            return
+        got = self._ask(run_no, CODE_QUERY, msgspec.msgpack.encode(info.version))
+        if got.error:
+            self._descriptors.write(f"aioflow: no code: {got.error}\n".encode())
+            return
+        try:
+            write_version(self._code / info.version, got.body)
+        except (OSError, ValueError) as exc:
+            self._descriptors.write(f"aioflow: the code cannot be written: {exc}\n".encode())
+
     # ── messages ────────────────────────────────────────────────────────────────────────
 
     def _send(self, messages: Sequence[object]) -> None:
         with self._send_lock:
             self._link.send(messages)
 
-    def _tell(self, report: Labelled | ResultWriteFailed) -> None:
+    def _report(self, report: Labelled | ResultWriteFailed) -> None:
         self._send([report])
 
     def _ask(self, run_no: int, kind: str, body: bytes) -> Reply:

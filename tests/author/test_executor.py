@@ -189,4 +189,4 @@ def test_what_makes_no_sense_is_refused_with_its_line(options, complaint):
 
 def test_an_executor_of_a_dag_must_be_a_name():
     with pytest.raises(DagError, match="executor must be the name"):
-        DAG("flow", executor="a b")  # type: ignore[arg-type]
+        DAG("flow", executor="a b")

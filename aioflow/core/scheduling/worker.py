@@ -90,18 +90,18 @@ class Worker:
 
 def expected_us(entry: TaskInstance | MappedTask) -> float:
     """Return how long a try of a task is expected to take, in microseconds."""
-    return max(entry.run.durations[entry.position] or _UNKNOWN_US, _SHORTEST_US)
+    return max(entry.run.durations[entry.task_index] or _UNKNOWN_US, _SHORTEST_US)
 
 
 def learn_duration(task: TaskInstance, took_us: int) -> None:
     """Update the expected duration of a task with a measured try."""
-    durations, position = task.run.durations, task.position
-    known = durations[position]
+    durations, task_index = task.run.durations, task.task_index
+    known = durations[task_index]
     took = max(0, took_us)  # the timestamps are wall time, and the clock may have been set back
     if known == 0:
-        durations[position] = took
+        durations[task_index] = took
     else:
-        durations[position] = known + _RECENT * (min(took, _OUTLIER * known) - known)
+        durations[task_index] = known + _RECENT * (min(took, _OUTLIER * known) - known)
 
 
 def best_idle(idle: list[Worker], version: str) -> Worker:
