@@ -10,6 +10,7 @@ outlives its connections. A pilot with a larger epoch ends the sessions of small
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import os
 import platform
@@ -44,7 +45,7 @@ from aioflow.processes.process import OomCounter
 
 __all__ = ("Agent", "serve_pilot")
 
-LINK_SECONDS = 20.0
+LINK_SECONDS = 5.0
 """How long a pilot waits for the daemon's link before it gives up."""
 
 FLUSH_SECONDS = 2.0
@@ -248,7 +249,7 @@ class Agent(WorkerPlugin):
         hosted = HostedWorker(
             worker_no,
             session.stream,
-            mark=f"{order.home_id}-{order.node_no}-dask:{secrets.token_hex(8)}",
+            mark=_mark(order),
             environment=environment,
             contact_seconds=order.contact_seconds,
             oom=self._oom,
@@ -295,3 +296,9 @@ class Agent(WorkerPlugin):
             code_folder=code,
             results_folder=results,
         )
+
+
+def _mark(order: PilotOrder) -> str:
+    """Return a mark for a program and all that it starts, see ``processes.orphans``."""
+    owner = hashlib.sha256(f"{order.home_id} {order.node_no}".encode()).hexdigest()[:16]
+    return f"dask-{owner}:{secrets.token_hex(8)}"

@@ -88,6 +88,10 @@ class AgentLink:
         """Send a message. Never blocks."""
         self._stream.put(kind, worker_no, data)
 
+    async def flushed(self) -> None:
+        """Wait until the agent has received all messages."""
+        await self._stream.flushed()
+
     async def run(self) -> None:
         """Keep the link until its agent is dead, or nothing runs there and it breaks."""
         self.is_running = True

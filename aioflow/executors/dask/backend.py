@@ -380,6 +380,8 @@ class DaskBackend:
             while self._workers:
                 self._emptied = anyio.Event()
                 await self._emptied.wait()
+            for link in [link for link in self._links.values() if link.is_running]:
+                await link.flushed()  # also those of workers that were not up yet
         if self._links_group is not None:
             self._links_group.cancel_scope.cancel()
 

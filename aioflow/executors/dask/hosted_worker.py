@@ -23,6 +23,7 @@ import anyio
 import msgspec
 
 from aioflow._threads import in_thread
+from aioflow.clock import SystemClock
 from aioflow.executors.dask.messages import OUTPUT_WINDOW_BYTES, Kind
 from aioflow.executors.dask.stream import Stream
 from aioflow.model.states import Failure
@@ -91,6 +92,8 @@ class HostedWorker:
         self._environment = environment
         self._contact_seconds = contact_seconds
         self._oom = oom
+        self._clock = SystemClock()
+        self._heard_at = self._clock.monotonic_us()
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._link = _ProgramLink(worker_no, stream)
@@ -114,6 +117,7 @@ class HostedWorker:
 
     def beat(self) -> None:
         """Pass on a sign of life of the daemon."""
+        self._heard_at = self._clock.monotonic_us()
         self._tell(BEAT)
 
     def kill(self) -> None:
@@ -236,8 +240,9 @@ class HostedWorker:
         while not self._output_over.is_set():
             with anyio.move_on_after(OUTPUT_GRACE_SECONDS):
                 await self._output_over.wait()
-            # The daemon may take its time to read it, unless this Dask worker ends.
-            if self._window > 0 or self._is_closing:
+            # The daemon may take its time to read it, unless it has gone, or this Dask worker ends.
+            silent_us = self._clock.monotonic_us() - self._heard_at
+            if self._window > 0 or self._is_closing or silent_us > self._contact_seconds * 1e6:
                 return
 
     async def _reap(self) -> None:
