@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from aioflow.core import audit, retention
-from aioflow.core.access import answer_of_access
+from aioflow.core.accounts import answer_of_access
 from aioflow.core.processes import set_drained
 from aioflow.core.repair.clear import clear
 from aioflow.core.repair.mark import mark
