@@ -1,7 +1,7 @@
 """Resolves the arguments of a try from the DAG file, the run, and results of its parents.
 
 A process knows a run once it has received the command for it, and the run's DAG once a try of the
-run has started. For the templates in arguments see ``templates``.
+run has started. For the templates in arguments see ``template_rendering``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from aioflow.worker.task.items import (
     decode_item,
     one_item,
 )
-from aioflow.worker.task.templates import FieldTemplates, unrendered
+from aioflow.worker.task.template_rendering import FieldTemplates, unrendered
 
 __all__ = (
     "Arguments",
