@@ -25,7 +25,7 @@ from typing import Final
 
 import msgspec
 
-from aioflow.core import outbox
+from aioflow.core import callbacks
 from aioflow.core.runs.progress import EVALUATED_CHILDREN, end
 from aioflow.core.runs.versions import put_dag
 from aioflow.core.scheduling import timetable
@@ -371,7 +371,7 @@ def _alert_unfinished(run: Run, length: int, tx: Transaction) -> None:
 
 
 def _call_back(run: Run, task_index: int, tx: Transaction) -> None:
-    tx.outbox.call_back(run.row.dag_id, outbox.deadline_callback(run, task_index, tx.now))
+    tx.outbox.call_back(run.row.dag_id, callbacks.deadline_callback(run, task_index, tx.now))
 
 
 def delete_deadlines(run_no: RunNo, tx: Transaction) -> None:
