@@ -16,11 +16,11 @@ from aioflow.author.callbacks import RUN_EVENTS, Callback, Callbacks, callbacks_
 from aioflow.author.context import ContextValue, Parameter, ParameterRef
 from aioflow.author.decode import type_hints
 from aioflow.author.duration import Duration, microseconds
-from aioflow.author.executor import executor_name
 from aioflow.author.node import FromContext, LiteralValue, Node, Placeholder, Source
 from aioflow.author.options import (
     SensorClassOptions,
     check_names,
+    executor_name,
 )
 from aioflow.author.params import Param
 from aioflow.author.schedule import Schedule, Timetable, instant, time_zone

@@ -16,7 +16,6 @@ from aioflow.author.callbacks import callback_spec
 from aioflow.author.context import context_hint
 from aioflow.author.dag import DAG
 from aioflow.author.deferral import start_spec
-from aioflow.author.executor import executor_of
 from aioflow.author.node import (
     CHOOSING,
     FromContext,
@@ -29,7 +28,7 @@ from aioflow.author.node import (
     Source,
 )
 from aioflow.author.operator import missing_method
-from aioflow.author.options import Retry, Settings
+from aioflow.author.options import Retry, Settings, executor_of
 from aioflow.author.params import ANY_TYPE, json_text, type_name
 from aioflow.author.schedule import clock_schedule, dag_trigger_spec, schedule_spec
 from aioflow.author.templates import odd_templates, wrong_templates
