@@ -16,7 +16,6 @@ from aioflow.author.callbacks import callback_spec
 from aioflow.author.context import context_hint
 from aioflow.author.dag import DAG
 from aioflow.author.deferral import start_spec
-from aioflow.author.executor import executor_of
 from aioflow.author.node import (
     CHOOSING,
     FromContext,
@@ -29,15 +28,14 @@ from aioflow.author.node import (
     Source,
 )
 from aioflow.author.operator import missing_method
-from aioflow.author.options import Retry, Settings
+from aioflow.author.options import Retry, Settings, executor_of
 from aioflow.author.params import ANY_TYPE, json_text, type_name
 from aioflow.author.schedule import clock_schedule, dag_trigger_spec, schedule_spec
 from aioflow.author.templates import odd_templates, wrong_templates
 from aioflow.author.type_check import fits, misfits
 from aioflow.core.scheduling import timetable
-from aioflow.core.state import graph
 from aioflow.core.state.child_roles import ASKED_FOR
-from aioflow.core.state.graph import orphans
+from aioflow.core.state.graph_validation import orphans, validate
 from aioflow.core.tasks import expand
 from aioflow.errors import AioflowError, BadSchedule, CycleError, DagError, Unserializable
 from aioflow.model.dag import (
@@ -82,7 +80,7 @@ def describe(dag: DAG, *, file: str | None = None) -> tuple[DagSpec | None, list
     problems: list[DagError] = []
     trigger = _trigger_spec(dag, problems)
     schedule = _clock_spec(dag, problems)
-    problems += graph.validate(tasks, dag.dag_id)
+    problems += validate(tasks, dag.dag_id)
     problems += _more_problems(dag, schedule)
     if problems:
         return None, [_failure(problem, dag) for problem in problems]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from aioflow.core import crash_trials, processes, workers
+from aioflow.core import crash_trials, processes
 from aioflow.core.repair import execution
 from aioflow.core.repair.clear import has_to_wait
 from aioflow.core.requests import answer
@@ -173,7 +173,7 @@ def decide(
             for role in sorted(slots.missing_hosts(memory.hosts_up)):
                 request_host(role, tx)
         if granting and (slots.ready.has_remote or slots.remote):
-            workers.demand_workers(tx)
+            processes.demand_workers(tx)
         return tx.close(), tx.effects, tx
     except Exception as exc:
         raise TurnFailed(tx, repr(exc)) from exc
@@ -414,10 +414,10 @@ HANDLERS: dict[type[Input], Handler] = {
     HostLost: processes.host_lost,
     LoopBlocked: migration.loop_blocked,
     WorkerUnresponsive: processes.worker_unresponsive,
-    WorkerUp: workers.worker_up,
-    WorkerGone: workers.worker_gone,
-    WorkerIdle: workers.worker_idle,
-    ExecutorUnavailable: workers.executor_unavailable,
+    WorkerUp: processes.worker_up,
+    WorkerGone: processes.worker_gone,
+    WorkerIdle: processes.worker_idle,
+    ExecutorUnavailable: processes.executor_unavailable,
     Restarted: restore.restarted,
     Drain: processes.shut_down,
     AlertRaised: processes.alert_raised,

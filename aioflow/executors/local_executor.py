@@ -65,7 +65,7 @@ class LocalExecutor:
         children: Starts the processes. Its ``run`` must be running. When it starts, it ends the
             processes of earlier daemons.
         max_workers: The most processes at a time.
-        idle_seconds: How long a process without work is kept.
+        idle_seconds: How long a process without work stays.
     """
 
     patience_seconds = 0.0

@@ -18,8 +18,7 @@ import sys
 
 import aioflow.author.public
 from aioflow.author.deferral import set_default_deferrable
-from aioflow.author.executor import set_default_executor
-from aioflow.author.options import set_default_tries
+from aioflow.author.options import set_default_executor, set_default_tries
 from aioflow.errors import LinkClosed
 from aioflow.protocol.commands import Command, Hello
 from aioflow.worker.airflow import finder as airflow

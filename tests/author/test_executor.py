@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from aioflow import DAG, DagError, dag, sensor, task
-from aioflow.author import executor
+from aioflow.author import options
 from aioflow.author.dag_spec import describe
 from aioflow.model.dag import TaskSpec
 
@@ -15,9 +15,9 @@ GIB = 1024**3
 
 @pytest.fixture
 def default_dask():
-    executor.set_default_executor("dask")
+    options.set_default_executor("dask")
     yield
-    executor.set_default_executor("local")
+    options.set_default_executor("local")
 
 
 def specs_of(made: DAG) -> dict[str, TaskSpec]:

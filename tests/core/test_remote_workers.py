@@ -19,7 +19,7 @@ from aioflow.protocol.inputs import (
     WorkerUnresponsive,
     WorkerUp,
 )
-from aioflow.protocol.reports import Failed, Recalled, Succeeded
+from aioflow.protocol.reports import Deferred, Failed, Recalled, Succeeded, TriggerFired
 from aioflow.protocol.requests import DrainNode, SetPool
 from tests.core.world import World
 
@@ -426,3 +426,25 @@ def test_pool_slots_are_held_by_remote_workers_and_named():
     assert world.slots.used("small") == 1
     world.finish_all()
     assert world.slots.used("small") == 0
+
+
+def test_a_task_that_keeps_its_slots_in_a_full_pool_demands_a_worker():
+    world = RemoteWorld()
+    world.ask(SetPool(name="small", slots=1, include_deferred=True))
+    run = world.begin(far("a", pool="small"))
+    world.up()
+    start = world.started("a").start
+    world.starts.clear()
+    world.turn(
+        Deferred(start.task_no, start.start_no, world.now, world.now, "m:T", b"\x80", "resume")
+    )
+    assert world.count() == 0
+    world.turn(WorkerGone(FIRST))
+    assert world.slots.used("small") == 1
+
+    (trigger_no,) = world.memory.waits
+    wait = world.memory.waits[trigger_no]
+    world.turn(TriggerFired(trigger_no, wait.assignment_id, 0, world.now, b"\x01"))
+
+    assert world.state(run, "a") == "queued"
+    assert world.count() == 1

@@ -590,13 +590,16 @@ def worker_spec(entry: TaskInstance | MappedTask) -> WorkerSpec:
 _SCANNED_ITEMS = 1_000
 
 
-def count_waiting(queue: Queue, most: int, room: int, found: Waiting) -> None:
+def count_waiting(
+    queue: Queue, most: int, free: int, holders: Container[TaskNo], found: Waiting
+) -> None:
     """Count at most ``most`` tasks of a queue that the limits of their runs admit.
 
     Only a part of a long queue is examined, so that the cost is bounded.
 
     Args:
-        room: Number of free slots in the pool.
+        free: Number of free slots in the pool.
+        holders: Tasks that keep their slots in the pool while they wait, and need no free ones.
     """
     left: dict[int, int] = {}
     for _, priority, _, entry in islice(queue, _SCANNED_ITEMS):
@@ -604,15 +607,17 @@ def count_waiting(queue: Queue, most: int, room: int, found: Waiting) -> None:
             return
         if not still_waits(entry):
             continue
-        run, weight = entry.run, entry.spec.slots
+        run = entry.run
+        is_holder = isinstance(entry, TaskInstance) and entry.task_no in holders
+        weight = 0 if is_holder else entry.spec.slots
         of_run = left.setdefault(run.run_no, _admitted(run))
-        count = min(most, room // weight, of_run, _admitted_at(entry))
+        count = min(most, free // weight if weight else 1, of_run, _admitted_at(entry))
         if count > 0:
             since = entry.queued_at if isinstance(entry, TaskInstance) else None
             found.add(count, -priority, since)
             left[run.run_no] -= count
             most -= count
-            room -= count * weight
+            free -= count * weight
 
 
 def _admitted(run: Run) -> int:

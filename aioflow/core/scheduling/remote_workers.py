@@ -70,7 +70,7 @@ class RemoteWorkers:
         return self._workers[number]
 
     def find(self, number: WorkerNo) -> Worker | None:
-        """Return the worker with a number; ``None`` if it has gone."""
+        """Return the worker with a number; ``None`` if its process has ended."""
         return self._workers.get(number)
 
     def limit(self, executor: str) -> int:
@@ -99,7 +99,7 @@ class RemoteWorkers:
             self._replacing[spec] -= 1
 
     def restore(self, number: WorkerNo, spec: WorkerSpec) -> Worker:
-        """Return a worker for a try that was restored. If it has gone, it gets no further try."""
+        """Return the worker of a restored try. It gets no other try if its process has ended."""
         if number not in self._workers:
             self.add(number, spec)
             self._workers[number].is_leaving = True

@@ -550,8 +550,8 @@ class Slots:
                 found = waiting.setdefault(spec, Waiting())
                 most = self.remote.limit(spec.executor) - found.count
                 row = self.pools.get(pool)
-                room = _UNLIMITED if row is None else row.slots - self.used(pool)
-                count_waiting(queue, most, room, found)
+                free = _UNLIMITED if row is None else row.slots - self.used(pool)
+                count_waiting(queue, most, free, self.pool_holds, found)
         return self.remote.demand({spec: one for spec, one in waiting.items() if one.count})
 
     def _claim(self, worker: Worker, kind: Kind, memory: Memory) -> Iterator[Grant]:
