@@ -5,7 +5,7 @@ there is work. Dask places, queues and scales pilots. Tries never become Dask ta
 over the link of ``stream``, one connection of Dask's own protocol between the daemon and each Dask
 worker that has pilots.
 
-``backend`` and ``agent_link`` run in the daemon, ``agent``, ``pilot`` and ``hosted_worker`` in a
+``backend``, ``cluster`` and ``agent_link`` run in the daemon, ``agent`` and ``hosted_worker`` in a
 Dask worker, ``stream`` and ``messages`` in both. Dask is imported when the backend starts.
 """
 

@@ -23,7 +23,6 @@ from pathlib import Path
 import anyio
 import msgspec
 from distributed import Status, Worker, WorkerPlugin
-from distributed.comm import Comm
 
 from aioflow.clock import SystemClock
 from aioflow.executors.dask.hosted_worker import HostedWorker, NotStarted
@@ -38,7 +37,7 @@ from aioflow.executors.dask.messages import (
     PilotUp,
     WorkerStarted,
 )
-from aioflow.executors.dask.stream import Stream
+from aioflow.executors.dask.stream import Comm, Stream
 from aioflow.filesystem import make_folder
 from aioflow.processes.environment import child_environment
 from aioflow.processes.process import OomCounter

@@ -1,13 +1,18 @@
 """A session with the scheduler of a Dask cluster, as long as its connection lasts.
 
-Dask is imported here, and only when a session is opened: it takes about a second.
+Dask is imported when a session is opened, which takes about a second.
+
+The functions that Dask runs for aioflow are sent by value: the machine of the scheduler need not
+have aioflow, and Dask workers without it say so. That is why each is defined inside another one,
+and imports all it needs when it runs.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
+from importlib import import_module
 from typing import Any
 
 import anyio
@@ -16,7 +21,6 @@ import msgspec
 from aioflow._threads import in_thread
 from aioflow.executors.dask.messages import PilotEnd
 from aioflow.executors.dask.options import DaskOptions
-from aioflow.executors.dask.pilot import NO_AIOFLOW, pilot_function, sweep_function
 from aioflow.executors.dask.stream import Comm
 from aioflow.model.workers import WorkerSpec
 
@@ -28,7 +32,35 @@ SWEEP_SECONDS = 5.0
 
 CLOSE_SECONDS = 2.0
 
+_NO_AIOFLOW = b"!"
+"""First byte of the result of a pilot that found no aioflow. The rest is a sentence."""
+
 _logger = logging.getLogger(__name__)
+
+
+def _pilot_function() -> Callable[[bytes], Awaitable[bytes]]:
+    """Return the Dask task that holds one worker."""
+
+    async def aioflow_worker(order: bytes) -> bytes:
+        from distributed import get_worker
+
+        try:
+            from aioflow.executors.dask.agent import serve_pilot
+        except ImportError as exc:
+            return b"!" + f"{get_worker().address} cannot import aioflow ({exc})".encode()
+        return await serve_pilot(get_worker(), order)
+
+    return aioflow_worker
+
+
+def _sweep_function() -> Callable[..., Awaitable[int]]:
+    """Return a function that ends what runs on a Dask worker for earlier daemons of a node."""
+
+    async def aioflow_sweep(home_id: str, node_no: int, epoch: int, dask_worker: Any = None) -> int:
+        plugin = dask_worker.plugins.get("aioflow")
+        return 0 if plugin is None else await plugin.end_older(home_id, node_no, epoch)
+
+    return aioflow_sweep
 
 
 class Pilot:
@@ -46,19 +78,17 @@ class Pilot:
 
         A pilot is cancelled by ``release``, and when the scheduler is lost.
         """
-        from distributed.client import FutureCancelledError
-        from distributed.scheduler import KilledWorker
-
+        distributed: Any = import_module("distributed")
         try:
             data = await self._future
-        except FutureCancelledError:
+        except distributed.client.FutureCancelledError:
             return ""
-        except KilledWorker as exc:
+        except distributed.scheduler.KilledWorker as exc:
             return f"the Dask worker at {exc.last_worker.address} died"
         except Exception as exc:
             _logger.warning("a pilot failed", exc_info=exc)
             return f"Dask cannot run aioflow's worker: {type(exc).__name__}: {exc}"[:300]
-        if data.startswith(NO_AIOFLOW):
+        if data.startswith(_NO_AIOFLOW):
             address, _, sentence = data[1:].decode().partition(" ")
             return PilotEnd(address=address, refused=f"{address} {sentence}")
         return msgspec.msgpack.decode(data, type=PilotEnd)
@@ -77,7 +107,7 @@ class Cluster:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._pilot = pilot_function()
+        self._pilot = _pilot_function()
 
     @property
     def address(self) -> str:
@@ -118,7 +148,7 @@ class Cluster:
         """End what runs for earlier daemons of a node, on every Dask worker that answers."""
         with anyio.move_on_after(SWEEP_SECONDS):
             found = await self._client.run(
-                sweep_function(), home_id, node_no, epoch, on_error="ignore"
+                _sweep_function(), home_id, node_no, epoch, on_error="ignore"
             )
             if count := sum(found.values()):
                 _logger.warning("ended %d Dask workers' processes of an earlier daemon", count)
@@ -134,8 +164,7 @@ class Cluster:
 
         The client connects again by itself, but forgets its tasks and its topics.
         """
-        from distributed.comm import connect
-
+        connect: Any = import_module("distributed.comm").connect
         arguments = self._client.connection_args
         comm = await connect(self.address, timeout=CONNECT_SECONDS, **arguments)
         try:
@@ -187,22 +216,20 @@ async def open_cluster(options: DaskOptions) -> AsyncIterator[Cluster]:
 
 def _new_client_type() -> Any:
     """Import Dask and return the type of its client."""
-    from distributed import Client
-
+    client = import_module("distributed").Client
     # Dask adds handlers of its own to these loggers: their records would bypass the daemon's log.
     for name in ("distributed", "distributed.client", "distributed.core"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
-    return Client
+    return client
 
 
 def _security(options: DaskOptions) -> Any:
-    from distributed import Security
-
+    security: Any = import_module("distributed").Security
     if not options.tls_ca_file:
-        return Security()
-    return Security(
+        return security()
+    return security(
         tls_ca_file=options.tls_ca_file,
         tls_client_cert=options.tls_cert,
         tls_client_key=options.tls_key,
@@ -216,8 +243,7 @@ async def worker_dial(options: DaskOptions, address: str, seconds: float) -> Com
     Raises:
         OSError: If there is none within ``seconds``.
     """
-    from distributed.comm import connect
-
+    connect: Any = import_module("distributed.comm").connect
     arguments = _security(options).get_connection_args("client")
     comm: Comm = await connect(address, timeout=seconds, **arguments)
     return comm

@@ -240,7 +240,7 @@ class HostedWorker:
         while not self._output_over.is_set():
             with anyio.move_on_after(OUTPUT_GRACE_SECONDS):
                 await self._output_over.wait()
-            # The daemon may take its time to read it, unless it has gone, or this Dask worker ends.
+            # The daemon may take its time to read it, unless it is dead or this Dask worker ends.
             silent_us = self._clock.monotonic_us() - self._heard_at
             if self._window > 0 or self._is_closing or silent_us > self._contact_seconds * 1e6:
                 return

@@ -105,7 +105,7 @@ class Stream:
             received: Number of messages that the other end has received.
 
         Raises:
-            ValueError: If ``received`` is a number that was never sent, or no longer kept.
+            ValueError: If ``received`` is a number that was never sent, or is no longer stored.
         """
         self._resume(received)
         try:
@@ -120,7 +120,7 @@ class Stream:
 
     def _resume(self, received: int) -> None:
         if not self._first <= received <= self._first + len(self._sent):
-            raise ValueError(f"message {received} was not sent or is not kept any more")
+            raise ValueError(f"message {received} was not sent, or is no longer stored")
         self._forget(received)
         self._unsent.extendleft(reversed(self._sent))
         self._sent.clear()

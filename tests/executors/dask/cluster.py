@@ -235,9 +235,9 @@ class Events:
     async def up(self, count: int = 1) -> list[Worker]:
         """Wait until as many workers are up and have not gone."""
 
-        def found() -> list[Worker] | None:
+        def found() -> list[Worker]:
             alive = [worker for worker in self.workers.values() if worker.failure is None]
-            return alive if len(alive) >= count else None
+            return alive if len(alive) >= count else []
 
         return await self.until(found)
 

@@ -70,7 +70,7 @@ async def test_a_resource_that_no_worker_has_is_named(cluster):
     async with running(cluster) as (backend, events):
         backend.set_demand(demand(1, spec))
         why = await events.until(lambda: events.reasons.get(spec))
-        assert "no Dask worker has GPU = 1; start one with dask worker tcp://" in why
+        assert "no Dask worker has GPU = 1; start one with dask worker tcp://" in str(why)
         backend.set_demand([])
         assert events.reasons[spec] == ""
 
@@ -181,7 +181,7 @@ async def test_a_stopped_dask_worker_is_lost_and_then_back(own_cluster, tmp_path
         (worker,) = await events.up()
         await begun(worker, events, tmp_path, body)
         os.kill(process.pid, signal.SIGSTOP)
-        assert "has not answered" in await events.until(lambda: worker.lost)
+        assert "has not answered" in str(await events.until(lambda: worker.lost))
         await anyio.sleep(1)
         os.kill(process.pid, signal.SIGCONT)
         await events.until(lambda: not worker.lost)
@@ -286,7 +286,7 @@ async def test_another_version_is_refused_with_a_sentence(cluster, monkeypatch):
     async with running(cluster) as (backend, events):
         backend.set_demand(demand(1))
         why = await events.until(lambda: events.reasons.get(demand(1)[0].spec))
-        assert "and the daemon 0.0.7: install the same version" in why
+        assert "and the daemon 0.0.7: install the same version" in str(why)
         assert not events.workers
 
 
