@@ -44,6 +44,9 @@ class LinkOwner(Protocol):
     def on_contact(self, link: AgentLink, why: str) -> None:
         """The agent is lost, and why; or it is back if ``why`` is empty."""
 
+    def on_dying(self, link: AgentLink) -> None:
+        """The agent is dead. Its workers die now, or are dead."""
+
     def on_death(self, link: AgentLink, why: str) -> None:
         """The agent and all its workers are dead."""
 
@@ -108,6 +111,7 @@ class AgentLink:
         while True:
             # Dask itself dials again and again, also where no process listens.
             if not is_first and await self._is_refused():
+                self._owner.on_dying(self)
                 await self._clock.sleep(DEATH_SECONDS)
                 return "its Dask worker died"
             is_first = False

@@ -449,6 +449,12 @@ class DaskBackend:
             if worker.is_up and self._events is not None:
                 self._events.worker_lost(worker.no, why)
 
+    def on_dying(self, link: AgentLink) -> None:
+        """See ``LinkOwner``. Others may be started in the meantime."""
+        for worker in self._of(link):
+            worker.is_ending = True
+        self._changed.set()
+
     def on_death(self, link: AgentLink, why: str) -> None:
         """See ``LinkOwner``."""
         self._links = {agent: other for agent, other in self._links.items() if other is not link}

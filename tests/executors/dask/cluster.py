@@ -1,14 +1,9 @@
-"""A Dask cluster of real processes, and a daemon in miniature that uses a backend on it."""
+"""A daemon in miniature that uses a backend on a Dask cluster of real processes."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import json
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +20,7 @@ from aioflow.model.workers import WorkerDemand, WorkerSpec
 from aioflow.protocol.commands import Hello
 from aioflow.protocol.reports import Report
 from aioflow.worker.link import complete_frames, frames
+from benchmarks.dask_cluster import DaskCluster
 from tests.worker.peer import run_info, start, write_version
 
 _epochs = itertools.count(10)
@@ -51,81 +47,6 @@ def pipeline():
 
 pipeline()
 """
-
-
-class DaskCluster:
-    """A scheduler and workers, each a process of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.workers: list[subprocess.Popen[bytes]] = []
-        self._scheduler: subprocess.Popen[bytes] | None = None
-        self._port = 0
-
-    @property
-    def address(self) -> str:
-        return f"tcp://127.0.0.1:{self._port}"
-
-    def start_scheduler(self) -> subprocess.Popen[bytes]:
-        """Start the scheduler, on the same port as the last one."""
-        file = self.folder / "scheduler.json"
-        file.unlink(missing_ok=True)
-        self._scheduler = self._start(
-            "scheduler",
-            *("--host", "127.0.0.1", "--port", str(self._port), "--no-dashboard"),
-            *("--scheduler-file", str(file)),
-        )
-        while not file.exists() or not file.read_text().endswith("}"):
-            assert self._scheduler.poll() is None, "the scheduler has ended"
-            _wait_a_little()
-        self._port = int(json.loads(file.read_text())["address"].rpartition(":")[2])
-        return self._scheduler
-
-    def start_worker(self, *arguments: str, nanny: bool = False) -> subprocess.Popen[bytes]:
-        worker = self._start(
-            "worker",
-            self.address,
-            *("--nthreads", "1", "--no-dashboard", "--host", "127.0.0.1"),
-            "--nanny" if nanny else "--no-nanny",
-            *("--local-directory", str(self.folder)),
-            *arguments,
-        )
-        self.workers.append(worker)
-        return worker
-
-    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        log = (self.folder / "dask.log").open("ab")
-        with log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "dask", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={
-                    **os.environ,
-                    "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0",
-                    "DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "false",
-                },
-            )
-
-    def kill_scheduler(self) -> None:
-        assert self._scheduler is not None
-        self._scheduler.kill()
-        self._scheduler.wait()
-
-    def stop(self) -> None:
-        for process in (*self.workers, self._scheduler):
-            if process is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-
-
-def _wait_a_little() -> None:
-    import time
-
-    time.sleep(0.05)
 
 
 def is_alive(pid: int) -> bool:

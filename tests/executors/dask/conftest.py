@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.executors.dask.cluster import DaskCluster
+from benchmarks.dask_cluster import DaskCluster
 
 
 @pytest.fixture(scope="module")

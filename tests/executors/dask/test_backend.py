@@ -13,7 +13,8 @@ from aioflow.executors.dask import agent_link
 from aioflow.executors.dask import cluster as cluster_module
 from aioflow.model.workers import WorkerSpec
 from aioflow.protocol.reports import Succeeded, TaskStarted
-from tests.executors.dask.cluster import DaskCluster, Events, Worker, demand, is_alive, running
+from benchmarks.dask_cluster import DaskCluster
+from tests.executors.dask.cluster import Events, Worker, demand, is_alive, running
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("dask")]
 

@@ -15,7 +15,7 @@ from aioflow.executors.dask import agent_link
 from aioflow.executors.dask.backend import create
 from aioflow.model.dag import TaskSpec
 from aioflow.testing.executors import ExecutorContract
-from tests.executors.dask.cluster import DaskCluster
+from benchmarks.dask_cluster import DaskCluster
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("dask")]
 
