@@ -591,7 +591,7 @@ async def test_a_file_that_is_ignored_while_it_waits_is_not_parsed(tmp_path):
 
 
 def held(home):
-    """A file that is parsed: says that it has begun, what lets it go on, and how it waits."""
+    """Return the file that a parse creates, the one that it waits for, and the code for that."""
     began, go = home / "began", home / "go"
     waits = (
         f"import os, time\nopen({str(began)!r}, 'w').close()\n"
@@ -728,7 +728,7 @@ def test_of_two_files_of_one_name_the_first_folder_counts(tmp_path):
     assert found["x.py"].folder == tmp_path / "one"
 
 
-# ── what cannot be looked at ────────────────────────────────────────────────────────────
+# ── unreadable files ────────────────────────────────────────────────────────────────────
 
 
 def make_unreadable(path):

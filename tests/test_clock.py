@@ -12,7 +12,7 @@ BEGIN = 1_700_000_000 * SECOND
 
 
 class Hands:
-    """A wall clock and a monotonic clock, set by hand."""
+    """A wall clock and a monotonic clock that the test sets."""
 
     def __init__(self, wall: int = BEGIN, monotonic: int = 5 * SECOND) -> None:
         self.wall, self.monotonic = wall, monotonic

@@ -26,7 +26,7 @@ VAULT: Any = None
 
 
 class Impatient(SystemClock):
-    """A clock whose sleeps last as long as they say, but nobody waits for them."""
+    """A clock whose sleeps pass virtual time, but no real time."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []

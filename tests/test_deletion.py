@@ -1,4 +1,4 @@
-"""Runs that are deleted: nobody sees them, nothing of them is left, whatever comes in between."""
+"""Deletion of runs: hidden at once, and finally without any rows, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ async def test_a_run_stays_until_its_hosts_have_let_go_of_it(store_url, tmp_path
 
 
 async def looked_at_twice(n: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return when a run was found to be needed, and was looked at again."""
+    """Wait until a run was found to be needed, and was checked again."""
     look, looks = n.store.list_outbox, 0
     is_over = anyio.Event()
 
@@ -290,7 +290,7 @@ async def test_a_run_stays_until_its_author_was_called_back_for_all_of_it(
             await n.engine.wait_until_idle()
             await looked_at_twice(n, monkeypatch)
             assert set(await left_of(n, run.run_no)) == {"deletion", "run", "task"}
-            assert await n.store.find_run_no(run.run_no) is not None  # whoever calls asks for it
+            assert await n.store.find_run_no(run.run_no) is not None  # the callback reads it
 
     async with node(store_url) as n:
         async with deleted_by(n, tmp_path):

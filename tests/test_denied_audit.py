@@ -1,4 +1,4 @@
-"""What was refused is told at once, then by count: no flood fills a disk, or hides somebody."""
+"""Refusals in the audit: first at once, then counted, so that no flood fills it or hides a user."""
 
 from __future__ import annotations
 

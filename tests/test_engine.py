@@ -323,13 +323,13 @@ async def test_an_event_held_until_it_is_quiet_whose_run_is_refused_is_tried_aga
         assert not await n.store.list_runs()
 
         n.store.refuse = lambda batch: False
-        n.engine.report(armed[-1:])  # as when the minute is over
+        n.engine.report(armed[-1:])  # as after the minute
         await n.effects.next_start()
         assert len(await n.store.list_runs()) == 1
 
 
 async def test_work_in_flight_survives_a_turn_taken_back(store_url):
-    """Memory is read again from rows, but the processes go on: their reports still count."""
+    """Memory is restored from the rows, but the processes continue: their reports still count."""
     async with node(store_url) as n:
         await n.load(A, TaskSpec(task_id="x"), TaskSpec(task_id="sum", parents=(0, 1)))
         run_id = await n.trigger()
@@ -765,7 +765,7 @@ async def test_an_event_that_is_refused_is_to_be_told_again_with_those_behind_it
             await n.engine.next_turn()
 
         number = one.row.trigger_no
-        # The next hosting goes on behind that.
+        # The next assignment continues after that event.
         assert await n.store.find_event_keys({number: ["a", "bad", "b"]}) == {(number, "a")}
         assert (one.failure.reason, one.assignment_id) == ("refused", 0)
         assert one.retry_at is not None

@@ -259,7 +259,7 @@ async def test_a_request_about_the_run_that_it_fails_on_is_answered_with_the_err
 
 
 def owe_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each input owe an alert, so that its turn has something to commit."""
+    """Have each input add an alert, so that its turn has something to commit."""
 
     def taking(handle: step.Handler, entry: Input, draft: Transaction) -> None:
         handle(entry, draft)

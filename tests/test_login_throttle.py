@@ -1,4 +1,4 @@
-"""Guessing takes for ever, whoever guesses from wherever, and shuts out nobody who has been in."""
+"""Guessing passwords takes for ever, from any address, and locks out no user who has logged in."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ LOOKS = DagSpec(
 
 
 class Slow(SystemClock):
-    """Each time that somebody asks, so much has passed."""
+    """A clock that advances by ``step_us`` at each reading."""
 
     def __init__(self, step_us: int) -> None:
         self.step_us = step_us

@@ -19,7 +19,7 @@ NOTHING = Parsed((), (), ())
 
 
 class Parses:
-    """Parses each file until it is let go; remembers which began, and how each ended."""
+    """Parses each file until the test releases it. Records which started, and how each ended."""
 
     def __init__(self) -> None:
         self.began: list[str] = []
@@ -98,7 +98,7 @@ async def test_files_that_never_end_give_their_places_to_the_next(monkeypatch):
         parses.let_go(*endless)
         await parses.is_empty.wait()
 
-    # One of the last may have been in the quick lane just then.
+    # One of the last may have been in the quick queue at that moment.
     assert sorted(file for file, _ in parses.ended[1:]) == sorted(endless)
 
 

@@ -1,4 +1,4 @@
-"""A child lives as long as its block, is told apart in death, and leaves nobody behind."""
+"""A child lives as long as its block, its death has a cause, and no process outlives it."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ INFO = RunInfo(7, "r7", "d", "v", "d.py", None, 0, None, 100)
 
 
 class Tables:
-    """What a store would read, kept in memory; ``between`` runs in the middle of each read."""
+    """Tables of a store, in memory; ``between`` runs in the middle of each read."""
 
     def __init__(self):
         self.runs: dict[int, RunRow] = {}
@@ -177,14 +177,14 @@ class Child:
         self.answered.set()
 
     async def ending(self):
-        """Return what it is told of the one run it asks about."""
+        """Return the reply about the only run that was asked about."""
         with anyio.fail_after(10):
             await self.answered.wait()
         [(_, ending)] = self.endings()
         return ending
 
     def endings(self):
-        """Return all it was told of runs, as ``(number, ending)``."""
+        """Return all replies about runs, as ``(number, ending)``."""
         told = [msgspec.msgpack.decode(a.body, type=list[RunEnded]) for a in self.answers]
         return [(each.number, each.ending) for of_one in told for each in of_one]
 
@@ -674,7 +674,7 @@ async def test_what_a_dead_process_asked_is_not_answered_to_the_next():
         w.ask_run(other, run_id="r7", question=100)
         await anyio.wait_all_tasks_blocked()
         w.answers.submit(child, CancelQuery(-1))  # its host has died
-        w.ask_run(child, run_id="r7", question=200, number=3)  # the next one asks anew
+        w.ask_run(child, run_id="r7", question=200, number=3)  # the next host asks again
         await anyio.wait_all_tasks_blocked()
         w.commit(ended={7: RunState.SUCCESS})
         await anyio.wait_all_tasks_blocked()

@@ -1,4 +1,4 @@
-"""What has been kept for long enough goes by itself, a little at a time, and nothing else does."""
+"""Expired data is deleted automatically, in small batches, and nothing else is."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ NOON = 1_700_000_000_000_000
 
 
 class Clock(SystemClock):
-    """Passes only while somebody sleeps, in no time; something may happen meanwhile."""
+    """A clock that advances only by sleeps, which take no real time but may run planned calls."""
 
     def __init__(self) -> None:
         self.us = 0

@@ -1,4 +1,4 @@
-"""Output is kept per try, live, capped, and its loss is said and harms nobody."""
+"""Output of tries: stored per try, readable live, limited, and any loss is reported."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def test_those_who_follow_one_log_go_on_where_they_stopped_each_of_them(tm
     assert await ahead(0, 14) == b"line 0\nline 1\n"
     assert await behind(0, 7) == b"line 0\n"
 
-    # Whoever went through the log again would not find what was there.
+    # A reader that started from the beginning again would not find these lines.
     path = log.path(7, 0)
     data = path.read_bytes()
     path.write_bytes(b"\0" * 8 + data[8:])
@@ -205,7 +205,7 @@ async def test_a_writer_waits_while_the_disk_is_slow(tmp_path, monkeypatch):
     async with anyio.create_task_group() as group:
         group.start_soon(write)
         await anyio.wait_all_tasks_blocked()
-        assert not done.is_set()  # nobody writes to the disk yet
+        assert not done.is_set()  # nothing writes to the disk yet
         out.offer(b"dropped")
         async with running(log):
             await done.wait()

@@ -181,7 +181,7 @@ async def test_over_capacity_the_oldest_waits_least(tmp_path):
         for number in (1, 2, 3, 4, 5):
             n.host(number)
         assert n.triggerer.load.waiting == 3
-        n.end(4)  # one that waits is let go at once
+        n.end(4)  # one that waits is released at once
         assert n.ended() == [4]
         n.end(1)
         await until(lambda: 3 in n.fired())
@@ -320,7 +320,7 @@ async def test_a_death_names_the_culprit_and_forgets_all(tmp_path):
         await until(lambda: len(n.of(HostUp)) == 2)
         assert not n.triggerer.load.triggers
         assert not n.triggerer.load.waiting
-        assert [asked for _, asked in n.asked] == [CancelQuery(-1)]  # nobody is left to be answered
+        assert [asked for _, asked in n.asked] == [CancelQuery(-1)]  # no query is left
         n.host(1, assignment_id=2)
         await until(lambda: len(n.fired()) == 2)
 

@@ -146,7 +146,7 @@ async def test_who_closes_a_cycle_is_warned_of_once(caplog):
             ask(8, "r7")
             await until(lambda: w.answers.waiting == 3)
             w.commit(ended={7: RunState.CANCELLED})
-            await until(lambda: w.answers.waiting == 1)  # the third has been looked at, too
+            await until(lambda: w.answers.waiting == 1)  # the third has been checked, too
 
     assert cycle == "r7 -> r8 -> r7"
     assert len(told()) == 1

@@ -1,4 +1,4 @@
-"""What authors may say of many events and of streams, and what they are told otherwise."""
+"""Operators with several events, and streams: valid declarations, and the errors of others."""
 
 from __future__ import annotations
 

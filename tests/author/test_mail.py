@@ -1,4 +1,4 @@
-"""Mail over a server that speaks SMTP: what it is told, and what follows from what it answers."""
+"""E-mail through a real SMTP server: what is sent to it, and the outcome of each of its replies."""
 
 from __future__ import annotations
 

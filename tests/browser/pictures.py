@@ -1,4 +1,4 @@
-"""Take the pictures of README and docs anew: ``python -m tests.browser.pictures``.
+"""Take the screenshots of README and docs again: ``python -m tests.browser.pictures``.
 
 On a daemon of its own, with the settlement example and a warehouse that has trouble with one
 region. Look at them before they are committed.

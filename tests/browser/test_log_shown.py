@@ -15,7 +15,7 @@ LAST = "and a last one, with ä"
 
 @pytest.fixture
 def printing(daemon, tmp_path):
-    """A run whose task has printed 5,000 lines, and prints one more once it is let go."""
+    """A run whose task has printed 5,000 lines, and prints one more once the test releases it."""
     return daemon.trigger("printing", {"folder": str(tmp_path)})
 
 

@@ -1,4 +1,4 @@
-"""What make test sees of the page: every view once, and what happens while it is looked at."""
+"""The part of the page's tests in ``make test``: each view once, and updates while it is open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is steered by hand from the page, and what it says of it."""
+"""Actions of a user on the page, and what the page says about them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [*BROWSER_TESTS, pytest.mark.nightly]
 
 @pytest.fixture
 def page(browser, daemon):
-    """Somebody who may do everything, and is told what cannot be; else nothing goes wrong."""
+    """A page of an administrator. Rejected requests are expected, any other error is not."""
     with watched(browser, daemon, refusals=(400, 404, 422)) as watch:
         yield watch
         watch.clean()

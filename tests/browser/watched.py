@@ -129,7 +129,7 @@ class Watched:
             self.complaints.append(f"{message.text} {url}")
 
     def _failed(self, request: Request) -> None:
-        # A view that is left lets go of what it had asked for.
+        # A view cancels its requests when the user leaves it.
         if request.failure != "net::ERR_ABORTED":
             self.complaints.append(f"{request.failure} {request.url}")
 
@@ -222,7 +222,7 @@ def stranger(
     timezone: str = "UTC",
     refusals: tuple[int, ...] = (401,),
 ) -> Iterator[Watched]:
-    """Open a window of somebody who has not signed in."""
+    """Open a window without a login."""
     width, height = SIZES[size]
     context = browser.new_context(
         color_scheme=theme,  # type: ignore[arg-type]

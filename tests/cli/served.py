@@ -167,7 +167,7 @@ class Daemon:
         try:
             eventually(lambda: {f"{name}.py" for name in files} <= self._told(), 60.0)
         except BaseException:
-            self.kill()  # nobody stops what has failed to start
+            self.kill()  # a daemon that failed to start is stopped by nothing else
             raise
 
     def _told(self) -> set[str]:

@@ -925,7 +925,7 @@ def test_settings_are_shown_with_their_source(tmp_path):
     assert port == {"name": "web.port", "value": 7, "source": "environment AIOFLOW_WEB__PORT"}
 
 
-# ── what is kept ────────────────────────────────────────────────────────────────────────
+# ── retention ───────────────────────────────────────────────────────────────────────────
 
 
 def test_what_is_old_goes_by_hand_as_well(tmp_path):

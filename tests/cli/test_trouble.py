@@ -116,7 +116,7 @@ def test_a_folder_and_a_file_that_is_not_there_are_told_apart(tmp_path):
     )
 
 
-# ── what people are told ────────────────────────────────────────────────────────────────
+# ── messages ────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_run_that_was_waited_for_has_ended_and_others_have_started(daemon):

@@ -279,7 +279,7 @@ class Rows:
             )
 
     def item_counts(self, run_no: int) -> list[tuple[int, int]]:
-        """How many items each task of a run has given on, as the database would say it."""
+        """Return how many items each task of a run has yielded, as the database would."""
         counts: dict[int, int] = {}
         for item in self.items.values():
             if item.run_no == run_no:

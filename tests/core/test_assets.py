@@ -1,4 +1,4 @@
-"""Runs that start when assets have been made anew: each event once, all that is held at once."""
+"""Runs started by updates of assets: each event once, and all pending events together."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def world_of(condition: AssetCondition, **fields: Any) -> World:
 
 
 def tell(world: World, *names: str) -> None:
-    """Have somebody outside say that assets have been made anew."""
+    """Report from outside that assets were updated."""
     for name in names:
         world.ask(EmitEvent(name=f"asset:{name}", key=None, data=NOTHING))
 
 
 def started(world: World) -> list[Any]:
-    """What the runs were told, in their order."""
+    """Return the events that each run was given, in the order of the runs."""
     runs = sorted(world.rows.runs.items())
     return [
         {} if run.conf is None else msgspec.msgpack.decode(run.conf)["triggering_events"]

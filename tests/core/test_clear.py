@@ -1,4 +1,4 @@
-"""Clearing: what begins anew, what goes with it, and what stays as it is."""
+"""Clearing: which tasks run again, what is deleted with them, and what is left unchanged."""
 
 from __future__ import annotations
 

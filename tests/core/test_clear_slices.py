@@ -1,4 +1,4 @@
-"""Clearing in slices: a batch holds no more than one, and nothing goes on before the last."""
+"""Clearing in slices: at most one per batch, and nothing else runs before the last one."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ class Sliced:
             pass
 
     def clear_all(self) -> None:
-        """Go on until all that was chosen is done; what follows from that is still to come."""
+        """Continue until all selected tasks are reset; the tasks after them are not decided yet."""
         while self.is_clearing:
             assert self.go_on()
 
     def go_on_over(self, crash_after: int | None) -> None:
-        """Go on to the end, over a crash after so many turns if there is to be one."""
+        """Continue to the end, with a crash after ``crash_after`` turns unless that is ``None``."""
         for _ in range(crash_after or 0):
             self.go_on()
         if crash_after is not None:

@@ -50,7 +50,7 @@ class Machine:
         self.run = self.world.begin(*specs, **self.options)
 
     def live(self, most: int = 10_000, *, between: Callable[[], None] = lambda: None) -> None:
-        """Go on until all has ended."""
+        """Continue until the run has ended."""
         for _ in range(most):
             if self.world.run_state(self.run) not in {"running", "queued"}:
                 return
@@ -105,7 +105,7 @@ class Machine:
 
 
 class HostMachine(Machine):
-    """The same, where what dies is the async host, and nobody knows whose code was running."""
+    """A machine whose async host dies, and no crash recorder names the code that was running."""
 
     role = ASYNC
 
@@ -481,7 +481,7 @@ def test_a_clock_that_is_set_holds_up_no_trial(step_seconds):
 def test_a_daemon_that_dies_without_its_suspect_acquits_it():
     machine = Machine({}, {"long": 1e6})
     world = machine.world
-    for _ in range(40):  # by somebody else, whatever runs
+    for _ in range(40):  # by something else, regardless of what runs
         machine.crash("nobody")
         world.pass_time(1)
 

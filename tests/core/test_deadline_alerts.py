@@ -21,7 +21,7 @@ def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
 
 
 def told(world: World) -> list[tuple[str, str]]:
-    """What people have been told: why, and of which task."""
+    """Return the reason and the task of each alert."""
     alerts = [msgspec.msgpack.decode(effect.body, type=Alert) for effect in world.alerts()]
     return [(alert.reason, alert.task_id) for alert in alerts]
 
@@ -262,7 +262,7 @@ def test_a_deadline_is_not_lost_by_a_restart_whenever_that_comes(away):
 
     assert told(world) == [("deadline", "")]
     world.effects.clear()
-    world.restart()  # the word is still owed
+    world.restart()  # the alert is still to be delivered
     assert told(world) == [("deadline", "")]
     deliver_all(world)
     world.restart()

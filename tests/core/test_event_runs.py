@@ -243,7 +243,7 @@ def test_a_dag_that_is_gone_has_no_trigger_hosted_and_comes_back_with_what_it_kn
     fire(world, {"n": 1})
     world.turn(FileDeleted("dag.py"))
     assert told_to_end(world) == ["finished"]
-    fire(world, {"n": 2})  # it is not lost: the trigger goes on behind the one before it
+    fire(world, {"n": 2})  # not lost: the trigger continues after the previous event
     end(world, reason="finished")
     assert confs(world) == [{"n": 1}]
 
@@ -391,7 +391,7 @@ def test_a_key_that_no_database_takes_costs_its_event_alone():
     assert outcomes(world) == [EventOutcome.REFUSED, EventOutcome.RUN]
 
 
-# ── while runs go on ────────────────────────────────────────────────────────────────────
+# ── while runs are active ───────────────────────────────────────────────────────────────
 
 
 def test_of_a_key_that_no_database_takes_the_row_of_its_trigger_has_what_one_does():

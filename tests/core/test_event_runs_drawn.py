@@ -64,7 +64,7 @@ class Life:
         self.world.ask(SetPaused(dag_id="dag", paused=self.dice.random() < 0.5))
 
     def yield_some(self) -> None:
-        """Have the trigger go on, as far as it may; some reports are repeated, or refused."""
+        """Have the trigger yield some events, if it may; some reports are repeated, or refused."""
         self.heed()
         if self.assignment_id is None:
             return

@@ -201,7 +201,7 @@ def test_a_restart_goes_on_behind_the_last_event_that_was_consumed():
     assert start_of(world).recorded == 2
 
     assert told(want(world, 2)) == [b"\x02"]
-    fire(world, 1, 2, 3, 4)  # another hosting begins anew
+    fire(world, 1, 2, 3, 4)  # another assignment starts from the first event
     assert told(want(world, 3)) == [b"\x03"]
     assert told(want(world, 4)) == [b"\x04"]
 
@@ -383,7 +383,7 @@ def test_events_of_a_stream_nobody_lets_go_of_any_more_are_swept_with_it():
     world = opened()
     fire(world, 1, 2)
     world.succeed("c")
-    assert world.rows.events  # until its host has let go, which is gone now
+    assert world.rows.events  # until its host has released the trigger; that host is gone now
 
     world.restart()
 

@@ -78,7 +78,7 @@ def test_what_has_gone_may_be_used_again(fields):
     world = ended(**fields)
     (run,) = world.rows.runs.values()
     world.ask(DeleteRun(run_id=run.run_id))
-    world.rows.runs.clear()  # all of its rows have gone
+    world.rows.runs.clear()  # all of its rows have been deleted
     world.rows.deletions.clear()
 
     assert world.ask(CreateRun(dag_id="dag", **fields))[1] is True

@@ -94,7 +94,7 @@ def stall(world: World, incident: int, milliseconds: int = 120, **fields: Any) -
 
 
 def left(world: World, host: StartTrigger) -> list[Any]:
-    """The host confirms that a trigger has left as it was told."""
+    """Have the host confirm that it has released a trigger as requested."""
     at = (host.trigger_no, host.assignment_id, world.now)
     return world.turn(TriggerEnded(*at, None, "reassigned"))
 

@@ -398,7 +398,7 @@ def test_a_loop_that_a_cancel_left_open_is_closed_when_another_task_is_cleared()
 
 
 def test_a_round_that_had_ended_when_its_run_was_cancelled_waits_for_the_next_one_alone():
-    """What stands before it begins anew; it has ended all the same, also after a crash."""
+    """The task before it runs again. The iteration still counts as ended, also after a crash."""
     own = range(2, 6)
     world = World(cpu_slots=9)
     run = world.begin(

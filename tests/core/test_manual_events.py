@@ -147,7 +147,7 @@ def test_a_wait_for_all_goes_on_with_the_last_whoever_gives_it():
 
 
 def with_stream() -> tuple[World, StartTrigger]:
-    """A coroutine that has opened a stream, and what its host was told of that."""
+    """Return a world whose coroutine has opened a stream, and the command to its trigger host."""
     world, _ = begun(body=Body.COROUTINE)
     start = start_of(world)
     at = (start.task_no, start.start_no)

@@ -1,4 +1,4 @@
-"""Marking in slices: a batch holds no more than one, and nothing goes on before the last."""
+"""Marking in slices: at most one per batch, and nothing else runs before the last one."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_of_what_follows_child_by_child_only_that_is_stopped_which_may_not_run(c
     assert world.run_state(run) == "failed"
 
 
-# ── a run that goes on ──────────────────────────────────────────────────────────────────
+# ── an active run ───────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("crash_after", [None, *range(6)])

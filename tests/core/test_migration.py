@@ -78,7 +78,7 @@ def told_to_end(effects: list[Any]) -> list[tuple[int, str]]:
 
 
 def left(world: World, host: StartTrigger, failure: Failure | None = None) -> list[Any]:
-    """The host confirms that a trigger has left as it was told."""
+    """Have the host confirm that it has released a trigger as requested."""
     at = (host.trigger_no, host.assignment_id, world.now)
     return world.turn(TriggerEnded(*at, failure, "reassigned"))
 
@@ -326,7 +326,7 @@ def test_a_stream_goes_on_in_newer_code_with_its_last_event_and_without_a_close(
 
     [after] = hosts(left(world, before))
     assert after.last == (b"\x02", "two")
-    fire(world, after, 0, b"\x02", "two")  # it begins anew and sees the same again
+    fire(world, after, 0, b"\x02", "two")  # it starts over and yields the same event again
     fire(world, after, 1, b"\x03", "three")
 
     assert [row.key for row in world.rows.events.values()] == ["one", "two", "three"]

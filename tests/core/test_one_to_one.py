@@ -402,7 +402,7 @@ def test_a_child_that_its_rule_has_let_is_not_skipped_though_it_has_no_slot_yet(
 
 
 def test_a_child_that_could_not_be_judged_yet_is_skipped(monkeypatch):
-    """The batch was full before it was looked at, and what it waits for has ended since."""
+    """The batch was full before the child was evaluated, and its parent has ended since."""
     monkeypatch.setattr(transaction, "BATCH_ROWS", 1)
     world = World(cpu_slots=9)
     run = world.begin(*branching())

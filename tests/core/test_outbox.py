@@ -1,4 +1,4 @@
-"""What transitions owe, and how it is handed out: a few of each kind, whatever there is."""
+"""Outbox rows of transitions, and their delivery: a few of each kind, however many there are."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
 
 
 def called(world: World) -> list[tuple[int, str]]:
-    """Where and for what event callbacks are owed, by their rows."""
+    """Return position and event of each callback in the outbox."""
     rows = [world.rows.outbox[number] for number in sorted(world.rows.outbox)]
     bodies = [msgspec.msgpack.decode(r.body, type=Callback) for r in rows if is_callback(r.kind)]
     return [(body.position, body.event) for body in bodies]

@@ -302,7 +302,7 @@ def test_what_blocks_its_own_host_fails_and_nothing_is_quarantined():
     assert not [e for e in effects if isinstance(e, IsolateTriggerClass)]
 
 
-# ── what people are told ────────────────────────────────────────────────────────────────
+# ── warnings ────────────────────────────────────────────────────────────────────────────
 
 
 def warned(effects: list[Any]) -> list[str | int]:

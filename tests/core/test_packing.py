@@ -1,4 +1,4 @@
-"""What only waits is folded: nobody who asks for it sees that, and it takes little room."""
+"""Packing of deferred tasks: invisible to whatever looks one up, and small in memory."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_task_that_waits_comes_back_as_it_was():
     )
     before, hosted_before = fields_of(task), fields_of(wait)
 
-    world.turn()  # whoever looked at it has gone
+    world.turn()  # nothing refers to the unpacked task any more
 
     assert folded(world) == 1
     again = world.memory.active_tasks[task.task_no]
@@ -558,7 +558,7 @@ def test_runs_that_only_wait_count_against_the_limit_of_their_dag():
 
 
 def as_bytes(step: int) -> bytes:
-    """Rows of all sizes, the empty one too; what is put anew is mostly longer or shorter."""
+    """Return a row of a size from 0 up; a row that replaces another mostly has another length."""
     return b"%d" % step * (step % 7)
 
 

@@ -60,7 +60,7 @@ def pause(world: World, *, paused: bool = True, dag_id: str = "dag") -> None:
 
 
 def confirm(world: World, reason: str = migration.PAUSED) -> None:
-    """Its host lets go of whatever it was asked for."""
+    """Have the host confirm all triggers that it was asked to release."""
     ends = [(e.end.trigger_no, e.end.assignment_id) for e in said(world, ReleaseTrigger)]
     world.turn(*(TriggerEnded(*end, world.now, reason=reason) for end in ends))
 

@@ -1,4 +1,4 @@
-"""Pools that count what waits: a deferred task keeps its room, and goes on in it."""
+"""Pools that count deferred tasks: a deferred task keeps its pool slot, and resumes in it."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_what_is_over_a_smaller_pool_goes_on_all_the_same():
 
 
 def test_a_resumed_task_of_no_room_does_not_stand_before_one_that_has_its_own():
-    """Both go on after a wait, but one gave its room back when it failed."""
+    """Both resume after a wait, but one released its pool slot when it failed."""
     world = World()
     a_pool(world, 1)
     again = RetryPolicy(tries=2, delay_us=0, jitter=False)

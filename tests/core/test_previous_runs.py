@@ -167,7 +167,7 @@ def test_a_run_that_is_first_in_line_once_another_was_cancelled_begins_past_the_
 
 def test_without_a_limit_reached_by_whoever_waits_the_limit_holds():
     world = loaded(task(), max_active_runs=1)
-    world.trigger()  # has no date, and waits for nobody
+    world.trigger()  # has no date, and waits for no run
     first, second = day(world, 1), day(world, 2)
 
     assert [world.run_state(run) for run in (first, second)] == ["queued", "queued"]

@@ -1,4 +1,4 @@
-"""What has been kept for long enough and may go, and what stays all the same."""
+"""Retention: what has expired and is deleted, and what is retained nevertheless."""
 
 from __future__ import annotations
 

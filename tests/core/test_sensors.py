@@ -30,7 +30,7 @@ def looking(body: Body, *others: TaskSpec, **rhythm: Any) -> tuple[World, int]:
 
 
 def finds_nothing(world: World, body: Body) -> None:
-    """It looks, and finds nothing; a hosted one keeps that to itself and looks again."""
+    """Have the sensor find nothing. One in a host does not report that, and pokes again."""
     if body is Body.FUNCTION:
         start = world.starts.pop(world.started("look").start.task_no).start
         world.turn(SensorNotReady(start.task_no, start.start_no, world.now, world.now))

@@ -499,7 +499,7 @@ def test_a_method_that_made_a_call_and_waited_does_not_begin_with_the_trigger_ag
 
 
 def test_a_limit_of_its_own_keeps_none_from_waiting():
-    """A wait takes no place, so nobody would call those back that a limit had put aside."""
+    """A wait takes no slot, so nothing would resume tasks that a limit had blocked."""
     world = World()
     run = world.begin(fan(3, max_active_tis_per_dagrun=1, retry=TWICE))
     hosted = hosts(world)

@@ -40,7 +40,7 @@ def deferred(
     timeout_method: str = "",
     **fields: Any,
 ) -> World:
-    """A run of one operator that has deferred to a trigger that goes on."""
+    """Return a world in which an operator is deferred to a trigger that yields several events."""
     world = world or World()
     fields.setdefault("retry", TWICE)
     world.begin(TaskSpec(task_id="o", events=events, **fields))
@@ -201,7 +201,7 @@ def test_a_handler_that_fails_gets_the_same_events_again_in_its_next_try():
     fire(world, 4, 5, 6)
     world.fail("o")
     assert state(world) == "retrying"
-    fire(world, 7)  # its trigger goes on meanwhile
+    fire(world, 7)  # its trigger continues before the retry
 
     world.pass_time(5)
 
@@ -229,7 +229,7 @@ def test_a_restart_gives_the_first_batch_that_nobody_has_consumed():
 
     assert given(world) == [4, 5, 6]
     handle(world)
-    fire(world, 1, 4, 6, 7, 8, 9)  # another hosting begins anew
+    fire(world, 1, 4, 6, 7, 8, 9)  # another assignment starts from the first event
     assert given(world) == [7, 8, 9]
 
 
@@ -367,7 +367,7 @@ def test_a_wait_for_the_next_event_that_takes_too_long_fails_the_try():
     world = deferred(timeout_us=2 * SECOND, retry=RetryPolicy(tries=1))
     world.pass_time(1)
     fire(world, 1, 2, 3)
-    handle(world)  # from here it waits anew
+    handle(world)  # the timeout counts from here again
     world.pass_time(1.5)
     assert state(world) == "deferred"
 

@@ -69,7 +69,7 @@ def give(world: World, *indexes: int, payload: bytes | None = None) -> list[Any]
 
 
 def taken(effects: list[Any]) -> list[int]:
-    """What the generator was told to be stored."""
+    """Return how many items are stored, as confirmed to the generator."""
     found = [effect.recorded for effect in effects if isinstance(effect, ConfirmCall)]
     return [word.upto for word in found if isinstance(word, ItemsStored)]
 
@@ -350,7 +350,7 @@ def test_a_stream_waits_for_the_other_parents_of_what_takes_it_and_loses_nothing
     world = World(cpu_slots=4)
     gate = TaskSpec(task_id="gate", retry=ONCE)
     streaming(world, pages(), load(parents=(0, 2), window=1), gate)
-    assert taken(give(world, 0, 1)) == [1, 2]  # nobody could take them yet
+    assert taken(give(world, 0, 1)) == [1, 2]  # no consumer could take them yet
     assert not world.rows.expansions
 
     world.succeed("gate")

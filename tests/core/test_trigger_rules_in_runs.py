@@ -25,7 +25,7 @@ SEEN = {
     Verdict.UPSTREAM_FAILED: "upstream_failed",
 }
 WORST_FIRST = "FUSKp"
-"""The order in which the table looks at states that came together."""
+"""The order in which the table evaluates states that are reached in one turn."""
 
 
 def task(name: str, *parents: int, **fields: Any) -> TaskSpec:

@@ -1,4 +1,4 @@
-"""A trigger that kills the daemon is found by halves; the others go on, and are not charged."""
+"""A trigger that kills the daemon is found by halves; others continue, and are not charged."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class Machine:
         return {name for name, state in self.states().items() if state == "failed"} | dags
 
     def is_settled(self) -> bool:
-        """Whether every killer has paid, and everything else goes on."""
+        """Return whether every killer was charged, and everything else is hosted."""
         innocent = self.kills.keys() - self.killers - self.works.keys()
         return self.paid() == self.killers and self.hosted >= innocent
 
@@ -218,7 +218,7 @@ def test_the_trigger_of_a_dag_that_kills_is_hosted_again_when_its_file_changes()
     wait = explain_dag_trigger(one, machine.world.memory)
     assert wait is not None
     assert (wait.kind, "killed the daemon" in wait.detail) == ("quarantined", True)
-    machine.crash()  # by somebody else
+    machine.crash()  # by something else
     machine.live(60)
     machine.judge()
     assert machine.crashes == crashes + 1
@@ -302,7 +302,7 @@ def test_a_daemon_that_was_stopped_has_not_died():
 
 def test_a_daemon_that_dies_without_its_suspect_acquits_it():
     machine = Machine(of(1))
-    for _ in range(40):  # by somebody else, whatever is hosted
+    for _ in range(40):  # by something else, regardless of what is hosted
         machine.crash()
         machine.live(1)
     machine.live(4_000)

@@ -51,7 +51,7 @@ TELL = "reply(order, [type(o).__name__ for o in orders])"
 
 
 class HeldClock(SystemClock):
-    """A clock by which no sleep begins before it is let go."""
+    """A clock whose sleeps last until the test releases them."""
 
     def __init__(self):
         self.go = anyio.Event()

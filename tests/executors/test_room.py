@@ -1,4 +1,4 @@
-"""No process to be had: one asks for all, the log stays short, and all go on at once."""
+"""No process can be started: one waiter polls for all, logs little, and all continue at once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Machine:
 
 @pytest.fixture
 def said(caplog):
-    """What has been logged; asked for when it is looked at."""
+    """A function that returns the messages logged so far."""
     caplog.set_level(logging.INFO, "aioflow.processes.memory")
     return lambda: caplog.messages
 

@@ -40,7 +40,7 @@ def info(version="v1", run_no=7):
 
 
 def start(number, source="", *, at=0, version="v1", run_no=7, expected_us=10**9, **options):
-    """Return a try; one nobody expects to be short, or a slow machine gives back what waits."""
+    """Return a try. It is expected to be long, or a slow machine would recall claimed tries."""
     order = StartTask(run_no, number, 1, number, -1, 1, kwargs=source.encode())
     return StartTry(
         Body.FUNCTION, at, info(version, run_no), order, expected_us=expected_us, **options

@@ -100,7 +100,7 @@ def _states(daemon: Victim, run_id: str) -> Counter[str]:
 
 
 def stand_still(folder: Path, role: str, seconds: float) -> dict[str, float]:
-    """The daemon or a child stands still for a while; then all goes on as if it had not."""
+    """Stop the daemon or a child for a while; then everything continues as if it had not."""
     ground, gate = Ground(folder), folder / "gate"
     with ground.daemon() as daemon:
         run_id = _deferred(ground, daemon, gate, 20)

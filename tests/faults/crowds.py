@@ -134,8 +134,8 @@ def _ledger(ground: Ground, run_id: str) -> Ledger:
 
 
 def _judge_rows(ground: Ground, tasks: int) -> None:
-    """Assert that nobody was charged, and that nothing of the waits is left."""
-    # What the hosts have let go of is confirmed a moment after the end of the run.
+    """Assert that no task was charged, and that no row of the waits is left."""
+    # The hosts confirm released triggers a moment after the end of the run.
     eventually(lambda: _ask(ground, "SELECT count(*) FROM task_trigger") == [(0,)], 60.0)
     assert _ask(ground, "SELECT count(*), min(try_number), max(try_number) FROM task") == [
         (tasks, 1, 1)

@@ -142,7 +142,7 @@ def _judge(
 
 
 def _alerts(daemon: Victim) -> Counter[str]:
-    """How often people were told of which DAG that its schedule is late."""
+    """Return how many alerts there were, per DAG, that its schedule is late."""
     found: Counter[str] = Counter()
     for line in daemon.log.read_text(errors="replace").splitlines():
         if "schedule_late" in line and line.startswith("{"):

@@ -326,7 +326,7 @@ def wait_for_death(daemon: Victim, or_else: Callable[[], bool], timeout: float =
 
 
 def has_ended(daemon: DaemonProcess, run_id: str | None) -> bool:
-    """Whether a run has ended; not so where nobody answers."""
+    """Return whether a run has ended; false if the daemon does not answer."""
     if run_id is None:
         return False
     try:

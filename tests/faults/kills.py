@@ -74,10 +74,10 @@ class Tally:
 
 
 class WarmKills:
-    """Kills of one home that goes on: each restart finishes what the last kill cut short.
+    """Repeated kills of one home: each restart finishes what the last kill interrupted.
 
-    ``kill`` begins and ends with a living daemon on a judged home. Leaving the block stops the
-    daemon and judges for the last time.
+    ``kill`` begins and ends with a running daemon on a checked home. Leaving the block stops the
+    daemon and checks the home for the last time.
     """
 
     def __init__(self, folder: Path, tally: Tally) -> None:
@@ -161,7 +161,7 @@ def kill_a_start(folder: Path, call: str, number: int, tally: Tally) -> bool:
     daemon = ground.daemon().wrap(traced(call, f"signal=KILL:when={number}"))
     died = not daemon.start_or_die()
     if not died:
-        # Asked until its file has been read: a run that never was kills nobody.
+        # Repeated until its file has been parsed: a run that never existed kills nothing.
         ground.asked.append("first")
         eventually(lambda: ground.ask(daemon, key="first") or not daemon.is_alive, 30.0)
         died = wait_for_death(daemon, lambda: has_ended(daemon, ground.acknowledged.get("first")))

@@ -32,7 +32,7 @@ IDLE_SECONDS = 12.0
 
 
 def children_killed(folder: Path, role: str, times: int) -> dict[str, float]:
-    """Kill the slot workers, or the async host, again and again while work goes on.
+    """Kill the slot workers, or the async host, again and again while tasks run.
 
     Between two kills something must have ended or begun for the first time, so that no single
     task is the victim more often than any task may be.
@@ -143,10 +143,10 @@ def trigger_hosts_killed(folder: Path, times: int, count: int = 20) -> dict[str,
 
 
 def no_inotify(folder: Path, call: str, error: str, count: int = 20) -> dict[str, float]:
-    """The kernel watches no folder for the trigger host, and then does again.
+    """Let the kernel refuse inotify watches to the trigger host, and then grant them again.
 
-    Looking finds the same, once per period; the host says so once. When nobody waits any more
-    it forgets that it was refused, and asks the kernel for the next ones.
+    Polling finds the same, once per period; the host logs that once. When no trigger waits any more
+    it forgets the refusal, and asks the kernel for the next ones.
     """
     tools.needs("strace")
     ground, output = Ground(folder), folder / "injected"
@@ -180,7 +180,7 @@ def _opened(
     count: int,
     meanwhile: Callable[[], bool] = lambda: True,
 ) -> float:
-    """Have so many wait for a file, and make it; each is told once. Return how long that took."""
+    """Have ``count`` tasks wait for a file, then create it. Return how long their end took."""
     gate = ground.folder / name
     run_id = ground.ask_until_answered(daemon, dag_id="deferred", gate=str(gate), count=count)
     ground.acknowledged.clear()  # judged here, not as a run of ``small``
@@ -239,10 +239,10 @@ def parsers_killed(folder: Path, times: int) -> dict[str, float]:
 
 
 def no_descriptors(folder: Path, *, seconds: float, limit: int = 16) -> dict[str, float]:
-    """The daemon has no descriptors left: what needs one waits, and goes on afterwards.
+    """Leave the daemon no descriptors: work that needs one waits, and continues afterwards.
 
     Args:
-        limit: Lower than what its children and clients have, so that none comes back free.
+        limit: Lower than the number that its children and clients have, so that none becomes free.
     """
     ground = Ground(folder)
     with ground.daemon() as daemon:

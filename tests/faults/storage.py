@@ -1,4 +1,4 @@
-"""The disk fails, fills up, or is somebody else's: what is said, and what is never said."""
+"""The disk fails, is full, or is locked by another program: what is reported, and what never is."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def calls_that_fail(folder: Path, call: str, error: str, seconds: float) -> dict
         inject = f"error={error}:{when}"
         with ExitStack() as asked, tools.injecting(daemon.process.pid, call, inject, output):
             began = time.monotonic()
-            asked.enter_context(ground.asking(daemon))  # answered when the fault is over
+            asked.enter_context(ground.asking(daemon))  # answered when the fault has ended
             eventually(lambda: "INJECTED" in output.read_text(), 60.0)
             _hold(seconds)
             if seconds:
@@ -184,7 +184,7 @@ def _hold(seconds: float) -> None:
 
 
 def disk_full(folder: Path, *, seconds: float = 3.0) -> dict[str, float]:
-    """The disk of the home is full for a while: readers go on, then the run does by itself."""
+    """Fill the disk of the home for a while: readers continue, and later the run does by itself."""
     with tools.memory_disk(folder / "disk", 48) as disk:
         ground = Ground(folder, home=disk / "home")
         with _working(ground, seconds=1.0) as (daemon, run_id):
@@ -216,7 +216,7 @@ def disk_full(folder: Path, *, seconds: float = 3.0) -> dict[str, float]:
 
 
 def another_writer(folder: Path, seconds: float) -> dict[str, float]:
-    """Another program holds the database: nobody fails, and who must wait long is told so."""
+    """Lock the database by another program: nothing fails, and long waits are reported."""
     ground = Ground(folder)
     with _working(ground, seconds=0.05) as (daemon, run_id):
         with _Reader(daemon, run_id) as reader:
@@ -432,7 +432,7 @@ def read_only_home(folder: Path) -> dict[str, float]:
 
 
 def stuck_reader(folder: Path, *, mebibytes: int = 80) -> dict[str, float]:
-    """Somebody reads and does not stop: work goes on, and the log is short again afterwards."""
+    """Keep a reader open: work continues, and the log is short again afterwards."""
     ground = Ground(folder)
     log = Path(f"{ground.database}-wal")
     padding = "x" * 900_000

@@ -52,7 +52,7 @@ def needs(*programs: str) -> None:
 
 
 def _strace(calls: str, inject: str | None, output: Path | str) -> list[str]:
-    # Children are let go as soon as they become a program of their own.
+    # Children are detached as soon as they execute a program of their own.
     words = ["strace", "-f", "-b", "execve", "-qq", "-o", str(output), "-e", f"trace={calls}"]
     words += ["-e", "signal=none"]
     return words if inject is None else [*words, "-e", f"inject={calls}:{inject}"]
@@ -83,7 +83,7 @@ def injecting(
         yield tracer
     finally:
         if tracer.poll() is None:
-            tracer.terminate()  # lets go of the process
+            tracer.terminate()  # detaches from the process
         tracer.wait(60.0)
 
 
@@ -145,7 +145,7 @@ time_t time(time_t *into) {
 
 
 class ClockShim:
-    """A wall clock that can be set, for whoever is started with ``environment``.
+    """A wall clock that can be set, for processes started with ``environment``.
 
     The monotonic clock stays what it is, as when a real wall clock is set.
     """

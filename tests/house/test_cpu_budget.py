@@ -1,4 +1,4 @@
-"""The CPU budget of a case is kept, charged to the right one, and its exceptions are honest."""
+"""The CPU budget of test cases: charged to the right case, enforced, with justified exceptions."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from aioflow.store.sqlite.database_file import prepare_file
 from aioflow.store.sqlite.lock import FileLock
 
-# What is told on the last line: every module there is when the command ends, or the loop begins.
+# The last line lists all modules that are loaded when the command ends, or the loop starts.
 COMMAND = """
 import atexit, sys
 import aioflow.__main__

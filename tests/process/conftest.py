@@ -41,7 +41,7 @@ def _steady_daemon(
         flags=("--cpu-slots", "2"),
     )
     daemon.home.chmod(0o755)
-    before = os.umask(0)  # one of its tests looks at what others may read
+    before = os.umask(0)  # one of its tests checks what other users may read
     try:
         daemon.start()
     finally:

@@ -1,4 +1,4 @@
-"""Tokens and users on a real daemon: what was answered is kept, whatever kills the daemon."""
+"""Tokens and users on a real daemon: what was acknowledged survives any kill of the daemon."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_token_that_was_told_is_good_after_kill_9_and_a_revoked_one_is_not(kil
     maker.join(60)
     daemon.start()
 
-    last = told.pop()  # of this one nobody knows what was answered last
+    last = told.pop()  # the last response to this one is unknown
     assert status_of(daemon, last["token"]) in {200, 401}
     for made in told:
         assert status_of(daemon, made["token"]) == (401 if made["state"] == "revoked" else 200)
@@ -118,7 +118,7 @@ def test_the_commands_let_people_in_and_tell_who_did_what(killed_daemon):
 
 
 def test_what_was_refused_last_is_in_the_audit_and_an_end_that_was_cut_off_shows(tmp_path):
-    # One of its own: refusals that follow each other are counted together, whoever made them.
+    # A daemon of its own: consecutive refusals are counted together, even of several clients.
     daemon = SharedDaemon(tmp_path).lend()
     for _ in range(3):
         assert status_of(daemon, "aio_nothing", "/api/v1/runs") == 401

@@ -1,4 +1,4 @@
-"""Bad input, one thing at a time: a clear line, a distinct reason, and nobody else harmed."""
+"""Bad input, one kind at a time: a clear message, a distinct reason, and no harm to others."""
 
 from __future__ import annotations
 

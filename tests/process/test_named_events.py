@@ -92,7 +92,7 @@ def emit(daemon: DaemonProcess, name: str, data: object, key: str = "") -> None:
 
 
 def has_seen(daemon: DaemonProcess, run_id: str, count: int) -> bool:
-    """Whether a task has been told of so many events, and waits for the next."""
+    """Return whether a task has received ``count`` events, and waits for the next."""
     answered = [row for row in records(daemon, run_id) if row is not None]
     return len(answered) == count and state(daemon, run_id) == "deferred"
 

@@ -116,7 +116,7 @@ def test_three_stalls_move_a_trigger_to_a_host_of_its_own(shared_daemon, tmp_pat
     second_host = eventually(lambda: [p for p in _pids(tmp_path) if p != first_host])[0]
     moved = len(_pids(tmp_path))
 
-    # It goes on stalling where it is now, and the others do not notice.
+    # It continues to block its new host, and the others do not notice.
     (tmp_path / "good-gate").touch()
     assert value_of(daemon, good) == first_host
     assert daemon.run(slow)["state"] == "running"

@@ -1,4 +1,4 @@
-"""A restart with thousands of deferred tasks, itself cut short: each goes on, and once."""
+"""A restart with thousands of deferred tasks, itself interrupted: each resumes exactly once."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ class Day:
 
     merchants: int
     slow_from: int
-    """These and the merchants after it wait until they may go on."""
+    """This merchant and the later ones wait until the test releases them."""
 
     @property
     def refused(self) -> range:

@@ -127,10 +127,10 @@ def left(daemon: DaemonProcess, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def next_fire_times(home, dag_id: str, *words: object, silent: str = "that is not wanted") -> Done:
-    """Ask as soon as there is somebody to ask: another test may have had the host die.
+    """Ask as soon as a host is running: another test may have let the host die.
 
     Args:
-        silent: What it says where it does not answer in time; with other words it was slow.
+        silent: Message for a timetable that is too slow; any other means a slow machine.
     """
 
     def asked() -> Done | None:

@@ -1,4 +1,4 @@
-"""A trace goes on over ``kill -9``, and what a task traces itself lies below its stay."""
+"""A trace continues after ``kill -9``, and a task's own spans are children of its running span."""
 
 from __future__ import annotations
 

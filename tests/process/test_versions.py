@@ -1,4 +1,4 @@
-"""Versions of a DAG while its runs go on: each keeps its code, and lost code returns."""
+"""Versions of a DAG with active runs: each run keeps its code, and lost code is restored."""
 
 from __future__ import annotations
 

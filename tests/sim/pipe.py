@@ -390,7 +390,7 @@ class InlineChild:
         supervisor.start = noting
 
     def _look_for_two(self, command: StartTrigger) -> None:
-        """A trigger goes on in one hosting at a time: an older one was told to end."""
+        """Check that a trigger runs in one assignment at a time: older ones must be ending."""
         for guest in self._guests:
             if not isinstance(guest, HostedTrigger) or guest.number != command.trigger_no:
                 continue
@@ -411,7 +411,7 @@ class InlineChild:
             self._later(self._go_on, rng.choice(HANGS_SECONDS))
 
     def _stall(self, command: StartTrigger) -> None:
-        """A step of it held up the loop, as whoever watches that has seen."""
+        """Report that a step of the trigger blocked the loop, as the watchdog would."""
         if self._is_dead or self._is_released:
             return
         self._incidents += 1

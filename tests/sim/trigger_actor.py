@@ -117,7 +117,7 @@ class TriggerHost:
             self.after(hosted, self.stage.rng.choice(_DELAYS_US), lambda: self._stall(hosted))
 
     def _stall(self, hosted: _Hosted) -> None:
-        """Report that a step of the trigger blocks the loop: while it does, and when it is over."""
+        """Report that a step of the trigger blocks the loop, once during it and once after it."""
         self._incidents += 1
         for milliseconds, is_over in ((300, False), (self.stage.rng.choice((400, 9_000)), True)):
             self.line.say(

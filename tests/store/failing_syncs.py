@@ -1,8 +1,8 @@
-"""Fails each sync of a run once, and judges what a power cut would leave at every later moment.
+"""Fails each sync of a run once, and checks what a power cut would leave at any later moment.
 
     LD_PRELOAD=disk.so python -m tests.store.failing_syncs FOLDER full [held] FILE:NTH ...
 
-A run is two lives of a store: the first has the sync that fails, the second goes on. Each commit
+A run is two lives of a store: the first has the sync that fails, the second continues. Each commit
 writes pages all over the file; the log is copied back all the time, and again and again a reader
 keeps a pass from reaching its end. Before each sync the power is cut, on paper: what the disk has
 then must be a whole database with all that was acknowledged, whether or not the pages that wait

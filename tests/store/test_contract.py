@@ -404,7 +404,7 @@ async def test_a_fire_time_has_one_run_whichever_incarnation_makes_it(store, sto
     with pytest.raises(BatchRefused):
         await store.commit(again)
     execute(store_url, "UPDATE node SET epoch = epoch + 1")
-    with pytest.raises(Fenced):  # and one that does not know that it is over
+    with pytest.raises(Fenced):  # and a node that does not know that it was fenced
         await store.commit(again)
 
     assert [run.run_no for run in await store.list_runs() if run.cause == "schedule"] == [2]

@@ -1,4 +1,4 @@
-"""The journal tells the whole story, and notices whoever tells another one."""
+"""The journal contains every change, and its replay finds rows that differ."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ async def test_numbers_come_with_their_instants(store):
 
 
 async def shortened(store):
-    """A story of which the first two commits have gone from the journal."""
+    """A store whose journal no longer has the first two commits."""
     await store.commit(first_batch())
     await store.commit(batch(2, new_tasks=[SECOND_TASK]))
     await store.commit(

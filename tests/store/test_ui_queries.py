@@ -212,7 +212,7 @@ ENDLESS = {
 
 
 class LimitClock:
-    """A clock by which SQLite's time for an answer is over once the test says so."""
+    """A clock by which SQLite's time limit for a query is exceeded once the test says so."""
 
     is_over = False
 

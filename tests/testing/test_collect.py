@@ -51,7 +51,7 @@ class Clock(Trigger[list[Any]]):
 
 @dataclass(frozen=True)
 class Acknowledges(Trigger[int]):
-    """Notes which events were stored when it went on."""
+    """Records after each ``yield`` which event was stored last."""
 
     async def run(self) -> AsyncIterator[TriggerEvent[int]]:
         for number in range(3):

@@ -218,4 +218,4 @@ async def test_a_crash_leaves_the_waits_for_files_as_they_were(sim: Sim, tmp_pat
     await sim.advance("1m")
 
     assert run.state == "success"
-    assert sim._world._loop.pauses == {}  # nothing is looked at for a wait that has ended
+    assert sim._world._loop.pauses == {}  # nothing is polled for a wait that has ended

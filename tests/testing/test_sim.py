@@ -143,7 +143,7 @@ async def test_every_clock_of_user_code_goes_along(sim: Sim):
 
 
 SAVED: dict[str, Any] = {"time": time.time, "time_ns": time.time_ns, "gmtime": time.gmtime}
-"""Functions that something has kept since before the simulation began."""
+"""Functions that were saved before the simulation started."""
 
 
 async def test_functions_that_were_kept_go_along_to_the_microsecond(sim: Sim):

@@ -26,9 +26,9 @@ def _told_soon(monkeypatch):
 
 
 class Reports(list[str]):
-    """Takes the reports, and lets user code go on once it is named in one.
+    """Collects the reports, and releases user code once a report names it.
 
-    A busy machine is slow to get there, which may be told before.
+    On a busy machine, earlier reports may name other code.
     """
 
     def __init__(self, awaited: str) -> None:

@@ -48,7 +48,7 @@ async def asked_for(dag_id: str, trigger: HttpTrigger) -> Any:
 
 @asynccontextmanager
 async def serving(handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]):
-    """Serve on a free port until every client has gone; yields the URL."""
+    """Serve on a free port until every client has disconnected; yields the URL."""
     handled: list[asyncio.Task[None]] = []
 
     async def each(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Waiting for what somebody emits."""
+"""Waiting for emitted events."""
 
 from __future__ import annotations
 

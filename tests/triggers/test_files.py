@@ -120,7 +120,7 @@ async def test_folders_that_hang_delay_no_other_folder_and_take_one_thread_each(
 
 
 class Scripted:
-    """A seat whose looks are told beforehand: seconds and size, ``None`` for no file."""
+    """A subscription with scripted polls: seconds and size, ``None`` for no file."""
 
     def __init__(self, *looks: tuple[float, int | None]) -> None:
         self.looks = [
@@ -267,7 +267,7 @@ def closed(tmp_path):
 
 @pytest.fixture
 def ordinary_user():
-    """Root may read everything: be nobody for the length of a test."""
+    """Run a test as an unprivileged user, because root may read everything."""
     before = os.geteuid()
     if before == 0:
         os.seteuid(65534)

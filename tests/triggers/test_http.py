@@ -184,7 +184,7 @@ async def test_all_waits_share_the_connections(pauses):
         await events_of(HttpTrigger(here.url))
 
         assert here.connections == 1
-    assert not http_client._pools  # and nobody keeps them
+    assert not http_client._pools  # and nothing refers to them
 
 
 async def test_the_loop_goes_on_while_certificates_are_read_for_all_who_ask_first(
@@ -214,7 +214,7 @@ async def test_the_loop_goes_on_while_certificates_are_read_for_all_who_ask_firs
 
 async def test_a_server_that_is_away_is_waited_for(pauses):
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nobody else gets the port, and nobody listens
+        taken.bind(("127.0.0.1", 0))  # no other program gets the port, and none listens on it
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
 
         assert await HttpTrigger(url).poll() is None

@@ -423,7 +423,7 @@ def test_a_name_that_came_while_one_looked_is_not_missing_from_that_look():
     for name in ("late", "brief"):
         names[name] = None
         leaving.join(name)
-    leaving.begin(2.0)  # by somebody else, before the first one is back
+    leaving.begin(2.0)  # by another poll, before the first one has returned
     leaving.leave("brief")
 
     looks = [FolderPoll(at, {}, {leaving: ["old", "late"]}) for at in (1.0, 2.0)]

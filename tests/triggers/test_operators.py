@@ -115,7 +115,7 @@ def dies(pid):
 
 
 def test_what_is_left_of_the_group_dies_with_bash(tmp_path):
-    # It holds the output open, which must keep nobody waiting.
+    # It keeps the output open, which must not delay the end of ``bash``.
     pid = int(bash("sleep 3600 & echo $!"))
 
     assert dies(pid)
@@ -126,7 +126,7 @@ def test_what_writes_on_for_ever_keeps_nobody_waiting(capsys):
 
 
 class CutShort:
-    """A log that is interrupted when it has been told enough, as when a try is cut short."""
+    """A log that raises once it has received enough, as when a try is interrupted."""
 
     def __init__(self):
         self.text = ""

@@ -1,4 +1,4 @@
-"""Ready sensors, looked at as the host that runs them does."""
+"""Ready-made sensors, poked as their host does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What anybody may read of a URL, and the way back to it for the trigger that asks there."""
+"""The public part of a URL, and how the trigger that requests it gets the whole one back."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def cases() -> list[Case]:
 
 
 async def make_home(home: Path, url: str | None = None) -> None:
-    """Have a home in which runs of several kinds go on, and every table but ``drained`` a row."""
+    """Create a home with active runs of several kinds, and a row in every table but ``drained``."""
     async with node(home, url=url, cpu_slots=8) as n:
         n.define(*DEFINED)
         for spec in DEFINED:

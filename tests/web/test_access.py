@@ -418,7 +418,7 @@ async def test_a_disabled_user_chooses_nothing(tmp_path):
     assert answer.status == 403
 
 
-# ── what becomes of the tokens somebody has made ────────────────────────────────────────
+# ── tokens of a user who is changed or deleted ──────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ async def test_no_value_in_any_column_hurts_more_than_its_row(whole, tmp_path, t
         home = tmp_path / "home"
         try:
             written += await hurts_only_itself(whole, home, case)
-        except* Exception as exc:  # noqa: BLE001 - all that fail are told at once
+        except* Exception as exc:  # noqa: BLE001 - all failures are reported together
             hurt.append(f"{case.name}: {exc.exceptions[0]!r}"[:500])
         shutil.rmtree(home)
     assert not hurt, "\n".join(hurt)
@@ -157,7 +157,7 @@ async def hurts_only_itself(whole: Whole, home: Path, case: Case) -> bool:
 
 
 async def _healthy_runs_end(n: Node) -> None:
-    """What nothing is wrong with goes on to its end, also where an event has to come first."""
+    """Let the undamaged runs continue to their end, including those that need an event."""
     n.engine.report([HostUp("async"), HostUp("triggers")])
     runs = {run.run_no for run in map(n.engine.memory.find_run, HEALTHY) if run is not None}
     while runs & n.engine.memory.runs.keys():
@@ -216,7 +216,7 @@ class _Named(dict[str, str]):
 async def _is_found(n: Node, case: Case, written: Written) -> None:
     """What the database itself complains of is found, with its table, its row and its column."""
     key, says = written
-    if says is not None and case.table not in _OF_THE_DAEMON:  # a start writes those anew
+    if says is not None and case.table not in _OF_THE_DAEMON:  # a start overwrites those
         found = await n.store.find_damage()
         assert _named(found, case, key), (says, found)
 
@@ -246,7 +246,7 @@ def _named(found: list[Damage], case: Case, key: str) -> bool:
 
 
 async def _alerts_once(n: Node) -> None:
-    """Each row that reading has met is told once."""
+    """Check that each damaged row that was read is reported in one alert."""
     await n.api.emit("a turn of its own", key=None, data=None, request="turn")
     told = []
     for effect in n.effects.delivered:

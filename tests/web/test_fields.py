@@ -1,4 +1,4 @@
-"""Fields of triggers that no class declares public reach nobody, whatever route is asked."""
+"""Fields of triggers that are not declared public are in no response, whatever the route."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom a proxy passes on is believed where that was said, and nobody of himself."""
+"""Proxy headers are believed only if they come from a trusted proxy."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ async def viewer(n, name):
 
 
 class Idle:
-    """Whoever asks for a log and takes nothing of it; it knows who has got an answer."""
+    """Clients that request a log and read nothing of it; records which got a response."""
 
     def __init__(self, web):
         self._web = web

@@ -1,4 +1,4 @@
-"""What those are told who have asked when the daemon ends."""
+"""Responses to requests that are in flight when the daemon ends."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ BY = Actor(name=HOME, role=Role.ADMIN)
 
 
 class Client:
-    """Somebody who watches, as a server has him."""
+    """A client of the live stream, as the server sees it."""
 
     def __init__(self, web, path: str, headers: dict[str, str] | None = None) -> None:
         self._web = web

@@ -34,7 +34,7 @@ ANY_POOL = {
     ("DELETE", "/api/v1/pools/{name}"),
     ("GET", "/api/v1/pools/{name}/holders"),
 }
-"""A pool without a limit is one all the same, and nobody has to name it before."""
+"""Routes of pools: a pool without a limit is a pool, too, and need not be created first."""
 
 BODIES = {
     ("POST", "/api/v1/dags/{dag_id}/backfills"): b'{"from": "2026-01-01", "to": "2026-01-02"}',

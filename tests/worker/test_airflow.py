@@ -275,7 +275,7 @@ def test_instants_are_in_utc_unless_something_else_is_said(path):
         timezone.make_naive(naive)
 
 
-# As the tests of Airflow's own provider look at what a trigger yields.
+# As the tests of Airflow's own provider check what a trigger yields.
 @pytest.mark.parametrize(
     ("kind", "state"),
     [

@@ -40,7 +40,7 @@ def skips(made: DAG, value: object) -> set[str]:
 
 
 def branching() -> DAG:
-    """``pick`` leads to a, b and c; a goes on to join over b's way as well."""
+    """``pick`` leads to a, b and c; both a and b lead to join."""
     with DAG("d") as made:
         first = pick()
         a, b, c = (work.override(task_id=name)() for name in "abc")

@@ -1,4 +1,4 @@
-"""Dicts that changed are found without a look at what they hold."""
+"""Dicts that changed are found without reading their content."""
 
 from __future__ import annotations
 

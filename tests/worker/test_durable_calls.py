@@ -825,7 +825,7 @@ def test_there_is_one_look_in_its_time_and_none_without_a_limit():
 
 
 def test_the_meter_sees_what_a_process_takes():
-    """A process of its own: what ran before the test in this one is let go of at any moment."""
+    """Uses a process of its own: memory of earlier tests may be freed in this one at any time."""
     program = """
 from aioflow.worker.process import own_memory
 before = own_memory()
@@ -867,7 +867,7 @@ def pipeline():
 
 
 def test_a_stream_whose_reader_was_let_go_of_is_read_by_a_start_from_the_top(home, spawn):
-    """The event was there already, so nobody but its host knows that it reads no more."""
+    """The event had arrived already, so only its host knows that it is no longer read."""
     source = """
 @task
 async def work() -> int:

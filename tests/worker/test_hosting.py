@@ -46,7 +46,7 @@ def with_newest(order: StartTrigger, newest: str = NEWER) -> StartTrigger:
 
 
 def printed(child, trigger_no: int = 1, assignment_id: int = 1) -> str:
-    """What a trigger has printed by the time its hosting is over."""
+    """Return what a trigger has printed by the end of its assignment."""
     child.expect(
         TriggerEnded, lambda e: (e.trigger_no, e.assignment_id) == (trigger_no, assignment_id)
     )

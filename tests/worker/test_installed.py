@@ -30,7 +30,7 @@ def site(tmp_path, monkeypatch):
 
 @pytest.fixture
 def installed(site, tmp_path):
-    """Return what looks at it, of a process that has imported ``spam`` 1.0."""
+    """Return the check of installed packages, in a process that has imported ``spam`` 1.0."""
     site.install("spam", "1.0", "")
     packages = InstalledPackages(str(tmp_path / "code"), lambda: NOW * 1_000_000_000)
     importlib.import_module("spam")

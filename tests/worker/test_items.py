@@ -156,7 +156,7 @@ def test_a_generator_that_takes_too_long_fails_where_it_stands(child):
     )
     host = child("async", source)
     host.send(start(0))
-    host.expect(ItemYielded)  # and nobody takes it
+    host.expect(ItemYielded)  # and nothing confirms it
 
     assert host.expect(Failed).failure.reason == "timeout"
 

@@ -90,7 +90,7 @@ def test_no_log_and_no_failure_names_what_it_asks_with(home, spawn, port):
         )
 
     ended, said = set(), set()
-    # These wait on, and say so: nobody listens there, and one that answers 500.
+    # These keep waiting, and log it: a port without a listener, and a server that answers 500.
     waiting = {3, 7}
     while len(ended | said) < len(asked):
         report = host.expect((TriggerFired, TriggerEnded, Output))

@@ -1,4 +1,4 @@
-"""One subscription per name: asked once, whoever joins, leaves, comes late or is slow."""
+"""One subscription per name: one query, for listeners that join, leave, come late or are slow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = 50
 
 
 class Daemon(ReportBuffer):
-    """A line to nowhere, and the daemon at its end: it has events, and answers when it is told."""
+    """A fake link with a daemon that has events, and replies when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class World:
         self.follower = self.follow()
 
     def follow(self, run_no: int = 7) -> EventFollower:
-        """Have somebody ask for the first event each of many."""
+        """Follow the events for the first one of each of many waits."""
 
         def tell(of: Any, event: NamedEvent | AioflowError) -> None:
             assert of not in self.first, "told twice"
@@ -100,7 +100,7 @@ class World:
         count: int = 10**9,
         run_no: int = 7,
     ) -> None:
-        """Have somebody listen, until they have been told of so many."""
+        """Have ``who`` listen, until it has received ``count`` events."""
         self.told[who] = []
         events = self.subscriptions.events(run_no, "e", key, after)
         self.tasks[who] = asyncio.create_task(self._take(who, events, count))
@@ -379,7 +379,7 @@ async def test_a_refusal_is_told_to_each_who_asked(world):
 async def test_who_waits_behind_an_event_of_a_distant_future_takes_none_from_the_others(
     world, claim, comes
 ):
-    """The number comes from a parameter: nobody else may be moved on to it."""
+    """The number comes from a parameter: no other listener may be moved forward to it."""
     healthy: list[tuple[str, int]] = [("a", 3), ("b", 0), ("c", 7), ("d", 1)]
     at = {"first": 0, "last": len(healthy), "between": 2}[comes]
     healthy.insert(at, ("hostile", claim))

@@ -1,8 +1,8 @@
-"""Whatever one trigger asks of a watch it shares, the others are looked for as if it were alone.
+"""No trigger with odd arguments affects the other triggers of a watch that it shares.
 
-Every class of the catalogue that shares takes part. Beside healthy triggers wait such as nobody
-should write, and as come from the parameters of a run all the same: each field in turn is what no
-file, calendar or database has.
+Every class of the catalogue that shares takes part. Beside healthy triggers wait some with
+arguments that should not be written, but may come from the parameters of a run: each field in turn
+has a value that no file, calendar or database has.
 """
 
 from __future__ import annotations

@@ -16,14 +16,14 @@ from aioflow.worker.task_supervisor import TaskSupervisor, UserCoroutine
 from aioflow.worker.watchdog import CrashRecorder, Stepped
 from tests.worker.peer import Guest
 
-# ── nursery ─────────────────────────────────────────────────────────────────────────────
+# ── task supervisor ─────────────────────────────────────────────────────────────────────
 
 
 class House:
-    """A nursery, and what it said.
+    """A task supervisor, and what it reported.
 
     Args:
-        limit: How many seconds a guest has to end once it is cancelled.
+        limit: How many seconds a user coroutine has to end once it is cancelled.
     """
 
     def __init__(self, limit: float = 20.0) -> None:

@@ -1,4 +1,4 @@
-"""A result that a full disk refuses is kept, and written later."""
+"""A result that does not fit on a full disk is kept in memory, and written later."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Daemon(ReportBuffer):
 
 
 class World:
-    """Somebody who asks, and what was told."""
+    """Queries for the completion of runs, and the replies."""
 
     def __init__(self) -> None:
         self.daemon = Daemon()

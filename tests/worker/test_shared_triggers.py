@@ -172,7 +172,7 @@ def test_its_event_resumes_the_task_and_ends_the_hosting(host, form):
     fired = host.expect(TriggerFired)
     assert (fired.trigger_no, fired.assignment_id, fired.index) == (7, 3, 0)
     assert (decode(fired.payload), fired.key) == ("ring", "kring")
-    assert fired.is_last == (form == "Shared")  # the others have something to let go of
+    assert fired.is_last == (form == "Shared")  # the others have something to clean up
     if not fired.is_last:
         end = host.expect(TriggerEnded)
         assert (end.trigger_no, end.assignment_id, end.failure, end.reason) == (7, 3, None, "")

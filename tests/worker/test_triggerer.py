@@ -391,7 +391,7 @@ def test_a_run_that_its_last_trigger_has_given_up_is_asked_about_no_more(host):
 
 
 def test_events_are_asked_for_in_the_name_of_one_who_still_waits(host):
-    """The daemon answers nobody whose run it has no trigger of, and all would fail of that."""
+    """The daemon rejects a query of a run without triggers; all listeners would fail with it."""
     child = host("")
     path = "aioflow_triggers.events:EventTrigger"
     fields = encode({"name": "approved", "key": "k", "after": 5}, "")

@@ -1,4 +1,4 @@
-"""Whoever holds up the loop of a shared host is named while it does, and nobody else."""
+"""Code that blocks the loop of a shared host is named while it does, and no other code."""
 
 from __future__ import annotations
 

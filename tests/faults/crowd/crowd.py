@@ -1,4 +1,4 @@
-"""A crowd of waits of every kind, which all go on until a gate is there, and some streams."""
+"""Many waits of every kind, which last until the gate file exists, and some streams."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def numbers(count: int) -> list[int]:
 
 
 def pause(number: int, seconds: float) -> float:
-    """How long a short wait is, so that some are over at any instant."""
+    """Return the length of a short wait, such that some end at any time."""
     return seconds / ROUNDS * (0.5 + number % 17 / 17)
 
 
