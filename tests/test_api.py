@@ -155,7 +155,7 @@ async def test_a_request_that_cannot_be_met_makes_nothing(tmp_path, arguments, e
         assert await n.api.list_runs() == []
 
 
-async def test_a_dag_nobody_wrote_is_unknown(tmp_path):
+async def test_a_dag_that_does_not_exist_is_unknown(tmp_path):
     async with node(tmp_path) as n:
         for question in (
             n.api.trigger("nobody"),
@@ -475,7 +475,7 @@ async def test_a_run_waits_for_its_unfinished_tasks_that_wait_for_no_other(tmp_p
     assert after.causes == []
 
 
-async def test_a_task_nobody_wrote_is_unknown(tmp_path):
+async def test_a_task_that_does_not_exist_is_unknown(tmp_path):
     async with node(tmp_path) as n:
         n.define(FAN)
         await n.api.trigger("fan", run_id="r")
@@ -663,7 +663,7 @@ async def test_the_log_of_a_task_sets_tries_apart_that_a_clear_lies_between(tmp_
 # ── watching over ───────────────────────────────────────────────────────────────────────
 
 
-async def test_a_dag_without_a_file_is_listed_and_shown_while_a_run_of_it_goes_on(tmp_path):
+async def test_a_dag_without_a_file_is_listed_and_shown_while_a_run_of_it_is_active(tmp_path):
     async with node(tmp_path) as n:
         n.define(CHAIN, FAN)
         await n.api.trigger("chain", run_id="r")
@@ -769,7 +769,9 @@ async def test_a_request_waits_for_a_dag_whose_file_has_not_been_read_yet(tmp_pa
     assert (after.status, after.checks["dags"]) == ("ready", True)
 
 
-async def test_a_dag_that_is_unknown_while_files_are_read_is_told_so_in_time(tmp_path, monkeypatch):
+async def test_a_dag_that_is_unknown_while_files_are_parsed_is_reported_in_time(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(dags, "FIRST_SCAN_SECONDS", 0.1)
     async with node(tmp_path) as n:
         n.api._first_read = FirstScan(n.api.clock, lambda: False)
@@ -836,7 +838,7 @@ async def test_what_holds_up_a_loop_is_listed_counted_and_brought_back(tmp_path)
     assert (metrics.stalls, metrics.quarantined_classes) == ({"trigger": 1, "task": 0}, 0)
 
 
-async def test_numbers_follow_what_goes_on(tmp_path):
+async def test_metrics_follow_what_happens(tmp_path):
     async with node(tmp_path, cpu_slots=3) as n:
         n.define(CHAIN)
         await n.api.trigger("chain")

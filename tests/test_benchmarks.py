@@ -124,7 +124,7 @@ def test_the_table_shows_the_newest_line_and_whether_its_claims_are_met(results)
         assert (results / picture).exists()
 
 
-def test_the_table_that_is_kept_has_each_measurement_with_a_line_that_has_figures():
+def test_the_published_table_has_each_measurement_with_figures():
     folder = Path(harness.__file__).parent / "results"
     lines = {path.stem: path.read_text().splitlines()[-1] for path in folder.glob("*.jsonl")}
     sections = re.findall(r"^## (\w+)$", (folder / "README.md").read_text(), re.MULTILINE)

@@ -138,7 +138,7 @@ async def test_a_deleted_file_is_gone(tmp_path):
         assert await it.reported(2) == FileDeleted("a.py")
 
 
-async def test_a_file_that_went_while_nobody_looked_is_gone(tmp_path, monkeypatch):
+async def test_a_file_deleted_between_two_polls_is_gone(tmp_path, monkeypatch):
     monkeypatch.setattr(catalog_module, "WRITING_SECONDS", 0.0)
     known = [DagFileRow(file="old.py", version="v"), DagFileRow(file="now.py", version="w")]
     async with watched(tmp_path, {"now.py": "# no aioflow here"}, known=known) as it:
@@ -191,7 +191,7 @@ async def test_a_file_that_does_not_end_is_ended(tmp_path, endless):
         pytest.param({"loop": ENDLESS["spins"]}, id="one-spins", marks=pytest.mark.nightly),
     ],
 )
-async def test_bad_files_are_told_apart_and_harm_no_other(tmp_path, more):
+async def test_bad_files_are_distinguished_and_harm_no_other(tmp_path, more):
     files = {f"{name}.py": text for name, text in (BAD | more).items()} | {"good.py": GOOD}
     async with watched(tmp_path, files, limits=Limits(wall_seconds=10)) as it:
         reasons = {r.file: r.reason for r in it.reports if isinstance(r, FileBroken)}
@@ -268,7 +268,7 @@ async def test_a_file_whose_dags_were_taken_out_is_gone(tmp_path, monkeypatch):
         assert await it.catalog._snapshots.discard([version], lambda _: False) == 1
 
 
-async def test_a_file_that_goes_before_it_could_be_kept_is_forgotten(tmp_path, monkeypatch):
+async def test_a_file_that_is_deleted_before_it_could_be_stored_is_forgotten(tmp_path, monkeypatch):
     async def full(*_):
         raise OSError(errno.ENOSPC, "no room")
 
@@ -377,7 +377,7 @@ from made import VALUE
     assert set(parsed.sources) == {"a.py", "made.py"}
 
 
-async def test_a_file_that_is_too_large_is_told_and_not_read(tmp_path, monkeypatch):
+async def test_a_file_that_is_too_large_is_reported_and_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(folder_scan, "FILE_LIMIT_BYTES", 1000)
     async with watched(tmp_path, {"a.py": GOOD + "#" * 1000, "b.py": GOOD}) as it:
         reports = {report.file: report for report in it.reports}
@@ -446,7 +446,7 @@ async def test_half_of_a_file_that_was_good_is_not_told(tmp_path, monkeypatch, h
         assert isinstance(await it.reported(3), FileParsed)
 
 
-async def test_what_stays_broken_is_told_in_the_end(tmp_path, monkeypatch):
+async def test_persistent_errors_are_reported_in_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(catalog_module, "WRITING_SECONDS", 0.2)
     async with watched(tmp_path, {"a.py": GOOD}) as it:
         it.write("a.py", BAD["syntax"])
@@ -663,7 +663,7 @@ def test_a_version_is_its_content_and_paths():
     assert base != version_of("a.py", {"a.py": b"1", "b.py": b"3"})
 
 
-def test_a_snapshot_that_is_there_is_kept(tmp_path):
+def test_an_existing_snapshot_is_not_replaced(tmp_path):
     write_snapshot(tmp_path, "v", {"lib/a.py": b"first"})
     write_snapshot(tmp_path, "v", {"lib/a.py": b"second"})
 
@@ -671,7 +671,7 @@ def test_a_snapshot_that_is_there_is_kept(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["v"]
 
 
-def test_a_damaged_snapshot_stays_until_it_is_made_anew(tmp_path, monkeypatch):
+def test_a_damaged_snapshot_stays_until_it_is_made_again(tmp_path, monkeypatch):
     sources = {"a.py": b"1", "b.py": b"2"}
     write_snapshot(tmp_path, "v", sources)
     (tmp_path / "v" / "b.py").unlink()
@@ -776,7 +776,7 @@ def test_only_what_lies_below_an_unreadable_place_stays(tmp_path):
     assert (found.hides("lib/b.py"), found.hides("library.py")) == (True, False)
 
 
-async def test_a_file_that_cannot_be_looked_at_is_not_gone_and_told_once(tmp_path, caplog):
+async def test_an_unreadable_file_is_not_gone_and_is_reported_once(tmp_path, caplog):
     async with watched(tmp_path, {"a.py": GOOD}, pace=ParsePace(look_seconds=0.02)) as it:
         make_unreadable(it.folder / "a.py")
         for number in range(2, 5):  # each is found by a sweep that meets it, too
@@ -789,7 +789,7 @@ async def test_a_file_that_cannot_be_looked_at_is_not_gone_and_told_once(tmp_pat
     assert len(told) == 1
 
 
-async def test_a_file_that_cannot_be_looked_at_since_the_start_is_not_gone(tmp_path):
+async def test_a_file_that_is_unreadable_since_the_start_is_not_gone(tmp_path):
     it = Watched(tmp_path, known=[DagFileRow(file="lib/old.py", version="v")])
     (it.folder / "lib").symlink_to("lib")
     it.write("a.py", GOOD)
@@ -804,7 +804,7 @@ async def test_a_file_that_cannot_be_looked_at_since_the_start_is_not_gone(tmp_p
 # ── links ───────────────────────────────────────────────────────────────────────────────
 
 
-async def test_names_that_are_not_utf_8_are_told_once_and_harm_no_other(tmp_path, caplog):
+async def test_names_that_are_not_utf_8_are_reported_once_and_harm_no_other(tmp_path, caplog):
     latin = os.fsdecode("été".encode("latin-1"))
     it = Watched(tmp_path)
     it.write(f"{latin}.py", GOOD)

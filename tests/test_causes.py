@@ -110,7 +110,7 @@ async def test_what_a_trigger_waits_for_is_said_in_words_with_when_it_looks(tmp_
     assert (plain.trigger_id, plain.next_check_at) == (numbers[-1], None)
 
 
-async def test_of_a_run_that_waits_for_its_past_the_causes_are_told_too(tmp_path):
+async def test_the_causes_are_shown_of_a_run_that_waits_for_the_previous_one(tmp_path):
     async with node(tmp_path, cpu_slots=3) as n:
         await days(n, DAILY, "mon", "tue")
         await hold_first_run(n, 2)
@@ -142,7 +142,7 @@ async def test_what_is_waited_for_downstream_is_followed_where_it_waits(tmp_path
     assert "narrow" in chain.causes[1].waiting_on.detail
 
 
-async def test_of_a_fan_out_of_the_run_before_some_children_are_told(tmp_path):
+async def test_some_children_of_a_mapped_task_of_the_previous_run_are_reported(tmp_path):
     over = MapSpec((MapSource("item", 0, -1),))
     spec = DagSpec(
         dag_id="daily",
@@ -168,7 +168,7 @@ async def test_of_a_fan_out_of_the_run_before_some_children_are_told(tmp_path):
     assert chain.more == 0
 
 
-async def test_children_that_wait_for_a_pool_are_told_with_how_many_they_are(tmp_path):
+async def test_children_that_wait_for_a_pool_are_listed_with_their_number(tmp_path):
     over = MapSpec((MapSource("item", 0, -1),))
     spec = DagSpec(
         dag_id="wide",
@@ -268,7 +268,7 @@ async def test_a_long_line_of_runs_is_followed_as_far_as_there_is_room(tmp_path,
     assert short.more == 0
 
 
-async def test_a_task_of_the_run_before_that_two_wait_for_is_told_once(tmp_path):
+async def test_a_task_of_the_previous_run_that_two_wait_for_is_reported_once(tmp_path):
     spec = DagSpec(
         dag_id="daily",
         file="daily.py",

@@ -80,7 +80,7 @@ def test_many_small_steps_are_one():
     assert 10 * (STEP_US // 3) - shifts[-1] < STEP_US
 
 
-def test_a_process_that_stands_still_between_two_looks_at_the_clocks_sees_no_step():
+def test_a_process_that_is_stopped_between_two_readings_of_the_clocks_sees_no_step():
     hands = Hands()
     steady = SteadyClock(hands)
     hands.delay = 3 * SECOND

@@ -104,7 +104,7 @@ async def test_files_that_a_line_names_beyond_the_limits_leave_the_last_good_ver
     assert set(parsed.sources) == {"good.py", "data/huge.bin"}
 
 
-async def test_a_line_that_is_not_understood_is_told(tmp_path):
+async def test_a_line_that_cannot_be_parsed_is_reported(tmp_path):
     async with watched(tmp_path, {"good.py": "# aioflow: files = [3]\n" + GOOD}) as it:
         [refused] = it.reports
 

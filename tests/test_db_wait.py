@@ -116,7 +116,7 @@ async def test_meanwhile_it_is_alive_and_not_ready(monkeypatch, port):
         pass  # the address is free for the web server
 
 
-async def test_a_client_that_says_nothing_holds_nobody_up(monkeypatch, port):
+async def test_a_silent_client_delays_no_other(monkeypatch, port):
     server, clock, silent = Server(1), Impatient(), []
 
     async def look() -> None:

@@ -119,7 +119,7 @@ async def test_nothing_is_left_of_a_run_that_is_deleted(store_url, tmp_path):
         assert await compare_with_replay(n.store) == []
 
 
-async def test_nobody_sees_a_run_that_is_being_deleted(store_url):
+async def test_a_run_that_is_being_deleted_is_hidden(store_url):
     async with node(store_url) as n:
         await n.load(*TASKS)
         run_id = await finished(n)
@@ -139,7 +139,9 @@ async def test_nobody_sees_a_run_that_is_being_deleted(store_url):
 
 @on_both_databases
 @pytest.mark.parametrize("fields", [{"run_id": "mine"}, {"key": "once"}])
-async def test_what_a_run_has_taken_is_free_when_all_of_it_has_gone(store_url, tmp_path, fields):
+async def test_the_run_id_and_key_of_a_run_are_free_when_all_of_it_is_deleted(
+    store_url, tmp_path, fields
+):
     async with node(store_url) as n:
         await n.load(TaskSpec(task_id="a"))
         run_id = await n.trigger(**fields)
@@ -159,7 +161,7 @@ async def test_what_a_run_has_taken_is_free_when_all_of_it_has_gone(store_url, t
         assert again[1] is True
 
 
-async def test_a_restart_goes_on_where_it_was_cut_short(store_url, tmp_path, monkeypatch):
+async def test_a_restart_continues_where_it_was_cut_short(store_url, tmp_path, monkeypatch):
     monkeypatch.setattr(retention, "DELETION_SLICE_ROWS", 2)
     async with node(store_url) as n:
         run_id = await finished(n, width=9)
@@ -221,7 +223,7 @@ async def test_what_is_gone_already_may_be_erased_again(store_url):
         assert await compare_with_replay(n.store) == []
 
 
-async def test_a_run_that_goes_on_is_not_deleted(store_url):
+async def test_an_active_run_is_not_deleted(store_url):
     async with node(store_url) as n:
         await n.load(*TASKS)
         run_id = await n.trigger()
@@ -234,7 +236,7 @@ async def test_a_run_that_goes_on_is_not_deleted(store_url):
         assert await n.store.list_deletions() == []
 
 
-async def test_a_run_stays_until_its_hosts_have_let_go_of_it(store_url, tmp_path):
+async def test_a_run_stays_until_its_hosts_have_released_it(store_url, tmp_path):
     async with node(store_url) as n:
         await n.load(TaskSpec(task_id="a"))
         run_id = await n.trigger()

@@ -274,7 +274,7 @@ async def test_a_refused_batch_costs_only_its_culprit(store_url):
         assert "a test refuses" in held.quarantine
 
 
-async def test_a_fire_time_whose_run_is_refused_is_told_and_tried_again(store_url):
+async def test_a_fire_time_whose_run_is_refused_is_alerted_and_retried(store_url):
     async with node(store_url) as n:
         n.engine.memory.late_after_us = 1
         n.store.refuse = lambda batch: bool(batch.new_runs)
@@ -354,7 +354,7 @@ async def test_work_in_flight_survives_a_turn_taken_back(store_url):
         assert await n.ended(run_id) is RunState.SUCCESS
 
 
-async def test_an_unstorable_result_fails_nobody_else(store_url):
+async def test_an_unstorable_result_fails_no_other_task(store_url):
     async with node(store_url) as n:
         await n.load(A)
         first, second = await n.trigger(run_id="one"), await n.trigger(run_id="two")
@@ -372,7 +372,7 @@ async def test_an_unstorable_result_fails_nobody_else(store_url):
 
 
 @on_both_databases
-async def test_a_restart_on_the_same_rows_goes_on(store_url):
+async def test_a_restart_on_the_same_rows_continues(store_url):
     mapped = MapSpec(sources=(MapSource("x", 0, -1),))
     tasks = (
         TaskSpec(task_id="list", feeds_limit=9),
@@ -451,7 +451,7 @@ async def test_a_clear_survives_that_the_database_refuses_it_once(store_url):
         assert await n.ended(run_id) is RunState.SUCCESS
 
 
-async def test_marks_of_a_live_and_of_an_ended_run_are_told_by_the_journal(store_url):
+async def test_marks_of_a_live_and_of_an_ended_run_are_in_the_journal(store_url):
     async with node(store_url) as n:
         await n.load(A, B)
         run_id = await n.trigger()
@@ -476,7 +476,9 @@ async def test_marks_of_a_live_and_of_an_ended_run_are_told_by_the_journal(store
 
 
 @pytest.mark.parametrize("is_cut_short", [False, True])
-async def test_a_restart_goes_on_with_what_is_left_of_a_mark(store_url, monkeypatch, is_cut_short):
+async def test_a_restart_continues_with_what_is_left_of_a_mark(
+    store_url, monkeypatch, is_cut_short
+):
     monkeypatch.setattr(execution, "SLICE_TASKS", 2)
     work = TaskSpec(task_id="work", mapped=MapSpec((MapSource("x", -1, 9),)))
     async with node(store_url) as n:
@@ -502,7 +504,7 @@ async def test_a_restart_goes_on_with_what_is_left_of_a_mark(store_url, monkeypa
         assert await compare_with_replay(n.store) == []
 
 
-async def test_an_owed_alert_is_delivered_again_until_it_is_reported_done(store_url):
+async def test_an_alert_is_delivered_again_until_it_is_reported_done(store_url):
     async with node(store_url) as n:
         await n.load(A)
         await n.trigger()
@@ -556,7 +558,7 @@ async def test_a_pool_keeps_its_limit_over_a_restart(store_url):
         assert await n.engine.ask(ShowPools()) == []
 
 
-async def test_a_report_that_raises_holds_its_run_still_and_nobody_elses(store_url):
+async def test_a_report_that_raises_quarantines_its_run_and_no_other(store_url):
     """The culprit raises before it touched anything; the other run gets the free place."""
     async with node(store_url) as n:
         await n.load(A, max_active_runs=1)
@@ -624,7 +626,7 @@ async def two_runs(url: str) -> dict[str, StartTry]:
     return {start.info.run_id: start for start in starts}
 
 
-async def test_a_restart_that_is_refused_for_one_run_goes_on_with_the_others(store_url):
+async def test_a_restart_that_is_refused_for_one_run_continues_with_the_others(store_url):
     poison = (await two_runs(store_url))["bad"].start.task_no
 
     def refuse_the_bad_one(store: Flaky) -> None:
@@ -743,7 +745,7 @@ async def test_others_are_served_while_an_ended_run_is_read_for_a_clear(store_ur
         assert await n.ended(run_id) is RunState.SUCCESS
 
 
-async def test_an_event_that_is_refused_is_to_be_told_again_with_those_behind_it(store_url):
+async def test_an_event_that_is_refused_is_reported_again_with_the_later_ones(store_url):
     def is_bad(batch: Batch) -> bool:
         return any(event.key == "bad" for event in batch.of_dags.events)
 

@@ -273,7 +273,7 @@ async def refuse(batch: Batch) -> None:
 
 
 @pytest.mark.parametrize("kind", INPUTS, ids=lambda kind: kind.__name__)
-async def test_the_engine_goes_on_after_a_database_that_refused_every_commit(
+async def test_the_engine_continues_after_a_database_that_refused_every_commit(
     kind, tmp_path, monkeypatch
 ):
     async with good_and_bad(tmp_path) as n:

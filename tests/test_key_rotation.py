@@ -62,7 +62,7 @@ async def opened(n: Node) -> list[bytes | None]:
     return values + [cell for row in waits for cell in (row.kwargs, row.next_kwargs)]
 
 
-async def test_all_that_was_sealed_is_sealed_anew_and_the_old_key_is_gone(tmp_path):
+async def test_all_that_was_encrypted_is_encrypted_again_and_the_old_key_is_gone(tmp_path):
     async with node(tmp_path) as n:
         await n.api.values.set(SECRET, "TOKEN", "hidden-text")
         await defer(n, 3)
@@ -81,7 +81,7 @@ async def test_all_that_was_sealed_is_sealed_anew_and_the_old_key_is_gone(tmp_pa
         assert await opened(n) == was
 
 
-async def test_more_triggers_than_fit_into_a_turn_are_all_sealed_anew(tmp_path, monkeypatch):
+async def test_more_triggers_than_fit_into_a_turn_are_all_encrypted_again(tmp_path, monkeypatch):
     monkeypatch.setattr("aioflow.core.requests.KEY_ROTATION_PAGE", 2)
     monkeypatch.setattr("aioflow.engine.prefetch.KEY_ROTATION_PAGE", 2)
     async with node(tmp_path) as n:
@@ -175,7 +175,7 @@ def test_written_keys_are_for_their_owner_alone(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-async def test_the_trigger_that_starts_runs_of_a_dag_is_sealed_anew_and_goes_on(tmp_path):
+async def test_the_trigger_of_a_dag_is_encrypted_again_and_continues(tmp_path):
     async with node(tmp_path) as n:
         trigger = DagTriggerSpec(class_path="m:T", kwargs=b"\x81\xa1a\xa6canary")
         spec = DagSpec(dag_id="dag", file="dag.py", tasks=(TaskSpec(task_id="t"),), trigger=trigger)

@@ -62,7 +62,7 @@ def test_what_is_below_the_level_is_not_shown():
     assert [line["event"] for line in lines(stream)] == ["news"]
 
 
-def test_an_exception_is_told_in_full():
+def test_an_exception_is_reported_in_full():
     stream = io.StringIO()
     log.configure(stream=stream)
 

@@ -84,7 +84,7 @@ def test_so_it_is_where_a_life_before_has_seen_it():
         ("", "10.0.0.2", False),
     ],
 )
-def test_addresses_that_somebody_has_together_count_together(first, second, is_same):
+def test_addresses_of_one_client_count_together(first, second, is_same):
     attempts = LoginThrottle()
     for n in range(10):
         attempts.begin(f"name{n}", first, 0.0, is_user=True)

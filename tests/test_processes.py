@@ -204,14 +204,14 @@ async def test_rubbish_on_the_link_costs_the_child(tmp_path):
         pytest.param(-40, False, "crashed", "signal 40", id="real-time-signal"),
     ],
 )
-def test_an_exit_status_is_told_as_a_failure(returncode, out_of_memory, reason, word):
+def test_an_exit_status_is_reported_as_a_failure(returncode, out_of_memory, reason, word):
     failure = describe_exit(returncode, out_of_memory=out_of_memory)
 
     assert failure.reason == reason
     assert word in failure.message
 
 
-async def test_a_segfault_is_told_by_its_signal(tmp_path):
+async def test_a_segfault_is_reported_by_its_signal(tmp_path):
     source = "os.kill(os.getpid(), signal.SIGSEGV)"
     async with (
         running_children(tmp_path, source) as children,
@@ -241,7 +241,7 @@ def test_without_a_cgroup_nothing_is_blamed_on_memory():
 # ── killing ─────────────────────────────────────────────────────────────────────────────
 
 
-async def test_leaving_the_block_kills_the_child_and_its_offspring(tmp_path):
+async def test_leaving_the_block_kills_the_child_and_its_descendants(tmp_path):
     source = """
 child = subprocess.Popen(["sleep", "1000"])
 link.send([Recalled(((child.pid, 0),))])
@@ -260,7 +260,7 @@ while True: time.sleep(1)
 
 
 @pytest.mark.parametrize("get_away", WAYS_TO_GET_AWAY)
-async def test_an_offspring_that_forked_twice_and_made_its_own_session_dies_too(tmp_path, get_away):
+async def test_a_descendant_that_forked_twice_and_made_its_own_session_dies_too(tmp_path, get_away):
     where = tmp_path / "offspring"
     source = f"{get_away}(sys.argv[1])\n" + LISTEN
     async with running_children(tmp_path, source, where) as children:
@@ -272,7 +272,7 @@ async def test_an_offspring_that_forked_twice_and_made_its_own_session_dies_too(
 
 
 @pytest.mark.parametrize("get_away", WAYS_TO_GET_AWAY)
-async def test_a_killed_child_with_such_an_offspring_ends_only_when_that_is_dead(
+async def test_a_killed_child_with_such_a_descendant_ends_only_when_that_is_dead(
     tmp_path, get_away
 ):
     where = tmp_path / "offspring"

@@ -576,7 +576,7 @@ async def test_thousands_are_looked_into_together_and_told_together():
     assert w.tables.reads < 40
 
 
-async def test_a_commit_leads_to_a_look_at_those_alone_who_wait_for_it():
+async def test_a_commit_checks_only_the_waits_it_may_answer():
     w, child = World(), Child()
     w.commit(runs=[w.run(8), w.run(9, logical_date=9)], new_tasks=[task(100), task(101)])
     async with running(w.answers):
@@ -685,7 +685,7 @@ async def test_what_a_dead_process_asked_is_not_answered_to_the_next():
     assert not w.answers.waiting
 
 
-async def test_results_of_many_tasks_are_told_in_answers_that_are_bounded():
+async def test_results_of_many_tasks_come_in_bounded_replies():
     w, child = World(), Child()
     body = b"x" * 60_000
     w.commit(runs=[w.run(no, first_task_no=no * 10) for no in range(10, 210)])
@@ -700,7 +700,7 @@ async def test_results_of_many_tasks_are_told_in_answers_that_are_bounded():
     assert all(len(answer.body) < PAGE_BYTES + 2 * len(body) for answer in child.answers)
 
 
-async def test_nothing_is_kept_of_a_mapped_task_nobody_waits_for():
+async def test_nothing_is_stored_of_a_mapped_task_without_a_waiter():
     w, child = World(), Child()
     w.commit(
         runs=[w.run()],
@@ -716,7 +716,7 @@ async def test_nothing_is_kept_of_a_mapped_task_nobody_waits_for():
         assert (mapped.at(7, 1), mapped.child_ended(1000)) == (None, None)
 
 
-def test_of_a_question_about_runs_that_is_refused_each_is_told():
+def test_each_waiter_of_a_refused_query_about_runs_gets_the_refusal():
     child = Child()
     runs = [RunWanted(number, "r", None, 0) for number in (4, 9)]
     body = msgspec.msgpack.encode(RunsWanted("d", None, runs))
@@ -837,7 +837,7 @@ async def test_the_recorded_calls_of_a_task_come_in_order():
     assert [item.answer for item in rest.items] == [bytes([98]), bytes([99])]
 
 
-async def test_a_page_of_large_calls_is_bounded_in_bytes_and_the_next_goes_on():
+async def test_a_page_of_large_calls_is_bounded_in_bytes_and_the_next_continues():
     w = World()
     w.tables.records = [record(ordinal, b"x" * 900_000) for ordinal in range(300)]
     got = 0
@@ -877,7 +877,7 @@ def numbers(page):
     return [item.event_no for item in page.items]
 
 
-async def test_events_that_are_there_are_told_at_once():
+async def test_existing_events_are_reported_at_once():
     w, child = World(), Child()
     w.tables.events = [event(1), event(2, "other"), event(3), event(5)]
     async with running(w.answers):
@@ -919,7 +919,7 @@ async def test_no_event_slips_by_between_the_look_and_the_wait(moment):
         assert numbers(await child.answer(EventsPage)) == [3]
 
 
-async def test_what_is_asked_up_to_a_number_is_told_at_once_however_little_it_is():
+async def test_a_query_up_to_a_number_is_answered_at_once_however_little_there_is():
     w, child, other = World(), Child(), Child()
     w.tables.events = [event(1), event(3), event(9)]
     async with running(w.answers):
@@ -1007,7 +1007,7 @@ async def test_the_items_of_a_task_come_in_order():
     assert (page.more, rest.more, rest.last) == (False, False, 99)
 
 
-async def test_a_page_of_large_items_is_bounded_in_bytes_and_the_next_goes_on():
+async def test_a_page_of_large_items_is_bounded_in_bytes_and_the_next_continues():
     w = World()
     w.tables.items = [item(index, b"x" * 900_000) for index in range(20)]
     got, after, more = [], -1, True
@@ -1060,7 +1060,7 @@ def ask_values(world, child, *names, position=0):
     world.answers.submit(child, Query(1, 7, "values", msgspec.msgpack.encode(wanted)))
 
 
-async def test_a_task_is_told_what_it_declares_and_it_is_hidden_before():
+async def test_a_task_gets_what_it_declares_and_it_is_redacted_before():
     w = World()
     child = Watched(w.masks)
     kept(w, "A")
@@ -1088,7 +1088,7 @@ async def test_a_task_is_told_what_it_declares_and_it_is_hidden_before():
         ),
     ],
 )
-async def test_what_may_not_be_told_is_refused(child, position, names, reason):
+async def test_undeclared_and_missing_values_are_refused(child, position, names, reason):
     w, child = World(), child()
     for name in ("A", "C"):
         kept(w, name)
@@ -1103,7 +1103,7 @@ async def test_what_may_not_be_told_is_refused(child, position, names, reason):
     assert answer.body == b""
 
 
-async def test_a_trigger_is_told_what_its_code_asks_for():
+async def test_a_trigger_gets_the_values_that_its_code_requests():
     w, child = World(), TriggerHost(info=None)
     kept(w, "Z")
     async with running(w.answers):

@@ -243,7 +243,7 @@ async def test_versions_that_are_held_keep_none_behind_them_from_going(
         assert await n.store.list_versions() == ["held-1", "held-2", "held-3", "newest"]
 
 
-async def test_a_version_that_a_run_has_is_not_erased_whoever_asks(store_url, tmp_path):
+async def test_a_version_that_a_run_has_is_not_erased_on_any_request(store_url, tmp_path):
     async with node(store_url) as n:
         await n.load(A)
         await ended(n)
@@ -255,7 +255,7 @@ async def test_a_version_that_a_run_has_is_not_erased_whoever_asks(store_url, tm
         assert await n.store.list_versions() == ["other", "v1"]
 
 
-async def test_code_that_somebody_keeps_meanwhile_stays(tmp_path):
+async def test_code_that_is_referenced_in_the_meantime_stays(tmp_path):
     snapshots = Snapshots(tmp_path)
     await snapshots.keep("a.py", "kept", {"a.py": b"1"})
     await snapshots.restore("stray", {"a.py": b"2"})
@@ -290,7 +290,7 @@ async def test_what_a_daemon_that_died_was_making_or_deleting_is_cleared_away(tm
     assert sorted(path.name for path in tmp_path.iterdir()) == [".new.2.part", "old"]
 
 
-async def test_what_is_kept_for_ever_stays(store_url, tmp_path):
+async def test_unlimited_retention_deletes_nothing(store_url, tmp_path):
     async with node(store_url) as n:
         await n.load(A)
         for _ in range(3):
@@ -365,7 +365,7 @@ async def test_the_journal_goes_a_slice_at_a_time_and_stays_checkable(
         assert await compare_with_replay(n.store) == []
 
 
-async def test_logs_of_runs_that_go_on_stay(store_url, tmp_path):
+async def test_logs_of_active_runs_stay(store_url, tmp_path):
     async with node(store_url) as n:
         await n.load(A)
         run_id = await n.trigger()
@@ -388,7 +388,7 @@ async def test_logs_of_runs_that_go_on_stay(store_url, tmp_path):
         assert await log.list_blocks() == [live // 1_000]
 
 
-async def test_what_would_go_is_told_and_stays(store_url, tmp_path):
+async def test_a_dry_run_reports_what_it_would_delete_and_deletes_nothing(store_url, tmp_path):
     async with node(store_url) as n:
         await two_ended(n)
         await n.engine.ask(EmitEvent(name="n", key=None, data=b"\xc0"))
@@ -467,7 +467,7 @@ async def test_a_database_that_is_away_is_asked_again_by_and_by_and_then_it_clea
         assert [line["log_level"] for line in said].count("warning") == len(asked)
 
 
-async def test_a_run_that_goes_on_again_meanwhile_stays(store_url, tmp_path, monkeypatch):
+async def test_a_run_that_becomes_active_again_in_between_stays(store_url, tmp_path, monkeypatch):
     async with node(store_url) as n:
         await two_ended(n)
         rows = await n.store.list_runs()

@@ -78,7 +78,7 @@ async def test_a_task_reads_what_it_printed(tmp_path):
     assert await log.read(8, 0) == b""
 
 
-async def test_tries_can_be_told_apart(tmp_path):
+async def test_tries_can_be_distinguished(tmp_path):
     log = await written(tmp_path, (key(), b"first"), (key(try_number=2, start_no=2), b"second"))
 
     assert await log.read(7, 0, part=LogPart(try_number=2)) == b"second"
@@ -131,7 +131,7 @@ async def test_output_over_the_cap_is_dropped_and_that_is_said(tmp_path):
     assert b"c\n" not in found.replace(b"truncated", b"")
 
 
-async def test_following_begins_with_what_there_is_and_goes_on_live(tmp_path):
+async def test_following_starts_with_what_exists_and_continues_live(tmp_path):
     log = TaskLog(tmp_path, SystemClock())
     async with running(log), aclosing(log.follow(7, 0)) as following:
         out = log.open(key())
@@ -142,7 +142,7 @@ async def test_following_begins_with_what_there_is_and_goes_on_live(tmp_path):
             assert await anext(following) == b"late"
 
 
-async def test_those_who_follow_one_log_go_on_where_they_stopped_each_of_them(tmp_path):
+async def test_those_who_follow_one_log_continue_where_they_stopped_each_of_them(tmp_path):
     lines = [b"line %d\n" % number for number in range(3)]
     log = await written(tmp_path, *((key(), line) for line in lines))
     ahead, behind = log.reading(7, 0), log.reading(7, 0)
@@ -158,7 +158,7 @@ async def test_those_who_follow_one_log_go_on_where_they_stopped_each_of_them(tm
     assert await behind(7, None) == b"line 1\nline 2\n"
 
 
-async def test_who_asks_anew_for_each_part_of_a_log_has_it_gone_on_with_as_well(tmp_path):
+async def test_a_log_requested_in_new_parts_is_continued_as_well(tmp_path):
     lines = [b"line %d\n" % number for number in range(20)]
     log = await written(tmp_path, *((key(), line) for line in lines))
     for limit in (7, 21, 35):
@@ -173,7 +173,7 @@ async def test_who_asks_anew_for_each_part_of_a_log_has_it_gone_on_with_as_well(
     assert await log.read(7, 0, offset=21, limit=7) == b"line 3\n"
 
 
-async def test_a_full_disk_costs_output_but_nobody_else(tmp_path):
+async def test_a_full_disk_costs_output_and_nothing_else(tmp_path):
     log = TaskLog(tmp_path, SystemClock())
     async with running(log), aclosing(log.follow(7, 0)) as following:
         out, other = log.open(key()), log.open(key(position=1))
@@ -217,7 +217,7 @@ async def test_a_writer_waits_while_the_disk_is_slow(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("cut", [1, 10, 35, 38])
-async def test_after_a_torn_record_reading_goes_on_at_the_next(tmp_path, cut):
+async def test_after_a_torn_record_reading_continues_at_the_next(tmp_path, cut):
     log = await written(tmp_path, (key(), b"torn"))
     path = log.path(7, 0)
     os.truncate(path, path.stat().st_size - cut)

@@ -81,7 +81,7 @@ async def test_waiting_for_a_thread_can_be_cancelled(starts):
     assert scope.cancelled_caught
 
 
-async def test_other_reasons_not_to_start_are_told(starts):
+async def test_other_reasons_not_to_start_are_reported(starts):
     async with one_is_busy():
         starts += ["the interpreter ends"]
         with pytest.raises(RuntimeError, match="the interpreter ends"):

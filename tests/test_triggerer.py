@@ -126,7 +126,7 @@ async def node(tmp_path, capacity=100, role="triggers"):
         yield node
 
 
-async def test_a_trigger_is_hosted_fires_and_is_let_go(tmp_path):
+async def test_a_trigger_is_assigned_fires_and_is_released(tmp_path):
     async with node(tmp_path) as n:
         n.host(1)
         await until(n.fired)
@@ -148,7 +148,7 @@ async def test_what_a_host_tells_of_its_watches_is_known(tmp_path, monkeypatch):
         assert await n.triggerer.describe([9]) == {}
 
 
-async def test_nobody_waits_for_long_for_a_host_that_says_nothing(tmp_path, monkeypatch):
+async def test_no_request_waits_long_for_a_silent_host(tmp_path, monkeypatch):
     monkeypatch.setattr(host_inspection, "DESCRIPTION_SECONDS", 0.01)
     async with node(tmp_path) as n:
         n.host(1, "mute")
@@ -156,7 +156,7 @@ async def test_nobody_waits_for_long_for_a_host_that_says_nothing(tmp_path, monk
         assert await n.triggerer.describe([1]) == {}
 
 
-async def test_what_says_that_its_event_was_the_last_has_been_let_go(tmp_path):
+async def test_a_trigger_whose_event_was_the_last_is_released(tmp_path):
     async with node(tmp_path, capacity=1) as n:
         n.host(1, "data")
         n.host(2)
@@ -191,7 +191,7 @@ async def test_over_capacity_the_oldest_waits_least(tmp_path):
         assert not n.triggerer.load.waiting
 
 
-async def test_no_place_is_kept_for_those_that_wait_for_room_no_longer(tmp_path):
+async def test_the_queue_drops_triggers_that_no_longer_wait_for_capacity(tmp_path):
     async with node(tmp_path, capacity=1) as n:
         for number in range(1, 1_001):
             n.host(number, priority=5 if number == 400 else 0)
@@ -225,7 +225,7 @@ async def test_over_capacity_the_important_come_first_then_the_old(tmp_path):
     assert n.fired() == [1, 3, 4, 5, 2]
 
 
-async def test_the_engine_is_told_who_waits_for_room_and_who_has_found_it(tmp_path):
+async def test_the_engine_gets_reports_of_waiting_for_capacity_and_of_its_end(tmp_path):
     async with node(tmp_path, capacity=1) as n:
         n.host(1)
         n.host(2)
@@ -237,7 +237,7 @@ async def test_the_engine_is_told_who_waits_for_room_and_who_has_found_it(tmp_pa
     assert n.room()[2:] == [(2, True)]
 
 
-async def test_one_that_waits_for_room_leaves_with_the_reason_it_was_told(tmp_path):
+async def test_one_that_waits_for_capacity_ends_with_the_requested_reason(tmp_path):
     async with node(tmp_path, capacity=1) as n:
         n.host(1)
         n.host(2)
@@ -251,7 +251,7 @@ async def test_one_that_waits_for_room_leaves_with_the_reason_it_was_told(tmp_pa
     assert [fired.assignment_id for fired in n.of(TriggerFired)] == [1, 2]
 
 
-async def test_when_the_daemon_ends_all_are_let_go_and_nobody_is_told(tmp_path):
+async def test_when_the_daemon_ends_all_are_released_without_an_alert(tmp_path):
     async with node(tmp_path, capacity=2) as n:
         for number in (1, 2, 3):
             n.host(number)
@@ -266,7 +266,7 @@ async def test_when_the_daemon_ends_all_are_let_go_and_nobody_is_told(tmp_path):
         assert not n.ended()
 
 
-async def test_a_host_that_dies_when_the_daemon_ends_has_let_go_of_all(tmp_path):
+async def test_a_host_that_dies_when_the_daemon_ends_has_released_all(tmp_path):
     async with node(tmp_path) as n:
         n.host(1, "stubborn")
         await until(n.fired)

@@ -127,7 +127,7 @@ def test_a_table_in_a_folder_says_it_for_all_files_below(tmp_path):
     assert refusal.message.startswith("jobs/aioflow.toml is not understood: files is a list")
 
 
-def test_a_folder_with_ten_thousand_files_gives_only_those_that_are_named(tmp_path):
+def test_a_folder_with_ten_thousand_files_yields_only_those_that_are_named(tmp_path):
     for number in range(10_000):
         (tmp_path / f"{number}.csv").touch()
     put(tmp_path / "query.sql", "select 1")

@@ -79,7 +79,7 @@ def test_a_chain_is_no_cycle(table):
     assert table.of_task(0, 0) == ""
 
 
-def test_it_is_told_once_however_many_wait_in_it(table):
+def test_it_is_reported_once_however_many_wait_in_it(table):
     table.add(1, 2)
     assert table.add(2, 1)
 
@@ -152,7 +152,7 @@ async def test_who_closes_a_cycle_is_warned_of_once(caplog):
     assert len(told()) == 1
 
 
-async def test_a_cycle_is_over_with_the_run_that_ended():
+async def test_a_cycle_ends_with_the_run_that_ended():
     w = World()
     w.commit(runs=[w.run(7), w.run(8)])
     async with running(w.answers):

@@ -377,5 +377,5 @@ def test_json_of_another_type_is_refused_where_that_matters(value, annotation):
         pytest.param(None, False, id="none"),
     ],
 )
-def test_a_protocol_is_told_from_a_class(annotation, expected):
+def test_a_protocol_is_distinguished_from_a_class(annotation, expected):
     assert is_protocol(annotation) is expected

@@ -269,7 +269,7 @@ def test_who_waits_for_what_comes_after_it_in_the_run_before_waits_for_itself_to
     assert [task.wait_for_downstream for task in found.values()] == [False, False, True]
 
 
-def test_options_of_the_dag_and_docs_are_kept():
+def test_options_of_the_dag_and_docs_are_preserved():
     @dag(
         tags=["a", "b"],
         max_active_tasks=3,

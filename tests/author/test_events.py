@@ -100,7 +100,7 @@ def test_an_operator_that_is_expanded_over_streams():
     assert spec.tasks[0].streams
 
 
-def test_a_generator_that_nobody_expands_over_returns_a_list():
+def test_a_generator_without_a_consumer_returns_a_list():
     spec = described(lambda: total(pages()))
 
     assert not spec.tasks[0].streams

@@ -133,7 +133,7 @@ def test_a_teardown_may_carry_options_of_a_task():
     assert spec.fails_run
 
 
-def test_a_rule_that_is_said_is_kept_by_a_teardown():
+def test_an_explicit_rule_of_a_teardown_is_used():
     with DAG("d") as made:
         work.override(task_id="end", trigger_rule="all_success")(work()).as_teardown()
 

@@ -80,7 +80,7 @@ def test_a_concat_of_a_concat_is_one():
     assert source_of(call) == MapSource("x", -1, -1, "concat", (*parts, MapSource("", -1, 2)))
 
 
-def test_whoever_makes_a_list_is_a_parent_of_whoever_takes_it_and_is_kept_to_its_limit():
+def test_the_task_that_makes_a_list_is_a_parent_of_its_consumers_and_has_their_limit():
     def call() -> None:
         one.override(map_limit=7).expand(x=listed().zip(listed().map(double)))
 

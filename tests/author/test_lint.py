@@ -63,7 +63,7 @@ def advice_of(made: DAG) -> list[Any]:
     return lint(made)
 
 
-def test_whoever_takes_the_context_may_use_any_parameter():
+def test_a_task_with_the_context_may_use_any_parameter():
     class Work(Operator):
         def execute(self, context: Any) -> None: ...
 

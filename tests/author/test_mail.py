@@ -266,7 +266,7 @@ def test_a_sender_with_a_header_in_it_is_refused_for_good(serve, fields):
     ("answer", "may_pass"), [(b"550 no such person", False), (b"450 come again", True)]
 )
 @pytest.mark.parametrize("others", [(), ("b@example.org",)])
-def test_a_recipient_that_is_refused_is_told(serve, answer, may_pass, others):
+def test_a_recipient_that_is_refused_is_reported(serve, answer, may_pass, others):
     server = serve({"a@example.org": answer})
 
     said = failed(server, "a@example.org", *others)
@@ -336,7 +336,7 @@ def test_smtps_is_tls_from_the_beginning(serve):
     assert len(server.mails) == 1
 
 
-def test_a_certificate_that_nobody_vouches_for_is_not_taken(serve):
+def test_a_certificate_without_a_known_issuer_is_refused(serve):
     server = serve({}, "STARTTLS", "AUTH PLAIN")
 
     said, _ = failed(server, login="flow", password="secret")

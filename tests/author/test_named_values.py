@@ -63,7 +63,7 @@ def test_what_is_no_connection_is_refused_without_being_repeated(told):
     assert "pw-" not in str(caught.value)
 
 
-def test_a_task_has_at_hand_what_it_was_told():
+def test_a_task_has_at_hand_what_it_was_given():
     token = declared_values.set({(ValueKind.SECRET, "A"): "a", (ValueKind.VARIABLE, "A"): [1]})
     try:
         assert (secret("A"), variable("A")) == ("a", [1])
@@ -73,7 +73,7 @@ def test_a_task_has_at_hand_what_it_was_told():
         declared_values.reset(token)
 
 
-async def test_outside_of_everything_nobody_is_told_anything():
+async def test_values_cannot_be_read_outside_of_tasks_and_triggers():
     with pytest.raises(UnknownValue):
         secret("A")
     with pytest.raises(RuntimeError, match="hosted"):

@@ -163,7 +163,7 @@ def test_where_nothing_was_missed_it_begins_when_it_is_known(fields):
     assert made(WorkingHours(last=9), **fields)._begins_after() == NOON
 
 
-async def test_what_it_foresees_begins_behind_the_start_date_and_ends_with_the_end_date():
+async def test_its_preview_starts_after_the_start_date_and_ends_with_the_end_date():
     begin, end = (NOON + 2 * HOUR, NOON + 4 * HOUR)
     microseconds = {"begin": begin, "end": end}
     fields = {name: int(at.timestamp()) * 1_000_000 for name, at in microseconds.items()}
@@ -173,12 +173,12 @@ async def test_what_it_foresees_begins_behind_the_start_date_and_ends_with_the_e
     assert fire_times == [NOON + 2 * HOUR, NOON + 3 * HOUR, NOON + 4 * HOUR]
 
 
-async def test_it_foresees_no_more_than_is_asked_for():
+async def test_it_previews_no_more_than_is_requested():
     assert await made(WorkingHours()).foresee(NOON, 2) == [NOON + HOUR, NOON + 2 * HOUR]
     assert await made(WorkingHours()).foresee(NOON, 0) == []
 
 
 @pytest.mark.parametrize("back", [True, False])
-async def test_what_it_foresees_wrongly_fails_in_plain_words(back):
+async def test_a_wrong_preview_fails_with_a_clear_message(back):
     with pytest.raises(BadSchedule, match="gave"):
         await made(Broken(back)).foresee(NOON, 1)

@@ -84,7 +84,7 @@ def drop(page, daemon, folder):
     return took
 
 
-def test_what_failed_is_cleared_and_goes_on(browser, daemon, tmp_path):
+def test_failed_tasks_are_cleared_and_run_again(browser, daemon, tmp_path):
     flag = tmp_path / "flag"
     run = daemon.trigger("fails", {"flag": str(flag)})
     daemon.wait(run)
@@ -214,7 +214,7 @@ def test_a_backfill_is_started_where_backfills_are_listed(browser, daemon):
         page.clean()
 
 
-def test_a_trigger_is_fired_by_hand(browser, daemon):
+def test_a_trigger_is_fired_manually(browser, daemon):
     run = daemon.trigger("slow")
     with watched(browser, daemon) as page:
         page.go(f"/runs/{run}?task=rests")

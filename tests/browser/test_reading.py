@@ -44,7 +44,7 @@ def test_instants_are_those_of_the_readers_clock_and_say_utc_in_a_tooltip(browse
         page.clean()
 
 
-def test_what_goes_on_is_counted_without_being_asked_for_again(browser, daemon):
+def test_active_tasks_are_counted_without_another_request(browser, daemon):
     with watched(browser, daemon) as page:
         page.go("/runs/resting")
         took = page.page.locator(".run-top .facts > div", has_text="Takes").locator("dd")

@@ -43,7 +43,7 @@ def test_a_run_is_cancelled_after_a_question_that_says_what_happens(browser, dae
     assert daemon.run(run)["state"] == "cancelled"
 
 
-def test_a_log_is_told_by_a_stream_and_never_asked_for_again(browser, daemon, tmp_path):
+def test_a_log_comes_by_a_stream_and_is_never_polled(browser, daemon, tmp_path):
     printing = daemon.trigger("printing", {"folder": str(tmp_path)})
     with watched(browser, daemon) as page:
         page.go(f"/runs/{printing}?task=prints")

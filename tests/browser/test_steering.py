@@ -71,7 +71,7 @@ def test_a_pool_is_limited_shows_who_holds_it_and_is_lifted(page, daemon):
     eventually(lambda: all(task_of(daemon, run, "sits")["state"] == "deferred" for run in runs))
 
 
-def test_a_task_that_is_marked_lets_go_on_what_comes_after_it(page, daemon):
+def test_a_marked_task_lets_the_tasks_after_it_start(page, daemon):
     run = daemon.trigger("patient")
     page.go(f"/runs/{run}?task=rests")
     page.see("deferred", within=".drawer")

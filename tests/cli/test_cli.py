@@ -97,7 +97,7 @@ def test_a_wait_is_explained_and_a_run_cancelled(daemon):
     assert "cancelled" in watched.out
 
 
-def test_an_ended_run_is_cleared_and_ends_anew(daemon):
+def test_an_ended_run_is_cleared_and_ends_again(daemon):
     run_id = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
 
     cleared = daemon.run("runs", "clear", run_id, "--task", "numbers", "--downstream", "--json")
@@ -131,7 +131,7 @@ def test_tasks_of_an_ended_run_are_marked_and_it_ends_as_they_say(daemon):
     assert whole.out == f"{run_id} is failed\n"
 
 
-def test_an_ended_run_is_deleted_with_what_it_printed_and_one_that_goes_on_is_not(daemon):
+def test_an_ended_run_is_deleted_with_what_it_printed_and_an_active_one_is_not(daemon):
     run_id = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
     folders = daemon.home / "logs"
     number = run_id.rpartition(".")[2]
@@ -149,7 +149,7 @@ def test_an_ended_run_is_deleted_with_what_it_printed_and_one_that_goes_on_is_no
     assert (shown.status, "request.unknown_run" in shown.err) == (1, True)
 
 
-def test_a_wait_is_ended_by_hand(daemon):
+def test_a_wait_is_ended_manually(daemon):
     run_id = daemon.run("dags", "trigger", "approval", "--json").json["run_id"]
 
     def deferred():
@@ -169,7 +169,7 @@ def test_a_wait_is_ended_by_hand(daemon):
     assert (again.status, again.err.endswith("[request.unknown_trigger]\n")) == (1, True)
 
 
-def test_runs_that_wait_for_each_other_are_told_so(daemon):
+def test_runs_that_wait_for_each_other_are_reported(daemon):
     for name in ("hen", "egg"):
         assert daemon.run("dags", "trigger", name, "--run-id", f"{name}-1").status == 0
     said = eventually(lambda: re.search("a cycle: .*", daemon.run("runs", "why", "hen-1").out), 30)
@@ -226,7 +226,7 @@ def test_a_range_of_days_is_filled_once_and_what_would_be_done_is_said_before(da
     assert "3 success" in listed.out
 
 
-def test_a_backfill_that_goes_on_is_cancelled_with_its_runs(daemon):
+def test_an_active_backfill_is_cancelled_with_its_runs(daemon):
     words = ("dags", "backfill", "waits", "--from", "2026-01-01", "--to", "2026-01-31", "--json")
     made = daemon.run(*words, "--max-active", "2").json
     again = daemon.run(*words, "--max-active", "2").json
@@ -323,7 +323,7 @@ def test_a_run_is_found_by_the_beginning_of_its_id_if_no_other_begins_so(daemon)
     assert "[request.unknown_run]" in deleted.err
 
 
-def test_top_tells_what_goes_on_look_by_look(daemon):
+def test_top_shows_the_current_state_at_each_refresh(daemon):
     run_id = daemon.run("dags", "trigger", "waits", "--json").json["run_id"]
     line = daemon.run("top", "--count", "1")
     looks = daemon.run("top", "--count", "2", "--every", "0.1", "--json").out.splitlines()
@@ -570,7 +570,7 @@ def test_once_the_daemon_is_gone_its_database_is_read(left):
 
 
 @pytest.mark.xdist_group("left")
-def test_without_a_daemon_people_are_told_that_nobody_knows_what_is_waited_for(left):
+def test_without_a_daemon_the_command_says_that_waits_are_unknown(left):
     assert left.said_of_live == ""
     for words in (("runs", "why"), ("runs", "why", "--json"), ("runs", "show")):
         told = run(*words, left.live, home=left.home).err
@@ -928,7 +928,7 @@ def test_settings_are_shown_with_their_source(tmp_path):
 # ── retention ───────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_old_goes_by_hand_as_well(tmp_path):
+def test_old_data_can_be_deleted_manually_as_well(tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "aioflow.toml").write_text("[retention]\nruns_days = 0.000001\n")
     daemon = Daemon(tmp_path, flows=DAGS)

@@ -58,7 +58,7 @@ def test_json_says_the_same_without_a_character_that_steers(capsys, text):
     assert json.loads(out) == {text: [text]}
 
 
-def test_a_wait_is_told_with_how_long_ago_it_was_looked_for_and_when_it_is_next():
+def test_a_wait_is_shown_with_its_last_and_its_next_poll():
     now = datetime.now(UTC)
     wait = {"kind": "trigger", "detail": "for the file /in/bank.csv", "until": None}
     soon = {"last_check_at": now - timedelta(seconds=3), "next_check_at": now + timedelta(hours=5)}
@@ -205,7 +205,7 @@ def test_a_search_finds_the_lines_and_where_they_begin_however_they_come(pieces,
     assert all(at == 0 or whole[at - 1 : at] == b"\n" for at, _ in found)
 
 
-def test_a_line_without_end_is_not_kept_whole():
+def test_a_line_without_end_is_not_buffered_whole():
     pieces = [b"x" * 700_000, b"y" * 700_000, b"z", b"needle\n"]
 
     [(at, line)] = found_lines(pieces, b"needle")

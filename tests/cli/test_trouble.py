@@ -54,7 +54,7 @@ def test_what_can_never_be_meant_is_wrong_usage(tmp_path, words):
     assert re.fullmatch(r"aioflow.*: .+ \[(usage|settings)\]\n", done.err)
 
 
-def test_the_commands_that_look_after_a_database_are_told_which_it_is(tmp_path):
+def test_the_database_commands_take_its_url(tmp_path):
     url, copied = (f"sqlite:///{tmp_path / name}.db" for name in ("first", "second"))
     home = tmp_path / "home"
 
@@ -88,7 +88,7 @@ def test_a_token_that_opens_nothing_is_one_line_that_names_its_variable(daemon, 
     ],
     ids=["slash", "empty", "put"],
 )
-def test_a_name_that_cannot_be_one_is_told_with_the_path_it_makes(daemon, words, path):
+def test_an_invalid_name_is_reported_with_the_path_it_makes(daemon, words, path):
     done = daemon.run(*words)
 
     assert done.status == 1
@@ -106,7 +106,7 @@ def test_no_run_is_named_as_browsers_name_folders(daemon, run_id):
     assert daemon.run("dags", "trigger", "sums", "--run-id", f".{run_id}x", "--wait").status == 0
 
 
-def test_a_folder_and_a_file_that_is_not_there_are_told_apart(tmp_path):
+def test_a_folder_and_a_missing_file_are_distinguished(tmp_path):
     folder = run("dags", "check", tmp_path)
     nothing = run("dags", "test", tmp_path / "nothing.py")
 
@@ -220,7 +220,7 @@ def in_a_shell(home: Path, command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("command", ["runs list --json", "db export", "top --every 0.1", "--help"])
-def test_whoever_has_read_enough_costs_the_command_nothing(daemon, command):
+def test_a_reader_that_closes_the_pipe_is_no_error_of_the_command(daemon, command):
     daemon.run("dags", "trigger", "sums", "--wait")
 
     done = in_a_shell(daemon.home, f"aioflow {command} | head -c 1; exit ${{PIPESTATUS[0]}}")

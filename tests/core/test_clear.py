@@ -180,7 +180,7 @@ def test_a_task_that_runs_is_stopped_first():
     assert world.run_state(run) == "success"
 
 
-def test_a_wait_is_let_go_of():
+def test_a_wait_is_released():
     world = World()
     run = world.begin(task("a", body=Body.COROUTINE))
     start = world.started("a").start
@@ -248,7 +248,7 @@ def test_an_ended_run_of_which_nothing_is_cleared_stays_ended():
 # ── runs ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_run_that_goes_on_again_waits_for_its_turn():
+def test_a_run_that_becomes_active_again_waits_for_its_turn():
     world = World()
     first = world.begin(task("a"), max_active_runs=1)
     world.succeed("a")
@@ -302,7 +302,7 @@ def test_a_cleared_run_can_be_cancelled():
     assert not world.memory.runs
 
 
-def test_a_run_id_that_nobody_has_is_refused():
+def test_an_unknown_run_id_is_refused():
     with pytest.raises(UnknownRun):
         World().ask(ClearTasks(run_id="nobody"))
 
@@ -336,7 +336,7 @@ def test_a_fan_out_cleared_without_its_list_keeps_its_width_and_numbers():
 
 
 @pytest.mark.parametrize("width", [1, 3, 5])
-def test_a_fan_out_cleared_with_its_list_is_made_anew(width):
+def test_a_mapped_task_cleared_with_its_list_is_expanded_again(width):
     world, run = fan_out()
     world.succeed("sum")
 
@@ -491,7 +491,7 @@ def test_what_a_branch_in_a_mapped_group_did_not_choose_stays_so_index_by_index(
 # ── what goes wrong ─────────────────────────────────────────────────────────────────────
 
 
-def test_a_restart_goes_on_with_what_was_cleared():
+def test_a_restart_continues_with_what_was_cleared():
     world, run = chain()
     clear(world, run, "b", downstream=True)
 

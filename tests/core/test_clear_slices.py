@@ -146,7 +146,7 @@ def many(number: int) -> Callable[[Sliced], None]:
 
 @pytest.mark.parametrize("slices", range(7))
 @pytest.mark.parametrize("named", [("work",), ()])
-def test_a_restart_between_two_slices_goes_on_where_they_stood(named, slices):
+def test_a_restart_between_two_slices_continues_where_they_stood(named, slices):
     sliced = wide()
     sliced.ask(tasks=named, downstream=True)
     many(slices)(sliced)
@@ -293,7 +293,7 @@ def test_a_mark_of_a_task_waits_until_all_is_cleared():
 
 
 @pytest.mark.parametrize("slices", range(4))
-def test_a_run_that_is_marked_between_two_slices_is_over_with_what_was_cleared(slices):
+def test_a_run_that_is_marked_between_two_slices_ends_with_what_was_cleared(slices):
     sliced = wide()
     sliced.ask(tasks=("list",), downstream=True)
     many(slices)(sliced)
@@ -374,7 +374,7 @@ def test_what_a_stream_left_open_when_its_run_was_cancelled_is_closed_by_a_clear
 
 
 @pytest.mark.parametrize("crashed", [False, True], ids=["", "crashed"])
-def test_a_child_whose_stream_a_cancelled_clear_has_emptied_is_expanded_anew(crashed):
+def test_a_child_whose_stream_a_cancelled_clear_has_emptied_is_expanded_again(crashed):
     world = streaming(World(cpu_slots=4))
     give(world, *range(4))
     world.finish_all()

@@ -108,7 +108,7 @@ def test_so_does_a_restart_with_a_clock_that_is_right_again(kind):
     goes_on(world)
 
 
-def test_people_are_told_once():
+def test_it_is_alerted_once():
     world = scheduled("every", "skip")
     world.set_clock(6 * HOUR)
     pass_time(world, 120)
@@ -123,7 +123,7 @@ def test_people_are_told_once():
     )
 
 
-def test_nobody_is_told_of_a_step_of_seconds():
+def test_a_clock_step_of_seconds_is_not_reported():
     world = scheduled("every")
     pass_time(world, 60)
     world.set_clock(-5)
@@ -143,7 +143,7 @@ def test_a_paused_schedule_is_taken_back_too():
     goes_on(world)
 
 
-def test_one_that_is_changed_afterwards_goes_on_as_well():
+def test_one_that_is_changed_afterwards_continues_as_well():
     world = scheduled("every", "skip")
     world.set_clock(6 * HOUR)
     pass_time(world, 60)
@@ -179,7 +179,7 @@ def test_a_step_forward_alone_takes_nothing_back(kind):
         st.tuples(st.integers(1, 20), st.integers(-2, 2), st.booleans()), min_size=1, max_size=4
     ),
 )
-def test_whatever_steps_the_clock_takes_every_schedule_goes_on(kind, missed, steps):
+def test_whatever_steps_the_clock_takes_every_schedule_continues(kind, missed, steps):
     world = scheduled(kind, missed)
     for tens, hours, restarts in steps:
         pass_time(world, 10 * tens)

@@ -60,7 +60,7 @@ def test_a_task_may_wait_any_number_of_times_within_one_try():
 
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["", "after-a-restart"])
-def test_a_wait_with_a_method_for_it_resumes_there_when_its_time_is_over(is_restarted):
+def test_a_wait_with_a_method_for_it_resumes_there_at_its_timeout(is_restarted):
     world, run = begun()
     host = defer(
         world, timeout_us=5 * SECOND, timeout_method="too_late", next_kwargs=b"\x81\xa1n\x01"

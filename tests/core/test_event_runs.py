@@ -209,7 +209,7 @@ def test_the_same_version_again_changes_nothing():
     assert hostings(world) == 1
 
 
-def test_a_version_whose_class_has_other_code_hosts_it_anew():
+def test_a_version_whose_class_has_other_code_assigns_it_again():
     world = World()
     parsed = FileParsed(
         file="dag.py", version="v1", dags=(of(),), sources={}, triggers={"m:Ticks": "a"}
@@ -225,7 +225,7 @@ def test_a_version_whose_class_has_other_code_hosts_it_anew():
     assert host(world).version == "v3"
 
 
-def test_another_class_begins_anew_but_knows_the_keys_there_were():
+def test_another_class_starts_over_but_knows_the_earlier_keys():
     world = waiting()
     fire(world, {"n": 1})
     world.now += SECOND
@@ -270,7 +270,7 @@ def test_a_dag_that_was_deleted_has_left_nothing_to_the_next_of_its_name_but_the
     assert host(world).kwargs == b"\x80"
 
 
-def test_a_dag_that_turns_to_a_clock_has_its_trigger_let_go():
+def test_a_dag_that_changes_to_a_clock_has_its_trigger_released():
     world = waiting()
     spec = msgspec.structs.replace(of(), trigger=None)
     world.load(spec, version="v2")
@@ -347,7 +347,7 @@ def test_a_report_of_an_earlier_hosting_is_late():
     assert confs(world) == []
 
 
-def test_the_host_goes_on_when_its_events_are_stored():
+def test_the_host_continues_when_its_events_are_stored():
     world = waiting()
     effects = fire(world, {"n": 1}, {"n": 2}, {"n": 3})
 
@@ -372,7 +372,7 @@ def test_a_file_whose_turn_is_refused_makes_one_trigger():
     assert hostings(world) == 1
 
 
-def test_an_event_of_which_no_run_can_be_made_is_kept_with_the_reason_and_told():
+def test_an_event_that_can_start_no_run_is_stored_with_the_reason_and_reported():
     world = waiting(parameters=("n",), required=("n",))
     fire(world, {"m": 1}, {"n": 2})
 
@@ -405,7 +405,7 @@ def test_of_a_key_that_no_database_takes_the_row_of_its_trigger_has_what_one_doe
     assert not any("\0" in key or len(key) > 1_000 for key in keys)
 
 
-def test_people_are_told_of_the_first_of_many_events_that_start_nothing():
+def test_the_first_of_many_events_that_start_nothing_is_alerted():
     world = waiting(required=("day",), parameters=("day", "n"))
 
     fire(world, *({"n": n} for n in range(5)))
@@ -473,7 +473,7 @@ def test_too_many_runs_that_wait_hold_the_trigger_back(monkeypatch):
     assert [e.confirmed.upto for e in effects if isinstance(e, ConfirmEvents)] == [ahead + 1]
 
 
-def test_a_run_that_is_cancelled_while_it_waits_lets_the_trigger_go_on(monkeypatch):
+def test_a_run_that_is_cancelled_while_it_waits_lets_the_trigger_continue(monkeypatch):
     monkeypatch.setattr(event_runs, "RUNS_AHEAD", 2)
     world = waiting(max_active_runs=1)
     fire(world, *({"n": n} for n in range(3)))
@@ -503,7 +503,7 @@ def test_events_of_a_paused_dag_are_taken_and_their_runs_wait():
     assert states(world) == ["running"] * 3
 
 
-def test_a_paused_dag_that_stops_has_its_trigger_let_go_and_goes_on_where_it_was():
+def test_a_paused_dag_that_stops_has_its_trigger_released_and_continues_where_it_was():
     world = waiting(if_paused="stop")
     fire(world, {"n": 1})
     world.ask(SetPaused(dag_id="dag", paused=True))
@@ -516,7 +516,7 @@ def test_a_paused_dag_that_stops_has_its_trigger_let_go_and_goes_on_where_it_was
     assert host(world).last == (packed({"n": 1}), "{'n': 1}")
 
 
-def test_resumed_before_its_host_has_let_go_it_is_hosted_when_that_has():
+def test_a_dag_resumed_before_its_host_has_released_the_trigger_is_assigned_afterwards():
     world = waiting(if_paused="stop")
     world.ask(SetPaused(dag_id="dag", paused=True))
     world.ask(SetPaused(dag_id="dag", paused=False))
@@ -529,7 +529,7 @@ def test_resumed_before_its_host_has_let_go_it_is_hosted_when_that_has():
 # ── endings ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_trigger_that_fails_is_hosted_again_later_and_later_and_people_are_told_once():
+def test_a_trigger_that_fails_is_assigned_again_later_and_later_and_alerted_once():
     world = waiting()
     wait_us = FIRST_WAIT_US
     for _ in range(12):
@@ -564,7 +564,7 @@ def test_a_clock_set_back_as_it_is_to_be_hosted_again_puts_nothing_off(is_up):
     assert hostings(world) == 2
 
 
-def test_one_whose_code_is_missing_is_hosted_again_when_it_is_back_and_nobody_is_told():
+def test_a_dag_trigger_whose_code_was_missing_is_assigned_again_without_an_alert():
     world = waiting()
     number = one(world).row.trigger_no
     effects = end(world, Failure(type="CodeMissing", message="not there", reason=CODE_MISSING))
@@ -579,7 +579,7 @@ def test_one_whose_code_is_missing_is_hosted_again_when_it_is_back_and_nobody_is
     assert hostings(world) == 2
 
 
-def test_one_that_comes_to_its_end_is_hosted_again_and_nobody_is_told():
+def test_a_dag_trigger_that_ends_is_assigned_again_without_an_alert():
     world = waiting()
     fire(world, {"n": 1})
     end(world)
@@ -735,7 +735,7 @@ def test_a_clock_set_back_meanwhile_puts_nothing_off_that_waits_for_quiet():
 
 
 @pytest.mark.parametrize("step", [-7_200, 7_200])
-def test_where_a_clock_is_set_while_events_go_on_a_run_starts_in_time(step):
+def test_a_run_starts_in_time_though_a_clock_is_set_while_events_continue(step):
     world = quiet()
     fire(world, {"n": 1})
     left = length(world)

@@ -43,7 +43,7 @@ def test_what_is_late_is_not_told():
     assert fires(world, report) == []
 
 
-def test_each_event_of_a_stream_is_told_once():
+def test_each_event_of_a_stream_is_reported_once():
     world = streams.opened()
     report = of(world, "m:Ticks", "a")
     known, another = of(world, "m:Ticks", "a", 1), of(world, "m:Ticks", "b", 2)

@@ -74,7 +74,7 @@ def test_what_is_deleted_in_the_same_turn_is_refused_as_well(fields):
 
 
 @pytest.mark.parametrize("fields", [{"run_id": "mine"}, {"key": "once"}])
-def test_what_has_gone_may_be_used_again(fields):
+def test_deleted_names_may_be_used_again(fields):
     world = ended(**fields)
     (run,) = world.rows.runs.values()
     world.ask(DeleteRun(run_id=run.run_id))

@@ -192,7 +192,7 @@ def test_a_task_of_the_loop_may_wait_for_others_outside():
     assert world.run_state(run) == "success"
 
 
-def test_a_loop_whose_first_round_never_could_begin_ends_with_what_kept_it():
+def test_a_loop_whose_first_iteration_cannot_start_ends_with_what_blocked_it():
     world, run = behind_two(task("after", 2, 4))
 
     world.fail("slow")
@@ -247,7 +247,7 @@ def test_what_maps_over_the_rounds_begins_when_there_are_no_more():
     assert world.run_state(run) == "success"
 
 
-def test_what_maps_over_the_rounds_goes_on_after_a_crash():
+def test_a_task_mapped_over_iterations_continues_after_a_crash():
     after = task("each", 2, 3, mapped=MapSpec((MapSource("x", 2, -1),)))
     world = World(cpu_slots=1)
     run = world.begin(*loop(after))
@@ -322,7 +322,7 @@ def test_a_round_with_no_room_in_its_batch_is_judged_in_the_next(monkeypatch):
     assert world.run_state(run) == "success"
 
 
-def test_clearing_a_round_begins_the_loop_anew():
+def test_clearing_an_iteration_restarts_the_loop():
     world, run = begin()
     go_round(world, again=True)
     go_round(world, again=False)
@@ -355,7 +355,7 @@ def test_clearing_what_follows_leaves_the_loop_as_it_ended():
     assert world.run_state(run) == "success"
 
 
-def test_clearing_within_a_loop_that_goes_on_begins_it_anew():
+def test_clearing_within_an_active_loop_restarts_it():
     world, run = begin()
     go_round(world, again=True)
     world.succeed("try", 1)

@@ -58,7 +58,7 @@ def test_whichever_of_its_tasks_is_cleared_the_whole_loop_is(name):
     assert world.run_state(run) == "success"
 
 
-def test_a_loop_under_way_is_stopped_and_begins_anew():
+def test_an_active_loop_is_stopped_and_starts_over():
     world, run = begin(*loop(map_limit=9))
     for _ in range(3):
         go_round(world, again=True)
@@ -91,7 +91,7 @@ def test_what_comes_after_is_cleared_where_that_is_asked_for():
     assert world.started("after")
 
 
-def test_what_maps_over_the_rounds_is_made_anew():
+def test_a_task_mapped_over_iterations_is_expanded_again():
     after = task("each", 2, 3, mapped=MapSpec((MapSource("x", 2, -1),)))
     world, run = ended(*loop(after, map_limit=9))
 
@@ -172,7 +172,7 @@ def _small_slices(monkeypatch):
 
 @pytest.mark.usefixtures("_small_slices")
 @pytest.mark.parametrize("crash_after", range(7))
-def test_a_crash_between_two_slices_goes_on_where_they_stood(crash_after):
+def test_a_crash_between_two_slices_continues_where_they_stood(crash_after):
     world, run = ended(rounds=5)
     sliced = Sliced(world, run)
     sliced.ask(tasks=("check",), downstream=True)

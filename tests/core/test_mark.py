@@ -46,7 +46,7 @@ def failed_chain() -> tuple[World, int]:
 # ── one task ────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_task_that_runs_is_stopped_and_what_comes_after_it_goes_on():
+def test_a_task_that_runs_is_stopped_and_the_tasks_after_it_start():
     world = World()
     run = world.begin(task("a"), task("b", 0))
     start = world.started("a").start
@@ -74,7 +74,7 @@ def test_a_late_report_of_a_marked_task_changes_nothing():
     assert world.run_state(run) == "failed"
 
 
-def test_a_wait_is_let_go_of():
+def test_a_wait_is_released():
     world = World()
     run = world.begin(task("a", body=Body.COROUTINE))
     start = world.started("a").start
@@ -190,7 +190,7 @@ def test_a_run_whose_last_failure_is_taken_back_has_ended_well_at_once():
     assert world.run_state(other) == "running"
 
 
-def test_a_run_that_goes_on_again_waits_for_its_turn():
+def test_a_run_that_becomes_active_again_waits_for_its_turn():
     world = World()
     run = world.begin(task("a", retry=ONCE), task("b", 0), max_active_runs=1)
     world.fail("a")
@@ -371,7 +371,7 @@ def test_what_is_skipped_behind_a_loop_was_not_chosen_away_by_it():
     assert world.state(run, "after") == "upstream_failed"
 
 
-def test_what_never_ran_behind_a_loop_that_begins_anew_is_decided_anew_with_it():
+def test_unrun_tasks_after_a_loop_that_restarts_are_decided_again_with_it():
     own = range(1, 3)
     world = World(cpu_slots=9)
     run = world.begin(
@@ -542,7 +542,7 @@ def test_a_clear_leaves_children_alone_that_go_along_with_what_never_expanded():
     [(SUCCESS, ["success", "success", "success"]), (FAILED, ["success", "cancelled", "cancelled"])],
     ids=["success", "failed"],
 )
-def test_a_run_is_marked_and_what_goes_on_is_stopped(state, tasks):
+def test_a_run_is_marked_and_its_active_tasks_are_stopped(state, tasks):
     world = World()
     run = world.begin(task("a"), task("b", 0), task("c", 1))
     world.succeed("a")

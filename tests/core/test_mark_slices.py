@@ -73,7 +73,7 @@ def stands(sliced: Sliced, name: str, width: int = WIDTH) -> set[str]:
 # ── a run that had ended ────────────────────────────────────────────────────────────────
 
 
-def test_no_batch_holds_more_than_a_slice_and_the_run_is_over_with_the_last():
+def test_no_batch_holds_more_than_a_slice_and_the_run_ends_with_the_last():
     sliced = wide()
     before = sliced.world.rows.runs[sliced.run].ended_at
     sliced.world.pass_time(60)
@@ -92,7 +92,7 @@ def test_no_batch_holds_more_than_a_slice_and_the_run_is_over_with_the_last():
 
 
 @pytest.mark.parametrize("slices", range(6))
-def test_a_restart_between_two_slices_goes_on_where_they_stood(slices):
+def test_a_restart_between_two_slices_continues_where_they_stood(slices):
     sliced = wide()
     sliced.mark(FAILED, "work")
     many(slices)(sliced)
@@ -178,7 +178,7 @@ def test_another_request_waits_until_all_is_marked():
 
 
 @pytest.mark.parametrize("crash_after", [None, *range(10)])
-def test_what_never_ran_behind_a_wide_mark_begins_anew_a_slice_at_a_time(crash_after):
+def test_unrun_tasks_after_a_wide_mark_are_reset_a_slice_at_a_time(crash_after):
     world, run = followed()
     sliced = Sliced(world, run)
 
@@ -248,7 +248,7 @@ def test_of_what_follows_child_by_child_only_that_is_stopped_which_may_not_run(c
 
 
 @pytest.mark.parametrize("crash_after", [None, *range(6)])
-def test_a_wide_fan_out_that_goes_on_is_marked_and_what_comes_after_it_runs(crash_after):
+def test_an_active_wide_mapped_task_is_marked_and_the_tasks_after_it_run(crash_after):
     world = World(cpu_slots=2)
     run = world.begin(task("list", feeds_limit=99), mapped("work", 0), task("sum", 1))
     world.succeed("list", size=9, width=WIDTH)
@@ -306,7 +306,7 @@ def test_what_a_branch_skips_while_its_run_is_marked_stays_skipped(crash_after):
     assert world.run_state(run) == "success"
 
 
-def test_the_run_behind_goes_on_when_the_marks_of_one_that_was_said_to_be_over_are_done():
+def test_the_next_run_continues_when_the_marks_of_a_run_marked_as_ended_are_complete():
     work = MapSpec((MapSource("n", -1, WIDTH),))
     world = loaded(after("gate"), after("work", 0, mapped=work), task_of_past("tail", parents=(1,)))
     first = day(world, 1)

@@ -265,7 +265,7 @@ def clear(world: World, run: int, *names: str) -> None:
     world.ask(ClearTasks(run_id=world.rows.runs[run].run_id, tasks=names))
 
 
-def test_a_clear_counts_the_time_anew():
+def test_a_clear_restarts_the_time():
     world = World()
     run = world.begin(task("before"), bounded("late", 0), task("other"))
     world.pass_time(5)
@@ -280,7 +280,7 @@ def test_a_clear_counts_the_time_anew():
     assert world.state(run, "late") == "failed"
 
 
-def test_a_clear_before_the_time_has_come_counts_it_anew_too():
+def test_a_clear_before_the_time_has_come_restarts_it_too():
     world = World()
     run = world.begin(task("before"), bounded("late", 0), task("other"))
     world.pass_time(3)
@@ -294,7 +294,7 @@ def test_a_clear_before_the_time_has_come_counts_it_anew_too():
     assert world.state(run, "late") == "failed"
 
 
-def test_a_run_that_is_cleared_after_its_end_begins_anew():
+def test_a_run_that_is_cleared_after_its_end_starts_over():
     world = World()
     run = world.begin(task("before"), bounded("late", 0))
     world.pass_time(5)

@@ -180,7 +180,7 @@ def test_a_trigger_that_failed_by_itself_meanwhile_fails_its_task():
     assert world.state(run, "a") == "failed"
 
 
-def test_a_trigger_that_would_not_leave_is_hosted_anew_all_the_same():
+def test_a_trigger_that_does_not_end_is_assigned_again_nevertheless():
     world, _ = waiting()
     [before] = hosts(world.effects)
     save(world, "v2", "d2")
@@ -271,7 +271,7 @@ def test_a_move_that_a_newer_version_supersedes_stops():
     assert not told_to_end(world.turn(behind))
 
 
-def test_code_of_versions_nobody_hosts_is_forgotten():
+def test_code_of_versions_without_a_hosted_trigger_is_forgotten():
     world, _ = waiting()
     for number in range(2, 30):
         save(world, f"v{number}", f"d{number}")
@@ -317,7 +317,7 @@ def take(world: World, ordinal: int) -> None:
     world.turn(NextEventRequested(*at, ordinal, "next", "T#0", "f.py:3", 0))
 
 
-def test_a_stream_goes_on_in_newer_code_with_its_last_event_and_without_a_close():
+def test_a_stream_continues_in_newer_code_with_its_last_event_and_without_a_close():
     world, before = stream()
     assert before.last is None
     fire(world, before, 0, b"\x01", "one")

@@ -321,7 +321,7 @@ def test_a_turn_that_is_taken_back_leaves_every_child_that_may_start_waiting():
     assert world.run_state(run) == "success"
 
 
-def test_a_child_is_told_how_wide_its_lists_are_and_asks_for_the_rest():
+def test_a_child_is_given_the_widths_of_its_lists_and_requests_the_rest():
     world = World(cpu_slots=9)
     world.begin(*chain())
 

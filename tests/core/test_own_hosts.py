@@ -78,7 +78,7 @@ def defer_all(world: World, class_path: str = "dag:T") -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "triggers"])
-def test_an_own_role_says_what_it_runs_and_is_told_from_a_shared_one(kind):
+def test_an_own_role_says_what_it_runs_and_is_distinguished_from_a_shared_one(kind):
     role = own_role(kind, "team.daily-v2")
 
     assert kind_of(role) == kind_of(kind) == kind
@@ -309,7 +309,7 @@ def warned(effects: list[Any]) -> list[str | int]:
     return [e.facts["reason"] for e in effects if isinstance(e, Warn)]
 
 
-def test_a_dag_that_changes_its_process_is_told_of_once():
+def test_a_dag_that_changes_its_process_is_reported_once():
     world = World()
     parsed = FileParsed(file="dag.py", version="v1", dags=(own(),), sources={})
 

@@ -158,7 +158,7 @@ def test_what_would_not_come_back_is_not_folded(change):
     assert world.memory.active_tasks[task.task_no] is task
 
 
-def test_a_task_goes_on_from_where_it_was_folded():
+def test_a_packed_task_continues_where_it_was():
     world, run = wide(3)
     assert folded(world) == 3
     numbers = sorted(world.rows.triggers)
@@ -173,7 +173,7 @@ def test_a_task_goes_on_from_where_it_was_folded():
     assert not world.memory.packing.shapes()
 
 
-def test_what_a_task_waits_for_is_told_of_one_that_is_folded():
+def test_the_wait_of_a_packed_task_is_explained():
     world, run = wide(2)
 
     explained = world.ask(Explain(run_id=world.rows.runs[run].run_id, tasks=((0, 1),)))
@@ -239,7 +239,7 @@ def test_many_that_wait_are_cancelled_a_batch_at_a_time(monkeypatch):
 # ── their host ──────────────────────────────────────────────────────────────────────────
 
 
-def test_what_was_folded_when_its_host_died_is_hosted_by_nobody():
+def test_packed_triggers_of_a_dead_host_have_no_host():
     world, run = wide(2)
     numbers = sorted(world.rows.triggers)
     was = {number: world.memory.waits[number].assignment_id for number in numbers}
@@ -386,7 +386,7 @@ def test_that_a_host_has_no_room_is_remembered_of_what_is_folded():
     assert kinds == ["trigger", "trigger_capacity"]
 
 
-def test_whoever_only_reads_leaves_it_folded():
+def test_a_mere_read_leaves_it_packed():
     world, _ = wide(2)
     number = min(world.rows.triggers)
 
@@ -498,7 +498,7 @@ def test_a_run_that_only_waits_comes_back_as_it_was():
     assert run_fields(world.memory.runs[run_no]) == before
 
 
-def test_a_run_that_only_waited_goes_on_to_its_end():
+def test_a_run_that_only_waited_continues_to_its_end():
     world, run_no = packed_run()
     [number] = world.rows.triggers
 
@@ -527,7 +527,7 @@ def test_a_run_that_only_waits_is_found_by_its_id_and_its_key(run_id):
     assert world.memory.find_run(found) is None
 
 
-def test_the_code_of_a_run_that_only_waits_is_kept():
+def test_the_code_of_a_run_that_only_waits_is_not_deleted():
     world, run_no = packed_run()
     dag_version = world.memory.runs.peek(run_no).dag_version
 
@@ -624,7 +624,7 @@ def test_a_restart_folds_what_waits_and_hands_it_over_folded():
             assert (wait.assignment_id, wait.role) == (effect.host.assignment_id, "triggers")
 
 
-def test_what_is_handed_over_folded_is_told_as_what_is_whole():
+def test_a_packed_trigger_is_assigned_like_an_unpacked_one():
     world, _ = wide(2)
     world.turn(lost("triggers"))
     [first, second] = sorted(world.rows.triggers)
@@ -638,7 +638,7 @@ def test_what_is_handed_over_folded_is_told_as_what_is_whole():
     assert told == whole
 
 
-def test_a_hand_over_of_folded_triggers_that_was_taken_back_leaves_them_with_nobody():
+def test_an_assignment_of_packed_triggers_that_was_rolled_back_leaves_them_without_a_host():
     world, _ = wide(3)
     world.turn(lost("triggers"))
 

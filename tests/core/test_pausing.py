@@ -169,7 +169,7 @@ def test_what_begins_to_wait_while_its_dag_is_paused_has_no_host():
     assert waits_for(world).kind is WaitKind.PAUSED
 
 
-def test_a_durable_sleep_is_over_when_it_is_over():
+def test_a_durable_sleep_ends_on_time():
     world = deferred(class_path="sleep", timeout_us=60 * SECOND)
     pause(world)
 
@@ -251,7 +251,7 @@ def test_however_many_they_are_each_turn_takes_some(monkeypatch):
     assert {e.host.trigger_no for e in said(world, AssignTrigger)} == numbers
 
 
-def test_a_pause_that_is_over_before_its_turns_are_stops_none():
+def test_a_pause_that_ends_before_its_turns_do_stops_none():
     world = deferred()
     pause(world)
     pause(world, paused=False)

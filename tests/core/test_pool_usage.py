@@ -8,7 +8,7 @@ from aioflow.protocol.requests import SetPool
 from tests.core.world import World
 
 
-def test_those_who_have_a_pool_are_told_and_nobody_behind_the_last_of_them_is_looked_at():
+def test_the_holders_of_a_pool_are_listed_and_nothing_after_the_last_of_them_is_read():
     world = World()
     world.ask(SetPool(name="p", slots=1))
     world.ask(SetPool(name="q", slots=1))

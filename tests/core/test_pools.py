@@ -57,7 +57,7 @@ def fire(world: World, hosted: AssignTrigger) -> None:
 
 
 @BODIES
-def test_a_deferred_task_keeps_its_room_and_goes_on_in_it(body):
+def test_a_deferred_task_keeps_its_pool_slot_and_resumes_in_it(body):
     world = World()
     a_pool(world)
     run = world.begin(task("first", body=body), task("second", body=body))
@@ -154,7 +154,7 @@ def test_a_pool_that_counts_what_waits_from_now_on_counts_it_at_once(body):
     assert used(world) == 1
 
 
-def test_what_is_over_a_smaller_pool_goes_on_all_the_same():
+def test_tasks_that_exceed_a_reduced_pool_continue_nevertheless():
     world = World()
     a_pool(world, 2)
     run = world.begin(task("wide", slots=2), task("narrow"))
@@ -189,7 +189,7 @@ def test_a_resumed_task_of_no_room_does_not_stand_before_one_that_has_its_own():
 
 
 @BODIES
-def test_a_wait_that_is_over_gives_the_room_back(body):
+def test_a_wait_that_ends_releases_its_pool_slot(body):
     world = World()
     a_pool(world)
     run = world.begin(task("first", body=body), task("second", body=body))

@@ -89,7 +89,7 @@ def test_an_event_that_a_live_run_may_wait_for_is_not_erased():
     assert world.batches[-1].erased == {EVENTS: [(old,)]}
 
 
-def test_an_event_whose_key_was_erased_with_it_is_made_anew():
+def test_an_event_whose_key_was_erased_with_it_is_stored_again():
     world = World()
     old, _ = world.ask(EmitEvent(name="n", key=None, data=b"\xc0", request="once"))
     assert world.ask(EmitEvent(name="n", key=None, data=b"\xc0", request="once")) == (old, False)
@@ -130,7 +130,7 @@ def test_what_a_dag_has_held_of_its_assets_for_too_long_counts_no_more(restarts)
     assert len(world.rows.runs) == 1
 
 
-def test_rows_of_the_journal_go_whatever_goes_on():
+def test_rows_of_the_journal_are_deleted_whatever_is_active():
     world = World()
     world.begin(TaskSpec(task_id="a"))
 

@@ -68,7 +68,7 @@ def test_without_a_budget_every_task_has_all_its_tries():
     assert told(world) == []
 
 
-def test_a_restart_knows_what_was_spent_and_that_people_were_told():
+def test_a_restart_knows_what_was_spent_and_that_it_was_alerted():
     world, _ = storm(2)
     for index in range(3):
         world.fail("work", index)
@@ -134,7 +134,7 @@ def _fail_each(world: World) -> int:
     return len(indexes)
 
 
-def test_a_pool_that_had_a_calm_minute_is_told_of_again():
+def test_a_pool_that_had_a_calm_minute_is_reported_again():
     world, _ = storm(None, pool="bank")
     world.memory.retries_per_pool = 1
     for minute, failures in enumerate((2, 2, 1, 2)):

@@ -437,7 +437,7 @@ def test_a_fire_time_whose_jitter_is_not_over_is_no_latest_one():
 
 
 @pytest.mark.parametrize("fields", [{"skips_missed": True}, {}, {"catchup": True}])
-def test_fire_times_that_came_while_the_daemon_was_down_are_told_once(fields):
+def test_fire_times_missed_while_the_daemon_was_down_are_reported_once(fields):
     world = World(cpu_slots=50)
     world.memory.late_after_us = LATE_US
     world.load(spec(MINUTELY, start_date=world.now, **fields))
@@ -454,7 +454,7 @@ def test_fire_times_that_came_while_the_daemon_was_down_are_told_once(fields):
     assert len(told(world)) == 2
 
 
-def test_a_fire_time_that_is_held_back_is_told_when_it_is_late_and_not_again():
+def test_a_delayed_fire_time_is_alerted_when_it_is_late_and_not_again():
     world = made(MINUTELY, catchup=True, max_active_runs=1)
     for _ in range(QUEUED_RUNS + 1):
         world.pass_time(60)
@@ -479,7 +479,7 @@ def refuse_fire_time(world: World, dag_id: str) -> None:
     world.aside(lambda tx: deadlines.alert_if_refused(dag_id, "no such zone", tx))
 
 
-def test_a_fire_time_that_is_refused_again_and_again_is_told_once():
+def test_a_fire_time_that_is_refused_repeatedly_is_alerted_once():
     world = made(MINUTELY)
     fire_time = world.memory.dags["dag"].next_run_at or 0
     for minutes in (2, 7, 8, 9):
@@ -518,7 +518,7 @@ def test_a_schedule_that_is_prolonged_is_not_late():
     assert not told(world)
 
 
-def test_what_was_over_before_a_dag_was_known_is_not_late():
+def test_fire_times_before_a_dag_was_known_are_not_late():
     world = World(cpu_slots=50)
     world.memory.late_after_us = LATE_US
     world.load(spec(MINUTELY, catchup=True, start_date=world.now - HOUR))
@@ -529,7 +529,7 @@ def test_what_was_over_before_a_dag_was_known_is_not_late():
     assert not told(world)
 
 
-def test_nothing_is_told_where_nobody_wants_to_know():
+def test_nothing_is_alerted_without_a_limit_for_lateness():
     world = made(MINUTELY)
     world.memory.late_after_us = None
     world.now += DAY

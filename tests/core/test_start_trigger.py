@@ -84,7 +84,7 @@ def test_its_event_resumes_it_in_its_method():
     assert not world.rows.triggers
 
 
-def test_it_waits_for_its_parents_and_is_told_their_results():
+def test_it_waits_for_its_parents_and_gets_their_results():
     world = World()
     run = world.begin(TaskSpec(task_id="p"), waiting("a", 0, argument_parents=(0,)))
     assert not hosts(world)
@@ -303,7 +303,7 @@ def test_a_restart_between_its_event_and_its_method_resumes_it_once():
     assert world.rows.tasks[world.rows.runs[run].first_task_no].try_number == 1
 
 
-def test_the_death_of_the_host_hosts_it_anew_and_charges_nobody():
+def test_the_death_of_the_host_assigns_it_again_without_a_charged_try():
     world = World()
     run = world.begin(waiting())
     world.turn(HostLost(role="triggers", culprit=-1, failure=KILLED, at=world.now))
@@ -325,7 +325,7 @@ def test_an_event_of_an_earlier_hosting_ends_nothing():
     assert world.state(run, "a") == "deferred"
 
 
-def test_a_cancel_lets_go_of_its_trigger():
+def test_a_cancel_releases_its_trigger():
     world = World()
     run = world.begin(waiting())
 
@@ -531,7 +531,7 @@ def test_a_pool_that_counts_what_waits_keeps_it_from_waiting():
     assert (world.state(run, "a"), world.state(run, "b")) == ("success", "deferred")
 
 
-def test_one_too_heavy_for_a_pool_that_counts_what_waits_blocks_nobody():
+def test_one_too_heavy_for_a_pool_that_counts_deferred_tasks_blocks_no_other():
     world = World()
     world.ask(SetPool(name="narrow", slots=1, include_deferred=True))
     run = world.begin(

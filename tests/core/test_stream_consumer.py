@@ -130,7 +130,7 @@ def test_a_full_batch_waits_for_nothing():
     assert given(world) == [4]
 
 
-def test_its_trigger_goes_on_and_is_told_what_is_stored():
+def test_its_trigger_continues_and_gets_confirmations():
     world = deferred()
 
     [host] = [e.host for e in world.effects if isinstance(e, AssignTrigger)]
@@ -152,7 +152,7 @@ def test_between_two_batches_it_holds_no_place_and_waits_for_its_trigger():
 
 
 @pytest.mark.parametrize("events", [BATCHES, ALONE])
-def test_what_waits_for_the_end_of_a_stream_is_told_that_it_ends_with_its_trigger(events):
+def test_a_wait_for_the_end_of_a_stream_explains_that_it_ends_with_its_trigger(events):
     world = World(cpu_slots=4)
     world.begin(
         TaskSpec(task_id="o", events=events, streams=True),
@@ -220,7 +220,7 @@ def test_a_handler_that_dies_with_its_process_gets_the_same_events_again_uncharg
     assert start_of(world).try_number == 1
 
 
-def test_a_restart_gives_the_first_batch_that_nobody_has_consumed():
+def test_a_restart_hands_out_the_first_unconsumed_batch():
     world = deferred()
     fire(world, 1, 2, 3)
     handle(world)

@@ -95,7 +95,7 @@ def state(world: World, name: str, index: int = -1) -> str:
     return world.state(run_of(world), name, index)
 
 
-def test_a_child_begins_with_each_item_while_the_generator_goes_on():
+def test_a_child_begins_with_each_item_while_the_generator_continues():
     world = streaming(World(cpu_slots=4))
 
     give(world, 0)
@@ -166,7 +166,7 @@ def test_an_item_reported_twice_is_one_child():
     assert taken(effects) == [2]
 
 
-def test_the_next_try_goes_on_behind_what_is_stored():
+def test_the_next_try_continues_after_what_is_stored():
     world = streaming(World(cpu_slots=4), pages(retry=TWICE), load(), total())
     give(world, 0, 1)
     world.fail("pages")
@@ -204,7 +204,7 @@ def test_a_restart_in_the_midst_of_a_stream_loses_no_item_and_doubles_none():
     assert world.started("total") is not None
 
 
-def test_a_restart_after_the_close_goes_on_with_the_children():
+def test_a_restart_after_the_close_continues_with_the_children():
     world = streaming(World(cpu_slots=1))
     give(world, 0, 1)
     world.succeed("pages")
@@ -448,7 +448,7 @@ def test_a_refused_turn_with_items_is_taken_back_whole():
     assert taken(world.effects)[-1] == 3
 
 
-def test_a_generator_whose_confirmation_was_taken_back_is_told_again():
+def test_a_generator_whose_confirmation_was_rolled_back_is_confirmed_again():
     world = streaming(World(cpu_slots=4), pages(), load(window=1), total())
     give(world, 0)
     world.refuse(ItemYielded(start_of(world).task_no, start_of(world).start_no + 9, 0, b""))
@@ -572,7 +572,7 @@ def test_an_operator_is_given_no_more_events_while_the_window_is_full():
     assert [payload for payload, _ in start_of(world).events] == [b"\x03", b"\x04"]
 
 
-def test_an_operator_held_back_by_a_window_goes_on_after_a_restart():
+def test_an_operator_blocked_by_a_window_continues_after_a_restart():
     world = following(None, operator(), load(window=1), total())
     fire(world, 1, 2)
     fire(world, 3)

@@ -502,7 +502,7 @@ def test_a_limit_that_would_never_get_on_is_refused():
         pytest.param(cron("9" * 5_000 + " * * * *"), "too long", id="endless-number"),
     ],
 )
-def test_what_is_no_schedule_is_told_apart(schedule, words):
+def test_invalid_schedules_are_distinguished(schedule, words):
     finding = validate(schedule, "UTC")
 
     assert isinstance(finding, BadSchedule)

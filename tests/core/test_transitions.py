@@ -173,7 +173,7 @@ def test_every_cause_takes_some_step():
     assert frozenset().union(*TASK_MOVES.values()) == set(Cause)
 
 
-def test_a_database_can_be_told_the_moves():
+def test_the_database_can_simulate_the_moves():
     allowed = ", ".join(f"({was:d}, {state:d})" for was, state in TASK_MOVES)
     with sqlite3.connect(":memory:") as database:
         count = database.execute(f"SELECT count(*) FROM (VALUES {allowed})").fetchone()

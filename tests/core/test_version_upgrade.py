@@ -156,7 +156,7 @@ def test_nothing_under_way_changes_its_code():
     assert version(world, run) == "v2"
 
 
-def test_children_keep_their_numbers_and_go_on_with_the_newest_version():
+def test_children_keep_their_numbers_and_continue_with_the_newest_version():
     world = World(cpu_slots=8)
     run = world.begin(task("list", feeds_limit=99), mapped("work", 0, retry=ONCE), task("sum", 1))
     world.succeed("list", size=9, width=3)

@@ -31,7 +31,7 @@ async def test_silence_for_the_limit_is_noticed():
     assert len(asked) == 31
 
 
-async def test_whoever_answers_late_lives_on():
+async def test_a_host_that_answers_late_is_not_killed():
     pulse = HostHeartbeat(SystemClock(), 30.0)
 
     async def answer_late() -> None:

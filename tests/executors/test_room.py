@@ -139,7 +139,7 @@ async def test_other_errors_than_the_machines_are_no_refusal(said):
     assert said() == []
 
 
-async def test_the_wait_is_over_at_once_where_there_is_room():
+async def test_the_wait_ends_at_once_if_there_is_capacity():
     began = anyio.current_time()
     await ProcessHeadroom(LoopClock()).wait()
 

@@ -131,7 +131,7 @@ async def test_tries_of_a_worker_run_in_order_and_report_their_begin(tmp_path):
     )
 
 
-async def test_a_begin_that_came_with_its_end_is_told_by_that(tmp_path):
+async def test_a_start_that_came_with_its_end_is_reported_by_the_end(tmp_path):
     both = "link.send([TaskStarted(2, 1, 5), Succeeded(2, 1, 5, 6)])"
     async with node(tmp_path) as n:
         n.executor.start_try(start(1, both))
@@ -155,7 +155,7 @@ while len(set(os.listdir(os.environ["HOME"])) & {"1", "2"}) < 2:
         await n.ended(1, 2)
 
 
-async def test_a_run_is_told_once_and_forgotten_when_it_has_ended(tmp_path):
+async def test_a_run_is_described_once_and_forgotten_when_it_has_ended(tmp_path):
     tell = "value = msgspec.msgpack.encode([type(o).__name__ for o in orders])"
     async with node(tmp_path) as n:
         n.executor.start_try(start(1))
@@ -205,7 +205,7 @@ async def test_work_that_alternates_between_versions_costs_a_process_for_each_of
     assert len(set.union(*pids.values())) == 5
 
 
-async def test_a_slot_that_waits_for_a_process_is_given_one_that_another_slot_puts_back(
+async def test_a_slot_that_waits_for_a_process_gets_one_that_another_slot_returns(
     tmp_path, monkeypatch
 ):
     async with node(tmp_path, slots=2) as n:
@@ -425,7 +425,7 @@ async def test_a_result_that_waits_for_the_disk_costs_no_time(tmp_path):
     assert not n.of(Failed)
 
 
-async def test_a_short_timeout_is_kept_behind_a_long_one(tmp_path):
+async def test_a_short_timeout_after_a_long_one_holds(tmp_path):
     async with node(tmp_path) as n:
         n.executor.start_try(start(1, timeout_us=3_600_000_000))
         await n.ended(1)
@@ -491,7 +491,7 @@ async def test_a_worker_that_is_frozen_is_killed_and_its_try_interrupted(tmp_pat
     assert silent.since < silent.until
 
 
-async def test_a_worker_that_is_frozen_for_a_while_goes_on_and_is_charged_nothing(tmp_path):
+async def test_a_worker_that_is_frozen_for_a_while_continues_and_is_not_charged(tmp_path):
     async with node(tmp_path, frozen_seconds=8) as n:
         n.executor.start_try(start(1, PID))
         pid = await n.value(1)
@@ -654,7 +654,7 @@ async def test_a_child_may_ask_about_its_own_run(tmp_path):
         assert await n.value(1) == [b"that", ""]
 
 
-async def test_a_child_is_told_nothing_of_another_run(tmp_path):
+async def test_a_child_gets_nothing_of_another_run(tmp_path):
     async with node(tmp_path) as n:
         n.executor.start_try(start(1, ASK.format(run_no=8)))
         body, error = await n.value(1)

@@ -46,7 +46,7 @@ def aioflow(daemon: DaemonProcess, *words: str, given: str = "") -> Done:
     return run(*words, home=daemon.home, given=given)
 
 
-def test_a_token_that_was_told_is_good_after_kill_9_and_a_revoked_one_is_not(killed_daemon):
+def test_a_token_that_was_shown_is_valid_after_kill_9_and_a_revoked_one_is_not(killed_daemon):
     daemon = killed_daemon
     told: list[dict] = []
 
@@ -138,7 +138,7 @@ def test_what_was_refused_last_is_in_the_audit_and_an_end_that_was_cut_off_shows
     assert any("entries were deleted or forged" in one for one in cut["problems"])
 
 
-def test_somebody_chooses_another_password_by_a_command(shared_daemon):
+def test_a_user_changes_the_password_by_a_command(shared_daemon):
     daemon = shared_daemon
     aioflow(daemon, "users", "create", "anna", given="a long one\n")
     wrong = aioflow(daemon, "users", "password", "anna", given="not hers\nanother long one\n")
@@ -217,7 +217,7 @@ def mode_of(path: Path) -> int:
         return 0
 
 
-def test_nothing_secret_is_for_others_whatever_the_umask_and_whoever_made_the_folder(
+def test_secrets_are_private_for_any_umask_and_any_owner_of_the_folder(
     shared_daemon,
 ):
     home = shared_daemon.home  # made by others, with a mode that lets everybody in

@@ -255,7 +255,7 @@ def is_newer(daemon: DaemonProcess, was: str | None) -> bool:
     return version_of(daemon) not in {None, was}
 
 
-def test_runs_of_two_versions_go_on_with_the_calls_of_their_own(killed_daemon, out):
+def test_runs_of_two_versions_continue_with_the_calls_of_their_own(killed_daemon, out):
     daemon, runs = killed_daemon, []
     for name in ("older", "newer"):
         was = version_of(daemon)
@@ -331,7 +331,7 @@ def misused():
 """
 
 
-def test_whoever_misuses_a_wait_is_told_and_nobody_waits_for_ever(shared_daemon):
+def test_a_misused_wait_raises_and_no_wait_lasts_for_ever(shared_daemon):
     shared_daemon.add("misused.py", MISUSED)
     run_id = shared_daemon.trigger("misused", {})
     shared_daemon.wait(run_id, 60)
@@ -350,7 +350,7 @@ def test_whoever_misuses_a_wait_is_told_and_nobody_waits_for_ever(shared_daemon)
     assert tasks["patient"]["result"] == "in time"
 
 
-def test_a_host_that_is_short_of_memory_finishes_what_it_had_let_go(tmp_path, out):
+def test_a_host_that_is_short_of_memory_finishes_what_it_had_released(tmp_path, out):
     daemon = SharedDaemon(
         tmp_path,
         flags=("--cpu-slots", "1"),

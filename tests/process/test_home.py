@@ -62,7 +62,9 @@ def all_records(daemon: DaemonProcess) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("words", [("up", "--db", "other"), *STARTS], ids=str)
-def test_a_second_daemon_on_a_home_is_refused_and_the_first_goes_on(shared_daemon, tmp_path, words):
+def test_a_second_daemon_on_a_home_is_refused_and_the_first_continues(
+    shared_daemon, tmp_path, words
+):
     first = shared_daemon
     first.add("waits_for_a_reader.py", DAGS)
     os.mkfifo(tmp_path / "gate")

@@ -95,7 +95,9 @@ BURNING = {"loop", "flood", "bomb", "memory"}
         pytest.param(set(), 8, id="all", marks=pytest.mark.nightly),
     ],
 )
-def test_hostile_files_are_told_apart_and_never_hold_up_a_dag_beside_them(tmp_path, left_out, runs):
+def test_hostile_files_are_distinguished_and_never_delay_a_dag_beside_them(
+    tmp_path, left_out, runs
+):
     dags, left = tmp_path / "dags", tmp_path / "left"
     hostile = {name: found for name, found in HOSTILE.items() if name not in left_out}
     put(dags / "steady.py", STEADY)

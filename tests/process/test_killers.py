@@ -152,7 +152,7 @@ def test_what_runs_beside_a_task_that_kills_the_daemon_is_not_charged(
 
 
 @pytest.mark.nightly
-def test_triggers_hosted_beside_one_that_kills_the_daemon_go_on(
+def test_triggers_hosted_beside_one_that_kills_the_daemon_continue(
     killed_daemon: SharedDaemon, tmp_path: Path
 ) -> None:
     daemon = killed_daemon

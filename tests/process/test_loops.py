@@ -76,7 +76,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "notes"
 
 
-def test_a_cleared_loop_begins_anew_and_gives_what_it_comes_to_then(
+def test_a_cleared_loop_starts_over_and_gives_what_it_comes_to_then(
     shared_daemon: SharedDaemon, folder: Path
 ):
     daemon = shared_daemon
@@ -106,7 +106,7 @@ def test_a_cleared_loop_begins_anew_and_gives_what_it_comes_to_then(
     assert "has not begun round 4; its last one is 3 [request.unknown_round]" in unseen.err
 
 
-def test_a_loop_goes_on_with_its_round_after_a_kill(killed_daemon: SharedDaemon, folder: Path):
+def test_a_loop_continues_with_its_round_after_a_kill(killed_daemon: SharedDaemon, folder: Path):
     daemon = killed_daemon
     daemon.add("loops.py", DAGS)
 

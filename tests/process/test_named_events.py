@@ -137,7 +137,7 @@ def test_each_wait_of_a_task_is_given_the_next_event_whatever_is_killed(daemon, 
     assert results(daemon, run_id) == {"reviews": [0, 1, 2]}
 
 
-def test_events_that_came_before_the_wait_are_told_if_the_run_was_there(daemon):
+def test_events_that_came_before_the_wait_are_reported_if_the_run_existed(daemon):
     daemon.knows("approvals")
     emit(daemon, "reviewed", "before the run", key="mine")
     run_id = daemon.trigger("approvals", {"count": 2})
@@ -179,7 +179,7 @@ def emitted_by(daemon: DaemonProcess, run_id: str) -> list[dict[str, Any]]:
         pytest.param("async", True, "sqlite"),
     ],
 )
-def test_a_task_that_runs_another_dag_makes_one_run_and_is_told_how_it_ended(
+def test_a_task_that_runs_another_dag_creates_one_run_and_gets_its_end(
     daemon_on, what, good, database
 ):
     daemon = daemon_on(database)

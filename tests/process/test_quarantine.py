@@ -144,7 +144,7 @@ def test_three_stalls_move_a_trigger_to_a_host_of_its_own(shared_daemon, tmp_pat
     assert PLACE in log
 
 
-def test_what_stands_still_for_good_fails_in_quarantine_and_nobody_else(tmp_path):
+def test_a_trigger_that_blocks_for_good_fails_in_quarantine_and_no_other_does(tmp_path):
     folder = str(tmp_path)
     daemon = SharedDaemon(tmp_path, environment={"AIOFLOW_HOSTS__HEALTH_SECONDS": "10"})
     daemon.add("stalling.py", DAGS)
@@ -161,7 +161,7 @@ def test_what_stands_still_for_good_fails_in_quarantine_and_nobody_else(tmp_path
         assert all(value_of(daemon, run_id) for run_id in good)
 
 
-def test_a_host_that_is_killed_while_a_trigger_runs_charges_nobody(killed_daemon, tmp_path):
+def test_no_try_is_charged_for_a_host_killed_while_a_trigger_runs(killed_daemon, tmp_path):
     # There no watchdog ends what stands still.
     daemon, folder, logged = killed_daemon, str(tmp_path), killed_daemon.log_size
     daemon.add("stalling.py", DAGS)

@@ -78,7 +78,7 @@ def number(path: Path) -> int:
     return int(written)
 
 
-def test_a_task_leaves_no_process_in_a_worker_that_goes_on(
+def test_a_task_leaves_no_process_in_a_worker_that_continues(
     shared_daemon: SharedDaemon, tmp_path: Path
 ) -> None:
     shared_daemon.add("strays.py", DAGS)

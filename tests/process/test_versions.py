@@ -123,7 +123,7 @@ def gone(folder: str = "") -> None:
 """
 
 
-def test_code_that_is_lost_while_a_run_goes_on_comes_back_from_the_database(
+def test_code_that_is_lost_while_a_run_is_active_is_restored_from_the_database(
     shared_daemon, tmp_path
 ):
     daemon, logged = shared_daemon, shared_daemon.log_size
@@ -423,7 +423,7 @@ def test_a_cleared_run_runs_the_old_code_and_with_latest_the_mended_one(shared_d
     assert refused.err.rstrip().endswith("[request.version_differs]")
 
 
-def test_a_coroutine_under_way_that_is_cleared_goes_on_in_the_mended_code(shared_daemon, tmp_path):
+def test_a_running_coroutine_that_is_cleared_continues_in_the_fixed_code(shared_daemon, tmp_path):
     daemon = shared_daemon
     code = """
 import asyncio

@@ -106,7 +106,7 @@ async def test_nothing_is_committed_before_the_claim(store_url):
             await store.commit(first_batch())
 
 
-async def test_a_cancelled_commit_is_whole_or_nothing_and_holds_up_nobody(store):
+async def test_a_cancelled_commit_is_whole_or_nothing_and_blocks_no_other(store):
     await store.commit(first_batch())
     with anyio.move_on_after(0):
         await store.commit(batch(2, done_outbox=[3], gone_files=["etl.py"]))
@@ -621,7 +621,7 @@ async def test_a_store_opened_for_reading_reads_and_cannot_write(store, store_ur
             await reader.claim()
 
 
-async def test_the_size_is_told(store):
+async def test_the_size_is_reported(store):
     before = await store.size_bytes()
     large = replace(RESULT, body=b"x" * 1_000_000)
     await store.commit(replace(first_batch(), results=[large]))

@@ -42,7 +42,7 @@ def urls(request, store_url, tmp_path):
     return (store_url, other) if request.param == "from-it" else (other, store_url)
 
 
-async def test_a_copy_has_all_rows_and_goes_on_where_the_source_stood(urls):
+async def test_a_copy_has_all_rows_and_continues_where_the_source_was(urls):
     source, target = urls
     await fill(source)
 
@@ -61,7 +61,7 @@ async def test_a_copy_has_all_rows_and_goes_on_where_the_source_stood(urls):
         assert await compare_with_replay(store) == []
 
 
-async def test_whoever_is_let_in_is_let_in_to_the_copy_and_the_audit_goes_along(urls):
+async def test_accounts_are_valid_in_the_copy_and_the_audit_is_copied(urls):
     source, target = urls
     async with open_store(source, VAULT) as store:
         await store.claim()

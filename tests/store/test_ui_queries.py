@@ -56,7 +56,7 @@ async def test_the_newest_runs_of_many_dags_come_together(store):
     }
 
 
-async def test_failed_runs_are_counted_and_listed_without_a_look_at_the_others(store):
+async def test_failed_runs_are_counted_and_listed_without_reading_the_others(store):
     await store.commit(first_batch())
     states = [RunState.SUCCESS, RunState.FAILED, RunState.CANCELLED, RunState.FAILED]
     await store.commit(batch(2, new_runs=[ended(n + 2, s) for n, s in enumerate(states)]))

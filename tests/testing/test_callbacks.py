@@ -123,7 +123,7 @@ async def test_the_context_of_a_failed_run_names_the_task_that_failed_first(sim:
     assert "is failed: ZeroDivisionError: divide[1]: " in json.loads(sent.body)["text"]
 
 
-async def test_what_never_began_calls_nobody(sim: Sim):
+async def test_a_task_that_never_started_has_no_callback(sim: Sim):
     called: Called = []
 
     @task(retry=ONCE)
@@ -198,7 +198,7 @@ async def test_a_run_that_is_partial_has_failed_to_its_callbacks(sim: Sim):
     assert [context["state"] for context in called] == ["partial"]
 
 
-async def test_what_a_person_cancels_calls_nobody(sim: Sim):
+async def test_what_a_person_cancels_has_no_callback(sim: Sim):
     called: Called = []
 
     @sensor(on_failure=called.append, on_skip=called.append)
@@ -233,7 +233,7 @@ async def test_a_deadline_calls_back_once(sim: Sim):
     assert said == [("waits", "deadline", "queued"), ("", "deadline", "running")]
 
 
-async def test_a_failing_callback_is_told_and_changes_nothing(sim: Sim):
+async def test_a_failing_callback_is_reported_and_changes_nothing(sim: Sim):
     called: Called = []
 
     def breaks(_: dict[str, Any]) -> None:

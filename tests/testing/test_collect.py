@@ -139,7 +139,7 @@ async def test_the_events_of_a_trigger_that_ends_come_in_order():
     assert ended == ["finished"]
 
 
-async def test_a_trigger_goes_on_behind_its_last_event_and_the_next_call_knows_nothing_of_that():
+async def test_a_trigger_continues_after_its_last_event_and_the_next_call_knows_nothing_of_that():
     trigger = Ticks(5)
 
     behind = await collect(trigger, last=TriggerEvent(2))
@@ -160,7 +160,7 @@ async def test_a_stream_without_end_stops_with_its_time_or_its_count():
     assert ended == ["timeout", "finished", "timeout"]
 
 
-async def test_each_event_is_stored_before_the_trigger_goes_on():
+async def test_each_event_is_stored_before_the_trigger_continues():
     await collect(Acknowledges())
 
     assert ended == ["0 behind None", "1 behind 0", "2 behind 1"]

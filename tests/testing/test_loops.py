@@ -62,7 +62,7 @@ async def test_a_loop_comes_to_its_last_value_and_knows_all_of_them(sim: Sim):
     assert len(run["grow.waited"].children) == 4
 
 
-async def test_a_loop_goes_on_between_two_of_its_rounds(sim: Sim):
+async def test_a_loop_continues_between_two_of_its_rounds(sim: Sim):
     run = await sim.start(growing)
     await sim.advance("90m")
 

@@ -146,7 +146,7 @@ SAVED: dict[str, Any] = {"time": time.time, "time_ns": time.time_ns, "gmtime": t
 """Functions that were saved before the simulation started."""
 
 
-async def test_functions_that_were_kept_go_along_to_the_microsecond(sim: Sim):
+async def test_functions_saved_earlier_follow_virtual_time_to_the_microsecond(sim: Sim):
     await sim.advance("1h")
     await sim.advance(0.000_001)
 
@@ -519,12 +519,12 @@ async def replace_nobody_and_fail() -> None:
         raise ZeroDivisionError
 
 
-async def test_a_task_id_that_no_dag_has_is_told_at_the_end():
+async def test_a_task_id_that_no_dag_has_is_reported_at_the_end():
     with pytest.raises(LookupError, match=r"'asks_agian'.*curious; did you mean 'asks_again'\?"):
         await replace_one_too_many()
 
 
-async def test_a_task_id_that_is_told_wrongly_hides_no_other_error():
+async def test_a_wrong_task_id_hides_no_other_error():
     with pytest.raises(ZeroDivisionError):
         await replace_nobody_and_fail()
 
@@ -576,7 +576,7 @@ async def test_two_simulators_have_two_clocks(sim: Sim):
     assert datetime.now(UTC) == sim.now == BEGINS_AT
 
 
-async def test_a_task_cannot_look_at_the_simulator_that_runs_it(sim: Sim):
+async def test_a_task_cannot_inspect_the_simulator_that_runs_it(sim: Sim):
     seen: list[str] = []
 
     @task(retries=0)

@@ -396,7 +396,7 @@ async def test_a_pattern_notes_how_many_files_its_last_look_found(tmp_path):
     waiting.cancel()
 
 
-async def test_a_folder_is_looked_at_again_within_its_period(tmp_path):
+async def test_a_folder_is_polled_again_within_its_period(tmp_path):
     with watching(str(tmp_path), "any", POLL) as seat:
         left = seat.next_check() - datetime.now(UTC)
 

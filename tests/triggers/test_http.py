@@ -187,7 +187,7 @@ async def test_all_waits_share_the_connections(pauses):
     assert not http_client._pools  # and nothing refers to them
 
 
-async def test_the_loop_goes_on_while_certificates_are_read_for_all_who_ask_first(
+async def test_the_loop_continues_while_certificates_are_read_for_all_who_ask_first(
     pauses, monkeypatch
 ):
     made_in = []

@@ -70,7 +70,7 @@ def names(events):
 # ── a stream of files ───────────────────────────────────────────────────────────────────
 
 
-async def test_each_file_that_comes_is_told_once(tmp_path, kernel):
+async def test_each_new_file_is_reported_once(tmp_path, kernel):
     async with stream(NewFiles(f"{tmp_path}/*.csv", stable=0, poll_seconds=POLL)) as events:
         (tmp_path / "a.csv").write_text("1")
         (tmp_path / "no.txt").write_text("1")
@@ -119,7 +119,9 @@ async def test_the_kernel_is_said_to_be_full_once(tmp_path, kernel, caplog):
 
 
 @pytest.mark.parametrize("change", ["written", "moved", "made-in-a-new-folder"])
-async def test_where_the_kernel_tells_nobody_waits_for_the_next_period(tmp_path, change):
+async def test_with_kernel_notifications_a_change_is_reported_before_the_next_period(
+    tmp_path, change
+):
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "first").touch()
@@ -178,7 +180,7 @@ async def test_a_name_that_changes_wakes_those_who_wait_for_it_alone(tmp_path):
             other_woken.cancel()
 
 
-async def test_two_paths_to_one_folder_are_told_of_the_same_changes(tmp_path):
+async def test_two_paths_to_one_folder_get_the_same_changes(tmp_path):
     real, link = tmp_path / "real", tmp_path / "link"
     real.mkdir()
     link.symlink_to(real)
@@ -224,7 +226,7 @@ def test_hosted_again_it_leaves_out_what_is_older_than_its_last_event():
 
 
 @pytest.mark.parametrize("at", [10.0, 14.9])
-def test_a_file_is_told_when_it_has_rested_and_not_before(at):
+def test_a_file_is_reported_when_it_is_stable_and_not_before(at):
     arrivals = files_arrivals(rest=5)
 
     assert arrivals.see(10.0, {"a": found(1)}) == []
@@ -234,7 +236,7 @@ def test_a_file_is_told_when_it_has_rested_and_not_before(at):
     assert arrivals.see(99.0, {"a": found(1)}) == []
 
 
-def test_a_file_that_grows_begins_to_rest_anew():
+def test_the_stable_time_of_a_file_that_grows_restarts():
     arrivals = files_arrivals(rest=5)
 
     arrivals.see(0.0, {"a": found(1, size=1)})
@@ -290,7 +292,7 @@ async def test_what_cannot_be_looked_up_is_left_out_and_said_once(tmp_path, capl
     assert [Path(path).name for path in paths] == ["good.csv", "next.csv"]
 
 
-def test_a_file_no_calendar_has_is_told_by_no_event():
+def test_a_file_with_an_impossible_date_is_reported_by_no_event():
     with pytest.raises(ValueError, match="no calendar"):
         _arrival("/in/a", FoundFile(1, 10**30, 0, True))
 
@@ -304,7 +306,7 @@ def test_a_long_path_leaves_room_in_the_key():
 
 
 @pytest.mark.parametrize("problem", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-async def test_what_this_machine_is_short_of_fails_nobody(tmp_path, monkeypatch, caplog, problem):
+async def test_a_shortage_of_this_machine_fails_no_trigger(tmp_path, monkeypatch, caplog, problem):
     real_list, real_stat, short = os.scandir, os.stat, [3]
 
     def or_short(real):
@@ -371,7 +373,7 @@ async def test_a_pattern_waits_for_as_many_as_it_should(tmp_path, kernel):
     assert await trigger.poll() == event.payload
 
 
-async def test_a_file_that_has_gone_is_told(tmp_path, kernel):
+async def test_a_file_that_was_deleted_is_reported(tmp_path, kernel):
     marker = tmp_path / "busy"
     marker.touch()
 
@@ -390,7 +392,7 @@ async def test_a_file_that_has_gone_is_told(tmp_path, kernel):
     assert event.payload == {"path": str(marker)}
 
 
-async def test_many_that_are_to_go_are_told_each_when_it_has(tmp_path):
+async def test_each_of_many_is_reported_when_it_is_gone(tmp_path):
     wants = dict.fromkeys(str(n) for n in range(100))
     for name in wants:
         (tmp_path / name).touch()
@@ -461,7 +463,7 @@ async def test_a_link_to_nothing_is_gone_and_a_folder_is_not(tmp_path, others):
     assert {name for name, _ in gone} == {"link", "nowhere"}
 
 
-async def test_what_is_given_up_and_wanted_again_meanwhile_is_looked_for_anew(tmp_path):
+async def test_a_file_that_is_dropped_and_wanted_again_is_polled_again(tmp_path):
     wants = dict.fromkeys(["a", "b"])
     watch = GoneFiles(f"{tmp_path}/", POLL)
     set_wanted(watch, wants.keys())
@@ -491,7 +493,7 @@ async def test_nothing_in_a_missing_folder_is_gone_at_once(tmp_path):
         assert (await anext(events)).key == f"{tmp_path}/no/such:gone"
 
 
-async def test_a_late_comer_is_not_told_that_what_nobody_looked_for_is_gone(tmp_path):
+async def test_a_late_listener_does_not_get_an_unpolled_file_reported_as_gone(tmp_path):
     (tmp_path / "there").touch()
     with watching(str(tmp_path), "other", NEVER) as first:
         await first.poll()
@@ -499,7 +501,7 @@ async def test_a_late_comer_is_not_told_that_what_nobody_looked_for_is_gone(tmp_
             assert set((await late.poll()).files) == {"there"}
 
 
-async def test_a_file_that_must_only_exist_is_told_at_the_first_look(tmp_path):
+async def test_a_file_that_must_only_exist_is_reported_at_the_first_poll(tmp_path):
     (tmp_path / "a").touch()
     trigger = FileTrigger(str(tmp_path / "a"), NEVER, stable=0)
 

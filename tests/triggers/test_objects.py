@@ -73,7 +73,7 @@ def names(events):
     return [event.payload["url"].rpartition("/")[2] for event in events]
 
 
-async def test_an_object_that_comes_is_told(bucket, options, put):
+async def test_a_new_object_is_reported(bucket, options, put):
     trigger = ObjectTrigger(f"{bucket}/in/a.csv", SOON, options)
     assert await trigger.poll() is None
 
@@ -87,7 +87,7 @@ async def test_an_object_that_comes_is_told(bucket, options, put):
     assert datetime.now(UTC) - event.payload["modified"] < timedelta(minutes=10)
 
 
-async def test_the_first_by_name_that_fits_a_pattern_is_told(bucket, options, put):
+async def test_the_first_match_of_a_pattern_by_name_is_reported(bucket, options, put):
     trigger = ObjectTrigger(f"{bucket}/in/*.csv", SOON, options)
     for name in ("in/b.csv", "in/a.csv", "in/deeper/0.csv", "in/0.txt", "0.csv"):
         put(f"{bucket}/{name}")
@@ -112,7 +112,7 @@ async def test_a_bucket_that_does_not_exist_is_waited_for(server, options, put):
         assert names([await anext(one), await anext(other)]) == ["a", "a"]
 
 
-async def test_each_object_that_comes_is_told_once(bucket, options, put):
+async def test_each_new_object_is_reported_once(bucket, options, put):
     trigger = NewObjects(f"{bucket}/in/*.csv", interval=SOON, options=options)
     async with stream(trigger) as events:
         put(f"{bucket}/in/a.csv")

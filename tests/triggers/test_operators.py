@@ -121,7 +121,7 @@ def test_what_is_left_of_the_group_dies_with_bash(tmp_path):
     assert dies(pid)
 
 
-def test_what_writes_on_for_ever_keeps_nobody_waiting(capsys):
+def test_a_process_that_writes_for_ever_delays_no_end(capsys):
     bash("yes & echo $!")
 
 

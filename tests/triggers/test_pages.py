@@ -123,7 +123,7 @@ async def test_a_page_can_be_one_event(three_pages, pauses):
     assert [event.key for event in events] == ["2", "4", "5"]
 
 
-async def test_what_comes_to_the_last_page_later_is_told_alone(three_pages, pauses):
+async def test_later_additions_to_the_last_page_are_reported_alone(three_pages, pauses):
     async with stream(by_cursor(three_pages.url, interval=9)) as told:
         before = [await anext(told) for _ in range(5)]
         three_pages.pages["/list?cursor=d"] = page(5, 6, next="e")
@@ -158,7 +158,7 @@ async def test_what_comes_to_a_page_while_the_next_one_begins_is_not_lost(three_
 
 @pytest.mark.parametrize("make", [by_cursor, by_number])
 @pytest.mark.parametrize("last", range(5))
-async def test_hosted_again_it_goes_on_behind_its_last_event(three_pages, pauses, make, last):
+async def test_hosted_again_it_continues_after_its_last_event(three_pages, pauses, make, last):
     event = (await events_of(make(three_pages.url)))[last]
 
     trigger = as_hosted(make(three_pages.url), last=event)
@@ -166,7 +166,7 @@ async def test_hosted_again_it_goes_on_behind_its_last_event(three_pages, pauses
     assert ids([event async for event in trigger.run()]) == [1, 2, 3, 4, 5][last + 1 :]
 
 
-async def test_where_its_last_item_is_gone_the_page_is_told_again(three_pages, pauses):
+async def test_a_page_whose_last_item_is_gone_is_reported_again(three_pages, pauses):
     payload = {"items": [], "page": three_pages.url + "/list?cursor=d"}
     last = TriggerEvent(payload, key="no longer there")
 

@@ -74,7 +74,7 @@ async def test_files_of_a_pattern_are_looked_for(tmp_path):
     assert await seen_by(sensor) == {"paths": [f"{tmp_path}/a.csv"], "size_bytes": 0}
 
 
-async def test_a_file_that_rests_is_looked_at_twice(tmp_path):
+async def test_a_stable_file_is_polled_twice(tmp_path):
     (tmp_path / "a").touch()
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -454,7 +454,7 @@ async def test_a_run_without_a_logical_date_fails_at_once_and_says_what_to_give(
     assert "RunTrigger" in str(raised.value)
 
 
-async def test_a_run_without_a_logical_date_may_be_told_one():
+async def test_a_run_without_a_logical_date_may_be_given_one():
     daemon = Daemon(a="success")
     with asking(daemon):
         sensor = external(external_task_id="a", logical_date=NOON)

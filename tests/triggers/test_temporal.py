@@ -141,7 +141,7 @@ async def test_a_tick_at_the_instant_one_begins_to_wait_is_not_waited_for(hosted
 
 
 @virtual
-async def test_hosted_again_a_cron_goes_on_behind_its_last_tick(hosted, wall_clock):
+async def test_hosted_again_a_cron_continues_after_its_last_tick(hosted, wall_clock):
     loop = asyncio.get_running_loop()
     began = loop.time()
     last = NOON - timedelta(minutes=45)
@@ -258,7 +258,7 @@ async def test_one_that_comes_later_and_is_due_sooner_is_not_overslept(wall_cloc
 
 
 @virtual
-async def test_what_was_given_up_does_not_come_and_is_not_kept(wall_clock):
+async def test_a_cancelled_wait_does_not_fire_and_is_not_stored(wall_clock):
     seated = Seated()
     seated.join(*range(1, 5_000))
     seated.leave(*range(2, 5_000))
@@ -314,7 +314,7 @@ async def test_lengths_that_were_hosted_under_one_clock_share_a_watch(hosted):
 
 
 @virtual
-async def test_a_cron_goes_on_when_a_clock_that_was_wrong_is_set_back(hosted, wall_clock):
+async def test_a_cron_continues_when_a_clock_that_was_wrong_is_set_back(hosted, wall_clock):
     loop = asyncio.get_running_loop()
     trigger = hosted(CronTrigger("*/10 * * * *"))
     loop.call_later(60, wall_clock.append, timedelta(hours=6))

@@ -47,9 +47,7 @@ async def in_thread(function, *arguments, **more):
     return await anyio.to_thread.run_sync(functools.partial(function, *arguments, **more))
 
 
-async def test_a_head_that_dawdles_is_cut_off_and_others_are_not_kept_waiting(
-    tmp_path, monkeypatch
-):
+async def test_a_slow_head_is_cut_off_and_delays_no_other(tmp_path, monkeypatch):
     async with served(tmp_path, monkeypatch, head_seconds=3) as (port, _):
         began = time.monotonic()
         slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]

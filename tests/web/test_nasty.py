@@ -103,7 +103,7 @@ async def test_a_link_among_the_logs_is_not_followed(tmp_path):
     assert read == b""
 
 
-async def test_a_log_can_be_kept_as_a_file_and_is_never_more_than_text(tmp_path):
+async def test_a_log_can_be_saved_as_a_file_and_is_never_more_than_text(tmp_path):
     async with node(tmp_path) as n:
         n.define(CHAIN)
         await n.api.set_paused("chain", paused=False)

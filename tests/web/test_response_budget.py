@@ -140,9 +140,7 @@ class Idle:
         ),
     ],
 )
-async def test_bytes_of_logs_that_nobody_takes_are_bounded(
-    tmp_path, monkeypatch, names, connections, limit
-):
+async def test_bytes_of_unread_logs_are_bounded(tmp_path, monkeypatch, names, connections, limit):
     monkeypatch.setattr(limits, "_BUDGET_WAIT_SECONDS", 0.2)
     async with app(tmp_path) as (n, web), anyio.create_task_group() as group:
         idle = Idle(web)
@@ -168,7 +166,7 @@ async def test_bytes_of_logs_that_nobody_takes_are_bounded(
     assert peak - before < limit + (OTHERS_MIB + 8) * MIB  # what is just being read
 
 
-async def test_whoever_reads_one_piece_after_the_other_gets_all_of_it(tmp_path):
+async def test_a_client_that_reads_one_piece_after_the_other_gets_all_of_it(tmp_path):
     async with app(tmp_path) as (n, web):
         headers, data = await viewer(n, "ada"), b""
         while True:

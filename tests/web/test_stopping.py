@@ -61,7 +61,7 @@ async def test_who_waits_for_an_answer_when_the_circle_ends_hears_that_at_once(t
     assert answer.headers["retry-after"] == "5"
 
 
-async def test_of_an_engine_that_has_ended_nobody_is_told_that_the_database_is_away(tmp_path):
+async def test_an_ended_engine_is_not_reported_as_an_unavailable_database(tmp_path):
     async with node(tmp_path) as n:
         n.define(CHAIN)
         await n.api.set_paused("chain", paused=False)
@@ -115,7 +115,7 @@ def request_of(url, head, *headers):
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
-async def test_who_hangs_when_the_daemon_ends_is_told_and_fills_one_line_without_a_traceback(
+async def test_a_client_that_hangs_when_the_daemon_ends_gets_a_response_and_one_log_line(
     tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setattr(server, "_GRACE_SECONDS", 0.3)
@@ -162,7 +162,7 @@ def _all_of(client):
     return received
 
 
-async def test_nothing_is_said_where_nobody_hangs(tmp_path):
+async def test_nothing_is_logged_if_no_client_hangs(tmp_path):
     with structlog.testing.capture_logs() as lines:
         async with served(tmp_path) as (_, url, stop):
             await anyio.to_thread.run_sync(_is_heard, url)

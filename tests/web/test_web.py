@@ -312,7 +312,7 @@ REFUSALS = (
 )
 
 
-async def test_what_cannot_be_done_is_told_with_a_stable_code(tmp_path):
+async def test_impossible_requests_get_a_stable_error_code(tmp_path):
     async with app(tmp_path) as (_, web):
         answers = [
             (row, await ask(web, row[0], row[1], body=row[2], headers={**BEARER, **JSON}))
@@ -338,7 +338,7 @@ async def test_a_run_of_another_request_is_a_conflict(tmp_path):
     assert (answer.status, answer.json["code"]) == (409, "request.run_exists")
 
 
-async def test_a_database_that_is_away_is_told_with_when_to_ask_again(tmp_path, monkeypatch):
+async def test_an_unavailable_database_is_reported_with_when_to_retry(tmp_path, monkeypatch):
     async with app(tmp_path) as (n, web):
 
         class Away:
@@ -356,7 +356,7 @@ async def test_a_database_that_is_away_is_told_with_when_to_ask_again(tmp_path, 
     assert (to_anybody.status, to_anybody.json) == (503, {"status": "not_ready"})
 
 
-async def test_what_is_owed_and_checked_is_told_to_those_who_are_known(tmp_path):
+async def test_readiness_details_are_only_for_authenticated_clients(tmp_path):
     async with app(tmp_path) as (n, web):
         by = Actor(name=HOME, role=Role.ADMIN)
         scoped = await n.api.access.create_token(by, "one", "admin", scopes=["chain"])
@@ -373,7 +373,7 @@ async def test_what_is_owed_and_checked_is_told_to_those_who_are_known(tmp_path)
         assert set(answer.json) == {"status", "checks", "reason", "owed"}
 
 
-async def test_a_defect_is_told_without_its_inside(tmp_path):
+async def test_a_defect_is_reported_without_internals(tmp_path):
     async with app(tmp_path) as (n, web):
 
         class Broken:
@@ -491,7 +491,7 @@ async def test_metrics_are_there_for_prometheus(tmp_path):
 PLACES = ("/", "/dags", "/dags/a b", "/dags/x/grid", "/runs/r/tasks", "/triggers", "/settings")
 
 
-async def test_each_address_of_the_page_is_the_page_for_anybody(tmp_path):
+async def test_each_address_of_the_page_is_the_page_for_any_client(tmp_path):
     async with app(tmp_path) as (_, web):
         pages = {path: await ask(web, "GET", path) for path in PLACES}
 

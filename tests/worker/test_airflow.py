@@ -161,7 +161,7 @@ def test_one_that_forgets_its_base_is_hosted(child):
         pytest.param("more", "airflow.hooks", id="what-there-is-not"),
     ],
 )
-def test_what_goes_wrong_in_one_is_told_as_everywhere(child, how, says):
+def test_an_error_in_one_is_reported_as_everywhere(child, how, says):
     child.send(hosting("Watches", how=how))
 
     failure = child.expect(TriggerEnded).failure

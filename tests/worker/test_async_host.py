@@ -499,7 +499,7 @@ def test_a_coroutine_can_wait_for_another_run(host):
     assert result_of(child.expect(Succeeded)) == ["success", 5]
 
 
-def test_a_forgotten_run_is_told_anew(host):
+def test_a_forgotten_run_is_described_again(host):
     child = host(tasks("return 1"))
     child.send(start(0))
     child.expect(Succeeded)

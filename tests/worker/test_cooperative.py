@@ -64,7 +64,7 @@ async def test_short_work_does_not_wait_for_the_end_of_long_work():
     long.cancel()
 
 
-async def test_an_error_is_raised_where_the_work_was_asked_for_and_others_go_on():
+async def test_an_error_is_raised_where_the_work_was_requested_and_others_continue():
     def broken() -> Steps[int]:
         yield
         raise ValueError("no")

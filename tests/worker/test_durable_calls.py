@@ -143,7 +143,7 @@ def recorded(kind: str, name: str, answer: Any = None, failure: Failure | None =
 # ── making calls ────────────────────────────────────────────────────────────────────────
 
 
-def test_a_step_goes_on_once_it_is_recorded_and_gives_what_was_recorded(talk):
+def test_a_step_continues_once_it_is_recorded_and_returns_what_was_recorded(talk):
     host = talk("a = await step(plain, 7)\nb = await step(awaited, 8)\nreturn [a, list(b)]")
     host.begin()
 
@@ -157,7 +157,7 @@ def test_a_step_goes_on_once_it_is_recorded_and_gives_what_was_recorded(talk):
     assert result_of(host.child.expect(Succeeded)) == [7, [8, 8]]
 
 
-def test_a_step_does_not_go_on_before_it_is_recorded(talk):
+def test_a_step_does_not_continue_before_it_is_recorded(talk):
     host = talk("await step(plain)", "return 5")
     host.begin(0)
     host.child.expect(CallAnswered)
@@ -198,7 +198,7 @@ def test_the_time_and_a_number_come_from_the_record(talk):
     assert isinstance(decode(number.answer, UUID), UUID)
 
 
-def test_a_wait_suspends_and_goes_on_under_the_start_it_is_resumed_in(talk):
+def test_a_wait_suspends_and_continues_under_the_start_it_is_resumed_in(talk):
     host = talk("got = await wait(Never(4), timeout='1m')\nprint('on')\nreturn got")
     host.begin()
 
@@ -579,7 +579,7 @@ def test_a_body_that_ends_while_a_task_of_its_own_still_waits_fails(talk, body):
         assert not failed.retryable
 
 
-def test_a_body_that_ends_while_a_task_of_its_own_is_in_a_step_is_over(talk):
+def test_a_body_that_ends_while_a_task_of_its_own_is_in_a_step_has_ended(talk):
     host = talk(
         "working = asyncio.create_task(step(gate.wait))\nawait asyncio.sleep(0)\nreturn 1",
         "gate.set()\nawait asyncio.sleep(0.05)\nreturn 2",
@@ -686,7 +686,7 @@ def test_a_wait_made_after_the_try_was_stopped_counts_for_nothing(talk):
     assert len(calls) == 1
 
 
-def test_a_task_that_swallows_its_end_in_a_loop_keeps_nobody_from_running(talk):
+def test_a_task_that_swallows_its_end_in_a_loop_blocks_no_other(talk):
     host = talk(
         "while True:\n    try: await wait(Never())\n    except asyncio.CancelledError: pass",
         "return 2",
@@ -743,7 +743,7 @@ def test_a_confirmation_of_an_earlier_call_is_late(talk):
     assert result_of(host.child.expect(Succeeded)) == 2
 
 
-def test_the_end_of_a_run_lets_go_of_whoever_is_still_suspended_for_it(talk, home):
+def test_the_end_of_a_run_releases_coroutines_that_are_still_suspended(talk, home):
     host = talk(f"try: await wait(Never())\nfinally: open({str(home / 'left')!r}, 'w')", "return 2")
     host.begin(0)
     host.child.expect(Awaiting)
@@ -806,7 +806,7 @@ class Meter:
 @pytest.mark.parametrize(
     ("used", "excess"), [(50, 0), (100, 0), (101, 1), (125, 20), (200, 50), (10_000, 99)]
 )
-def test_the_share_that_is_too_much_is_let_go(used, excess):
+def test_the_excess_share_is_released(used, excess):
     assert MemoryPressure(100, Meter(used)).excess(100) == excess
 
 
@@ -841,7 +841,7 @@ print(own_memory() - before, len(taken))
     assert taken == 64_000_000
 
 
-def test_a_host_above_its_limit_lets_suspended_coroutines_go_and_runs_them_again(home, spawn):
+def test_a_host_above_its_limit_releases_suspended_coroutines_and_runs_them_again(home, spawn):
     source = """
 @task
 async def work() -> int:
@@ -866,7 +866,7 @@ def pipeline():
     assert Hello("async", "", "").memory_limit_bytes == 0
 
 
-def test_a_stream_whose_reader_was_let_go_of_is_read_by_a_start_from_the_top(home, spawn):
+def test_a_stream_whose_reader_was_released_is_read_by_a_start_from_the_top(home, spawn):
     """The event had arrived already, so only its host knows that it is no longer read."""
     source = """
 @task

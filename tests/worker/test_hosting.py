@@ -174,7 +174,7 @@ def test_a_newest_version_that_is_not_on_this_machine_leaves_it_to_its_own(host)
 
 
 @pytest.mark.parametrize("reason", ["reassigned", "paused"])
-def test_a_trigger_told_to_move_leaves_with_that_reason_and_is_hosted_anew(host, home, reason):
+def test_a_trigger_that_has_to_move_ends_with_that_reason_and_is_assigned_again(host, home, reason):
     child = host(NEVER, NEVER.replace("Event().wait()", "sleep(0)"))
     child.send(hosting("Never"))
     child.expect(Output)
@@ -258,7 +258,7 @@ def streaming(hosting_no: int = 1, **fields: object) -> StartTrigger:
     return msgspec.structs.replace(hosting("Counts", 1, hosting_no), window=2, **fields)
 
 
-def test_a_stream_goes_on_after_its_last_stored_event(host):
+def test_a_stream_continues_after_its_last_stored_event(host):
     child = host(COUNTS)
 
     child.send(streaming(last=(encode(41, ""), "41")))

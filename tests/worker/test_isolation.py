@@ -75,7 +75,7 @@ def test_what_no_other_sees_is_not(parser, code):
     assert reasons(parser.parse(code)) == ""
 
 
-def test_every_kind_of_state_that_is_looked_at_is_tried():
+def test_every_kind_of_state_that_is_compared_is_tried():
     untried = [name for name in _PROBES if f"changes {name}" not in CHANGES]
 
     assert not untried

@@ -80,7 +80,7 @@ def answer(child: Child, *items: Any, first: int = 0, more: bool = False) -> Res
     return msgspec.msgpack.decode(ask.body, type=ResultsWanted)
 
 
-def test_a_generator_gives_each_item_on_and_goes_on_when_it_is_stored(child):
+def test_a_generator_yields_each_item_and_continues_when_it_is_stored(child):
     host = child("async", STREAM)
     host.send(start(0))
     for index in range(3):
@@ -93,7 +93,7 @@ def test_a_generator_gives_each_item_on_and_goes_on_when_it_is_stored(child):
     assert (ended.body, ended.size, ended.width) == (None, 0, None)
 
 
-def test_what_an_earlier_try_gave_on_is_not_given_on_again(child):
+def test_items_that_an_earlier_try_yielded_are_not_yielded_again(child):
     host = child("async", STREAM)
     host.send(start(0, start_no=4, stored=2))
 
@@ -143,7 +143,7 @@ def test_an_item_may_have_so_many_bytes_and_no_more(child):
     assert not failed.retryable
 
 
-def test_a_generator_nobody_expands_over_returns_a_list(child):
+def test_a_generator_without_a_consumer_returns_a_list(child):
     host = child("async", GENERATOR + "\n@dag\ndef pipeline(): pages()\n")
     host.send(start(0))
 
@@ -281,7 +281,7 @@ def test_a_handler_that_raises_fails_its_try(child):
     assert slot.expect(Failed).failure.type == "ZeroDivisionError"
 
 
-def test_a_handler_that_defers_is_told_that_its_stream_goes_on(child):
+def test_a_handler_that_defers_gets_an_error_that_its_stream_continues(child):
     slot = child("slot", operator("self.defer(trigger=Trigger(), method_name='close')"))
     slot.send(batch(5))
 
@@ -297,7 +297,7 @@ def test_what_the_last_method_returns_is_the_result(child):
     assert result_of(slot.expect(Succeeded)) == ["closed", None, 4]
 
 
-def test_what_the_last_method_returns_is_given_on_where_others_expand_over_it(child):
+def test_the_return_value_of_the_last_method_is_yielded_if_others_expand_over_it(child):
     slot = child("slot", operator("None", "load.expand(item=takes.output)"))
     slot.send(start(0, start_no=3, method="close", is_closing=True))
 

@@ -168,7 +168,7 @@ class Stays(Slow):
         ),
     ],
 )
-async def test_what_does_not_let_go_is_abandoned_and_the_daemon_told(house, source):
+async def test_a_coroutine_that_does_not_end_is_abandoned_and_reported(house, source):
     host, link = house(source)
     host.handle(hosting("Stays"))
     await asyncio.sleep(1)

@@ -162,7 +162,7 @@ async def test_events_come_in_their_order_each_once(world):
     assert world.told == {"a": list(range(1, 300))}
 
 
-async def test_only_those_of_a_key_are_told_to_who_wants_them(world):
+async def test_a_listener_for_a_key_gets_only_its_events(world):
     await world.listen("all")
     await world.listen("k", key="k")
     await world.listen("other", key="o")
@@ -289,7 +289,7 @@ async def test_a_refusal_reaches_everyone_and_the_next_may_ask_again(world):
 # ── the first event, for many ───────────────────────────────────────────────────────────
 
 
-async def test_each_of_many_is_told_the_first_event_behind_its_own(world):
+async def test_each_of_many_gets_the_first_event_after_its_own(world):
     await world.listen("a", after=5)
     for number, key in ((2, "k"), (4, None), (6, "k"), (8, "o")):
         world.daemon.emit(number, key)
@@ -332,7 +332,7 @@ async def test_one_that_was_forgotten_is_not_told(world):
     assert world.first == {"b": 1}
 
 
-async def test_one_that_asks_again_before_it_is_told_is_told_once(world):
+async def test_a_waiter_that_asks_again_before_the_reply_gets_one_reply(world):
     world.follower.ask("a", key="k", after=0)
     world.follower.ask("a", key=None, after=3)
     for number in (2, 4, 6):
@@ -342,7 +342,7 @@ async def test_one_that_asks_again_before_it_is_told_is_told_once(world):
     assert world.first == {"a": 4}
 
 
-async def test_one_whom_another_gives_up_as_it_is_told_is_not_told(world):
+async def test_a_waiter_cancelled_by_the_reply_to_another_gets_no_reply(world):
     told = []
 
     def tell(of: Any, event: NamedEvent | AioflowError) -> None:
@@ -358,7 +358,7 @@ async def test_one_whom_another_gives_up_as_it_is_told_is_not_told(world):
     assert told == ["a"]
 
 
-async def test_a_refusal_is_told_to_each_who_asked(world):
+async def test_a_refusal_is_reported_to_each_waiter(world):
     await world.listen("present", after=4)
     world.daemon.emit(5)
     await world.settle()
@@ -433,7 +433,7 @@ async def test_a_question_no_database_could_be_asked_fails_who_asks_it_alone(wor
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_whatever_comes_and_goes_each_is_told_the_first_event_it_asked_for(world, seed):
+async def test_each_listener_gets_its_first_event_whatever_others_do(world, seed):
     rng = random.Random(seed)
     asked: dict[int, tuple[str | None, int]] = {}
     for number in range(1, 300):
@@ -457,7 +457,7 @@ async def test_whatever_comes_and_goes_each_is_told_the_first_event_it_asked_for
     assert world.first == {of: world.daemon.first(*wanted) for of, wanted in asked.items()}
 
 
-async def test_an_answer_owed_to_an_earlier_process_answers_no_question_of_this_one():
+async def test_a_late_reply_to_an_earlier_process_answers_no_query_of_this_one():
     numbers = []
     for _ in range(2):  # each process has a line of its own
         line = Daemon()

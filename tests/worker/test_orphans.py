@@ -62,7 +62,7 @@ def test_what_has_got_away_is_dead_when_the_end_of_its_try_is_reported(slot, tmp
     assert child.output().count(b"aioflow: killed 1 processes") == 2
 
 
-def test_it_is_found_though_nobody_was_told_of_the_end_of_its_parent(slot, tmp_path):
+def test_it_is_found_though_the_end_of_its_parent_was_not_reported(slot, tmp_path):
     where = tmp_path / "pid"
     body = f"""
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -89,7 +89,7 @@ async def test_what_is_asked_together_leaves_in_few_messages(world):
     assert len({ask.question for ask, _ in world.daemon.asked}) == 1
 
 
-async def test_each_is_told_once_by_what_it_was_asked_for(world):
+async def test_each_is_reported_once_by_its_name(world):
     world.ask("a", "b")
     await wait_all_tasks_blocked()
 
@@ -123,7 +123,7 @@ async def test_two_that_share_a_digest_are_forgotten_and_told_apart(world):
     assert [withdrawn.numbers for withdrawn in world.daemon.withdrawn] == [()]
 
 
-async def test_what_is_asked_twice_is_told_twice(world):
+async def test_a_query_sent_twice_gets_two_replies(world):
     world.ask("a", "a", "a")
     await wait_all_tasks_blocked()
 
@@ -155,7 +155,7 @@ async def test_what_is_given_up_at_once_is_never_asked(world):
 
 
 @pytest.mark.parametrize("how", ["told", "given up"])
-async def test_a_question_that_is_about_nothing_is_over_and_there_is_another_later(world, how):
+async def test_a_query_without_waits_ends_and_a_later_wait_starts_another(world, how):
     world.ask("a")
     await wait_all_tasks_blocked()
     (first, _), *_ = world.daemon.asked
@@ -175,7 +175,7 @@ async def test_a_question_that_is_about_nothing_is_over_and_there_is_another_lat
     assert world.told[-1] == ("b", "success")
 
 
-async def test_whoever_raises_when_told_keeps_nothing_from_the_others(world):
+async def test_a_listener_that_raises_keeps_nothing_from_the_others(world):
     world.ask("odd", "a")
     await wait_all_tasks_blocked()
 

@@ -215,7 +215,7 @@ def test_thousands_share_one_watch_and_each_has_its_event(host, home):
     assert notes(home).count("made") == 1
 
 
-def test_what_they_share_and_when_that_looks_next_is_told_to_whoever_asks(host):
+def test_a_shared_watch_and_its_next_poll_are_shown_on_request(host):
     host.send(hosting("Shared", "ring", 7), hosting("Own", "ring", 8))
     ended(host, 2)  # their classes are at hand now
     host.send(*(hosting("Shared", "never", n) for n in range(2)), hosting("Shared", "never:2", 2))
@@ -253,7 +253,7 @@ def test_a_trigger_is_described_in_the_words_of_its_author(host, form):
         assert known.next_check_at - known.last_check_at == 60_000_000
 
 
-def test_those_who_want_the_same_are_told_together(host, home):
+def test_waits_for_the_same_file_are_reported_together(host, home):
     host.send(*(hosting("Shared", "never", n) for n in range(5)))
     host.send(hosting("Shared", "all", 5))
 
@@ -263,7 +263,7 @@ def test_those_who_want_the_same_are_told_together(host, home):
     assert notes(home) == ["made", "joined never", "joined all", "left never", "left all", "closed"]
 
 
-def test_what_is_looked_at_elsewhere_has_a_watch_of_its_own(host, home):
+def test_another_target_has_a_watch_of_its_own(host, home):
     host.send(hosting("Shared", "never", 1), hosting("Shared", "break", 2, street="side street"))
 
     end = host.expect(TriggerEnded)
@@ -309,7 +309,7 @@ def test_a_watch_that_fails_once_is_begun_again_for_all_of_its_triggers(host, ho
     assert notes(home).count("made") == 2
 
 
-def test_what_a_watch_raises_as_one_leaves_is_the_failure_of_nobody(host):
+def test_an_error_of_a_watch_while_a_trigger_leaves_fails_no_trigger(host):
     host.send(hosting("Shared", "never:clings", 1), hosting("Shared", "never", 2))
     host.send(hosting("Shared", "all", 3))
 

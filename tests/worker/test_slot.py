@@ -219,7 +219,7 @@ def test_whatever_a_task_does_fails_its_try_alone(slot, body, options, kind, rea
     assert result_of(child.expect(Succeeded)) == 1  # the worker lives
 
 
-def test_skip_and_retry_after_say_how_it_goes_on(slot):
+def test_skip_and_retry_after_say_how_it_continues(slot):
     child = slot(
         one_task("if os.environ.setdefault('n', 'a') == 'a':\n"
                  "    os.environ['n'] = 'b'\n    raise Skip('nothing to do')\n"
@@ -318,7 +318,7 @@ def test_a_traceback_is_printed_from_the_authors_first_line_on(slot):
     assert "aioflow/worker" not in output
 
 
-def test_a_closed_stdout_harms_nobody(slot):
+def test_a_closed_stdout_does_no_harm(slot):
     child = slot(one_task("print('heard')\nsys.stdout.close()\nreturn 1"))
 
     child.send(start(0, task_no=1), start(0, task_no=2))

@@ -150,7 +150,7 @@ def test_an_end_for_something_unknown_is_confirmed(host):
 
 
 @pytest.mark.parametrize("where", ["in_run", "in_cleanup"])
-def test_what_fired_is_told_before_letting_go_holds_up_the_loop(host, home, where):
+def test_an_event_is_reported_before_the_cleanup_blocks_the_loop(host, home, where):
     child = host(
         """
 @dataclass
@@ -296,7 +296,7 @@ class Picky(Trigger):
     assert child.expect(TriggerEnded).failure.reason == reason
 
 
-def test_a_missing_snapshot_is_told_apart_and_does_not_matter_to_plug_ins(host):
+def test_a_missing_snapshot_is_distinguished_and_does_not_matter_to_plug_ins(host):
     child = host("")
     gone = hosting("Plain")
     plug_in = hosting("aioflow_triggers.temporal:TimeDeltaTrigger", 2, delta=0)

@@ -126,7 +126,7 @@ def test_lines_are_taken_out_of_what_is_printed_in_whatever_pieces_they_come(siz
         pytest.param(b"\x1e" * 10, id="bytes-that-begin-one"),
     ],
 )
-def test_what_lacks_the_nonce_is_what_somebody_printed(line):
+def test_a_line_without_the_nonce_is_user_output(line):
     lines = BlockedLoopReader("abcd")
 
     printed, blocks = lines.feed(line + b"\n")
@@ -167,7 +167,7 @@ def test_the_line_of_the_user_is_named_and_not_the_library_it_calls():
     assert source_location_of(frame, "/code/") == ("flows/a.py:3 in <module>", False)
 
 
-def test_where_nobody_is_the_user_the_package_is_named():
+def test_without_a_user_line_the_package_is_named():
     frame = frame_in("/x/site-packages/driver.py", "look()")
 
     assert source_location_of(frame, "/code/") == (
@@ -176,7 +176,7 @@ def test_where_nobody_is_the_user_the_package_is_named():
     )
 
 
-def test_importing_is_told_apart():
+def test_importing_is_distinguished():
     frame = frame_in("<frozen importlib._bootstrap>", "run('look()', {'look': look})", run=exec)
 
     assert source_location_of(frame, "/code/")[1]
@@ -248,7 +248,7 @@ def last(output: bytes) -> BlockedLoop | None:
 
 
 @pytest.mark.process
-def test_what_blocks_is_named_with_its_line_while_it_does_and_measured_when_it_is_over(host, home):
+def test_blocking_code_is_named_with_its_line_at_once_and_measured_at_its_end(host, home):
     child = host(FIFO)
     gate = str(home / "gate")
     os.mkfifo(gate)
@@ -270,7 +270,7 @@ def test_what_blocks_is_named_with_its_line_while_it_does_and_measured_when_it_i
 
 
 @pytest.mark.process
-def test_it_is_named_again_when_it_goes_on(host, home):
+def test_it_is_named_again_when_it_continues(host, home):
     child = host(FIFO)
     gate = str(home / "gate")
     os.mkfifo(gate)

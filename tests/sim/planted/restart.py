@@ -120,7 +120,7 @@ BUGS = (
                 """,
             ),
         ),
-        seen_by="tests/core/test_step.py::test_a_restart_goes_on_from_the_rows",
+        seen_by="tests/core/test_step.py::test_a_restart_continues_from_the_rows",
         seed=Seed(1, 0),
     ),
     PlantedBug(
@@ -227,7 +227,7 @@ BUGS = (
                 """,
             ),
         ),
-        seen_by="tests/core/test_step.py::test_a_restart_goes_on_from_the_rows",
+        seen_by="tests/core/test_step.py::test_a_restart_continues_from_the_rows",
         seed=Seed(1, 0),
     ),
     PlantedBug(
@@ -336,7 +336,7 @@ BUGS = (
         where="core",
         needs="a crash while a run with a `run_timeout` is running",
         edits=(Edit("aioflow.core.runs.restore", "_resume_run", "deadlines.arm_timeout(run, tx)"),),
-        seen_by="tests/core/test_deadline_alerts.py::test_the_time_of_a_run_goes_on_over_a_restart",
+        seen_by="tests/core/test_deadline_alerts.py::test_the_time_of_a_run_continues_over_a_restart",
         seed=Seed(1, 4),
     ),
     PlantedBug(
