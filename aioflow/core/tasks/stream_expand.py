@@ -165,7 +165,7 @@ def given(run: Run, source: int) -> int:
 
 
 def remove_unexpanded(run: Run, position: int, tx: Transaction) -> None:
-    """Remove the row of a mapped task that ended without expanding earlier and expands now."""
+    """Remove the row of a mapped task that ended earlier without expanding, and expands now."""
     task_no = run.task_no(position, -1)
     if task_no in run.cleared:
         task = fresh(run, position, -1)
