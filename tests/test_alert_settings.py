@@ -27,7 +27,7 @@ class SteppedClock(SystemClock):
         self._receive.close()
 
     async def look(self):
-        """Have it look; return when it has, and looks a second time."""
+        """Let it check the file. Return when it has done so, and starts a second check."""
         for _ in range(2):
             await self._send.send(None)
 

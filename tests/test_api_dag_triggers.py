@@ -1,4 +1,4 @@
-"""What the API says of the triggers that start runs."""
+"""Triggers that start runs, in the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run is started with is held against the schemas of its DAG, and nothing else waits."""
+"""The conf of a run is validated against the schemas of its DAG, and delays nothing else."""
 
 from __future__ import annotations
 

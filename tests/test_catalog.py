@@ -346,7 +346,7 @@ async def test_a_file_that_is_saved_all_the_time_is_parsed_now_and_then(tmp_path
         last = DAG.format(name="good", value=59).encode()
         await until(lambda: it.reports[-1].sources["a.py"] == last)
 
-    # What comes between a look and a parse is parsed once more, at once.
+    # A change between a scan and a parse is parsed once more, at once.
     assert len(begun) <= 2 * ((begun[-1] - begun[0]) / pause_seconds + 2)
     assert len(begun) >= 2
 
@@ -732,7 +732,7 @@ def test_of_two_files_of_one_name_the_first_folder_counts(tmp_path):
 
 
 def make_unreadable(path):
-    """Put a link to itself in a file's place, at once: neither there nor gone, for root too."""
+    """Replace a file at once by a link to itself: it neither exists nor is gone, for root too."""
     loop = path.with_name(f"{path.name}.loop")
     loop.symlink_to(path)
     loop.rename(path)

@@ -23,7 +23,7 @@ DAILY = DagSpec(
 
 
 async def days(n: Node, spec: DagSpec, *runs: str) -> None:
-    """Have a run a day."""
+    """Create one run a day."""
     n.define(spec)
     for number, run_id in enumerate(runs, 1):
         date = f"2026-01-{number:02}T00:00:00Z"
@@ -31,13 +31,13 @@ async def days(n: Node, spec: DagSpec, *runs: str) -> None:
 
 
 async def hold_first_run(n: Node, count: int) -> None:
-    """So many tasks have started; let those of all but the first run succeed."""
+    """Wait until ``count`` tasks have started; let those of all but the first run succeed."""
     starts = [await n.effects.next_start() for _ in range(count)]
     first = min(start.info.run_no for start in starts)
     n.effects.starts += [start for start in starts if start.info.run_no != first]
     for _ in list(n.effects.starts):
         await n.succeed()
-    await n.engine.ask(CountTasks(run_ids=()))  # behind what was reported
+    await n.engine.ask(CountTasks(run_ids=()))  # after the earlier reports
 
 
 def told(chain: Any) -> list[tuple[int, str, str, str]]:
@@ -330,7 +330,7 @@ FAILS = DagSpec(
 
 
 async def fail_parts(n: Node, run_id: str, width: int, bad: dict[int, str]) -> None:
-    """Have the parts of a run end, some of them badly; all else succeeds."""
+    """Let these children of a run fail with a message; all others succeed."""
     await n.api.trigger("fails", run_id=run_id)
     await n.succeed(width=width)
     for _ in range(width + 1):

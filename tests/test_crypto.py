@@ -1,4 +1,4 @@
-"""What is encrypted opens with its key and in its place, and nowhere else."""
+"""An encrypted value can be decrypted only with its key, and only in its row."""
 
 from __future__ import annotations
 

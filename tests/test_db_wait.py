@@ -42,7 +42,7 @@ class Impatient(SystemClock):
 
 
 class Server:
-    """A database server that comes up after so many attempts."""
+    """A database server that is available after some attempts."""
 
     def __init__(self, attempts: int, *, may_pass: bool = True) -> None:
         self.left = attempts

@@ -54,7 +54,7 @@ async def finished(n: Node, width: int = 3) -> str:
 
 
 async def left_of(n: Node, run_no: int) -> dict[str, int]:
-    """How many rows of a run each table has."""
+    """Return how many rows of a run each table has."""
     found = {}
     for table in ERASED:
         found[table.name] = len(await n.store.list_erasable(table.name, run_no))

@@ -1,4 +1,4 @@
-"""What is said of the space on a disk."""
+"""Reports about the space on a disk."""
 
 from __future__ import annotations
 

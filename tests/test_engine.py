@@ -85,7 +85,7 @@ class EffectRecorder:
 
 
 class Flaky:
-    """A store whose next commits go wrong as told; the rest is the real one's."""
+    """A store whose next commits fail as planned; all else is passed to the real one."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -559,7 +559,7 @@ async def test_a_pool_keeps_its_limit_over_a_restart(store_url):
 
 
 async def test_a_report_that_raises_quarantines_its_run_and_no_other(store_url):
-    """The culprit raises before it touched anything; the other run gets the free place."""
+    """The culprit raises before it touched anything; the other run gets the free slot."""
     async with node(store_url) as n:
         await n.load(A, max_active_runs=1)
         bad, good = await n.trigger(run_id="bad"), await n.trigger(run_id="good")
@@ -577,7 +577,7 @@ async def test_a_report_that_raises_quarantines_its_run_and_no_other(store_url):
 
 
 async def test_a_place_that_a_refused_report_gave_free_is_taken_at_once(store_url):
-    """Nothing else comes in: the turn that takes the report back has to grant by itself."""
+    """No other input arrives, so the turn that rolls back the report has to assign slots itself."""
     async with node(store_url) as n:
         await n.load(A)
         runs = [await n.trigger(run_id=f"run{number}") for number in range(9)]

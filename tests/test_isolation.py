@@ -1,4 +1,4 @@
-"""What concerns everything is decided without the one run it fails on, whatever it is."""
+"""An input that concerns many runs is decided without the one on which it fails."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.web.node import CHAIN, Node, node
 pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 NUMBER = 0
-"""Of no run, task or trigger; of a worker."""
+"""The number of a worker, and of no run, task or trigger."""
 
 
 class _Array:
@@ -90,7 +90,7 @@ SAMPLE += [pytest.param(kind, marks=pytest.mark.nightly) for kind in ALL if kind
 def around_handlers(
     monkeypatch: pytest.MonkeyPatch, around: Callable[[step.Handler, Input, Transaction], None]
 ) -> None:
-    """Have a function process each input; it is given the handler."""
+    """Let a function process each input; it gets the handler."""
     for kind, handle in list(step.HANDLERS.items()):
         monkeypatch.setitem(step.HANDLERS, kind, partial(around, handle))
 
@@ -130,12 +130,12 @@ def raise_about(run: Any, draft: Transaction) -> None:
 
 
 def write_to(run: Any, draft: Transaction) -> None:
-    """Deciding changes the row of the run, which stands otherwise than memory has it."""
+    """Deciding changes the row of the run, which differs from memory."""
     draft.change_run(run, started_at=draft.now)
 
 
 async def report(n: Node, entry: Any) -> None:
-    """Have an input taken, and all that was before."""
+    """Let an input be processed, and all earlier ones."""
     n.engine.report([entry])
     while n.engine.waiting_inputs:
         await n.engine.next_turn()
@@ -143,7 +143,7 @@ async def report(n: Node, entry: Any) -> None:
 
 
 async def ask(n: Node, request: Any) -> None:
-    """Have a request answered. That what it names is not there is an answer as well."""
+    """Let a request be answered. An error about an unknown name is an answer as well."""
     with suppress(RequestError):
         await n.engine.ask(request)
 

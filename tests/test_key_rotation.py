@@ -23,7 +23,7 @@ SECRET = ValueKind.SECRET
 
 
 async def defer(n: Node, count: int) -> None:
-    """Have tasks wait, each with a trigger whose fields are encrypted."""
+    """Let tasks defer, each with a trigger whose fields are encrypted."""
     tasks = tuple(TaskSpec(task_id=f"t{number}") for number in range(count))
     spec = DagSpec(dag_id="dag", file="dag.py", tasks=tasks)
     n.engine.report([FileParsed(file="dag.py", version="v1", dags=(spec,), sources={})])

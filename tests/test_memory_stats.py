@@ -1,4 +1,4 @@
-"""What is counted of memory for people is right, and never holds up the loop for long."""
+"""Statistics of the memory are correct, and never block the loop for long."""
 
 from __future__ import annotations
 

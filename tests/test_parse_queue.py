@@ -1,4 +1,4 @@
-"""Whose turn it is among files to parse: what takes long holds up nothing that does not."""
+"""The order in which files are parsed: slow files do not delay fast ones."""
 
 from __future__ import annotations
 

@@ -335,7 +335,7 @@ async def test_cancelling_at_any_moment_of_a_spawn_leaks_nothing(tmp_path, steps
 async def test_a_program_that_cannot_be_started_leaks_nothing(tmp_path):
     children = Children(tmp_path, program=("/no/such/program",))
     async with running(children):
-        gc.collect()  # or it closes some meanwhile
+        gc.collect()  # or it closes some of them
         descriptors = list(Path("/proc/self/fd").iterdir())
         with pytest.raises(OSError, match="no/such"):
             async with children.child("slot", on_reports=ignore, on_output=swallow):
@@ -464,7 +464,7 @@ where = Path(sys.argv[1])
 
 
 async def test_what_another_parent_has_adopted_is_found_and_reaped(tmp_path):
-    """So it is where the daemon is the first process of a container."""
+    """As when the daemon is the first process of a container."""
     where = tmp_path / "offspring"
     adopts = """
 async def main():

@@ -86,7 +86,7 @@ class Tables:
             raise BatchRefused("no such text")
 
     async def _read(self, value):
-        """Return what stood there before something happens."""
+        """Return a value that was read before ``between`` ran."""
         self.reads += 1
         await anyio.lowlevel.checkpoint()
         self.between()

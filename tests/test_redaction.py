@@ -1,4 +1,4 @@
-"""What was handed out is hidden, however it is written and wherever a piece of output ends."""
+"""Secrets that were handed out are redacted, in any spelling and across pieces of output."""
 
 from __future__ import annotations
 

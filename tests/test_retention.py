@@ -41,7 +41,7 @@ KINDS = 6
 
 
 class LaterClock(SystemClock):
-    """So many days ahead; who sleeps by it for long does so until the test wakes all."""
+    """A clock that is some days ahead. Long sleeps last until the test wakes all sleepers."""
 
     def __init__(self, days: float) -> None:
         self.days = days
@@ -360,7 +360,7 @@ async def test_the_journal_goes_a_slice_at_a_time_and_stays_checkable(
         erased = [batch.erased for batch in n.effects.batches[-2:]]
         assert [len(part["journal"]) for part in erased] == [3, 3]
         assert await compare_with_replay(n.store) == []
-    async with node(store_url) as n:  # a restart does not ask for what is gone
+    async with node(store_url) as n:  # a restart does not query deleted rows
         await ended(n)
         assert await compare_with_replay(n.store) == []
 

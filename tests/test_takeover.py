@@ -53,7 +53,7 @@ class Clock(SystemClock):
 
 
 class Database:
-    """What a store says of its holder."""
+    """Return the holder of the database according to the store."""
 
     def __init__(self, holder: Owner | None) -> None:
         self.holder = holder

@@ -27,7 +27,7 @@ from tests.executors.processes import program, running, until
 pytestmark = pytest.mark.process
 
 # Fires once for each trigger, confirms each end; dies of the one of class "crash". One of class
-# "stand" says what its fields are as the watchdog would, and stands; of class "pause", for a while.
+# "stand" prints its fields as the watchdog would, and blocks; with class "pause" for a while.
 HOST = """
 [welcome] = link.receive()
 box = int(os.environ["AIOFLOW_BLACKBOX_FD"])
@@ -70,7 +70,7 @@ except LinkClosed:
 
 
 class NotedClock(SystemClock):
-    """Notes for how long it was asked to sleep."""
+    """Records the durations of the sleeps."""
 
     def __init__(self):
         self.asked_seconds = []
@@ -160,8 +160,8 @@ async def test_a_trigger_whose_event_was_the_last_is_released(tmp_path):
     async with node(tmp_path, capacity=1) as n:
         n.host(1, "data")
         n.host(2)
-        await until(lambda: n.fired() == [1, 2])  # there was room for it
-        n.end(1)  # told before the event was heard of
+        await until(lambda: n.fired() == [1, 2])  # there was capacity for it
+        n.end(1)  # reported before the event was received
         assert n.ended() == [1]
         assert n.triggerer.load.triggers == 1
 
@@ -299,7 +299,7 @@ async def test_a_new_hosting_takes_the_place_of_the_old_one(tmp_path):
         n.host(1)
         n.host(1, assignment_id=2)
         await until(lambda: len(n.fired()) == 2)
-        n.end(1, assignment_id=1)  # late: of the hosting before
+        n.end(1, assignment_id=1)  # late: of the previous assignment
         await until(n.ended)
         assert n.triggerer.load.triggers == 1
 
@@ -346,7 +346,7 @@ async def test_a_trigger_asks_only_for_a_run_it_is_hosted_for(tmp_path):
 
 
 def stand(node, milliseconds=520, how="stand", **fields):
-    """Trigger 2 stands, and the watchdog says for how long."""
+    """Trigger 2 blocks the loop, and the watchdog reports for how long."""
     stall = BlockedLoop(1, 2, milliseconds, "flow.py:7 in Slow.run", **fields)
     node.host(2, how, kwargs=msgspec.json.encode(stall))
 

@@ -27,7 +27,7 @@ class Table:
         self.numbers = itertools.count()
 
     def add(self, run, awaited, position=0, leads_to=None):
-        """Have a task wait; return the cycle it closes."""
+        """Let a task wait; return the cycle that it closes."""
         self.last = self.enter(run, awaited, position, leads_to)
         return self.cycles.closed_by(self.last)
 

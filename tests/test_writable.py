@@ -1,4 +1,4 @@
-"""What every user of a machine may write is found, through folders and links, and named."""
+"""Paths that every user of a machine may write are found, through folders and links."""
 
 from __future__ import annotations
 

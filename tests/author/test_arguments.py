@@ -1,4 +1,4 @@
-"""Where the arguments of a task come from."""
+"""The sources of a task's arguments."""
 
 from __future__ import annotations
 

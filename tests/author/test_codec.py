@@ -1,4 +1,4 @@
-"""What may travel arrives as what it was, or is refused where it was written."""
+"""Values are restored as they were, or rejected where they are written."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_fields_are_named_in_errors():
         codec.encode_fields({"path": object()}, "FileTrigger")
 
 
-# Whether a value equals what came back says little if nan or 0 == False may stand in for it.
+# Comparing with ``==`` is not enough: nan differs from itself, and 0 == False.
 leaves = (
     st.none()
     | st.booleans()

@@ -1,4 +1,4 @@
-"""What a run knows of itself, and what its parameters are."""
+"""The context of a run, and the parameters of its DAG."""
 
 from __future__ import annotations
 

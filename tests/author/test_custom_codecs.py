@@ -1,4 +1,4 @@
-"""Classes with a codec of their authors travel; what a codec does wrong is said with the place."""
+"""Classes with a codec of their author are serialized; errors of a codec name the location."""
 
 from __future__ import annotations
 

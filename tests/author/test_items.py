@@ -1,4 +1,4 @@
-"""What can be made of lists before they exist, and what a task may be given by name."""
+"""Operations on future lists, and arguments of tasks by name."""
 
 from __future__ import annotations
 

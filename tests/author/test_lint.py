@@ -1,4 +1,4 @@
-"""What is odd about a DAG is said with a code and a line."""
+"""Warnings about a DAG have a code and a line."""
 
 from __future__ import annotations
 

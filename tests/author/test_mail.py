@@ -24,7 +24,7 @@ from aioflow.author.transports import mail
 from aioflow.errors import NotificationFailed
 
 HANGS = b"hangs"
-"""In place of an answer: there is none."""
+"""Stands for a reply that never comes."""
 
 
 class SmtpServer:
@@ -135,7 +135,7 @@ class SmtpServer:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for 127.0.0.1, signed by itself, with its key."""
+    """A self-signed certificate for 127.0.0.1, with its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.now(UTC)

@@ -165,7 +165,7 @@ TOO_LARGE = {
 
 @pytest.fixture(autouse=True)
 def no_garbage_is_collected() -> Iterator[None]:
-    """A collection takes long where many tests ran before; it is none of the packing's time."""
+    """Disable garbage collection: after many tests it takes long, and must not count as packing."""
     gc.disable()
     yield
     gc.enable()

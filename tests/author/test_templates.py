@@ -1,4 +1,4 @@
-"""Templates are found in the texts of a file, judged where they stand, and named with a place."""
+"""Templates in the texts of a DAG file: found, checked there, and reported with their location."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_a_settlement_is_watched_from_its_trigger_to_its_total(browser, daemon, 
 
 def test_a_file_that_is_dropped_moves_the_graph_within_a_second(browser, daemon, tmp_path):
     with watched(browser, daemon) as page:
-        # Other tests may have both processors meanwhile: once of a minute's drops, at least.
+        # Other tests may occupy both processors: at least one of a minute's drops must show.
         until, took = time.monotonic() + 60, []
         while not took or (min(took) >= 1.0 and time.monotonic() < until):
             took.append(drop(page, daemon, tmp_path / str(len(took))))
@@ -127,7 +127,7 @@ def test_what_stays_upstream_failed_is_named_after_a_clear_of_one_task(browser, 
 
 @pytest.fixture
 def failing_file(daemon):
-    """The DAG file of ``fails``, which other tests find as it was."""
+    """The DAG file of ``fails``, restored after the test."""
     file = daemon.home.parent / "dags" / "fails.py"
     before = daemon.get("/api/v1/dags/fails")[1]["version"]
     yield file

@@ -1,4 +1,4 @@
-"""What a task prints, seen as it prints it."""
+"""The log of a task on the page, while the task prints it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page shows: legible to all, on any width, however much there is, whatever it says."""
+"""The views of the page: accessible, on any width, with much data and with hostile texts."""
 
 from __future__ import annotations
 

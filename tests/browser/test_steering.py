@@ -22,7 +22,7 @@ def page(browser, daemon):
 
 
 def field(page, label):
-    """A field of the question that is asked; hints and choices are behind its name."""
+    """Return a field of the open dialog; its label also contains hints and choices."""
     return page.page.get_by_role("dialog").get_by_label(re.compile(f"^{re.escape(label)}"))
 
 

@@ -95,11 +95,11 @@ class Watched:
     Args:
         context: Of its own: cookies and storage.
         base: The daemon's address.
-        lacks: Paths that this daemon does not serve; the page asks for them once, and does without.
-        refusals: Statuses that the page is answered with on purpose.
+        lacks: Paths that this daemon does not serve. The page requests each once.
+        refusals: Error statuses that the test expects.
 
     Attributes:
-        asked: The address of every request, in their order.
+        asked: The address of every request, in order.
     """
 
     def __init__(
@@ -145,11 +145,11 @@ class Watched:
         expect(self.page.locator(".loading")).to_have_count(0, timeout=60_000)
 
     def see(self, text: str, within: str = "body", timeout: float = 60.0) -> None:
-        """Wait until a text stands somewhere."""
+        """Wait until a text is visible somewhere."""
         self.page.locator(within).get_by_text(text).first.wait_for(timeout=timeout * 1000)
 
     def heard(self, text: str) -> None:
-        """Wait until the page has told a text, though that may be gone by now."""
+        """Wait until the page has shown a message, which may have disappeared by now."""
         look = "(text) => window.told.some((told) => told.includes(text))"
         self.eventually(lambda: self.page.evaluate(look, text))
 
@@ -163,27 +163,27 @@ class Watched:
         self.page.wait_for_selector("dialog", state="detached")
 
     def eventually(self, look: Callable[[], Any], timeout: float = 60.0) -> Any:
-        """Return the first true answer, the page working meanwhile."""
+        """Return the first true result. The page continues to work between the calls."""
         return eventually(look, timeout, self.text, look_seconds=0.05)
 
     def text(self) -> str:
-        """Return what can be read; the page works on meanwhile."""
+        """Return the visible text. The page continues to work in the meantime."""
         return self.page.inner_text("body")
 
     def clean(self) -> None:
-        """Nothing left the machine, nothing was refused, nothing complained."""
+        """Assert that no request left the machine or was refused, and that there was no error."""
         hosts = {urlsplit(url).netloc for url in self.asked}
         assert hosts == {urlsplit(self.base).netloc}
         assert self.complaints == []
         assert self.page.evaluate("window.broken") == []
 
     def overflow(self) -> int:
-        """How many pixels of the page lie beyond the window's right edge."""
+        """Return how many pixels of the page lie beyond the window's right edge."""
         found: int = self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
         return found
 
     def elements(self) -> int:
-        """How many elements the document has."""
+        """Return how many elements the document has."""
         found: int = self.page.evaluate("document.querySelectorAll('*').length")
         return found
 

@@ -1,6 +1,6 @@
 """Seeds of the simulator for as long as ``AIOFLOW_SIM_MINUTES`` says, 10 if it is not set.
 
-The minutes are processor time: what else the machine does takes no seed away.
+The minutes are processor time: other load of the machine does not reduce the number of seeds.
 """
 
 from __future__ import annotations

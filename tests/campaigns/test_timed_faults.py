@@ -31,7 +31,7 @@ LIMITS: dict[str, dict[str, float]] = {
     "misbehaving": {"too_late_share": 0.01, "daemon_lag_seconds": 0.5},
     "postgres": {"slowest_resumed_seconds": 5.0},
 }
-"""What each fault promises: how large a figure may be."""
+"""The limits that each fault's figures must respect."""
 
 
 def judge(fault: str, parameters: dict[str, Any], figures: dict[str, Any]) -> None:

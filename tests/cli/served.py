@@ -1,4 +1,4 @@
-"""A daemon with flows of every outcome, started and asked by commands alone."""
+"""A daemon with DAGs of every outcome, started and queried only by commands."""
 
 from __future__ import annotations
 

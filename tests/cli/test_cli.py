@@ -76,7 +76,7 @@ def test_a_wait_is_explained_and_a_run_cancelled(daemon):
     run_id = daemon.run("dags", "trigger", "waits", "--json").json["run_id"]
 
     def explained() -> Any:
-        # While a commit takes long, it says that alone.
+        # While a commit takes long, only that is shown.
         found = daemon.run("runs", "why", run_id, "total", "--json").json
         return found if len(found["causes"]) == 2 else None
 
@@ -270,7 +270,7 @@ def test_a_log_is_followed_over_retries_to_its_last_byte(daemon):
 
 
 def on_a_terminal(daemon, *words):
-    """What a command shows to a person."""
+    """The output of a command for people."""
     leader, follower = os.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "aioflow", *words, "--home", str(daemon.home)],
@@ -470,7 +470,7 @@ def test_a_taken_port_is_one_line(tmp_path):
 
 @dataclass(frozen=True)
 class Left:
-    """What a daemon left that was killed: a home with runs, and what followed it."""
+    """The home of a killed daemon, with runs, and the output of a command that followed them."""
 
     home: Path
     ended: str

@@ -1,4 +1,4 @@
-"""Nothing a task says steers a terminal, and what is followed comes once and whole."""
+"""Output of tasks cannot control a terminal, and a followed log is complete, without repetition."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Log:
 
 @given(st.lists(st.binary(max_size=8), max_size=8), st.integers(1, 8))
 def test_every_byte_comes_once_whenever_it_was_printed(growth, ends_at):
-    late = len(growth)  # what comes up to one look after the end is still seen
+    late = len(growth)  # output that arrives until one poll after the end is still shown
     log = Log(list(growth), max(ends_at, late))
 
     assert log.followed() == b"".join(growth)

@@ -1,4 +1,4 @@
-"""Schedules of every kind on a real daemon that ends when it is idle, and what comes next."""
+"""Schedules of every kind on a real daemon that ends when it is idle, and their next fire times."""
 
 from __future__ import annotations
 

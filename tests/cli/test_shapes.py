@@ -1,4 +1,4 @@
-"""What each command prints as JSON has the fields that the reference says, and no other."""
+"""The JSON output of each command has exactly the fields that the reference lists."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def statements() -> Iterator[tuple[str, list[str]]]:
 
 
 def nouns(line: str) -> list[str]:
-    """Whose verbs ``their`` are: those of the lists that the line begins with."""
+    """The nouns that ``their`` refers to: those of the lists with which the line begins."""
     return [f"{noun} " for noun in re.findall(r"`([a-z]+) list --json`", line)]
 
 
@@ -47,7 +47,7 @@ ALIKE = {
     "tokens create": [*TOKEN, "token"],
     "tokens revoke": TOKEN,
 }
-"""Of which the page says that they print what another one does."""
+"""Commands that, according to the page, print the same as another one."""
 
 
 def keys_of(done: Done) -> set[str]:

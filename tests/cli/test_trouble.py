@@ -1,4 +1,4 @@
-"""Whatever is wrong with a command's words, its output or its daemon: one line, no traceback."""
+"""Errors of commands: wrong arguments, broken output, no daemon. One line, without a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is let in, as the engine decides it; and what a turn that is taken back leaves of that."""
+"""Accounts and sessions, as the engine decides about them, also after a rolled-back turn."""
 
 from __future__ import annotations
 

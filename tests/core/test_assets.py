@@ -32,7 +32,7 @@ def consumer(condition: AssetCondition, **fields: Any) -> DagSpec:
 
 
 def world_of(condition: AssetCondition, **fields: Any) -> World:
-    """A DAG that goes by assets, beside one with a task that makes each of them."""
+    """Return a DAG scheduled by assets, and one whose tasks update each of them."""
     world = World()
     makers = tuple(
         TaskSpec(task_id=f"make_{name}", outlets=((name, EXTRA if name == "a" else NOTHING),))

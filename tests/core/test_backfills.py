@@ -63,7 +63,7 @@ def runs_of(world, number):
 
 
 def fire_times(world, number):
-    """Which minutes its runs stand for, counted back from now, in the order they were made."""
+    """Return the minutes of its runs, counted back from now, in the order of creation."""
     return [(world.now - run.logical_date) // MINUTE for run in runs_of(world, number)]
 
 

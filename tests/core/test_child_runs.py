@@ -35,7 +35,7 @@ def parent(**fields: Any) -> tuple[World, int]:
 def call(
     world: World, ordinal: int = 0, dag_id: str = "child", conf: bytes | None = None
 ) -> RunCalled:
-    """Have the coroutine run another DAG; it is no longer among what was started."""
+    """Have the coroutine run another DAG, and remove it from the list of started tasks."""
     start = start_of(world)
     at = (start.task_no, start.start_no, world.now, world.now, ordinal)
     return RunCalled(*at, "run_dag", dag_id, "flow.py:6", dag_id, conf)

@@ -55,7 +55,7 @@ def fan_out(width: int = 3, **fields: Any) -> tuple[World, int]:
     return world, run
 
 
-# ── one task, and what comes after it ───────────────────────────────────────────────────
+# ── one task, and its dependents ────────────────────────────────────────────────────────
 
 
 def test_a_cleared_task_runs_again_and_what_comes_after_it_stays():
@@ -488,7 +488,7 @@ def test_what_a_branch_in_a_mapped_group_did_not_choose_stays_so_index_by_index(
     assert world.run_state(run) == "success"
 
 
-# ── what goes wrong ─────────────────────────────────────────────────────────────────────
+# ── errors ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_restart_continues_with_what_was_cleared():

@@ -36,7 +36,7 @@ def _small_slices(monkeypatch):
 
 
 class Sliced:
-    """A world in which what asks to be continued waits until it is let."""
+    """A world in which slices wait until the test continues them."""
 
     def __init__(self, world: World, run: int) -> None:
         self.world, self.run = world, run
@@ -60,7 +60,7 @@ class Sliced:
 
     @property
     def counts(self) -> list[int]:
-        """How many tasks each request has cleared, as it was answered."""
+        """Return how many tasks each request has cleared, according to its response."""
         return [answer.answer[0] for answer in self.answers if isinstance(answer.answer, tuple)]
 
     def go_on(self) -> bool:
@@ -231,7 +231,7 @@ def test_what_still_runs_elsewhere_in_the_run_is_heard_and_what_was_cleared_is_l
     sum_of = world.started("sum").start
     sliced = Sliced(world, run)
     old = next(row for row in world.rows.tasks.values() if row.map_index == 0)
-    sliced.ask(tasks=("work",))  # and what comes right after, which is under way
+    sliced.ask(tasks=("work",))  # and the active task right after it
     sliced.go_on()
 
     sliced.turn(Succeeded(sum_of.task_no, sum_of.start_no, world.now, world.now))
@@ -404,7 +404,7 @@ def test_a_child_that_was_cleared_is_the_next_though_a_later_one_ends():
         siblings.note(siblings.take_fresh(), TaskState.RUNNING)
     siblings.note(1, TaskState.PENDING)
 
-    for state in (TaskState.PENDING, TaskState.SUCCESS):  # as of a run that is marked meanwhile
+    for state in (TaskState.PENDING, TaskState.SUCCESS):  # as if marked at the same time
         siblings.note(3, state)
 
     assert siblings.has_fresh
@@ -414,7 +414,7 @@ def test_a_child_that_was_cleared_is_the_next_though_a_later_one_ends():
 @pytest.mark.parametrize("how", ["reassigned", "host-again", "restart"])
 @pytest.mark.parametrize("what", ["clear", "mark", "cancel"])
 def test_what_waits_for_its_slice_is_not_hosted_again(what, how, monkeypatch):
-    """The list that such a trigger would be made with is gone."""
+    """The list from which such a trigger would be created no longer exists."""
     monkeypatch.setattr("aioflow.core.transaction.BATCH_ROWS", SLICE)
     start = StartTriggerSpec(class_path="dag:T", next_method="after")
     over = MapSpec((MapSource("item", 0, -1),))
@@ -456,7 +456,7 @@ def test_what_waits_for_its_slice_is_not_hosted_again(what, how, monkeypatch):
         assert children(sliced).count("deferred") == 2
 
 
-# ── asked again with the same key ───────────────────────────────────────────────────────
+# ── a repeated request with the same key ────────────────────────────────────────────────
 
 
 def test_the_same_key_clears_once_and_is_answered_the_same():

@@ -70,7 +70,7 @@ def alerts(world: World) -> list[Alert]:
 
 
 def goes_on(world: World) -> None:
-    """Assert that it makes runs for what comes from now on, and has made none twice."""
+    """Assert that it creates runs for fire times from now on, and has created none twice."""
     began = world.now
     pass_time(world, 3 * LONGEST_SECONDS)
     twice = {

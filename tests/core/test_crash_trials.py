@@ -61,7 +61,7 @@ class Machine:
         raise AssertionError(f"still running after {self.crashes} crashes")
 
     def start_hosts(self) -> None:
-        """Have those hosts of single DAGs come up that are asked for."""
+        """Start the requested hosts of single DAGs."""
         world = self.world
         asked = {effect.role for effect in world.effects if isinstance(effect, StartHost)}
         world.turn(*map(HostUp, sorted(asked - world.memory.hosts_up)))
@@ -297,7 +297,7 @@ def test_what_else_a_host_runs_waits_ten_minutes_for_a_suspect_that_cannot_begin
     lose_async_host(world)
     world.succeed("first")
     world.pass_time(3600)  # the time of the daemon's life is none of the host's suspect
-    lose_async_host(world)  # "second" has taken the place meanwhile
+    lose_async_host(world)  # "second" has taken the slot in between
     beside = TaskSpec(task_id="beside", body=Body.COROUTINE)
     world.load(DagSpec(dag_id="other", file="other.py", tasks=(beside,)), file="other.py")
     other = world.trigger("other")
@@ -544,7 +544,7 @@ def test_what_may_have_begun_unseen_is_claimed_behind_nothing_after_a_crash():
     world.succeed("work", 0)
     (worker,) = world.slots.workers
     claimed = [task.task_no for task in worker.claims]
-    assert claimed  # how long one takes is known: the others are sent behind it
+    assert claimed  # the duration of one is known: the others are sent in advance
     world.restart()
     (worker,) = world.slots.workers
     begun = []

@@ -1,4 +1,4 @@
-"""``run_timeout`` ends a run that takes too long; ``deadline`` only tells people."""
+"""``run_timeout`` ends a run that takes too long; ``deadline`` only alerts."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_a_wait_with_a_method_for_it_resumes_there_at_its_timeout(is_restarted):
     assert (start.try_number, reasons(world)) == (1, ["timeout"])
     world.turn(
         TriggerFired(host.trigger_no, host.assignment_id, 0, world.now, b"\x01")
-    )  # it comes too late
+    )  # it is too late
     world.succeed("w")
     assert world.run_state(run) == "success"
 

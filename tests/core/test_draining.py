@@ -83,7 +83,7 @@ def test_a_restart_finds_the_node_drained():
 def test_what_was_sent_ahead_is_called_back():
     world = World(cpu_slots=1)
     world.begin(TaskSpec(task_id="first"))
-    world.succeed("first")  # now it is known how long one takes
+    world.succeed("first")  # now the duration of one is known
     world.trigger()
     world.trigger()
     claimed = [worker for worker in world.slots.workers if worker.claims]

@@ -46,7 +46,7 @@ def start_of(world: World) -> StartTask:
 
 
 def resumed(world: World) -> Any:
-    """How its suspended coroutine is resumed; ``None`` if the task runs from the start."""
+    """Return how its suspended coroutine is resumed; ``None`` if the task runs from the start."""
     effect = world.started("c")
     assert effect is not None, "it has not been started"
     return effect.resume
@@ -70,7 +70,7 @@ def await_(
     kind: str = "wait",
     seconds: float | None = None,
 ) -> Awaiting:
-    """Have the coroutine suspend itself; it is no longer among what was started."""
+    """Have the coroutine suspend itself, and remove it from the list of started tasks."""
     start = start_of(world)
     del world.starts[start.task_no]
     report = Awaiting(
@@ -90,7 +90,7 @@ def await_(
 
 
 def hosted(world: World, name: str) -> Any:
-    """The last hosting of the trigger of this class."""
+    """Return the last assignment of the trigger of this class."""
     hosts = [e.host for e in world.effects if isinstance(e, AssignTrigger)]
     return next(host for host in reversed(hosts) if host.class_path == name)
 
@@ -102,7 +102,7 @@ def fire(world: World, name: str, payload: object = None) -> None:
 
 
 def answers(world: World) -> list[Any]:
-    """What is recorded, call by call."""
+    """Return the recorded calls, in order."""
     return [
         None if row.answer is None else msgspec.msgpack.decode(row.answer)
         for _, row in sorted(world.rows.records.items())
@@ -182,7 +182,7 @@ def test_a_task_that_gets_no_further_runs_out_of_interruptions():
     step(world, 0)
     for _ in range(7):
         world.restart()
-        while world.state(run, "c") == "queued":  # the daemon lives as long as it has to wait
+        while world.state(run, "c") == "queued":  # the daemon lives for as long as the task waits
             world.pass_time(1)
 
     assert world.state(run, "c") == "failed"
@@ -495,7 +495,7 @@ def test_a_method_a_task_resumes_in_makes_calls_of_its_own():
     assert world.rows.records == {}
 
 
-# ── hosts that come and go ──────────────────────────────────────────────────────────────
+# ── hosts that start and end ────────────────────────────────────────────────────────────
 
 
 def lose(world: World, role: str, culprit: int = -1, failure: Failure = KILLED) -> None:
@@ -640,7 +640,7 @@ def test_a_cancelled_run_stops_the_suspended_coroutine_and_lets_its_triggers_go(
 
 
 def leave(world: World, suspended: Awaiting, *, interrupted: bool = False) -> None:
-    """The suspended coroutine's body ends all the same."""
+    """The body of the suspended coroutine ends nevertheless."""
     failure = Failure(type="CallCutShort", message="cut short", reason="call_cut_short")
     world.turn(
         Failed(
@@ -662,7 +662,7 @@ def test_a_body_that_ends_while_its_call_waits_fails_and_its_trigger_is_released
     leave(world, suspended)
 
     assert world.state(run, "c") == "failed"
-    assert not of_kind(world.effects, StopTry)  # it is gone already
+    assert not of_kind(world.effects, StopTry)  # it has ended already
     assert len(of_kind(world.effects, ReleaseTrigger)) == 1
     assert world.rows.records == {}
 
@@ -670,7 +670,7 @@ def test_a_body_that_ends_while_its_call_waits_fails_and_its_trigger_is_released
 def test_a_body_that_ends_after_its_call_was_answered_runs_again_from_the_top():
     world, run = begun(World(async_slots=1))
     suspended = await_(world, 0, "m:T")
-    world.trigger()  # takes the only place
+    world.trigger()  # takes the only slot
     fire(world, "m:T", "here")
     assert world.state(run, "c") == "queued"
 
@@ -876,7 +876,7 @@ def test_records_are_ordered_and_without_gaps_whatever_is_reported():
 
 
 def in_method(world: World) -> None:
-    """Have the coroutine resume in a method, with an event."""
+    """Let the coroutine resume in a method, with an event."""
     start = start_of(world)
     world.turn(
         Deferred(start.task_no, start.start_no, world.now, world.now, "m:D", b"\x80", "resume")

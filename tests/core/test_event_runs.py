@@ -84,7 +84,7 @@ def fired(world: World, payload: Any, key: str | None = None, ahead: int = 0) ->
 
 
 def fire(world: World, *payloads: Any, keys: bool = True) -> list[Any]:
-    """Have the trigger yield these; each has itself as key."""
+    """Have the trigger yield these events; the key of each is its payload."""
     return world.turn(
         *(
             fired(world, payload, str(payload) if keys else None, ahead)
@@ -431,7 +431,7 @@ def test_skip_keeps_the_event_and_starts_no_run():
     assert outcomes(world) == [EventOutcome.RUN, EventOutcome.SKIPPED]
 
     world.finish_all()
-    fire(world, {"n": 2}, {"n": 3})  # what was skipped is known all the same
+    fire(world, {"n": 2}, {"n": 3})  # skipped events are known nevertheless
 
     assert confs(world) == [{"n": 1}, {"n": 3}]
     assert outcomes(world) == [EventOutcome.RUN, EventOutcome.SKIPPED, EventOutcome.RUN]
@@ -676,13 +676,13 @@ def test_one_that_holds_up_its_loop_is_named_with_its_dag():
 
 
 def length(world: World) -> float:
-    """Return how long what has been armed in this moment takes, in seconds."""
+    """Return the duration of the timer that was armed at this moment, in seconds."""
     [wake] = world.armed
     return (instant(wake) - world.moment.steady) / SECOND
 
 
 def pass_armed(world: World, seconds: float) -> None:
-    """Let what is armed come, after this long by the monotonic clock."""
+    """Fire the armed timers, after this time by the monotonic clock."""
     [wake] = world.armed
     world.armed.clear()
     world.now += round(seconds * SECOND)

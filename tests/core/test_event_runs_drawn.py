@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: each event starts one run, in its order, and none two."""
+"""Random orders of random actions: each event starts exactly one run, in the order of events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BROKEN = Failure(type="OSError", message="no", reason="trigger")
 
 
 class Life:
-    """A node with one DAG, and a host whose trigger counts, from behind its last event on."""
+    """A node with one DAG, and a host whose trigger counts on from its last event."""
 
     def __init__(self, seed: int) -> None:
         self.dice = Random(seed)
@@ -107,7 +107,7 @@ class Life:
     # ── the host ────────────────────────────────────────────────────────────────────────
 
     def heed(self) -> None:
-        """Take the orders that have come."""
+        """Handle the commands that have arrived."""
         orders, self.seen = self.world.effects[self.seen :], len(self.world.effects)
         ended: list[Any] = []
         for order in orders:

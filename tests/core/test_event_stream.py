@@ -49,13 +49,13 @@ def start_of(world: World) -> StartTask:
 
 
 def hosting(world: World) -> tuple[int, int]:
-    """The stream's trigger, and the hosting it is in."""
+    """Return the stream's trigger, and its assignment."""
     host = next(e for e in reversed(world.effects) if isinstance(e, AssignTrigger)).host
     return host.trigger_no, host.assignment_id
 
 
 def fire(world: World, *events: int, index: int | None = None, key: bool = True) -> list[Any]:
-    """Have the trigger yield these, as the events that follow in its hosting, or from ``index``."""
+    """Have the trigger yield these as the next events of its assignment, or from ``index`` on."""
     number, hosted = hosting(world)
     first = world.memory.waits[number].stream.index if index is None else index
     return world.turn(
@@ -78,7 +78,7 @@ def want(world: World, ordinal: int, timeout_us: int | None = None) -> list[Any]
 
 
 def told(effects: list[Any]) -> list[bytes | None]:
-    """What the coroutine was answered at once."""
+    """Return the immediate answers to the coroutine."""
     return [effect.recorded.answer for effect in effects if isinstance(effect, ConfirmCall)]
 
 

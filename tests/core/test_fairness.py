@@ -159,7 +159,7 @@ def test_short_runs_of_several_files_are_taken_together_file_by_file():
     )
 )
 def test_what_is_taken_together_passes_an_older_task_for_a_bounded_time(arrivals):
-    """Whatever arrives, and however many were served in between."""
+    """Holds for any arrivals, and any number of tasks served in between."""
     fairness, waiting = Fairness(), []
     passed: dict[int, Counter[str]] = {}
     line = ("def", "default")

@@ -1,4 +1,4 @@
-"""No task starts while the result of another does not fit on the disk."""
+"""While a result does not fit on the disk, no task starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who holds up a loop is counted, and too much of it brings a trigger class into quarantine."""
+"""Blocks of an event loop are counted, and too many quarantine a trigger class."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_an_offender_moves_once_it_has_left_and_the_others_stay():
     world.now += 7 * SECOND
     assert "a trigger class goes into quarantine" in told(stall(world, 1, 5_000))
 
-    # There is no such host yet; the first order makes it come up, and then it is given again.
+    # There is no such host yet. The first command starts it, and is then repeated.
     assert hosted(left(world, before)) == [(SLOW, "quarantine")]
     assert hosted(world.turn(HostUp("quarantine"))) == [(SLOW, "quarantine")]
 
@@ -452,7 +452,7 @@ def test_an_unknown_class_cannot_leave_quarantine():
         world.ask(Unquarantine(class_path="dag:Typo"))
 
 
-# ── a loop that stands for too long ─────────────────────────────────────────────────────
+# ── a loop that is blocked for too long ─────────────────────────────────────────────────
 
 
 def test_a_trigger_that_blocked_for_too_long_gets_another_chance_in_quarantine():

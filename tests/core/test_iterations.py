@@ -1,4 +1,4 @@
-"""Loops: a group goes round again until one of its tasks says that it is good."""
+"""Loops: a group is repeated until one of its tasks decides to stop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def inside(name: str, own: int, loop: range, *parents: int, **fields: Any) -> Ta
 
 
 def loop(*rest: TaskSpec, **fields: Any) -> tuple[TaskSpec, ...]:
-    """Try, check and decide, behind one task and before another."""
+    """Return a loop of three tasks, with one task before it and one after it."""
     own = range(1, 4)
     return (
         task("first"),

@@ -1,4 +1,4 @@
-"""Each length of time takes that long, whatever steps the wall clock takes meanwhile."""
+"""Each duration lasts that long, whatever steps the wall clock makes during it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.core.world import SECOND, World
 
 HOUR = 3600
 LENGTH = 100
-"""Seconds that each of them takes; time passes in steps of one."""
+"""Seconds that each duration lasts; time passes in steps of one."""
 
 Over: TypeAlias = Callable[[], bool]
 
@@ -106,7 +106,7 @@ def the_time_of_a_try_that_resumes(world: World) -> Over:
     began = world.moment.monotonic
 
     def resumes_with_what_is_left() -> bool:
-        """An event comes in the last second but ten."""
+        """An event arrives ten seconds before the end."""
         passed = (world.moment.monotonic - began) // SECOND
         if passed != LENGTH - 10:
             return passed > LENGTH

@@ -24,7 +24,7 @@ NAMES = ("try", "check", "until")
 
 
 def clear(world: World, run: int, *tasks: str, downstream: bool = False) -> int:
-    """Clear tasks of the loop; return how many that takes back."""
+    """Clear tasks of the loop; return how many were reset."""
     run_id = world.rows.runs[run].run_id
     cleared, _ = world.ask(ClearTasks(run_id=run_id, tasks=tasks, downstream=downstream))
     return cleared
@@ -148,11 +148,11 @@ def test_a_teardown_left_behind_in_an_earlier_round_is_cleared_with_its_loop():
     assert world.run_state(run) == "success"
 
 
-# ── slices, crashes, and what comes in between ──────────────────────────────────────────
+# ── slices, crashes, and inputs in between ──────────────────────────────────────────────
 
 
 def rows_tell_it_all(world: World) -> None:
-    """What a restart would read is what memory has."""
+    """Check that a restart would restore exactly what is in memory."""
     fresh = Memory(epoch=99)
     fresh.dag_versions, fresh.clearings = world.memory.dag_versions, world.memory.clearings
     for run_no in world.rows.unfinished():

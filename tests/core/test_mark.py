@@ -1,4 +1,4 @@
-"""Marking: what ends as a person says, what follows from that, and what stays as it is."""
+"""Marking: the tasks that end as requested, the consequences, and what is left unchanged."""
 
 from __future__ import annotations
 

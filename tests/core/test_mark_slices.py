@@ -28,7 +28,7 @@ def _small_slices(monkeypatch):
 
 
 def ended(sliced: Sliced, state: TaskState) -> list[int]:
-    """How many tasks each batch has end so."""
+    """Return how many tasks each batch ends in this state."""
     return [[step for _, step in batch.steps].count(state) for batch in sliced.batches]
 
 
@@ -55,7 +55,7 @@ def followed(width: int = WIDTH) -> tuple[World, int]:
 
 
 def gated() -> tuple[World, int]:
-    """A fan-out behind a task that is not its list, with all its children under way."""
+    """Return a mapped task after a task that is not its list, with all children active."""
     world = World(cpu_slots=WIDTH)
     work = task("work", 0, 1, mapped=over(1))
     run = world.begin(task("gate", retry=ONCE), task("list", feeds_limit=99), work, task("sum", 2))
@@ -66,7 +66,7 @@ def gated() -> tuple[World, int]:
 
 
 def stands(sliced: Sliced, name: str, width: int = WIDTH) -> set[str]:
-    """How the children of a task stand."""
+    """Return the states of a task's children."""
     return {sliced.world.state(sliced.run, name, index) for index in range(width)}
 
 

@@ -145,7 +145,7 @@ def waits_for_a_retry(world: World) -> None:
 
 def waits_for_its_second_try(world: World) -> None:
     world.fail("begun", retry_after_us=SECOND)
-    world.pass_time(1)  # it is queued again, behind the other
+    world.pass_time(1)  # it is queued again, after the other
 
 
 def waits_for_a_trigger(world: World) -> None:
@@ -390,7 +390,7 @@ def test_children_that_were_allowed_to_start_do_not_start_after_their_failure():
         task("first", mapped=over(2), priority=9),
         bounded("second", 0, argument_parents=(0,), mapped=follows),
     )
-    world.succeed("first", 0)  # the other child of it comes first
+    world.succeed("first", 0)  # its other child is first
 
     world.pass_time(5)
     world.finish_all()

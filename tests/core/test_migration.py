@@ -1,4 +1,4 @@
-"""Triggers move to the newest code of their file, lose nothing on the way, and wait for room."""
+"""Triggers move to the newest code of their file without losing an event, and wait for capacity."""
 
 from __future__ import annotations
 
@@ -355,7 +355,7 @@ def test_a_dropped_event_is_not_the_last_one():
     assert hosts(world.turn(HostUp("triggers")))[0].last == (b"\x01", "one")
 
 
-# ── room ────────────────────────────────────────────────────────────────────────────────
+# ── capacity ────────────────────────────────────────────────────────────────────────────
 
 
 def test_what_waits_for_room_says_so_until_it_has_it():

@@ -18,7 +18,7 @@ from tests.core.world import World
 
 
 def emitted(world: World, ordinal: int = 0, name: str = "approved", data: object = 1) -> Any:
-    """What a coroutine reports that emits an event."""
+    """Return the report of a coroutine that emits an event."""
     start = start_of(world)
     at = (start.task_no, start.start_no, ordinal, "emit", "emit", "flow.py:5")
     return EventEmitted(*at, name, "k", msgspec.msgpack.encode(data))

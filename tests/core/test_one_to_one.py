@@ -254,7 +254,7 @@ def test_a_task_whose_rule_lets_it_begin_before_its_list_waits_for_the_list():
 
 
 def ended_before_it_expanded(width: int) -> tuple[World, int]:
-    """A fan-out whose children have failed, and a task that follows it behind a gate."""
+    """A mapped task whose children have failed, and a task that follows it and waits for a gate."""
     world = World(cpu_slots=50)
     run = world.begin(
         task("a", mapped=literal(width)), task("gate"), task("b", 0, 1, mapped=over(0))

@@ -1,4 +1,4 @@
-"""Wide fan-outs are evaluated as many children in one turn as it has room for, and no more."""
+"""Wide mapped tasks: a turn evaluates at most as many children as fit into its batch."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def folded(world: World) -> int:
 
 
 def fields_of(thing: TaskInstance | TriggerInstance) -> dict[str, Any]:
-    """All that is in it, but for what leads to other objects."""
+    """Return all attributes except references to other objects."""
     skipped = {"run", "task", "waits"}
     return {name: getattr(thing, name) for name in thing.__slots__ if name not in skipped}
 
@@ -129,7 +129,7 @@ def test_every_field_of_a_task_is_folded_or_keeps_it_from_that():
     folded |= {"interruptions", "due_at", "deadline_at", "queued_at", "started_at", "failure"}
     folded |= {"recorded", "first_failed", "open_kind", "ends_at"}
     looked_at = {"resumed", "streams", "answer", "stored_slot", "worker", "is_hosted"}
-    without_meaning = {"is_claimed", "ended_at"}  # of a task that has no place, and has not ended
+    without_meaning = {"is_claimed", "ended_at"}  # of a task that has no slot, and has not ended
 
     assert {*TaskInstance.__slots__} == links | folded | looked_at | without_meaning
     hosted = {"assignment_id", "has_room", "role", "version"}
@@ -306,7 +306,7 @@ def two_tasks(**priorities: int) -> World:
 
 
 def defer_those_of(world: World, name: str, class_path: str = "m:T") -> list[int]:
-    """Have the children of a task wait; return their triggers."""
+    """Let the children of a task defer; return their triggers."""
     before = set(world.rows.triggers)
     for index in range(2):
         started = world.started(name, index)
@@ -448,7 +448,7 @@ def test_what_was_folded_is_gone_without_a_collection(uncollected: Callable[[typ
 
 
 def packed_run(**request: Any) -> tuple[World, int]:
-    """A run of three tasks: one has ended, one waits, one comes after it."""
+    """Return a run of three tasks: one has ended, one is deferred, one depends on that."""
     world = World(cpu_slots=2)
     first = TaskSpec(task_id="a", feeds_limit=10)
     second = TaskSpec(task_id="b", parents=(0,), argument_parents=(0,))

@@ -1,4 +1,4 @@
-"""What becomes of deferred triggers while their DAG is paused."""
+"""Deferred triggers while their DAG is paused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def hosted(world: World) -> AssignTrigger:
 
 
 def said(world: World, kind: type) -> list[Any]:
-    """The effects of a kind since this was last asked."""
+    """Return the effects of a kind since the last call."""
     found = [effect for effect in world.effects if isinstance(effect, kind)]
     world.effects = [effect for effect in world.effects if not isinstance(effect, kind)]
     return found

@@ -94,7 +94,7 @@ def test_it_keeps_its_room_while_no_worker_is_free():
 
 
 def restart(world: World) -> None:
-    """Crash, and come back with the row of the pool."""
+    """Crash, and restart with the row of the pool."""
     rows = dict(world.slots.pools)
     world.start_up()
     world.slots.pools = rows

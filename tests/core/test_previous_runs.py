@@ -159,7 +159,7 @@ def test_a_run_that_is_first_in_line_once_another_was_cancelled_begins_past_the_
     assert [world.run_state(run) for run in (first, second, third)] == [
         *("running", "queued", "running")
     ]
-    world.trigger()  # takes the place of the one that goes
+    world.trigger()  # replaces the one that ends
 
     world.ask(CancelRun(run_id=world.rows.runs[first].run_id))
     assert world.run_state(second) == "running"
@@ -294,7 +294,7 @@ def test_a_cancelled_run_holds_its_next_up():
 
 
 def cut_short(world: World, request: Any, reports: Callable[[], None]) -> None:
-    """Have a run be over in more than one turn, and reports of it come between these."""
+    """Let a run end in more than one turn, with reports of it in between."""
     again = [e for e in world._turn([RequestReceived(-1, request)]) if isinstance(e, Again)]
     assert again
     reports()

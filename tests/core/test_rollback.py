@@ -41,7 +41,7 @@ def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
 
 
 def claiming_world() -> tuple[World, int]:
-    """One worker that runs child 1 and has 2 and 3 claimed behind it."""
+    """Return a worker that runs child 1 and has claimed 2 and 3."""
     world = World(cpu_slots=1)
     spec = MapSpec(sources=(MapSource("item", 0, -1),))
     run = world.begin(task("list", feeds_limit=9), task("work", 0, mapped=spec, map_limit=9))

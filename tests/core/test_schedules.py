@@ -475,7 +475,7 @@ def test_a_delayed_fire_time_is_alerted_when_it_is_late_and_not_again():
 
 
 def refuse_fire_time(world: World, dag_id: str) -> None:
-    """What the engine does about a fire time that it cannot make."""
+    """Handle a fire time whose run cannot be created, as the engine does."""
     world.aside(lambda tx: deadlines.alert_if_refused(dag_id, "no such zone", tx))
 
 

@@ -154,7 +154,7 @@ def raised_in(host: StartTrigger, world: World, reason: str = "trigger") -> Trig
 
 @MODES
 def test_what_is_no_exception_of_a_check_costs_a_try_also_where_those_are_ignored(body):
-    """Its process reports an exception as a look that found nothing; and the rest as it is."""
+    """Its process reports exceptions of a poke as a poke without a result. Other errors remain."""
     world, run = looking(body, on_error="ignore")
 
     raises(world)

@@ -1,4 +1,4 @@
-"""Tasks that wait straight from their start: no place is taken until they are resumed."""
+"""Tasks that start deferred: they use no slot until they are resumed."""
 
 from __future__ import annotations
 
@@ -504,7 +504,7 @@ def test_a_limit_of_its_own_keeps_none_from_waiting():
     run = world.begin(fan(3, max_active_tis_per_dagrun=1, retry=TWICE))
     hosted = hosts(world)
     assert len(hosted) == 3
-    fire(world, hosted[0])  # this one takes the only place
+    fire(world, hosted[0])  # this one takes the only slot
 
     for host in hosted[1:]:
         ends(world, host, "failed", b"\xa2no")

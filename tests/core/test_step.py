@@ -445,7 +445,7 @@ def test_a_child_is_called_what_its_last_start_says_and_a_late_word_changes_noth
 
 
 def given_back(world: World) -> tuple[tuple[int, int], ...]:
-    """The tries that are claimed, which their worker gives back."""
+    """Return the claimed tries, which their worker returns."""
     tries = tuple((e.start.task_no, e.start.start_no) for e in world.starts.values() if e.claimed)
     for task_no, _ in tries:
         world.starts.pop(task_no)
@@ -783,7 +783,7 @@ def test_a_task_that_takes_every_incarnation_down_fails_in_the_end():
     for _ in range(7):
         assert world.state(run, "deadly") == "running"
         world.restart()
-        while world.state(run, "deadly") == "queued":  # the daemon lives as long as it has to wait
+        while world.state(run, "deadly") == "queued":  # the daemon lives while the task waits
             world.pass_time(1)
 
     assert world.state(run, "deadly") == "failed"
@@ -1650,7 +1650,7 @@ def test_a_sensor_that_times_out_between_two_tries_keeps_one_row_of_each():
 
 
 def test_a_task_unblocked_during_granting_is_checked_before_it_starts():
-    """A task too wide for its pool lets another of its run come back, to a queue seen before."""
+    """A task too large for its pool unblocks another of its run, in a queue seen before."""
     world = World()
     world.ask(SetPool(name="narrow", slots=1))
     run = world.begin(

@@ -70,13 +70,13 @@ def start_of(world: World) -> StartTask:
 
 
 def hosting(world: World) -> tuple[int, int]:
-    """The trigger, and the hosting it is in."""
+    """Return the trigger, and its assignment."""
     host = next(e for e in reversed(world.effects) if isinstance(e, AssignTrigger)).host
     return host.trigger_no, host.assignment_id
 
 
 def fire(world: World, *events: int, key: bool = True) -> list[Any]:
-    """Have the trigger yield these, as the events that follow in its hosting."""
+    """Have the trigger yield these as the next events of its assignment."""
     number, hosted = hosting(world)
     first = world.memory.waits[number].stream.index
     return world.turn(
@@ -99,7 +99,7 @@ def given(world: World) -> list[int]:
 
 
 def handle(world: World, *items: bytes) -> list[Any]:
-    """The start that runs takes what it was given, and adds items to the output."""
+    """Let the running start consume its batch, and add items to the output."""
     start = world.starts.pop(start_of(world).task_no).start
     at = (start.task_no, start.start_no, world.now, world.now)
     return world.turn(EventsHandled(*at, start.upto, tuple(items), start.is_closing))

@@ -42,7 +42,7 @@ def total(**fields: Any) -> TaskSpec:
 
 
 def streaming(world: World | None = None, *tasks: TaskSpec, **options: Any) -> World:
-    """A run of a generator, what takes its items, and what takes the results of that."""
+    """Start a run of a generator, the consumer of its items, and the consumer of those results."""
     world = world or World()
     world.begin(*(tasks or (pages(), load(), total())), **options)
     return world
@@ -338,7 +338,7 @@ def test_a_child_that_comes_back_to_a_place_its_generator_has_is_not_waited_for(
     world = World(cpu_slots=4)
     streaming(world, pages(retry=TWICE), load(window=1, retry=TWICE), total(), max_active_tasks=1)
     give(world, 0)
-    world.fail("pages")  # now the child has the one place there is
+    world.fail("pages")  # now the child has the only slot
     world.fail("load", 0)
     world.pass_time(5)  # and the generator again, before its child
 

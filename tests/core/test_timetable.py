@@ -398,7 +398,7 @@ def test_years_of_downtime_cost_no_walk_over_every_minute():
 
 @st.composite
 def schedules(draw):
-    """Of every kind that has fire times, some of them hours apart and shaky."""
+    """Schedules of every kind that has fire times, some hours apart and with jitter."""
     jitter_us = draw(st.sampled_from([0, 20 * 60 * SECOND, 5 * HOUR]))
     every = ScheduleSpec(every_us=draw(st.integers(1, 4)) * HOUR, jitter_us=jitter_us)
     shaky = ScheduleSpec(cron="0 */2 * * *", jitter_us=jitter_us)

@@ -135,10 +135,10 @@ def play(tasks: tuple[TaskSpec, ...], ends: int, order: int) -> tuple[str, dict[
 
 
 def is_raced(tasks: tuple[TaskSpec, ...], states: dict[Any, str]) -> bool:
-    """Whether a skipped and a failed parent meet under ``all_success``.
+    """Return whether a skipped and a failed parent meet under ``all_success``.
 
-    There Airflow's table itself depends on who came first: a task that was skipped at once, as
-    the table says, stays so when another parent fails after that.
+    In that case Airflow's table itself depends on the order: a task that was skipped at once, as
+    the table says, stays skipped when another parent fails later.
     """
     for spec in tasks:
         asked = [(spec.rule, spec.parents), *((g.rule, g.parents) for g in spec.groups)]
@@ -151,7 +151,7 @@ def is_raced(tasks: tuple[TaskSpec, ...], states: dict[Any, str]) -> bool:
 
 
 def outcome_is_one(tasks: tuple[TaskSpec, ...], ends: int, orders: tuple[int, int]) -> None:
-    """Two orders of the same ends come to the same states."""
+    """Check that two orders of the same ends lead to the same states."""
     (first, states), (second, others) = (play(tasks, ends, order) for order in orders)
 
     if is_raced(tasks, states) or is_raced(tasks, others):

@@ -126,7 +126,7 @@ class Machine:
                 world.turn(ended)
 
     def _deadly(self) -> list[int]:
-        """When what is hosted, or runs, kills the daemon; the first comes first."""
+        """Return when hosted triggers and running tasks kill the daemon, the earliest first."""
         world = self.world
         for number in self._running.keys() - world.starts.keys():
             del self._running[number]
@@ -144,7 +144,7 @@ class Machine:
         self.world.restart()
 
     def lose(self) -> None:
-        """All processes are gone."""
+        """Let all processes die."""
         self._hosted.clear()
         self._running.clear()
         self._seen = 0
@@ -162,7 +162,7 @@ class Machine:
         return {name for name, seconds in self.kills.items() if seconds < NEVER}
 
     def states(self) -> dict[str, str]:
-        """How the tasks stand."""
+        """Return the states of the tasks."""
         found = {}
         for dag_id, names in (("dag", {**self.waits, **self.works}), ("own", self.isolated)):
             for name in names:
@@ -359,7 +359,7 @@ def test_a_turn_that_is_refused_is_as_if_it_had_never_been(deaths):
     machine.live(4_000, is_over=lambda: machine.crashes == deaths)
 
     def take_back() -> bool:
-        """Have a turn rolled back before each that is not."""
+        """Roll back a turn before each one that is committed."""
         before = world.memory.trial
         due = [wake.due for wake in world.armed if world._has_come(wake)]
         _, _, tx = world.decide(due)

@@ -1,4 +1,4 @@
-"""Questions to timetables: few at a time, each answered once or given up in time."""
+"""Previews of timetables: few at a time, each answered once or timed out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOST = StartTrigger(7, 0, 7, -1, "v", "own:Hours", b"\x80", 0, None)
 
 
 class Wire:
-    """What was sent to the host."""
+    """The commands sent to the host."""
 
     def __init__(self) -> None:
         self.orders: list[PreviewFireTimes] = []

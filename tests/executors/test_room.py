@@ -28,7 +28,7 @@ class LoopClock:
 
 
 class Machine:
-    """Has room for processes or has not; knows when it was asked for one."""
+    """A system that can or cannot start processes, and records each attempt."""
 
     def __init__(self) -> None:
         self.room = ProcessHeadroom(LoopClock())

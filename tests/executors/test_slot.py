@@ -113,7 +113,7 @@ PID = "value = msgspec.msgpack.encode(os.getpid())"
 
 
 def until_there(path):
-    """Return the source of a body that stands until a file is there."""
+    """Return the source of a body that blocks until a file exists."""
     return f"while not os.path.exists({str(path)!r}): time.sleep(0.001)"
 
 

@@ -1,4 +1,4 @@
-"""The wall clock is set, and processes stand still: nothing twice, nothing killed."""
+"""The wall clock is set, and processes are stopped: nothing runs twice, nothing is killed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def clock_steps(folder: Path, *steps: int, count: int = 80, running: int = 10) -
     """Set the clock while tasks are deferred, run, and have an hour to do so."""
     shim = tools.ClockShim(folder)
     ground, gate = Ground(folder), folder / "gate"
-    slots = ("--cpu-slots", str(running))  # one of those that run takes none
+    slots = ("--cpu-slots", str(running))  # one of the running tasks uses none
     with ground.daemon(*slots).wrap((), **shim.environment) as daemon:
         run_id = _deferred(ground, daemon, gate, count, running)
         before = _pids(daemon)
@@ -178,7 +178,7 @@ def _assert_nothing_moves(daemon: Victim, run_id: str, before: dict[str, list[in
 
 
 def _let_pass(seconds: float) -> None:
-    """What must not happen is given this long to happen."""
+    """Seconds to wait for something that must not happen."""
     time.sleep(seconds)
 
 

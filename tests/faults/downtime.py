@@ -62,7 +62,7 @@ def three_days_down(folder: Path, *, minutes: int) -> dict[str, Any]:
         eventually(lambda: len(daemon.get("/api/v1/dags")[1]) == DAGS, 30.0)
         stopped = shim.now(0)
         assert daemon.stop() == 0
-        # It comes back half a minute before a fire time.
+        # It restarts half a minute before a fire time.
         offset = DOWN_SECONDS + round(MINUTE / 2 - stopped % MINUTE)
         shim.set(offset)
         began = shim.now(offset)

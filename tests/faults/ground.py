@@ -1,4 +1,4 @@
-"""The home a fault is made on, what it was asked to do, and the judges outside of it."""
+"""The home for a fault, the runs requested from it, and the checks outside of the daemon."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Victim(DaemonProcess):
         return self
 
     def start_or_die(self) -> bool:
-        """Whether it became ready."""
+        """Return whether it became ready."""
         try:
             self.start()
         except AssertionError:
@@ -111,11 +111,11 @@ class Victim(DaemonProcess):
         return self.log.read_text(errors="replace")[-2000:]
 
     def log_lines(self) -> int:
-        """How many lines it has said."""
+        """Return how many lines it has logged."""
         return self.log.read_bytes().count(b"\n")
 
     def causes(self, since: int) -> Counter[str]:
-        """How often each cause was named, from this line on: what is said but for its numbers."""
+        """Return how often each message was logged from this line on, ignoring numbers."""
         said = self.log.read_text(errors="replace").splitlines()[since:]
         return Counter(_NUMBERS.sub("#", _event(line)) for line in said)
 
@@ -135,7 +135,7 @@ class Victim(DaemonProcess):
 
 
 class Ground:
-    """One home, its ledger, and every run that was asked for.
+    """One home, its ledger, and every requested run.
 
     Attributes:
         acknowledged: Key of a request to the id of the run it was answered with.
@@ -166,9 +166,9 @@ class Ground:
     def ask(
         self, daemon: Victim, *, key: str | None = None, dag_id: str = "small", **conf: Any
     ) -> str | None:
-        """Ask for a run; return its id, ``None`` if there was no answer that says so.
+        """Request a run; return its id, or ``None`` without a successful response.
 
-        With the key of an earlier request the same is asked again.
+        The key of an earlier request repeats that request.
         """
         if key is None:
             key = f"ask-{next(self._keys)}"
@@ -250,9 +250,9 @@ class Ground:
             assert name in begins or name[0] == "numbers", f"{name} succeeded and never began"
 
     def _starts(self, run_id: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        """How often each task was started, as the database says: once before each begin.
+        """Return how often each task was started according to the database: once before each begin.
 
-        Interruptions are no bound: they are forgotten with any durable progress.
+        The count of interruptions is not used: it is reset by any durable progress.
         """
         connection = sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)
         try:
@@ -274,7 +274,7 @@ class Ground:
                 assert _us(task["ended_at"]) >= _us(task["started_at"]), task
 
     def lines(self, run_id: str) -> list[Begin]:
-        """What the ledger says of a run. Its last line may have been cut short by a kill."""
+        """Return the ledger's lines of a run. The last one may be truncated by a kill."""
         if not self.ledger.exists():
             return []
         found = []
@@ -287,7 +287,7 @@ class Ground:
         return found
 
     def begun(self, run_id: str) -> list[Begin]:
-        """What the ledger says of the begins of a run's bodies."""
+        """Return the starts of a run's bodies according to the ledger."""
         return [line for line in self.lines(run_id) if line.what == "begin"]
 
     def judge_database(self) -> None:
@@ -349,12 +349,12 @@ def database_copy(ground: Ground, to: Path) -> Path:
 
 
 def digest(path: Path) -> str:
-    """What a file holds, in one word."""
+    """Return the content of a file as one word."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _event(line: str) -> str:
-    """What a line says, without when."""
+    """Return a log line without its time."""
     with contextlib.suppress(ValueError, TypeError, KeyError):
         return str(json.loads(line)["event"])
     return line

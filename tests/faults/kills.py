@@ -30,25 +30,25 @@ __all__ = (
 )
 
 WARM_CALLS = ("pwrite64", "fdatasync", "write")
-"""What a daemon at work calls: into its database, and to whom it speaks."""
+"""System calls of a working daemon: for its database and its sockets."""
 
 COLD_CALLS = (
     "pwrite64", "fdatasync", "fsync", "write", "link", "unlink", "rename", "mkdir", "ftruncate",
 )  # fmt: skip
-"""What a first start calls: it makes the home, the key, the tables, the snapshots."""
+"""System calls of a first start, which creates the home, the key, the tables, the snapshots."""
 
 MISSES = 3
-"""So many runs in a row that ended before their n-th call mean that there is none."""
+"""Consecutive runs that must end before their n-th call to conclude that there is none."""
 
 
 @dataclass
 class Tally:
-    """What kills came to.
+    """The outcome of kills.
 
     Attributes:
-        lost: Acknowledged runs that were gone, or did not end right.
-        doubled: Bodies begun after their recorded success.
-        repeated: Bodies begun again because their try was cut short.
+        lost: Acknowledged runs that were lost, or did not end in the right state.
+        doubled: Bodies started after their recorded success.
+        repeated: Bodies started again because their try was interrupted.
     """
 
     kills: int = 0
@@ -128,7 +128,7 @@ class WarmKills:
 
 
 def count_warm(folder: Path) -> dict[str, int]:
-    """How many calls of each kind one run makes on a living daemon."""
+    """Return how many calls of each kind one run makes on a running daemon."""
     needs("strace")
     ground, output = Ground(folder), folder / "calls"
     with ground.daemon() as daemon:
@@ -143,7 +143,7 @@ def count_warm(folder: Path) -> dict[str, int]:
 
 
 def count_cold(folder: Path) -> dict[str, int]:
-    """How many calls of each kind a first start and one run make."""
+    """Return how many calls of each kind a first start and one run make."""
     needs("strace")
     ground, output = Ground(folder), folder / "calls"
     with ground.daemon().wrap(traced(",".join(COLD_CALLS), None, output)) as daemon:
@@ -186,7 +186,7 @@ SETTLEMENT_CALLS = ("pwrite64", "fdatasync", "write")
 
 
 def count_settlement(folder: Path, *, merchants: int = 300) -> dict[str, int]:
-    """How many calls of each kind a settlement makes on a living daemon."""
+    """Return how many calls of each kind a settlement makes on a running daemon."""
     needs("strace")
     folder.mkdir()
     day, output = _day(folder, merchants), folder / "calls"

@@ -28,7 +28,7 @@ __all__ = (
 ROLES = ("slot", "async", "triggers")
 
 IDLE_SECONDS = 12.0
-"""Threads that are not used for so long are given back: afterwards they are missing."""
+"""Seconds after which unused threads end; from then on they are missing."""
 
 
 def children_killed(folder: Path, role: str, times: int) -> dict[str, float]:
@@ -78,7 +78,7 @@ def children_killed(folder: Path, role: str, times: int) -> dict[str, float]:
 
 
 def _until_replaced(daemon: Victim, role: str, killed: Sequence[int], standing: int) -> float:
-    """Wait until as many processes of the role stand as before; return the seconds it took."""
+    """Wait until there are as many processes of the role as before; return the seconds it took."""
     began = time.monotonic()
     eventually(lambda: len({*daemon.children(role)} - {*killed}) >= standing, 60.0)
     return time.monotonic() - began
@@ -196,7 +196,7 @@ def _opened(
 
 
 def _has_watches(pid: int) -> bool:
-    """Whether a process has folders watched by the kernel."""
+    """Return whether the kernel watches folders for a process."""
     for entry in Path(f"/proc/{pid}/fdinfo").iterdir():
         with contextlib.suppress(FileNotFoundError):
             if "inotify wd:" in entry.read_text():
@@ -262,10 +262,10 @@ def no_descriptors(folder: Path, *, seconds: float, limit: int = 16) -> dict[str
 
 
 def no_processes(folder: Path, *, seconds: float, idle: bool = False) -> dict[str, float]:
-    """No process and no thread can be made for a while.
+    """Let no process and no thread be created for a while.
 
     Args:
-        idle: Whether the daemon has done nothing for long when its children die.
+        idle: Whether the daemon has been idle for long when its children die.
     """
     ground = Ground(folder)
     with tools.ControlGroup("pids", f"aioflow-faults-{os.getpid()}") as group:
@@ -288,10 +288,10 @@ def no_processes(folder: Path, *, seconds: float, idle: bool = False) -> dict[st
 
 
 def _fault(daemon: Victim, seconds: float) -> int:
-    """Have it need new processes while it can have none; return how many lines it says."""
+    """Let it need new processes while it cannot start any; return how many lines it logs."""
     before = daemon.log_lines()
     there = {role: daemon.children(role) for role in ROLES}
-    assert all(there.values()), there  # how many stand ready for slots depends on what was asked
+    assert all(there.values()), there  # the number of idle slot workers depends on the requests
     killed = [pid for pids in there.values() for pid in pids]
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
@@ -341,7 +341,7 @@ def _connections(daemon: Victim, count: int) -> Iterator[None]:
 
 
 def no_memory(folder: Path) -> dict[str, float]:
-    """A task takes more memory than there is: it alone fails, and says why."""
+    """Let a task use more memory than there is: only that task fails, with the reason."""
     ground = Ground(folder)
     with tools.ControlGroup("memory", f"aioflow-faults-{os.getpid()}") as group:
         group.limit(768 * 2**20)

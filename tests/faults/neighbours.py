@@ -276,7 +276,7 @@ def _never_cleans_up(daemon: DaemonProcess, run_id: str, *_: Any) -> str:
 
 
 def _floods_a_stream(daemon: DaemonProcess, run_id: str, _: Any, folder: Path) -> str:
-    """What is stored ahead is bounded, and the task ends when it has had enough."""
+    """Check that events stored in advance are limited, and that the task ends when done."""
     with daemon.database() as database:
         asked = "SELECT count(*), sum(payload IS NOT NULL) FROM event"
         stored, ahead = database.execute(asked).fetchone()

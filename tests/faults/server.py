@@ -1,4 +1,4 @@
-"""The PostgreSQL server under a daemon ends in the middle of its work, and comes back."""
+"""The PostgreSQL server of a daemon stops in the middle of its work, and restarts."""
 
 from __future__ import annotations
 

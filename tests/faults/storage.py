@@ -37,7 +37,7 @@ TOLD_SECONDS = 7.0
 """A request that the database keeps waiting is refused before that."""
 
 FAILED_SECONDS = 60.0
-"""What an answer that says no, or none at all, counts as."""
+"""Duration recorded for a request that is rejected, or not answered at all."""
 
 
 class _Reader:
@@ -98,7 +98,7 @@ def _working(ground: Ground, count: int = 8, seconds: float = 0.0) -> Iterator[t
 
 
 def calls_that_fail(folder: Path, call: str, error: str, seconds: float) -> dict[str, float]:
-    """A call fails once, or for a while; the run ends right by itself.
+    """Let a call fail once, or for a while; the run still ends in the right state.
 
     Args:
         seconds: For how long; 0 for a single call.
@@ -294,7 +294,7 @@ STRANGERS: dict[str, Callable[[Ground, Path], None]] = {
     "newer": _newer,
     "corrupt": _corrupt,
 }
-"""What may stand in the place of the database while the daemon runs."""
+"""What may replace the database file while the daemon runs."""
 
 REFUSED = {
     "foreign": "store.foreign",
@@ -302,7 +302,7 @@ REFUSED = {
     "corrupt": "store.foreign",
     "of_another": "store.strange",
 }
-"""What a start refuses, with the code it gives."""
+"""What a start refuses, with the error code."""
 
 
 def strange_database(folder: Path, stranger: str) -> dict[str, float]:
@@ -337,7 +337,7 @@ def strange_database(folder: Path, stranger: str) -> dict[str, float]:
 
 
 def refused_at_start(folder: Path, stranger: str) -> dict[str, float]:
-    """A database that cannot be ours is refused in one line, and left as it is."""
+    """Start on a file that is no aioflow database: refused in one line, and left unchanged."""
     ground = Ground(folder)
     with ground.daemon() as daemon:
         ground.ask_until_answered(daemon)
@@ -409,7 +409,7 @@ def log_lost_while_stopped(folder: Path) -> dict[str, float]:
 
 
 def read_only_home(folder: Path) -> dict[str, float]:
-    """A home that cannot be written is refused in one line, and left as it is."""
+    """Start on a home that cannot be written: refused in one line, and left unchanged."""
     ground = Ground(folder)
     with ground.daemon() as daemon:
         ground.ask_until_answered(daemon)

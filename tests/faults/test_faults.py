@@ -1,7 +1,7 @@
 """One smoke case of each family of faults; ``tests/campaigns`` tries all of them, to the end.
 
-How many seconds anything takes is judged by the campaigns, which have the machine to themselves.
-These wait for facts.
+Only the campaigns limit durations, because they have the machine to themselves. These cases wait
+for conditions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What makes faults: strace, a preloaded clock, mounts, control groups, limits, signals."""
+"""Tools that inject faults: strace, a preloaded clock, mounts, control groups, limits, signals."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def _strace(calls: str, inject: str | None, output: Path | str) -> list[str]:
 
 
 def traced(calls: str, inject: str | None, output: Path | str = "/dev/null") -> list[str]:
-    """Words before a command that make its own process, no child of it, suffer ``inject``.
+    """Return a command prefix that applies ``inject`` to the command, but not to its children.
 
-    The command keeps the number of the process that was started: strace stands beside it.
+    The command has the id of the started process: strace runs beside it.
     """
     return [*_strace(calls, inject, output), "-D", "--"]
 
@@ -70,7 +70,7 @@ def traced(calls: str, inject: str | None, output: Path | str = "/dev/null") -> 
 def injecting(
     pid: int, calls: str, inject: str | None, output: Path | str = "/dev/null"
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Have a running process, with all its threads, suffer ``inject`` for the block."""
+    """Apply ``inject`` to a running process and all its threads, within the block."""
     tracer = subprocess.Popen(
         [*_strace(calls, inject, output), "-p", str(pid)],
         stdin=subprocess.DEVNULL,
@@ -92,13 +92,13 @@ def _is_traced(pid: int) -> bool:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
         return all("TracerPid:\t0\n" not in (thread / "status").read_text() for thread in threads)
     except FileNotFoundError:
-        return not Path(f"/proc/{pid}").exists()  # a thread that ended meanwhile is no answer
+        return not Path(f"/proc/{pid}").exists()  # a thread that has ended counts for nothing
     except OSError:
         return True
 
 
 def count_calls(output: Path) -> Counter[str]:
-    """How often each call was made, by the thread that made it most often."""
+    """Return how often each call was made, by the thread that made it most often."""
     calls: dict[str, Counter[str]] = {}
     for thread, call in _CALL.findall(output.read_text(errors="replace")):
         calls.setdefault(call, Counter())[thread] += 1
@@ -209,7 +209,7 @@ def read_only(folder: Path, shown_at: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Take all the room there is on the disk of a folder; return what takes it."""
+    """Fill the disk of a folder; return the file that fills it."""
     filler = folder / "filler"
     with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
         for size in (2**20, 4096, 1):
@@ -236,7 +236,7 @@ def write_locked(database: Path) -> Iterator[None]:
 
 @contextmanager
 def stopped(pids: Sequence[int]) -> Iterator[None]:
-    """These processes stand still for the block."""
+    """Stop these processes, within the block."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -306,5 +306,5 @@ class ControlGroup:
 
     @property
     def current(self) -> int:
-        """How many processes and threads are in it."""
+        """Return how many processes and threads are in it."""
         return int((self.path / "pids.current").read_text())

@@ -35,7 +35,7 @@ class Meter:
 
 
 class Installed:
-    """What ``tests/conftest.py`` does, for a session inside a test."""
+    """Does what ``tests/conftest.py`` does, for a session inside a test."""
 
     def pytest_addoption(self, parser: pytest.Parser) -> None:
         parser.addoption("--cpu-report")

@@ -1,4 +1,4 @@
-"""The house stays as it was designed: small modules, an honest error tree, clean files."""
+"""Rules of the code base: small modules, a complete error tree, clean files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A start imports what it needs by then: what is heavy comes later, or not at all."""
+"""A start imports only what it needs at once: heavy modules are imported later, or not at all."""
 
 from __future__ import annotations
 

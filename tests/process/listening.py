@@ -12,7 +12,7 @@ __all__ = ("Heard", "listening")
 
 
 class Heard:
-    """What a webhook was sent; the first of them it has no time for."""
+    """A webhook target that records requests, and does not answer the first one in time."""
 
     def __init__(self, failures: int) -> None:
         self.failures = failures

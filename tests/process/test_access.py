@@ -213,7 +213,7 @@ FOLDERS = ("code", "logs", "results", "run")
 def mode_of(path: Path) -> int:
     try:
         return path.stat().st_mode
-    except FileNotFoundError:  # the record of a child that ended meanwhile
+    except FileNotFoundError:  # the record of a child that has just ended
         return 0
 
 

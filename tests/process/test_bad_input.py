@@ -228,7 +228,7 @@ def test_a_task_killed_by_a_memory_cgroup_fails_as_out_of_memory(tmp_path):
 
 
 def oom_scores(daemon: DaemonProcess) -> dict[str, int]:
-    """Say for a process of each role how much larger than the daemon the kernel takes it for."""
+    """Return, for a process of each role, how much higher than the daemon's its OOM score is."""
     scores = {}
     for path in (daemon.home / "run" / "children").iterdir():
         with suppress(OSError, msgspec.DecodeError):  # it ends, or begins

@@ -1,4 +1,4 @@
-"""Callbacks and alerts of a real daemon: in processes of their own, at least once, told abroad."""
+"""Callbacks and alerts of a real daemon: in separate processes, at least once, to webhooks."""
 
 from __future__ import annotations
 

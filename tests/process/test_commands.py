@@ -32,7 +32,7 @@ def examples() -> list[tuple[str, list[str]]]:
 
 
 def pattern(lines: list[str]) -> str:
-    """What fits: ``...`` for anything in a line, alone for any lines; blanks of any width."""
+    """Return a pattern: ``...`` matches anything in a line, alone any lines; blanks any width."""
 
     def of_line(line: str) -> str:
         parts = (re.escape(plain(part)) for part in line.split("..."))
@@ -109,7 +109,7 @@ def test_every_command_has_an_example():
 
 
 def groups() -> dict[str, argparse.ArgumentParser]:
-    """What is followed by one of its own commands."""
+    """Commands that are followed by a command of their own."""
     (nouns,) = (a for a in command_parser()._actions if isinstance(a, argparse._SubParsersAction))
     return {
         name: noun

@@ -107,7 +107,7 @@ def steps(folder: Path) -> Counter[int]:
 
 def pid_of(daemon: DaemonProcess, role: str) -> int | None:
     for path in (daemon.home / "run" / "children").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # parsers come and go
+        with contextlib.suppress(FileNotFoundError):  # parsers start and end
             if json.loads(path.read_text() or "{}").get("role") == role:
                 return int(path.name)
     return None

@@ -50,7 +50,7 @@ def records(home: Path) -> dict[str, str]:
 
 
 def all_records(daemon: DaemonProcess) -> dict[str, str]:
-    """Return the records of the daemon's children; parsers, among others, come and go meanwhile."""
+    """Return the records of the daemon's children; some of them, such as parsers, start and end."""
 
     def read() -> dict[str, str] | None:
         try:

@@ -1,4 +1,4 @@
-"""What a user installs: the distributions hold what they should, and work in an empty environment.
+"""The distributions that users install: complete, and working in an empty environment.
 
 The wheel is built from the source distribution, so both are shown to be complete.
 """

@@ -66,7 +66,7 @@ def {}(path: str) -> None:
 
 
 def seen(daemon, dag_id: str, path: Path) -> list[list[str]]:
-    """What a coroutine and a trigger of a DAG see of their processes; first their numbers."""
+    """Return what a coroutine and a trigger of a DAG see of their processes, with the ids first."""
     run_id = daemon.trigger(dag_id, conf={"path": str(path)})
     daemon.wait(run_id)
     run = daemon.run(run_id)

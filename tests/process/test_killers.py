@@ -1,4 +1,4 @@
-"""What kills the daemon, under a supervisor that starts it again, is found and pays alone."""
+"""A task that kills the daemon, under a supervisor that restarts it: found, and charged alone."""
 
 from __future__ import annotations
 

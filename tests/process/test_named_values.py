@@ -1,4 +1,4 @@
-"""Secrets, connections and variables on a real daemon: told to who may know, nowhere in clear."""
+"""Secrets, connections and variables on a real daemon: only where declared, never in plain text."""
 
 from __future__ import annotations
 

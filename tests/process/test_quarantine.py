@@ -162,7 +162,7 @@ def test_a_trigger_that_blocks_for_good_fails_in_quarantine_and_no_other_does(tm
 
 
 def test_no_try_is_charged_for_a_host_killed_while_a_trigger_runs(killed_daemon, tmp_path):
-    # There no watchdog ends what stands still.
+    # There no watchdog ends a blocked step.
     daemon, folder, logged = killed_daemon, str(tmp_path), killed_daemon.log_size
     daemon.add("stalling.py", DAGS)
     good = daemon.trigger("never_stalls", {"folder": folder})

@@ -1,4 +1,4 @@
-"""No process of a task outlives it, whichever way it gets away and whatever is killed."""
+"""No process that a task starts outlives it, however it detaches and whatever is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When authors' own timetables fire next: a child of the daemon is asked, and no other."""
+"""Next fire times of custom timetables: previewed only by a child of the daemon."""
 
 from __future__ import annotations
 

@@ -311,12 +311,12 @@ def test_versions_that_nothing_refers_to_are_cleaned_away_with_their_code(tmp_pa
         cleaned = daemon.request("POST", "/api/v1/db/clean", {})[1]
         assert cleaned["versions"] == 2
         assert {folder.name for folder in old.iterdir()} == {kept, newest}
-        edit(daemon, "edited", 1)  # it was deleted, and comes back
+        edit(daemon, "edited", 1)  # it was deleted, and is restored
         assert daemon.wait(daemon.trigger("edited"))["state"] == "success"
 
 
 def rows_of(daemon: DaemonProcess, dag_id: str) -> list[int]:
-    """How many rows each table has that could be left of a DAG."""
+    """Return the number of rows of each table that could remain of a DAG."""
     with daemon.database() as database:
         return [
             database.execute(question, (dag_id,)).fetchone()[0]

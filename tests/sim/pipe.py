@@ -1,8 +1,8 @@
 """A trigger host inside the same event loop: the real role behind a delayed pipe.
 
-Real are ``Triggerer`` and ``SharedHost`` on the daemon's side, the frames between, and
-``worker.triggerer`` with its supervisor on the other side. Replaced are the socket, the process,
-and the few lines that pass commands to the role.
+``Triggerer`` and ``SharedHost`` on the daemon's side, the frames in between, and
+``worker.triggerer`` with its supervisor on the other side are real. The socket, the process and the
+few lines that pass commands to the role are replaced.
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ class InlineChild:
         return found
 
     def loop_seconds(self) -> float:
-        """See ``Child``; nothing here takes any processor time."""
+        """See ``Child``; nothing here uses any processor time."""
         return 0.0
 
     def culprit(self) -> int:

@@ -99,7 +99,7 @@ def test_a_deadline_that_is_forgotten_is_found_and_shrunk_to_what_it_takes(monke
 
 
 def _arms_no_second_due(timers, due: TimerFired, *, at=None):
-    """As the real one, but ignores what is due after the first timer."""
+    """Like the real one, but ignores timers due after the first one."""
     if not len(timers):
         timers._armed += 1
         timers._by_wall.append((due.at if at is None else at, timers._armed, due))

@@ -373,7 +373,7 @@ def test_outbox_rows_that_no_turn_reads_are_noticed(monkeypatch):
     with pytest.raises(Broken, match="L3 progress: 3 of alert are owed, 0 handed out"):
         what_is_owed_is_read(node)
     memory.outbox = {row.outbox_no: (row.kind, row.body) for row in rows[:2]}
-    what_is_owed_is_read(node)  # behind the two that are handed out
+    what_is_owed_is_read(node)  # after the two that are handed out
 
 
 def test_the_functions_of_some_seeds_may_follow_each_other_in_a_slot():
@@ -466,7 +466,7 @@ def test_another_edition_of_the_code_keeps_some_of_the_calls_at_its_beginning():
 
 
 def test_a_lost_stream_event_is_found(monkeypatch):
-    """A planted bug: an event repeated with its key takes the place of the next one."""
+    """A planted bug: a repeated event with the same key replaces the next one."""
     monkeypatch.setattr(event_stream, "_is_known", lambda stream, key: False)
 
     said = (verdict.broken or "" for verdict in map(model.play, range(40)))

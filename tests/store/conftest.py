@@ -1,4 +1,4 @@
-"""What tests of a store ask for, on each database."""
+"""Fixtures of store tests, for each database."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class Trial:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Have the database open in another process, and do nothing with it."""
+        """Keep the database open in another process that does nothing with it."""
         environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         with subprocess.Popen(
             [sys.executable, "-c", _HOLDER, self._path],
@@ -152,7 +152,7 @@ class Trial:
         disk.disk_left(1, os.fsencode(left / FILES[1]), 0)
         try:
             self._judge(left / FILES[0])
-        except Exception as exc:  # noqa: BLE001 - told at the end, whatever thread this is
+        except Exception as exc:  # noqa: BLE001 - reported at the end, from any thread
             self.errors.append(f"cut {self.cuts}: {type(exc).__name__}: {exc}")
         shutil.rmtree(left)
 
@@ -191,7 +191,7 @@ async def made(folder: Path) -> Path:
 async def try_one(
     folder: Path, start: Path, durability: Durability, file: str, nth: int, *, held: bool
 ) -> dict[str, Any]:
-    """Have one sync fail, and judge."""
+    """Let one sync fail, and check the result."""
     trial = Trial(folder, durability)
     shutil.copy(start, folder)
     trial.begin(file, nth)
@@ -206,10 +206,10 @@ async def try_one(
 
 
 async def main(folder: Path, durability: Durability, wanted: list[str]) -> None:
-    """Try those that are named; of a file without a number each, until none is left to fail.
+    """Try the named syncs; for a file without a number, try each until none is left to fail.
 
-    On a slow machine the sync of a number may come with the end of a life, or not at all: then the
-    one before it is tried, until a life is ended by it.
+    On a slow machine the sync with a number may happen at the end of a life, or not at all. Then
+    the one before it is tried, until one ends a life.
     """
     writer.WAL_GOAL_BYTES = LOG_BYTES
     database_file._WAL_LIMIT_BYTES = LOG_BYTES

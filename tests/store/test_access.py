@@ -1,4 +1,4 @@
-"""Accounts, tokens, sessions and the audit come back as they were stored, and go by number."""
+"""Accounts, tokens, sessions and the audit: read as they were stored, and deleted by number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both databases promise."""
+"""The promises that both databases keep."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_each_claim_begins_a_new_epoch_and_knows_the_last_commit(store_url
 
 async def test_a_batch_asked_for_twice_is_applied_once(store):
     await store.commit(first_batch())
-    await store.commit(first_batch())  # the reply was lost, the engine asks again
+    await store.commit(first_batch())  # the reply was lost, so the engine repeats the batch
 
     assert len(await store.list_runs()) == 1
     assert [row.commit_no for row in await store.read_journal()] == [1]

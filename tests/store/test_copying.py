@@ -1,4 +1,4 @@
-"""A database that was copied says the same, wherever it came from and went to."""
+"""A copy of a database has the same content, for any source and target."""
 
 from __future__ import annotations
 

@@ -311,7 +311,7 @@ async def test_a_moved_home_and_one_without_an_identity_are_served(home, tmp_pat
 
 
 async def _left(home, tmp_path) -> Path:
-    """What a kill leaves of a database all of whose log has been copied back."""
+    """Return what a kill leaves of a database whose log was completely checkpointed."""
     async with opened(home) as store:
         await store.claim()
         await commit(store, 1, 2, 3)

@@ -1,4 +1,4 @@
-"""What durable calls leave in the database."""
+"""Rows of durable calls."""
 
 from __future__ import annotations
 

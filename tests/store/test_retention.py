@@ -1,4 +1,4 @@
-"""What is old is found by an index, page by page; a journal without its beginning is checked."""
+"""Old rows are found by an index, page by page; a journal without its beginning can be checked."""
 
 from __future__ import annotations
 

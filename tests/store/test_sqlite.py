@@ -1,4 +1,4 @@
-"""What is special about a file: who holds it, whose it is, and what a crash leaves of it."""
+"""Cases of a database file only: its lock, its identity, and its state after a crash."""
 
 from __future__ import annotations
 

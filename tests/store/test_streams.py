@@ -1,4 +1,4 @@
-"""What streams leave in the database: items in order, and fan-outs that grow until they close."""
+"""Rows of streams: items in order, and expansions that grow until they are closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only people ask of a store, on each database: right, bounded, and given up in time."""
+"""Queries for the user interface, on each database: correct, bounded, and aborted in time."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ ended: list[str] = []
 
 @dataclass(frozen=True)
 class Ticks(Trigger[int]):
-    """Yields a number each hour, from behind the last one that is stored."""
+    """Yields a number each hour, starting after the last stored one."""
 
     count: int = 1_000_000
 
@@ -113,7 +113,7 @@ queues: dict[str, FakeQueue] = {}
 
 @dataclass(frozen=True)
 class Messages(Trigger[str]):
-    """As the page on testing has it."""
+    """The example of the page on testing."""
 
     queue: str
 

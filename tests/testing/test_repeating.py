@@ -1,4 +1,4 @@
-"""What people repeat in a simulation: cleared tasks and backfilled fire times, as with a daemon."""
+"""Repeated work in a simulation: cleared tasks and backfilled fire times, as with a daemon."""
 
 from __future__ import annotations
 

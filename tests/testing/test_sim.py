@@ -1,4 +1,4 @@
-"""What a test of a DAG can do with the simulator, and what it leaves behind."""
+"""The simulator as tests of DAGs use it, and the clean-up after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a simulation says that takes real time, and that it says nothing else."""
+"""Reports of a simulation that takes real time, and none otherwise."""
 
 from __future__ import annotations
 

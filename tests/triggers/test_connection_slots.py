@@ -1,4 +1,4 @@
-"""Connections are shared out: no server and no DAG takes those of the others."""
+"""Connections are divided fairly: no server and no DAG uses up those of the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATIENCE = 30.0
 
 
 class Of:
-    """Says for which DAG is asked, as a host does."""
+    """Returns the DAG for which a request is made, as a host does."""
 
     def __init__(self, dag_id: str) -> None:
         self._dag_id = dag_id
@@ -66,7 +66,7 @@ async def serving(handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter],
 
 @asynccontextmanager
 async def tarpit():
-    """A server that takes every connection and never says a word.
+    """A server that accepts every connection and never sends anything.
 
     Yields its URL, and a list that grows with each connection.
     """

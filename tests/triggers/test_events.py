@@ -41,7 +41,7 @@ def test_the_longest_name_and_key_are_waited_for():
 
 
 class Daemon:
-    """Has three events of each name, and tells those behind a number."""
+    """Has three events of each name, and returns those after a number."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, object]] = []

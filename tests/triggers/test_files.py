@@ -78,7 +78,7 @@ async def test_a_file_system_that_hangs_holds_up_no_loop(tmp_path, monkeypatch):
     pattern = str(tmp_path / "*")
     waiting = asyncio.ensure_future(event_of(FilesTrigger(pattern, poll_seconds=POLL)))
 
-    await hangs.wait()  # the loop turns though the look has not come back
+    await hangs.wait()  # the loop continues though the poll has not returned
     gate.set()
     await waiting
 
@@ -105,7 +105,7 @@ async def test_folders_that_hang_delay_no_other_folder_and_take_one_thread_each(
     slow_ones = [FilesTrigger(f"{tmp_path}/hangs-{n}/*", stable=0) for n in range(6)]
     waiting = [asyncio.ensure_future(event_of(trigger)) for trigger in slow_ones]
     await asyncio.sleep(0)
-    for trigger in slow_ones:  # who comes and goes takes no further thread
+    for trigger in slow_ones:  # triggers that join and leave use no further thread
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(trigger.poll(), 0.01)
 
@@ -232,7 +232,7 @@ async def test_thousands_who_have_one_look_are_woken_without_holding_up_the_loop
     monkeypatch.setattr("aioflow_triggers.folder_poll.os.scandir", gated)
     waiting = [asyncio.ensure_future(wait(str(n))) for n in range(5_000)]
     await looks.wait()
-    gc.disable()  # collecting what the tests have left takes longer than a slice
+    gc.disable()  # collecting the garbage of earlier tests takes longer than a slice
     try:
         gate.set()
         before = time.thread_time()

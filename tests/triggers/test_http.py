@@ -324,7 +324,7 @@ async def test_nothing_is_asked_at_an_address_that_is_refused(pauses, monkeypatc
         assert here.asked == []
 
 
-# ── as it is written ────────────────────────────────────────────────────────────────────
+# ── JSON and headers as written ─────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

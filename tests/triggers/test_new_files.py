@@ -46,7 +46,7 @@ def too_many(*_, **__):
 
 @pytest.fixture(params=["told-by-the-kernel", "no-inotify-left", "no-watch-left"])
 def kernel(request, monkeypatch):
-    """Run a test where the kernel tells of changes, and where it has no more room for us."""
+    """Run a test with notifications of the kernel, and without, as if its limit was reached."""
     if request.param == "no-inotify-left":
         monkeypatch.setattr(asyncinotify, "Inotify", too_many)
     if request.param == "no-watch-left":
@@ -135,7 +135,7 @@ async def test_with_kernel_notifications_a_change_is_reported_before_the_next_pe
             (tmp_path / "next").write_text("x")
             (tmp_path / "next").rename(folder / "next")
         else:
-            # The watched folder goes away, and another one comes under its name.
+            # The watched folder is deleted, and another one gets its name.
             task = asyncio.ensure_future(anext(events))
             folder.rename(tmp_path / "old")
             folder.mkdir()
@@ -469,7 +469,7 @@ async def test_a_file_that_is_dropped_and_wanted_again_is_polled_again(tmp_path)
     set_wanted(watch, wants.keys())
     run: Any = watch.run()
     async with aclosing(run) as events:
-        told, _ = await anext(events)  # that the other is gone as well is known, and not yet said
+        told, _ = await anext(events)  # the other is known to be gone, but not yet reported
         [again] = wants.keys() - {told}
         del wants[told]
         for name in (told, again):

@@ -193,7 +193,7 @@ async def test_a_length_of_time_begins_at_the_end_of_the_interval():
 
 @pytest.fixture(params=[True, False])
 def deferring(request):
-    """Whether a daemon is set to defer where nothing is said."""
+    """Set whether operators defer by default."""
     set_default_deferrable(value=request.param)
     yield request.param
     set_default_deferrable(value=None)

@@ -50,7 +50,7 @@ def takes_text(parameter: inspect.Parameter) -> bool:
 
 
 def no_results(*asked: Any) -> Any:
-    """Stand in for what fetches results: no task here takes any."""
+    """Replaces the fetching of results: no task here has any."""
     raise AssertionError(asked)
 
 

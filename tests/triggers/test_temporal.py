@@ -153,7 +153,7 @@ async def test_hosted_again_a_cron_continues_after_its_last_tick(hosted, wall_cl
 
     events = await ticks_of(trigger, 4)
 
-    # Two were missed, one is due now, one is to come.
+    # Two were missed, one is due now, one is in the future.
     assert [(event.payload - NOON) / timedelta(minutes=15) for event in events] == [-2, -1, 0, 1]
     assert loop.time() - began == pytest.approx(900)
 
@@ -319,7 +319,7 @@ async def test_a_cron_continues_when_a_clock_that_was_wrong_is_set_back(hosted, 
     trigger = hosted(CronTrigger("*/10 * * * *"))
     loop.call_later(60, wall_clock.append, timedelta(hours=6))
     loop.call_later(63, wall_clock.append, timedelta(hours=-6))
-    came: dict[datetime, float] = {}  # each has a key: what comes again counts once
+    came: dict[datetime, float] = {}  # each has a key: a repeated one counts once
     async with aclosing(trigger.run()) as events:
         while loop.time() < 3600:
             event = await anext(events)

@@ -1,4 +1,4 @@
-"""Logging in and out, tokens, CSRF, the audit: what is let in, and what is let in no more."""
+"""Logins, tokens, CSRF protection and the audit: which requests are accepted, and until when."""
 
 from __future__ import annotations
 
@@ -397,7 +397,7 @@ async def test_a_session_alone_is_not_enough_and_another_page_has_none(tmp_path)
 
 
 async def test_guessing_a_present_password_is_guessing_a_login(tmp_path, monkeypatch):
-    monkeypatch.setattr(Access, "_seconds", 100.0)  # no try comes back meanwhile
+    monkeypatch.setattr(Access, "_seconds", 100.0)  # no attempt is regained in between
     async with app(tmp_path) as (_, web):
         found = [
             (await choose(web, {"name": "anna", "old": f"guess {n}", "new": ANOTHER})).status
@@ -539,7 +539,7 @@ async def test_thousands_of_wrong_logins_hash_little_and_do_not_hold_up_the_daem
         async def watch():
             nonlocal longest, waited
             while not is_over.is_set():
-                # What this process computes meanwhile: others may have the processors.
+                # Processor time of this process only: others may occupy the processors.
                 began, asked = time.process_time(), time.monotonic()
                 assert (await ask(web, "GET", "/api/v1/me", headers=HOME_BEARER)).status == 200
                 longest = max(longest, time.process_time() - began)
@@ -725,7 +725,7 @@ async def test_an_answer_names_its_request_and_tells_nothing_of_the_inside(tmp_p
     assert len(name) == 16
 
 
-# ── what is written down by itself ──────────────────────────────────────────────────────
+# ── what the audit records automatically ────────────────────────────────────────────────
 
 
 async def test_uses_and_refusals_are_written_down_soon_and_a_start_waits_for_its_database(

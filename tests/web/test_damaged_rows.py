@@ -32,10 +32,10 @@ pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 _SECONDS = 30
 _OF_THE_DAEMON = frozenset({"meta", "node", "number_lease"})
-"""Where a row of these is damaged nothing can be committed, and a start may be refused."""
+"""Tables in which a damaged row prevents any commit, and may refuse a start."""
 
 _NUMBER_OF_COMMIT = ("journal", "commit_no")
-"""The same where this is above the number of the node: a start says what mends it."""
+"""If this number exceeds the node's, a start is refused too, and says how to repair it."""
 
 _READ_BY_START = frozenset(
     {"dag", "dag_file", "pool", "dag_trigger", "account", "api_token", "login", "task_trigger"}
@@ -145,7 +145,7 @@ async def hurts_only_itself(whole: Whole, home: Path, case: Case) -> bool:
         try:
             with anyio.fail_after(_SECONDS):
                 async with node(home, url=place.url, cpu_slots=8) as n:
-                    await _is_found(n, case, written)  # a run that ends takes rows with it
+                    await _is_found(n, case, written)  # a run that ends deletes rows
                     await _healthy_runs_end(n)
                     await _is_named(n, case, written)
                     await _everything_can_be_read(n)
@@ -214,7 +214,7 @@ class _Named(dict[str, str]):
 
 
 async def _is_found(n: Node, case: Case, written: Written) -> None:
-    """What the database itself complains of is found, with its table, its row and its column."""
+    """Check that an error of the database itself is found, with table, row and column."""
     key, says = written
     if says is not None and case.table not in _OF_THE_DAEMON:  # a start overwrites those
         found = await n.store.find_damage()
@@ -222,7 +222,7 @@ async def _is_found(n: Node, case: Case, written: Written) -> None:
 
 
 async def _is_named(n: Node, case: Case, written: Written) -> None:
-    """What is read on the way is named in the same way, without a search."""
+    """Check that damage met while reading is named in the same way, without a search."""
     key, says = written
     if says is None or case.table in _OF_THE_DAEMON:
         return
@@ -238,7 +238,7 @@ async def _is_named(n: Node, case: Case, written: Written) -> None:
 
 
 def _named(found: list[Damage], case: Case, key: str) -> bool:
-    is_keyed = case.column in key.replace("=", " ").split()  # then it goes by another key
+    is_keyed = case.column in key.replace("=", " ").split()  # then it has another key
     return any(
         (one.table, one.column) == (case.table, case.column) and (is_keyed or one.key == key)
         for one in found

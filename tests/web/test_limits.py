@@ -1,4 +1,4 @@
-"""How many connections there are, and how long a head, or a body, may take to come."""
+"""Limits on the number of connections, and on the time that a head or a body may take."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def served(home, monkeypatch, **limits):
 
 
 def talk(port, *pieces, seconds=60.0):
-    """Send pieces and return what comes until the other end closes."""
+    """Send pieces, and return what is received until the other end closes."""
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
         for piece in pieces:
             connection.sendall(piece)

@@ -80,7 +80,7 @@ def targets(described, text):
 
 
 async def printed(n: Node, text: bytes) -> None:
-    """Have the first task of the run print something, and wait until it can be read."""
+    """Let the first task of the run print something, and wait until it can be read."""
     start = (await n.effects.next_start()).start
     log = n.api._tasklog.open(log_key(start))
     await log.write(text)

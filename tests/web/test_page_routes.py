@@ -1,4 +1,4 @@
-"""What the page reads, through the application: shapes, pages, refusals."""
+"""The routes that the page reads, through the application: shapes, paging, refusals."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ async def token(n, name, role, **more):
 
 
 async def statuses(web, found, headers):
-    """Ask for every place, those that delete last."""
+    """Request every route, those that delete last."""
     order = sorted(found, key=lambda place: place.method == "DELETE")
     answers = {}
     for place in order:

@@ -1,4 +1,4 @@
-"""What is held for those who ask for logs and do not take them."""
+"""Limits on the memory for logs that clients request and do not read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BY = Actor(name=HOME, role=Role.ADMIN)
 LOG = "/api/v1/runs/r/tasks/first/logs"
 MIB = 1024 * 1024
 OTHERS_MIB = 12
-"""What the rest of the daemon may take meanwhile: a piece for each connection, requests, tasks."""
+"""Memory for the rest of the daemon: a piece per connection, requests, tasks."""
 
 
 # ── counting ────────────────────────────────────────────────────────────────────────────

@@ -27,7 +27,7 @@ JSON = {"content-type": "application/json"}
 
 
 class Away:
-    """A database that takes nothing any more."""
+    """A database that accepts no more commits."""
 
     def __init__(self, store):
         self._store = store
@@ -122,7 +122,7 @@ async def test_a_client_that_hangs_when_the_daemon_ends_gets_a_response_and_one_
     caplog.set_level(logging.DEBUG)
     with structlog.testing.capture_logs() as lines:
         async with served(tmp_path) as (_, url, stop):
-            # The head of a change whose body never comes: it is read for half a minute.
+            # The head of a change without its body, which is awaited for half a minute.
             head = request_of(
                 url,
                 "POST /api/v1/dags/chain/runs HTTP/1.1",

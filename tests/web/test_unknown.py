@@ -1,4 +1,4 @@
-"""What a route names in its path and is not there, or can be no such thing; over the router."""
+"""Unknown and impossible names in the paths of all routes, through the router."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The application behind its guard: who may ask, what is answered, how it fails."""
+"""The application with its guard: authentication, responses, errors."""
 
 from __future__ import annotations
 

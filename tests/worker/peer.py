@@ -147,7 +147,7 @@ class Child:
             self._later += self.receive()
 
     def printed(self, found: Callable[[bytes], Kind | None]) -> Kind:
-        """Return what is found in all that was printed, as soon as it is there."""
+        """Return the match in the output, as soon as there is one."""
 
         def look() -> Kind | None:
             return found(bytes(self._output))

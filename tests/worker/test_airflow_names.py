@@ -1,4 +1,4 @@
-"""What is imported from Airflow and does not exist here is refused with what to write instead."""
+"""Imports from Airflow that do not exist here: the error says what to write instead."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ sys.stdout.buffer.write(b"raw")
         text = b"".join(r.data for r in mine if isinstance(r, Output))
         assert text == f"begin {n}\nthread {n}\nend {n}\nraw".encode()
         assert all(r.start_no == start_no for r in mine)
-        assert isinstance(mine[-1], Succeeded)  # all output stands before it
+        assert isinstance(mine[-1], Succeeded)  # all output precedes it
 
 
 def test_a_flood_of_output_is_bounded_and_what_was_dropped_is_said(host):

@@ -1,4 +1,4 @@
-"""What a branch and a short circuit skip, by what they returned."""
+"""The tasks that a branch or a short circuit skips, depending on its return value."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def work() -> None: ...
 
 
 def skips(made: DAG, value: object) -> set[str]:
-    """What the first task of a DAG skips when it returns this."""
+    """Return the tasks that the first task of a DAG skips if it returns this value."""
     return {made.nodes[position].task_id for position in skipped_by(made.nodes[0], value)}
 
 
@@ -112,7 +112,7 @@ def test_a_task_that_chooses_cannot_be_mapped(chooses: Any):
 
 
 def mapped(first: Any) -> DAG:
-    """The task chooses between a and b, which b's follower comes after, and a fan-in outside."""
+    """The task chooses between a and b; one task follows b, and another one joins both."""
 
     @task_group
     def inside(x: int) -> Any:

@@ -1,4 +1,4 @@
-"""What takes long to pack does not hold up the loop of a shared host."""
+"""Values that take long to serialize do not block the loop of a shared host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trigger host does beyond firing: logs, newer code, streams, stages, odd triggers."""
+"""The trigger host beyond firing: logs, newer code, streams, stages, unusual triggers."""
 
 from __future__ import annotations
 
@@ -385,7 +385,7 @@ def test_what_a_trigger_does_when_it_has_fired_is_for_its_log_alone(host, name, 
     )
 
 
-# ── where classes come from, and what is refused ────────────────────────────────────────
+# ── sources of classes, and refusals ────────────────────────────────────────────────────
 
 
 NO_TRIGGERS = {

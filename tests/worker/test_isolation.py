@@ -1,4 +1,4 @@
-"""What importing a file changes in its process is found by the parser, and said of its DAGs."""
+"""The parser finds what importing a file changes in its process, and reports it with the DAGs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trigger asks with stands in no log and in no failure: neither ours nor its client's."""
+"""Credentials of a trigger are in no log and no failure: neither ours nor its client library's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SINCE = 1_767_225_600_000_000
 
 
 class Site(http.server.BaseHTTPRequestHandler):
-    """Answers with the status that stands in the path, and leads on to where one must not go."""
+    """Answers with the status in the path, and redirects to where no client may go."""
 
     def do_GET(self) -> None:
         word = self.path.partition("?")[0].strip("/")

@@ -1,4 +1,4 @@
-"""What user code may take of its host's time when it begins and when it ends, waited out."""
+"""Time limits of user code when it starts and when it ends, waited for in full."""
 
 from __future__ import annotations
 

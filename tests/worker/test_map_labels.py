@@ -1,4 +1,4 @@
-"""What a mapped child is called, in both hosts: told before its body runs, whatever it does."""
+"""Labels of mapped children, in both hosts: reported before the body runs."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class World:
                     return
 
     async def settle(self, *, answering: bool = True) -> None:
-        """Let everything come that will."""
+        """Wait until all pending events have arrived."""
         for _ in range(3):
             while answering and self.daemon.answer():
                 await asyncio.sleep(0)

@@ -58,12 +58,12 @@ VALUES = (
 
 @dataclasses.dataclass
 class Kind:
-    """A class of the catalogue, seen by who tests it.
+    """How to test a class of the catalogue.
 
     Attributes:
-        healthy: The fields of one that waits, by its number.
-        come: Has what they wait for come.
-        near: Makes of a text what stands beside a healthy field in the same watch.
+        healthy: Returns the fields of a waiting trigger, by its number.
+        come: Causes the events that they wait for.
+        near: Converts a text into a value beside a healthy field in the same watch.
     """
 
     healthy: Callable[[int], dict[str, Any]]

@@ -1,4 +1,4 @@
-"""What a task leaves without a parent is killed when it ends; what it keeps is left alone."""
+"""Orphaned processes of a task are killed at its end; its other processes are left alone."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ async def test_a_coroutine_that_swallows_its_cancellation_is_abandoned_and_count
     await task
     await asyncio.sleep(0)
     assert house.supervisor.abandoned_count == 0
-    assert house.ended.empty()  # it had been given up already
+    assert house.ended.empty()  # it had been abandoned already
 
 
 async def test_a_coroutine_that_ends_leaves_nothing_behind():
@@ -386,7 +386,7 @@ def test_an_exception_with_many_items_is_reported_whole():
 
 
 class Counting(Exception):
-    """Counts how often its text is made, which takes long in some."""
+    """Counts how often it is converted to text, which takes long for some."""
 
     made = 0
 

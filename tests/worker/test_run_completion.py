@@ -1,4 +1,4 @@
-"""How runs end, for all in a host: asked in batches, told each once, taken back when given up."""
+"""Ends of runs, for all waits in a host: queried in batches, reported once, cancelled if unused."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Daemon(ReportBuffer):
 
     @property
     def runs(self) -> dict[str, int]:
-        """The ids of the runs that were asked about, with their numbers."""
+        """The ids of the queried runs, with their numbers."""
         return {run.run_id or "": run.number for _, wanted in self.asked for run in wanted.runs}
 
     def tell(self, *numbers: int, state: str = "success", result: bytes | None = None) -> None:
-        """Answer the question that was asked last."""
+        """Answer the last query."""
         told = [RunEnded(no, messages.RunEnding(f"r{no}", state, result)) for no in numbers]
         self.handle_reply(Reply(self.asked[-1][0].question, msgspec.msgpack.encode(told)))
 

@@ -1,4 +1,4 @@
-"""What a check returns or raises means the same in a slot and on the shared loop."""
+"""Return values and exceptions of a poke mean the same in a slot and on the shared loop."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ CHECKS: dict[str, tuple[str, str, tuple[Any, ...], int]] = {
         1,
     ),
 }
-"""The body of a check, options of the sensor, what it comes to and after how many looks."""
+"""The body of a poke, options of the sensor, its outcome and the number of pokes until then."""
 
 
 @pytest.mark.parametrize("form", [FUNCTION, CLASS], ids=["function", "class"])

@@ -155,7 +155,7 @@ def notes(home):
 
 
 def over(host):
-    """The next report after which nothing is left of a hosting."""
+    """Return the next report that ends an assignment."""
     return host.expect(
         (TriggerFired, TriggerEnded), lambda r: isinstance(r, TriggerEnded) or r.is_last
     )
@@ -290,7 +290,7 @@ def test_a_trigger_that_no_watch_survives_fails_alone_and_says_why_in_its_log(ho
 
 
 def ended_by_order(host, *numbers):
-    """Those of these that have ended without an event."""
+    """Return which of these have ended without an event."""
     reports = ended(host, len(numbers))
     assert set(reports) == set(numbers)
     return {n: end for n, end in reports.items() if isinstance(end, TriggerEnded)}

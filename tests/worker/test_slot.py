@@ -276,7 +276,7 @@ def test_a_forked_copy_of_the_worker_reports_nothing(slot):
 
 
 def parts_of(child) -> list[bytes]:
-    """What was printed, each part from its mark on; that of a worker without work left out."""
+    """Return the output in parts, each starting at its mark, without that of the idle worker."""
     return [part for part in child.output().split(MARK) if part != b" 0 0\n"]
 
 
@@ -471,7 +471,7 @@ def test_a_result_that_is_not_at_hand_is_asked_for(slot):
     page = ResultsPage(-1, [(-1, 100, 1, encode(Decimal(9), ""))], [], -1, more=False)
     child.send(Reply(ask.question, msgspec.msgpack.encode(page)))
 
-    # It stands in two arguments, so it is asked for twice.
+    # It is in two arguments, so it is queried twice.
     again = child.expect(Query)
     child.send(Reply(again.question, msgspec.msgpack.encode(page)))
     assert result_of(child.expect(Succeeded))[0] == Decimal(9)

@@ -147,7 +147,7 @@ def test_a_line_fits_into_one_piece_of_the_pipe_however_long_the_path():
     assert longest.endswith(b"\n")
 
 
-# ── the place ────────────────────────────────────────────────────────────────────────────
+# ── source location ──────────────────────────────────────────────────────────────────────
 
 
 def frame_in(path: str, source: str, **names: object):

@@ -1,4 +1,4 @@
-"""How fast are the child processes, and what do they weigh? Run manually, never by pytest.
+"""Throughput and memory of the child processes. Run manually, never by pytest.
 
 Claims under test: a slot worker runs more than 15,000 no-op tries/s, the async host more than
 20,000 trivial coroutines/s, both against a peer that only feeds and counts; every role is ready

@@ -31,7 +31,7 @@ ROUNDS = 4
 
 
 def note(ledger: Path, *words: object) -> None:
-    """Append one line, whole: this is what stands outside of any database."""
+    """Append one whole line to the ledger, which is independent of any database."""
     with ledger.open("a") as file:
         file.write(" ".join(map(str, (*words, time.time_ns()))) + "\n")
 
@@ -146,9 +146,9 @@ def crowd(
     events: int = 50,
     seconds: float = 10.0,
 ) -> None:
-    """So many tasks of each kind.
+    """Run this many tasks of each kind.
 
-    The short waits of a task take so many seconds in all, and so does a stream.
+    The short waits of a task last ``seconds`` in all, and so does a stream.
     """
     told = {"ledger": ledger, "gate": gate, "seconds": seconds}
     Deferring.partial(task_id="deferring", retries=0, **told).expand(

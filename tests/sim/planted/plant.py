@@ -36,7 +36,7 @@ def environment(bug: PlantedBug | None) -> dict[str, str]:
 
 
 def install(bug: PlantedBug) -> None:
-    """Have the modules a bug changes be imported with it from now on.
+    """Have the modules that a bug changes imported with it from now on.
 
     Raises:
         DoesNotApply: If one of them has been imported already.
