@@ -63,7 +63,7 @@ async def test_alerts_go_where_the_file_says_once_it_was_written(tmp_path):
         assert targets[-1].is_empty
 
 
-async def test_what_else_changes_redirects_nothing(tmp_path):
+async def test_other_changes_redirect_nothing(tmp_path):
     async with following(tmp_path) as (look, targets):
         write(tmp_path, "[slots]\ncpu = 7\n", at=1)
         await look()

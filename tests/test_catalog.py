@@ -218,7 +218,7 @@ async def test_bad_files_are_distinguished_and_harm_no_other(tmp_path, more):
         pytest.param("timeout", "child.wait()", id="timeout", marks=pytest.mark.nightly),
     ],
 )
-async def test_what_a_parser_started_does_not_outlive_it(tmp_path, reason, deed):
+async def test_processes_started_by_a_parser_do_not_outlive_it(tmp_path, reason, deed):
     where = tmp_path / "offspring"
     source = f"""
 import aioflow, os, subprocess
@@ -293,7 +293,7 @@ async def test_a_file_that_gives_nothing_is_tried_again_ever_less_often(tmp_path
         assert isinstance(await it.reported(2), FileParsed)
 
 
-def test_what_gives_nothing_is_left_alone_for_ten_times_as_long_as_a_try_takes():
+def test_a_file_that_yields_nothing_is_skipped_for_ten_times_the_length_of_a_parse():
     pace = ParsePace(look_seconds=7.0)
     ended = parse_queue.ParseResult({}, reason="timeout", times=1, seconds=30.0)
 
@@ -718,7 +718,7 @@ def test_folders_that_link_to_each_other_are_entered_under_either_name_and_end(t
     assert list(found.files) == ["a/a.py", "a/to_b/b.py", "b/b.py", "b/to_a/a.py"]
 
 
-def test_of_two_files_of_one_name_the_first_folder_counts(tmp_path):
+def test_the_first_folder_counts_for_two_files_of_one_name(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.py").write_text(name)

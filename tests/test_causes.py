@@ -62,7 +62,7 @@ async def test_the_chain_leads_into_the_run_before_and_on_down_to_what_runs(tmp_
     assert chain.more == 0
 
 
-async def test_what_a_trigger_waits_for_is_said_in_words_with_when_it_looks(tmp_path):
+async def test_the_wait_of_a_trigger_is_described_with_its_next_poll(tmp_path):
     noon = 1_893_456_000_000_000
 
     async def watched(numbers):
@@ -123,7 +123,7 @@ async def test_the_causes_are_shown_of_a_run_that_waits_for_the_previous_one(tmp
     ]
 
 
-async def test_what_is_waited_for_downstream_is_followed_where_it_waits(tmp_path):
+async def test_causes_are_followed_through_waiting_tasks(tmp_path):
     spec = DagSpec(
         dag_id="daily",
         file="daily.py",
@@ -341,7 +341,7 @@ async def fail_parts(n: Node, run_id: str, width: int, bad: dict[int, str]) -> N
     await n.engine.wait_until_idle()
 
 
-async def test_what_failed_is_followed_down_to_the_child_and_its_error(tmp_path):
+async def test_a_failure_is_followed_down_to_the_child_and_its_error(tmp_path):
     async with node(tmp_path, cpu_slots=9) as n:
         n.define(FAILS)
         await fail_parts(n, "r", 3, {1: "division by zero"})
@@ -374,7 +374,7 @@ async def test_children_that_failed_alike_are_one_cause_with_their_count(tmp_pat
     assert (chain.causes[1].count, chain.more) == (8, 2)
 
 
-async def test_of_a_run_that_was_cut_short_what_was_is_named(tmp_path):
+async def test_the_stopped_tasks_of_an_interrupted_run_are_named(tmp_path):
     async with node(tmp_path) as n:
         n.define(FAILS)
         await n.api.trigger("fails", run_id="r")

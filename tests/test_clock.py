@@ -109,7 +109,7 @@ def test_over_a_restart_it_never_goes_back():
     assert (at.steady, at.shift) == (BEGIN + SECOND, -2 * HOUR)
 
 
-def test_what_is_less_than_a_step_does_not_outlive_the_process():
+def test_drift_below_a_step_does_not_outlive_the_process():
     hands = Hands(BEGIN + HOUR)
     steady = SteadyClock(hands)
     steady.resume(wall=BEGIN, steady=BEGIN + STEP_US // 2)

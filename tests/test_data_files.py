@@ -69,7 +69,7 @@ async def test_a_file_that_importing_reads_and_that_is_missing_is_waited_for(tmp
     assert set(parsed.sources) == {"good.py", "query.sql"}
 
 
-async def test_what_importing_lists_is_noticed_when_a_file_comes(tmp_path):
+async def test_folders_listed_by_an_import_are_checked_for_new_files(tmp_path):
     source = (
         "import os, tomllib\nfrom pathlib import Path\nfrom aioflow import dag, task\n"
         "@task\ndef say() -> int:\n    return 1\n"
@@ -112,7 +112,7 @@ async def test_a_line_that_cannot_be_parsed_is_reported(tmp_path):
     assert refused.reason == "files"
 
 
-async def test_what_is_written_there_all_the_time_does_not_make_versions_without_end(
+async def test_constantly_written_files_do_not_create_endless_versions(
     tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setattr(snapshot, "VERSIONS_AN_HOUR", 3)

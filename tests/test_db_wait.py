@@ -157,7 +157,7 @@ async def test_after_its_time_the_start_ends(monkeypatch, port, seconds):
     [("postgresql://db.example/flows", False), ("sqlite:////srv/flows/aioflow.db", True)],
     ids=["a-wrong-password", "a-file"],
 )
-async def test_what_waiting_cannot_help_ends_the_start_at_once(monkeypatch, port, db, may_pass):
+async def test_permanent_errors_end_the_start_at_once(monkeypatch, port, db, may_pass):
     clock = Impatient()
     monkeypatch.setattr(startup, "open_store", Server(1, may_pass=may_pass).open_store)
 

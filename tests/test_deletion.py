@@ -209,7 +209,7 @@ async def test_one_that_cannot_be_deleted_keeps_no_other_from_it(store_url, tmp_
 
 
 @on_both_databases
-async def test_what_is_gone_already_may_be_erased_again(store_url):
+async def test_erasing_deleted_runs_again_is_no_error(store_url):
     async with node(store_url) as n:
         run_id = await finished(n)
         run = await n.store.find_run(run_id)

@@ -37,7 +37,7 @@ def test_the_first_is_reported_at_once_and_the_others_are_counted_for_ten_minute
     assert len(found) == 2 * 6 - 1
 
 
-def test_of_a_stranger_who_reads_it_matters_little_what_of_others_it_does():
+def test_refused_reads_of_strangers_are_counted_regardless_of_their_target():
     refusals = DeniedRequests()
     for path in ("/a", "/b", "/c"):
         refusals.add(replace(STRANGER, target=path), 0.0)
@@ -118,7 +118,7 @@ def test_however_long_the_database_is_away_what_waits_is_bounded_and_counted():
     assert lines[-1].target == f"{50_000 - DENIAL_KINDS} more of known callers"
 
 
-def test_what_could_not_be_written_is_counted():
+def test_lost_entries_are_counted():
     refusals = DeniedRequests()
     refusals.add(STRANGER, 0.0)
     refusals.add(ANNA, 0.0)

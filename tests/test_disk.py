@@ -40,7 +40,7 @@ def test_a_file_that_is_not_there_yet_is_on_the_disk_of_its_folder(tmp_path):
     assert full_disk(tmp_path / "no" / "such") == ""
 
 
-def test_what_cannot_be_asked_is_not_full(tmp_path, monkeypatch):
+def test_a_disk_that_cannot_be_examined_is_not_full(tmp_path, monkeypatch):
     def refused(path):
         raise PermissionError
 

@@ -160,7 +160,7 @@ async def test_a_run_goes_from_request_to_success(store_url):
         assert await n.ended(run_id) is RunState.SUCCESS
 
 
-async def test_what_is_started_is_durable_already(store_url):
+async def test_started_tasks_are_durable_already(store_url):
     async with node(store_url) as n:
         await n.load(A)
         await n.trigger()
@@ -177,7 +177,7 @@ async def test_a_request_that_cannot_be_done_is_answered_with_its_error(store_ur
             await n.trigger()
 
 
-async def test_who_asks_an_engine_that_has_ended_hears_so_and_a_service_of_it_only_waits(store_url):
+async def test_a_request_to_an_ended_engine_fails_and_its_services_only_wait(store_url):
     ended: list[str] = []
 
     async def ask(engine: Engine, *, hears_end: bool) -> None:
@@ -667,9 +667,7 @@ async def test_a_run_whose_rows_make_no_sense_keeps_no_other_from_going_on(store
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-async def test_what_was_read_of_an_ended_run_is_read_again_after_a_mark_of_it(
-    store_url, is_deleted
-):
+async def test_rows_read_of_an_ended_run_are_read_again_after_its_mark(store_url, is_deleted):
     async with node(store_url) as n:
         await n.load(A, B)
         run_id = await n.trigger()

@@ -114,7 +114,7 @@ async def test_a_host_says_how_it_fares(tmp_path):
     assert found["aioflow_coroutines_evicted"].samples[0].value == 2
 
 
-async def test_what_fires_is_counted_where_it_is_taken_for_everyone_who_counts(tmp_path):
+async def test_fired_events_are_counted_once_for_all_metrics(tmp_path):
     async with node(tmp_path) as n:
         n.define(CHAIN)
         for path in ("aioflow_triggers.temporal:DateTimeTrigger", "mine:Own"):

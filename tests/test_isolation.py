@@ -209,7 +209,7 @@ async def test_a_request_is_answered_without_the_run_that_deciding_it_fails_on(
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
-async def test_what_a_damaged_row_has_refused_is_decided_without_its_run(
+async def test_an_input_refused_by_a_damaged_row_is_decided_without_its_run(
     kind, tmp_path, monkeypatch
 ):
     await row_is_damaged_meanwhile(SqliteHome(tmp_path), kind, monkeypatch)
@@ -217,7 +217,7 @@ async def test_what_a_damaged_row_has_refused_is_decided_without_its_run(
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("kind", SAMPLE, ids=lambda kind: kind.__name__)
-async def test_what_a_damaged_row_of_postgres_has_refused_is_decided_without_its_run(
+async def test_an_input_refused_by_a_damaged_postgres_row_is_decided_without_its_run(
     kind, tmp_path, migrated_postgres_url, monkeypatch
 ):
     await row_is_damaged_meanwhile(PostgresHome(tmp_path, migrated_postgres_url), kind, monkeypatch)

@@ -136,7 +136,7 @@ async def test_a_value_that_is_set_meanwhile_is_the_one_that_stays(tmp_path):
         assert [row.value for row in await n.store.list_values(SECRET)] == [b"\xa8new-text"]
 
 
-async def test_what_no_key_opens_stays_as_it_is_and_is_counted(tmp_path):
+async def test_undecryptable_values_stay_unchanged_and_are_counted(tmp_path):
     async with node(tmp_path) as n:
         await n.api.values.set(SECRET, "TOKEN", "hidden-text")
     lost = encrypted(tmp_path)

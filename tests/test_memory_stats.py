@@ -78,7 +78,7 @@ async def test_a_cancelled_run_waits_for_nothing(tmp_path):
     assert found.oldest == []
 
 
-async def test_what_is_deferred_is_counted_by_kind_folded_or_not(tmp_path):
+async def test_deferred_tasks_are_counted_by_kind_packed_or_not(tmp_path):
     async with node(tmp_path) as n:
         n.define(CHAIN)
         for path in ("aioflow_triggers.files:FileTrigger", "mine:Own", "mine:Own"):

@@ -60,7 +60,7 @@ async def running(parses: Parses, processes: int = QUICK_FILES + SLOW_FILES):
         group.cancel_scope.cancel()
 
 
-async def test_what_has_changed_goes_before_what_is_new_and_that_before_what_is_tried_again():
+async def test_changed_files_are_parsed_before_new_ones_and_those_before_retries():
     parses = Parses()
     async with running(parses) as it:
         for number in range(QUICK_FILES):

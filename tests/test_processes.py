@@ -112,7 +112,7 @@ async def test_a_real_child_gets_that_environment_and_nothing_to_read(tmp_path):
 # ── the link, output ────────────────────────────────────────────────────────────────────
 
 
-async def test_what_a_child_says_arrives_before_its_end(tmp_path):
+async def test_reports_of_a_child_arrive_before_its_end(tmp_path):
     source = """
 [welcome] = link.receive()
 print("said", welcome.role, flush=True)
@@ -344,7 +344,9 @@ async def test_a_program_that_cannot_be_started_leaks_nothing(tmp_path):
         assert len(list(Path("/proc/self/fd").iterdir())) == len(descriptors)
 
 
-async def test_what_a_child_left_is_looked_for_until_that_can_be_done(tmp_path, monkeypatch):
+async def test_the_search_for_processes_left_by_a_child_is_retried_until_possible(
+    tmp_path, monkeypatch
+):
     refusals = [OSError(24, "Too many open files")] * 2
 
     def look(mark):
@@ -439,7 +441,9 @@ anyio.run(main)
 
 
 @pytest.mark.parametrize("get_away", WAYS_TO_GET_AWAY)
-async def test_what_a_killed_daemon_left_is_swept_before_anything_runs(tmp_path, get_away):
+async def test_processes_left_by_a_killed_daemon_are_killed_before_anything_runs(
+    tmp_path, get_away
+):
     where = tmp_path / "offspring"
     command = [sys.executable, "-c", EARLIER, str(tmp_path), str(where), get_away]
     daemon = await anyio.run_process(command, check=False, cwd=Path(__file__).parents[1])
@@ -463,7 +467,7 @@ where = Path(sys.argv[1])
 """
 
 
-async def test_what_another_parent_has_adopted_is_found_and_reaped(tmp_path):
+async def test_processes_adopted_by_another_parent_are_found_and_reaped(tmp_path):
     """As when the daemon is the first process of a container."""
     where = tmp_path / "offspring"
     adopts = """
@@ -484,7 +488,7 @@ anyio.run(main)
     assert not is_alive(int(where.read_text()))
 
 
-async def test_what_was_adopted_and_has_ended_is_reaped_and_no_other(tmp_path):
+async def test_adopted_processes_that_have_ended_are_reaped_and_no_others(tmp_path):
     adopts = """
 package.REAP_SECONDS = 0.01
 

@@ -465,7 +465,7 @@ async def test_the_last_child_ending_in_the_middle_of_a_look_does_not_slip_by(mo
         pytest.param({"task_id": "x"}, "no task 'x', neither in its newest", id="of-any-run"),
     ],
 )
-async def test_what_can_never_be_answered_is_refused(wanted, why):
+async def test_impossible_queries_are_refused(wanted, why):
     w, child = World(), Child()
     async with running(w.answers):
         w.commit(runs=[w.run()])
@@ -511,7 +511,7 @@ async def test_a_database_that_is_away_delays_the_answer():
         assert (await child.ending()).state == "success"
 
 
-async def test_what_no_database_can_be_asked_is_refused_and_the_others_are_answered():
+async def test_unstorable_names_are_refused_and_the_others_are_answered():
     w = World()
     w.commit(runs=[w.run(state=RunState.SUCCESS)])
     strange, healthy = Child(), Child()
@@ -624,7 +624,7 @@ async def test_the_first_run_to_end_answers_all_who_have_waited_for_less_long():
     assert w.answers.waiting == 2
 
 
-async def test_of_a_question_about_many_runs_some_are_withdrawn():
+async def test_some_runs_of_a_query_are_withdrawn():
     w, child = World(), Child()
     w.commit(runs=[w.run(7), w.run(8)])
     async with running(w.answers):
@@ -643,7 +643,7 @@ async def test_of_a_question_about_many_runs_some_are_withdrawn():
 
 @pytest.mark.parametrize("wanted", [{"run_id": "r7"}, {"run_id": "r7", "task_id": "b"}])
 @pytest.mark.parametrize("moment", range(1, 6))
-async def test_what_is_withdrawn_in_the_middle_of_a_look_is_not_told(moment, wanted):
+async def test_a_wait_withdrawn_during_a_lookup_is_not_answered(moment, wanted):
     w, child = World(), Child()
     w.commit(
         runs=[w.run()],
@@ -666,7 +666,7 @@ async def test_what_is_withdrawn_in_the_middle_of_a_look_is_not_told(moment, wan
     assert (child.answers, w.answers.waiting) == ([], 0)
 
 
-async def test_what_a_dead_process_asked_is_not_answered_to_the_next():
+async def test_queries_of_a_dead_process_are_not_answered_to_the_next():
     w, child, other = World(), Child(), Child()
     w.commit(runs=[w.run()])
     async with running(w.answers):
@@ -949,7 +949,7 @@ async def test_events_come_in_pages_that_are_bounded_and_leave_none_out(size):
 
 
 @pytest.mark.parametrize("number", [1, -1])
-async def test_what_is_withdrawn_is_not_answered(number):
+async def test_a_withdrawn_query_is_not_answered(number):
     w, child = World(), Child()
     async with running(w.answers):
         ask_events(w, child, 0)
@@ -961,7 +961,7 @@ async def test_what_is_withdrawn_is_not_answered(number):
     assert (child.answers, w.answers.waiting) == ([], 0)
 
 
-async def test_what_is_withdrawn_while_it_is_looked_into_is_not_answered():
+async def test_a_query_withdrawn_during_its_lookup_is_not_answered():
     w, child = World(), Child()
     w.tables.events = [event(3)]
     w.tables.between = lambda: w.answers.submit(child, CancelQuery(1))

@@ -279,7 +279,7 @@ async def test_code_that_cannot_be_deleted_does_not_keep_the_rest(tmp_path, capl
     assert said.startswith("cannot delete the code of b now: ")
 
 
-async def test_what_a_daemon_that_died_was_making_or_deleting_is_cleared_away(tmp_path):
+async def test_unfinished_files_of_a_dead_daemon_are_removed(tmp_path):
     snapshots = Snapshots(tmp_path)
     for name in ("old", ".old.1.part", ".old.gone", ".new.2.part"):
         (tmp_path / name).mkdir()
@@ -416,7 +416,7 @@ async def test_it_cleans_up_once_an_hour(store_url, tmp_path):
             services.cancel_scope.cancel()
 
 
-async def test_what_goes_wrong_with_one_kind_ends_neither_the_others_nor_the_daemon(
+async def test_an_error_of_one_kind_ends_neither_the_others_nor_the_daemon(
     store_url, tmp_path, monkeypatch
 ):
     async with node(store_url) as n:

@@ -199,7 +199,9 @@ def test_the_home_is_absolute(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("url", [None, "postgresql://user@host/name"])
 @pytest.mark.parametrize("means", ["file", "variable"])
-def test_who_reads_the_database_finds_what_the_daemon_does(tmp_path, monkeypatch, url, means):
+def test_commands_that_read_the_database_use_the_same_one_as_the_daemon(
+    tmp_path, monkeypatch, url, means
+):
     if url and means == "file":
         (tmp_path / "aioflow.toml").write_text(f'db.url = "{url}"\n')
     if url and means == "variable":

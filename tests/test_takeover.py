@@ -209,7 +209,7 @@ async def test_a_fenced_daemon_neither_beats_nor_sends_the_next_one_away(migrate
 
 
 @pytest.mark.postgres
-async def test_of_two_that_take_over_at_once_one_does(migrated_postgres_url):
+async def test_one_of_two_concurrent_takeovers_succeeds(migrated_postgres_url):
     async with (
         open_store(migrated_postgres_url, VAULT) as first,
         open_store(migrated_postgres_url, VAULT) as second,

@@ -48,7 +48,7 @@ async def written(folder, *outputs, **options):
     return log
 
 
-async def test_what_follows_a_clear_is_set_apart_at_every_offset(tmp_path):
+async def test_output_after_a_clear_is_separated_at_every_offset(tmp_path):
     tries = (
         (key(start_no=1), b"first"),
         (key(start_no=2), b" again"),
@@ -85,7 +85,7 @@ async def test_tries_can_be_distinguished(tmp_path):
     assert await log.read(7, 0) == b"firstsecond"
 
 
-async def test_what_has_come_by_now_is_read_though_the_disk_has_not_been_asked(tmp_path):
+async def test_received_output_is_read_before_it_is_on_disk(tmp_path):
     log = TaskLog(tmp_path, SystemClock())
     async with running(log):
         opened = log.open(key())
@@ -95,7 +95,7 @@ async def test_what_has_come_by_now_is_read_though_the_disk_has_not_been_asked(t
     assert log.written_bytes == len(await log.read(7, 0))
 
 
-async def test_what_may_begin_a_secret_is_shown_once_the_worker_has_nothing_to_do(tmp_path):
+async def test_a_possible_start_of_a_secret_is_shown_once_the_worker_is_idle(tmp_path):
     masks = Masks()
     masks.hide(["hunter22"])
     log = TaskLog(tmp_path, SystemClock(), masks=masks)

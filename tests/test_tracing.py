@@ -146,7 +146,7 @@ async def test_each_try_has_a_span_and_says_why_it_failed(tmp_path):
     assert failed.end_time <= good.start_time
 
 
-async def test_what_is_cleared_and_runs_again_has_spans_of_its_own(tmp_path):
+async def test_a_cleared_task_that_runs_again_has_spans_of_its_own(tmp_path):
     async with traced(tmp_path) as (n, tracer):
         made = await n.api.trigger("one")
         await n.succeed()

@@ -137,7 +137,7 @@ async def test_a_trigger_is_assigned_fires_and_is_released(tmp_path):
     assert [type(report) for report in n.reports] == [HostUp, TriggerFired, TriggerEnded]
 
 
-async def test_what_a_host_tells_of_its_watches_is_known(tmp_path, monkeypatch):
+async def test_reports_of_a_host_about_its_watches_are_stored(tmp_path, monkeypatch):
     monkeypatch.setattr(host_inspection, "DESCRIPTION_SECONDS", 20.0)
     async with node(tmp_path) as n:
         await until(lambda: n.triggerer.load.watches == [WatchLoad("m:T", 2, 7)])
@@ -281,7 +281,7 @@ async def test_a_host_that_has_nothing_is_not_waited_for(tmp_path):
         await n.triggerer.shut_down()
 
 
-async def test_what_a_trigger_prints_is_in_the_log_of_its_task(tmp_path):
+async def test_output_of_a_trigger_is_in_the_log_of_its_task(tmp_path):
     async with node(tmp_path) as n, running(n.tasklog):
         place = {"position": 3, "map_index": 1001, "start_no": 5, "try_number": 2}
         n.host(1, "print", **place)

@@ -47,7 +47,7 @@ def test_small_text_files_of_its_own_folder_are_taken_and_nothing_else(tmp_path)
     assert names(tmp_path, file="sub/etl.py") == {"sub/deep.sql"}
 
 
-def test_what_is_ignored_is_not_taken_unless_it_is_named(tmp_path):
+def test_ignored_files_are_not_included_unless_named(tmp_path):
     for name in ("a.csv", "b.csv", "query.sql"):
         put(tmp_path / name, "text")
     put(tmp_path / ".aioflowignore", "*.csv\n")
@@ -230,7 +230,7 @@ def test_a_file_that_changed_after_the_import_read_it_is_not_taken(tmp_path):
     assert set(taken.sources) == {"cfg.json"}
 
 
-def test_what_is_written_there_all_the_time_makes_so_many_versions_an_hour():
+def test_constantly_written_files_create_a_limited_number_of_versions_an_hour():
     allowance = VersionQuota(SystemClock())
     given = [allowance.take("etl.py") for _ in range(VERSIONS_AN_HOUR + 5)]
 

@@ -87,7 +87,7 @@ def test_it_is_reported_once_however_many_wait_in_it(table):
     assert table.of_task(2, 5) == "r2 -> r1 -> r2"
 
 
-def test_what_waits_no_longer_closes_no_cycle(table, over):
+def test_ended_waits_close_no_cycle(table, over):
     assert table.add(1, 2) == ""
     table.waits.drop(table.last)
     table.waits.drop(table.last)
@@ -126,7 +126,7 @@ def test_the_search_for_a_cycle_is_bounded(table):
     assert table.of_task(5, 0) == ""
 
 
-async def test_who_closes_a_cycle_is_warned_of_once(caplog):
+async def test_the_wait_that_closes_a_cycle_is_warned_of_once(caplog):
     w = World()
     w.commit(runs=[w.run(7), w.run(8)])
 

@@ -52,7 +52,7 @@ def test_a_home_and_dag_files_that_only_their_owner_writes_are_accepted(settings
     check(settings)
 
 
-def test_whatever_every_user_may_write_is_refused_by_name_with_the_command_that_mends_it(settings):
+def test_world_writable_paths_are_refused_with_the_command_that_fixes_them(settings):
     for path in places(settings):
         before = stat.S_IMODE(path.stat().st_mode)
         path.chmod(before | stat.S_IWOTH)

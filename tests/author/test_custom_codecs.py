@@ -86,7 +86,7 @@ def test_a_class_that_takes_no_attribute_may_have_a_codec_as_well():
 
 
 @pytest.mark.parametrize("cls", [int, str, dict, Decimal, 5])
-def test_what_travels_by_itself_has_no_codec(cls):
+def test_types_that_are_serializable_anyway_have_no_codec(cls):
     with pytest.raises(DagError, match="a class of your own or of a library"):
         register_codec(cls, encode=str, decode=str)
 

@@ -257,7 +257,7 @@ def test_an_interval_is_counted_from_the_start_date_in_the_zone_of_the_dag():
     assert spec.schedule.anchor == midnight
 
 
-def test_who_waits_for_what_comes_after_it_in_the_run_before_waits_for_itself_too():
+def test_a_task_that_waits_for_downstream_in_the_previous_run_waits_for_itself_too():
     @dag(default_args={"depends_on_past": True})
     def made() -> None:
         one()
@@ -498,7 +498,7 @@ def test_a_scheduled_dag_needs_defaults():
     ("catchup", "found"),
     [(True, "all"), (False, "latest"), ("all", "all"), ("latest", "latest"), ("skip", "skip")],
 )
-def test_what_becomes_of_missed_fire_times_is_said_in_airflows_words_or_by_name(catchup, found):
+def test_missed_fire_times_are_declared_in_airflows_terms_or_by_name(catchup, found):
     with DAG("made", schedule="@daily", start_date=date(2026, 1, 1), catchup=catchup) as made:
         one()
 

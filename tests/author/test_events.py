@@ -189,7 +189,7 @@ class _Starts(Operator):
         pytest.param(_Yields, "async generator", id="execute-generates"),
     ],
 )
-def test_what_makes_no_sense_is_refused_where_it_is_written(made, complaint):
+def test_nonsense_is_refused_where_it_is_written(made, complaint):
     with DAG("d"), pytest.raises((DagError, ValueError), match=complaint):
         made(task_id="x")
 

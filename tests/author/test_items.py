@@ -113,7 +113,7 @@ def test_lists_of_the_file_that_are_too_many_together_are_known_to_be():
         pytest.param(lambda: two.expand_kwargs(NUMBER), "over a int", id="kwargs-of-a-number"),
     ],
 )
-def test_what_cannot_be_mapped_over_is_refused_where_it_is_written(call: Any, complaint: str):
+def test_expanding_over_other_values_is_refused_where_it_is_written(call: Any, complaint: str):
     with DAG("made"), pytest.raises(DagError, match=complaint):
         call()
 
@@ -185,7 +185,7 @@ def test_a_fan_out_is_expanded_over_as_any_list_and_needs_to_return_none():
     assert [task.feeds_limit for task in spec.tasks] == [9, None, None]
 
 
-def test_what_a_fan_out_returns_is_held_against_what_follows_it():
+def test_the_result_type_of_a_mapped_task_is_checked_against_its_followers():
     @task
     def shout(word: str) -> str:
         return word

@@ -124,7 +124,7 @@ def test_a_file_that_a_dag_reads_and_is_not_there_is_odd(tmp_path: Path):
     ]
 
 
-def test_what_a_dag_reads_is_a_list():
+def test_the_values_a_dag_declares_are_a_list():
     with pytest.raises(DagError, match="reads must be a list of texts"):
         DAG("d", reads="sales.csv")
 

@@ -235,7 +235,7 @@ def test_nothing_in_a_subject_begins_another_header(serve):
     assert len(got["Subject"]) == 200
 
 
-def test_what_is_no_text_is_written_so_that_it_can_be_read(serve):
+def test_non_text_values_are_written_readably(serve):
     server = serve()
 
     send(server, subject="file \udcff.csv", text="file \udcff.csv\0")
@@ -286,12 +286,12 @@ def test_a_recipient_that_is_refused_is_reported(serve, answer, may_pass, others
         ("taken", b"554 that is spam", False),
     ],
 )
-def test_what_the_server_refuses_is_for_good_from_500_on(serve, what, answer, may_pass):
+def test_replies_from_500_on_are_permanent_failures(serve, what, answer, may_pass):
     assert failed(serve({what: answer})) == (f"127.0.0.1 answered {answer[:3].decode()}", may_pass)
 
 
 @pytest.mark.parametrize("answer", [b"421 bye", b"250 bye", b"what", HANGS])
-def test_what_was_taken_was_taken_whatever_is_said_at_the_end(serve, answer):
+def test_an_accepted_mail_is_delivered_whatever_the_reply_to_quit(serve, answer):
     server = serve({"QUIT": answer})
     connection = Connection(conn_type="smtp", host="127.0.0.1", port=server.port)
 

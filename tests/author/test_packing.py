@@ -185,7 +185,7 @@ def steps_of(packing: Packing) -> tuple[Unserializable | None, float]:
 
 
 @pytest.mark.parametrize("make", TOO_LARGE.values(), ids=TOO_LARGE.keys())
-def test_what_is_too_large_costs_no_more_than_the_limit_and_no_step_takes_long(make):
+def test_packing_too_large_a_value_stops_at_the_limit_and_no_step_takes_long(make):
     packing = Packing(make(), "x", LIMIT)
     tracemalloc.start()
     try:

@@ -60,7 +60,7 @@ def made(timetable, **fields) -> TimetableTrigger:
     return trigger
 
 
-def test_what_is_a_timetable():
+def test_objects_that_are_timetables():
     assert is_timetable(WorkingHours())
     assert not is_timetable(WorkingHours)
     assert not is_timetable("@daily")
@@ -116,7 +116,7 @@ def old_office() -> None:
     work()
 
 
-async def test_of_a_new_dag_that_begins_in_the_past_the_latest_fire_time_runs_at_once(sim: Sim):
+async def test_a_new_dag_with_a_past_start_runs_the_latest_fire_time_at_once(sim: Sim):
     await sim.schedule(old_office)
     await sim.advance("12h")
 
@@ -157,7 +157,7 @@ def _fire_times_between(timetable, after, until):
         pytest.param({"begin": NOON - 24 * HOUR, "end": NOON - HOUR}, id="over"),
     ],
 )
-def test_where_nothing_was_missed_it_begins_when_it_is_known(fields):
+def test_without_missed_fire_times_it_starts_when_it_is_known(fields):
     fields = {name: int(at.timestamp()) * 1_000_000 for name, at in fields.items()}
 
     assert made(WorkingHours(last=9), **fields)._begins_after() == NOON

@@ -182,7 +182,7 @@ def test_a_trigger_may_name_another_class():
         pytest.param(Shrinking(NOW), "Shrinking", id="no-way-back"),
     ],
 )
-def test_what_cannot_be_deferred_is_refused_at_once(trigger, complaint):
+def test_a_trigger_that_cannot_be_deferred_to_is_refused_at_once(trigger, complaint):
     with pytest.raises(Unserializable, match=complaint):
         serialize(trigger)
 
@@ -312,7 +312,7 @@ def test_an_init_of_its_own_may_take_anything_that_travels():
         Converting(object())  # type: ignore[arg-type]
 
 
-def test_what_is_stored_already_is_hosted_though_its_class_asks_for_another_type_by_now():
+def test_a_stored_trigger_is_hosted_though_its_class_now_requires_another_type():
     data = encode_fields({"n": "1"}, "Choosy")
 
     assert vars(construct(Choosy, data))["n"] == "1"

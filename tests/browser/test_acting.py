@@ -112,7 +112,9 @@ def test_failed_tasks_are_cleared_and_run_again(browser, daemon, tmp_path):
     assert daemon.run(run)["state"] == "success"
 
 
-def test_what_stays_upstream_failed_is_named_after_a_clear_of_one_task(browser, daemon, tmp_path):
+def test_tasks_that_stay_upstream_failed_are_named_after_a_clear_of_one_task(
+    browser, daemon, tmp_path
+):
     run = daemon.trigger("fails", {"flag": str(tmp_path / "flag")})
     daemon.wait(run)
     with watched(browser, daemon) as page:
@@ -135,7 +137,7 @@ def failing_file(daemon):
     eventually(lambda: daemon.get("/api/v1/dags/fails")[1]["version"] == before)
 
 
-def test_what_failed_is_cleared_with_the_newest_code(browser, daemon, failing_file, tmp_path):
+def test_failed_tasks_are_cleared_with_the_newest_code(browser, daemon, failing_file, tmp_path):
     run = daemon.trigger("fails", {"flag": str(tmp_path / "flag")})
     daemon.wait(run)
     before = daemon.run(run)["version"]

@@ -126,7 +126,7 @@ def test_the_page_continues_by_itself_when_the_daemon_is_back(browser, daemon):
         page.see("cancelled", within="main h1")
 
 
-def test_of_each_page_the_built_files_are_all_that_is_loaded(browser, daemon):
+def test_each_page_loads_only_the_built_files(browser, daemon):
     with watched(browser, daemon) as page:
         page.go("/dags/daily/graph")
         loaded = eventually(

@@ -79,7 +79,7 @@ def test_arrows_go_from_box_to_box_in_a_grid(browser, daemon):
         page.clean()
 
 
-def test_what_has_the_focus_is_seen_to_have_it(browser, daemon):
+def test_the_focus_is_visible(browser, daemon):
     with watched(browser, daemon) as page:
         page.go("/dags")
         page.page.locator("[data-row]").first.wait_for()

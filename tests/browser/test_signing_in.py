@@ -70,7 +70,7 @@ def test_an_operator_is_offered_runs_and_not_what_is_an_admins(browser, daemon):
         page.clean()
 
 
-def test_who_signs_out_is_out_of_every_window_and_comes_back_to_the_same_place(browser, daemon):
+def test_a_logout_ends_every_window_and_a_login_returns_to_the_same_page(browser, daemon):
     with stranger(browser, daemon) as page:
         page.page.goto(f"{page.base}/settings")
         enter(page, "the-admin")

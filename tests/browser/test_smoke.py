@@ -63,7 +63,7 @@ def test_a_log_comes_by_a_stream_and_is_never_polled(browser, daemon, tmp_path):
         page.clean()
 
 
-def test_who_signs_in_is_where_they_wanted_to_go(browser, daemon):
+def test_a_login_leads_to_the_requested_page(browser, daemon):
     body = {"name": "ann", "password": PASSWORD, "role": "viewer"}
     daemon.request("POST", "/api/v1/users", body)
     with stranger(browser, daemon) as page:

@@ -63,7 +63,7 @@ def test_the_same_id_is_the_same_run_and_another_conf_a_conflict(daemon):
     assert other.err.rstrip().endswith("[request.run_exists]")
 
 
-def test_what_a_child_printed_is_found_under_its_index(daemon):
+def test_the_output_of_a_child_is_found_under_its_index(daemon):
     run_id = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
 
     assert daemon.run("runs", "logs", run_id, "square", "--map", "2").out == "square of 2\n"
@@ -433,7 +433,7 @@ def test_a_message_cannot_steer_the_terminal(daemon):
         (("triggers", "unquarantine", "flows:Typo"), "request.unknown_class"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_with_a_code(daemon, words, code):
+def test_impossible_requests_print_one_line_with_a_code(daemon, words, code):
     done = daemon.run(*words)
 
     assert done.status == 1
@@ -514,7 +514,7 @@ def left(tmp_path_factory) -> Iterator[Left]:
 
 
 @pytest.mark.xdist_group("left")
-def test_what_follows_a_daemon_that_goes_says_so_and_fails(left):
+def test_a_command_that_follows_a_stopped_daemon_says_so_and_fails(left):
     watch, _, top = left.followers
     for follower in (watch, top):
         _, err = follower.communicate(timeout=30)
@@ -523,7 +523,7 @@ def test_what_follows_a_daemon_that_goes_says_so_and_fails(left):
 
 
 @pytest.mark.xdist_group("left")
-def test_what_follows_a_log_waits_for_the_daemon_to_come_back(left):
+def test_following_a_log_waits_for_the_daemon_to_restart(left):
     _, logs, _ = left.followers
 
     assert logs.stderr.readline().endswith("waiting for it to come back\n")
@@ -590,7 +590,7 @@ def test_until_idle_it_ends_by_itself(tmp_path):
     assert re.search(r"http://127\.0\.0\.1:\d+/\n", done.out)
 
 
-def test_where_nothing_ever_was_a_question_says_how_to_begin(tmp_path):
+def test_queries_on_an_empty_home_say_how_to_begin(tmp_path):
     done = run("dags", "list", home=tmp_path / "nowhere")
 
     assert done.status == 1
@@ -638,7 +638,7 @@ def test_a_defect_is_one_line_and_shows_where_if_that_is_asked_for(tmp_path):
     assert len(done.err.splitlines()) == 1
 
 
-def test_what_the_output_cannot_show_is_escaped(tmp_path):
+def test_characters_that_the_output_cannot_encode_are_escaped(tmp_path):
     done = run_process("dags", "check", tmp_path / "näh.py", PYTHONIOENCODING="ascii")
 
     assert done.status == 1
@@ -729,7 +729,7 @@ def test_check_finds_what_can_never_fire_and_what_can_never_run(tmp_path):
     ]
 
 
-def test_of_a_folder_check_reads_what_a_daemon_would(tmp_path):
+def test_check_of_a_folder_reads_the_same_files_as_a_daemon(tmp_path):
     dags = tmp_path / "dags"
     (dags / "team").mkdir(parents=True)
     (dags / "team" / "good.py").write_text("from rates import RATE\n" + DAGS)

@@ -42,7 +42,7 @@ def steers(text: str) -> bool:
 
 
 @pytest.mark.parametrize("text", STEERING, ids=ascii)
-def test_what_would_steer_a_terminal_is_shown_escaped(text):
+def test_terminal_control_characters_are_escaped(text):
     assert steers(text)
     assert not steers(safe_text(text))
     assert "\\" in safe_text(text)
@@ -123,7 +123,7 @@ def test_every_byte_comes_once_whenever_it_was_printed(growth, ends_at):
     assert log.followed() == b"".join(growth)
 
 
-def test_what_reaches_the_log_a_moment_after_the_end_is_shown():
+def test_output_that_arrives_a_moment_after_the_end_is_shown():
     assert Log([b"a", b"", b"end"], ends_at=2).followed() == b"aend"
 
 

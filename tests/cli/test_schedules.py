@@ -117,7 +117,7 @@ def test_until_idle_what_has_come_runs_and_what_is_to_come_is_no_work(runs, dag,
         ("by_hand", []),
     ],
 )
-def test_what_comes_next_is_listed_for_every_kind(home, dag, expected):
+def test_next_fire_times_are_listed_for_every_kind(home, dag, expected):
     fire_times = next_fire_times(home, dag, "--from", "2029-12-01T00:00:00Z", "--count", 2)
 
     assert fire_times == expected

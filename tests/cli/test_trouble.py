@@ -47,7 +47,7 @@ AIOFLOW = f"{sys.executable} -m aioflow"
     ],
     ids=ascii,
 )
-def test_what_can_never_be_meant_is_wrong_usage(tmp_path, words):
+def test_impossible_arguments_are_wrong_usage(tmp_path, words):
     done = run(*words, home=tmp_path / "home")
 
     assert (done.status, done.out) == (2, "")
@@ -127,7 +127,7 @@ def test_a_run_that_was_waited_for_has_ended_and_others_have_started(daemon):
     assert (again.status, again.out) == (0, "half exists already: partial\n")
 
 
-def test_where_nothing_was_printed_that_is_said_beside_the_nothing(daemon):
+def test_an_empty_log_is_explained_on_standard_error(daemon):
     run_id = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
 
     mapped = daemon.run("runs", "logs", run_id, "square")

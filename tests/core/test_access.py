@@ -91,7 +91,7 @@ def test_a_disabled_account_opens_no_session(world):
         DeleteAccount(name="anna"),
     ],
 )
-def test_what_changes_of_an_account_ends_its_sessions_and_no_others(world, admitted, change):
+def test_a_change_of_an_account_ends_its_sessions_and_no_others(world, admitted, change):
     world.ask(account())
     world.ask(account("bob"))
     world.ask(login(world))
@@ -236,7 +236,7 @@ def test_a_change_of_a_user_is_in_the_audit_of_the_same_batch(world):
     )
 
 
-def test_what_the_daemon_does_itself_or_what_only_asks_is_not(world):
+def test_actions_of_the_daemon_and_reads_are_not_audited(world):
     asked = [
         RequestReceived(1, SetPool(name="db", slots=3)),
         RequestReceived(2, ShowPools(), BY),
@@ -278,7 +278,7 @@ def ends(rows):
     return [row.audit_no for row in rows], rows[-1].digest if rows else CHAIN_BEGINNING
 
 
-def test_where_the_audit_ends_goes_with_its_lines_and_what_is_cut_off_shows(world):
+def test_the_end_of_the_audit_is_stored_with_its_entries_and_truncation_is_noticed(world):
     rows, head = lines(world, 3)
 
     assert check_head(head, *ends(rows)) == []
@@ -311,7 +311,7 @@ def test_a_change_of_the_key_encrypts_the_end_of_the_audit_again(world, admitted
     assert batch.audit_head is None
 
 
-def test_where_its_end_was_not_known_the_audit_says_so_in_its_chain_from_then_on(world, admitted):
+def test_an_audit_whose_end_was_unknown_records_that_in_its_chain(world, admitted):
     before, _ = lines(world, 1)
     admitted.head = AuditHead(written=None, last=CHAIN_LOST)
     assert "the end of the audit is unknown" in check_head(admitted.head, *ends(before))[0]

@@ -108,7 +108,7 @@ def test_its_runs_do_not_count_for_the_limit_of_its_dag_nor_the_others_for_its_o
     assert (world.run_state(own), world.run_state(waiting)) == ("running", "queued")
 
 
-def test_what_is_not_of_a_backfill_begins_before_it():
+def test_other_tasks_start_before_those_of_a_backfill():
     world = world_of(cpu_slots=1)
     number = backfill(world, max_active=5)
     first = world.started("only").start
@@ -177,7 +177,7 @@ def test_the_same_request_is_one_backfill_also_when_that_has_ended():
         ({"required": ("day",), "parameters": ("day",)}, {}, BadConf),
     ],
 )
-def test_what_cannot_be_filled_is_refused(options, asked, error):
+def test_impossible_backfills_are_refused(options, asked, error):
     world = world_of(**options)
 
     with pytest.raises(error):
@@ -203,7 +203,7 @@ def test_a_range_that_cannot_be_filled_is_refused_in_words_of_its_own(options, a
 
 
 @pytest.mark.parametrize("fields", [{"is_reverse": True}, {"reprocess": "failed"}])
-def test_where_a_task_waits_for_the_run_before_runs_are_made_in_order_once_each(fields):
+def test_with_depends_on_past_runs_are_created_in_order_and_once(fields):
     world = world_of(TaskSpec(task_id="only", depends_on_past=True))
 
     with pytest.raises(BackfillRefused, match="wait for the run before"):

@@ -202,7 +202,7 @@ def test_a_wait_is_released():
     assert world.state(run, "a") == "running"
 
 
-def test_what_is_under_way_after_a_cleared_task_is_cleared_with_it():
+def test_active_tasks_after_a_cleared_task_are_cleared_with_it():
     world = World()
     run = world.begin(task("a"), task("b", 0), task("c", 1))
     world.succeed("a")
@@ -213,7 +213,7 @@ def test_what_is_under_way_after_a_cleared_task_is_cleared_with_it():
     assert states(world, run, "abc") == ["running", "pending", "pending"]
 
 
-def test_what_waits_for_a_cleared_task_waits_for_it_again():
+def test_dependents_of_a_cleared_task_wait_for_it_again():
     world = World()
     run = world.begin(task("a"), task("b"), task("c", 0, 1))
     world.succeed("a")
@@ -263,7 +263,7 @@ def test_a_run_that_becomes_active_again_waits_for_its_turn():
     assert (world.run_state(first), world.run_state(second)) == ("success", "success")
 
 
-def test_what_a_cancelled_run_had_not_begun_is_pending_again():
+def test_unstarted_tasks_of_a_cancelled_run_are_pending_again():
     world = World()
     run = world.begin(task("a"), task("b", 0), task("c", 1))
     world.succeed("a")
@@ -446,7 +446,7 @@ def test_setup_and_teardown_are_cleared_with_what_runs_between_them():
         pytest.param(("choose", "b"), "pending", id="with-its-branch"),
     ],
 )
-def test_what_a_branch_did_not_choose_stays_skipped_unless_that_is_cleared(cleared, after):
+def test_unchosen_tasks_stay_skipped_unless_the_branch_is_cleared(cleared, after):
     world = World()
     run = world.begin(task("choose", chooses=Chooses.CHILDREN), task("a", 0), task("b", 0))
     world.succeed("choose", skips=(2,))
@@ -466,9 +466,7 @@ def test_what_a_branch_did_not_choose_stays_skipped_unless_that_is_cleared(clear
         pytest.param(("choose", "b"), -1, ["pending", "pending"], id="all-of-them"),
     ],
 )
-def test_what_a_branch_in_a_mapped_group_did_not_choose_stays_so_index_by_index(
-    cleared, index, after
-):
+def test_unchosen_tasks_of_a_mapped_group_stay_skipped_index_by_index(cleared, index, after):
     over = (MapSource("x", -1, 2),)
     world = World(cpu_slots=9)
     run = world.begin(

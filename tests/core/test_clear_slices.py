@@ -226,7 +226,7 @@ def test_a_refused_slice_is_taken_back_and_comes_again():
     assert sliced.world.run_state(sliced.run) == "success"
 
 
-def test_what_still_runs_elsewhere_in_the_run_is_heard_and_what_was_cleared_is_late():
+def test_reports_of_other_tasks_count_and_those_of_cleared_ones_are_late():
     world, run = fan_out(WIDTH)
     sum_of = world.started("sum").start
     sliced = Sliced(world, run)
@@ -353,7 +353,7 @@ def test_a_slice_and_a_request_are_taken_alone():
     assert portion([other, other], 9, memory) == 2
 
 
-def test_what_a_stream_left_open_when_its_run_was_cancelled_is_closed_by_a_clear():
+def test_an_expansion_left_open_by_a_cancelled_run_is_closed_by_a_clear():
     source = MapSpec((MapSource("page", 0, -1),))
     world = World(cpu_slots=4)
     run = world.begin(
@@ -413,7 +413,7 @@ def test_a_child_that_was_cleared_is_the_next_though_a_later_one_ends():
 
 @pytest.mark.parametrize("how", ["reassigned", "host-again", "restart"])
 @pytest.mark.parametrize("what", ["clear", "mark", "cancel"])
-def test_what_waits_for_its_slice_is_not_hosted_again(what, how, monkeypatch):
+def test_tasks_that_wait_for_their_slice_are_not_assigned_again(what, how, monkeypatch):
     """The list from which such a trigger would be created no longer exists."""
     monkeypatch.setattr("aioflow.core.transaction.BATCH_ROWS", SLICE)
     start = StartTriggerSpec(class_path="dag:T", next_method="after")

@@ -179,7 +179,7 @@ def test_a_step_forward_alone_takes_nothing_back(kind):
         st.tuples(st.integers(1, 20), st.integers(-2, 2), st.booleans()), min_size=1, max_size=4
     ),
 )
-def test_whatever_steps_the_clock_takes_every_schedule_continues(kind, missed, steps):
+def test_every_schedule_continues_whatever_the_clock_steps(kind, missed, steps):
     world = scheduled(kind, missed)
     for tens, hours, restarts in steps:
         pass_time(world, 10 * tens)

@@ -217,7 +217,7 @@ def test_an_own_host_that_ends_because_it_is_idle_begins_no_trial():
     assert not world.rows.outbox
 
 
-def test_what_waits_for_the_trial_of_an_own_host_says_so():
+def test_tasks_that_wait_for_the_trial_of_an_own_host_say_so():
     machine = OwnHostMachine(*tasks("t4"), body=Body.COROUTINE)
     machine.start_hosts()
     machine.crash("t4")
@@ -233,7 +233,7 @@ def test_what_waits_for_the_trial_of_an_own_host_says_so():
 
 
 @pytest.mark.parametrize("kind", [HostMachine, OwnHostMachine])
-def test_what_begins_elsewhere_waits_for_no_trial_of_a_host(kind):
+def test_tasks_of_other_processes_do_not_wait_for_a_trial_of_a_host(kind):
     machine = kind(*tasks("t4"), body=Body.COROUTINE)
     machine.start_hosts()
     machine.crash("t4")
@@ -289,7 +289,7 @@ def test_a_suspect_of_a_host_waits_for_the_limit_of_its_run_that_another_task_re
         assert world.state(run, "hosted") == "running"
 
 
-def test_what_else_a_host_runs_waits_ten_minutes_for_a_suspect_that_cannot_begin():
+def test_other_tasks_of_a_host_wait_ten_minutes_for_a_suspect_that_cannot_start():
     world = World()
     hosted = TaskSpec(task_id="hosted", body=Body.COROUTINE, priority=9)
     functions = (TaskSpec(task_id="first"), TaskSpec(task_id="second"))
@@ -533,7 +533,7 @@ def test_a_daemon_that_dies_before_a_group_begins_tries_the_same_group_again():
     assert len(world.memory.trial.groups[0]) == math.ceil(math.ceil(len(group) / 2) / 2)
 
 
-def test_what_may_have_begun_unseen_is_claimed_behind_nothing_after_a_crash():
+def test_tries_that_may_have_started_unseen_are_not_claimed_after_a_crash():
     over = MapSpec(sources=(MapSource("item", 0, -1),))
     world = World(cpu_slots=1)
     run = world.begin(

@@ -145,7 +145,7 @@ def test_a_coroutine_that_never_waits_leaves_nothing_but_its_row():
     assert world.run_state(run) == "success"
 
 
-def test_what_ended_a_wait_is_said_with_the_limit_that_was_set():
+def test_a_timed_out_wait_names_the_limit():
     said = {}
     for limits in ({"execution_timeout_us": 5 * SECOND}, {"timeout_us": 5 * SECOND}):
         of_try = {name: value for name, value in limits.items() if name != "timeout_us"}

@@ -153,7 +153,7 @@ def test_a_restart_hosts_it_again_behind_its_last_event():
     assert order.assignment_id > before.assignment_id
 
 
-def test_what_comes_behind_an_event_that_could_not_be_taken_waits_for_the_next_hosting():
+def test_events_after_a_refused_one_wait_for_the_next_assignment():
     world = waiting()
     fire(world, 1)
     behind = fired(world, 3, "3", ahead=1)  # 2 was refused on its own, the others came one by one
@@ -168,7 +168,7 @@ def test_what_comes_behind_an_event_that_could_not_be_taken_waits_for_the_next_h
     assert [row.key for row in world.rows.dag_events.values()] == ["1", "2", "3"]
 
 
-def test_what_comes_while_the_dag_wants_no_events_is_not_skipped_when_it_wants_them_again():
+def test_events_while_the_dag_has_no_trigger_are_not_skipped_when_it_has_one_again():
     world = waiting()
     fire(world, 1)
     plain = msgspec.structs.replace(of(), trigger=None)
@@ -307,7 +307,7 @@ def test_each_event_starts_one_run_with_its_mapping_as_conf():
         (None, ("a",), None),
     ],
 )
-def test_what_of_an_event_is_the_conf(payload, parameters, conf):
+def test_the_part_of_an_event_that_is_the_conf(payload, parameters, conf):
     made = conf_of(packed(payload), of(parameters=parameters))
 
     assert (None if made is None else msgspec.msgpack.decode(made)) == conf
@@ -394,7 +394,7 @@ def test_a_key_that_no_database_takes_costs_its_event_alone():
 # ── while runs are active ───────────────────────────────────────────────────────────────
 
 
-def test_of_a_key_that_no_database_takes_the_row_of_its_trigger_has_what_one_does():
+def test_an_unstorable_key_is_converted_in_the_row_of_its_trigger():
     world = waiting()
 
     world.turn(fired(world, {"n": 1}, "a\0b"), fired(world, {"n": 2}, "k" * 5_000, ahead=1))
@@ -710,7 +710,7 @@ def test_the_last_event_before_it_is_quiet_starts_one_run():
     assert len(confs(world)) == 1
 
 
-def test_where_it_is_never_quiet_a_run_starts_all_the_same():
+def test_constant_events_start_a_run_despite_debouncing():
     world = quiet()
     for n in range(2 * LONGEST_HOLD):
         fire(world, {"n": n})
@@ -750,7 +750,7 @@ def test_a_run_starts_in_time_though_a_clock_is_set_while_events_continue(step):
     assert waited <= LONGEST_HOLD * 10
 
 
-def test_what_waits_for_quiet_is_looked_after_by_one_instant_at_a_time():
+def test_a_debounced_event_has_one_timer_at_a_time():
     world = quiet()
     for n in range(50):
         fire(world, {"n": n})
@@ -758,7 +758,7 @@ def test_what_waits_for_quiet_is_looked_after_by_one_instant_at_a_time():
         assert len(world.armed) == 1
 
 
-def test_what_waits_for_quiet_outlives_a_restart():
+def test_a_debounced_event_survives_a_restart():
     world = quiet()
     fire(world, {"n": 1})
     world.restart()
@@ -772,7 +772,7 @@ def test_what_waits_for_quiet_outlives_a_restart():
     assert confs(world) == [{"n": 1}]
 
 
-def test_what_waits_for_quiet_while_its_dag_goes_starts_nothing():
+def test_a_debounced_event_of_a_deleted_dag_starts_nothing():
     world = quiet()
     fire(world, {"n": 1})
     world.turn(FileDeleted("dag.py"))

@@ -162,7 +162,7 @@ def test_each_event_starts_one_run_whatever_happens(seed):
     assert all(isinstance(event.run_no, int) for event in rows.dag_events.values())
 
 
-def test_what_is_drawn_is_reported_as_a_host_would():
+def test_random_events_are_reported_as_a_host_would():
     fired = Hosting(7, 3).reports(2, EVENTS, 5)
 
     assert fired == [

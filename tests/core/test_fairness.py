@@ -158,7 +158,7 @@ def test_short_runs_of_several_files_are_taken_together_file_by_file():
         max_size=200,
     )
 )
-def test_what_is_taken_together_passes_an_older_task_for_a_bounded_time(arrivals):
+def test_tasks_taken_together_overtake_an_older_one_for_a_bounded_time(arrivals):
     """Holds for any arrivals, and any number of tasks served in between."""
     fairness, waiting = Fairness(), []
     passed: dict[int, Counter[str]] = {}

@@ -34,7 +34,7 @@ def test_a_call_that_waits_says_what_fired_also_where_its_row_goes_at_once(kind)
     assert fires(world, of(world, "m:A", "7")) == [Fire("m:A", "7", run_no, suspended.task_no)]
 
 
-def test_what_is_late_is_not_told():
+def test_late_events_are_not_reported():
     world, _ = calls.begun()
     calls.await_(world, 0, "m:A")
     report = of(world, "m:A", "7")

@@ -282,7 +282,7 @@ def test_an_offender_moves_once_it_has_left_and_the_others_stay():
     assert world.state(run, "t0") == "success"
 
 
-def test_what_a_moved_trigger_says_from_its_old_host_is_late():
+def test_reports_of_a_moved_trigger_from_its_old_host_are_late():
     world, run = quarantined()
     now = host_of(world, SLOW)
 
@@ -484,7 +484,7 @@ def test_a_trigger_that_blocks_there_too_fails_without_charging_others():
     assert hosted(again) == [(SLOW, "quarantine")]
 
 
-def test_what_crashes_its_host_fails_at_once():
+def test_a_trigger_that_crashes_its_host_fails_at_once():
     world, run = waiting(SLOW)
 
     lose(world, "triggers", host_of(world, SLOW).trigger_no, SEGFAULT)
@@ -505,7 +505,7 @@ def test_tasks_that_ran_when_their_host_was_killed_continue_uncharged():
     assert not world.rows.tries
 
 
-def test_what_runs_whenever_its_host_is_killed_fails_at_the_sixth_time():
+def test_a_trigger_that_runs_whenever_its_host_is_killed_fails_at_the_sixth_time():
     world, run = waiting(SLOW, GOOD)
     number = host_of(world, SLOW).trigger_no
 

@@ -234,7 +234,7 @@ def test_a_teardown_that_comes_late_has_as_many_rounds_as_there_were():
     assert world.run_state(run) == "success"
 
 
-def test_what_maps_over_the_rounds_begins_when_there_are_no_more():
+def test_a_task_mapped_over_iterations_starts_after_the_last_one():
     after = task("each", 2, 3, mapped=MapSpec((MapSource("x", 2, -1),)))
     world, run = begin(*loop(after))
     go_round(world, again=True)

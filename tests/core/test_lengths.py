@@ -205,5 +205,5 @@ def test_a_length_is_as_long_where_the_daemon_is_restarted_afterwards(kind, hour
     kind=st.sampled_from(sorted(KINDS)),
     steps=st.dictionaries(st.integers(0, LENGTH - 1), st.integers(-9, 9), max_size=5),
 )
-def test_whatever_steps_the_clock_takes_a_length_is_as_long(kind, steps):
+def test_durations_are_as_long_whatever_the_clock_steps(kind, steps):
     takes_its_time(kind, steps, restarts=frozenset())

@@ -78,7 +78,7 @@ def test_an_active_loop_is_stopped_and_starts_over():
     assert open_widths(world) == {1}
 
 
-def test_what_comes_after_is_cleared_where_that_is_asked_for():
+def test_downstream_tasks_are_cleared_on_request():
     world, run = ended()
 
     clear(world, run, "check")

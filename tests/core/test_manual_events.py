@@ -87,7 +87,7 @@ def test_a_deferred_task_resumes_with_it_and_the_host_releases_the_trigger():
     assert let_go(world) == [(host.trigger_no, "finished")]
 
 
-def test_what_the_trigger_yields_afterwards_is_late():
+def test_later_events_of_the_trigger_are_late():
     world, run, host = deferred()
     give(world, host)
     at = (host.trigger_no, host.assignment_id)
@@ -187,7 +187,7 @@ def test_a_suspended_coroutine_takes_it_as_the_next_of_its_stream():
 
 
 @pytest.mark.parametrize(("payload", "result"), [(GIVEN, [GIVEN]), (NULL, [])])
-def test_where_an_event_ends_the_task_it_is_its_result(payload, result):
+def test_an_event_that_ends_the_task_is_its_result(payload, result):
     trigger = StartTriggerSpec(class_path="dag:T", next_method="", next_kwargs=None)
     world, run = begun(start_trigger=trigger)
     (host,) = hosts(world)

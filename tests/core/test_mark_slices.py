@@ -226,7 +226,7 @@ def test_children_under_way_are_stopped_a_slice_at_a_time(crash_after):
 
 
 @pytest.mark.parametrize("crash_after", [None, *range(8)])
-def test_of_what_follows_child_by_child_only_that_is_stopped_which_may_not_run(crash_after):
+def test_only_followers_that_may_not_run_are_stopped(crash_after):
     world, run = lockstep()
     for index in range(WIDTH):
         world.succeed("a", index)
@@ -265,7 +265,7 @@ def test_an_active_wide_mapped_task_is_marked_and_the_tasks_after_it_run(crash_a
     assert world.run_state(run) == "success"
 
 
-def test_what_ends_by_itself_before_its_slice_stays_as_it_ended():
+def test_tasks_that_end_before_their_slice_keep_their_end():
     world = World(cpu_slots=WIDTH)
     run = world.begin(task("list", feeds_limit=99), mapped("work", 0), task("sum", 1))
     world.succeed("list", size=9, width=WIDTH)
@@ -282,7 +282,7 @@ def test_what_ends_by_itself_before_its_slice_stays_as_it_ended():
 
 
 @pytest.mark.parametrize("crash_after", [None, 0, 1, 2])
-def test_what_a_branch_skips_while_its_run_is_marked_stays_skipped(crash_after):
+def test_tasks_that_a_branch_skips_while_its_run_is_marked_stay_skipped(crash_after):
     world = World(cpu_slots=9)
     run = world.begin(
         task("bad", retry=ONCE),

@@ -358,7 +358,7 @@ def test_a_dropped_event_is_not_the_last_one():
 # ── capacity ────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_waits_for_room_says_so_until_it_has_it():
+def test_triggers_that_wait_for_capacity_say_so_until_they_have_it():
     world, run = waiting()
     [host] = hosts(world.effects)
     assert why(world, run).kind is WaitKind.TRIGGER

@@ -132,7 +132,7 @@ def test_a_parent_of_all_children_that_fails_ends_them_as_one():
     assert world.state(run, "c") == "upstream_failed"
 
 
-def test_what_never_expanded_ends_what_follows_it_as_one():
+def test_an_unexpanded_task_ends_its_follower_as_a_whole():
     world = World()
     run = world.begin(
         task("list", feeds_limit=9),
@@ -375,7 +375,7 @@ def test_a_branch_in_a_mapped_group_skips_at_its_own_index_alone():
     assert world.run_state(run) == "success"
 
 
-def test_what_a_child_has_skipped_stays_so_after_a_restart():
+def test_tasks_that_a_child_has_skipped_stay_skipped_after_a_restart():
     world = World(cpu_slots=9)
     run = world.begin(*branching())
     picked(world, run)

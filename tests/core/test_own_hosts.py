@@ -163,7 +163,7 @@ def test_the_death_of_the_shared_host_costs_an_isolated_dag_nothing():
     assert interruptions(world, other) == 1
 
 
-def test_what_was_handed_to_a_host_that_had_just_left_is_handed_over_again_uncharged():
+def test_work_sent_to_a_host_that_had_just_ended_is_sent_again_uncharged():
     world, run, _ = two(task={"execution_timeout_us": 60_000_000})
     up(world, OWN_ASYNC)
     world.effects.clear()
@@ -277,7 +277,7 @@ def test_the_trigger_of_a_dag_goes_where_its_newest_version_belongs():
     assert roles(world, AssignTrigger) == ["triggers", OWN_TRIGGERS]
 
 
-def test_what_blocks_its_own_host_fails_and_nothing_is_quarantined():
+def test_a_trigger_that_blocks_its_own_host_fails_and_nothing_is_quarantined():
     world, run, _ = two(Body.FUNCTION)
     defer_all(world)
     up(world, OWN_TRIGGERS)

@@ -146,7 +146,7 @@ def test_every_field_of_a_task_is_folded_or_keeps_it_from_that():
     ],
     ids=str,
 )
-def test_what_would_not_come_back_is_not_folded(change):
+def test_tasks_that_would_not_be_restored_unchanged_are_not_packed(change):
     world, _ = wide(1)
     [task] = world.memory.active_tasks.values()
     for name, value in change.items():
@@ -325,7 +325,7 @@ def test_a_host_that_comes_up_is_handed_the_higher_priority_first():
     assert folded(world) == 4
 
 
-def test_what_sleeps_is_handed_to_no_host_and_stays_folded():
+def test_sleeping_tasks_are_assigned_to_no_host_and_stay_packed():
     world = two_tasks(sleeps=1, waits=1)
     defer_those_of(world, "sleeps", "sleep")
     waiting = defer_those_of(world, "waits")
@@ -335,7 +335,7 @@ def test_what_sleeps_is_handed_to_no_host_and_stays_folded():
     assert folded(world) == 4
 
 
-def test_what_was_handed_over_meanwhile_is_not_handed_over_again():
+def test_triggers_assigned_in_between_are_not_assigned_again():
     count = HANDED_AT_ONCE + 2
     world, _ = wide(count)
     world.turn(lost("triggers"))
@@ -411,7 +411,7 @@ def test_a_refused_turn_leaves_what_it_had_unfolded_as_it_was():
     assert world.memory.waits.keys() == world.rows.triggers.keys()
 
 
-def test_what_waits_is_small():
+def test_deferred_tasks_are_small():
     world, _ = wide(500)
 
     bodies = world.memory.waits.folded()
@@ -436,7 +436,7 @@ def uncollected() -> Iterator[Callable[[type], int]]:
         gc.enable()
 
 
-def test_what_was_folded_is_gone_without_a_collection(uncollected: Callable[[type], int]):
+def test_packed_objects_are_freed_without_garbage_collection(uncollected: Callable[[type], int]):
     world, _ = wide(50)
 
     assert folded(world) == 50

@@ -71,7 +71,7 @@ def waits_for(world: World, map_index: int = -1, position: int = 0) -> Any:
     return answer[position, map_index]
 
 
-def test_where_nothing_is_said_they_stay_and_what_they_yield_is_stored():
+def test_by_default_they_stay_and_their_events_are_stored():
     world = deferred("stay")
 
     pause(world)
@@ -110,7 +110,7 @@ def test_they_leave_their_hosts_and_are_hosted_again_as_they_were():
     assert waits_for(world).kind is WaitKind.TRIGGER
 
 
-def test_what_is_yielded_before_they_have_left_counts():
+def test_events_yielded_before_the_release_count():
     world = deferred()
     host = hosted(world).host
     pause(world)
@@ -158,7 +158,7 @@ def test_a_run_can_be_cancelled_meanwhile():
     assert world.run_state(run.run_no) == "cancelled"
 
 
-def test_what_begins_to_wait_while_its_dag_is_paused_has_no_host():
+def test_triggers_deferred_while_their_dag_is_paused_have_no_host():
     world = World()
     world.load(spec(A))
     pause(world)

@@ -103,7 +103,7 @@ def restart(world: World) -> None:
 
 
 @BODIES
-def test_what_waits_weighs_the_same_after_a_restart(body):
+def test_deferred_tasks_use_the_same_pool_slots_after_a_restart(body):
     world = World()
     a_pool(world)
     run = world.begin(task("first", body=body), task("second", body=body))
@@ -205,7 +205,7 @@ def test_a_wait_that_ends_releases_its_pool_slot(body):
 
 @BODIES
 @pytest.mark.parametrize("again", [False, True], ids=["marked", "cleared"])
-def test_what_a_person_takes_away_from_its_wait_gives_the_room_back(body, again):
+def test_a_deferred_task_that_a_person_ends_releases_its_pool_slots(body, again):
     world = World()
     a_pool(world)
     run = world.begin(task("first", body=body), task("second", body=body))
@@ -252,7 +252,7 @@ def test_a_sensor_in_a_worker_weighs_while_it_is_deferred_and_a_hosted_one_never
     assert world.state(run, "next") == "running"
 
 
-def test_who_waits_for_something_that_is_not_its_turn():
+def test_tasks_that_wait_for_something_else_than_their_turn():
     world = World(cpu_slots=1)
     a_pool(world)
     run = world.begin(
@@ -269,7 +269,7 @@ def test_who_waits_for_something_that_is_not_its_turn():
 
 
 @pytest.mark.parametrize("wishes", [(2, None, 3), (None, 3, None)], ids=["set-last", "lifted-last"])
-def test_of_several_wishes_for_a_pool_in_one_turn_the_last_one_is_stored(wishes):
+def test_the_last_of_several_changes_of_a_pool_in_one_turn_is_stored(wishes):
     world = World()
     a_pool(world, 1)
 

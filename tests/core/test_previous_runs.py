@@ -302,7 +302,7 @@ def cut_short(world: World, request: Any, reports: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("is_made_before", [True, False])
-def test_what_ends_well_while_its_run_is_cancelled_starts_the_next_run(monkeypatch, is_made_before):
+def test_a_success_while_its_run_is_cancelled_starts_the_next_run(monkeypatch, is_made_before):
     world = loaded(after("other"), task())
     first = day(world, 1)
     second = day(world, 2) if is_made_before else 0
@@ -317,7 +317,7 @@ def test_what_ends_well_while_its_run_is_cancelled_starts_the_next_run(monkeypat
     assert states(world, first, name="other") == ["cancelled"]
 
 
-def test_what_fails_while_its_run_is_marked_holds_its_next_up(monkeypatch):
+def test_a_task_that_fails_while_its_run_is_marked_blocks_the_next_run(monkeypatch):
     world = loaded(after("other"), task())
     first, second = day(world, 1), day(world, 2)
     monkeypatch.setattr("aioflow.core.transaction.BATCH_ROWS", 1)
@@ -373,7 +373,7 @@ def test_a_last_round_that_ends_well_while_its_run_is_cancelled_starts_the_next_
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_what_took_a_stream_counts_if_that_ended_well_while_its_run_was_cancelled(
+def test_consumers_of_a_stream_count_if_it_succeeded_while_its_run_was_cancelled(
     monkeypatch, is_whole
 ):
     pages = after("pages", body=Body.COROUTINE, streams=True, feeds_limit=9)
@@ -548,7 +548,7 @@ def test_a_schedule_that_continues_queries_the_database_once():
     assert asked == [1, 0, 0, 0]
 
 
-def test_what_one_end_costs_does_not_grow_with_the_runs_that_wait():
+def test_the_cost_of_an_end_does_not_grow_with_the_waiting_runs():
     world = loaded(task(), max_active_runs=1_000)
     runs = [day(world, number) for number in range(1, 301)]
 
@@ -631,7 +631,7 @@ def test_a_run_that_was_never_made_leaves_a_doubt():
     assert not line.knows(NEXT)
 
 
-def test_of_a_run_that_is_gone_its_next_knows_nothing_more():
+def test_the_next_run_knows_nothing_of_a_deleted_run():
     line = RunSequence()
     line.enter((5, 5))
     line.learn((5, 5), ended(3))

@@ -51,7 +51,7 @@ def test_which_runs_may_go(run, after, goes):
     assert found == ([run] if goes else [])
 
 
-def test_of_a_line_of_old_runs_those_before_live_ones_stay():
+def test_old_runs_directly_before_live_ones_are_retained():
     runs = [replace(DATED, run_no=no, logical_date=no) for no in range(1, 7)]
     for at in (2, 5):
         runs[at] = replace(runs[at], state=RunState.RUNNING, ended_at=None)
@@ -115,7 +115,7 @@ def test_a_key_that_was_erased_starts_a_run_again():
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_what_a_dag_has_held_of_its_assets_for_too_long_counts_no_more(restarts):
+def test_expired_pending_events_of_assets_do_not_count(restarts):
     world = world_of(A_AND_B)
     tell(world, "a")
     (held,) = world.rows.dag_events

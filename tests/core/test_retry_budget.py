@@ -49,7 +49,7 @@ def test_a_storm_of_failures_takes_no_more_retries_than_its_run_has():
     assert told(world) == [(BUDGET_EXHAUSTED, "the run has used up its 4 retries")]
 
 
-def test_what_fails_over_the_budget_says_so_and_what_it_failed_of():
+def test_a_failure_beyond_the_budget_names_the_budget_and_the_error():
     world, run = storm(0)
     fail_all(world)
 

@@ -80,7 +80,7 @@ def test_a_refused_recall_leaves_the_claims_where_they_are_until_it_is_repeated(
     assert world.run_state(run) == "success"
 
 
-def test_what_an_unrelated_refusal_takes_back_does_not_bring_a_recalled_claim_back():
+def test_a_rollback_by_an_unrelated_refusal_does_not_restore_a_recalled_claim():
     world, run = claiming_world()
     tries = tuple((e.start.task_no, e.start.start_no) for e in world.starts.values() if e.claimed)
     for task_no, _ in tries:

@@ -67,7 +67,7 @@ def work_off(world: World) -> None:
 # ── once, on given dates, by several schedules ──────────────────────────────────────────
 
 
-def test_what_runs_once_runs_as_soon_as_it_is_known_and_never_again():
+def test_a_once_schedule_runs_as_soon_as_it_is_known_and_never_again():
     world = made(ScheduleSpec(once=True))
     world.pass_time(0)
     assert fire_times_run(world) == [world.now]
@@ -84,7 +84,7 @@ def test_what_runs_once_runs_as_soon_as_it_is_known_and_never_again():
     assert not told(world)
 
 
-def test_what_runs_once_runs_at_its_start_date_however_late():
+def test_a_once_schedule_runs_at_its_start_date_however_late():
     world = World()
     begins = world.now + HOUR
     world.load(spec(ScheduleSpec(once=True), start_date=begins))
@@ -119,7 +119,7 @@ def test_each_date_has_its_run():
     ],
 )
 @pytest.mark.parametrize("years", [1, 30])
-def test_of_a_new_dag_that_begins_in_the_past_the_latest_fire_time_runs_at_once(schedule, years):
+def test_a_new_dag_with_a_past_start_runs_the_latest_fire_time_at_once(schedule, years):
     world = World()
     latest = world.now // HOUR * HOUR
     world.load(spec(schedule, start_date=world.now - years * 365 * DAY))
@@ -157,7 +157,7 @@ def test_a_fire_time_is_the_latest_also_where_the_dag_begins_just_then():
         pytest.param({"start_date": 0, "end_date": DAY}, id="over"),
     ],
 )
-def test_of_a_new_dag_nothing_runs_at_once_where_nothing_was_missed(fields):
+def test_a_new_dag_without_missed_fire_times_runs_nothing_at_once(fields):
     world = World()
     world.load(spec(ScheduleSpec(every_us=HOUR), **fields))
 
@@ -310,7 +310,7 @@ def test_it_rests_while_it_is_paused_and_ends_with_its_end_date():
         pytest.param({"catchup": True}, 72, id="all"),
     ],
 )
-def test_what_was_missed_in_three_days_runs_as_its_dag_says(fields, expected):
+def test_fire_times_missed_in_three_days_run_as_the_dag_says(fields, expected):
     world = World(cpu_slots=50)
     world.now = 10 * DAY
     world.load(spec(ScheduleSpec(every_us=HOUR), start_date=world.now, **fields))
@@ -491,7 +491,7 @@ def test_a_fire_time_that_is_refused_repeatedly_is_alerted_once():
     assert "it cannot be created: no such zone" in told(world)[0]
 
 
-def test_what_people_let_rest_is_not_late():
+def test_paused_schedules_are_not_late():
     world = made(MINUTELY)
     world.ask(SetPaused(dag_id="dag", paused=True))
     world.pass_time(3600)

@@ -153,7 +153,7 @@ def raised_in(host: StartTrigger, world: World, reason: str = "trigger") -> Trig
 
 
 @MODES
-def test_what_is_no_exception_of_a_check_costs_a_try_also_where_those_are_ignored(body):
+def test_failures_outside_of_a_poke_cost_a_try_even_if_errors_are_ignored(body):
     """Its process reports exceptions of a poke as a poke without a result. Other errors remain."""
     world, run = looking(body, on_error="ignore")
 

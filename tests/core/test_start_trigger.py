@@ -403,7 +403,7 @@ def test_ten_thousand_children_wait_without_a_slot_between_them():
 
 
 @pytest.mark.parametrize("how", ["it fires", "it fails", "its time is over"])
-def test_what_becomes_of_one_changes_no_more_rows_where_others_wait(how):
+def test_the_end_of_one_child_changes_no_more_rows_if_others_wait(how):
     changed = []
     for others in (0, 2_000):
         world = World()

@@ -897,7 +897,7 @@ def test_asking_twice_with_one_key_makes_one_run():
         pytest.param(SetPaused(dag_id="none", paused=True), UnknownDag, id="pause-nothing"),
     ],
 )
-def test_what_cannot_be_done_is_answered_with_its_error(request_, error):
+def test_impossible_requests_are_answered_with_their_error(request_, error):
     world = World()
     world.load(
         DagSpec(dag_id="dag", file="dag.py", tasks=(task("a"),)),
@@ -1303,7 +1303,7 @@ def test_nothing_is_claimed_past_a_task_of_higher_priority_in_another_pool():
     assert world.started("now") is not None
 
 
-def test_what_a_limit_holds_back_costs_one_entry_per_end():
+def test_tasks_that_a_limit_blocks_cost_one_entry_per_end():
     world = World(cpu_slots=8)
     world.begin(*(task(f"t{i}") for i in range(400)), max_active_tasks=2)
     looked_at = []
@@ -1587,7 +1587,7 @@ def test_a_task_that_always_runs_starts_with_its_run():
     assert world.started("b") is not None
 
 
-def test_what_was_called_back_from_behind_a_slow_try_is_not_claimed_there_again():
+def test_tries_recalled_from_a_slow_worker_are_not_claimed_there_again():
     world = World(cpu_slots=1)
     world.begin(task("list", feeds_limit=99), mapped("work", 0, map_limit=99))
     world.succeed("list", size=9, width=9)

@@ -169,7 +169,7 @@ def test_a_wait_for_the_end_of_a_stream_explains_that_it_ends_with_its_trigger(e
     assert found[3, -1].detail == f"o (0 of 1 ended); {said}"
 
 
-def test_what_was_handled_is_consumed_in_the_commit_that_moves_the_task():
+def test_handled_events_are_consumed_in_the_commit_that_moves_the_task():
     world = deferred()
     fire(world, 1, 2, 3)
     assert all(row.payload for row in world.rows.events.values())

@@ -217,7 +217,7 @@ def test_a_restart_after_the_close_continues_with_the_children():
     assert world.run_state(run_of(world)) == "success"
 
 
-def test_what_has_begun_ends_by_itself_when_the_generator_fails_for_good():
+def test_started_children_finish_when_the_generator_fails_for_good():
     world = streaming(World(cpu_slots=4))
     give(world, 0, 1)
     world.fail("pages")
@@ -376,7 +376,7 @@ def test_a_gate_that_opens_after_the_stream_has_ended_finds_all_items():
     assert children(world) == [0, 1]
 
 
-def test_what_a_failed_gate_keeps_from_beginning_never_does():
+def test_tasks_blocked_by_a_failed_gate_never_start():
     world = World(cpu_slots=4)
     streaming(world, pages(), load(parents=(0, 2)), TaskSpec(task_id="gate", retry=ONCE))
     give(world, 0)
@@ -527,7 +527,7 @@ def handle(world: World, *items: bytes) -> list[Any]:
     return world.turn(EventsHandled(*at, start.upto, items, start.is_closing))
 
 
-def test_what_an_operator_returns_for_its_events_begins_children():
+def test_the_return_values_of_an_operator_for_its_events_start_children():
     world = following()
     fire(world, 1, 2)
     handle(world, b"\x0a", b"\x0b", b"\x0c")
@@ -548,7 +548,7 @@ def test_an_operator_without_a_method_for_the_end_ends_without_a_start():
     assert world.started("total") is not None
 
 
-def test_what_the_method_for_the_end_returns_is_the_last_of_the_items():
+def test_the_return_value_of_the_closing_method_is_the_last_item():
     world = following(next_method="close")
     end(world)
     handle(world, b"\x0a")

@@ -138,7 +138,7 @@ def test_each_run_asks_for_the_limit_of_its_own_version():
     assert world.run_state(third) == "success"
 
 
-def test_what_waits_behind_the_limit_costs_one_entry_per_end():
+def test_tasks_that_wait_for_the_limit_cost_one_entry_per_end():
     world = World(cpu_slots=9)
     runs = runs_of(world, 400, limited(at_once=2), max_active_runs=400)
     looked_at = []

@@ -260,7 +260,7 @@ def test_a_daily_job_fires_once_per_local_day(zone, after):
     zone=st.sampled_from(["Europe/Berlin", "America/New_York", "Asia/Kathmandu"]),
     after=instants(),
 )
-def test_where_whole_hours_change_wildcards_are_cronsims_own(expression, zone, after):
+def test_wildcards_follow_cronsim_when_whole_hours_change(expression, zone, after):
     theirs = itertools.islice(CronSim(expression, local(after, zone)), 8)
 
     ours = fire_times_between(cron(expression), zone, after=after, until=FAR, limit=8)
@@ -538,7 +538,7 @@ def test_a_good_interval_has_no_findings():
 
 
 @given(text=st.text(alphabet="0123456789*/-,#LWMONSUJA? ", max_size=30), zone=zones)
-def test_whatever_an_author_writes_is_a_schedule_or_a_finding(text, zone):
+def test_any_text_is_a_schedule_or_an_error(text, zone):
     finding = validate(cron(text), zone)
 
     if finding is None:

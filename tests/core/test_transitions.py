@@ -156,14 +156,14 @@ def test_every_task_state_can_be_come_to_and_every_live_one_left(state):
     assert bool(ways) is state.is_live
 
 
-def test_whatever_is_live_can_be_cancelled():
+def test_every_live_state_can_be_cancelled():
     for task in filter(lambda state: state.is_live, TaskState):
         assert TASK_MOVES[task, TaskState.CANCELLED] == {Cause.CANCELLED}
     for run in filter(lambda state: state.is_live, RunState):
         assert is_legal_run(run, RunState.CANCELLED)
 
 
-def test_whatever_has_begun_or_ended_goes_back_to_pending_if_a_person_clears_it_alone():
+def test_started_and_ended_tasks_become_pending_only_by_a_clear():
     for was in set(TaskState) - {TaskState.PENDING}:
         assert TASK_MOVES[was, TaskState.PENDING] == {Cause.CLEARED}
     assert not is_legal(TaskState.PENDING, TaskState.PENDING)

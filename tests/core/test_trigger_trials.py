@@ -371,7 +371,7 @@ def test_a_turn_that_is_refused_is_as_if_it_had_never_been(deaths):
     machine.judge()
 
 
-def test_what_a_drained_node_does_not_host_is_no_suspect():
+def test_triggers_that_a_drained_node_does_not_host_are_no_suspects():
     machine = Machine(of(8))
     machine.world.ask(DrainNode(node_no=1, is_drained=True))
     for _ in range(5):

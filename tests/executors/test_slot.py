@@ -319,7 +319,7 @@ async def test_a_death_fails_what_had_begun_and_gives_back_what_had_not(tmp_path
     assert not n.of(TaskStarted, 3)
 
 
-async def test_what_a_body_last_said_is_quoted_when_its_process_dies(tmp_path):
+async def test_the_last_output_of_a_body_is_quoted_when_its_process_dies(tmp_path):
     async with node(tmp_path) as n:
         n.executor.start_try(start(1, "os.write(2, b'Fatal: no more beans'); os._exit(9)"))
         await n.ended(1)
@@ -556,7 +556,7 @@ async def test_a_process_frozen_while_idle_gives_its_next_try_back_uncharged(tmp
     assert not n.of(Failed)
 
 
-async def test_what_a_leftover_thread_says_takes_nothing_from_the_slot(tmp_path):
+async def test_reports_of_a_leftover_thread_do_not_affect_the_slot(tmp_path):
     talk = f"""
 def talk():
     {until_there(tmp_path / "talk")}
@@ -618,7 +618,7 @@ async def test_stopping_what_waits_for_a_process_is_silent(tmp_path):
     assert not n.of(TaskStarted, 1)
 
 
-async def test_what_is_recalled_is_either_given_back_or_run(tmp_path):
+async def test_a_recalled_try_is_either_returned_or_run(tmp_path):
     numbers = range(1, 400)
     async with node(tmp_path) as n:
         for number in numbers:

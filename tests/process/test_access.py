@@ -117,7 +117,7 @@ def test_the_commands_let_people_in_and_tell_who_did_what(killed_daemon):
     assert re.search(r"\bci\b.*revoked", tokens.out)
 
 
-def test_what_was_refused_last_is_in_the_audit_and_an_end_that_was_cut_off_shows(tmp_path):
+def test_the_last_refusals_are_in_the_audit_and_a_truncated_end_is_noticed(tmp_path):
     # A daemon of its own: consecutive refusals are counted together, even of several clients.
     daemon = SharedDaemon(tmp_path).lend()
     for _ in range(3):

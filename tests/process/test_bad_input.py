@@ -241,7 +241,7 @@ def oom_score(pid: int) -> int:
     return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
 
-def test_where_memory_runs_out_a_worker_goes_before_a_host_and_the_daemon_goes_last(daemon):
+def test_out_of_memory_kills_workers_before_hosts_and_the_daemon_last(daemon):
     daemon.trigger("segfaulting_async")
 
     wanted = {"slot": 400, "async": 300, "triggers": 300}.items()

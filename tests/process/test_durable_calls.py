@@ -404,7 +404,7 @@ def changes(folder: str) -> None:
 """
 
 
-def test_what_follows_changed_calls_is_what_the_task_says(killed_daemon, out):
+def test_after_changed_calls_the_task_decides_how_to_continue(killed_daemon, out):
     daemon = killed_daemon
     daemon.add("changes.py", FICKLE)
     policies = ("fail", "restart", "keep")

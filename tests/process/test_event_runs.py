@@ -141,7 +141,7 @@ def test_each_event_starts_one_run_whatever_is_killed(events, kills):
     assert len(events.confs("orders")) == COUNT
 
 
-def test_what_happens_while_the_daemon_is_down_is_caught_up(events):
+def test_events_while_the_daemon_is_down_are_caught_up(events):
     eventually(partial(events.is_hosted, "ingest"))
     events.drop("a.txt")
     eventually(lambda: len(events.confs("ingest")) == 1)

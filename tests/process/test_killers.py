@@ -124,7 +124,7 @@ def test_the_api_answers_before_what_ran_at_a_crash_begins_again(
 
 
 @pytest.mark.nightly
-def test_what_runs_beside_a_task_that_kills_the_daemon_is_not_charged(
+def test_tasks_beside_one_that_kills_the_daemon_are_not_charged(
     killed_daemon: SharedDaemon,
 ) -> None:
     daemon = killed_daemon

@@ -148,7 +148,7 @@ def test_events_that_came_before_the_wait_are_reported_if_the_run_existed(daemon
     assert results(daemon, run_id) == {"reviews": ["first", "second"]}
 
 
-def test_what_a_task_emits_is_emitted_once_and_streamed_in_order(daemon):
+def test_events_of_a_task_are_emitted_once_and_streamed_in_order(daemon):
     count = 40
     run_id = daemon.trigger("ticking", {"count": count})
     for what, number in (("everything", 5), ("triggers", 12), ("async", 20)):

@@ -234,7 +234,7 @@ def test_a_broken_promise_is_found_and_shrunk(monkeypatch):
     assert minimal.broken
 
 
-def test_what_a_campaign_has_not_met_often_enough_is_named():
+def test_cases_that_a_campaign_has_not_met_often_enough_are_named():
     points = Counter(dict.fromkeys(coverage.EVENTS, 9))
 
     missing = coverage.short(points, 10)

@@ -301,7 +301,7 @@ async def test_a_run_is_moved_to_another_version_from_the_one_it_has(store):
     assert await compare_with_replay(store) == []
 
 
-async def test_what_is_done_is_deleted(store):
+async def test_finished_outbox_rows_are_deleted(store):
     await store.commit(first_batch())
     await store.commit(
         batch(
@@ -475,7 +475,7 @@ async def test_both_databases_judge_a_number_alike(store, number, is_stored):
 
 
 @pytest.mark.parametrize("name", ["\ud800", "a\0b"], ids=["surrogate", "nul"])
-async def test_what_no_row_can_hold_is_simply_not_found(store, name):
+async def test_values_that_no_row_can_have_are_not_found(store, name):
     assert await store.find_run(name) is None
     assert await store.list_tasks_between(2**70, 2**71) == []
 
@@ -553,7 +553,7 @@ async def test_many_runs_and_tasks_are_found_at_once(store, count):
     assert all(run in runs for run in found)
 
 
-async def test_of_several_runs_for_a_fire_time_the_newest_is_found(store):
+async def test_the_newest_of_several_runs_for_a_fire_time_is_found(store):
     runs = [
         replace(RUN, run_no=n, run_id=f"r{n}", key=None, logical_date=NOON + 9, dag_id=dag_id)
         for n, dag_id in ((2, "etl"), (3, "etl"), (4, "other"))
@@ -588,7 +588,7 @@ async def test_tasks_come_in_pages_and_ranges_and_are_counted(store):
     assert await store.count_states(1) == [(0, S.RUNNING, 1), (1, S.SUCCESS, 5)]
 
 
-async def test_what_children_are_called_is_what_the_last_try_said(store):
+async def test_the_label_of_a_child_is_that_of_its_last_try(store):
     await store.commit(first_batch())
     child = replace(TASK, task_no=100, position=1, map_index=0)
     await store.commit(batch(2, new_tasks=[child], labels=[(100, 1, "a"), (100, 1, "b")]))

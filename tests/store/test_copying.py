@@ -82,7 +82,7 @@ def test_a_program_that_does_nothing_else_knows_all_tables():
     assert {"account", "api_token", "login", "audit", "run"} <= set(known.stdout.decode().split())
 
 
-async def test_what_has_rows_is_not_copied_to(urls):
+async def test_a_database_with_rows_is_not_copied_to(urls):
     source, target = urls
     await fill(source)
     await fill(target)
@@ -106,7 +106,7 @@ async def test_a_file_that_a_daemon_serves_is_not_copied(tmp_path):
             await copy(source, f"sqlite:///{tmp_path}/copy.db", VAULT)
 
 
-async def test_what_is_sealed_is_put_out_sealed(store_url):
+async def test_encrypted_values_are_exported_encrypted(store_url):
     async with open_store(store_url, VAULT) as store:
         await store.claim()
         canary = replace(TOKEN, value=b"canary-7f3a91")

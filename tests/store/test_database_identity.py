@@ -206,7 +206,7 @@ async def test_a_restored_copy_is_served_once_the_old_log_is_moved_away_as_it_sa
     assert await commits_in(left) == 1
 
 
-async def test_what_is_left_at_any_moment_belongs_together_wherever_it_is_moved(
+async def test_the_files_left_at_any_moment_are_consistent_wherever_they_are_moved(
     home, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(writer, "WAL_GOAL_BYTES", 100_000)
@@ -407,9 +407,7 @@ async def test_a_start_refuses_no_file_for_single_values_that_cannot_be_read(hom
     assert not [line for line in done.json["problems"] if line.startswith("damaged: aioflow")]
 
 
-async def test_what_the_start_has_no_time_to_check_is_checked_while_it_works(
-    home, tmp_path, monkeypatch
-):
+async def test_checks_that_the_start_skips_run_while_it_works(home, tmp_path, monkeypatch):
     monkeypatch.setattr(writer_module, "CHECK_SECONDS", 0.0)
     monkeypatch.setattr(database_file, "_STEPS_BETWEEN_LOOKS", 1)
     left = await _left(home, tmp_path)

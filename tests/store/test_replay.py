@@ -139,7 +139,7 @@ _numbers = itertools.count(1000, 1000)
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(width=st.integers(1, 12), rounds=st.lists(SEEDS, max_size=8))
-async def test_what_was_written_is_what_a_restart_reads(store, width, rounds):
+async def test_a_restart_reads_what_was_written(store, width, rounds):
     """One run an example, all in one database: each is a story of legal moves."""
     base = next(_numbers)
     number = (await _last_commit(store)) + 1

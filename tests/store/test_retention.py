@@ -135,7 +135,7 @@ async def test_a_hand_in_the_database_is_noticed_as_far_as_the_journal_goes(
     assert said in " ".join(await compare_with_replay(store))
 
 
-async def test_what_the_rest_of_the_journal_tells_wrongly_is_noticed(store, store_url):
+async def test_errors_in_the_rest_of_the_journal_are_noticed(store, store_url):
     await shortened(store)
     await store.commit(
         batch(

@@ -198,7 +198,7 @@ async def test_a_run_that_is_partial_has_failed_to_its_callbacks(sim: Sim):
     assert [context["state"] for context in called] == ["partial"]
 
 
-async def test_what_a_person_cancels_has_no_callback(sim: Sim):
+async def test_tasks_cancelled_by_a_person_have_no_callback(sim: Sim):
     called: Called = []
 
     @sensor(on_failure=called.append, on_skip=called.append)
@@ -304,7 +304,7 @@ async def test_a_callback_that_takes_too_long_is_ended(sim: Sim):
     assert len(called) == 1
 
 
-async def test_what_a_callback_prints_is_in_the_log_of_its_task(sim: Sim):
+async def test_output_of_a_callback_is_in_the_log_of_its_task(sim: Sim):
     def loud(context: dict[str, Any]) -> None:
         print("paging", context["task_id"])
 
@@ -425,6 +425,6 @@ def _nothing() -> None:
         pytest.param(lambda: task(on_failure=cast(Any, "mail"))(_nothing), id="no-callback"),
     ],
 )
-def test_what_makes_no_sense_is_refused_where_it_is_written(make):
+def test_nonsense_is_refused_where_it_is_written(make):
     with pytest.raises(DagError):
         make()

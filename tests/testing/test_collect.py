@@ -208,7 +208,7 @@ async def test_a_trigger_that_shares_a_watch_has_one_for_itself():
     assert await collect(BellTrigger()) == [TriggerEvent("mine", key="bell")]
 
 
-async def test_what_a_host_refuses_is_refused():
+async def test_refusals_of_a_host_apply():
     @dataclass
     class Local(Lost):
         pass

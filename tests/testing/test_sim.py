@@ -304,7 +304,7 @@ async def test_operators_defer_and_resume(sim: Sim):
     assert run["waits"].result == "resumed"
 
 
-async def test_what_is_printed_is_in_the_log_of_its_try_and_nowhere_else(sim: Sim, capsys):
+async def test_output_is_in_the_log_of_its_try_and_nowhere_else(sim: Sim, capsys):
     @task
     def loud() -> None:
         print("from a thread")

@@ -124,7 +124,7 @@ async def test_a_dag_that_asks_many_silent_servers_delays_no_other_dag():
     assert sum(len(taken) for _, taken in pits) <= CONNECTIONS_PER_DAG
 
 
-async def test_who_gets_no_connection_in_time_asks_later():
+async def test_a_request_without_a_connection_in_time_is_retried_later():
     async with tarpit() as (silent, _), ClientShare("test") as line:
         asked = [
             asyncio.ensure_future(line.ask(Request(silent, timeout_seconds=3_600)))
@@ -204,7 +204,7 @@ async def test_no_limit_is_passed_and_each_has_its_turn(seed):
     assert not +slots._of_origin
 
 
-async def test_where_all_is_taken_the_next_slot_is_for_the_dag_with_the_fewest():
+async def test_if_all_slots_are_used_the_next_one_goes_to_the_dag_with_the_fewest():
     slots = ConnectionSlots()
     order: list[str] = []
     release = asyncio.Event()

@@ -295,7 +295,7 @@ async def test_a_file_where_a_folder_should_be_fails_the_wait(tmp_path):
         pytest.param("/a", 0.01, id="too-often"),
     ],
 )
-def test_what_cannot_work_is_refused_where_it_is_written(path, poll_seconds):
+def test_impossible_arguments_are_refused_where_they_are_written(path, poll_seconds):
     with pytest.raises(ValueError, match="must be"):
         FileTrigger(path, poll_seconds)
 
@@ -307,7 +307,7 @@ def test_what_cannot_work_is_refused_where_it_is_written(path, poll_seconds):
         pytest.param({"path": lambda: "/a"}, "path", id="lambda"),
     ],
 )
-def test_what_cannot_be_stored_is_refused_with_its_field(fields, named):
+def test_unstorable_arguments_are_refused_with_their_field(fields, named):
     with pytest.raises(Unserializable, match=rf"FileTrigger\.{named}"):
         FileTrigger(**fields)
 
@@ -346,7 +346,9 @@ async def test_a_watch_of_a_folder_sees_what_is_wanted_only_later(tmp_path, monk
     assert (name, event.payload["path"]) == ("late", f"{tmp_path}/late")
 
 
-async def test_what_is_written_again_in_a_shared_folder_rests_from_then_on(tmp_path, monkeypatch):
+async def test_the_stable_time_of_a_file_in_a_shared_folder_restarts_with_each_write(
+    tmp_path, monkeypatch
+):
     looks = [
         folders.FolderPoll(
             at, {"a": folders.FoundFile(size, 0, 0, True), "b": folders.FoundFile(1, 0, 0, True)}

@@ -44,7 +44,7 @@ async def test_the_answer_hoped_for_is_the_event(pauses):
 
 
 @pytest.mark.parametrize("status", [201, 204, 404, 408, 409, 410, 423, 425, 429, 500, 503])
-async def test_what_may_change_is_waited_out(pauses, status):
+async def test_transient_errors_are_waited_out(pauses, status):
     async with site() as here:
         here.reply(status)
         here.reply(200, "ready")
@@ -56,7 +56,7 @@ async def test_what_may_change_is_waited_out(pauses, status):
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 405, 422])
-async def test_what_does_not_mend_itself_fails_the_wait(pauses, status):
+async def test_permanent_errors_fail_the_wait(pauses, status):
     async with site() as here:
         here.reply(status)
 
@@ -94,7 +94,7 @@ async def test_json_may_say_that_waiting_is_in_vain(pauses):
             await events_of(HttpTrigger(here.url, fail_if=JsonIs("state", "failed")))
 
 
-async def test_what_calls_itself_json_and_is_none_fails_the_wait(pauses):
+async def test_invalid_json_fails_the_wait(pauses):
     async with site() as here:
         here.reply(200, "<html>", **JSON)
 
@@ -289,7 +289,7 @@ async def test_redirects_without_end_fail_the_wait(pauses):
         pytest.param("http://a/x", "http://a@b/x", False, id="looks-alike"),
     ],
 )
-def test_whom_a_redirect_may_lead_to(url, target, may):
+def test_allowed_targets_of_redirects(url, target, may):
     assert may_follow(url, target) is may
 
 
@@ -339,7 +339,7 @@ async def test_nothing_is_asked_at_an_address_that_is_refused(pauses, monkeypatc
         pytest.param({"body_limit": 1 << 30}, "body_limit must", id="body-limit"),
     ],
 )
-def test_what_cannot_work_is_refused_where_it_is_written(fields, message):
+def test_impossible_arguments_are_refused_where_they_are_written(fields, message):
     with pytest.raises(ValueError, match=message):
         HttpTrigger(**{"url": "http://host", **fields})
 
@@ -381,7 +381,7 @@ DOCUMENT = json.loads('{"a": [{"b": null}, {"b": 1}], "c.d": 2, "t": true}')
         pytest.param("t.x", Nothing, id="into-a-value"),
     ],
 )
-def test_what_stands_at_a_path(path, found):
+def test_the_value_at_a_path(path, found):
     assert at_path(DOCUMENT, path) == found
 
 
@@ -397,5 +397,5 @@ def test_what_stands_at_a_path(path, found):
         pytest.param(JsonIs("z"), False, id="should-exist"),
     ],
 )
-def test_what_a_wish_means(wish, holds):
+def test_meanings_of_expectations(wish, holds):
     assert wish.holds(DOCUMENT) is holds

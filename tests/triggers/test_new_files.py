@@ -203,7 +203,7 @@ def found(changed_s, size=1):
     return FoundFile(size, 0, changed_s * 1_000_000_000, True)
 
 
-async def test_what_was_there_before_does_not_count_unless_asked_for(tmp_path):
+async def test_existing_items_do_not_count_unless_requested(tmp_path):
     (tmp_path / "old").touch()
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     trigger = NewFiles(f"{tmp_path}/*", stable=0, poll_seconds=POLL)
@@ -252,7 +252,7 @@ def test_files_of_one_look_come_in_the_order_of_their_changes():
     assert [name for name, _ in told] == ["b", "d", "a", "c"]
 
 
-def test_what_was_changed_before_the_horizon_is_left_out():
+def test_files_changed_before_the_horizon_are_left_out():
     arrivals = files_arrivals(rest=0, horizon_s=5)
 
     assert [name for name, _ in arrivals.see(0.0, {"a": found(4), "b": found(5)})] == ["b"]
@@ -275,7 +275,7 @@ async def test_a_name_that_is_no_text_is_left_out_and_said(tmp_path, caplog):
     assert "no valid text" in caplog.text
 
 
-async def test_what_cannot_be_looked_up_is_left_out_and_said_once(tmp_path, caplog, kernel):
+async def test_unreadable_files_are_left_out_and_reported_once(tmp_path, caplog, kernel):
     (tmp_path / "evil.csv").symlink_to("evil.csv")
     (tmp_path / "good.csv").touch()
 
@@ -536,7 +536,7 @@ def test_which_names_fit(name, glob, fits):
         pytest.param(lambda: FileGoneTrigger("in"), "absolute", id="gone-relative"),
     ],
 )
-def test_what_cannot_work_is_refused_where_it_is_written(make, message):
+def test_impossible_arguments_are_refused_where_they_are_written(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

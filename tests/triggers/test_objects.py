@@ -126,7 +126,7 @@ async def test_each_new_object_is_reported_once(bucket, options, put):
     assert len({first.key, second.key, again.key}) == 3
 
 
-async def test_what_was_there_before_does_not_count_unless_asked_for(bucket, options, put):
+async def test_existing_items_do_not_count_unless_requested(bucket, options, put):
     put(f"{bucket}/in/old")
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     pattern = f"{bucket}/in/*"
@@ -288,7 +288,7 @@ async def test_every_store_is_known_by_its_url(folder):
         pytest.param(lambda: NewObjects("s3://bucket/a"), "pattern", id="no-pattern"),
     ],
 )
-def test_what_cannot_work_is_refused_where_it_is_written(make, message):
+def test_impossible_arguments_are_refused_where_they_are_written(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

@@ -145,7 +145,7 @@ async def test_the_last_page_of_a_count_may_get_more_items(three_pages, pauses):
     assert ids(before + after) == [1, 2, 3, 4, 5, 6, 7]
 
 
-async def test_what_comes_to_a_page_while_the_next_one_begins_is_not_lost(three_pages, pauses):
+async def test_items_added_to_a_page_while_the_next_one_starts_are_not_lost(three_pages, pauses):
     async with stream(by_number(three_pages.url, interval=9)) as told:
         before = [await anext(told) for _ in range(5)]
         # The third page has been read, and had fewer items than others.
@@ -196,7 +196,7 @@ async def test_a_server_in_trouble_is_asked_again_ever_later(pauses):
         pytest.param(Reply(body='{"data": {"items": [{"x": 1}]}}'), "nothing at 'id'", id="no-key"),
     ],
 )
-async def test_what_waiting_does_not_change_fails_the_task(pauses, reply, message):
+async def test_permanent_errors_fail_the_task(pauses, reply, message):
     async with site() as here:
         here.replies = [reply]
 
@@ -225,7 +225,7 @@ async def test_a_long_item_without_a_key_has_a_short_one(pauses):
         pytest.param({"next_link": "a", "body_limit": 0}, "body_limit must", id="limit"),
     ],
 )
-def test_what_cannot_work_is_refused_where_it_is_written(fields, message):
+def test_impossible_arguments_are_refused_where_they_are_written(fields, message):
     with pytest.raises((ValueError, Unserializable), match=message):
         HttpPagesTrigger("http://host", **fields)
 

@@ -342,7 +342,7 @@ async def judged(state, **options):
         ("partial", "Fail"),
     ],
 )
-async def test_what_each_ending_means(state, verdict):
+async def test_meanings_of_the_final_states(state, verdict):
     kind, said = await judged(state)
 
     assert kind == verdict
@@ -416,7 +416,7 @@ async def test_a_dag_that_does_not_exist_fails_now():
         pytest.param({"allowed_states": ["failed"]}, id="good-and-bad"),
     ],
 )
-async def test_what_contradicts_itself_fails(options):
+async def test_contradictory_arguments_fail(options):
     with pytest.raises(Fail):
         await external(**options).poke(CONTEXT)
 

@@ -91,7 +91,7 @@ async def test_every_way_to_write_an_hour_survives_storing(hosted, wall_clock, d
 
 
 @pytest.mark.parametrize("delta", ["soon", -1, None, True])
-def test_what_is_no_length_of_time_is_refused_where_it_is_written(delta):
+def test_an_invalid_duration_is_refused_where_it_is_written(delta):
     with pytest.raises((DagError, Unserializable), match="delta"):
         TimeDeltaTrigger(delta)
 
@@ -181,7 +181,7 @@ async def test_a_cron_changes_clocks_as_schedules_do(hosted, wall_clock):
         pytest.param("@daily", "Mars/Olympus", id="no-such-zone"),
     ],
 )
-def test_what_is_no_cron_is_refused_where_it_is_written(expression, zone):
+def test_an_invalid_cron_is_refused_where_it_is_written(expression, zone):
     with pytest.raises(DagError):
         CronTrigger(expression, zone)
 

@@ -55,7 +55,7 @@ def test_the_rest_of_it_stays(url, masked):
         ("https://other/a?token=y", "https://other/a?token=y"),
     ],
 )
-def test_what_a_trigger_keeps_of_a_page_leads_back_to_it(url, kept):
+def test_the_stored_part_of_a_page_url_leads_back_to_it(url, kept):
     own = "https://u:p@h/a?token=x&page=1"
 
     assert without_credentials(url, own) == kept

@@ -196,7 +196,7 @@ async def test_a_wrong_password_and_an_unknown_user_get_the_same_response(tmp_pa
     assert {one.target for one in told} == {"anna", "/api/v1/sessions"}
 
 
-async def test_what_answers_for_long_ends_with_the_token_it_was_asked_with(tmp_path):
+async def test_long_responses_end_with_their_token(tmp_path):
     async with app(tmp_path) as (n, web):
         made = await n.api.access.create_token(BY, "watcher", "viewer")
         sent = []
@@ -634,7 +634,7 @@ async def test_a_viewer_who_reads_what_is_an_admins_is_in_the_audit_and_one_who_
     ]
 
 
-async def test_what_was_refused_last_is_written_before_a_daemon_ends(tmp_path):
+async def test_the_last_refusals_are_stored_before_a_daemon_ends(tmp_path):
     async with app(tmp_path) as (n, web):
         async with anyio.create_task_group() as services:
             await services.start(n.api.access.run)
@@ -649,7 +649,7 @@ async def test_what_was_refused_last_is_written_before_a_daemon_ends(tmp_path):
     assert re.fullmatch(r"2 more in \d+ s", more)
 
 
-async def test_what_was_changed_behind_the_audits_back_shows(tmp_path):
+async def test_unaudited_changes_are_noticed(tmp_path):
     async with app(tmp_path) as (n, _web):
         await n.api.by(BY).set_pool("a", 3)
         await n.api.by(BY).set_pool("a", 4)

@@ -75,7 +75,7 @@ WRONG = st.binary(max_size=40) | st.tuples(
 
 
 @given(WRONG)
-def test_whatever_bytes_lie_there_something_is_shown(body):
+def test_any_damaged_bytes_are_shown_somehow(body):
     msgspec.json.encode(plain_bytes(body))
     assert isinstance(plain_fields(body), dict)
 

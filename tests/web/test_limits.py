@@ -232,7 +232,7 @@ async def test_a_body_with_two_ends_is_none_and_nothing_behind_it_is_heard(tmp_p
     assert b"200 OK" not in answer
 
 
-async def test_what_is_no_http_fills_no_log(tmp_path, monkeypatch, caplog):
+async def test_invalid_http_fills_no_log(tmp_path, monkeypatch, caplog):
     async with served(tmp_path, monkeypatch) as (port, _):
         for _ in range(20):
             assert await in_thread(talk, port, b"\x16\x03\x01 no such thing\r\n\r\n")

@@ -467,6 +467,6 @@ async def test_a_drained_node_starts_nothing_until_it_takes_work_again(tmp_path)
 
 
 @pytest.mark.parametrize("path", ["/runs/none/graph", "/runs/none/gantt", "/runs/none/tasks"])
-async def test_what_is_asked_of_an_unknown_run_is_not_found(tmp_path, path):
+async def test_requests_about_an_unknown_run_are_not_found(tmp_path, path):
     async with app(tmp_path) as (_, web):
         assert (await read(web, path, status=404))["code"] == "request.unknown_run"

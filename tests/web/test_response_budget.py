@@ -47,7 +47,7 @@ async def test_one_who_asks_may_hold_so_much_and_all_together_so_much():
     assert counted.total == 25
 
 
-async def test_what_is_given_back_goes_to_one_who_waits_for_it():
+async def test_released_bytes_go_to_a_waiting_client():
     counted = ResponseBudget(in_all=10, of_one=10)
     first = await counted.take("ada", 10, patience_seconds=0)
     got = []
@@ -181,7 +181,7 @@ async def test_a_client_that_reads_one_piece_after_the_other_gets_all_of_it(tmp_
     assert data == b"a line that is long enough\n" * (MIB // 27) * 9
 
 
-async def test_who_takes_nothing_keeps_no_other_from_reading(tmp_path, monkeypatch):
+async def test_a_client_that_reads_nothing_blocks_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "_BUDGET_WAIT_SECONDS", 0.1)
     async with app(tmp_path) as (n, web), anyio.create_task_group() as group:
         idle, ada, ben = Idle(web), await viewer(n, "ada"), await viewer(n, "ben")

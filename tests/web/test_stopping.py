@@ -41,7 +41,7 @@ class Away:
         raise StoreUnavailable("it is away")
 
 
-async def test_who_waits_for_an_answer_when_the_circle_ends_hears_that_at_once(tmp_path):
+async def test_pending_requests_fail_at_once_when_the_engine_ends(tmp_path):
     told = {}
 
     async def change(app):
@@ -78,7 +78,7 @@ async def test_an_ended_engine_is_not_reported_as_an_unavailable_database(tmp_pa
     ] * 2
 
 
-async def test_what_waits_for_a_slot_of_a_daemon_that_drains_waits_for_its_next_start(tmp_path):
+async def test_tasks_that_wait_for_a_slot_of_a_draining_daemon_wait_for_its_next_start(tmp_path):
     async with node(tmp_path, cpu_slots=1) as n:
         n.define(CHAIN)
         await n.api.set_paused("chain", paused=False)

@@ -263,7 +263,7 @@ async def test_one_person_takes_no_more_streams_than_are_his_and_the_others_watc
     assert n.api.reads.commits._open == {}
 
 
-async def test_who_watches_is_sent_away_when_the_daemon_ends(tmp_path):
+async def test_streams_are_closed_when_the_daemon_ends(tmp_path):
     async with app(tmp_path) as (n, watch):
         client = watch()
         await client.until("ready")

@@ -40,7 +40,7 @@ async def session(web):
 # ── who may ask ─────────────────────────────────────────────────────────────────────────
 
 
-async def test_what_only_looks_like_an_exempt_path_is_not(tmp_path):
+async def test_paths_that_resemble_exempt_ones_are_not_exempt(tmp_path):
     paths = ("/health/live/", "/health/live/../../api/v1/dags", "//health/live", "/health/ready/x")
     async with app(tmp_path) as (_, web):
         statuses = {path: (await ask(web, "GET", path)).status for path in paths}
@@ -59,7 +59,7 @@ ALMOST_TOKENS = {
 }
 
 
-async def test_what_is_not_quite_a_token_is_none(tmp_path):
+async def test_almost_a_token_is_no_token(tmp_path):
     async with app(tmp_path) as (_, web):
         statuses = {
             name: (await ask(web, "GET", "/api/v1/dags", headers=headers)).status
@@ -456,7 +456,7 @@ async def test_a_backfill_is_previewed_started_followed_and_cancelled(tmp_path):
     assert (odd.status, nobody.status) == (400, 404)
 
 
-async def test_what_holds_up_a_loop_is_listed_beside_the_triggers(tmp_path):
+async def test_code_that_blocks_a_loop_is_listed_beside_the_triggers(tmp_path):
     async with app(tmp_path) as (_, web):
         answer = await ask(web, "GET", "/api/v1/triggers/slow", headers=BEARER)
 
@@ -503,7 +503,7 @@ async def test_each_address_of_the_page_is_the_page_for_any_client(tmp_path):
         assert page.headers["cache-control"] == "no-store", path
 
 
-async def test_what_the_page_loads_is_there_for_good_and_comes_from_here(tmp_path):
+async def test_files_of_the_page_are_immutable_and_served_from_here(tmp_path):
     async with app(tmp_path) as (_, web):
         page = (await ask(web, "GET", "/")).body.decode()
         names = re.findall(r"(?:src|href)=\"([^\"]+)\"", page)
@@ -529,7 +529,7 @@ ALMOST_PAGES = (
 )
 
 
-async def test_what_only_looks_like_the_page_needs_a_token_and_is_nothing(tmp_path):
+async def test_paths_that_resemble_the_page_need_a_token_and_are_not_found(tmp_path):
     async with app(tmp_path) as (_, web):
         statuses = {
             path: [(await ask(web, "GET", path, headers=known)).status for known in ({}, BEARER)]

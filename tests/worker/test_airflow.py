@@ -249,7 +249,7 @@ def test_providers_without_airflow_are_found_beside_what_stands_in_for_it(path):
     assert mine.BaseTrigger.__module__.startswith("aioflow.")
 
 
-def test_what_there_is_not_is_said_to_be_missing_here(path):
+def test_missing_names_are_reported_as_missing_here(path):
     sdk = importlib.import_module("airflow.sdk")
 
     with pytest.raises(AttributeError, match="aioflow stands in for Airflow here"):

@@ -70,7 +70,7 @@ def test_coroutines_run_side_by_side_and_report_in_one_frame(host):
     assert kinds(child.frames[0]) == ["Succeeded", "Succeeded"]
 
 
-def test_of_very_many_the_first_to_end_are_reported_while_the_others_run(host):
+def test_early_ends_of_very_many_are_reported_while_the_others_run(host):
     child = host(tasks("return 1"))
 
     child.send(*(start(0, task_no=200 + i) for i in range(2 * REPORTS_AT_ONCE + 7)))
@@ -102,7 +102,7 @@ ENDS = {
 """The body of a coroutine, and what its failure is."""
 
 
-def test_whatever_a_coroutine_does_fails_its_try_alone(host):
+def test_any_error_of_a_coroutine_fails_only_its_try(host):
     child = host(
         tasks("await asyncio.sleep(0.05)\nreturn 1", *(body for body, *_ in ENDS.values()))
     )
@@ -593,7 +593,7 @@ def test_a_value_without_an_end_fails_its_try_alone_and_is_named(host, body, rea
 @pytest.mark.parametrize(
     ("name", "place"), [("Waits", "kwargs of execute.rows"), ("WaitsOn", "Later.rows")]
 )
-def test_what_a_deferred_task_waits_with_has_an_end(host, name, place):
+def test_serializing_the_trigger_of_a_deferred_task_has_a_limit(host, name, place):
     child = host(f"{HOSTILE}with DAG('pipeline'):\n    {name}(task_id='wait')\n")
 
     child.send(start(0))

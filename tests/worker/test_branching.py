@@ -66,7 +66,7 @@ def test_a_branch_skips_the_children_it_did_not_choose(value: object, skipped: s
 
 
 @pytest.mark.parametrize("value", ["nobody", ["a", "pick"], 7, {"a": 1}, ["a", 3]])
-def test_what_is_no_child_cannot_be_chosen(value: object):
+def test_only_children_can_be_chosen(value: object):
     with pytest.raises(BadChoice, match="There is a, b, c, join"):
         skips(branching(), value)
 
@@ -95,7 +95,7 @@ def test_a_gentle_one_skips_its_children_alone():
     assert skips(made, None) == {"a"}
 
 
-def test_what_any_other_task_returns_skips_nothing():
+def test_return_values_of_other_tasks_skip_nothing():
     with DAG("d") as made:
         work() >> work()
 

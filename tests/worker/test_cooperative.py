@@ -35,7 +35,7 @@ async def busiest_turn(work: asyncio.Future) -> float:
     return most
 
 
-async def test_what_is_short_is_done_without_a_turn_of_the_loop():
+async def test_short_work_is_done_without_yielding_to_the_loop():
     work = Slices(seconds=60).run(steps(2))  # however busy the machine is
 
     with pytest.raises(StopIteration) as done:
@@ -44,7 +44,7 @@ async def test_what_is_short_is_done_without_a_turn_of_the_loop():
     assert done.value.value == 2
 
 
-async def test_of_much_work_at_once_each_turn_does_one_slice():
+async def test_each_iteration_of_the_loop_does_one_slice_of_much_work():
     slices = Slices()
     work = asyncio.gather(*(slices.run(steps(40)) for _ in range(20)))
 

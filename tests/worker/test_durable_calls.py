@@ -167,7 +167,7 @@ def test_a_step_does_not_continue_before_it_is_recorded(talk):
     assert host.child.expect(Succeeded).task_no == 101
 
 
-def test_what_a_step_in_a_thread_prints_stands_in_the_log_of_its_task(talk):
+def test_output_of_a_step_in_a_thread_is_in_the_log_of_its_task(talk):
     host = talk("print('before')\nawait step(plain, 3)\nprint('after')")
     host.begin()
     host.record()
@@ -370,7 +370,7 @@ def test_changed_code_may_keep_what_still_matches(talk):
 # ── what steps raise ────────────────────────────────────────────────────────────────────
 
 
-def test_what_a_step_raises_is_recorded_and_raised(talk):
+def test_exceptions_of_a_step_are_recorded_and_raised(talk):
     host = talk("try: await step(fails, Oops, 'so', 5)\nexcept Oops as e: return list(e.args)")
     host.begin()
 
@@ -380,7 +380,7 @@ def test_what_a_step_raises_is_recorded_and_raised(talk):
     assert result_of(host.child.expect(Succeeded)) == ["so", 5]
 
 
-def test_what_a_step_raised_is_made_again_of_its_own_class(talk):
+def test_a_recorded_exception_is_restored_with_its_class(talk):
     host = talk("try: await step(fails, Oops, 'so', 5)\nexcept Oops as e: return list(e.args)")
     host.begin()
     call = host.record()
@@ -394,7 +394,7 @@ def test_what_a_step_raised_is_made_again_of_its_own_class(talk):
 @pytest.mark.parametrize(
     "kind", ["flow:Gone", "flow:Picky", "flow:plain", "no.such.module:Error", "Nested.<locals>"]
 )
-def test_what_cannot_be_made_again_is_said_with_its_name(talk, kind):
+def test_exceptions_that_cannot_be_restored_are_named(talk, kind):
     host = talk("try: await step(plain)\nexcept Exception as e: return [type(e).__name__, str(e)]")
 
     item = recorded(
@@ -463,7 +463,7 @@ def test_a_result_that_cannot_be_recorded_ends_the_task_as_one_of_its_own_also_l
 @pytest.mark.parametrize(
     ("raised", "kind"), [("Skip('no')", Skipped), ("Fail('no')", Failed), ("RetryAfter(5)", Failed)]
 )
-def test_what_a_step_says_of_its_task_is_not_recorded(talk, raised, kind):
+def test_outcomes_of_the_task_raised_in_a_step_are_not_recorded(talk, raised, kind):
     host = talk("await step(say)", top=f"\ndef say(): raise {raised}\n")
     host.begin()
 
@@ -501,7 +501,7 @@ return await step(plain, 2)
         pytest.param("Four().method", id="method"),
     ],
 )
-def test_whatever_can_be_called_can_be_a_step(talk, fn):
+def test_every_callable_can_be_a_step(talk, fn):
     host = talk(
         f"return await step({fn})",
         top="""
@@ -704,7 +704,7 @@ def test_a_task_that_swallows_its_end_in_a_loop_blocks_no_other(talk):
 
 
 @pytest.mark.parametrize("was_start_no", [1, 3], ids=["never-started", "another-start"])
-def test_what_is_not_suspended_here_is_not_resumed(talk, was_start_no):
+def test_coroutines_not_suspended_here_are_not_resumed(talk, was_start_no):
     host = talk("await wait(Never())", "await wait(Never())")
     host.begin(1, start_no=2)
     host.child.expect(Awaiting)

@@ -58,7 +58,7 @@ def printed(child, trigger_no: int = 1, assignment_id: int = 1) -> str:
 # ── logs ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_a_trigger_logs_and_prints_is_its_own(host):
+def test_logs_and_output_of_a_trigger_are_its_own(host):
     child = host(
         """
 @dataclass
@@ -85,7 +85,7 @@ class Chatty(Trigger):
     assert b"prints" not in child.output()
 
 
-def test_what_a_trigger_printed_stands_before_the_word_that_it_fired(host):
+def test_output_of_a_trigger_precedes_the_report_of_its_event(host):
     child = host(
         """
 class Chatty(Trigger):
@@ -370,7 +370,7 @@ def test_each_stage_is_fenced_and_named(host, name, reason):
         pytest.param("CleansByNothing", "None is not", id="cleanup-is-none"),
     ],
 )
-def test_what_a_trigger_does_when_it_has_fired_is_for_its_log_alone(host, name, says):
+def test_errors_of_a_trigger_after_it_has_fired_are_only_logged(host, name, says):
     child = host(STAGES)
 
     child.send(hosting(name))

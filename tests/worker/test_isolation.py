@@ -71,7 +71,7 @@ def test_a_change_that_others_would_see_is_named(parser, said):
 
 
 @pytest.mark.parametrize("code", HARMLESS.values(), ids=HARMLESS.keys())
-def test_what_no_other_sees_is_not(parser, code):
+def test_changes_that_no_other_dag_sees_do_not_count(parser, code):
     assert reasons(parser.parse(code)) == ""
 
 
@@ -88,13 +88,13 @@ def test_the_values_of_variables_are_not_told(parser):
     assert "s3cret" not in found
 
 
-def test_what_a_module_beside_the_file_changes_counts_for_the_file(parser):
+def test_changes_by_a_module_beside_the_file_count_for_the_file(parser):
     found = reasons(parser.parse("import beside", beside=CHANGES["replaces sqlite3.connect"]))
 
     assert found == "importing the file replaces sqlite3.connect"
 
 
-def test_what_a_library_changes_counts_for_the_file_that_imports_it(parser, tmp_path):
+def test_changes_by_a_library_count_for_the_file_that_imports_it(parser, tmp_path):
     (tmp_path / "changing_library.py").write_text("import os\nos.environ['OF_LIBRARY'] = '1'")
     code = f"import sys\nsys.path.append({str(tmp_path)!r})\nimport changing_library"
 
@@ -116,7 +116,7 @@ def test_a_library_that_puts_its_own_names_in_order_changes_nothing(parser, tmp_
     assert reasons(parser.parse(code)) == ""
 
 
-def test_what_all_hosts_need_is_refused_as_before(parser):
+def test_replacing_names_that_all_hosts_need_is_refused(parser):
     parsed = parser.parse("import json\njson.dumps = len")
 
     assert parsed.dags == ()

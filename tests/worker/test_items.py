@@ -199,7 +199,7 @@ def test_a_hosted_child_asks_for_its_item_before_it_begins(child):
 
 
 @pytest.mark.parametrize("role", ["slot", "async"])
-def test_who_takes_the_whole_stream_as_an_argument_is_given_a_list(child, role):
+def test_a_task_that_takes_the_whole_stream_gets_a_list(child, role):
     source = STREAM if role == "slot" else STREAM.replace("def plain", "async def plain")
     host = child(role, source)
     host.send(start(2))
@@ -267,7 +267,7 @@ def test_an_operator_is_given_events_with_their_keys_and_says_what_it_has_handle
         ("[None]", [None]),
     ],
 )
-def test_what_a_handler_returns_becomes_items(child, returned, items):
+def test_return_values_of_a_handler_become_items(child, returned, items):
     slot = child("slot", operator(returned))
     slot.send(batch(5))
 
@@ -290,7 +290,7 @@ def test_a_handler_that_defers_gets_an_error_that_its_stream_continues(child):
     assert (failed.failure.reason, failed.retryable) == ("defer_in_stream", False)
 
 
-def test_what_the_last_method_returns_is_the_result(child):
+def test_the_return_value_of_the_last_method_is_the_result(child):
     slot = child("slot", operator("None"))
     slot.send(start(0, start_no=3, method="close", is_closing=True, kwargs=encode({"n": 4}, "")))
 

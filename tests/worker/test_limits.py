@@ -125,7 +125,7 @@ class Lingers(Quick):
     assert ended - fired == pytest.approx(CLEANUP_SECONDS - 1)
 
 
-async def test_what_undoes_a_cancelled_wait_has_its_own_time_and_then_the_cleanup_runs(house):
+async def test_undoing_a_cancelled_wait_has_its_own_limit_and_then_the_cleanup_runs(house):
     host, link = house("""
 class Lingers(Slow):
     async def on_kill(self): await asyncio.sleep(1e6)

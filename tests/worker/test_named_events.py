@@ -173,7 +173,7 @@ async def test_a_listener_for_a_key_gets_only_its_events(world):
     assert world.told == {"all": [1, 2, 3, 4, 5], "k": [1, 4], "other": [3]}
 
 
-async def test_who_joins_late_reads_what_it_missed_and_then_hears_with_the_others(world):
+async def test_a_late_listener_reads_missed_events_and_then_receives_with_the_others(world):
     await world.listen("a", after=3)
     for number in range(1, 10):
         world.daemon.emit(number)
@@ -248,7 +248,7 @@ async def test_the_last_who_leaves_withdraws_the_question(world):
     assert world.daemon.open == {}
 
 
-async def test_who_leaves_while_it_reads_what_it_missed_withdraws_that(world):
+async def test_a_listener_that_leaves_while_it_reads_missed_events_cancels_its_query(world):
     await world.listen("a", after=10)
     world.daemon.emit(11)
     await world.settle()
@@ -376,9 +376,7 @@ async def test_a_refusal_is_reported_to_each_waiter(world):
 
 @pytest.mark.parametrize("claim", [10**6, 2**63 - 1])
 @pytest.mark.parametrize("comes", ["first", "last", "between"])
-async def test_who_waits_behind_an_event_of_a_distant_future_takes_none_from_the_others(
-    world, claim, comes
-):
+async def test_a_wait_after_a_far_future_event_takes_none_from_the_others(world, claim, comes):
     """The number comes from a parameter: no other listener may be moved forward to it."""
     healthy: list[tuple[str, int]] = [("a", 3), ("b", 0), ("c", 7), ("d", 1)]
     at = {"first": 0, "last": len(healthy), "between": 2}[comes]

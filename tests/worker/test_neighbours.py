@@ -168,7 +168,7 @@ def test_every_class_that_shares_takes_part(folder):
 
 
 @pytest.mark.parametrize("cls", catalogue(), ids=lambda cls: cls.__name__)
-def test_whatever_one_asks_for_the_others_have_their_events(cls, folder, home, spawn):
+def test_the_others_get_their_events_whatever_one_asks_for(cls, folder, home, spawn):
     kind = kinds(folder)[cls.__name__]
     write_version(home)
     if cls.__name__ == "FileGoneTrigger":

@@ -47,7 +47,7 @@ def run(child, number):
 
 
 @pytest.mark.parametrize("way", WAYS_TO_GET_AWAY)
-def test_what_has_got_away_is_dead_when_the_end_of_its_try_is_reported(slot, tmp_path, way):
+def test_detached_processes_are_dead_when_the_end_of_their_try_is_reported(slot, tmp_path, way):
     where = tmp_path / "pid"
     child = slot(f"{way}({str(where)!r})\nreturn os.getpid()")
 
@@ -106,7 +106,9 @@ while len(os.listdir({str(pids)!r})) < 16: time.sleep(0.001)
     assert not any(map(is_alive, found))
 
 
-def test_what_a_task_keeps_for_the_next_is_left_alone_with_its_children(slot, tmp_path):
+def test_processes_that_a_task_keeps_for_the_next_are_left_alone_with_their_children(
+    slot, tmp_path
+):
     kept = """
 pool = ProcessPoolExecutor(1)
 server, SLEEP = [], ["sh", "-c", "sleep 1000; true"]

@@ -104,7 +104,7 @@ def test_an_event_that_is_recorded_is_not_emitted_again(talk):
         pytest.param("run_dag('d', n='x' * 1024 ** 2)", "BadConf", "allowed", id="large-conf"),
     ],
 )
-def test_what_cannot_be_is_refused_where_it_is_called(talk, call, error, message):
+def test_impossible_calls_are_refused_where_they_are_made(talk, call, error, message):
     body = f"try:\n    await {call}\nexcept Exception as exc:\n    return repr(exc)"
     host = talk(body)
     host.begin()

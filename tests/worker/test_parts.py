@@ -361,7 +361,7 @@ def _doubled(leaf: object) -> object:
         pytest.param(ExceptionGroup("g", [ValueError(_doubled(1))]), id="group"),
     ],
 )
-def test_what_has_no_end_in_an_exception_costs_its_message_and_its_traceback_little(problem):
+def test_endless_texts_in_an_exception_cost_little(problem):
     cause = RuntimeError("sound")
     cause.__cause__ = problem
 

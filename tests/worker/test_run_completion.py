@@ -74,7 +74,7 @@ async def world():
     return World()
 
 
-async def test_what_is_asked_together_leaves_in_few_messages(world):
+async def test_queries_made_together_are_sent_in_few_messages(world):
     names = [str(n) for n in range(2 * PAGE_ITEMS + 1)]
     world.ask(*names)
     world.ask("other", target=(8, "d", None))
@@ -133,7 +133,7 @@ async def test_a_query_sent_twice_gets_two_replies(world):
     assert [of for of, _ in world.told] == ["a", "a", "a"]
 
 
-async def test_what_is_given_up_is_withdrawn_and_not_told(world):
+async def test_a_cancelled_wait_is_withdrawn_and_not_reported(world):
     world.ask("a", "b", "b")
     await wait_all_tasks_blocked()
     world.endings.forget("b")
@@ -146,7 +146,7 @@ async def test_what_is_given_up_is_withdrawn_and_not_told(world):
     assert world.told == []
 
 
-async def test_what_is_given_up_at_once_is_never_asked(world):
+async def test_a_wait_cancelled_at_once_is_never_queried(world):
     world.ask("a", "b")
     world.endings.forget("a")
     await wait_all_tasks_blocked()

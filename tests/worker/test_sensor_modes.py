@@ -158,7 +158,7 @@ with DAG("pipeline"):
 @pytest.mark.parametrize(
     ("raises", "kind"), [("OSError", SensorNotReady), ("Fail", Failed), ("SystemExit", Failed)]
 )
-def test_what_is_raised_behind_a_trigger_is_ignored_as_in_a_check(home, spawn, mode, raises, kind):
+def test_errors_after_a_trigger_are_ignored_as_in_a_poke(home, spawn, mode, raises, kind):
     write_version(home, flow="from aioflow import *\n" + RESUMES.format(mode=mode, raises=raises))
     child = spawn("async" if mode else "slot")
     child.send(run_info())

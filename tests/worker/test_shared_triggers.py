@@ -191,7 +191,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("form", ["Shared", "Tidy", "Own"])
-def test_what_goes_wrong_fails_with_the_same_reason(host, form):
+def test_errors_have_the_same_reason_in_both_forms(host, form):
     found = {}
     for number, what in enumerate(WRONG):
         host.send(hosting(form, what, 2 * number))
@@ -316,7 +316,7 @@ def test_an_error_of_a_watch_while_a_trigger_leaves_fails_no_trigger(host):
     assert all(isinstance(event, TriggerFired) for event in ended(host, 3).values())
 
 
-def test_what_cannot_be_wanted_fails_who_wants_it(host):
+def test_an_unusable_wanted_value_fails_its_triggers(host):
     host.send(hosting("Odd", "never", 1), hosting("Shared", "never", 2))
     assert over(host).failure.type == "TypeError"
 
@@ -366,7 +366,7 @@ def test_an_end_right_behind_its_hosting_is_confirmed(host):
         ("reassigned", ["cleanup reassigned never 2026"]),
     ],
 )
-def test_what_it_does_at_its_end_is_done_by_an_instance(host, home, reason, said):
+def test_its_cleanup_runs_on_an_instance(host, home, reason, said):
     host.send(hosting("Shared", "ring", 1))
     over(host)
     host.send(hosting("Tidy", "ring", 2), hosting("Tidy", "never", 3))
@@ -404,7 +404,7 @@ def test_a_stream_is_hosted_by_its_run(host):
     assert host.expect(TriggerEnded).failure is None
 
 
-def test_what_it_prints_while_it_is_made_is_in_its_log_and_what_the_watch_prints_in_no_log(host):
+def test_output_of_its_construction_is_in_its_log_and_that_of_the_watch_in_none(host):
     host.send(hosting("Talks", "never:a", 1))
     assert host.expect(Output, lambda out: out.task_no == 1).data == b"made of never:a\n"
 

@@ -139,7 +139,7 @@ def test_a_claimed_try_is_given_back_while_another_runs(slot, home):
     assert child.expect(Succeeded).task_no == 3
 
 
-def test_what_is_recalled_never_begins_however_the_two_race(slot):
+def test_a_recalled_try_never_starts_whatever_the_race(slot):
     child = slot(one_task("return 1"))
     count = 300
 
@@ -204,7 +204,7 @@ def test_what_is_recalled_never_begins_however_the_two_race(slot):
         ),
     ],
 )  # fmt: skip
-def test_whatever_a_task_does_fails_its_try_alone(slot, body, options, kind, reason, retryable):
+def test_any_error_of_a_task_fails_only_its_try(slot, body, options, kind, reason, retryable):
     child = slot(
         one_task(f"if os.environ.get('done'): return 1\nos.environ['done'] = '1'\n{body}", options)
     )
@@ -349,7 +349,7 @@ def test_a_redirected_stdout_is_put_back(slot):
         pytest.param("os.closerange(0, 3)\nopen('/dev/null'); os.pipe()", id="taken-by-others"),
     ],
 )
-def test_what_a_try_does_to_its_descriptors_ends_with_it(slot, harm):
+def test_changes_of_a_try_to_its_descriptors_end_with_it(slot, harm):
     child = slot(one_task(f"if os.environ.setdefault('n', 'a') == 'a':\n    os.environ['n'] = 'b'\n"
                           f"    {harm.replace(chr(10), chr(10) + '    ')}\n    return 1\n"
                           "os.system('echo heard')\nprint('seen')"))  # fmt: skip
@@ -607,7 +607,7 @@ def test_a_list_wider_than_the_cap_fails_before_anything_is_written(slot, home, 
 
 
 @pytest.mark.parametrize("items", ["'text'", "{'a': 1}", "7", "None"])
-def test_what_is_no_list_cannot_be_expanded(slot, items):
+def test_only_lists_can_be_expanded_over(slot, items):
     child = slot(fan(items))
 
     child.send(start(0))

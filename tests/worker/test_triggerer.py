@@ -227,7 +227,7 @@ ODD = {
 """The body of a trigger, and what its failure is."""
 
 
-def test_what_else_raises_fail_is_no_failure_of_the_run(host):
+def test_fail_raised_outside_of_run_is_no_failure_of_the_run(host):
     child = host(
         """
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class Made(Trigger):
     assert child.expect(TriggerEnded).failure.reason == "trigger_construct"
 
 
-def test_whatever_a_trigger_does_ends_its_hosting_alone(host, home):
+def test_any_error_of_a_trigger_ends_only_its_assignment(host, home):
     child = host(
         "".join(
             f"""
@@ -408,7 +408,7 @@ def test_events_are_asked_for_in_the_name_of_one_who_still_waits(host):
     assert (again.run_no, again.question > ask.question) == (2, True)
 
 
-def test_what_is_asked_for_one_that_ends_at_once_leaves_before_its_end_does(host):
+def test_the_query_of_a_trigger_that_ends_at_once_is_sent_before_its_end(host):
     """After that its run is none of this process's: others who want the same would be refused."""
     child = host("")
     path = "aioflow_triggers.external:RunTrigger"

@@ -315,7 +315,7 @@ BUGS = (
         where="core",
         needs="a deferred task in such a pool, then a restart",
         edits=(Edit("aioflow.core.runs.restore", "_resume_run", "tx.slots.keep_all(run)"),),
-        seen_by="tests/core/test_pools.py::test_what_waits_weighs_the_same_after_a_restart",
+        seen_by="tests/core/test_pools.py::test_deferred_tasks_use_the_same_pool_slots_after_a_restart",
         seed=Seed(2, 1000),
     ),
     PlantedBug(
