@@ -61,12 +61,12 @@ _FLAGS = (
 
 _OPTIONAL = frozenset({"/api/v1/me", "/api/v1/stream", "/api/v1/audit"})
 
-# What the page does about a policy it breaks, and what a payload that runs would do.
+# Records violations of the page's policy, and payloads that run.
 _WITNESS = """
 window.broken = [];
 document.addEventListener('securitypolicyviolation', (event) =>
   window.broken.push(event.violatedDirective + ' ' + event.blockedURI));
-// What was told, though nobody may have looked while it stood there.
+// All messages shown, including those that have disappeared.
 window.told = [];
 new MutationObserver((changes) => {
   for (const change of changes) for (const node of change.addedNodes)

@@ -82,5 +82,5 @@ def _results(ground: Ground, run_id: str) -> dict[int, list[str]]:
         ).fetchall()
     finally:
         connection.close()
-    assert {tries for _, _, tries in rows} == {1}, "somebody innocent was charged"
+    assert {tries for _, _, tries in rows} == {1}, "an innocent task was charged"
     return {index: msgspec.msgpack.decode(body, type=list[str]) for index, body, _ in rows}

@@ -316,7 +316,7 @@ class _Stream:
             right = right and key == str(numbers[-1])
             right = right and self._stage.tables.has_stored(self.host.trigger_no, key or "")
         if not right:
-            raise Broken("I6 streams", f"{self.host} is told of an event that is none")
+            raise Broken("I6 streams", f"{self.host} received an event that does not exist")
 
     def take(self, upto: int) -> None:
         """Continue after backpressure; check that the confirmed events are stored."""

@@ -208,7 +208,7 @@ class Blocks(Trigger):
     path: str
     async def run(self):
         await asyncio.sleep(0)
-        with open(self.path):  # stands until somebody writes
+        with open(self.path):  # blocks until another process writes
             pass
         yield TriggerEvent(1)
 """
