@@ -67,7 +67,7 @@ class SteadyClock:
         self._ahead = here - monotonic
         self._shift = _step(now - here)
 
-    def look(self) -> Moment:
+    def read(self) -> Moment:
         """Return the current moment."""
         now, monotonic, uncertain = self._read()
         steady = monotonic + self._ahead

@@ -40,9 +40,9 @@ _SUCCEED = """
 WITH RECURSIVE child (map_index) AS (
     SELECT 0 UNION ALL SELECT map_index + 1 FROM child WHERE map_index + 1 < :width
 )
-INSERT INTO task (task_no, run_no, position, map_index, state, try_number, start_no,
+INSERT INTO task (task_no, run_no, task_index, map_index, state, try_number, start_no,
                   interruptions, queued_at, started_at, ended_at)
-SELECT :first + map_index, :run_no, :position, map_index, 6, 1, 1, 0, :at, :at, :at
+SELECT :first + map_index, :run_no, :task_index, map_index, 6, 1, 1, 0, :at, :at, :at
 FROM child WHERE true
 ON CONFLICT (task_no) DO UPDATE SET state = 6, try_number = 1, ended_at = :at
 """
@@ -121,14 +121,14 @@ def let_all_have_ended(path: Path, run_id: str) -> None:
         run_no, at = database.execute(
             "SELECT run_no, ended_at FROM run WHERE run_id = ?", (run_id,)
         ).fetchone()
-        position, width, first = database.execute(
-            "SELECT position, width, first_task_no FROM expansion WHERE run_no = ?", (run_no,)
+        task_index, width, first = database.execute(
+            "SELECT task_index, width, first_task_no FROM expansion WHERE run_no = ?", (run_no,)
         ).fetchone()
         values = {
             "width": width,
             "first": first,
             "run_no": run_no,
-            "position": position,
+            "task_index": task_index,
             "at": at,
         }
         database.execute(_SUCCEED, values)

@@ -35,7 +35,7 @@ KINDS = {
     "sleep": ("tasks of 50 ms", 1, 0.9),
     "single": ("no-op tasks, each in a run of its own", 0, 0.7),
 }
-"""Description, position of the ``def`` task, and least ratio to one file."""
+"""Description, task index of the ``def`` task, and least ratio to one file."""
 
 RUNS = 50
 SLOTS = 2
@@ -122,9 +122,9 @@ def _cpu_seconds(daemon: DaemonProcess) -> float:
 def _round(daemon: DaemonProcess, kind: str, files: int, tasks: int, starts: Path) -> Round:
     """Run ``tasks`` tasks, spread over ``files`` files."""
     begun, cpu = len(starts.read_text().splitlines()), _cpu_seconds(daemon)
-    position = KINDS[kind][1]
-    conf = {"count": tasks // RUNS or 1, "at": time.time() + AHEAD_SECONDS} if position else None
-    how_many = RUNS if position else tasks
+    task_index = KINDS[kind][1]
+    conf = {"count": tasks // RUNS or 1, "at": time.time() + AHEAD_SECONDS} if task_index else None
+    how_many = RUNS if task_index else tasks
     runs = [daemon.trigger(f"{kind}_{number % files}", conf) for number in range(how_many)]
     for run_id in runs:
         assert daemon.wait(run_id)["state"] == "success"
@@ -133,7 +133,7 @@ def _round(daemon: DaemonProcess, kind: str, files: int, tasks: int, starts: Pat
         count, took, waited = database.execute(
             "SELECT count(*), max(t.ended_at) - min(t.started_at), max(t.started_at - t.queued_at)"
             " FROM task t JOIN run r USING (run_no)"
-            f" WHERE t.position = {position} AND r.run_id IN ({marks})",
+            f" WHERE t.task_index = {task_index} AND r.run_id IN ({marks})",
             runs,
         ).fetchone()
     ended = len(starts.read_text().splitlines())

@@ -156,7 +156,7 @@ def _instants(daemon: DaemonProcess, run_id: str, width: int) -> tuple[float, fl
             "SELECT run_no, created_at, ended_at FROM run WHERE run_id = ?", (run_id,)
         ).fetchone()
         (listed,) = database.execute(
-            "SELECT ended_at FROM task WHERE run_no = ? AND position = 0", (run_no,)
+            "SELECT ended_at FROM task WHERE run_no = ? AND task_index = 0", (run_no,)
         ).fetchone()
         first, last = database.execute(
             "SELECT first_task_no, first_task_no + width FROM expansion WHERE run_no = ?", (run_no,)

@@ -573,7 +573,7 @@ async def test_without_a_daemon_everything_but_waits_can_be_read_and_nothing_cha
         log = n.api._tasklog.open(
             LogKey(
                 run_no=run.run_no,
-                position=0,
+                task_index=0,
                 map_index=-1,
                 task_no=run.first_task_no,
                 start_no=1,
@@ -625,7 +625,7 @@ async def test_the_log_of_a_task_sets_tries_apart_that_a_clear_lies_between(tmp_
         start = (await n.effects.next_start()).start
         key = LogKey(
             run_no=start.run_no,
-            position=start.position,
+            task_index=start.task_index,
             map_index=start.map_index,
             task_no=start.task_no,
             start_no=start.start_no,
@@ -948,7 +948,7 @@ def test_neighbouring_rows_are_read_together():
         cause="manual",
         first_task_no=10,
     )
-    expansion = ExpansionRow(run_no=1, position=1, width=5, first_task_no=100)
+    expansion = ExpansionRow(run_no=1, task_index=1, width=5, first_task_no=100)
     layout = RunLayout(run, FAN, [expansion])
 
     places = layout.page(0, 100)

@@ -9,7 +9,7 @@ from aioflow.api.values import VALUE_BYTES, ConnectionView
 from aioflow.author.client import Connection
 from aioflow.errors import BadValue, NoSuchValue, Unserializable
 from aioflow.model.dag import ValueKind
-from aioflow.worker.query.values import held_of
+from aioflow.worker.query.values import values_by_name
 from tests.web.node import Node, node
 
 SECRET, CONNECTION, VARIABLE = ValueKind
@@ -121,7 +121,7 @@ async def test_a_variable_comes_to_a_task_as_it_was_set(tmp_path, value):
         await n.api.values.set(VARIABLE, "A", value)
         body = await stored(n, VARIABLE)
 
-    assert held_of(((VARIABLE, "A"),), (body,)) == {(VARIABLE, "A"): value}
+    assert values_by_name(((VARIABLE, "A"),), (body,)) == {(VARIABLE, "A"): value}
 
 
 async def test_an_attribute_of_a_connection_may_be_any_whole_number(tmp_path):
@@ -130,4 +130,4 @@ async def test_an_attribute_of_a_connection_may_be_any_whole_number(tmp_path):
         body = await stored(n, CONNECTION)
 
     expected = Connection(host="h", extra={"n": 2**64})
-    assert held_of(((CONNECTION, "A"),), (body,)) == {(CONNECTION, "A"): expected}
+    assert values_by_name(((CONNECTION, "A"),), (body,)) == {(CONNECTION, "A"): expected}

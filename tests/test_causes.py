@@ -292,7 +292,7 @@ async def test_a_task_of_the_previous_run_that_two_wait_for_is_reported_once(tmp
     async with node(tmp_path, cpu_slots=4) as n:
         await days(n, spec, "mon", "tue")
         starts = [await n.effects.next_start() for _ in range(4)]
-        n.effects.starts += [start for start in starts if start.start.position in {1, 2}]
+        n.effects.starts += [start for start in starts if start.start.task_index in {1, 2}]
         await n.succeed()
         await n.succeed()
         await n.engine.ask(CountTasks(run_ids=()))
@@ -336,7 +336,7 @@ async def fail_parts(n: Node, run_id: str, width: int, bad: dict[int, str]) -> N
     for _ in range(width + 1):
         start = await n.effects.next_start()
         n.effects.starts.insert(0, start)
-        message = bad.get(start.start.map_index) if start.start.position == 1 else None
+        message = bad.get(start.start.map_index) if start.start.task_index == 1 else None
         await (n.succeed() if message is None else n.fail(message))
     await n.engine.wait_until_idle()
 

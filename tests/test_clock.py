@@ -39,7 +39,7 @@ def test_without_a_step_it_is_the_wall_clock():
     steady = SteadyClock(hands)
     hands.pass_time(HOUR)
 
-    at = steady.look()
+    at = steady.read()
 
     assert (at.now, at.steady, at.shift) == (BEGIN + HOUR, BEGIN + HOUR, 0)
 
@@ -52,7 +52,7 @@ def test_a_step_shifts_the_wall_clock_against_it(step):
     hands.wall += step
     hands.pass_time(SECOND)
 
-    at = steady.look()
+    at = steady.read()
 
     assert (at.now, at.steady, at.shift) == (BEGIN + step + 2 * SECOND, BEGIN + 2 * SECOND, step)
     assert steady.monotonic_at(at.steady) == at.monotonic
@@ -62,10 +62,10 @@ def test_a_step_back_to_where_it_was_is_forgotten():
     hands = Hands()
     steady = SteadyClock(hands)
     hands.wall += 6 * HOUR
-    assert steady.look().shift == 6 * HOUR
+    assert steady.read().shift == 6 * HOUR
     hands.wall -= 6 * HOUR
 
-    assert steady.look().shift == 0
+    assert steady.read().shift == 0
 
 
 def test_many_small_steps_are_one():
@@ -74,7 +74,7 @@ def test_many_small_steps_are_one():
     shifts = []
     for _ in range(10):
         hands.wall += STEP_US // 3
-        shifts.append(steady.look().shift)
+        shifts.append(steady.read().shift)
 
     assert shifts[0] == 0
     assert 10 * (STEP_US // 3) - shifts[-1] < STEP_US
@@ -85,7 +85,7 @@ def test_a_process_that_is_stopped_between_two_readings_of_the_clocks_sees_no_st
     steady = SteadyClock(hands)
     hands.delay = 3 * SECOND
 
-    assert steady.look().shift == 0
+    assert steady.read().shift == 0
 
 
 def test_a_restart_continues_with_what_the_wall_clock_advanced_by():
@@ -93,7 +93,7 @@ def test_a_restart_continues_with_what_the_wall_clock_advanced_by():
     steady = SteadyClock(hands)
     steady.resume(wall=BEGIN + 6 * HOUR, steady=BEGIN)  # it had been set by six hours
 
-    at = steady.look()
+    at = steady.read()
 
     assert (at.steady, at.shift) == (BEGIN + 4 * HOUR, 6 * HOUR)
 
@@ -104,7 +104,7 @@ def test_over_a_restart_it_never_goes_back():
     steady.resume(wall=BEGIN, steady=BEGIN)
     hands.pass_time(SECOND)
 
-    at = steady.look()
+    at = steady.read()
 
     assert (at.steady, at.shift) == (BEGIN + SECOND, -2 * HOUR)
 
@@ -114,7 +114,7 @@ def test_drift_below_a_step_does_not_outlive_the_process():
     steady = SteadyClock(hands)
     steady.resume(wall=BEGIN, steady=BEGIN + STEP_US // 2)
 
-    assert steady.look().steady == BEGIN + HOUR
+    assert steady.read().steady == BEGIN + HOUR
 
 
 def test_nothing_was_stored_yet():
@@ -122,4 +122,4 @@ def test_nothing_was_stored_yet():
 
     steady.resume(wall=None, steady=None)
 
-    assert steady.look().steady == BEGIN
+    assert steady.read().steady == BEGIN

@@ -321,7 +321,7 @@ async def test_output_of_others_can_be_written_while_a_folder_goes(tmp_path):
         await services.start(log.run)
         for start_no in range(20):
             key = LogKey(
-                run_no=7, position=0, map_index=-1, task_no=1, start_no=start_no, try_number=1
+                run_no=7, task_index=0, map_index=-1, task_no=1, start_no=start_no, try_number=1
             )
             await log.open(key).write(b"line\n")
             await log.delete(8)

@@ -180,9 +180,9 @@ async def test_a_request_that_cannot_be_done_is_answered_with_its_error(store_ur
 async def test_a_request_to_an_ended_engine_fails_and_its_services_only_wait(store_url):
     ended: list[str] = []
 
-    async def ask(engine: Engine, *, hears_end: bool) -> None:
+    async def ask(engine: Engine, *, fails_at_end: bool) -> None:
         try:
-            await engine.ask(CreateRun(dag_id="dag"), hears_end=hears_end)
+            await engine.ask(CreateRun(dag_id="dag"), fails_at_end=fails_at_end)
         except DaemonStopping:
             ended.append("heard")
         except anyio.get_cancelled_exc_class():
@@ -194,13 +194,13 @@ async def test_a_request_to_an_ended_engine_fails_and_its_services_only_wait(sto
             await n.load(A)
             n.store.plan = ["away"] * 100
             n.engine.report([HostUp("async")])
-            for hears_end in (False, True):
-                group.start_soon(partial(ask, n.engine, hears_end=hears_end))
+            for fails_at_end in (False, True):
+                group.start_soon(partial(ask, n.engine, fails_at_end=fails_at_end))
             await anyio.wait_all_tasks_blocked()
         await anyio.wait_all_tasks_blocked()
         assert ended == ["heard"]
         with pytest.raises(DaemonStopping):
-            await n.engine.ask(CreateRun(dag_id="dag"), hears_end=True)
+            await n.engine.ask(CreateRun(dag_id="dag"), fails_at_end=True)
         group.cancel_scope.cancel()
 
     assert ended == ["heard", "cancelled"]
@@ -238,7 +238,7 @@ def test_a_database_that_stays_away_is_named_at_once_and_then_each_second():
     with structlog.testing.capture_logs() as logs:
         for attempt, milliseconds in enumerate((0, 50, 150, 350, 750, 1550, 2000, 2549, 2550), 1):
             clock.us = 7_000_000 + milliseconds * 1_000
-            engine._note_away(away, attempt)
+            engine._note_unavailable(away, attempt)
 
     assert [line["attempts"] for line in logs] == [1, 6, 9]
     assert engine.store_away_since == 7_000_000
@@ -349,7 +349,7 @@ async def test_work_in_flight_survives_a_turn_taken_back(store_url):
         last = await n.effects.next_start()
 
         assert refused
-        assert last.start.position == 2
+        assert last.start.task_index == 2
         n.succeed(last)
         assert await n.ended(run_id) is RunState.SUCCESS
 

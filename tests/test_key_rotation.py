@@ -31,7 +31,7 @@ async def defer(n: Node, count: int) -> None:
     await n.engine.ask(CreateRun(dag_id="dag"))
     for _ in range(count):
         start = (await n.effects.next_start()).start
-        n.engine.report([_deferred(start, n.engine.timers._clock.look().now)])
+        n.engine.report([_deferred(start, n.engine.timers._clock.read().now)])
 
     async def deferred() -> bool:
         return len(await n.store.list_triggers()) == count
@@ -103,7 +103,7 @@ async def test_cut_short_anywhere_everything_opens_and_the_next_call_ends_it(tmp
         asked = 0
         real = engine.ask
 
-        async def dies(request: Any, by: Any = None, *, hears_end: bool = False) -> Any:
+        async def dies(request: Any, by: Any = None, *, fails_at_end: bool = False) -> Any:
             nonlocal asked
             if isinstance(request, Reencrypt):
                 if asked == pages:

@@ -128,7 +128,7 @@ class Tables:
         return await self._read(list(self.expansions))
 
     async def count_states(self, run_no):
-        keys = sorted((t.position, t.state) for t in self.tasks.values())
+        keys = sorted((t.task_index, t.state) for t in self.tasks.values())
         counted = [(*key, len(list(same))) for key, same in itertools.groupby(keys)]
         return await self._read(counted)
 
@@ -265,9 +265,9 @@ class World:
         body = msgspec.msgpack.encode(RunsWanted(dag_id, task_id, [run]))
         self.answers.submit(child, Query(question, asking, "runs", body))
 
-    async def page(self, position, after=-2):
+    async def page(self, task_index, after=-2):
         child = Child()
-        wanted = ResultsWanted(position, after)
+        wanted = ResultsWanted(task_index, after)
         self.answers.submit(child, Query(1, 7, "results", msgspec.msgpack.encode(wanted)))
         return await child.answer(ResultsPage)
 
@@ -278,11 +278,11 @@ class World:
         return await child.answer(RecordsPage)
 
 
-def task(task_no, position=0, map_index=-1, state=S.RUNNING, **columns):
+def task(task_no, task_index=0, map_index=-1, state=S.RUNNING, **columns):
     return TaskRow(
         task_no=task_no,
         run_no=7,
-        position=position,
+        task_index=task_index,
         map_index=map_index,
         state=state,
         try_number=1,
@@ -379,7 +379,7 @@ async def test_a_mapped_task_ends_with_its_last_child():
         w.commit(runs=[w.run()])
         w.ask_run(child, "b", run_id="r7")
         await anyio.wait_all_tasks_blocked()
-        w.commit(expansions=[ExpansionRow(run_no=7, position=1, width=50, first_task_no=1000)])
+        w.commit(expansions=[ExpansionRow(run_no=7, task_index=1, width=50, first_task_no=1000)])
         await anyio.wait_all_tasks_blocked()
         w.commit(new_tasks=children(50))
         for number in range(1000, 1049):
@@ -401,7 +401,7 @@ async def test_a_mapped_task_over_a_stream_ends_when_that_is_closed(made, expect
         w.commit(
             runs=[w.run()],
             expansions=[
-                ExpansionRow(run_no=7, position=1, width=2, first_task_no=1000, is_open=True)
+                ExpansionRow(run_no=7, task_index=1, width=2, first_task_no=1000, is_open=True)
             ],
             new_tasks=[task(100, 0), *children(2, S.SUCCESS)],
         )
@@ -420,7 +420,7 @@ async def test_a_task_of_a_loop_ends_as_its_last_round_did_when_none_follows():
         w.commit(
             runs=[w.run()],
             expansions=[
-                ExpansionRow(run_no=7, position=2, width=2, first_task_no=1000, is_open=True)
+                ExpansionRow(run_no=7, task_index=2, width=2, first_task_no=1000, is_open=True)
             ],
             new_tasks=[task(1000, 2, 0, S.FAILED), task(1001, 2, 1, S.SUCCESS)],
         )
@@ -436,7 +436,7 @@ async def test_a_task_of_a_loop_ends_as_its_last_round_did_when_none_follows():
 @pytest.mark.parametrize("moment", range(1, 12))
 async def test_the_last_child_ending_in_the_middle_of_a_look_does_not_slip_by(moment):
     w, child = World(), Child()
-    expansion = ExpansionRow(run_no=7, position=1, width=3, first_task_no=1000)
+    expansion = ExpansionRow(run_no=7, task_index=1, width=3, first_task_no=1000)
     w.commit(runs=[w.run()], expansions=[expansion], new_tasks=children(3))
 
     def end():
@@ -647,7 +647,7 @@ async def test_a_wait_withdrawn_during_a_lookup_is_not_answered(moment, wanted):
     w, child = World(), Child()
     w.commit(
         runs=[w.run()],
-        expansions=[ExpansionRow(run_no=7, position=1, width=2, first_task_no=1000)],
+        expansions=[ExpansionRow(run_no=7, task_index=1, width=2, first_task_no=1000)],
         new_tasks=children(2),
     )
 
@@ -704,7 +704,7 @@ async def test_nothing_is_stored_of_a_mapped_task_without_a_waiter():
     w, child = World(), Child()
     w.commit(
         runs=[w.run()],
-        expansions=[ExpansionRow(run_no=7, position=1, width=2, first_task_no=1000)],
+        expansions=[ExpansionRow(run_no=7, task_index=1, width=2, first_task_no=1000)],
         new_tasks=children(2),
     )
     mapped = w.answers._endings._waits.mapped
@@ -745,7 +745,7 @@ async def test_pages_hold_all_children_in_map_order_and_why_others_failed():
     width = 2 * PAGE_ITEMS + 10
     failure = Failure(type="E", message="m", reason="raised")
     w.commit(
-        expansions=[ExpansionRow(run_no=7, position=1, width=width, first_task_no=1000)],
+        expansions=[ExpansionRow(run_no=7, task_index=1, width=width, first_task_no=1000)],
         new_tasks=children(width, S.SUCCESS),
     )
     w.tables.tasks[1003] = task(1003, 1, 3, S.FAILED, failure=failure)
@@ -769,7 +769,7 @@ async def test_pages_hold_all_children_in_map_order_and_why_others_failed():
 async def test_one_child_may_be_asked_for_alone_and_none_beyond_the_last():
     w = World()
     w.commit(
-        expansions=[ExpansionRow(run_no=7, position=1, width=3, first_task_no=1000)],
+        expansions=[ExpansionRow(run_no=7, task_index=1, width=3, first_task_no=1000)],
         new_tasks=[*children(3, S.SUCCESS), task(1003, 2, 0, S.SUCCESS)],
     )
     w.tables.tasks[1001] = task(1001, 1, 1, S.SKIPPED)
@@ -786,7 +786,7 @@ async def test_one_child_may_be_asked_for_alone_and_none_beyond_the_last():
 async def test_a_page_of_large_results_is_bounded_in_bytes():
     w = World()
     w.commit(
-        expansions=[ExpansionRow(run_no=7, position=1, width=500, first_task_no=1000)],
+        expansions=[ExpansionRow(run_no=7, task_index=1, width=500, first_task_no=1000)],
         new_tasks=children(500, S.SUCCESS),
     )
     body = b"x" * 60_000
@@ -1055,8 +1055,8 @@ def kept(world, name, value=b"\xa6canary"):
     world.tables.values[row.kind, name] = row
 
 
-def ask_values(world, child, *names, position=0):
-    wanted = ValuesWanted(position, tuple((ValueKind.SECRET, name) for name in names))
+def ask_values(world, child, *names, task_index=0):
+    wanted = ValuesWanted(task_index, tuple((ValueKind.SECRET, name) for name in names))
     world.answers.submit(child, Query(1, 7, "values", msgspec.msgpack.encode(wanted)))
 
 
@@ -1074,7 +1074,7 @@ async def test_a_task_gets_what_it_declares_and_it_is_redacted_before():
 
 
 @pytest.mark.parametrize(
-    ("child", "position", "names", "reason"),
+    ("child", "task_index", "names", "reason"),
     [
         pytest.param(Child, 0, ["C"], "task 'a' does not declare secret 'C'", id="undeclared"),
         pytest.param(Child, 1, ["A"], "task 'b' does not declare", id="declared-by-another"),
@@ -1088,13 +1088,13 @@ async def test_a_task_gets_what_it_declares_and_it_is_redacted_before():
         ),
     ],
 )
-async def test_undeclared_and_missing_values_are_refused(child, position, names, reason):
+async def test_undeclared_and_missing_values_are_refused(child, task_index, names, reason):
     w, child = World(), child()
     for name in ("A", "C"):
         kept(w, name)
     kept(w, "D", None)
     async with running(w.answers):
-        ask_values(w, child, *names, position=position)
+        ask_values(w, child, *names, task_index=task_index)
         with anyio.fail_after(10):
             await child.answered.wait()
 
@@ -1107,5 +1107,5 @@ async def test_a_trigger_gets_the_values_that_its_code_requests():
     w, child = World(), TriggerHost(info=None)
     kept(w, "Z")
     async with running(w.answers):
-        ask_values(w, child, "Z", position=-1)
+        ask_values(w, child, "Z", task_index=-1)
         assert (await child.answer(ValuesFound)).values == (b"\xa6canary",)

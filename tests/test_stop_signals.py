@@ -8,7 +8,7 @@ import signal
 import anyio
 import pytest
 
-from aioflow.daemon.node import StopSignals
+from aioflow.daemon.stop_signals import StopSignals
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

@@ -23,12 +23,12 @@ from tests.executors.processes import running
 NONCE = "0123456789abcdef"
 
 
-def key(position=0, map_index=-1, try_number=1, start_no=1):
+def key(task_index=0, map_index=-1, try_number=1, start_no=1):
     return LogKey(
         run_no=7,
-        position=position,
+        task_index=task_index,
         map_index=map_index,
-        task_no=100 + position,
+        task_no=100 + task_index,
         start_no=start_no,
         try_number=try_number,
     )
@@ -70,7 +70,7 @@ async def test_output_after_a_clear_is_separated_at_every_offset(tmp_path):
 
 
 async def test_a_task_reads_what_it_printed(tmp_path):
-    log = await written(tmp_path, (key(), b"one\n"), (key(position=1), b"x"), (key(), b"two\n"))
+    log = await written(tmp_path, (key(), b"one\n"), (key(task_index=1), b"x"), (key(), b"two\n"))
 
     assert await log.read(7, 0) == b"one\ntwo\n"
     assert await log.read(7, 0, offset=4) == b"two\n"
@@ -99,7 +99,7 @@ async def test_a_possible_start_of_a_secret_is_shown_once_the_worker_is_idle(tmp
     masks = Masks()
     masks.hide(["hunter22"])
     log = TaskLog(tmp_path, SystemClock(), masks=masks)
-    whose = StartTask(run_no=7, task_no=100, start_no=1, position=0, map_index=-1, try_number=1)
+    whose = StartTask(run_no=7, task_no=100, start_no=1, task_index=0, map_index=-1, try_number=1)
     async with running(log):
         printing = WorkerOutput(log, NONCE)
         printing.expect(whose)
@@ -176,7 +176,7 @@ async def test_a_log_requested_in_new_parts_is_continued_as_well(tmp_path):
 async def test_a_full_disk_costs_output_and_nothing_else(tmp_path):
     log = TaskLog(tmp_path, SystemClock())
     async with running(log), aclosing(log.follow(7, 0)) as following:
-        out, other = log.open(key()), log.open(key(position=1))
+        out, other = log.open(key()), log.open(key(task_index=1))
         log.path(7, 0).parent.mkdir(parents=True)
         log.path(7, 0).symlink_to("/dev/full")
         await out.write(b"lost")

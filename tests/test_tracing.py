@@ -188,7 +188,7 @@ def test_ids_tell_homes_runs_kinds_and_starts_apart():
 # ── the child's side ────────────────────────────────────────────────────────────────────
 
 INFO = RunInfo(1, "r", "d", "v", "f.py", None, 5, None, 1)
-START = StartTask(run_no=1, task_no=7, start_no=3, position=0, map_index=-1, try_number=1)
+START = StartTask(run_no=1, task_no=7, start_no=3, task_index=0, map_index=-1, try_number=1)
 
 
 def test_while_a_start_runs_its_process_says_which_span_it_is_in():

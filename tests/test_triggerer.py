@@ -113,7 +113,7 @@ class Node:
         return [report.trigger_no for report in self.of(TriggerFired)]
 
     def room(self):
-        return [(word.trigger_no, word.has_room) for word in self.of(TriggerCapacityChanged)]
+        return [(word.trigger_no, word.has_capacity) for word in self.of(TriggerCapacityChanged)]
 
     def ended(self):
         return [report.trigger_no for report in self.of(TriggerEnded)]
@@ -283,7 +283,7 @@ async def test_a_host_that_has_nothing_is_not_waited_for(tmp_path):
 
 async def test_output_of_a_trigger_is_in_the_log_of_its_task(tmp_path):
     async with node(tmp_path) as n, running(n.tasklog):
-        place = {"position": 3, "map_index": 1001, "start_no": 5, "try_number": 2}
+        place = {"task_index": 3, "map_index": 1001, "start_no": 5, "try_number": 2}
         n.host(1, "print", **place)
         path = n.tasklog.path(7, 3, 1001)
         await until(path.exists)

@@ -23,28 +23,30 @@ class Table:
 
     def __init__(self, over):
         self.waits = Waits()
-        self.cycles = Cycles(self.waits, lambda run, position, index: (run, position) not in over)
+        self.cycles = Cycles(
+            self.waits, lambda run, task_index, index: (run, task_index) not in over
+        )
         self.numbers = itertools.count()
 
-    def add(self, run, awaited, position=0, leads_to=None):
+    def add(self, run, awaited, task_index=0, leads_to=None):
         """Let a task wait; return the cycle that it closes."""
-        self.last = self.enter(run, awaited, position, leads_to)
+        self.last = self.enter(run, awaited, task_index, leads_to)
         return self.cycles.closed_by(self.last)
 
-    def enter(self, run, awaited, position=0, leads_to=None):
-        wanted = RunWanted(next(self.numbers), f"r{awaited}", None, 0, position, -1)
+    def enter(self, run, awaited, task_index=0, leads_to=None):
+        wanted = RunWanted(next(self.numbers), f"r{awaited}", None, 0, task_index, -1)
         no = self.waits.add(CHILD, 1, run, ("d", None), wanted)
         found = World().run(awaited)
-        assert self.waits.point(no, found, -1, leads_to)
+        assert self.waits.bind_run(no, found, -1, leads_to)
         return no
 
-    def of_task(self, run, position):
-        return self.cycles.of_task(run, position, -1)
+    def of_task(self, run, task_index):
+        return self.cycles.of_task(run, task_index, -1)
 
 
 @pytest.fixture
 def over():
-    """Tasks, by run and position, that no longer wait."""
+    """Tasks, by run and task index, that no longer wait."""
     return set()
 
 
@@ -67,7 +69,7 @@ def test_a_run_that_waits_for_itself(table):
 
 def test_a_longer_cycle_is_the_shortest_there_is(table):
     for run, awaited in ((1, 2), (2, 3), (3, 4), (4, 9), (2, 4)):
-        assert table.add(run, awaited, position=awaited) == ""
+        assert table.add(run, awaited, task_index=awaited) == ""
 
     assert table.add(4, 1) == "r4 -> r1 -> r2 -> r4"
 
@@ -83,7 +85,7 @@ def test_it_is_reported_once_however_many_wait_in_it(table):
     table.add(1, 2)
     assert table.add(2, 1)
 
-    assert table.add(2, 1, position=5) == ""
+    assert table.add(2, 1, task_index=5) == ""
     assert table.of_task(2, 5) == "r2 -> r1 -> r2"
 
 
@@ -93,7 +95,7 @@ def test_ended_waits_close_no_cycle(table, over):
     table.waits.drop(table.last)
     assert table.add(2, 1) == ""
 
-    table.add(1, 2, position=3)
+    table.add(1, 2, task_index=3)
     over.add((1, 3))
     assert table.of_task(2, 0) == ""
 
@@ -111,15 +113,15 @@ def test_a_task_that_does_not_come_after_the_waiting_one_can_end(table):
     )
     assert before(spec, 1) == {1}
     assert before(spec, 3) == {0, 1, 2, 3}
-    table.add(1, 2, position=0)
+    table.add(1, 2, task_index=0)
 
-    assert table.add(2, 1, position=0, leads_to=before(spec, 1)) == ""
-    assert table.add(2, 1, position=7, leads_to=before(spec, 3)) == "r2 -> r1 -> r2"
+    assert table.add(2, 1, task_index=0, leads_to=before(spec, 1)) == ""
+    assert table.add(2, 1, task_index=7, leads_to=before(spec, 3)) == "r2 -> r1 -> r2"
 
 
 def test_the_search_for_a_cycle_is_bounded(table):
-    for position in range(3 * WAITS_LIMIT):
-        table.enter(1, 2, position)
+    for task_index in range(3 * WAITS_LIMIT):
+        table.enter(1, 2, task_index)
     for run in range(3, 6):
         table.add(run, 1)
 

@@ -16,11 +16,11 @@ from aioflow.api.audit import AuditView, DeniedRequests, audit_view
 from aioflow.api.authentication import (
     TOKEN_PREFIX,
     AuthCache,
-    LoginThrottle,
     Passwords,
     checked_password,
     digest_of,
 )
+from aioflow.api.login_throttle import LoginThrottle
 from aioflow.api.schemas import instant, iso
 from aioflow.clock import Clock
 from aioflow.errors import (
@@ -29,18 +29,18 @@ from aioflow.errors import (
     LoginFailed,
     StoreSlow,
     StoreUnavailable,
-    UnknownLogin,
+    UnknownSession,
     WrongPassword,
 )
-from aioflow.model.access import HOME, AccountRow, Actor, AuditEntry, LoginRow, Role, TokenRow
+from aioflow.model.access import HOME, AccountRow, Actor, AuditEntry, Role, SessionRow, TokenRow
 from aioflow.protocol.requests import (
     CreateAccount,
     CreateToken,
     DeleteAccount,
-    EndLogin,
+    EndSession,
     Note,
     NoteUse,
-    OpenLogin,
+    OpenSession,
     Request,
     RevokeToken,
     SetAccount,
@@ -315,7 +315,7 @@ class Access:
         self, by: Actor, seen: bytes | None, cookie: str, replaces: str | None
     ) -> tuple[str, SessionView]:
         secret = secrets.token_urlsafe(_SECRET_BYTES)
-        request = OpenLogin(
+        request = OpenSession(
             name=by.name,
             seen=seen,
             digest=digest_of(secret, cookie),
@@ -323,25 +323,25 @@ class Access:
             address=by.address,
             replaces=None if replaces is None else digest_of(replaces, cookie),
         )
-        return secret, _session(cast(LoginRow, await self._send(request, by, _REQUEST_SECONDS)))
+        return secret, _session(cast(SessionRow, await self._send(request, by, _REQUEST_SECONDS)))
 
     async def list_sessions(self, *, of: str | None = None) -> list[SessionView]:
         """Return the active sessions, the oldest first. With ``of``, only those of that name."""
         now = self._clock.now()
-        found = await self._store.list_logins()
+        found = await self._store.list_sessions()
         return [_session(row) for row in found if row.expires_at > now and of in {None, row.name}]
 
     async def end_session(self, by: Actor, number: int, *, of: str | None = None) -> dict[str, Any]:
         """End a session. With ``of``, do so only if the session belongs to that name.
 
         Raises:
-            UnknownLogin: If there is no such session.
+            UnknownSession: If there is no such session.
         """
         if of is not None and not any(
-            row.login_no == number and row.name == of for row in await self._store.list_logins()
+            row.session_no == number and row.name == of for row in await self._store.list_sessions()
         ):
-            raise UnknownLogin(number)
-        await self._send(EndLogin(login_no=number), by, _REQUEST_SECONDS)
+            raise UnknownSession(number)
+        await self._send(EndSession(session_no=number), by, _REQUEST_SECONDS)
         return {"session_id": number, "ended": True}
 
     # ── tokens ──────────────────────────────────────────────────────────────────────────
@@ -430,9 +430,9 @@ def _user(row: AccountRow) -> UserView:
     )
 
 
-def _session(row: LoginRow) -> SessionView:
+def _session(row: SessionRow) -> SessionView:
     return SessionView(
-        session_id=row.login_no,
+        session_id=row.session_no,
         name=row.name,
         created_at=iso(row.created_at) or "",
         expires_at=iso(row.expires_at) or "",

@@ -1,26 +1,13 @@
-"""Authentication: cache of accounts, tokens and sessions; password hashes; login throttling.
+"""Authentication: cache of accounts, tokens and sessions; password hashes.
 
 The cache has the state as of the last commit, so a request is authenticated without a query.
-
-Throttling makes password guessing take impractically long, and locks out no user. Each address
-has a bucket of a few tries, and gets one back every few seconds. Each name has a larger bucket
-that refills faster, so that no single address can use up the tries of a name. A successful login
-uses no try. A name and an address that have logged in together earlier have a bucket for this pair,
-which guesses from other addresses do not use up.
-
-The state of the throttle is bounded, and an attacker cannot evict the entries of others: names
-without an account never displace names of users, and a rejected try is not recorded.
 """
 
 from __future__ import annotations
 
 import hashlib
-import ipaddress
-import math
-from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Generic, TypeVar
 
 import anyio
 import argon2
@@ -29,7 +16,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from aioflow._threads import in_thread
 from aioflow.errors import AccountRefused, TooManyLogins
-from aioflow.model.access import HOME, AccountRow, CallerKind, LoginRow, Role, TokenRow
+from aioflow.model.access import HOME, AccountRow, CallerKind, Role, SessionRow, TokenRow
 from aioflow.model.batch import Batch
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import Store
@@ -38,7 +25,6 @@ __all__ = (
     "TOKEN_PREFIX",
     "AuthCache",
     "Caller",
-    "LoginThrottle",
     "Passwords",
     "checked_password",
     "digest_of",
@@ -81,10 +67,10 @@ class AuthCache:
         self.uses: dict[int, Timestamp] = {}
         self._accounts: dict[int, AccountRow] = {}
         self._tokens: dict[int, TokenRow] = {}
-        self._logins: dict[int, LoginRow] = {}
+        self._sessions: dict[int, SessionRow] = {}
         self._names: dict[str, int] = {}
         self._token_of: dict[bytes, int] = {}
-        self._login_of: dict[bytes, int] = {}
+        self._session_of: dict[bytes, int] = {}
         self._changed: set[tuple[str, int]] | None = None
 
     async def load(self, store: Store) -> None:
@@ -93,11 +79,11 @@ class AuthCache:
         self._changed = known
         accounts = await store.list_accounts()
         tokens = await store.list_tokens()
-        logins = await store.list_logins()
+        sessions = await store.list_sessions()
         self._changed = None
         self._put_accounts([row for row in accounts if ("account", row.account_no) not in known])
         self._put_tokens([row for row in tokens if ("token", row.token_no) not in known])
-        self._put_logins([row for row in logins if ("login", row.login_no) not in known])
+        self._put_sessions([row for row in sessions if ("session", row.session_no) not in known])
 
     def committed(self, batch: Batch) -> None:
         """Apply a batch."""
@@ -109,14 +95,14 @@ class AuthCache:
             token = self._tokens.pop(number, None)
             if token is not None:
                 self._token_of.pop(token.digest, None)
-        for number in batch.gone_logins:
-            self._note("login", number)
-            login = self._logins.pop(number, None)
-            if login is not None:
-                self._login_of.pop(login.digest, None)
+        for number in batch.gone_sessions:
+            self._note("session", number)
+            session = self._sessions.pop(number, None)
+            if session is not None:
+                self._session_of.pop(session.digest, None)
         self._put_accounts(batch.accounts)
         self._put_tokens(batch.tokens)
-        self._put_logins(batch.logins)
+        self._put_sessions(batch.sessions)
 
     def account(self, name: str) -> AccountRow | None:
         """Return the account with this name."""
@@ -125,7 +111,7 @@ class AuthCache:
 
     def places(self) -> list[tuple[str, str]]:
         """Return the name and address of each session."""
-        return [(login.name, login.address) for login in self._logins.values()]
+        return [(session.name, session.address) for session in self._sessions.values()]
 
     def of_token(self, given: str, now: Timestamp) -> Caller | None:
         """Return the caller with this token, if it is valid now."""
@@ -143,16 +129,16 @@ class AuthCache:
 
     def of_cookie(self, name: str, given: str, now: Timestamp) -> Caller | None:
         """Return the caller of an active session, given the name and value of its cookie."""
-        number = self._login_of.get(digest_of(given, name))
-        row = None if number is None else self._logins[number]
+        number = self._session_of.get(digest_of(given, name))
+        row = None if number is None else self._sessions[number]
         if row is None or row.expires_at <= now:
             return None
         if row.name == HOME:
-            return Caller(name=HOME, role=Role.ADMIN, kind="session", number=row.login_no)
+            return Caller(name=HOME, role=Role.ADMIN, kind="session", number=row.session_no)
         account = self.account(row.name)
         if account is None or account.is_disabled:
             return None
-        return Caller(name=row.name, role=account.role, kind="session", number=row.login_no)
+        return Caller(name=row.name, role=account.role, kind="session", number=row.session_no)
 
     def is_good(self, caller: Caller, now: Timestamp) -> bool:
         """Return whether an authenticated caller still has access."""
@@ -163,8 +149,8 @@ class AuthCache:
                 token = self._tokens.get(caller.number)
                 return token is not None and _is_token_good(token, now)
             case "session":
-                login = self._logins.get(caller.number)
-                return login is not None and login.expires_at > now
+                session = self._sessions.get(caller.number)
+                return session is not None and session.expires_at > now
 
     def _note(self, kind: str, number: int) -> None:
         if self._changed is not None:
@@ -182,11 +168,11 @@ class AuthCache:
             self._token_of[row.digest] = row.token_no
             self._note("token", row.token_no)
 
-    def _put_logins(self, rows: list[LoginRow]) -> None:
+    def _put_sessions(self, rows: list[SessionRow]) -> None:
         for row in rows:
-            self._logins[row.login_no] = row
-            self._login_of[row.digest] = row.login_no
-            self._note("login", row.login_no)
+            self._sessions[row.session_no] = row
+            self._session_of[row.digest] = row.session_no
+            self._note("session", row.session_no)
 
     def _drop_account(self, number: int) -> None:
         row = self._accounts.pop(number, None)
@@ -281,119 +267,3 @@ class Passwords:
             return self._hasher.verify(secret, password)
         except (VerificationError, InvalidHashError):
             return False
-
-
-_MAX_BUCKETS = 10_000
-"""Maximum number of entries of each kind; the least recently used ones are dropped."""
-
-_NETWORK_BITS = 64
-"""IPv6 prefix that counts as one address, since a client usually controls all of its prefix."""
-
-Key = TypeVar("Key", bound=Hashable)
-
-
-class _Bucket(msgspec.Struct):
-    left: float
-    at: float
-
-
-class _Buckets(Generic[Key]):
-    """Token buckets of one kind.
-
-    Args:
-        tries: The capacity of a bucket.
-        back_seconds: The time after which one try is restored.
-    """
-
-    def __init__(self, tries: int, back_seconds: float) -> None:
-        self._tries = tries
-        self._back_seconds = back_seconds
-        self._known: OrderedDict[Key, _Bucket] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def missing_seconds(self, key: Key, now: float) -> float:
-        """Return the seconds until a try is available; 0 or less if one is."""
-        return (1 - self._left(key, now)) * self._back_seconds
-
-    def take(self, key: Key, now: float, count: int = 1) -> None:
-        """Take ``count`` tries; -1 returns one."""
-        left = min(self._tries, self._left(key, now) - count)
-        self._known[key] = _Bucket(left, now)
-        self._known.move_to_end(key)
-        if len(self._known) > _MAX_BUCKETS:
-            self._known.popitem(last=False)
-
-    def _left(self, key: Key, now: float) -> float:
-        bucket = self._known.get(key)
-        if bucket is None:
-            return self._tries
-        return min(self._tries, bucket.left + (now - bucket.at) / self._back_seconds)
-
-
-class LoginThrottle:
-    """Counts login tries per address, per name, and per known pair of both."""
-
-    def __init__(self) -> None:
-        self._addresses = _Buckets[str](10, 6.0)
-        self._names = _Buckets[str](30, 2.0)
-        self._strangers = _Buckets[str](30, 2.0)
-        self._own = _Buckets[tuple[str, str]](10, 6.0)
-        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
-
-    def begin(self, name: str, address: str, now: float, *, is_user: bool) -> None:
-        """Take one try. After a successful login, ``succeed`` returns it.
-
-        Args:
-            now: Monotonic seconds.
-            is_user: Whether a user has that name. Other names have separate buckets of equal size.
-
-        Raises:
-            TooManyLogins: If no try is left; the state is then unchanged.
-        """
-        network = _network(address)
-        if (name, network) in self._known:
-            _take_try([(self._own, (name, network))], now)
-        else:
-            names = self._names if is_user else self._strangers
-            _take_try([(self._addresses, network), (names, name)], now)
-
-    def succeed(self, name: str, address: str, now: float) -> None:
-        """Return the try of a successful login, and remember its address."""
-        network = _network(address)
-        if (name, network) in self._known:
-            self._own.take((name, network), now, -1)
-        else:
-            self._addresses.take(network, now, -1)
-            self._names.take(name, now, -1)
-        self.remember(name, address)
-
-    def remember(self, name: str, address: str) -> None:
-        """Record that this name has logged in from this address."""
-        known = (name, _network(address))
-        self._known[known] = None
-        self._known.move_to_end(known)
-        if len(self._known) > _MAX_BUCKETS:
-            self._known.popitem(last=False)
-
-
-def _take_try(from_each: list[tuple[_Buckets[Key], Key]], now: float) -> None:
-    seconds = max(buckets.missing_seconds(key, now) for buckets, key in from_each)
-    if seconds > 0:
-        raise TooManyLogins(math.ceil(seconds))
-    for buckets, key in from_each:
-        buckets.take(key, now)
-
-
-def _network(address: str) -> str:
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv4Address):
-        return address
-    mapped = found.ipv4_mapped
-    if mapped is not None:
-        return str(mapped)
-    return str(ipaddress.ip_network((found, _NETWORK_BITS), strict=False))

@@ -16,7 +16,7 @@ from aioflow.api.schemas import instant, iso, plain_fields
 from aioflow.api.validation import checked_idempotency_key, packed_conf
 from aioflow.author.params import type_misfit
 from aioflow.clock import Clock
-from aioflow.core.runs.backfills import fire_times_of, is_wanted, proposed, refuse_order
+from aioflow.core.runs.backfills import check_order, fire_times_of, is_wanted, proposed
 from aioflow.core.scheduling.timetable import first_instant
 from aioflow.errors import BadConf, RequestError, UnknownBackfill
 from aioflow.model.dag import BackfillRow, DagSpec, Reprocess
@@ -170,7 +170,7 @@ class Backfills:
             is_reverse=reverse,
         )
         row = proposed(request, dag, spec, self._clock.now())
-        refuse_order(row, spec)
+        check_order(row, spec)
         fire_times = await in_thread(fire_times_of, row, spec, PREVIEWED)
         found = {
             run.logical_date: run for run in await self._store.find_runs_at(dag_id, fire_times)

@@ -74,7 +74,7 @@ class ViewOfRun(msgspec.Struct, frozen=True):
     Attributes:
         count: Counts its tasks by state, see ``Api.states``; called at most once, if needed.
         explain: Asks the engine what tasks of the run wait for; called once per level.
-        children: Asks the engine why the children of the mapped task at a position wait; returns
+        children: Asks the engine why the children of the mapped task with an index wait; returns
             ``None`` if unknown.
     """
 
@@ -109,10 +109,10 @@ class _Met:
     def take(self, locations: Iterable[TaskLocation]) -> list[TaskLocation]:
         """Mark unvisited tasks as visited and return them, as far as the limit allows."""
         fresh = [location for location in locations if location not in self.locations]
-        room = max(CHAIN_LIMIT - len(self.locations), 0)
-        self.left_out += max(len(fresh) - room, 0)
-        self.locations.update(fresh[:room])
-        return fresh[:room]
+        capacity = max(CHAIN_LIMIT - len(self.locations), 0)
+        self.left_out += max(len(fresh) - capacity, 0)
+        self.locations.update(fresh[:capacity])
+        return fresh[:capacity]
 
 
 class Chain:
@@ -150,8 +150,8 @@ class Chain:
             return await self._of_failed_run()
         found: list[CauseView] = []
         met = self._met
-        for position in range(len(self._layout.spec.tasks)):
-            for location in await self._unfinished(position):
+        for task_index in range(len(self._layout.spec.tasks)):
+            for location in await self._unfinished(task_index):
                 (cause,) = await self._causes([_Link(0, location)])
                 if cause.waiting_on is not None and cause.waiting_on.kind == WaitKind.UPSTREAM:
                     continue
@@ -164,8 +164,8 @@ class Chain:
         counts = await self._states()
         for states in ((TaskState.FAILED,), (TaskState.CANCELLED,)):
             locations: list[TaskLocation] = []
-            for position in sorted({at for at, state, _ in counts if state in states}):
-                locations += self._met.take(await self._failing(position, states))
+            for task_index in sorted({at for at, state, _ in counts if state in states}):
+                locations += self._met.take(await self._failing(task_index, states))
             if locations:
                 return await self._causes(
                     [_Link(0, location) for location in locations]
@@ -210,27 +210,27 @@ class Chain:
 
     async def _next(self, link: _Link, cause: CauseView) -> list[TaskLocation]:
         if cause.waiting_on is None:
-            position = link.location.position
+            task_index = link.location.task_index
             if cause.state in _BAD_LABELS:
                 return self._met.take(await self._failed_upstream(link.location, cause.state))
-            if link.location.map_index < 0 and self._layout.is_expanded(position):
-                return self._met.take(await self._unfinished(position))
+            if link.location.map_index < 0 and self._layout.is_expanded(task_index):
+                return self._met.take(await self._unfinished(task_index))
             return []
         if cause.waiting_on.kind != WaitKind.UPSTREAM:
             return []
         found: list[TaskLocation] = []
-        for parent in self._layout.spec.tasks[link.location.position].parents:
+        for parent in self._layout.spec.tasks[link.location.task_index].parents:
             found += await self._unfinished(parent)
         return self._met.take(found)
 
     async def _failed_upstream(self, location: TaskLocation, state: str) -> list[TaskLocation]:
         """Return the upstream tasks, or the children of a mapped task, that made it end badly."""
-        position = location.position
-        if location.map_index < 0 and self._layout.is_expanded(position):
-            return await self._failing(position, _BAD)
+        task_index = location.task_index
+        if location.map_index < 0 and self._layout.is_expanded(task_index):
+            return await self._failing(task_index, _BAD)
         if state != TaskState.UPSTREAM_FAILED.label:
             return []  # its own error is the cause
-        spec = self._layout.spec.tasks[position]
+        spec = self._layout.spec.tasks[task_index]
         along = () if spec.mapped is None or location.map_index < 0 else spec.mapped.along
         found: list[TaskLocation] = []
         for parent in spec.parents:
@@ -241,15 +241,17 @@ class Chain:
                 found.append(at)
         return found
 
-    async def _failing(self, position: int, states: Sequence[TaskState]) -> list[TaskLocation]:
+    async def _failing(self, task_index: int, states: Sequence[TaskState]) -> list[TaskLocation]:
         """Return a task if it ended in one of ``states``; if it is mapped, some such children."""
-        counts = {state: count for at, state, count in await self._states() if at == position}
-        if not self._layout.is_expanded(position):
+        counts = {state: count for at, state, count in await self._states() if at == task_index}
+        if not self._layout.is_expanded(task_index):
             is_one = any(counts.get(state) for state in states)
             return (
-                [TaskLocation(position, -1, self._run.first_task_no + position)] if is_one else []
+                [TaskLocation(task_index, -1, self._run.first_task_no + task_index)]
+                if is_one
+                else []
             )
-        first, width = self._layout.task_no(position, 0) or 0, self._layout.width(position)
+        first, width = self._layout.task_no(task_index, 0) or 0, self._layout.width(task_index)
         found: list[TaskLocation] = []
         for state in states:
             if not counts.get(state):
@@ -268,7 +270,7 @@ class Chain:
         for row in rows:
             failure = row.failure
             kind = None if failure is None else (failure.type, failure.reason)
-            location = TaskLocation(row.position, row.map_index, row.task_no)
+            location = TaskLocation(row.task_index, row.map_index, row.task_no)
             alike.setdefault(kind, []).append(location)
         groups = sorted(alike.values(), key=len, reverse=True)
         found: list[TaskLocation] = []
@@ -282,7 +284,7 @@ class Chain:
         return found
 
     async def _causes(self, links: Sequence[_Link]) -> list[CauseView]:
-        asked = [(link.location.position, link.location.map_index) for link in links]
+        asked = [(link.location.task_index, link.location.map_index) for link in links]
         waits = await self._explain(asked)
         for link, wait in zip(links, map(waits.get, asked), strict=True):
             if wait is not None and wait.behind is not None:
@@ -295,14 +297,14 @@ class Chain:
     async def _view(self, link: _Link, wait: Wait | None) -> CauseView:
         label = await self._label(link.location)
         row = None
-        if link.location.map_index >= 0 or not self._layout.is_expanded(link.location.position):
+        if link.location.map_index >= 0 or not self._layout.is_expanded(link.location.task_index):
             row = await self._row(link.location)
         state = await self._state(link.location) if row is None else row.state
         map_index, round_number = self._layout.shown(link.location)
         return CauseView(
             depth=link.depth,
             run_id=self._run.run_id,
-            task_id=self._layout.spec.tasks[link.location.position].task_id,
+            task_id=self._layout.spec.tasks[link.location.task_index].task_id,
             map_index=map_index,
             round=round_number,
             map_label=label,
@@ -313,8 +315,8 @@ class Chain:
         )
 
     async def _state(self, location: TaskLocation) -> TaskState:
-        if location.map_index < 0 and self._layout.is_expanded(location.position):
-            return await self._group_state(location.position)
+        if location.map_index < 0 and self._layout.is_expanded(location.task_index):
+            return await self._group_state(location.task_index)
         row = await self._row(location)
         return absent_state(self._run.state) if row is None else row.state
 
@@ -333,50 +335,50 @@ class Chain:
         found = await self._store.list_labels(location.task_no, location.task_no + 1)
         return found.get(location.task_no)
 
-    async def _group_state(self, position: int) -> TaskState:
+    async def _group_state(self, task_index: int) -> TaskState:
         """Return the state of a mapped task as a whole, derived from the states of its children."""
         counted = {
             state: count
             for at, state, count in await self._states()
-            if at == position and state is not TaskState.PENDING
+            if at == task_index and state is not TaskState.PENDING
         }
-        if sum(counted.values()) < self._layout.width(position):
+        if sum(counted.values()) < self._layout.width(task_index):
             return TaskState.RUNNING if counted else absent_state(self._run.state)
-        if any(state.is_live for state in counted) or self._layout.is_open(position):
+        if any(state.is_live for state in counted) or self._layout.is_open(task_index):
             return TaskState.RUNNING
-        last = self._layout.last_round(position)
+        last = self._layout.last_round(task_index)
         if last >= 0:
-            return await self._state(self._children(position, last)[0])
+            return await self._state(self._children(task_index, last)[0])
         for state in (TaskState.FAILED, TaskState.CANCELLED, TaskState.UPSTREAM_FAILED):
             if state in counted:
                 return state
         return TaskState.SUCCESS if TaskState.SUCCESS in counted else TaskState.SKIPPED
 
-    async def _unfinished(self, position: int) -> list[TaskLocation]:
+    async def _unfinished(self, task_index: int) -> list[TaskLocation]:
         """Return a task if it is unfinished; if it is mapped, some of its unfinished children."""
-        if not self._layout.is_expanded(position):
-            task_no = self._run.first_task_no + position
-            location = TaskLocation(position, -1, task_no)
+        if not self._layout.is_expanded(task_index):
+            task_no = self._run.first_task_no + task_index
+            location = TaskLocation(task_index, -1, task_no)
             return [location] if (await self._state(location)).is_live else []
-        return await self._unfinished_children(position)
+        return await self._unfinished_children(task_index)
 
-    async def _unfinished_children(self, position: int) -> list[TaskLocation]:
+    async def _unfinished_children(self, task_index: int) -> list[TaskLocation]:
         ended = sum(
             count
             for at, state, count in await self._states()
-            if at == position and state not in LIVE_TASK_STATES
+            if at == task_index and state not in LIVE_TASK_STATES
         )
-        left = self._layout.width(position) - ended
-        if left <= 0 and self._run.state.is_live and self._layout.is_open(position):
-            return await self._maker_of(position)
+        left = self._layout.width(task_index) - ended
+        if left <= 0 and self._run.state.is_live and self._layout.is_open(task_index):
+            return await self._maker_of(task_index)
         if left <= 0 or not self._run.state.is_live:
             return []
-        causes = await self._children_causes(position)
+        causes = await self._children_causes(task_index)
         if causes is not None:
-            return self._named(position, causes, left)
+            return self._named(task_index, causes, left)
         found: list[TaskLocation] = []
         for page in range(_PAGES_SEARCHED):
-            locations = self._children(position, page * _PAGE)
+            locations = self._children(task_index, page * _PAGE)
             if not locations or len(found) >= min(_CHILDREN_SHOWN, left):
                 break
             rows = await self._rows(locations)
@@ -386,33 +388,33 @@ class Chain:
         return found
 
     def _named(
-        self, position: int, causes: Sequence[ChildrenCause], left: int
+        self, task_index: int, causes: Sequence[ChildrenCause], left: int
     ) -> list[TaskLocation]:
         """Return the children with each cause: all if they are few, otherwise one."""
         found: list[TaskLocation] = []
-        first = self._layout.task_no(position, 0) or 0
+        first = self._layout.task_no(task_index, 0) or 0
         for cause in causes[:_CAUSES_SHOWN]:
             is_few = cause.count == len(cause.indices)
             for index in cause.indices if is_few else cause.indices[:1]:
-                if index < self._layout.width(position):  # skip children newer than the layout
-                    found.append(TaskLocation(position, index, first + index))
+                if index < self._layout.width(task_index):  # skip children newer than the layout
+                    found.append(TaskLocation(task_index, index, first + index))
                     self._stand_for[found[-1]] = 1 if is_few else cause.count
         told = sum(self._stand_for[location] for location in found)
         self._met.left_out += max(left - told, 0)
         return found
 
-    async def _maker_of(self, position: int) -> list[TaskLocation]:
+    async def _maker_of(self, task_index: int) -> list[TaskLocation]:
         """Return the task that may still add children to a task whose children have all ended."""
-        mapped = self._layout.spec.tasks[position].mapped
-        if mapped is not None and mapped.until not in {-1, position}:
+        mapped = self._layout.spec.tasks[task_index].mapped
+        if mapped is not None and mapped.until not in {-1, task_index}:
             return await self._unfinished(mapped.until)
-        source = -1 if mapped is None else mapped.sources[0].position
+        source = -1 if mapped is None else mapped.sources[0].task_index
         return [] if source < 0 else [TaskLocation(source, -1, self._run.first_task_no + source)]
 
-    def _children(self, position: int, start: int) -> list[TaskLocation]:
-        end = min(start + _PAGE, self._layout.width(position))
-        first = self._layout.task_no(position, 0) or 0
-        return [TaskLocation(position, index, first + index) for index in range(start, end)]
+    def _children(self, task_index: int, start: int) -> list[TaskLocation]:
+        end = min(start + _PAGE, self._layout.width(task_index))
+        first = self._layout.task_no(task_index, 0) or 0
+        return [TaskLocation(task_index, index, first + index) for index in range(start, end)]
 
     async def _rows(self, locations: Sequence[TaskLocation]) -> dict[int, TaskRow]:
         found = await self._store.list_tasks_between(
@@ -460,7 +462,7 @@ class Explaining(Actions):
         return max(0.0, _EXPLAIN_SECONDS - self._running.turn_seconds)
 
     async def states(self, runs: Sequence[RunRow]) -> list[Counted]:
-        """Return ``(position, state, count)`` of each run's tasks.
+        """Return ``(task_index, state, count)`` of each run's tasks.
 
         Live runs, whose rows may number a million, are counted in memory with a single request. If
         a run has ended, or the engine does not answer in time, its rows are counted.
@@ -528,18 +530,20 @@ class Explaining(Actions):
             (counted,) = await self.states([run])
             return counted
 
-        async def children(position: int) -> Sequence[ChildrenCause] | None:
-            return await self._children_causes(run, position)
+        async def children(task_index: int) -> Sequence[ChildrenCause] | None:
+            return await self._children_causes(run, task_index)
 
         return ViewOfRun(run, await self.layout(run), count, self.store, explain, children)
 
-    async def _children_causes(self, run: RunRow, position: int) -> Sequence[ChildrenCause] | None:
+    async def _children_causes(
+        self, run: RunRow, task_index: int
+    ) -> Sequence[ChildrenCause] | None:
         """Return why the children of a mapped task wait; ``None`` if the engine does not say."""
         if self._engine is None or not run.state.is_live:
             return None
         answer: object = None
         with anyio.move_on_after(self._patience):
-            answer = await self._send(ExplainChildren(run_id=run.run_id, position=position))
+            answer = await self._send(ExplainChildren(run_id=run.run_id, task_index=task_index))
         return cast("list[ChildrenCause] | None", answer)
 
     async def _behind(self, run_id: str, task_id: str) -> tuple[ViewOfRun, TaskLocation] | None:

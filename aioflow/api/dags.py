@@ -219,7 +219,7 @@ class Timetables(Protocol):
     def expected_of(self, dag_id: str) -> Timestamp | None:
         """Return the fire time that one DAG waits for."""
 
-    async def foresee(
+    async def preview(
         self, row: DagTriggerRow, version: str, after: Timestamp, count: int
     ) -> FireTimesPreviewed | None:
         """Preview a timetable's next fire times in a child process; ``None`` without one."""
@@ -232,7 +232,7 @@ class TimetableHost(Protocol):
     def expected(self) -> Mapping[TriggerNo, Timestamp]:
         """See ``Triggerer``."""
 
-    async def foresee(
+    async def preview(
         self, host: StartTrigger, *, after: Timestamp, count: int
     ) -> FireTimesPreviewed | None:
         """See ``Triggerer``."""
@@ -274,7 +274,7 @@ class HostedTimetables:
         host = self._hosts.get(one.role)
         return None if host is None else host.expected.get(one.row.trigger_no)
 
-    async def foresee(
+    async def preview(
         self, row: DagTriggerRow, version: str, after: Timestamp, count: int
     ) -> FireTimesPreviewed | None:
         """See ``Timetables``."""
@@ -287,7 +287,7 @@ class HostedTimetables:
         if asked is None:
             self._start(role)
             return None
-        return await asked.foresee(host, after=after, count=count)
+        return await asked.preview(host, after=after, count=count)
 
 
 def timetable_preview_command(row: DagTriggerRow, version: str, assignment_id: int) -> StartTrigger:
@@ -334,7 +334,7 @@ async def timetable_fire_times(
         raise TimetableAway(dag.dag_id)
     if own.kwargs is None:
         raise TimetableFailed(dag.dag_id, "no key of this home can decrypt its fields", dag.file)
-    answer = await timetables.foresee(own, dag.version, after, count)
+    answer = await timetables.preview(own, dag.version, after, count)
     if answer is None:
         raise TimetableAway(dag.dag_id)
     failure = answer.failure

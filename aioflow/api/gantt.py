@@ -92,13 +92,13 @@ async def _last_commit(store: Store) -> int:
 
 
 def _take_all(
-    rows: Sequence[JournalRow], task_nos: Collection[TaskNo], found: StateChanges, room: int
+    rows: Sequence[JournalRow], task_nos: Collection[TaskNo], found: StateChanges, max_bytes: int
 ) -> int:
-    """Collect the state changes of commits until they exceed ``room`` bytes. Return their size."""
+    """Collect the state changes of commits until they exceed ``max_bytes``. Return their size."""
     size = 0
     for row in rows:
         size += _take(row, task_nos, found)
-        if size > room:
+        if size > max_bytes:
             break
     return size
 

@@ -115,10 +115,10 @@ class Graphs:
 
 
 def _code_files(sources: Mapping[str, bytes], first: str) -> list[CodeFileView]:
-    found, room = [], CODE_BYTES
+    found, left = [], CODE_BYTES
     for name in sorted(sources, key=lambda name: (name != first, name)):
-        text = sources[name][:room].decode(errors="replace")
-        room -= len(sources[name][:room])
+        text = sources[name][:left].decode(errors="replace")
+        left -= len(sources[name][:left])
         found.append(CodeFileView(name=name, text=text))
     return found
 
@@ -218,12 +218,12 @@ class RunStateCounts:
                 RunTaskView(
                     task_id=task.task_id,
                     counts=tally.counts,
-                    width=layout.width(position) if layout.is_expanded(position) else None,
-                    is_open=layout.is_open(position),
+                    width=layout.width(task_index) if layout.is_expanded(task_index) else None,
+                    is_open=layout.is_open(task_index),
                     started_at=iso(tally.started_at),
                     ended_at=iso(tally.ended_at),
                 )
-                for position, (task, tally) in enumerate(
+                for task_index, (task, tally) in enumerate(
                     zip(layout.spec.tasks, tallies, strict=True)
                 )
             ],
@@ -285,15 +285,15 @@ class RunStateCounts:
         A mapped task starts with its first child and ends with its last child.
         """
         size = len(layout.spec.tasks)
-        counts = _counts_by_position(counted, size)
+        counts = _counts_by_task_index(counted, size)
         first = run.first_task_no
         rows = await self._reader.store.list_tasks_between(first, first + size, limit=size)
         began: list[Timestamp | None] = [None] * size
         ended: list[Timestamp | None] = [None] * size
         for row in rows:
-            if row.position >= size:
+            if row.task_index >= size:
                 continue  # a damaged row
-            began[row.position], ended[row.position] = row.started_at, row.ended_at
+            began[row.task_index], ended[row.task_index] = row.started_at, row.ended_at
         expanded = [at for at in range(size) if layout.is_expanded(at) and layout.width(at)]
         edges: dict[TaskNo, tuple[int, bool]] = {}
         for at in expanded:
@@ -323,13 +323,13 @@ class RunStateCounts:
         is_over = True
         for first, end in _row_slices(run, layout):
             found = await self._reader.store.count_states_between(first, end)
-            for position, state, count, started_at, ended_at in found:
+            for task_index, state, count, started_at, ended_at in found:
                 is_over = is_over and not state.is_live
-                if position >= size:
+                if task_index >= size:
                     continue  # a damaged row
-                counts[position][state] = counts[position].get(state, 0) + count
-                began[position] = _least(began[position], started_at)
-                ended[position] = _most(ended[position], ended_at)
+                counts[task_index][state] = counts[task_index].get(state, 0) + count
+                began[task_index] = _least(began[task_index], started_at)
+                ended[task_index] = _most(ended[task_index], ended_at)
         tallies = [
             TaskCounts(_shown_counts(counts[at], layout.width(at), run), began[at], ended[at])
             for at in range(size)
@@ -344,23 +344,23 @@ def _grid_column(run: RunRow, damage: Damage | None, cells: list[Cell] | None) -
 def _row_slices(run: RunRow, layout: RunLayout) -> Iterable[tuple[TaskNo, TaskNo]]:
     size = len(layout.spec.tasks)
     yield run.first_task_no, run.first_task_no + size
-    for position in range(size):
-        first = layout.task_no(position, 0)
+    for task_index in range(size):
+        first = layout.task_no(task_index, 0)
         if first is None:
             continue
-        end = first + layout.width(position)
+        end = first + layout.width(task_index)
         for start in range(first, end, _ROWS_PER_SLICE):
             yield start, min(start + _ROWS_PER_SLICE, end)
 
 
-def _counts_by_position(
+def _counts_by_task_index(
     counted: Sequence[tuple[int, TaskState, int]], size: int
 ) -> list[dict[TaskState, int]]:
     counts: list[dict[TaskState, int]] = [{} for _ in range(size)]
-    for position, state, count in counted:
-        if position >= size:
+    for task_index, state, count in counted:
+        if task_index >= size:
             continue  # a damaged row
-        counts[position][state] = counts[position].get(state, 0) + count
+        counts[task_index][state] = counts[task_index].get(state, 0) + count
     return counts
 
 

@@ -128,13 +128,13 @@ class Moves:
     def _counted(self) -> Counter[tuple[str, str]]:
         if self._spec is None:
             return Counter(
-                (spec.tasks[position].task_id, state.label)
-                for (position, _), (spec, state) in self.tasks.items()
+                (spec.tasks[task_index].task_id, state.label)
+                for (task_index, _), (spec, state) in self.tasks.items()
             )
         found: Counter[tuple[str, str]] = Counter()
-        for (position, _), marks in self._marks.items():
+        for (task_index, _), marks in self._marks.items():
             for mark in set(marks) - {_UNMOVED}:
-                task_id = self._spec.tasks[position].task_id
+                task_id = self._spec.tasks[task_index].task_id
                 found[task_id, TaskState(mark - 1).label] += marks.count(mark)
         return found
 
@@ -160,14 +160,14 @@ class News:
                 self.runs[change.run_no] = run.row
         self.runs.update((row.run_no, row) for row in batch.new_runs)
         for live in draft.touched:
-            location = (live.position, live.map_index)
+            location = (live.task_index, live.map_index)
             self.move(live.run.row, live.run.spec, location, live.state)
         self.dags.update((row.dag_id, None) for row in batch.dags)
         self.dags.update(dict.fromkeys(batch.gone_dags))
         self.triggers += len(batch.new_triggers) + len(batch.trigger_changes)
 
     def move(self, row: RunRow, spec: DagSpec, location: tuple[int, int], state: TaskState) -> None:
-        """Add the new state of a task, given by its position and map index."""
+        """Add the new state of a task, given by task index and map index."""
         moves = self.moves.get(row.run_no)
         if moves is None:
             moves = self.moves[row.run_no] = Moves(row)
@@ -228,8 +228,8 @@ def _topics_of(row: RunRow) -> tuple[Topic, ...]:
     )
 
 
-def _task(row: RunRow, spec: DagSpec, position: int, map_index: int, state: TaskState) -> _Task:
-    task = spec.tasks[position]
+def _task(row: RunRow, spec: DagSpec, task_index: int, map_index: int, state: TaskState) -> _Task:
+    task = spec.tasks[task_index]
     is_loop = task.mapped is not None and task.mapped.until >= 0
     return {
         "run_id": row.run_id,

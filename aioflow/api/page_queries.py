@@ -130,11 +130,11 @@ class Overview:
             if run is not None and location is not None:
                 state = TaskState.DEFERRED.label
                 since = row.since + shift
-                locations.append((since, run, location.position, location.map_index, state))
+                locations.append((since, run, location.task_index, location.map_index, state))
         for since, _, live in others:
             run = runs.get(live.run.run_no)
             if run is not None:
-                locations.append((since, run, live.position, live.map_index, live.state.label))
+                locations.append((since, run, live.task_index, live.map_index, live.state.label))
         locations.sort(key=lambda one: one[0])
         return await self._views(locations[:_OVERVIEW_RUNS])
 
@@ -143,29 +143,29 @@ class Overview:
     ) -> list[WaitingView]:
         of_run: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         runs = {run.run_no: run for _, run, _, _, _ in locations}
-        for _, run, position, map_index, _ in locations:
-            of_run[run.run_no].append((position, map_index))
+        for _, run, task_index, map_index, _ in locations:
+            of_run[run.run_no].append((task_index, map_index))
         waits = {
             (run_no, *location): wait
             for run_no, wanted in of_run.items()
             for location, wait in (await self._reader.waits(runs[run_no], wanted)).items()
         }
         found = []
-        for _, run, position, map_index, state in locations:
+        for _, run, task_index, map_index, state in locations:
             spec = await self._reader.known_spec(run.version, run.dag_id)
-            if position >= len(spec.tasks):
+            if task_index >= len(spec.tasks):
                 continue
-            mapped = spec.tasks[position].mapped
+            mapped = spec.tasks[task_index].mapped
             is_loop = mapped is not None and mapped.until >= 0
             found.append(
                 WaitingView(
                     run_id=run.run_id,
                     dag_id=run.dag_id,
-                    task_id=spec.tasks[position].task_id,
+                    task_id=spec.tasks[task_index].task_id,
                     map_index=-1 if is_loop else map_index,
                     round=max(map_index, 0) if is_loop else 0,
                     state=state,
-                    waiting_on=wait_view(waits.get((run.run_no, position, map_index))),
+                    waiting_on=wait_view(waits.get((run.run_no, task_index, map_index))),
                 )
             )
         return found
@@ -444,7 +444,7 @@ class Reads:
             version = versions.get(holder.run_id)
             if version is not None:
                 spec = await self._reader.known_spec(version, holder.dag_id)
-                found.append(_holder_view(holder, spec.tasks[holder.position].task_id))
+                found.append(_holder_view(holder, spec.tasks[holder.task_index].task_id))
         return found
 
 

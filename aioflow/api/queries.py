@@ -330,7 +330,7 @@ class RunReader:
         ]
 
     async def states(self, runs: Sequence[RunRow]) -> list[Counted]:
-        """Return ``(position, state, count)`` of each run's tasks.
+        """Return ``(task_index, state, count)`` of each run's tasks.
 
         Pending tasks without a row may be left out.
         """
@@ -452,7 +452,7 @@ class RunReader:
             part = log_part_of_try(tries, rows[0] if rows else None, try_number)
         if part is None:
             return _nothing
-        return self._tasklog.reading(run.run_no, location.position, location.map_index, part=part)
+        return self._tasklog.reading(run.run_no, location.task_index, location.map_index, part=part)
 
     async def locate(self, run: RunRow, task_id: str, map_index: int) -> TaskLocation:
         """Locate a task instance.
@@ -465,13 +465,13 @@ class RunReader:
             UnknownRound: If the task's loop has not begun that iteration.
         """
         layout = await self.layout(run)
-        for position, task in enumerate(layout.spec.tasks):
+        for task_index, task in enumerate(layout.spec.tasks):
             if task.task_id == task_id:
-                location = layout.locate(position, map_index)
+                location = layout.locate(task_index, map_index)
                 if location is not None:
                     return location
-                if layout.is_in_loop(position):
-                    raise UnknownRound(run.run_id, task_id, map_index, layout.width(position))
+                if layout.is_in_loop(task_index):
+                    raise UnknownRound(run.run_id, task_id, map_index, layout.width(task_index))
                 raise UnknownTask(run.run_id, task_id, map_index)
         raise UnknownTask(run.run_id, task_id)
 
@@ -522,7 +522,7 @@ def _waiting(
     locations: Sequence[TaskLocation], rows: Mapping[TaskNo, TaskRow], absent: TaskState
 ) -> list[tuple[int, int]]:
     return [
-        (location.position, location.map_index)
+        (location.task_index, location.map_index)
         for location in locations
         if (absent if (row := rows.get(location.task_no)) is None else row.state).is_live
     ]

@@ -177,7 +177,7 @@ def wait_view(wait: Wait | None, state: TaskState | None = None) -> WaitView | N
         detail=wait.detail,
         since=iso(wait.since),
         until=iso(wait.until),
-        trigger_id=None if wait.kind is WaitKind.INTERVAL else wait.looks_no,
+        trigger_id=None if wait.kind is WaitKind.INTERVAL else wait.checked_by,
         last_check_at=iso(last),
         next_check_at=iso(following),
     )

@@ -232,7 +232,7 @@ class Api(Explaining):
         engine = self._running
         try:
             with anyio.fail_after(seconds):
-                return await engine.ask(request, actor, hears_end=True)
+                return await engine.ask(request, actor, fails_at_end=True)
         except TimeoutError as exc:
             is_away = engine.store_away_since is not None
             reason = f" ({engine.store_error})" if is_away else ""

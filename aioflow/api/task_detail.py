@@ -71,13 +71,13 @@ class TaskReader:
         self, run: RunRow, layout: RunLayout, location: TaskLocation
     ) -> list[InputView]:
         """Return the results that a task takes as arguments; for many results only their number."""
-        spec = layout.spec.tasks[location.position]
+        spec = layout.spec.tasks[location.task_index]
         names = {parent: layout.spec.tasks[parent].task_id for parent in spec.argument_parents}
         if spec.mapped is not None:
             for source in spec.mapped.sources:
                 for leaf in leaves([source]):
-                    if leaf.position >= 0:
-                        names[leaf.position] = source.parameter or names.get(leaf.position, "")
+                    if leaf.task_index >= 0:
+                        names[leaf.task_index] = source.parameter or names.get(leaf.task_index, "")
         items = await self._input_items(run, layout, location)
         found = []
         for parent, name in sorted(names.items()):
@@ -90,45 +90,45 @@ class TaskReader:
     async def _input_items(
         self, run: RunRow, layout: RunLayout, location: TaskLocation
     ) -> dict[int, Any]:
-        """Return the items that a mapped child takes, by the position of the producing task."""
-        mapped = layout.spec.tasks[location.position].mapped
+        """Return the items that a mapped child takes, by the task index of the producing task."""
+        mapped = layout.spec.tasks[location.task_index].mapped
         if mapped is None or mapped.until >= 0 or location.map_index < 0:
             return {}
         lists = list(leaves(mapped.sources))
-        positions = {leaf.position for leaf in lists if leaf.position >= 0}
-        known = {at: await self._list(run, layout, at) for at in positions}
+        task_indexes = {leaf.task_index for leaf in lists if leaf.task_index >= 0}
+        known = {at: await self._list(run, layout, at) for at in task_indexes}
         widths = {at: one[0] for at, one in known.items() if one is not None}
         if len(widths) < len(known):
             return {}
-        each = [leaf.width if leaf.position < 0 else widths[leaf.position] for leaf in lists]
+        each = [leaf.width if leaf.task_index < 0 else widths[leaf.task_index] for leaf in lists]
         if location.map_index >= width(mapped, each):
             return {}  # the lists are shorter now than when the child ran
         found: dict[int, Any] = {}
         for leaf, index in zip(lists, pick(mapped, location.map_index, each), strict=True):
-            one = known.get(leaf.position)
+            one = known.get(leaf.task_index)
             if one is None or index < 0:
                 continue
             _, row = one
-            found[leaf.position] = (
-                await self._result(layout.task_no(leaf.position, index))
+            found[leaf.task_index] = (
+                await self._result(layout.task_no(leaf.task_index, index))
                 if row is None
                 else await self._reader.results.item(row, index)
             )
         return found
 
     async def _list(
-        self, run: RunRow, layout: RunLayout, position: int
+        self, run: RunRow, layout: RunLayout, task_index: int
     ) -> tuple[int, ResultRow | None] | None:
         """Return the length of the list that a task has produced, and its row.
 
         The results of a mapped task's children are a list without a row. Return ``None`` for a
         stream, and if the list does not exist (any more).
         """
-        if layout.spec.tasks[position].streams:
+        if layout.spec.tasks[task_index].streams:
             return None
-        if layout.is_expanded(position):
-            return layout.width(position), None
-        number = run.first_task_no + position
+        if layout.is_expanded(task_index):
+            return layout.width(task_index), None
+        number = run.first_task_no + task_index
         rows = await self._reader.store.list_results(number, number + 1, limit=1)
         return (rows[0].width, rows[0]) if rows and rows[0].width is not None else None
 
@@ -151,7 +151,7 @@ class TaskReader:
 
     @staticmethod
     def _is_paired(layout: RunLayout, parent: int, location: TaskLocation) -> bool:
-        mapped = layout.spec.tasks[location.position].mapped
+        mapped = layout.spec.tasks[location.task_index].mapped
         return mapped is not None and parent in mapped.along
 
     # ── by state ────────────────────────────────────────────────────────────────────────
@@ -219,7 +219,7 @@ class TaskReader:
         counts = await self._counts(run)
         for segment in segments:
             end = segment.first + segment.width
-            if segment.is_children and not counts.get((segment.position, state), 1):
+            if segment.is_children and not counts.get((segment.task_index, state), 1):
                 continue
             for start in range(segment.first, end, PAGE):
                 looks += 1
@@ -234,13 +234,13 @@ class TaskReader:
         return found
 
     async def _counts(self, run: RunRow) -> dict[tuple[int, TaskState], int]:
-        """Return the number of children by position and state in a live run, as far as known."""
+        """Return the number of children by task index and state in a live run, as far as known."""
         if not run.state.is_live:
             return {}
         (counted,) = await self._reader.states([run])
-        positions = {position for position, _, _ in counted}
-        known = {(position, state): 0 for position in positions for state in TaskState}
-        return known | {(position, state): count for position, state, count in counted}
+        task_indexes = {task_index for task_index, _, _ in counted}
+        known = {(task_index, state): 0 for task_index in task_indexes for state in TaskState}
+        return known | {(task_index, state): count for task_index, state, count in counted}
 
     async def _so_between(
         self, run: RunRow, segment: Segment, start: TaskNo, stop: TaskNo, state: TaskState
@@ -255,7 +255,7 @@ class TaskReader:
                 location for location in locations if states.get(location.task_no, absent) is state
             ]
         pending = [
-            (location.position, location.map_index)
+            (location.task_index, location.map_index)
             for location in locations
             if states.get(location.task_no, absent) is TaskState.PENDING
         ]
@@ -266,7 +266,7 @@ class TaskReader:
             if shown_state(
                 states.get(location.task_no, absent),
                 run.state,
-                waits.get((location.position, location.map_index)),
+                waits.get((location.task_index, location.map_index)),
             )
             is state
         ]
@@ -275,7 +275,7 @@ class TaskReader:
 class Segment(msgspec.Struct, frozen=True):
     """Task instances with adjacent row numbers: unmapped tasks, or the children of one task."""
 
-    position: int
+    task_index: int
     first: TaskNo
     width: int
     is_children: bool
@@ -284,26 +284,26 @@ class Segment(msgspec.Struct, frozen=True):
         """Return the location of a row number."""
         at = number - self.first
         if self.is_children:
-            return TaskLocation(self.position, at, number)
-        return TaskLocation(self.position + at, -1, number)
+            return TaskLocation(self.task_index, at, number)
+        return TaskLocation(self.task_index + at, -1, number)
 
 
 def _segments(run: RunRow, layout: RunLayout, task_id: str | None) -> Iterator[Segment]:
     alone: Segment | None = None
-    for position, task in enumerate(layout.spec.tasks):
+    for task_index, task in enumerate(layout.spec.tasks):
         is_wanted = task_id is None or task.task_id == task_id
-        if is_wanted and not layout.is_expanded(position):
+        if is_wanted and not layout.is_expanded(task_index):
             if alone is None:
-                alone = Segment(position, run.first_task_no + position, 1, is_children=False)
+                alone = Segment(task_index, run.first_task_no + task_index, 1, is_children=False)
             else:
                 alone = msgspec.structs.replace(alone, width=alone.width + 1)
             continue
         if alone is not None:
             yield alone
             alone = None
-        first = layout.task_no(position, 0)
+        first = layout.task_no(task_index, 0)
         if is_wanted and first is not None:
-            yield Segment(position, first, layout.width(position), is_children=True)
+            yield Segment(task_index, first, layout.width(task_index), is_children=True)
     if alone is not None:
         yield alone
 

@@ -1,6 +1,6 @@
 """Task instances of a run as shown to users: row numbers, states, results and logs.
 
-A task instance is located by its position and map index, whether it has a row or not. A small
+A task instance is located by task index and map index, whether it has a row or not. A small
 result is shown as a value, a larger one as its size. A log has one part per try, with tries
 numbered across clears. A search reads a bounded part of a log at a time.
 """
@@ -49,7 +49,7 @@ __all__ = (
 class TaskLocation(msgspec.Struct, frozen=True):
     """The location of one task instance in a run."""
 
-    position: int
+    task_index: int
     map_index: int
     task_no: TaskNo
 
@@ -67,98 +67,98 @@ class RunLayout:
         self.spec = spec
         self._first = run.first_task_no
         self._expansions = {  # a damaged row may name a task that the DAG does not have
-            one.position: one for one in expansions if one.position < len(spec.tasks)
+            one.task_index: one for one in expansions if one.task_index < len(spec.tasks)
         }
 
     @property
     def total(self) -> int:
         """Number of task instances."""
-        return sum(self.width(position) for position in range(len(self.spec.tasks)))
+        return sum(self.width(task_index) for task_index in range(len(self.spec.tasks)))
 
-    def width(self, position: int) -> int:
+    def width(self, task_index: int) -> int:
         """Return the number of instances of a task."""
-        expansion = self._expansions.get(position)
+        expansion = self._expansions.get(task_index)
         return 1 if expansion is None else expansion.width
 
-    def is_expanded(self, position: int) -> bool:
+    def is_expanded(self, task_index: int) -> bool:
         """Return whether a task has children."""
-        return position in self._expansions
+        return task_index in self._expansions
 
-    def is_open(self, position: int) -> bool:
+    def is_open(self, task_index: int) -> bool:
         """Return whether a task has children and a stream may add more."""
-        expansion = self._expansions.get(position)
+        expansion = self._expansions.get(task_index)
         return expansion is not None and expansion.is_open
 
     def shown(self, location: TaskLocation) -> tuple[int, int]:
         """Return the map index and iteration of a task instance as shown to users."""
-        if not self.is_in_loop(location.position):
+        if not self.is_in_loop(location.task_index):
             return location.map_index, 0
         return -1, max(location.map_index, 0)
 
-    def is_in_loop(self, position: int) -> bool:
+    def is_in_loop(self, task_index: int) -> bool:
         """Return whether a task is in a loop; its ``width`` is the number of iterations begun."""
-        mapped = self.spec.tasks[position].mapped
+        mapped = self.spec.tasks[task_index].mapped
         return mapped is not None and mapped.until >= 0
 
-    def last_round(self, position: int) -> int:
+    def last_round(self, task_index: int) -> int:
         """Return the last iteration of a task that has begun; -1 if the task is in no loop."""
-        is_round = self.is_in_loop(position) and self.is_expanded(position)
-        return self.width(position) - 1 if is_round else -1
+        is_round = self.is_in_loop(task_index) and self.is_expanded(task_index)
+        return self.width(task_index) - 1 if is_round else -1
 
-    def locate(self, position: int, map_index: int) -> TaskLocation | None:
+    def locate(self, task_index: int, map_index: int) -> TaskLocation | None:
         """Locate a task instance; ``None`` if that child or iteration does not exist.
 
         Args:
             map_index: The child; in a loop, the iteration. -1 means the mapped task as a whole, or
                 the loop's last iteration.
         """
-        is_to_come = self.is_in_loop(position) and not self.is_expanded(position)
+        is_to_come = self.is_in_loop(task_index) and not self.is_expanded(task_index)
         if map_index < 0 or (map_index == 0 and is_to_come):
-            map_index = self.last_round(position)
+            map_index = self.last_round(task_index)
         if map_index < 0:
-            return TaskLocation(position, -1, self._first + position)
-        task_no = self.task_no(position, map_index)
-        return None if task_no is None else TaskLocation(position, map_index, task_no)
+            return TaskLocation(task_index, -1, self._first + task_index)
+        task_no = self.task_no(task_index, map_index)
+        return None if task_no is None else TaskLocation(task_index, map_index, task_no)
 
-    def task_no(self, position: int, map_index: int) -> TaskNo | None:
+    def task_no(self, task_index: int, map_index: int) -> TaskNo | None:
         """Return the row number of a task instance; ``None`` if the index does not exist."""
-        expansion = self._expansions.get(position)
+        expansion = self._expansions.get(task_index)
         if expansion is None:
-            return self._first + position if map_index < 0 else None
+            return self._first + task_index if map_index < 0 else None
         return expansion.first_task_no + map_index if 0 <= map_index < expansion.width else None
 
     def find(self, task_no: TaskNo) -> TaskLocation | None:
         """Return the location of the row with a number; ``None`` if it is not of this run."""
-        position = task_no - self._first
-        if 0 <= position < len(self.spec.tasks):
-            return TaskLocation(position, -1, task_no)
+        task_index = task_no - self._first
+        if 0 <= task_index < len(self.spec.tasks):
+            return TaskLocation(task_index, -1, task_no)
         for expansion in self._expansions.values():
             map_index = task_no - expansion.first_task_no
             if 0 <= map_index < expansion.width:
-                return TaskLocation(expansion.position, map_index, task_no)
+                return TaskLocation(expansion.task_index, map_index, task_no)
         return None
 
     def page(self, offset: int, limit: int) -> list[TaskLocation]:
         """Return the locations from ``offset`` on, at most ``limit``."""
         found: list[TaskLocation] = []
-        for position in range(len(self.spec.tasks)):
-            width = self.width(position)
+        for task_index in range(len(self.spec.tasks)):
+            width = self.width(task_index)
             if offset >= width:
                 offset -= width
                 continue
-            found.extend(self._locations(position, offset, offset + limit - len(found)))
+            found.extend(self._locations(task_index, offset, offset + limit - len(found)))
             offset = 0
             if len(found) >= limit:
                 break
         return found
 
-    def _locations(self, position: int, start: int, end: int) -> Iterator[TaskLocation]:
-        expansion = self._expansions.get(position)
+    def _locations(self, task_index: int, start: int, end: int) -> Iterator[TaskLocation]:
+        expansion = self._expansions.get(task_index)
         if expansion is None:
-            yield TaskLocation(position, -1, self._first + position)
+            yield TaskLocation(task_index, -1, self._first + task_index)
             return
         for map_index in range(start, min(end, expansion.width)):
-            yield TaskLocation(position, map_index, expansion.first_task_no + map_index)
+            yield TaskLocation(task_index, map_index, expansion.first_task_no + map_index)
 
     @staticmethod
     def ranges(locations: Sequence[TaskLocation], longest: int) -> Iterator[tuple[TaskNo, TaskNo]]:
@@ -217,12 +217,12 @@ def task_view(
 
     Args:
         run_state: Determines the state of a task without a row.
-        waits: What tasks wait for, by position and map index.
+        waits: What tasks wait for, by task index and map index.
         results, labels: By the row number of the task.
     """
-    task = layout.spec.tasks[location.position]
+    task = layout.spec.tasks[location.task_index]
     map_index, round_number = layout.shown(location)
-    wait = waits.get((location.position, location.map_index))
+    wait = waits.get((location.task_index, location.map_index))
     state = absent_state(run_state) if row is None else row.state
     shown = shown_state(state, run_state, wait)
     failed = None if row is None else row.failure

@@ -122,7 +122,7 @@ class TriggerReader:
                 continue
             if state not in {None, _trigger_state(row, where)}:
                 continue  # its state has changed meanwhile
-            task_id = layout.spec.tasks[location.position].task_id
+            task_id = layout.spec.tasks[location.task_index].task_id
             watch = watched.get(row.trigger_no)
             detail = self._reader.public_fields.detail(row.class_path, row.kwargs, watch)
             shown = layout.shown(location)
@@ -147,12 +147,12 @@ class TriggerReader:
         for at, (location, wait) in enumerate(waits.items(), start=1):
             if at % _AT_ONCE == 0:
                 await checkpoint()
-            if wait is None or wait.looks_no is None:
+            if wait is None or wait.checked_by is None:
                 worded[location] = wait
             elif wait.kind is WaitKind.INTERVAL:
-                worded[location] = _polled(wait, wait.detail, looks.get(wait.looks_no))
+                worded[location] = _polled(wait, wait.detail, looks.get(wait.checked_by))
             else:
-                row, watch = rows.get(wait.looks_no), watched.get(wait.looks_no)
+                row, watch = rows.get(wait.checked_by), watched.get(wait.checked_by)
                 worded[location] = _polled(wait, self._in_words(wait, row, watch), watch)
         return worded
 
@@ -191,8 +191,8 @@ def _polling(waits: Mapping[K, Wait | None]) -> tuple[list[TaskNo], list[Trigger
     sensors: set[TaskNo] = set()
     triggers: set[TriggerNo] = set()
     for wait in waits.values():
-        if wait is not None and wait.looks_no is not None:
-            (sensors if wait.kind is WaitKind.INTERVAL else triggers).add(wait.looks_no)
+        if wait is not None and wait.checked_by is not None:
+            (sensors if wait.kind is WaitKind.INTERVAL else triggers).add(wait.checked_by)
     return sorted(sensors), sorted(triggers)
 
 
@@ -203,7 +203,7 @@ def _polled(wait: Wait, detail: str, watch: TriggerDescription | None) -> Wait:
         since=wait.since,
         until=wait.until,
         behind=wait.behind,
-        looks_no=wait.looks_no,
+        checked_by=wait.checked_by,
         last_check_at=None if watch is None else watch.last_check_at,
         next_check_at=None if watch is None else watch.next_check_at,
     )
@@ -233,7 +233,11 @@ def _whereabouts(number: TriggerNo, memory: Memory) -> _Hosted:
     if wait is None:
         return _Hosted()
     if wait.assignment_id:
-        return _Hosted(NODE_NO) if wait.has_room else _Hosted(None, WaitKind.TRIGGER_CAPACITY.value)
+        return (
+            _Hosted(NODE_NO)
+            if wait.has_capacity
+            else _Hosted(None, WaitKind.TRIGGER_CAPACITY.value)
+        )
     return _Hosted(None, _STOPPED if is_unwatched(wait, memory) else "")
 
 
@@ -242,7 +246,7 @@ def _blocked_shapes(memory: Memory) -> set[TaskShape]:
     return {
         shape
         for shape in memory.packing.shapes()
-        if not shape.has_room or is_stopped(shape.dag_version.graph.spec.dag_id, memory)
+        if not shape.has_capacity or is_stopped(shape.dag_version.graph.spec.dag_id, memory)
     }
 
 
@@ -351,7 +355,7 @@ async def list_dag_triggers(
             continue
         one = None if memory is None else memory.dag_triggers.get(row.trigger_no)
         wait = None if memory is None or one is None else explain_dag_trigger(one, memory)
-        is_hosted = one is not None and one.assignment_id != 0 and one.has_room
+        is_hosted = one is not None and one.assignment_id != 0 and one.has_capacity
         watch = watched.get(row.trigger_no)
         fields = reader.public_fields.detail(row.class_path, row.kwargs, watch)
         detail = spec.name if spec.is_timetable else fields

@@ -323,7 +323,7 @@ class WaitingTriggers:
             layout = await self._reader.layout(run)
             location = layout.find(task_no)
             if location is not None:
-                task_id = layout.spec.tasks[location.position].task_id
+                task_id = layout.spec.tasks[location.task_index].task_id
                 found.append(_woken(run, task_id, location.map_index))
         found += [_woken(runs[run_no], None, -1) for run_no in started if run_no in runs]
         return found

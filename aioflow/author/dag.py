@@ -131,7 +131,7 @@ class DAG:
     Attributes:
         schedule: As the author wrote it; read by ``describe``.
         missed: Which missed fire times are run.
-        nodes: Its tasks. A task's position is its index here.
+        nodes: Its tasks. A task's index is its index here.
         parameters: Its parameters by name, in order.
         unfinished: Operators whose ``__init__`` has not yet called that of ``Operator``, by
             Python's ``id``.
@@ -220,16 +220,16 @@ class DAG:
         return f"<DAG {self.dag_id} with {len(self.nodes)} tasks>"
 
     def add(self, node: Node, arguments: CallArguments) -> None:
-        """Add a task with its arguments. Its position must be the next one."""
+        """Add a task with its arguments. Its index must be the next one."""
         _check_name(node.task_id, "task")
-        assert node.position == len(self.nodes)  # noqa: S101 - the caller took it from here
+        assert node.task_index == len(self.nodes)  # noqa: S101 - the caller took it from here
         self.nodes.append(node)
         self._uses.setdefault(node.task_id, 0)
         node.arguments, node.sources = arguments.bindings, self._sources_of(node, arguments)
         node.group = self.open_groups[-1].group_id if self.open_groups else ""
         for parent in arguments.parents:
             node.run_after(parent)
-            node.argument_parents.add(parent.position)
+            node.argument_parents.add(parent.task_index)
         makers = [maker for source in arguments.sources for maker in source.parents]
         for maker in makers:
             node.run_after(maker)

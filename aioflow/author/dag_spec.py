@@ -121,7 +121,7 @@ def _task_specs(dag: DAG) -> tuple[tuple[TaskSpec, ...], list[DagFailure]]:
     failures = []
     for node in dag.nodes:
         try:
-            node.spec = _task_spec(dag, node, limits.get(node.position))
+            node.spec = _task_spec(dag, node, limits.get(node.task_index))
         except AioflowError as exc:
             message = f"task {node.task_id!r}: {exc}"
             failures.append(DagFailure(exc.code, message, _line(dag, node)))
@@ -139,8 +139,8 @@ def _feeds_limits(dag: DAG) -> dict[int, int]:
             for parent in source.parents:
                 if parent.is_mapped:
                     continue  # its children's results are items, and need not be lists
-                position, own = parent.position, node.settings.map_limit
-                limits[position] = min(limits.get(position, own), own)
+                task_index, own = parent.task_index, node.settings.map_limit
+                limits[task_index] = min(limits.get(task_index, own), own)
     return limits
 
 
@@ -207,7 +207,7 @@ def _map_source(source: Source) -> MapSource:
         return MapSource(source.parameter, -1, -1, source.join, parts)
     if source.parent is None:
         return MapSource(source.parameter, -1, len(source.values))
-    return MapSource(source.parameter, source.parent.position, -1)
+    return MapSource(source.parameter, source.parent.task_index, -1)
 
 
 def _trigger_spec(dag: DAG, problems: list[DagError]) -> DagTriggerSpec | None:
@@ -324,13 +324,13 @@ def _late_choice(node: Node, nodes: Sequence[Node]) -> Iterator[DagError]:
     """
     if node.part not in CHOOSING or not node.is_mapped:
         return
-    group = node.along | {node.position}
-    makers = {maker.position for source in node.sources for maker in source.parents}
-    for position in sorted(group):
-        for outside in sorted(nodes[position].parents - group - makers):
+    group = node.along | {node.task_index}
+    makers = {maker.task_index for source in node.sources for maker in source.parents}
+    for task_index in sorted(group):
+        for outside in sorted(nodes[task_index].parents - group - makers):
             yield DagError(
                 f"task {node.task_id!r} chooses what runs in a mapped group, so its tasks can come "
-                f"after each other and their items alone, but {nodes[position].task_id!r} comes "
+                f"after each other and their items alone, but {nodes[task_index].task_id!r} comes "
                 f"after {nodes[outside].task_id!r}; let that come before the list"
             )
 
@@ -462,9 +462,9 @@ def _none_arguments(node: Node, nodes: list[Node]) -> Iterator[DagFailure]:
     for name, binding in node.arguments.items():
         if not isinstance(binding, FromTask) or binding.keys or name not in node.annotations:
             continue
-        parent = nodes[binding.position]
-        is_fan_in = parent.is_mapped and parent.position not in node.along
-        is_safe = is_fan_in or _needs_success(node.spec, binding.position)
+        parent = nodes[binding.task_index]
+        is_fan_in = parent.is_mapped and parent.task_index not in node.along
+        is_safe = is_fan_in or _needs_success(node.spec, binding.task_index)
         if not is_safe and not fits(None, node.annotations[name]):
             yield DagFailure(
                 "odd.none",

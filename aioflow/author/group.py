@@ -75,7 +75,7 @@ class LoopRef(GroupRef[R_co], Generic[R_co]):
     @property
     def binding(self) -> FromTask:
         """The binding that resolves to the value."""
-        return FromTask(self.node.position, self.keys_inside, is_last=True)
+        return FromTask(self.node.task_index, self.keys_inside, is_last=True)
 
     @property
     def rounds(self) -> Ref[Sequence[R_co]]:
@@ -149,7 +149,7 @@ def add_decider(
         raise dag_error(f"{decider.task_id!r} is a sensor; until takes a function or a task")
     for tail in tails:
         decider.run_after(tail)
-    loop = Loop(max_rounds, returned.node.position, decider.position)
+    loop = Loop(max_rounds, returned.node.task_index, decider.task_index)
     for node in (*inside, decider):
         node.loop = loop
 
@@ -227,9 +227,9 @@ class TaskGroup(Linked):
     def _go_along(self) -> None:
         """Pair the children of its tasks by index; the first tasks run after the mapped lists."""
         nodes = self.nodes
-        own = frozenset(node.position for node in nodes)
+        own = frozenset(node.task_index for node in nodes)
         for node in nodes:
-            node.along = own - {node.position}
+            node.along = own - {node.task_index}
             if not node.parents & own:
                 for maker in (maker for source in self.sources for maker in source.parents):
                     node.run_after(maker)
@@ -260,7 +260,7 @@ class TaskGroup(Linked):
     @property
     def nodes(self) -> list[Node]:
         """The tasks of the group, including those of nested groups."""
-        return [self._dag.nodes[position] for made in self._inside for position in made]
+        return [self._dag.nodes[task_index] for made in self._inside for task_index in made]
 
     @property
     def node(self) -> Node:
@@ -270,7 +270,7 @@ class TaskGroup(Linked):
     @property
     def heads(self) -> Sequence[Node]:
         """The tasks of the group that have no parent in it."""
-        own = {node.position for node in self.nodes}
+        own = {node.task_index for node in self.nodes}
         return self._some([node for node in self.nodes if not node.parents & own])
 
     @property
@@ -278,7 +278,7 @@ class TaskGroup(Linked):
         """The tasks of the group that have no child in it, without teardowns."""
         work = [node for node in self.nodes if not node.is_teardown]
         followed = {parent for node in work for parent in node.parents}
-        return self._some([node for node in work if node.position not in followed])
+        return self._some([node for node in work if node.task_index not in followed])
 
     def _some(self, nodes: list[Node]) -> list[Node]:
         if not nodes:

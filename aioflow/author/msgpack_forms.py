@@ -472,7 +472,7 @@ _SMALL_TEXT = 64 * 1024
 
 _SMALL_DIGITS = 1024
 
-Room: TypeAlias = list[int]
+Budget: TypeAlias = list[int]
 """The remaining number of items, in a list of one element."""
 
 
@@ -501,31 +501,31 @@ class _NotSmall(Exception):
     """The value exceeds a limit, or needs the full encoder."""
 
 
-def _pack(value: Any, levels: int, room: Room) -> Any:
+def _pack(value: Any, levels: int, budget: Budget) -> Any:
     """Return the msgpack form of a value that has at most ``levels`` of nesting."""
     if value is None or value is True or value is False:
         return value
     pack = _PACKERS.get(type(value))
-    return _pack_derived(value, levels, room) if pack is None else pack(value, levels, room)
+    return _pack_derived(value, levels, budget) if pack is None else pack(value, levels, budget)
 
 
-def _spend(room: Room, count: int) -> None:
-    room[0] -= count
-    if room[0] < 0:
+def _spend(budget: Budget, count: int) -> None:
+    budget[0] -= count
+    if budget[0] < 0:
         raise _NotSmall
 
 
-def _pack_items(items: Any, levels: int, room: Room) -> list[Any]:
-    room[0] -= len(items)
-    if not levels or room[0] < 0:
+def _pack_items(items: Any, levels: int, budget: Budget) -> list[Any]:
+    budget[0] -= len(items)
+    if not levels or budget[0] < 0:
         raise _NotSmall
     levels -= 1
-    return [_pack(item, levels, room) for item in items]
+    return [_pack(item, levels, budget) for item in items]
 
 
-def _pack_map(value: dict[Any, Any], levels: int, room: Room) -> dict[str, Any]:
-    room[0] -= len(value)
-    if not levels or room[0] < 0:
+def _pack_map(value: dict[Any, Any], levels: int, budget: Budget) -> dict[str, Any]:
+    budget[0] -= len(value)
+    if not levels or budget[0] < 0:
         raise _NotSmall
     levels -= 1
     packed = {}
@@ -533,65 +533,67 @@ def _pack_map(value: dict[Any, Any], levels: int, room: Room) -> dict[str, Any]:
         if type(key) is not str:
             raise _NotSmall
         if len(key) > _SHORT_TEXT:
-            _spend(room, len(key) // _SHORT_TEXT)
-        packed[key] = _pack(item, levels, room)
+            _spend(budget, len(key) // _SHORT_TEXT)
+        packed[key] = _pack(item, levels, budget)
     return packed
 
 
-def _pack_text(value: Any, levels: int, room: Room) -> Any:
+def _pack_text(value: Any, levels: int, budget: Budget) -> Any:
     if len(value) > _SHORT_TEXT:
-        _spend(room, len(value) // _SHORT_TEXT)
+        _spend(budget, len(value) // _SHORT_TEXT)
     return value
 
 
-def _pack_derived(value: Any, levels: int, room: Room) -> Any:
+def _pack_derived(value: Any, levels: int, budget: Budget) -> Any:
     """Pack a value whose class is not built in."""
     kind = type(value)
     if codec_of(kind) is not None:
         raise _NotSmall
     names = _dataclass_fields.get(kind)
     if names is not None:
-        return _pack_map({name: getattr(value, name) for name in names}, levels, room)
+        return _pack_map({name: getattr(value, name) for name in names}, levels, budget)
     if isinstance(value, Enum):
         if isinstance(value.value, Enum):
             raise _NotSmall
-        return _pack(value.value, levels, room)
+        return _pack(value.value, levels, budget)
     if isinstance(value, BASES):
-        return _pack_based(value, levels, room)
+        return _pack_based(value, levels, budget)
     if not is_dataclass(kind) or isinstance(value, _AUTHORS_CONTAINERS):
         raise _NotSmall
     names = tuple(field.name for field in fields(kind))
     if len(names) > _SMALL_ITEMS:
         raise _NotSmall
     _dataclass_fields[kind] = names
-    return _pack_derived(value, levels, room)
+    return _pack_derived(value, levels, budget)
 
 
-def _pack_based(value: Any, levels: int, room: Room) -> Any:
+def _pack_based(value: Any, levels: int, budget: Budget) -> Any:
     plain = based(value)
     if plain is not value:
-        return _pack(plain, levels, room)
+        return _pack(plain, levels, budget)
     for base, tag, data in EXTENSIONS:
         if isinstance(value, base):
-            return _pack_extension(value, tag, data, room)
+            return _pack_extension(value, tag, data, budget)
     raise _NotSmall
 
 
-def _pack_extension(value: Any, tag: int, data: Callable[[Any], bytes], room: Room) -> Ext:
+def _pack_extension(value: Any, tag: int, data: Callable[[Any], bytes], budget: Budget) -> Ext:
     if tag == Tag.DECIMAL and has_more_digits(value, _SMALL_DIGITS):
         raise _NotSmall
     packed = data(value)
     if len(packed) > _SHORT_TEXT:
-        _spend(room, len(packed) // _SHORT_TEXT)
+        _spend(budget, len(packed) // _SHORT_TEXT)
     return Ext(tag, packed)
 
 
-def _extension_packer(tag: int, data: Callable[[Any], bytes]) -> Callable[[Any, int, Room], Ext]:
-    return lambda value, levels, room: _pack_extension(value, tag, data, room)
+def _extension_packer(tag: int, data: Callable[[Any], bytes]) -> Callable[[Any, int, Budget], Ext]:
+    return lambda value, levels, budget: _pack_extension(value, tag, data, budget)
 
 
-def _nested_packer(tag: int) -> Callable[[Any, int, Room], Ext]:
-    return lambda value, levels, room: Ext(tag, _encoder.encode(_pack_items(value, levels, room)))
+def _nested_packer(tag: int) -> Callable[[Any, int, Budget], Ext]:
+    return lambda value, levels, budget: Ext(
+        tag, _encoder.encode(_pack_items(value, levels, budget))
+    )
 
 
 _dataclass_fields: WeakKeyDictionary[type, tuple[str, ...]] = WeakKeyDictionary()
@@ -599,11 +601,11 @@ _dataclass_fields: WeakKeyDictionary[type, tuple[str, ...]] = WeakKeyDictionary(
 
 _AUTHORS_CONTAINERS = (Mapping, list, tuple, AbstractSet, Sequence)
 
-_PACKERS: dict[type, Callable[[Any, int, Room], Any]] = {
+_PACKERS: dict[type, Callable[[Any, int, Budget], Any]] = {
     str: _pack_text,
     bytes: _pack_text,
-    int: lambda value, levels, room: value,  # the encoder refuses an int that is too large
-    float: lambda value, levels, room: checked_float(value),
+    int: lambda value, levels, budget: value,  # the encoder refuses an int that is too large
+    float: lambda value, levels, budget: checked_float(value),
     list: _pack_items,
     dict: _pack_map,
     tuple: _nested_packer(Tag.TUPLE),

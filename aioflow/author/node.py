@@ -62,7 +62,7 @@ class FromTask(msgspec.Struct, frozen=True):
             that has one.
     """
 
-    position: int
+    task_index: int
     keys: tuple[str | int, ...] = ()
     is_last: bool = False
 
@@ -215,8 +215,8 @@ class Loop:
     """A group of tasks that run in rounds, until a condition is met.
 
     Attributes:
-        value: Position of the task whose result is the value of a round.
-        until: Position of the task that decides whether the loop ends.
+        value: Index of the task whose result is the value of a round.
+        until: Index of the task that decides whether the loop ends.
     """
 
     max_rounds: int
@@ -236,15 +236,15 @@ class Node:
 
     Attributes:
         dag: The DAG it belongs to.
-        position: Its index in the DAG.
+        task_index: Its index in the DAG.
         fn: The bare function; ``None`` for an operator.
         operator: The class; ``None`` for a function.
         arguments: Bindings by parameter name. A parameter without one keeps its default.
         sources: The sources that it is mapped over, in order; empty for an unmapped task.
-        along: Positions of the other tasks in its mapped group.
+        along: Indexes of the other tasks in its mapped group.
         loop: The loop that it is in, if any. ``sources`` then has a single item.
-        parents: Positions of all tasks it depends on.
-        argument_parents: Positions of the tasks whose results are its arguments.
+        parents: Indexes of all tasks it depends on.
+        argument_parents: Indexes of the tasks whose results are its arguments.
         groups: Groups of parents with a separate trigger rule, in the order they were named.
         part: Its role in the DAG.
         group: The id of the innermost group it is in, or an empty string.
@@ -257,7 +257,7 @@ class Node:
 
     dag: Siblings
     task_id: str
-    position: int
+    task_index: int
     kind: Literal["function", "operator"]
     settings: Settings
     source_location: SourceLocation
@@ -359,14 +359,14 @@ class Node:
             raise UnknownParent(self.task_id, parent.task_id)
         if parent is self:
             raise dag_error(f"task {self.task_id!r} cannot depend on itself")
-        self.parents.add(parent.position)
+        self.parents.add(parent.task_index)
 
     def add_separate_rule(self, parents: Sequence[Node], rule: TriggerRule) -> None:
         """Evaluate a separate trigger rule for ``parents``, and exclude them from the task's rule.
 
         Idempotent for the same parents with the same rule.
         """
-        group = EdgeGroup(tuple(sorted({parent.position for parent in parents})), rule)
+        group = EdgeGroup(tuple(sorted({parent.task_index for parent in parents})), rule)
         if group.parents and group not in self.groups:
             self.groups.append(group)
 
@@ -390,15 +390,15 @@ class Node:
     def surround(self, inside: Sequence[Node]) -> None:
         """Make this task run after all tasks in ``inside``, and make those run after its setups."""
         nodes = self.dag.nodes
-        setups = [position for position in sorted(self.parents) if nodes[position].is_setup]
-        own = {node.position for node in inside}
+        setups = [task_index for task_index in sorted(self.parents) if nodes[task_index].is_setup]
+        own = {node.task_index for node in inside}
         followed = {parent for node in inside for parent in node.parents}
         for node in inside:
             if node is self:
                 continue
             if not node.parents & own:
                 node.parents.update(setups)
-            if node.position not in followed:
+            if node.task_index not in followed:
                 self.run_after(node)
 
 

@@ -267,7 +267,7 @@ def _added(
     node = Node(
         dag=dag,
         task_id=dag.grouped_task_id(task_id),
-        position=len(dag.nodes),
+        task_index=len(dag.nodes),
         kind="operator",
         settings=settled(said, is_sensor=is_sensor, owner=f"{cls.__name__} {task_id!r}"),
         source_location=source_location,

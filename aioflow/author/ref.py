@@ -346,7 +346,7 @@ class Ref(Linked, Items, Any, Generic[R_co]):  # type: ignore[misc]
     @property
     def binding(self) -> FromTask:
         """The binding that resolves to the value."""
-        return FromTask(self._of.position, self._keys)
+        return FromTask(self._of.task_index, self._keys)
 
 
 def _heads_of(value: object) -> list[Node]:

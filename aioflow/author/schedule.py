@@ -331,7 +331,7 @@ class TimetableTrigger(Trigger[None]):
         """Call ``tell`` with each fire time before waiting for it; ``None`` after the last one."""
         self._tell = tell
 
-    async def foresee(self, after: datetime, count: int) -> list[datetime]:
+    async def preview(self, after: datetime, count: int) -> list[datetime]:
         """Return the fire times after ``after``, at most ``count``.
 
         Other coroutines may run after each fire time.

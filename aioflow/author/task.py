@@ -145,7 +145,7 @@ class TaskFunction(Generic[P, R_co]):
         node = Node(
             dag=dag,
             task_id=task_id,
-            position=len(dag.nodes),
+            task_index=len(dag.nodes),
             kind="function",
             settings=settled(options, is_sensor=self._is_sensor, owner=f"task {task_id!r}"),
             source_location=here(),

@@ -147,10 +147,10 @@ def _may_have_items(given: Any) -> bool:
 def _given(node: Node, binding: object, nodes: list[Node]) -> Iterator[tuple[Node, Any]]:
     """Yield the parents of an argument whose result type is known, with that type."""
     if isinstance(binding, FromTask) and not binding.keys:
-        parent = nodes[binding.position]
+        parent = nodes[binding.task_index]
         if _is_known(parent):
             given = _returned(parent)
-            is_one = binding.is_last or parent.position in node.along
+            is_one = binding.is_last or parent.task_index in node.along
             is_whole = parent.is_mapped and not is_one
             yield parent, (_sequence_of(given) if is_whole else given)
     elif isinstance(binding, FromSource) and not binding.keys:

@@ -144,9 +144,7 @@ class _Forker:
         self._heard = anyio.Event()
         self._answer: Parsed | Inspected | ParserDied | None = None
 
-    async def run(
-        self, children: Children, welcome: Hello, *, task_status: TaskStatus[None]
-    ) -> None:
+    async def run(self, children: Children, hello: Hello, *, task_status: TaskStatus[None]) -> None:
         """Run until the process has been idle for ``IDLE_SECONDS``, or dies.
 
         Raises:
@@ -155,7 +153,7 @@ class _Forker:
         async with children.child(
             "parser", on_reports=self._take, on_output=_discard_output
         ) as self._child:
-            self._child.send([welcome])
+            self._child.send([hello])
             task_status.started()
             async with anyio.create_task_group() as group:
                 group.start_soon(self._wait_for_exit, self._child)

@@ -87,8 +87,8 @@ class Snapshots:
         put_aside = partial((self.folder / version).rename, aside)
         await in_thread(put_aside, limiter=self._threads)
         if self._is_newest(version) or is_needed(version):
-            put_back = partial(_put_back, aside, self.folder / version)
-            await in_thread(put_back, limiter=self._threads)
+            restore = partial(_restore_folder, aside, self.folder / version)
+            await in_thread(restore, limiter=self._threads)
             return False
         await in_thread(partial(shutil.rmtree, aside), limiter=self._threads)
         return True
@@ -116,7 +116,7 @@ def _old_folders(code: Path, before_seconds: float) -> list[str]:
     return sorted(found)
 
 
-def _put_back(aside: Path, place: Path) -> None:
+def _restore_folder(aside: Path, place: Path) -> None:
     try:
         aside.rename(place)
     except OSError:

@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as exc:
         error = _ours(exc)
         if error is None and isinstance(exc, OSError) and exc.errno in _NO_ROOM:
-            return _no_room(exc)
+            return _disk_full(exc)
         if error is None and os.environ.get(_DEBUG):
             raise
         return _defect(exc) if error is None else _failed(error)
@@ -109,7 +109,7 @@ def _defect(exc: Exception) -> int:
     return 1
 
 
-def _no_room(exc: OSError) -> int:
+def _disk_full(exc: OSError) -> int:
     """Report that the output could not be written, and prevent a flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     where = "the output" if exc.filename is None else str(exc.filename)

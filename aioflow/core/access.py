@@ -20,7 +20,7 @@ from aioflow.errors import (
     LoginFailed,
     TokenExists,
     UnknownAccount,
-    UnknownLogin,
+    UnknownSession,
     UnknownToken,
     WrongPassword,
 )
@@ -29,8 +29,8 @@ from aioflow.model.access import (
     AccountRow,
     Actor,
     AuditEntry,
-    LoginRow,
     Role,
+    SessionRow,
     TokenRow,
     audit_entry,
     caller_name,
@@ -52,12 +52,12 @@ from aioflow.protocol.requests import (
     DeleteRun,
     DrainNode,
     EmitEvent,
-    EndLogin,
+    EndSession,
     FireTrigger,
     Mark,
     Note,
     NoteUse,
-    OpenLogin,
+    OpenSession,
     Reencrypt,
     Request,
     RevokeToken,
@@ -71,7 +71,7 @@ from aioflow.protocol.requests import (
 
 __all__ = (
     "ACCOUNTS",
-    "LOGINS",
+    "SESSIONS",
     "TOKENS",
     "answer_of_access",
     "audit_entry_of",
@@ -82,13 +82,13 @@ ACCOUNTS = 1_000
 TOKENS = 1_000
 """Maximum number of tokens. At the limit, revoked and expired tokens are deleted, oldest first."""
 
-LOGINS = 100
+SESSIONS = 100
 """Maximum number of sessions of one account. Beyond it, a new session replaces the oldest."""
 
 
 def answer_of_access(
     request: AccessRequest, tx: Transaction
-) -> AccountRow | TokenRow | LoginRow | int | None:
+) -> AccountRow | TokenRow | SessionRow | int | None:
     """Execute a request about accounts, tokens or sessions.
 
     Raises:
@@ -101,17 +101,17 @@ def answer_of_access(
             return _set_account(request, tx)
         case DeleteAccount(name=name):
             row = _account(name, tx)
-            _end_logins(name, tx)
+            _end_sessions(name, tx)
             tx.accounts.drop_account(row)
             return _cap_tokens(name, None, tx)
-        case OpenLogin():
-            return _open_login(request, tx)
-        case EndLogin(login_no=number):
-            login = tx.memory.accounts.logins.get(number)
-            if login is None:
-                raise UnknownLogin(number)
-            tx.accounts.drop_login(login)
-            return login
+        case OpenSession():
+            return _open_session(request, tx)
+        case EndSession(session_no=number):
+            session = tx.memory.accounts.sessions.get(number)
+            if session is None:
+                raise UnknownSession(number)
+            tx.accounts.drop_session(session)
+            return session
         case CreateToken():
             return _create_token(request, tx)
         case RevokeToken(token_no=number):
@@ -170,7 +170,7 @@ def _set_account(request: SetAccount, tx: Transaction) -> AccountRow:
     )
     if row == was:
         return was
-    _end_logins(row.name, tx, but=request.keeps)
+    _end_sessions(row.name, tx, but=request.keeps)
     if row.is_disabled or row.role < was.role:
         _cap_tokens(row.name, None if row.is_disabled else row.role, tx)
     row = replace(row, changed_at=tx.now)
@@ -181,38 +181,38 @@ def _set_account(request: SetAccount, tx: Transaction) -> AccountRow:
 # ── sessions ────────────────────────────────────────────────────────────────────────────
 
 
-def _end_logins(name: str, tx: Transaction, *, but: int | None = None) -> None:
-    for login in [row for row in tx.memory.accounts.logins.values() if row.name == name]:
-        if login.login_no != but:
-            tx.accounts.drop_login(login)
+def _end_sessions(name: str, tx: Transaction, *, but: int | None = None) -> None:
+    for session in [row for row in tx.memory.accounts.sessions.values() if row.name == name]:
+        if session.session_no != but:
+            tx.accounts.drop_session(session)
 
 
-def _open_login(request: OpenLogin, tx: Transaction) -> LoginRow:
+def _open_session(request: OpenSession, tx: Transaction) -> SessionRow:
     """Open a session, unless the account changed since its password was verified."""
     admitted = tx.memory.accounts
     if request.name != HOME:
         account = admitted.account(request.name)
         if account is None or account.is_disabled or account.secret != request.seen:
             raise LoginFailed
-    for row in list(admitted.logins.values()):
+    for row in list(admitted.sessions.values()):
         if row.expires_at <= tx.now or row.digest == request.replaces:
-            tx.accounts.drop_login(row)
+            tx.accounts.drop_session(row)
     own = sorted(
-        (row for row in admitted.logins.values() if row.name == request.name),
-        key=lambda row: row.login_no,
+        (row for row in admitted.sessions.values() if row.name == request.name),
+        key=lambda row: row.session_no,
     )
-    for row in own[: max(0, len(own) + 1 - LOGINS)]:
-        tx.accounts.drop_login(row)
-    login = LoginRow(
-        login_no=tx.numbers.take(),
+    for row in own[: max(0, len(own) + 1 - SESSIONS)]:
+        tx.accounts.drop_session(row)
+    session = SessionRow(
+        session_no=tx.numbers.take(),
         name=request.name,
         digest=request.digest,
         created_at=tx.now,
         expires_at=request.expires_at,
         address=request.address,
     )
-    tx.accounts.put_login(login)
-    return login
+    tx.accounts.put_session(session)
+    return session
 
 
 # ── tokens ──────────────────────────────────────────────────────────────────────────────
@@ -396,10 +396,10 @@ def _audit_of_access(request: Request, said: Any) -> _AuditFields | None:
             return _AuditFields("user.set", name, _account_text(said) + changed)
         case DeleteAccount(name=name):
             return _AuditFields("user.delete", name, f"{said} tokens revoked" if said else None)
-        case OpenLogin(name=name):
-            return _AuditFields("session.open", name, _login_text(said))
-        case EndLogin():
-            return _AuditFields("session.end", said.name, _login_text(said))
+        case OpenSession(name=name):
+            return _AuditFields("session.open", name, _session_text(said))
+        case EndSession():
+            return _AuditFields("session.end", said.name, _session_text(said))
         case CreateToken(name=name):
             return _AuditFields("token.create", name, _token_text(said))
         case RevokeToken():
@@ -426,8 +426,8 @@ def _account_text(row: AccountRow) -> str:
     return row.role.label + (" disabled" if row.is_disabled else "")
 
 
-def _login_text(row: LoginRow) -> str:
-    return str(row.login_no)
+def _session_text(row: SessionRow) -> str:
+    return str(row.session_no)
 
 
 def _token_text(row: TokenRow) -> str:

@@ -52,9 +52,9 @@ __all__ = (
     "TRIGGER_DEATHS",
     "advance_trial",
     "bar",
+    "crash_failure",
     "crashed",
-    "guilt",
-    "guilty_triggers",
+    "crashing_triggers",
     "stop",
     "wake",
 )
@@ -223,7 +223,7 @@ def _divided(
         trial,
         groups=groups,
         spans=tuple(spans) if are_held else (),
-        until=tx.steady + _first_look_us(groups[0], trial),
+        until=tx.steady + _first_poke_us(groups[0], trial),
     )
 
 
@@ -270,7 +270,7 @@ def bar(number: TriggerNo, version: str, tx: Transaction) -> None:
     _put(replace(trial, alone=alone, barred=(*trial.barred, (number, version))), tx)
 
 
-def guilt(number: TaskNo | TriggerNo, memory: Memory) -> Failure | None:
+def crash_failure(number: TaskNo | TriggerNo, memory: Memory) -> Failure | None:
     """Return the failure of a task or trigger that killed its process; ``None`` if not charged."""
     trial = memory.trial
     count = 0 if trial is None else dict(trial.alone).get(number, 0)
@@ -281,10 +281,10 @@ def guilt(number: TaskNo | TriggerNo, memory: Memory) -> Failure | None:
     return Failure(type="Killed", message=message, reason="interrupted")
 
 
-def guilty_triggers(memory: Memory) -> list[tuple[TriggerNo, Failure]]:
+def crashing_triggers(memory: Memory) -> list[tuple[TriggerNo, Failure]]:
     """Return the triggers that killed the daemon and have not been charged yet."""
     numbers = [] if memory.trial is None else [number for number, _ in memory.trial.alone]
-    found = [(n, guilt(n, memory)) for n in numbers if n not in memory.active_tasks]
+    found = [(n, crash_failure(n, memory)) for n in numbers if n not in memory.active_tasks]
     return [(number, failure) for number, failure in found if failure is not None]
 
 
@@ -325,7 +325,7 @@ def _note_whether_it_may_begin(trial: Trial, tx: Transaction, *, is_open: bool) 
         memory.group_may_begin_since = tx.steady
 
 
-def _first_look_us(group: Collection[int], trial: Trial) -> int:
+def _first_poke_us(group: Collection[int], trial: Trial) -> int:
     """Return how long after a group became the first one it is evaluated for the first time.
 
     If tasks of the group run by then, it is evaluated again when they have run long enough.
@@ -346,7 +346,7 @@ def _evaluated(trial: Trial, tx: Transaction) -> Trial:
     is_over = not (waiting or began or has_triggers or is_control)
     if not is_over and now < trial.until:
         return trial
-    until = max(began) + trial.proof_us if began else now + _first_look_us(first, trial)
+    until = max(began) + trial.proof_us if began else now + _first_poke_us(first, trial)
     if memory.group_may_begin_since is not None:
         end = memory.group_may_begin_since + _PATIENCE_US
         waiting = waiting if now < end else ()
@@ -358,7 +358,7 @@ def _evaluated(trial: Trial, tx: Transaction) -> Trial:
         left, spans = (*left, waiting), (*spans, _NO_TRIGGERS) if trial.spans else ()
     if not left:
         return _without_groups(trial, tx)
-    until = now + _first_look_us(left[0], trial)
+    until = now + _first_poke_us(left[0], trial)
     return replace(trial, groups=left, spans=spans, has_begun=False, until=until)
 
 
@@ -403,7 +403,7 @@ def _put(trial: Trial | None, tx: Transaction) -> None:
     if trial == memory.trial:
         return
     if memory.trial is not None:
-        tx.outbox.write_off(memory.trial_no)
+        tx.outbox.delete(memory.trial_no)
     memory.may_host_more |= hosted_only(memory.trial) != hosted_only(trial)
     memory.trial, memory.trial_no = trial, -1
     if trial is not None:

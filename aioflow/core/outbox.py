@@ -47,7 +47,7 @@ class OutboxUpdates:
         self._take_number = take_number
         self._effects = effects
         self._new: dict[int, OutboxRow] = {}
-        self._handed: list[int] = []
+        self._delivered: list[int] = []
         self._done: dict[int, tuple[str, bytes]] = {}
         self._before: dict[str, OutboxQuota] = {}
 
@@ -88,13 +88,13 @@ class OutboxUpdates:
             self._memory.outbox[number] = (kind, body)
             return number
         quota = self._memory.outbox_quotas.get(kind, EMPTY)
-        if quota.has_room:
-            self._hand_out(number, kind, body)
+        if quota.has_capacity:
+            self._deliver(number, kind, body)
         else:
             self._set(kind, replace(quota, waiting=quota.waiting + 1))
         return number
 
-    def write_off(self, number: int) -> None:
+    def delete(self, number: int) -> None:
         """Delete the row of a delivered effect. A repeated report changes nothing."""
         entry = self._memory.outbox.pop(number, None)
         if entry is None:
@@ -104,17 +104,17 @@ class OutboxUpdates:
         kind = entry[0]
         if kind not in ENGINE_KINDS:
             quota = self._memory.outbox_quotas[kind]
-            self._set(kind, replace(quota, handed=quota.handed - 1))
-            self.read_on(kind)
+            self._set(kind, replace(quota, in_flight=quota.in_flight - 1))
+            self.read_more(kind)
 
-    def read_on(self, kind: str) -> None:
+    def read_more(self, kind: str) -> None:
         """Read more rows of a kind, if more are stored and its quota has capacity."""
         quota = self._memory.outbox_quotas.get(kind, EMPTY)
         if quota.wants_more:
             self._set(kind, replace(quota, is_reading=True))
             self._effects.append(OutboxLoaded(kind))
 
-    def take_read(self, entry: OutboxLoaded) -> None:
+    def add_loaded(self, entry: OutboxLoaded) -> None:
         """Hand out the rows that were loaded for this turn."""
         kind = entry.kind
         rows, quota = (
@@ -128,30 +128,30 @@ class OutboxUpdates:
             waiting = sum(row.kind == kind for row in self._new.values())
         self._set(kind, replace(quota, waiting=waiting, is_reading=False))
         for row in rows:
-            self._hand_out(row.outbox_no, kind, row.body)
-        self.read_on(kind)
+            self._deliver(row.outbox_no, kind, row.body)
+        self.read_more(kind)
 
-    def put_back(self) -> None:
+    def roll_back(self) -> None:
         """Roll back: restore the outbox as it was before the turn."""
         memory = self._memory
-        for number in (*self._new, *self._handed):
+        for number in (*self._new, *self._delivered):
             memory.outbox.pop(number, None)
         memory.outbox.update(self._done)
         for kind, quota in self._before.items():
-            self._keep(kind, quota)
+            self._put_quota(kind, quota)
 
-    def _hand_out(self, number: int, kind: str, body: bytes) -> None:
+    def _deliver(self, number: int, kind: str, body: bytes) -> None:
         quota = self._memory.outbox_quotas.get(kind, EMPTY)
-        self._set(kind, replace(quota, handed=quota.handed + 1, after=number))
-        self._handed.append(number)
+        self._set(kind, replace(quota, in_flight=quota.in_flight + 1, after=number))
+        self._delivered.append(number)
         self._memory.outbox[number] = (kind, body)
         self._effects.append(DeliverOutbox(number, kind, body))
 
     def _set(self, kind: str, quota: OutboxQuota) -> None:
         self._before.setdefault(kind, self._memory.outbox_quotas.get(kind, EMPTY))
-        self._keep(kind, quota)
+        self._put_quota(kind, quota)
 
-    def _keep(self, kind: str, quota: OutboxQuota) -> None:
+    def _put_quota(self, kind: str, quota: OutboxQuota) -> None:
         if quota.is_over:
             self._memory.outbox_quotas.pop(kind, None)
         else:
@@ -195,7 +195,7 @@ def task_callback(task: TaskInstance, callbacks: CallbackSpec, now: Timestamp) -
     return Callback(
         event=event,
         run_no=task.run.run_no,
-        position=task.position,
+        task_index=task.task_index,
         state=task.state.label,
         at=now,
         task_no=task.task_no,
@@ -215,20 +215,20 @@ def run_callback(run: Run, state: RunState, now: Timestamp) -> Callback | None:
     callbacks, event = run.spec.callbacks, _RUN_EVENTS.get(state)
     if callbacks is None or event not in callbacks.events:
         return None
-    return Callback(event=event, run_no=run.run_no, position=-1, state=state.label, at=now)
+    return Callback(event=event, run_no=run.run_no, task_index=-1, state=state.label, at=now)
 
 
-def deadline_callback(run: Run, position: int, now: Timestamp) -> Callback | None:
+def deadline_callback(run: Run, task_index: int, now: Timestamp) -> Callback | None:
     """Return the callback for a task, or at -1 for the run, that has not ended by its deadline."""
-    spec = run.spec if position < 0 else run.spec.tasks[position]
+    spec = run.spec if task_index < 0 else run.spec.tasks[task_index]
     if spec.callbacks is None or "deadline" not in spec.callbacks.events:
         return None
-    label = run.state.label if position < 0 else TaskState(run.states[position]).label
-    number = -1 if position < 0 else run.task_no(position, -1)
+    label = run.state.label if task_index < 0 else TaskState(run.states[task_index]).label
+    number = -1 if task_index < 0 else run.task_no(task_index, -1)
     return Callback(
         event="deadline",
         run_no=run.run_no,
-        position=position,
+        task_index=task_index,
         state=label,
         at=now,
         task_no=number,

@@ -21,7 +21,7 @@ from aioflow.core.tasks.tries import (
 )
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import dag_triggers, event_runs, lifecycle
-from aioflow.core.triggers.assignment import REASSIGNED, hand_on, host_all, want_own_hosts
+from aioflow.core.triggers.assignment import REASSIGNED, host_all, reassign, request_own_hosts
 from aioflow.errors import UnknownNode
 from aioflow.model.states import Failure, TaskState
 from aioflow.protocol.effects import RecallTries
@@ -61,7 +61,7 @@ def set_drained(request: DrainNode, tx: Transaction) -> bool:
     for role in sorted(role for role in memory.hosts_up if kind_of(role) != ASYNC):
         host_all(role, tx)
         dag_triggers.host_all(role, tx)
-    want_own_hosts(tx)
+    request_own_hosts(tx)
     dag_triggers.update_assignments(tx)
     return True
 
@@ -89,11 +89,11 @@ def host_lost(lost: HostLost, tx: Transaction) -> None:
     memory.hosts_up.discard(lost.role)
     if kind_of(lost.role) != ASYNC:
         lifecycle.lose_host(lost, tx)
-        hand_on(lost.role, tx)
+        reassign(lost.role, tx)
         event_runs.lose_host(lost, tx)
         if lost.was_dismissed and is_own(lost.role):
             # This host does not restart by itself, and triggers may have been assigned to it.
-            want_own_hosts(tx)
+            request_own_hosts(tx)
             dag_triggers.update_assignments(tx)
         return
     memory.packing.lose(lost.role, memory.last_assignment_id)
@@ -118,7 +118,7 @@ def host_lost(lost: HostLost, tx: Transaction) -> None:
         if task.task_no == lost.culprit and charge is not None:
             fail_or_retry(task, charge, tx)
         elif task.state is TaskState.RUNNING and lost.was_dismissed:
-            _give_back(task, tx)  # the task never reached the host
+            _requeue(task, tx)  # the task never reached the host
         elif task.state is TaskState.RUNNING:
             cut_short(task, lost.failure, tx)
         else:  # suspended sensors are never charged a try
@@ -127,7 +127,7 @@ def host_lost(lost: HostLost, tx: Transaction) -> None:
             tx.slots.offer(task)
 
 
-def _give_back(task: TaskInstance, tx: Transaction) -> None:
+def _requeue(task: TaskInstance, tx: Transaction) -> None:
     """Queue a try again that never reached its process because the process had already ended."""
     tx.slots.release(task)
     tx.slots.unblock(task)

@@ -43,7 +43,7 @@ from aioflow.protocol.requests import (
     DeleteRun,
     DrainNode,
     EmitEvent,
-    EndLogin,
+    EndSession,
     EraseOld,
     EraseRows,
     EraseVersions,
@@ -54,7 +54,7 @@ from aioflow.protocol.requests import (
     Mark,
     Note,
     NoteUse,
-    OpenLogin,
+    OpenSession,
     Reencrypt,
     Reencrypted,
     Request,
@@ -107,7 +107,7 @@ def _pool_holder(task: TaskInstance, memory: Memory) -> Holder:
     if is_waiting and task.wait is not None:
         since = memory.on_wall(task.wait.row.since)
     return Holder(
-        row.run_id, row.dag_id, task.position, task.map_index, task.spec.slots, since, is_waiting
+        row.run_id, row.dag_id, task.task_index, task.map_index, task.spec.slots, since, is_waiting
     )
 
 
@@ -215,7 +215,7 @@ def _answer(request: Request, tx: Transaction) -> object:
             return _answer_query(request, tx.memory, tx.slots)
         case CreateAccount() | SetAccount() | DeleteAccount() | CreateToken() | RevokeToken():
             return answer_of_access(request, tx)
-        case OpenLogin() | EndLogin() | NoteUse() | Note():
+        case OpenSession() | EndSession() | NoteUse() | Note():
             return answer_of_access(request, tx)
     return None
 
@@ -241,9 +241,9 @@ def _answer_query(
     match request:
         case Explain():
             return _explain(request, memory, slots)
-        case ExplainChildren(run_id=run_id, position=position):
+        case ExplainChildren(run_id=run_id, task_index=task_index):
             run = memory.find_run(run_id)
-            return None if run is None else explain_children(run, position, memory, slots)
+            return None if run is None else explain_children(run, task_index, memory, slots)
         case CountTasks(run_ids=run_ids):
             runs = {run_id: memory.find_run(run_id) for run_id in run_ids}
             return {run_id: counted(run) for run_id, run in runs.items() if run is not None}
@@ -331,6 +331,6 @@ def _explain(request: Explain, memory: Memory, slots: Slots) -> dict[tuple[int, 
         return dict.fromkeys([(-1, -1), *request.tasks], wait)
     run = _find(request.run_id, memory)
     found: dict[tuple[int, int], Wait | None] = {(-1, -1): explain_run(run, memory)}
-    for position, map_index in request.tasks:
-        found[position, map_index] = explain_task(run, position, map_index, memory, slots)
+    for task_index, map_index in request.tasks:
+        found[task_index, map_index] = explain_task(run, task_index, map_index, memory, slots)
     return found

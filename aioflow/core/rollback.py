@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from aioflow.core.runs import deadlines, previous
-from aioflow.core.runs.create import count_runs
+from aioflow.core.runs.run_queue import count_runs
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import NOWHERE, Run
@@ -28,9 +28,9 @@ __all__ = (
     "SlotsBefore",
     "forget",
     "free_slot",
-    "put_back",
     "recall_catalog",
     "restore_pools",
+    "restore_slots",
 )
 
 SlotsBefore: TypeAlias = dict[TaskNo, tuple[StartNo, tuple[int, bool, bool]]]
@@ -52,7 +52,7 @@ def forget(memory: Memory, tx: Transaction) -> SlotsBefore:
     slots_before: SlotsBefore = {
         task.task_no: (task.stored_start, task.stored_slot) for task in tx.touched
     }
-    tx.put_back()
+    tx.roll_back()
     memory.stray_triggers += tx.strays
     for run in tx.runs.values():
         for task in run.active_tasks.values():
@@ -81,7 +81,7 @@ def restore_pools(tx: Transaction) -> None:
         tx.memory.is_drained = tx.was_drained
 
 
-def put_back(
+def restore_slots(
     runs: list[Run], slots_before: SlotsBefore, memory: Memory, tx: Transaction
 ) -> list[Input]:
     """Give restored tasks the slots that they had, and queue those that wait for a slot.
@@ -101,7 +101,10 @@ def put_back(
     unevaluated = [
         ContinueRun(run.run_no) for run in runs if one_to_one.has_unevaluated_children(run)
     ]
-    return [*previous.doubt({run.row.dag_id for run in tx.runs.values()}, memory), *unevaluated]
+    return [
+        *previous.invalidate({run.row.dag_id for run in tx.runs.values()}, memory),
+        *unevaluated,
+    ]
 
 
 def free_slot(entry: Input, memory: Memory, slots: Slots) -> None:
@@ -115,6 +118,6 @@ def free_slot(entry: Input, memory: Memory, slots: Slots) -> None:
 
 def _offer(run: Run, slots: Slots) -> None:
     for group in run.groups.values():
-        if group.has_fresh and run.states[group.position] == TaskState.RUNNING:
+        if group.has_fresh and run.states[group.task_index] == TaskState.RUNNING:
             slots.offer(group)
     slots.offer_again(run)

@@ -20,7 +20,8 @@ from aioflow.core.runs.progress import continue_evaluation
 from aioflow.core.scheduling import clock_steps
 from aioflow.core.scheduling.slots import Slots, learn_duration
 from aioflow.core.state.dag_triggers import DagTrigger
-from aioflow.core.state.memory import IdBlock, Memory
+from aioflow.core.state.id_block import IdBlock
+from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import TaskInstance, TriggerInstance
 from aioflow.core.tasks import durable_calls, streams
 from aioflow.core.tasks.tries import (
@@ -39,7 +40,7 @@ from aioflow.core.tasks.tries import (
 )
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import dag_triggers, event_runs, lifecycle, migration
-from aioflow.core.triggers.assignment import hand_over, host_rest, want_host
+from aioflow.core.triggers.assignment import assign_next, host_rest, request_host
 from aioflow.errors import AioflowError
 from aioflow.model.batch import Batch
 from aioflow.model.ids import StartNo, TaskNo
@@ -152,21 +153,21 @@ def decide(
     """
     tx = Transaction(memory, slots, at=at, random=random, numbers=numbers)
     try:
-        clock_steps.heed_step(tx)
+        clock_steps.handle_step(tx)
         for entry in inputs:
             HANDLERS[type(entry)](entry, tx)
             create.advance_next_runs(tx)
-            _settle_ended(tx)
+            _process_ended_runs(tx)
         event_runs.record_asset_events(tx)
         create.advance_next_runs(tx)
-        _settle_ended(tx)
+        _process_ended_runs(tx)
         event_runs.continue_triggers(tx)
         if granting and not memory.is_drained:
             _grant(tx)
             if memory.backpressured and _release_backpressured(tx):
                 _grant(tx)
             for role in sorted(slots.missing_hosts(memory.hosts_up)):
-                want_host(role, tx)
+                request_host(role, tx)
         return tx.close(), tx.effects, tx
     except Exception as exc:
         raise TurnFailed(tx, repr(exc)) from exc
@@ -183,7 +184,7 @@ def runs_beyond(inputs: Sequence[Input]) -> int:
     )
 
 
-def _settle_ended(tx: Transaction) -> None:
+def _process_ended_runs(tx: Transaction) -> None:
     while tx.ended_runs:
         run = tx.ended_runs.pop()
         create.run_ended(run, was=RunState.RUNNING, tx=tx)
@@ -193,7 +194,7 @@ def _settle_ended(tx: Transaction) -> None:
 
 def _grant(tx: Transaction) -> None:
     """Start what may start. Work that does not fit into the batch follows in the next turn."""
-    crash_trials.advance_trial(tx, is_open=tx.slots.is_open and not tx.slots.is_held)
+    crash_trials.advance_trial(tx, is_open=tx.slots.is_open and not tx.slots.is_suspended)
     if tx.memory.may_host_more and tx.slots.is_open:
         tx.memory.may_host_more = False
         host_rest(tx)
@@ -205,7 +206,7 @@ def _grant(tx: Transaction) -> None:
         else:
             start(grant, tx)
         if tx.is_full:
-            tx.put_off(grant.task.run)
+            tx.postpone(grant.task.run)
             return
 
 
@@ -254,7 +255,7 @@ def _continue_run(entry: ContinueRun, tx: Transaction) -> None:
     if run is None:
         return
     if run.clearing is not None:
-        execution.go_on(run, tx)
+        execution.execute_slice(run, tx)
     elif not run.state.is_live:
         cancel_tasks(run, tx)
     elif run.row.quarantine is None:
@@ -262,12 +263,12 @@ def _continue_run(entry: ContinueRun, tx: Transaction) -> None:
 
 
 def _outbox_delivered(entry: OutboxDelivered, tx: Transaction) -> None:
-    tx.outbox.write_off(entry.outbox_no)
+    tx.outbox.delete(entry.outbox_no)
     tx.memory.callbacks_failed += entry.is_failed
 
 
 def _outbox_loaded(entry: OutboxLoaded, tx: Transaction) -> None:
-    tx.outbox.take_read(entry)
+    tx.outbox.add_loaded(entry)
 
 
 def _clock_stepped(_: ClockStepped, tx: Transaction) -> None:
@@ -392,12 +393,12 @@ HANDLERS: dict[type[Input], Handler] = {
     # triggers
     TriggerFired: _of_trigger(lifecycle.fire, event_runs.fire),
     TriggerEnded: _of_trigger(lifecycle.trigger_ended, dag_triggers.ended),
-    TriggerCapacityChanged: _of_trigger(migration.room_changed, migration.room_changed),
+    TriggerCapacityChanged: _of_trigger(migration.capacity_changed, migration.capacity_changed),
     MigrateTriggers: migration.migrate_triggers,
     IsolateTriggerClass: migration.move_class,
     PauseTriggers: migration.pause_triggers,
     CodeRestored: _code_restored,
-    AssignTriggers: hand_over,
+    AssignTriggers: assign_next,
     # DAG files
     FileParsed: versions.apply_parsed_file,
     FileBroken: versions.file_broken,

@@ -15,7 +15,8 @@ from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.accounts import AccountUpdates
 from aioflow.core.state.dag_triggers import DagTriggerUpdates
 from aioflow.core.state.graph import DagVersion
-from aioflow.core.state.memory import IdBlock, Memory
+from aioflow.core.state.id_block import IdBlock
+from aioflow.core.state.memory import Memory
 from aioflow.core.state.packed import PackedTask, TaskShape
 from aioflow.core.state.task_instance import (
     Expansions,
@@ -75,7 +76,7 @@ class Transaction:
         checked_dags: DAGs whose triggers were checked and whose pending asset events may start a
             run.
         ended_tasks: Tasks that ended and for which the next run may have waited.
-        held_dags: DAGs whose next queued run must be re-checked because its predecessor ended or
+        recheck_dags: DAGs whose next queued run must be re-checked because its predecessor ended or
             was deleted.
         fires: Trigger events that the turn consumes.
         pools_before: The previous state of the pools that the turn changed.
@@ -114,7 +115,7 @@ class Transaction:
         self.expansions = Expansions(self.batch)
         self.accounts = AccountUpdates(memory.accounts, numbers.take)
         self.ended_tasks: list[tuple[Run, int]] = []
-        self.held_dags: set[str] = set()
+        self.recheck_dags: set[str] = set()
         self.pools_before: dict[str, PoolRow | None] = {}
         self.was_drained: bool | None = None
         self.evaluated = 0
@@ -129,11 +130,11 @@ class Transaction:
         self._run_states: dict[RunNo, RunState] = {}
         self._waits: dict[int, tuple[TriggerInstance, TriggerRow | None]] = {}
         self._dropped: list[tuple[TriggerInstance, TriggerRow]] = []
-        self._put_off: set[RunNo] = set()
+        self._postponed: set[RunNo] = set()
         self._assignments: dict[int, tuple[TriggerInstance, tuple[int, str, str, bool]]] = {}
-        self._folded: dict[int, tuple[PackedTask, TaskShape]] = {}
+        self._packed_assignments: dict[int, tuple[PackedTask, TaskShape]] = {}
         self._streams: dict[int, tuple[TriggerInstance, int, int]] = {}
-        self._credits: dict[int, EventsStored] = {}
+        self._confirmations: dict[int, EventsStored] = {}
         self._new_records: dict[tuple[int, int], RecordRow] = {}
         self._record_changes: dict[tuple[int, int], RecordChange] = {}
 
@@ -166,7 +167,7 @@ class Transaction:
         task.state = state
         self.batch.steps.append((task.task_no, state))
         if task.map_index >= 0:
-            task.run.groups[task.position].note(task.map_index, state)
+            task.run.groups[task.task_index].note(task.map_index, state)
         if (called := task.spec.callbacks) is not None:
             self.outbox.call_back(task.run.row.dag_id, outbox.task_callback(task, called, self.now))
         self.touch(task)
@@ -214,7 +215,7 @@ class Transaction:
             row, state=RunState.QUEUED, ended_at=None, quarantine=None
         )
 
-    def hold_run(self, run: Run) -> None:
+    def clear_end_time(self, run: Run) -> None:
         """Clear the end time of an ended run, whose final state is known already."""
         run.row = msgspec.structs.replace(self._moving(run, None), ended_at=None)
 
@@ -256,20 +257,20 @@ class Transaction:
             wait.row, state=state, event=event, event_key=key, failure=failure
         )
 
-    def rehost(self, wait: TriggerInstance) -> None:
+    def record_assignment(self, wait: TriggerInstance) -> None:
         """Record the old assignment of a trigger that gets a new one. A rollback restores it.
 
         The effects of a turn that is rolled back reach no host.
         """
-        was = (wait.assignment_id, wait.role, wait.version, wait.has_room)
+        was = (wait.assignment_id, wait.role, wait.version, wait.has_capacity)
         number = wait.row.trigger_no
         self._assignments.setdefault(number, (wait, was))
         if wait.stream is not None:
             self._streams.setdefault(number, (wait, wait.stream.index, wait.stream.confirmed))
 
-    def rehost_folded(self, was: PackedTask, form: TaskShape) -> None:
-        """Record the old assignment of a trigger that stays packed, as ``rehost`` does."""
-        self._folded.setdefault(was.trigger_no, (was, form))
+    def record_packed_assignment(self, was: PackedTask, form: TaskShape) -> None:
+        """Record the old assignment of a trigger that stays packed, like ``record_assignment``."""
+        self._packed_assignments.setdefault(was.trigger_no, (was, form))
 
     def change_stream(self, wait: TriggerInstance) -> None:
         """Record that events of a trigger are stored or consumed."""
@@ -277,19 +278,19 @@ class Transaction:
         if wait.row.trigger_no not in self._streams and wait.stream is not None:
             self._streams[wait.row.trigger_no] = (wait, wait.stream.index, wait.stream.confirmed)
 
-    def credit(self, confirmed: EventsStored) -> None:
+    def confirm_events(self, confirmed: EventsStored) -> None:
         """Confirm the events of a trigger, so that it continues.
 
         Only the last call of a turn counts.
         """
-        self._credits[confirmed.trigger_no] = confirmed
+        self._confirmations[confirmed.trigger_no] = confirmed
 
     def drop_wait(self, wait: TriggerInstance) -> None:
         """Delete a trigger row and drop it from memory."""
         number = wait.row.trigger_no
         if wait.stream is not None and wait.stream.next_sequence:
             self.batch.gone_events.append(number)
-        self._credits.pop(number, None)
+        self._confirmations.pop(number, None)
         _, before = self._waits.pop(number, (wait, wait.row))
         if before is None:
             self._withdraw(number)
@@ -367,15 +368,15 @@ class Transaction:
         """Set a timer for a run."""
         self.effects.append(WakeAt(TimerFired(at, run_no=run_no)))
 
-    def task_over(self, run: Run, position: int) -> None:
+    def task_ended(self, run: Run, task_index: int) -> None:
         """Record that a task ended with all its children. The next run may have waited for it."""
         if run.row.dag_id in self.memory.run_sequences:
-            self.ended_tasks.append((run, position))
+            self.ended_tasks.append((run, task_index))
 
-    def put_off(self, run: Run) -> None:
+    def postpone(self, run: Run) -> None:
         """Continue with this run in the next turn."""
-        if run.run_no not in self._put_off:
-            self._put_off.add(run.run_no)
+        if run.run_no not in self._postponed:
+            self._postponed.add(run.run_no)
             self.effects.append(ContinueRun(run.run_no))
 
     @property
@@ -396,7 +397,7 @@ class Transaction:
         return [row for _, row in (*self._waits.values(), *self._dropped) if row is not None]
 
     def close(self) -> Batch:
-        """Return the completed batch. Call ``settle`` once the batch is durable."""
+        """Return the completed batch. Call ``mark_durable`` once the batch is durable."""
         for task in self._tasks.values():
             self._close_task(task)
         self.batch.new_runs.extend(run.row for run in self._new_runs.values())
@@ -410,16 +411,16 @@ class Transaction:
         self.accounts.close(self.batch, self.now)
         if self._withdrawn:
             self.effects[:] = [one for one in self.effects if not self._is_withdrawn(one)]
-        self.effects.extend(ConfirmEvents(confirmed) for confirmed in self._credits.values())
+        self.effects.extend(ConfirmEvents(confirmed) for confirmed in self._confirmations.values())
         self.batch.new_outbox.extend(self.outbox.new)
         self.batch.done_outbox.extend(self.outbox.done)
         self.batch.new_records.extend(self._new_records.values())
         self.batch.record_changes.extend(self._record_changes.values())
         return self.batch
 
-    def settle(self) -> None:
+    def mark_durable(self) -> None:
         """Record that the batch is durable: the decided state is now the stored one."""
-        self.accounts.settle()
+        self.accounts.mark_durable()
         self.memory.shift += self.step
         waits, pending = TaskState.DEFERRED, TaskState.PENDING
         waiting: list[TaskInstance] = []
@@ -433,14 +434,14 @@ class Transaction:
                 task.run.cleared.put(task.task_no, task.start_no)
         for task in self._slot_changes.values():
             task.stored_slot = (task.worker, task.is_claimed, task.is_hosted)
-        self.memory.packing.settle(waiting, self.runs)
+        self.memory.packing.pack_waiting(waiting, self.runs)
 
-    def put_back(self) -> None:
+    def roll_back(self) -> None:
         """Roll back: restore triggers, refusals and DAG versions as they were before the turn."""
         self.memory.dag_versions.update(self.pruned)
-        self.outbox.put_back()
-        self.dag_triggers.put_back()
-        self.accounts.put_back()
+        self.outbox.roll_back()
+        self.dag_triggers.roll_back()
+        self.accounts.roll_back()
         for event in self.batch.named_events:
             if event.request is not None:
                 self.memory.event_requests.pop((event.name, event.request), None)
@@ -455,7 +456,7 @@ class Transaction:
             if wait.stream is not None:
                 wait.stream.index, wait.stream.confirmed = index, confirmed
         for wait, was in self._assignments.values():
-            wait.assignment_id, wait.role, wait.version, wait.has_room = was
+            wait.assignment_id, wait.role, wait.version, wait.has_capacity = was
         waits = self.memory.waits
         for wait, before in (*self._waits.values(), *self._dropped):
             if before is None:
@@ -463,8 +464,8 @@ class Transaction:
             else:
                 wait.row = before
                 waits[before.trigger_no] = wait
-        for folded, form in self._folded.values():
-            self.memory.packing.change_back(folded, form)
+        for packed, form in self._packed_assignments.values():
+            self.memory.packing.change_back(packed, form)
 
     def _close_task(self, task: TaskInstance) -> None:
         if task.stored_state is TaskState.PENDING and not task.stored_start:
@@ -472,7 +473,7 @@ class Transaction:
                 TaskRow(
                     task_no=task.task_no,
                     run_no=task.run.row.run_no,
-                    position=task.position,
+                    task_index=task.task_index,
                     map_index=task.map_index,
                     state=task.state,
                     try_number=task.try_number,

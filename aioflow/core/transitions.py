@@ -60,7 +60,7 @@ class Cause(Enum):
     """Its trigger fired."""
     TRIGGER_FAILED = "trigger_failed"
     """Its trigger raised, or ended without an event."""
-    LOOK_DUE = "look_due"
+    POKE_DUE = "poke_due"
     """The next poke of a sensor is due."""
     RETRY_DUE = "retry_due"
     """Its next try is due."""
@@ -113,8 +113,8 @@ _MOVES: Mapping[TaskState, Mapping[TaskState, frozenset[Cause]]] = {
         _S.CANCELLED: frozenset({_C.CANCELLED}),
     },
     _S.SENSING: {
-        _S.QUEUED: frozenset({_C.LOOK_DUE, _C.EVENT, _C.INTERRUPTED}),
-        _S.RUNNING: frozenset({_C.LOOK_DUE, _C.EVENT}),
+        _S.QUEUED: frozenset({_C.POKE_DUE, _C.EVENT, _C.INTERRUPTED}),
+        _S.RUNNING: frozenset({_C.POKE_DUE, _C.EVENT}),
         _S.DEFERRED: frozenset({_C.DEFERRED}),
         _S.RETRYING: frozenset({_C.TRIGGER_FAILED, _C.FAILED, _C.INTERRUPTED}),
         _S.SUCCESS: frozenset({_C.EVENT, _C.SUCCEEDED}),

@@ -11,7 +11,7 @@ from itertools import islice
 import msgspec
 
 from aioflow.core.runs import previous
-from aioflow.core.runs.create import rests
+from aioflow.core.runs.run_queue import waits_while_paused
 from aioflow.core.runs.task_counts import fresh_queued
 from aioflow.core.scheduling.ready import is_start
 from aioflow.core.scheduling.slots import Slots
@@ -23,6 +23,7 @@ from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, TriggerInstance
 from aioflow.core.tasks import stream_expand
 from aioflow.core.tasks.streams import full_window
+from aioflow.core.tasks.tries import awaits_code
 from aioflow.core.tasks.trigger_rules import Verdict, parent_states, verdict
 from aioflow.core.triggers.assignment import HOSTLESS, RUN, is_stopped
 from aioflow.core.triggers.dag_triggers import spec_of
@@ -30,7 +31,6 @@ from aioflow.core.triggers.event_runs import awaited_assets
 from aioflow.model.dag import DEFAULT_POOL, Body, TaskSpec
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.states import (
-    CODE_MISSING,
     LIVE_TASK_STATES,
     RunState,
     TaskState,
@@ -71,7 +71,7 @@ def explain_run(run: Run, memory: Memory) -> Wait | None:
             "tasks of it that are being marked" if is_mark else "tasks of it that are being cleared"
         )
         return Wait(kind=WaitKind.CLEARING, detail=detail)
-    if rests(run, memory):
+    if waits_while_paused(run, memory):
         detail = f"DAG {run.row.dag_id} is paused, and an event has started the run"
         return Wait(kind=WaitKind.PAUSED, detail=detail, since=run.row.created_at)
     if run.state is RunState.QUEUED:
@@ -94,7 +94,7 @@ def explain_dag_trigger(one: DagTrigger, memory: Memory) -> Wait | None:
     elif is_stopped(row.dag_id, memory):
         kind, detail = WaitKind.PAUSED, f"DAG {row.dag_id} is paused"
     elif one.assignment_id:
-        kind = WaitKind.TRIGGER if one.has_room else WaitKind.TRIGGER_CAPACITY
+        kind = WaitKind.TRIGGER if one.has_capacity else WaitKind.TRIGGER_CAPACITY
     elif row.trigger_no in memory.lacking_code:
         kind = WaitKind.CODE_MISSING
     elif one.retry_at is not None:
@@ -110,7 +110,7 @@ def explain_dag_trigger(one: DagTrigger, memory: Memory) -> Wait | None:
 
 
 def explain_task(
-    run: Run, position: int, map_index: int, memory: Memory, slots: Slots
+    run: Run, task_index: int, map_index: int, memory: Memory, slots: Slots
 ) -> Wait | None:
     """Return what one task waits for; ``None`` if it runs or has ended.
 
@@ -120,26 +120,26 @@ def explain_task(
     whole = explain_run(run, memory)
     if whole is not None:
         return whole
-    group = run.groups.get(position)
-    if group is not None and run.states[position] != TaskState.PENDING:
+    group = run.groups.get(task_index)
+    if group is not None and run.states[task_index] != TaskState.PENDING:
         return _explain_child(group, map_index, memory, slots)
     if group is not None:  # the task was cleared and waits for its trigger rule again
         is_over = map_index >= 0 and group.states[map_index] != TaskState.PENDING
-        return None if is_over else _explain_pending(run, position, memory)
-    task = memory.packing.peek_task(run.task_no(position, -1))
+        return None if is_over else _explain_pending(run, task_index, memory)
+    task = memory.packing.peek_task(run.task_no(task_index, -1))
     if task is not None:
         return _explain_live(task, memory, slots)
-    if run.states[position] == TaskState.PENDING:
-        return _explain_pending(run, position, memory)
+    if run.states[task_index] == TaskState.PENDING:
+        return _explain_pending(run, task_index, memory)
     return None
 
 
-def still_waits(memory: Memory, run_no: RunNo, position: int, map_index: int) -> bool:
+def still_waits(memory: Memory, run_no: RunNo, task_index: int, map_index: int) -> bool:
     """Return whether a task waits for a trigger or a poke and not for a slot."""
     run = memory.runs.get(run_no)
-    if run is None or (map_index >= 0 and position not in run.groups):
+    if run is None or (map_index >= 0 and task_index not in run.groups):
         return False
-    task = memory.packing.peek_task(run.task_no(position, map_index))
+    task = memory.packing.peek_task(run.task_no(task_index, map_index))
     return task is not None and (task.state is TaskState.DEFERRED or task.is_hosted)
 
 
@@ -155,7 +155,7 @@ def _explain_child(group: MappedTask, map_index: int, memory: Memory, slots: Slo
         return _explain_follower(group, map_index)
     if not group.has_fresh:
         return None
-    spec = group.run.spec.tasks[group.position]
+    spec = group.run.spec.tasks[group.task_index]
     if spec.window is not None and group.unfinished >= spec.window:
         detail = f"{group.unfinished} of at most {spec.window} children are unfinished"
         return Wait(kind=WaitKind.WINDOW, detail=detail)
@@ -167,8 +167,10 @@ def _explain_follower(group: MappedTask, map_index: int) -> Wait:
     run = group.run
     names = [
         run.spec.tasks[parent].task_id
-        for parent in sorted(run.graph.indexed[group.position])
-        if any(s < TaskState.SUCCESS for s in parent_states(run, group.position, parent, map_index))
+        for parent in sorted(run.graph.indexed[group.task_index])
+        if any(
+            s < TaskState.SUCCESS for s in parent_states(run, group.task_index, parent, map_index)
+        )
     ]
     return Wait(kind=WaitKind.UPSTREAM, detail=f"{', '.join(names)} at its index")
 
@@ -179,10 +181,7 @@ def _explain_live(task: TaskInstance, memory: Memory, slots: Slots) -> Wait | No
             return _explain_slot(task, memory, slots)
         case TaskState.RETRYING:
             detail = "" if task.failure is None else task.failure.message
-            if task.failure is not None and task.failure.reason == CODE_MISSING:
-                kind = WaitKind.CODE_MISSING
-            else:
-                kind = WaitKind.RETRY_AT
+            kind = WaitKind.CODE_MISSING if awaits_code(task) else WaitKind.RETRY_AT
             return Wait(kind=kind, detail=detail, until=memory.on_wall(task.due_at))
         case TaskState.SENSING:
             if task.due_at is None and not task.is_hosted:
@@ -193,7 +192,7 @@ def _explain_live(task: TaskInstance, memory: Memory, slots: Slots) -> Wait | No
                 detail="the next check" if task.due_at is not None else _looks(task),
                 since=task.started_at,
                 until=memory.on_wall(task.due_at or task.deadline_at),
-                looks_no=task.task_no if task.is_hosted else None,
+                checked_by=task.task_no if task.is_hosted else None,
             )
         case TaskState.DEFERRED:
             return _explain_window(task, memory, slots) or _explain_wait(task, memory)
@@ -212,7 +211,7 @@ def _explain_silence(task: TaskInstance, slots: Slots) -> Wait | None:
 
 def _looks(task: TaskInstance) -> str:
     """Describe how often the host pokes. Only the host knows the next time."""
-    sensor = task.run.spec.tasks[task.position].sensor
+    sensor = task.run.spec.tasks[task.task_index].sensor
     if sensor is None or sensor.backoff != 1:
         return "continuous checks"
     return f"a check every {sensor.interval_us / 1_000_000:g} s"
@@ -223,7 +222,7 @@ def _explain_window(task: TaskInstance, memory: Memory, slots: Slots) -> Wait | 
     full = full_window(task, slots) if task.task_no in memory.backpressured else None
     if full is None:
         return None
-    taker = task.run.spec.tasks[full.position]
+    taker = task.run.spec.tasks[full.task_index]
     unfinished = full.width - full.ended
     detail = f"{taker.task_id}: {unfinished} of at most {taker.window} children are unfinished"
     return Wait(kind=WaitKind.WINDOW, detail=detail)
@@ -242,7 +241,7 @@ def _explain_wait(task: TaskInstance, memory: Memory) -> Wait | None:
         or wait.row.class_path in HOSTLESS
         or wait.state is not TriggerState.WAITING
     ):
-        kind = WaitKind.TRIGGER if wait.has_room else WaitKind.TRIGGER_CAPACITY
+        kind = WaitKind.TRIGGER if wait.has_capacity else WaitKind.TRIGGER_CAPACITY
     elif wait.row.trigger_no in memory.lacking_code:
         kind = WaitKind.CODE_MISSING
     else:
@@ -260,7 +259,7 @@ def _explain_wait(task: TaskInstance, memory: Memory) -> Wait | None:
     until = task.deadline_at if wait.is_handled else wait.row.deadline_at
     since, until = memory.on_wall(wait.row.since), memory.on_wall(until)
     number = wait.row.trigger_no
-    return Wait(kind=kind, detail=detail, since=since, until=until, looks_no=number)
+    return Wait(kind=kind, detail=detail, since=since, until=until, checked_by=number)
 
 
 def is_unwatched(wait: TriggerInstance, memory: Memory) -> bool:
@@ -278,22 +277,22 @@ def _called(fields: dict[str, str], memory: Memory) -> str:
 
 def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots) -> Wait:
     run = entry.run
-    spec = run.spec.tasks[entry.position]
+    spec = run.spec.tasks[entry.task_index]
     since = entry.queued_at if isinstance(entry, TaskInstance) else None
-    if memory.is_drained or not slots.is_open or slots.is_held:
-        detail = HELD if slots.is_held else STOPPING
+    if memory.is_drained or not slots.is_open or slots.is_suspended:
+        detail = HELD if slots.is_suspended else STOPPING
         detail = DRAINED if memory.is_drained else detail
         return Wait(kind=WaitKind.SLOT, detail=detail, since=since)
     if unwritten := slots.count_unwritten(memory):
         return Wait(kind=WaitKind.SLOT, detail=DISK_FULL.format(unwritten), since=since)
     if (trial := _explain_trial(entry, memory)) is not None:
         return Wait(kind=WaitKind.SLOT, detail=trial, since=since)
-    has_room = isinstance(entry, TaskInstance) and entry.task_no in slots.pool_holds
-    full = None if has_room else _explain_pool(spec, memory, slots)
+    has_capacity = isinstance(entry, TaskInstance) and entry.task_no in slots.pool_holds
+    full = None if has_capacity else _explain_pool(spec, memory, slots)
     if full is not None and is_start(entry) and slots.counts_deferred(spec):
         return Wait(kind=WaitKind.SLOT, detail=full, since=since)
     at_once = spec.max_active_tis_per_dagrun
-    if at_once is not None and run.running_at.get(entry.position, 0) >= at_once:
+    if at_once is not None and run.running_at.get(entry.task_index, 0) >= at_once:
         return Wait(kind=WaitKind.LIMIT, detail=f"{at_once} at once in this run", since=since)
     if slots.ready.across.is_full(entry):
         detail = f"{spec.max_active_tis_per_dag} at once in all runs of {run.row.dag_id}"
@@ -359,16 +358,20 @@ def _explain_pool(spec: TaskSpec, memory: Memory, slots: Slots) -> str | None:
     return f"pool {spec.pool}: {used} of {pool.slots} slots are taken{waiting}"
 
 
-def _explain_pending(run: Run, position: int, memory: Memory) -> Wait:
+def _explain_pending(run: Run, task_index: int, memory: Memory) -> Wait:
     tasks = run.spec.tasks
-    held = previous.holder(run, position, memory) if verdict(run, position) is Verdict.RUN else None
+    held = (
+        previous.blocker(run, task_index, memory)
+        if verdict(run, task_index) is Verdict.RUN
+        else None
+    )
     if held is not None:
         behind = None if held.live is None else (held.run_id, held.task_id)
         return Wait(kind=WaitKind.DEPENDS_ON_PAST, detail=_past(held), behind=behind)
     open_parents = [
-        parent for parent in run.graph.parents[position] if run.states[parent] < TaskState.SUCCESS
+        parent for parent in run.graph.parents[task_index] if run.states[parent] < TaskState.SUCCESS
     ]
-    tallies = [look.tally * TALLY for look in run.graph.evaluated[position]]
+    tallies = [look.tally * TALLY for look in run.graph.evaluated[task_index]]
     done = sum(sum(run.tallies[at + 1 : at + TALLY]) for at in tallies)
     total = sum(run.tallies[at] for at in tallies)
     names = ", ".join(tasks[parent].task_id for parent in open_parents[:5])
@@ -394,7 +397,7 @@ def _streams(run: Run, parents: Sequence[int]) -> str:
     return f"; of {shown} events are accepted until its trigger ends"
 
 
-def _past(held: previous.Holder) -> str:
+def _past(held: previous.Blocker) -> str:
     if not held.is_known:
         return "the run before is being looked up"
     how = "has not ended" if held.state.is_live else f"is {held.state.label}"
@@ -440,15 +443,15 @@ class ChildrenCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain_children(
-    run: Run, position: int, memory: Memory, slots: Slots
+    run: Run, task_index: int, memory: Memory, slots: Slots
 ) -> list[ChildrenCause] | None:
     """Return the causes, the most frequent first; ``None`` if the task has no children."""
-    group = run.groups.get(position)
+    group = run.groups.get(task_index)
     if group is None:
         return None
     found: dict[object, ChildrenCause] = {}
     for index, state, count in _sampled_children(group):
-        wait = explain_task(run, position, index, memory, slots)
+        wait = explain_task(run, task_index, index, memory, slots)
         key = (state, None if wait is None else (wait.kind, _shared_part(wait)))
         known = found.get(key)
         if known is None:
@@ -464,7 +467,7 @@ def _shared_part(wait: Wait) -> str:
     if wait.kind in _SHARED_CAUSES:
         return wait.detail
     class_path, number, _ = wait.detail.partition(" #")
-    return class_path if number and wait.looks_no is not None else ""
+    return class_path if number and wait.checked_by is not None else ""
 
 
 def _sampled_children(group: MappedTask) -> Iterator[tuple[int, TaskState, int]]:

@@ -1,19 +1,13 @@
-"""A node: opens its resources, wires its parts in one task group, and drains it on a signal.
-
-The signals are SIGTERM, SIGINT, and the SIGHUP of a closed terminal. Until the event loop runs,
-``__main__`` handles these signals by exiting at once, because no resource is open yet.
-"""
+"""A node: opens its resources, wires its parts in one task group, and drains it on a signal."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
-import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol
 
 import anyio
 import anyio.to_thread
@@ -31,6 +25,7 @@ from aioflow.core.transaction import Transaction
 from aioflow.core.why import still_waits
 from aioflow.crypto import Vault
 from aioflow.daemon.startup import open_database
+from aioflow.daemon.stop_signals import StopSignals
 from aioflow.engine.loop import Engine
 from aioflow.errors import HomeBusy, StoreUnavailable
 from aioflow.executors.effect_handlers import effect_handlers
@@ -59,70 +54,10 @@ from aioflow.telemetry.tracing import Traces
 
 __all__ = (
     "Ready",
-    "StopSignals",
     "serve",
 )
 
 _log = Logger(__name__)
-
-
-class StopSignals:
-    """The handler of stop signals: the first drains the daemon, the second cancels everything.
-
-    Attributes:
-        stopped: Set when the daemon is to stop.
-        everything: The scope that the second signal cancels, if set.
-    """
-
-    def __init__(self) -> None:
-        self.stopped = anyio.Event()
-        self.everything: anyio.CancelScope | None = None
-        self._starting: anyio.CancelScope | None = None
-
-    @classmethod
-    @contextmanager
-    def received(cls) -> Iterator[Self]:
-        """Handle stop signals within the block, then restore the previous handlers.
-
-        An ignored SIGHUP, as under ``nohup``, stays ignored.
-        """
-        loop, signals = asyncio.get_running_loop(), cls()
-        before = {number: signal.getsignal(number) for number in _stop_signal_numbers()}
-        for number in before:
-            loop.add_signal_handler(number, signals.receive, number)
-        try:
-            yield signals
-        finally:
-            for number, handler in before.items():
-                loop.remove_signal_handler(number)
-                if handler is not None:  # otherwise Python did not set it and cannot restore it
-                    signal.signal(number, handler)
-
-    @contextmanager
-    def starting(self) -> Iterator[None]:
-        """Cancel the block at the first signal, because there is nothing to drain yet."""
-        with anyio.CancelScope() as self._starting:
-            if self.stopped.is_set():
-                self._starting.cancel()
-            yield
-        self._starting = None
-
-    def receive(self, number: signal.Signals) -> None:
-        """Handle a signal."""
-        scope = self.everything if self.stopped.is_set() else self._starting
-        if self.stopped.is_set():
-            _log.warning("exiting at once", signal=number.name)
-        else:
-            _log.info("draining" if scope is None else "ending", signal=number.name)
-        self.stopped.set()
-        if scope is not None:
-            scope.cancel()
-
-
-def _stop_signal_numbers() -> list[signal.Signals]:
-    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    numbers = [signal.SIGTERM, signal.SIGINT]
-    return numbers if is_ignored else [*numbers, signal.SIGHUP]
 
 
 _FIRST_SWEEP_SECONDS = 2.0
@@ -445,14 +380,14 @@ class _Node:
         before it does so again.
         """
         with anyio.move_on_after(_WEB_WAITS_SECONDS):
-            while self._engine.waiting_inputs and not self._engine.slots.is_held:
+            while self._engine.waiting_inputs and not self._engine.slots.is_suspended:
                 await self._engine.next_turn()
         self._url = await services.start(front.serve)
         self._open_slots()
 
     def _open_slots(self) -> None:
         """Start the tasks that were queued or running when the last daemon ended."""
-        self._engine.slots.is_held = False
+        self._engine.slots.is_suspended = False
         self._engine.report([ContinueRun(-1)])  # a turn of the engine, for no particular run
 
     def describe(self) -> Ready:
@@ -517,7 +452,7 @@ class _Node:
 
 def _engine(settings: Settings, store: Store, clock: Clock, about: NodeFacts) -> Engine:
     slots = Slots(cpu_slots=settings.cpu_slots, async_slots=settings.async_slots)
-    slots.is_held = True
+    slots.is_suspended = True
     return Engine(
         store,
         slots,

@@ -26,9 +26,9 @@ from aioflow.core.quarantine import (
     excluded,
 )
 from aioflow.core.runs import backfills, deadlines, restore
-from aioflow.core.runs.create import count_runs
 from aioflow.core.runs.progress import alert
 from aioflow.core.runs.restore import restore_run
+from aioflow.core.runs.run_queue import count_runs
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Run
@@ -97,11 +97,11 @@ class FailedTurns:
             try:
                 runs.append(restore_run(undamaged(rows), self.memory))
             except Exception as exc:  # noqa: BLE001 - whatever its rows, other runs continue
-                self._give_up(rows, exc)
+                self._quarantine_unrestored(rows, exc)
         await self._report_quarantined()
         return runs
 
-    def _give_up(self, rows: LiveRun, exc: Exception) -> None:
+    def _quarantine_unrestored(self, rows: LiveRun, exc: Exception) -> None:
         """Quarantine a run that cannot be restored. ``_report_quarantined`` reports it later."""
         row, reason = rows.run, f"cannot be restored: {exc!r}"
         if rows.damage is not None:
@@ -133,7 +133,7 @@ class FailedTurns:
             await self._commit_if_any(tx)
         except rollback.Refused as exc:
             _log.error("an alert is not stored", error=str(exc), runs=sorted(tx.runs))
-            tx.put_back()
+            tx.roll_back()
             return False
         return True
 
@@ -142,22 +142,22 @@ class FailedTurns:
     async def _isolate(self, inputs: list[Input], tx: Transaction, exc: Exception) -> None:
         """Roll back the turn and repeat its inputs one by one, so that only the culprit fails."""
         _log.error("turn rolled back", error=str(exc), inputs=len(inputs), runs=sorted(tx.runs))
-        await self._take_back(tx)
+        await self._roll_back(tx)
         for entry in [
             part for whole in inputs for part in restore.split_restart(whole, self.memory)
         ]:
             try:
                 await self._decide_and_commit([entry], granting=False)
             except (TurnFailed, rollback.Refused) as alone:
-                await self._take_back(alone.tx)
+                await self._roll_back(alone.tx)
                 await self._blame(entry, alone)
         try:
             await self._decide_and_commit([])
         except (TurnFailed, rollback.Refused) as grants:
-            await self._take_back(grants.tx)
+            await self._roll_back(grants.tx)
             await self._decide_without([], grants)
 
-    async def _take_back(self, tx: Transaction) -> None:
+    async def _roll_back(self, tx: Transaction) -> None:
         memory = self.memory
         slots_before = rollback.forget(memory, tx)
         rollback.restore_pools(tx)
@@ -172,7 +172,7 @@ class FailedTurns:
             if rows is not None and rows.run.ended_at is None:
                 found.append(rows)
         runs = await self._restore(found)
-        self.report(rollback.put_back(runs, slots_before, memory, tx))
+        self.report(rollback.restore_slots(runs, slots_before, memory, tx))
 
     async def _blame(self, entry: Input, exc: TurnFailed | rollback.Refused) -> None:
         """Handle an input that cannot be processed; see ``core.quarantine``."""
@@ -181,17 +181,17 @@ class FailedTurns:
         if left is None:
             return
         rollback.free_slot(entry, self.memory, self.slots)
-        match consequence(entry, left, self._steady.look(), self.memory):
+        match consequence(entry, left, self._steady.read(), self.memory):
             case RefuseRequest(answer=answer):
                 self._pending_requests.answer(answer)
             case RetryTimer() as retry:
-                await self._put_off(retry, left)
+                await self._postpone(retry, left)
             case FailBackfill(backfill_no=backfill_no):
                 await self._fail_backfill(backfill_no, str(left))
             case RepeatInput(input=instead):
                 self.report([instead])
             case QuarantineRuns(runs=runs):
-                await self._hold_still(runs, f"{type(entry).__name__}: {left}")
+                await self._quarantine(runs, f"{type(entry).__name__}: {left}")
             case DecideWithout():
                 await self._decide_without([entry], left)
 
@@ -209,7 +209,7 @@ class FailedTurns:
             lambda tx: tx.outbox.alert(reason, message[:1000], run_id="", dag_id=dag_id)
         )
 
-    async def _put_off(self, retry: RetryTimer, exc: Exception) -> None:
+    async def _postpone(self, retry: RetryTimer, exc: Exception) -> None:
         """Arm a timer of a DAG again, for later, because it could not be processed."""
         _log.error("a scheduled start of a DAG was rolled back, retrying", dag_id=retry.dag_id)
         self.timers.arm(retry.timer.due, at=retry.timer.at)
@@ -234,7 +234,7 @@ class FailedTurns:
             try:
                 await self._decide_and_commit([entry], granting=False)
             except (TurnFailed, rollback.Refused) as again:
-                await self._take_back(again.tx)
+                await self._roll_back(again.tx)
                 exc = again
             else:
                 return None
@@ -253,7 +253,7 @@ class FailedTurns:
             try:
                 await self._decide_and_commit(inputs, granting=granting)
             except (TurnFailed, rollback.Refused) as again:
-                await self._take_back(again.tx)
+                await self._roll_back(again.tx)
                 exc = again
             else:
                 return
@@ -277,7 +277,7 @@ class FailedTurns:
 
     async def _quarantine_runs(self, runs: Sequence[Run], reason: str) -> None:
         """Quarantine runs and exclude them from memory until the next start."""
-        await self._hold_still(runs, reason)
+        await self._quarantine(runs, reason)
         for run in runs:
             restore.quarantine_until_restart(run, reason[:1000], self.memory)
         if runs:
@@ -292,7 +292,7 @@ class FailedTurns:
         restore.stop_dag_trigger(one)
         await self._alert("quarantined", reason, dag_id=one.row.dag_id)
 
-    async def _hold_still(self, runs: Iterable[Run], reason: str) -> None:
+    async def _quarantine(self, runs: Iterable[Run], reason: str) -> None:
         """Quarantine runs: none of their tasks starts. Users see why, and may cancel them."""
         failure = Failure(type="Quarantined", message=reason[:1000], reason="quarantined")
 

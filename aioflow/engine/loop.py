@@ -22,7 +22,8 @@ from aioflow.core.repair.clear import portion
 from aioflow.core.runs.create import has_fire_time_due
 from aioflow.core.runs.restore import RunRestore
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.memory import IdBlock, Memory
+from aioflow.core.state.id_block import IdBlock
+from aioflow.core.state.memory import Memory
 from aioflow.core.step import TURN_INPUTS, TurnFailed, decide, runs_beyond
 from aioflow.core.transaction import Transaction
 from aioflow.engine.failed_turns import FailedTurns, undamaged
@@ -187,13 +188,13 @@ class Engine(FailedTurns):
         self._arrived.set()
 
     async def ask(
-        self, request: Request, by: Actor | None = None, *, hears_end: bool = False
+        self, request: Request, by: Actor | None = None, *, fails_at_end: bool = False
     ) -> object:
         """Put a request into the inbox and wait for its durable response.
 
         Args:
             by: The author of the request, for the audit.
-            hears_end: Whether this method raises when the loop ends. Otherwise it waits until it
+            fails_at_end: Whether this method raises when the loop ends. Otherwise it waits until it
                 is cancelled together with the rest of the node.
 
         Raises:
@@ -201,7 +202,8 @@ class Engine(FailedTurns):
             DaemonStopping: If the loop has ended.
         """
         return await self._pending_requests.ask(
-            lambda ticket: self.report([RequestReceived(ticket, request, by)]), hears_end=hears_end
+            lambda ticket: self.report([RequestReceived(ticket, request, by)]),
+            fails_at_end=fails_at_end,
         )
 
     async def wait_until_idle(self) -> None:
@@ -257,11 +259,11 @@ class Engine(FailedTurns):
         self.dispatcher.require_all()
         try:
             claim = await self._recover()
-            await self._turn_on(task_status, has_crashed=claim.after_crash)
+            await self._run_turns(task_status, has_crashed=claim.after_crash)
         finally:
             self._pending_requests.end()
 
-    async def _turn_on(self, task_status: TaskStatus[None], *, has_crashed: bool) -> None:
+    async def _run_turns(self, task_status: TaskStatus[None], *, has_crashed: bool) -> None:
         async with anyio.create_task_group() as services:
             await services.start(self.timers.run)
             await self._turn([Restarted(has_crashed=has_crashed)])
@@ -300,7 +302,7 @@ class Engine(FailedTurns):
         self.turns += 1
         self.turned_at = self._clock.monotonic_us()
         self.measures.turns.add((self.turned_at - self._turning_since) / 1e6)
-        self.measures.record_latencies(inputs, self._steady.look())
+        self.measures.record_latencies(inputs, self._steady.read())
         self._turning_since = None
         self._turned.set()
 
@@ -320,14 +322,14 @@ class Engine(FailedTurns):
             self.memory,
             self.slots,
             inputs,
-            at=self._steady.look(),
+            at=self._steady.read(),
             random=self._chance,
             numbers=self._numbers,
             granting=granting,
         )
         if not batch.is_empty or tx.step:  # a restart needs the clock step
             await self._commit(batch, tx)
-        tx.settle()
+        tx.mark_durable()
         self.dispatcher.dispatch(effects)
 
     async def _lease_numbers(self, inputs: Sequence[Input] = ()) -> None:
@@ -380,14 +382,14 @@ class Engine(FailedTurns):
                     answer = await call()
             except StoreUnavailable as exc:
                 attempts += 1
-                self._note_away(exc, attempts)
+                self._note_unavailable(exc, attempts)
                 await self._clock.sleep(delay)
                 delay = min(2 * delay, _LONGEST_DELAY)
             else:
                 self.store_away_since = None
                 return answer
 
-    def _note_away(self, exc: StoreUnavailable, attempts: int) -> None:
+    def _note_unavailable(self, exc: StoreUnavailable, attempts: int) -> None:
         """Log that the database is unavailable: at once, then at most once a second."""
         now, self.store_error = self._clock.monotonic_us(), str(exc)
         if self.store_away_since is None:
@@ -406,7 +408,7 @@ class Engine(FailedTurns):
         self.memory.retries_per_run, self.memory.retries_per_pool = self._retries
         self.memory.late_after_us = self._late_after_us
         self._steady.resume(wall=claim.seen_at, steady=claim.steady_at)
-        self.memory.shift = self._steady.look().shift
+        self.memory.shift = self._steady.read().shift
         self.memory.rests_after = self._clock.now() if self._ends_when_idle else None
         self._store.damages.listen(lambda damage: self.report([DamageFound(damage)]))
         async with self._store.unfinished() as parts:
@@ -452,7 +454,7 @@ class Engine(FailedTurns):
                         building.finish()
                         building = None
                 except Exception as exc:  # noqa: BLE001 - whatever its rows, other runs continue
-                    self._give_up(part, exc)
+                    self._quarantine_unrestored(part, exc)
                     building, given_up = None, part.run.run_no
 
     def _remember(self, snapshot: RecoverySnapshot) -> None:
@@ -470,12 +472,12 @@ class Engine(FailedTurns):
         self.slots.pools = {pool.name: pool for pool in snapshot.pools}
 
     def _draft(self) -> Transaction:
-        numbers, at = self._numbers, self._steady.look()
+        numbers, at = self._numbers, self._steady.read()
         return Transaction(self.memory, self.slots, at=at, random=self._chance, numbers=numbers)
 
     async def _commit_if_any(self, tx: Transaction) -> None:
         batch = tx.close()
         if not batch.is_empty:
             await self._commit(batch, tx)
-            tx.settle()
+            tx.mark_durable()
             self.dispatcher.dispatch(tx.effects)

@@ -16,13 +16,13 @@ __all__ = ("PendingRequests",)
 class _PendingRequest:
     """One pending request."""
 
-    __slots__ = ("answer", "done", "error", "hears_end")
+    __slots__ = ("answer", "done", "error", "fails_at_end")
 
-    def __init__(self, *, hears_end: bool) -> None:
+    def __init__(self, *, fails_at_end: bool) -> None:
         self.done = anyio.Event()
         self.answer: object = None
         self.error: Exception | None = None
-        self.hears_end = hears_end
+        self.fails_at_end = fails_at_end
 
 
 class PendingRequests:
@@ -33,20 +33,20 @@ class PendingRequests:
         self._waiting: dict[int, _PendingRequest] = {}
         self._is_over = False
 
-    async def ask(self, put: Callable[[int], None], *, hears_end: bool) -> object:
+    async def ask(self, put: Callable[[int], None], *, fails_at_end: bool) -> object:
         """Submit a request under a new ticket and wait for the response.
 
         Args:
             put: Submits the request.
-            hears_end: Whether this method raises if no request is processed any more. Otherwise it
-                waits until it is cancelled.
+            fails_at_end: Whether this method raises if no request is processed any more. Otherwise
+                it waits until it is cancelled.
 
         Raises:
-            DaemonStopping: If no request is processed any more and ``hears_end`` is set.
+            DaemonStopping: If no request is processed any more and ``fails_at_end`` is set.
         """
-        if self._is_over and hears_end:
+        if self._is_over and fails_at_end:
             raise DaemonStopping
-        ticket, waiting = next(self._tickets), _PendingRequest(hears_end=hears_end)
+        ticket, waiting = next(self._tickets), _PendingRequest(fails_at_end=fails_at_end)
         self._waiting[ticket] = waiting
         try:
             put(ticket)
@@ -65,9 +65,9 @@ class PendingRequests:
             waiting.done.set()
 
     def end(self) -> None:
-        """Fail all pending and future requests that have ``hears_end`` set."""
+        """Fail all pending and future requests that have ``fails_at_end`` set."""
         self._is_over = True
         for waiting in self._waiting.values():
-            if waiting.hears_end and not waiting.done.is_set():
+            if waiting.fails_at_end and not waiting.done.is_set():
                 waiting.error = DaemonStopping()
                 waiting.done.set()

@@ -141,10 +141,10 @@ class Recalling:
             if begun is not None:
                 memory.keyed_backfills[dag_id, key] = begun.backfill_no
         await self._find_fire_times(inputs, memory)
-        for dag_id, orders in previous.wanted(inputs, memory):
-            before = await store.find_runs_before(dag_id, orders)
-            for order, row in zip(orders, before, strict=True):
-                memory.run_sequences[dag_id].learn(order, await _ended(row, store, memory))
+        for dag_id, keys in previous.wanted(inputs, memory):
+            before = await store.find_runs_before(dag_id, keys)
+            for sort_key, row in zip(keys, before, strict=True):
+                memory.run_sequences[dag_id].learn(sort_key, await _ended(row, store, memory))
 
     async def _find_fire_times(self, inputs: Sequence[Input], memory: Memory) -> None:
         """Find out which fire times have runs, for backfills and for schedules that ran ahead."""

@@ -9,8 +9,8 @@ There may be a million durations, so each is one integer that contains its due t
 clock, its timestamp, and the number of its task, run or trigger.
 
 The heaps are checked at most every ``TICK_SECONDS``, because waking for each of many close due
-times would spin. They are checked at least every ``LOOK_SECONDS``, so that a step of the wall clock
-is noticed. A step causes a turn of the engine.
+times would spin. They are checked at least every ``CHECK_SECONDS``, so that a step of the wall
+clock is noticed. A step causes a turn of the engine.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from aioflow.clock import SteadyClock
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.inputs import ClockStepped, Input, TimerFired
 
-__all__ = ("LOOK_SECONDS", "TICK_SECONDS", "Timers")
+__all__ = ("CHECK_SECONDS", "TICK_SECONDS", "Timers")
 
 TICK_SECONDS = 0.002
-LOOK_SECONDS = 30.0
+CHECK_SECONDS = 30.0
 
 _WORD = (1 << 64) - 1
 _OF_RUN, _OF_TRIGGER = 1 << 63, 1 << 62
@@ -41,11 +41,11 @@ class Timers:
     A timer is never disarmed: the receiver checks whether it is still relevant.
 
     Attributes:
-        look_seconds: The longest sleep; infinite if the wall clock cannot step.
+        check_seconds: The longest sleep; infinite if the wall clock cannot step.
     """
 
     def __init__(self, clock: SteadyClock, report: Callable[[Sequence[Input]], None]) -> None:
-        self.look_seconds = LOOK_SECONDS
+        self.check_seconds = CHECK_SECONDS
         self._clock = clock
         self._report = report
         self._by_wall: list[tuple[int, int, TimerFired]] = []
@@ -74,10 +74,10 @@ class Timers:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Report timers as they become due, until cancelled."""
         task_status.started()
-        shift = self._clock.look().shift
+        shift = self._clock.read().shift
         while True:
             self._earlier = anyio.Event()
-            at = self._clock.look()
+            at = self._clock.read()
             if at.shift != shift:
                 shift = at.shift
                 self._report([ClockStepped()])
@@ -86,7 +86,7 @@ class Timers:
             )
             if due:
                 self._report(due)
-            nearest = self.look_seconds
+            nearest = self.check_seconds
             if self._by_wall:
                 nearest = min(nearest, (self._by_wall[0][0] - at.now) / 1e6)
             if self._by_length:

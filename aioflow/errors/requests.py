@@ -34,10 +34,10 @@ __all__ = (
     "UnknownClass",
     "UnknownDag",
     "UnknownEvent",
-    "UnknownLogin",
     "UnknownNode",
     "UnknownRound",
     "UnknownRun",
+    "UnknownSession",
     "UnknownTask",
     "UnknownToken",
     "UnknownTrigger",
@@ -376,12 +376,12 @@ class UnknownToken(RequestError, MessageTemplate):
     token_no: int
 
 
-class UnknownLogin(RequestError, MessageTemplate):
+class UnknownSession(RequestError, MessageTemplate):
     """No session has this number; it may have ended."""
 
     code = "request.unknown_session"
-    message = "there is no session {login_no}; it may have ended"
-    login_no: int
+    message = "there is no session {session_no}; it may have ended"
+    session_no: int
 
 
 class LoginFailed(RequestError, MessageTemplate):

@@ -71,7 +71,7 @@ class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
     default_tries: int = 3
     traces: bool = False
 
-    def welcome(self, role: str) -> Hello:
+    def hello(self, role: str) -> Hello:
         """Return the first command for a child."""
         return Hello(
             role,

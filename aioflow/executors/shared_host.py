@@ -353,9 +353,9 @@ class SharedHost:
 
     async def _dismiss_when_idle(self, child: Child) -> None:
         """End the process once it has had no work, and got no commands, for ``idle_seconds``."""
-        orders = -1
-        while orders != self._commands_sent or not self._is_idle():
-            orders = self._commands_sent
+        sent = -1
+        while sent != self._commands_sent or not self._is_idle():
+            sent = self._commands_sent
             await self._context.clock.sleep(self._idle_seconds)
         self._was_idle = True
         child.dismiss()
@@ -390,7 +390,7 @@ class SharedHost:
             "",
             0,
         )
-        child.send([self._context.welcome(kind_of(self._role))])
+        child.send([self._context.hello(kind_of(self._role))])
         self._child, self._outgoing = child, CommandBuffer(child)
         self._context.report([HostUp(self._role)])
         self._tell_started()

@@ -63,7 +63,7 @@ class Slot(Protocol):
     def wanted_version(self) -> str | None:
         """Version of the first try that waits for a process; ``None`` if none waits."""
 
-    def hold(self, process: Process) -> None:
+    def use(self, process: Process) -> None:
         """Accept a process and send it the waiting tries."""
 
     def lost(self, process: Process, failure: Failure) -> None:
@@ -99,14 +99,14 @@ class Processes:
         self._frozen_seconds = frozen_seconds
         self._group: TaskGroup | None = None
         self._all: set[Process] = set()
-        self._wanting: dict[Slot, None] = {}
+        self._waiting_slots: dict[Slot, None] = {}
         self._holders: dict[Process, Slot] = {}
         self._unloaded: list[Process] = []
         self._idle: dict[str, list[Process]] = {}
         self._idle_count = self._idle_bytes = 0
         self._starting = 0
         self._failures = 0
-        self._is_held_up = self._is_replenishing = self._is_aging = False
+        self._is_backing_off = self._is_replenishing = self._is_aging = False
         self._is_watching = math.isinf(frozen_seconds)  # infinite: never start the watch
 
     async def run(self) -> None:
@@ -117,19 +117,19 @@ class Processes:
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 
-    def want(self, slot: Slot) -> None:
+    def request_process(self, slot: Slot) -> None:
         """Assign a process to a slot for its waiting tries, now or as soon as there is one."""
         version = slot.wanted_version
         if version is None:
             return
         process = self._take_idle(version)
         if process is None:
-            self._wanting[slot] = None
+            self._waiting_slots[slot] = None
         else:
-            self._hand_over(process, slot)
+            self._assign(process, slot)
         self._fill()
 
-    def put_back(self, process: Process) -> None:
+    def return_process(self, process: Process) -> None:
         """Assign a process that its slot no longer needs to another slot, or cache it."""
         del self._holders[process]
         self._failures = 0
@@ -146,10 +146,10 @@ class Processes:
 
     # ── assignment ──────────────────────────────────────────────────────────────────────
 
-    def _hand_over(self, process: Process, slot: Slot) -> None:
-        self._wanting.pop(slot, None)
+    def _assign(self, process: Process, slot: Slot) -> None:
+        self._waiting_slots.pop(slot, None)
         self._holders[process] = slot
-        slot.hold(process)
+        slot.use(process)
         if not self._is_watching and self._group is not None:
             self._is_watching = True
             self._group.start_soon(self._watch)
@@ -160,10 +160,10 @@ class Processes:
             await self._context.clock.sleep(beat_seconds(self._frozen_seconds))
             for process, slot in list(self._holders.items()):
                 if slot.watch(process):
-                    self._give_up(process)
+                    self._abandon(process)
         self._is_watching = False
 
-    def _give_up(self, process: Process) -> None:
+    def _abandon(self, process: Process) -> None:
         """Let a slot continue without a process that was killed but hangs in the kernel.
 
         The process runs no more code: when it returns from the kernel, the signal takes effect
@@ -174,12 +174,12 @@ class Processes:
 
     def _offer(self, process: Process) -> None:
         """Assign a free process to the first slot that waits for its version, or cache it."""
-        for slot in list(self._wanting):
+        for slot in list(self._waiting_slots):
             version = slot.wanted_version
             if version is None:
-                del self._wanting[slot]
+                del self._waiting_slots[slot]
             elif process.can_take(version):
-                self._hand_over(process, slot)
+                self._assign(process, slot)
                 return
         if not process.version:
             self._unloaded.append(process)
@@ -219,7 +219,7 @@ class Processes:
 
     def _fill(self) -> None:
         """Start the processes that slots wait for, and after a delay spare ones without code."""
-        if self._group is None or self._is_held_up:
+        if self._group is None or self._is_backing_off:
             return
         self._start(self._waiting)
         if not self._is_replenishing and self._missing_ready > self._starting:
@@ -230,7 +230,7 @@ class Processes:
         """Start spare processes, after a delay in which the taken process can begin its work."""
         await self._context.clock.sleep(HEAD_START_SECONDS)
         self._is_replenishing = False
-        if not self._is_held_up:
+        if not self._is_backing_off:
             self._start(self._missing_ready)
 
     def _start(self, processes: int) -> None:
@@ -243,7 +243,7 @@ class Processes:
     @property
     def _waiting(self) -> int:
         """Number of slots that wait for a process."""
-        return sum(slot.wanted_version is not None for slot in self._wanting)
+        return sum(slot.wanted_version is not None for slot in self._waiting_slots)
 
     @property
     def _missing_ready(self) -> int:
@@ -330,17 +330,17 @@ class Processes:
                 self._dismiss(self._least_recent())
         if not self._failures:
             self._fill()
-        elif self._group is not None and not self._is_held_up:
-            self._is_held_up = True
-            self._group.start_soon(self._hold_up, lacks_headroom)
+        elif self._group is not None and not self._is_backing_off:
+            self._is_backing_off = True
+            self._group.start_soon(self._back_off, lacks_headroom)
 
-    async def _hold_up(self, lacks_headroom: bool) -> None:
+    async def _back_off(self, lacks_headroom: bool) -> None:
         if lacks_headroom:
             await self._context.children.wait_for_headroom()
         else:
             delay = FIRST_DELAY_SECONDS * 2.0 ** min(self._failures - 1, 10)
             await self._context.clock.sleep(min(delay, LONGEST_DELAY_SECONDS))
-        self._is_held_up = False
+        self._is_backing_off = False
         self._fill()
 
 
@@ -370,7 +370,7 @@ class Worker:
             return
         self._waiting[key_of(effect)] = effect
         if process is None:
-            self._processes.want(self)
+            self._processes.request_process(self)
 
     def stop(self, key: TryKey) -> None:
         """End a try at once, and kill all that its process has started. It reports nothing more."""
@@ -392,10 +392,10 @@ class Worker:
         """Version of the first try that waits for a process; ``None`` if none waits."""
         return next((effect.info.version for effect in self._waiting.values()), None)
 
-    def hold(self, process: Process) -> None:
+    def use(self, process: Process) -> None:
         """Accept a process and send it the waiting tries."""
         self._process = process
-        process.on_idle = partial(self._give_back, process)
+        process.on_idle = partial(self._return_process, process)
         waiting, self._waiting = self._waiting, {}
         for effect in waiting.values():
             self.start(effect)
@@ -408,9 +408,9 @@ class Worker:
         if is_charged:
             self._silent_deaths = 0
         self._process = None
-        process.settle(failure, charge_first=is_charged)
+        process.end_tries(failure, charge_first=is_charged)
         if self._waiting:
-            self._processes.want(self)
+            self._processes.request_process(self)
 
     def watch(self, process: Process) -> bool:
         """Ping the process; kill it if it has given no sign of life for too long.
@@ -435,7 +435,7 @@ class Worker:
             silent = WorkerUnresponsive(self._number, since, until)
         self._context.report([silent])
 
-    def _give_back(self, process: Process) -> None:
+    def _return_process(self, process: Process) -> None:
         """Let another slot use the process, which has ended all its tries.
 
         Does nothing if the slot has already returned it, since threads left by a task may still
@@ -445,9 +445,9 @@ class Worker:
             return
         self._process = None
         self._silent_deaths = 0
-        self._processes.put_back(process)
+        self._processes.return_process(process)
         if self._waiting:
-            self._processes.want(self)
+            self._processes.request_process(self)
 
 
 IDLE_SECONDS = 600.0

@@ -66,7 +66,7 @@ class _Hosted(msgspec.Struct, frozen=True, array_like=True):
     assignment_id: int
     run_no: RunNo
     task_no: TaskNo
-    position: int
+    task_index: int
     map_index: int
     start_no: StartNo
     try_number: int
@@ -79,7 +79,7 @@ class _Hosted(msgspec.Struct, frozen=True, array_like=True):
             host.assignment_id,
             host.run_no,
             host.task_no,
-            host.position,
+            host.task_index,
             host.map_index,
             host.start_no,
             host.try_number,
@@ -90,7 +90,7 @@ class _Hosted(msgspec.Struct, frozen=True, array_like=True):
         """Return the log key of the trigger's output."""
         return LogKey(
             run_no=self.run_no,
-            position=self.position,
+            task_index=self.task_index,
             map_index=self.map_index,
             task_no=self.task_no,
             start_no=self.start_no,
@@ -213,7 +213,7 @@ class Triggerer:
                 heapq.heappush(self._heap, (-host.priority, host.trigger_no))
             self._waiting.put(host.trigger_no, packed(host))
             self._context.report(
-                [TriggerCapacityChanged(host.trigger_no, host.assignment_id, has_room=False)]
+                [TriggerCapacityChanged(host.trigger_no, host.assignment_id, has_capacity=False)]
             )
 
     def forget(self, run_no: RunNo) -> None:
@@ -239,7 +239,7 @@ class Triggerer:
         at = (end.trigger_no, end.assignment_id, self._context.clock.now())
         self._context.report([TriggerEnded(*at, reason=end.reason)])
 
-    async def foresee(
+    async def preview(
         self, host: StartTrigger, *, after: Timestamp, count: int
     ) -> FireTimesPreviewed | None:
         """Return the next fire times of a timetable or the failure; ``None`` without a process.
@@ -307,8 +307,8 @@ class Triggerer:
         if before is None:
             self._per_run.put(host.run_no, (self._per_run.get(host.run_no) or 0) + 1)
         else:
-            self._classes.leave(_decode(before).class_no)
-        class_no = self._classes.enter(host.class_path)
+            self._classes.release(_decode(before).class_no)
+        class_no = self._classes.acquire(host.class_path)
         self._hosted.put(host.trigger_no, packed(_Hosted.of(host, class_no)))
         self._host.put(host)
 
@@ -370,7 +370,7 @@ class Triggerer:
         ):  # an earlier assignment ended, not the current one
             self._hosted.put(ended.trigger_no, body)
             return
-        self._classes.leave(hosted.class_no)
+        self._classes.release(hosted.class_no)
         self._expected.pop(ended.trigger_no, None)
         self._close_log(ended.trigger_no)
         left = (self._per_run.take(hosted.run_no) or 0) - 1
@@ -392,7 +392,7 @@ class Triggerer:
                 host = _decode_host(body)
                 self._assign(host)
                 self._context.report(
-                    [TriggerCapacityChanged(number, host.assignment_id, has_room=True)]
+                    [TriggerCapacityChanged(number, host.assignment_id, has_capacity=True)]
                 )
                 return
 
@@ -409,7 +409,7 @@ class Triggerer:
         hosted = self._find(number, assignment_id)
         if hosted is None:
             return  # output of an abandoned assignment
-        if hosted.position < 0:  # it starts runs, and belongs to no task
+        if hosted.task_index < 0:  # it starts runs, and belongs to no task
             shown = self._context.tasklog.masks.masked(output.data)[:_SHOWN_BYTES]
             name = self._classes[hosted.class_no]
             with about(trigger_id=number, trigger=name):

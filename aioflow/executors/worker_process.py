@@ -191,7 +191,7 @@ def log_key(start: StartTask) -> LogKey:
     """Return the log key for the output of an execution."""
     return LogKey(
         run_no=start.run_no,
-        position=start.position,
+        task_index=start.task_index,
         map_index=start.map_index,
         task_no=start.task_no,
         start_no=start.start_no,
@@ -315,7 +315,7 @@ class Process:
         self._is_accepting = True
         self._outgoing = CommandBuffer(child)
         self._printing = WorkerOutput(self._context.tasklog, child.log_nonce)
-        child.send([self._context.welcome("slot")])
+        child.send([self._context.hello("slot")])
 
     def dismiss(self) -> None:
         """Tell an idle process to exit by itself."""
@@ -509,7 +509,7 @@ class Process:
         if back:
             passed.append(Recalled(back))
 
-    def settle(self, failure: Failure, *, charge_first: bool) -> None:
+    def end_tries(self, failure: Failure, *, charge_first: bool) -> None:
         """Report the outcome of the tries that the process had when it died.
 
         Args:

@@ -230,14 +230,14 @@ class Cleaning:
 
     async def _delete_few_runs(self) -> tuple[int, bool]:
         """Mark expired runs as deleted, until ``_RUNS_AT_ONCE`` runs are being deleted."""
-        room = _RUNS_AT_ONCE
+        capacity = _RUNS_AT_ONCE
         if self._days.runs_days:
-            room -= len(await self._store.list_deletions())
-        return await self._delete_runs(room) if room > 0 else (0, True)
+            capacity -= len(await self._store.list_deletions())
+        return await self._delete_runs(capacity) if capacity > 0 else (0, True)
 
-    async def _delete_runs(self, room: int = _RUNS_AT_ONCE) -> tuple[int, bool]:
-        """Mark up to ``room`` expired runs as deleted."""
-        found = await self._old_runs(room)
+    async def _delete_runs(self, capacity: int = _RUNS_AT_ONCE) -> tuple[int, bool]:
+        """Mark up to ``capacity`` expired runs as deleted."""
+        found = await self._old_runs(capacity)
         count = 0
         for run in found:
             try:
@@ -246,7 +246,7 @@ class Cleaning:
                 _log.info("an expired run was not deleted", run_id=run.run_id, why=str(exc))
             else:
                 count += 1
-        return count, count > 0 and len(found) == room
+        return count, count > 0 and len(found) == capacity
 
     async def _old_runs(self, limit: int) -> list[RunRow]:
         """Return up to ``limit`` runs that may be deleted."""

@@ -17,8 +17,8 @@ __all__ = (
     "AuditHead",
     "AuditRow",
     "CallerKind",
-    "LoginRow",
     "Role",
+    "SessionRow",
     "TokenRow",
     "audit_entry",
     "caller_name",
@@ -102,7 +102,7 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
         return f"TokenRow({self.name!r} #{self.token_no})"
 
 
-class LoginRow(msgspec.Struct, frozen=True, kw_only=True):
+class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     """A login session of the web UI. The row is deleted when the session ends.
 
     Attributes:
@@ -111,7 +111,7 @@ class LoginRow(msgspec.Struct, frozen=True, kw_only=True):
         address: The address from which it was opened.
     """
 
-    login_no: int
+    session_no: int
     name: str
     digest: bytes
     created_at: Timestamp
@@ -119,7 +119,7 @@ class LoginRow(msgspec.Struct, frozen=True, kw_only=True):
     address: str
 
     def __repr__(self) -> str:
-        return f"LoginRow({self.name!r} #{self.login_no})"
+        return f"LoginRow({self.name!r} #{self.session_no})"
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):

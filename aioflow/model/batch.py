@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from aioflow.model.access import AccountRow, AuditHead, AuditRow, LoginRow, TokenRow
+from aioflow.model.access import AccountRow, AuditHead, AuditRow, SessionRow, TokenRow
 from aioflow.model.dag import BackfillRow
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import (
@@ -73,13 +73,13 @@ class Batch(msgspec.Struct, kw_only=True):
         gone_items: Tasks whose items are all deleted.
         new_clears: ``(run_no, key, cleared)``: requests that come with an idempotency key.
         gone_results: Tasks whose results, if any, are deleted.
-        gone_expansions: ``(run_no, position)``. The rows of the children remain, as ``removed``.
+        gone_expansions: ``(run_no, task_index)``. The rows of the children remain, as ``removed``.
         new_deletions: Ended runs that are hidden from now on.
         of_dags: Changes of the triggers that start runs.
         drained: ``(node_no, since)`` of nodes that are drained; ``None`` to undrain.
         erased: Keys of rows that are deleted by retention or with their run, by table.
-        accounts, tokens, logins: Whole rows, inserted or replaced.
-        gone_accounts, gone_tokens, gone_logins: Numbers of the rows that are deleted.
+        accounts, tokens, sessions: Whole rows, inserted or replaced.
+        gone_accounts, gone_tokens, gone_sessions: Numbers of the rows that are deleted.
     """
 
     number: int
@@ -130,8 +130,8 @@ class Batch(msgspec.Struct, kw_only=True):
     gone_accounts: list[int] = msgspec.field(default_factory=list)
     tokens: list[TokenRow] = msgspec.field(default_factory=list)
     gone_tokens: list[int] = msgspec.field(default_factory=list)
-    logins: list[LoginRow] = msgspec.field(default_factory=list)
-    gone_logins: list[int] = msgspec.field(default_factory=list)
+    sessions: list[SessionRow] = msgspec.field(default_factory=list)
+    gone_sessions: list[int] = msgspec.field(default_factory=list)
     audit: list[AuditRow] = msgspec.field(default_factory=list)
     audit_head: AuditHead | None = None
 

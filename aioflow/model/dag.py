@@ -137,13 +137,13 @@ class MapSource(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         parameter: The argument it fills; empty for a part of a joined list.
-        position: The parent that returns the list; -1 for a literal and for joined lists.
+        task_index: The parent that returns the list; -1 for a literal and for joined lists.
         width: Number of items of a literal, else -1.
         join: How the lists of ``parts`` are joined; empty for a single list.
     """
 
     parameter: str
-    position: int
+    task_index: int
     width: int
     join: Join = ""
     parts: tuple[MapSource, ...] = ()
@@ -241,7 +241,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One task of a DAG, as the engine needs it. Only child processes have its values and code.
 
     Attributes:
-        parents: Positions, ascending, each once.
+        parents: Indexes, ascending, each once.
         argument_parents: Those of ``parents`` whose result it takes as an argument.
         rule: The trigger rule for the parents that are not in ``groups``.
         min_success: The share of these parents that must succeed. It replaces ``rule``; ``None`` to
@@ -328,7 +328,7 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One DAG of one version.
 
     Attributes:
-        tasks: In the order they were written. A task's position is its index here.
+        tasks: In the order they were written. A task's index is its index here.
         catchup, skips_missed: Whether every missed fire time is run, or none. If neither is set,
             only the latest is.
         parameters: Names of the parameters a run's conf may set.

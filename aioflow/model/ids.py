@@ -1,7 +1,7 @@
 """Row numbers, start numbers, and the ids of traces and spans.
 
 Numbers of task rows are computed, so they are known before the row exists: that of an unmapped
-task is ``run.first_task_no + position``, that of child ``i`` of a mapped task is
+task is ``run.first_task_no + task_index``, that of child ``i`` of a mapped task is
 ``expansion.first_task_no + i``. **A task without a row is pending.**
 
 A **try** is one attempt as the author counts them; a **start** is one handover to a process.

@@ -144,7 +144,7 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
 
     task_no: TaskNo
     run_no: RunNo
-    position: int
+    task_index: int
     map_index: int
     state: TaskState
     try_number: int
@@ -167,7 +167,7 @@ class ExpansionRow(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     run_no: RunNo
-    position: int
+    task_index: int
     width: int
     first_task_no: TaskNo
     is_open: bool = False
@@ -459,7 +459,7 @@ class ExpansionChange(msgspec.Struct, frozen=True, array_like=True):
     """Grow an open expansion from ``was`` to ``width``, or close it."""
 
     run_no: RunNo
-    position: int
+    task_index: int
     was: int
     width: int
     is_open: bool

@@ -145,7 +145,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
         since: When it began to wait for this, if known.
         until: The latest time at which it continues by itself, if known.
         behind: The ids of another live run, and of a task in it, for which it waits.
-        looks_no: The number of the trigger, or of the hosted sensor, that checks the condition.
+        checked_by: The number of the trigger, or of the hosted sensor, that checks the condition.
     """
 
     kind: WaitKind
@@ -153,7 +153,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     since: Timestamp | None = None
     until: Timestamp | None = None
     behind: tuple[str, str] | None = None
-    looks_no: int | None = None
+    checked_by: int | None = None
 
 
 MARKED = "marked"

@@ -126,7 +126,7 @@ class Caller:
         """Connect to the process, which has just started."""
         self._child = child
         self._printed = _CallbackOutput(self._context, child.log_nonce)
-        child.send([self._context.welcome("callbacks")])
+        child.send([self._context.hello("callbacks")])
 
     async def watch(self) -> None:
         """Wait for the death of the process. It also ends a call in flight."""

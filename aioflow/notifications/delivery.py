@@ -210,20 +210,20 @@ class Preparing:
         what = {"callback": f"on_{callback.event}", "run_id": row.run_id}
         log = LogKey(
             run_no=row.run_no,
-            position=callback.position,
+            task_index=callback.task_index,
             map_index=callback.map_index,
             task_no=callback.task_no,
             start_no=callback.start_no,
             try_number=callback.try_number,
         )
-        if callback.position >= 0:
-            task = spec.tasks[callback.position]
+        if callback.task_index >= 0:
+            task = spec.tasks[callback.task_index]
             callbacks = task.callbacks
             index = "" if callback.map_index < 0 else f"[{callback.map_index}]"
             what["task_id"] = f"{task.task_id}{index}"
         names = _names(callbacks) if self._needs_values else ()
         body = job.effect.body
-        if callback.position < 0 and callback.event == "failure" and callback.failure is None:
+        if callback.task_index < 0 and callback.event == "failure" and callback.failure is None:
             failure = await self._failure_of(row, spec)
             body = msgspec.msgpack.encode(msgspec.structs.replace(callback, failure=failure))
         command = RunCallback(
@@ -246,10 +246,10 @@ class Preparing:
     async def _failure_of(self, run: RunRow, spec: DagSpec) -> Failure | None:
         """Return the error of the run's first failed task, prefixed with that task's name."""
         row = await self._store.find_first_failed(run.run_no)
-        if row is None or row.failure is None or row.position >= len(spec.tasks):
+        if row is None or row.failure is None or row.task_index >= len(spec.tasks):
             return None
         index = "" if row.map_index < 0 else f"[{row.map_index}]"
-        message = f"{spec.tasks[row.position].task_id}{index}: {row.failure.message}"
+        message = f"{spec.tasks[row.task_index].task_id}{index}: {row.failure.message}"
         return msgspec.structs.replace(row.failure, message=message)
 
     async def _spec(self, row: RunRow) -> DagSpec:

@@ -16,6 +16,7 @@ from aioflow.model.timestamps import Timestamp
 
 __all__ = (
     "CallRecorded",
+    "Command",
     "Describe",
     "EventsStored",
     "ForgetRun",
@@ -23,7 +24,6 @@ __all__ = (
     "Inspect",
     "ItemsStored",
     "Notify",
-    "Order",
     "Parse",
     "ParserLimits",
     "Ping",
@@ -117,11 +117,11 @@ class StartTask(_Wire, frozen=True):
         method: The method in which a deferred operator resumes; empty to start from the beginning.
         kwargs: msgpack, for ``method``.
         event: msgpack of the trigger's payload.
-        results: Small results of parents, from the engine's memory, by position. Results of
+        results: Small results of parents, from the engine's memory, by task index. Results of
             ``None`` are omitted.
-        at_hand: Positions of the parents whose result is known, including results of ``None``. The
+        at_hand: Indexes of the parents whose result is known, including results of ``None``. The
             results of other parents are queried.
-        sources: ``(position, task_no, start_no)`` of the indexed files from which child
+        sources: ``(task_index, task_no, start_no)`` of the indexed files from which child
             ``map_index`` takes its items.
         widths: Widths of all lists of the expansion, including literals, in order; see
             ``core.tasks.expand``.
@@ -138,7 +138,7 @@ class StartTask(_Wire, frozen=True):
     run_no: RunNo
     task_no: TaskNo
     start_no: StartNo
-    position: int
+    task_index: int
     map_index: int
     try_number: int
     method: str = ""
@@ -237,7 +237,7 @@ class StartTrigger(_Wire, frozen=True):
         last: Its last stored event: payload and key.
         priority: The priority of its task. If capacity is short, triggers with a higher priority
             start first.
-        position: The position of its task. Used for the log only, like ``map_index``, ``start_no``
+        task_index: The index of its task. Used for the log only, like ``map_index``, ``start_no``
             and ``try_number``.
         waits_since: Like ``since``, on the monotonic clock of the machine.
     """
@@ -256,7 +256,7 @@ class StartTrigger(_Wire, frozen=True):
     newest: str = ""
     last: tuple[bytes, str | None] | None = None
     priority: int = 0
-    position: int = -1
+    task_index: int = -1
     map_index: int = -1
     start_no: StartNo = 0
     try_number: int = 1
@@ -375,7 +375,7 @@ class Describe(_Wire, frozen=True):
     numbers: tuple[TriggerNo, ...]
 
 
-Order: TypeAlias = (
+Command: TypeAlias = (
     Hello
     | Parse
     | Inspect

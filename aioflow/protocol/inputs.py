@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from aioflow.model.access import AccountRow, Actor, AuditHead, LoginRow, TokenRow
+from aioflow.model.access import AccountRow, Actor, AuditHead, SessionRow, TokenRow
 from aioflow.model.dag import BackfillRow, DagSpec
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import (
@@ -169,7 +169,7 @@ class TriggerCapacityChanged(msgspec.Struct, frozen=True):
 
     trigger_no: TriggerNo
     assignment_id: int
-    has_room: bool
+    has_capacity: bool
 
 
 class MigrateTriggers(msgspec.Struct, frozen=True):
@@ -517,7 +517,7 @@ class RecoverySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     backfills: list[BackfillRow] = []
     accounts: list[AccountRow] = []
     tokens: list[TokenRow] = []
-    logins: list[LoginRow] = []
+    sessions: list[SessionRow] = []
     audit_head: AuditHead = AuditHead()
     drained: list[int] = []
 

@@ -127,7 +127,7 @@ class Callback(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         event: ``success``, ``failure``, ``retry``, ``skip`` or ``deadline``.
-        position: The position of the task; -1 for the run itself.
+        task_index: The index of the task; -1 for the run itself.
         state: The label of the state that the task or run entered; for a deadline, of its state at
             the deadline.
         at: When that happened.
@@ -136,7 +136,7 @@ class Callback(msgspec.Struct, frozen=True, array_like=True):
 
     event: str
     run_no: RunNo
-    position: int
+    task_index: int
     state: str
     at: Timestamp
     task_no: TaskNo = -1
@@ -160,10 +160,10 @@ class Marking(msgspec.Struct, frozen=True, array_like=True):
     """A requested final state of tasks of a run.
 
     Attributes:
-        ranges: ``(position, first, end)``: the map indexes from ``first``, below ``end``; -1 and 0
-            for a task that is not mapped or has not expanded.
-        changed: Positions where a final state was revoked. Tasks after them may have to be stopped,
-            or evaluated again.
+        ranges: ``(task_index, first, end)``: the map indexes from ``first``, below ``end``; -1 and
+            0 for a task that is not mapped or has not expanded.
+        changed: Indexes of tasks whose final state was revoked. Tasks after them may have to be
+            stopped, or evaluated again.
         overtaken: Mapped tasks after ``changed`` whose children in progress may have to be stopped.
         ended: How and when the run had ended; ``None`` if it had not.
         is_cut_short: Whether the run had ended before all of its tasks had. It then keeps its
@@ -184,12 +184,12 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
     The states of the tasks show the progress: cleared tasks are pending, or removed.
 
     Attributes:
-        whole: Positions whose tasks are all selected.
-        failed: Other positions, whose failed tasks are selected.
-        children: Selected children of other positions, by position and map index.
+        whole: Tasks of which all are selected, as task indexes.
+        failed: Other tasks, whose failed ones are selected.
+        children: Selected children of other tasks, by task index and map index.
         reexpanded: Mapped tasks among ``whole`` that will be expanded again.
-        retained: Positions of tasks among ``whole`` that stay as they are.
-        excluded: Children that stay as they are, by position: one bit for each, the lowest first.
+        retained: Indexes of tasks among ``whole`` that stay as they are.
+        excluded: Children that stay as they are, by task index: one bit for each, the lowest first.
         unrun: Mapped tasks whose children that never ran are selected.
         mark: The marked tasks, which are the reason why the other tasks are cleared.
     """
@@ -204,20 +204,21 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
     unrun: tuple[int, ...] = ()
     mark: Marking | None = None
 
-    def ends(self, position: int, map_index: int) -> bool:
+    def ends(self, task_index: int, map_index: int) -> bool:
         """Return whether a started task will be cleared, or marked, before this row is deleted."""
         ranges = () if self.mark is None else self.mark.ranges
         is_marked = any(
-            at == position and (first < 0 or first <= map_index < end) for at, first, end in ranges
+            at == task_index and (first < 0 or first <= map_index < end)
+            for at, first, end in ranges
         )
-        return is_marked or position in self.whole
+        return is_marked or task_index in self.whole
 
     @property
-    def positions(self) -> set[int]:
-        """The positions with tasks that are selected, marked, or possibly stopped."""
-        some = {position for position, _ in self.children}
+    def task_indexes(self) -> set[int]:
+        """The indexes of tasks that are selected, marked, or possibly stopped."""
+        some = {task_index for task_index, _ in self.children}
         if self.mark is not None:
-            some.update(position for position, _, _ in self.mark.ranges)
+            some.update(task_index for task_index, _, _ in self.mark.ranges)
             some.update(self.mark.overtaken)
         return {*self.whole, *self.failed, *self.unrun, *some}
 

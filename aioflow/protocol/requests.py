@@ -31,7 +31,7 @@ __all__ = (
     "DeleteRun",
     "DrainNode",
     "EmitEvent",
-    "EndLogin",
+    "EndSession",
     "EraseOld",
     "EraseRows",
     "EraseVersions",
@@ -42,7 +42,7 @@ __all__ = (
     "Mark",
     "Note",
     "NoteUse",
-    "OpenLogin",
+    "OpenSession",
     "Reencrypt",
     "Reencrypted",
     "Request",
@@ -207,12 +207,12 @@ class SetPaused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Explain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Explain what tasks of a live run wait for. Answered with ``{(position, index): Wait}``.
+    """Explain what tasks of a live run wait for. Answered with ``{(task_index, index): Wait}``.
 
     The run itself is always included, under ``(-1, -1)``.
 
     Attributes:
-        tasks: Position and map index of each; empty for the run alone.
+        tasks: Task index and map index of each; empty for the run alone.
     """
 
     run_id: str
@@ -223,11 +223,11 @@ class ExplainChildren(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Explain what children of a task wait for. Answered with ``[ChildrenCause]``, or ``None``."""
 
     run_id: str
-    position: int
+    task_index: int
 
 
 class CountTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Count tasks of runs by state. Answered with ``{run_id: [(position, state, count)]}``.
+    """Count tasks of runs by state. Answered with ``{run_id: [(task_index, state, count)]}``.
 
     Runs that are not live are omitted.
     """
@@ -276,7 +276,7 @@ class Holder(msgspec.Struct, frozen=True):
 
     run_id: str
     dag_id: str
-    position: int
+    task_index: int
     map_index: int
     weight: int
     since: Timestamp | None
@@ -399,8 +399,8 @@ class DeleteAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     name: str
 
 
-class OpenLogin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Open a session. Answered with the ``LoginRow``.
+class OpenSession(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Open a session. Answered with the ``SessionRow``.
 
     Attributes:
         name: The name of the account, or ``HOME``.
@@ -421,10 +421,10 @@ class OpenLogin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         return f"OpenLogin({self.name!r})"
 
 
-class EndLogin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """End a session. Answered with the ``LoginRow``."""
+class EndSession(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """End a session. Answered with the ``SessionRow``."""
 
-    login_no: int
+    session_no: int
 
 
 class CreateToken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -467,8 +467,8 @@ AccessRequest: TypeAlias = (
     CreateAccount
     | SetAccount
     | DeleteAccount
-    | OpenLogin
-    | EndLogin
+    | OpenSession
+    | EndSession
     | CreateToken
     | RevokeToken
     | NoteUse

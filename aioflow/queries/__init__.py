@@ -122,9 +122,9 @@ class QueryHandler:
         """Number of runs or tasks that are waited for, plus the queries that wait for events."""
         return len(self._endings) + sum(map(len, self._subscribed.values()))
 
-    def cycle(self, run_no: RunNo, position: int, map_index: int) -> str:
+    def cycle(self, run_no: RunNo, task_index: int, map_index: int) -> str:
         """Return the cycle of waits that a task is part of, as ``a -> b -> a``; empty if none."""
-        return self._endings.cycle(run_no, position, map_index)
+        return self._endings.cycle(run_no, task_index, map_index)
 
     def submit(self, sender: QuerySender, query: Query | CancelQuery) -> None:
         """Register a query. The reply is sent later, by ``sender.send``. Never blocks."""
@@ -225,7 +225,7 @@ class QueryHandler:
             elif isinstance(wanted, RecordsWanted):
                 answer = await read_records(self._store, _info(pending), wanted)
             elif isinstance(wanted, ValuesWanted):
-                task = await self._declaring(pending, wanted.position)
+                task = await self._declaring(pending, wanted.task_index)
                 answer = await read_values(self._store, task, wanted, self._masks)
             else:
                 if wanted.until is None:
@@ -259,12 +259,12 @@ class QueryHandler:
         if not of_sender:
             self._open.pop(pending.sender, None)
 
-    async def _declaring(self, pending: _PendingQuery, position: int) -> TaskSpec | None:
+    async def _declaring(self, pending: _PendingQuery, task_index: int) -> TaskSpec | None:
         """Return the task that queries; ``None`` for a trigger, which may read any value."""
-        if position < 0 and pending.sender.hosts_triggers:
+        if task_index < 0 and pending.sender.hosts_triggers:
             return None
         try:
-            return await self._specs.task(_info(pending), position)
+            return await self._specs.task(_info(pending), task_index)
         except NoSuchTask:
             why = "only a task that declares a value, or a trigger, may ask for it"
             raise Refused(why) from None

@@ -129,10 +129,10 @@ class Reader(Protocol):
         """See ``Store``."""
 
 
-async def find_expansion(store: Reader, run_no: RunNo, position: int) -> ExpansionRow | None:
+async def find_expansion(store: Reader, run_no: RunNo, task_index: int) -> ExpansionRow | None:
     """Return the expansion of a mapped task of a run; ``None`` if it has not been expanded."""
     rows = await store.list_expansions(run_no)
-    return next((row for row in rows if row.position == position), None)
+    return next((row for row in rows if row.task_index == task_index), None)
 
 
 async def read_records(store: Reader, info: RunInfo, wanted: RecordsWanted) -> RecordsPage:
@@ -152,7 +152,7 @@ async def read_records(store: Reader, info: RunInfo, wanted: RecordsWanted) -> R
 
 async def read_items(store: Reader, info: RunInfo, wanted: ResultsWanted) -> ResultsPage:
     """Return the task's items after ``wanted.after``, if the task is in this run."""
-    task_no, after, piece, size = ~wanted.position, wanted.after, 1, 0
+    task_no, after, piece, size = ~wanted.task_index, wanted.after, 1, 0
     page = ResultsPage(-1, [], [], after, more=True)
     while size < ITEMS_BYTES:
         rows = await store.list_items(task_no, after, piece)
@@ -168,15 +168,15 @@ async def read_items(store: Reader, info: RunInfo, wanted: ResultsWanted) -> Res
 
 async def read_results(store: Reader, info: RunInfo, wanted: ResultsWanted) -> ResultsPage:
     """Return the page of a parent's results after ``wanted.after``."""
-    if wanted.position < 0:
+    if wanted.task_index < 0:
         return await read_items(store, info, wanted)
-    expansion = await find_expansion(store, info.run_no, wanted.position)
+    expansion = await find_expansion(store, info.run_no, wanted.task_index)
     if expansion is None or not expansion.width:
         page = ResultsPage(-1, [], [], -1, more=False)
         if wanted.after != -2:
             return page
         # Treat the parent's own row as child -1 of children that begin right after the row.
-        return await _fill_page(store, page, info.first_task_no + wanted.position + 1, -1, 0)
+        return await _fill_page(store, page, info.first_task_no + wanted.task_index + 1, -1, 0)
     alone = asked_alone(wanted.after)
     first = max(wanted.after + 1, 0) if alone < 0 else min(alone, expansion.width)
     end = min(first + (PAGE_ITEMS if alone < 0 else 1), expansion.width)

@@ -68,16 +68,16 @@ class DagSpecs:
         self._specs: dict[tuple[str, str], DagSpec] = {}
         self._before: dict[tuple[str, str, int], frozenset[int]] = {}
 
-    async def position(self, run: RunRow, task_id: str) -> int:
-        """Return the position of a task in its run.
+    async def task_index(self, run: RunRow, task_id: str) -> int:
+        """Return the index of a task in its run.
 
         Raises:
             NoSuchTask: If the run has no such task.
         """
         spec = await self._of(run)
-        for position, task in enumerate(spec.tasks):
+        for task_index, task in enumerate(spec.tasks):
             if task.task_id == task_id:
-                return position
+                return task_index
         raise NoSuchTask(f"DAG {run.dag_id!r} has no task {task_id!r}")
 
     async def has_task(self, dag_id: str, task_id: str) -> bool:
@@ -93,24 +93,24 @@ class DagSpecs:
         needed = await self._store.list_needed_versions()
         return any(_defines(version, dag_id, task_id) for version in needed)
 
-    async def task(self, run: RunRow | RunInfo, position: int) -> TaskSpec:
+    async def task(self, run: RunRow | RunInfo, task_index: int) -> TaskSpec:
         """Return the spec of a task.
 
         Raises:
-            NoSuchTask: If the run has no task at this position.
+            NoSuchTask: If the run has no task with this index.
         """
         tasks = (await self._of(run)).tasks
-        if not 0 <= position < len(tasks):
-            raise NoSuchTask(f"DAG {run.dag_id!r} has no task at position {position}")
-        return tasks[position]
+        if not 0 <= task_index < len(tasks):
+            raise NoSuchTask(f"DAG {run.dag_id!r} has no task with index {task_index}")
+        return tasks[task_index]
 
-    async def before(self, run: RunRow, position: int) -> frozenset[int]:
-        """Return the positions of a task and of all tasks that have to end before it."""
-        spec, key = await self._of(run), (run.version, run.dag_id, position)
+    async def before(self, run: RunRow, task_index: int) -> frozenset[int]:
+        """Return the indexes of a task and of all tasks that have to end before it."""
+        spec, key = await self._of(run), (run.version, run.dag_id, task_index)
         if key not in self._before:
             if len(self._before) >= VERSIONS_LIMIT:
                 self._before.clear()
-            self._before[key] = before(spec, position)
+            self._before[key] = before(spec, task_index)
         return self._before[key]
 
     async def _of(self, run: RunRow | RunInfo) -> DagSpec:
@@ -136,7 +136,7 @@ async def task_ending(
     store: Reader,
     mapped: MappedTasks,
     run: RunRow,
-    position: int,
+    task_index: int,
     spec: TaskSpec,
     row: TaskRow | None,
 ) -> tuple[RunEnding | None, bool]:
@@ -152,14 +152,14 @@ async def task_ending(
     """
     state = None if row is None else row.state
     result, again = None, False
-    task_no = run.first_task_no + position
+    task_no = run.first_task_no + task_index
     if state is not None and not state.is_live:
         found = await store.list_results(task_no, task_no + 1, 1)
         result = found[0].body if found else None
     elif spec.mapped is not None:
         if run.state.is_live:
-            mapped.expect(task_no, run.run_no, position)
-        state, again = await _state_of_children(store, mapped, run, position, spec.mapped)
+            mapped.expect(task_no, run.run_no, task_index)
+        state, again = await _state_of_children(store, mapped, run, task_index, spec.mapped)
     if state is None or state.is_live:
         if run.state.is_live:
             return None, again
@@ -169,22 +169,22 @@ async def task_ending(
 
 
 async def _state_of_children(
-    store: Reader, mapped: MappedTasks, run: RunRow, position: int, spec: MapSpec
+    store: Reader, mapped: MappedTasks, run: RunRow, task_index: int, spec: MapSpec
 ) -> tuple[TaskState | None, bool]:
     """Return the worst state of a mapped task's children once all have ended.
 
     For a task in a loop, return the state of the last iteration. The second value says whether to
     look up the task again, because children ended during the count.
     """
-    expansion = await find_expansion(store, run.run_no, position)
+    expansion = await find_expansion(store, run.run_no, task_index)
     if expansion is None or expansion.is_open:
         return None, False
-    task_no = run.first_task_no + position
+    task_no = run.first_task_no + task_index
     count = mapped.count(task_no, expansion.first_task_no, expansion.width)
     counts = {
         state: number
         for at, state, number in await store.count_states(run.run_no)
-        if at == position and not state.is_live
+        if at == task_index and not state.is_live
     }
     count.missing = expansion.width - sum(counts.values())
     if count.missing > 0:
@@ -193,7 +193,7 @@ async def _state_of_children(
         last = expansion.first_task_no + expansion.width - 1
         rows = await store.list_tasks_between(last, last + 1, 1)
         return (rows[0].state if rows else None), False
-    made, made_by = None, max((source.position for source in spec.sources), default=-1)
+    made, made_by = None, max((source.task_index for source in spec.sources), default=-1)
     if made_by >= 0:
         first = run.first_task_no + made_by
         rows = await store.list_tasks_between(first, first + 1, 1)
@@ -221,7 +221,7 @@ _Outcome: TypeAlias = RunEnding | str
 class _Lookup:
     """A wait that is being looked up."""
 
-    __slots__ = ("dag_id", "no", "outcome", "position", "run", "task_id", "wait")
+    __slots__ = ("dag_id", "no", "outcome", "run", "task_id", "task_index", "wait")
 
     def __init__(self, no: WaitNo, wait: Wait, dag_id: str, task_id: str | None) -> None:
         self.no = no
@@ -229,7 +229,7 @@ class _Lookup:
         self.dag_id = dag_id
         self.task_id = task_id
         self.run: RunRow | None = None
-        self.position = -1
+        self.task_index = -1
         self.outcome: _Outcome | None = None
 
 
@@ -258,9 +258,9 @@ class RunCompletionWaits:
     def __len__(self) -> int:
         return len(self._waits)
 
-    def cycle(self, run_no: RunNo, position: int, map_index: int) -> str:
+    def cycle(self, run_no: RunNo, task_index: int, map_index: int) -> str:
         """Return the cycle of waits that a task is part of; see ``Cycles.of_task``."""
-        return self._cycles.of_task(run_no, position, map_index)
+        return self._cycles.of_task(run_no, task_index, map_index)
 
     def submit(self, sender: QuerySender, query: Query) -> None:
         """Register the runs that a query names. They are added to earlier ones of the same query.
@@ -301,9 +301,9 @@ class RunCompletionWaits:
                 if row is not None:
                     self._enqueue(waits.by_name.at(next_run_key(row.dag_id)))
         for expansion in batch.new_expansions:
-            self._expanded(expansion.run_no, expansion.position)
+            self._expanded(expansion.run_no, expansion.task_index)
         for grown in batch.expansion_changes:
-            self._expanded(grown.run_no, grown.position)
+            self._expanded(grown.run_no, grown.task_index)
         if not waits.by_task:
             return
         for task in batch.task_changes:
@@ -336,8 +336,8 @@ class RunCompletionWaits:
                 self._queue.append(no)
                 self._has_work.set()
 
-    def _expanded(self, run_no: RunNo, position: int) -> None:
-        task_no = self._waits.mapped.at(run_no, position)
+    def _expanded(self, run_no: RunNo, task_index: int) -> None:
+        task_no = self._waits.mapped.at(run_no, task_index)
         if task_no is not None:
             self._enqueue(self._waits.by_task.at(task_no))
 
@@ -471,14 +471,14 @@ class RunCompletionWaits:
             leads_to = None
             if lookup.task_id is not None:
                 try:
-                    lookup.position = await self._specs.position(run, lookup.task_id)
-                    leads_to = await self._specs.before(run, lookup.position)
+                    lookup.task_index = await self._specs.task_index(run, lookup.task_id)
+                    leads_to = await self._specs.before(run, lookup.task_index)
                 except NoSuchTask as exc:
                     lookup.outcome = str(exc)
                     continue
             if run.state.is_live:
-                task_no = -1 if lookup.position < 0 else run.first_task_no + lookup.position
-                if self._waits.point(lookup.no, run, task_no, leads_to):
+                task_no = -1 if lookup.task_index < 0 else run.first_task_no + lookup.task_index
+                if self._waits.bind_run(lookup.no, run, task_no, leads_to):
                     fresh.append(lookup)
         return fresh
 
@@ -490,8 +490,8 @@ class RunCompletionWaits:
             assert run is not None  # noqa: S101 - for the type checker
             if lookup.outcome is not None:
                 continue
-            if lookup.position >= 0:
-                of_tasks[run.first_task_no + lookup.position].append(lookup)
+            if lookup.task_index >= 0:
+                of_tasks[run.first_task_no + lookup.task_index].append(lookup)
             elif not run.state.is_live:
                 lookup.outcome = RunEnding(run.run_id, run.state.label, None)
         if of_tasks:
@@ -500,11 +500,11 @@ class RunCompletionWaits:
     async def _resolve_tasks(self, of_tasks: dict[TaskNo, list[_Lookup]]) -> None:
         rows = {row.task_no: row for row in await self._store.find_tasks(of_tasks)}
         for task_no, lookups in of_tasks.items():
-            run, position = lookups[0].run, lookups[0].position
+            run, task_index = lookups[0].run, lookups[0].task_index
             assert run is not None  # noqa: S101 - for the type checker
-            spec = await self._specs.task(run, position)
+            spec = await self._specs.task(run, task_index)
             ending, again = await task_ending(
-                self._store, self._waits.mapped, run, position, spec, rows.get(task_no)
+                self._store, self._waits.mapped, run, task_index, spec, rows.get(task_no)
             )
             for lookup in lookups:
                 lookup.outcome = ending

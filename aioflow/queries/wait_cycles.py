@@ -23,7 +23,7 @@ class Cycles:
     """Finds cycles among the current waits, without storing any of them.
 
     Args:
-        still_waits: Returns whether a task, given by run, position and map index, is waiting now.
+        still_waits: Returns whether a task, given by run, task index and map index, is waiting now.
             If other waits share its query, the query outlives the wait of the task.
     """
 
@@ -43,10 +43,10 @@ class Cycles:
         self._told.add(runs)
         return _said(found)
 
-    def of_task(self, run_no: RunNo, position: int, map_index: int) -> str:
+    def of_task(self, run_no: RunNo, task_index: int, map_index: int) -> str:
         """Return the cycle that a task is part of, as ``a -> b -> a``; empty if there is none."""
         for no, wait in self._waits.of_run(run_no):
-            if (wait.position, wait.map_index) == (position, map_index):
+            if (wait.task_index, wait.map_index) == (task_index, map_index):
                 found = self._from(no)
                 if found:
                     return _said(found)
@@ -73,9 +73,9 @@ class Cycles:
             return
         leads_to = self._waits.leads_to(wait)
         for other_no, other in self._waits.of_run(wait.awaited):
-            if leads_to is not None and other.position not in leads_to:
+            if leads_to is not None and other.task_index not in leads_to:
                 continue
-            if self._still_waits(other.run_no, other.position, other.map_index):
+            if self._still_waits(other.run_no, other.task_index, other.map_index):
                 yield other_no
 
     def _path(self, last: WaitNo, came_from: dict[WaitNo, WaitNo | None]) -> list[Wait]:
@@ -88,10 +88,10 @@ class Cycles:
         return path[::-1]
 
 
-def before(spec: DagSpec, position: int) -> frozenset[int]:
-    """Return the positions of a task and of all tasks that have to end before it."""
-    found = {position}
-    agenda = [position]
+def before(spec: DagSpec, task_index: int) -> frozenset[int]:
+    """Return the indexes of a task and of all tasks that have to end before it."""
+    found = {task_index}
+    agenda = [task_index]
     while agenda:
         fresh = set(spec.tasks[agenda.pop()].parents) - found
         found |= fresh

@@ -144,14 +144,14 @@ class MappedTasks:
         self._counts: dict[TaskNo, ChildCount] = {}
         self._firsts: list[tuple[TaskNo, TaskNo]] = []
 
-    def expect(self, task_no: TaskNo, run_no: RunNo, position: int) -> None:
+    def expect(self, task_no: TaskNo, run_no: RunNo, task_index: int) -> None:
         """Register a mapped task that has a waiter, so that ``at`` finds it when it is expanded."""
-        self._at[run_no, position] = task_no
-        self._key_of[task_no] = (run_no, position)
+        self._at[run_no, task_index] = task_no
+        self._key_of[task_no] = (run_no, task_index)
 
-    def at(self, run_no: RunNo, position: int) -> TaskNo | None:
-        """Return the task at a position of a run; ``None`` if it has no waiters."""
-        return self._at.get((run_no, position))
+    def at(self, run_no: RunNo, task_index: int) -> TaskNo | None:
+        """Return the task at an index of a run; ``None`` if it has no waiters."""
+        return self._at.get((run_no, task_index))
 
     def count(self, task_no: TaskNo, first: TaskNo, width: int) -> ChildCount:
         """Begin a look-up: reset the number of ended children, and count from now on."""
@@ -200,7 +200,7 @@ class Wait(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         target: Number of the DAG and task waited for.
-        run_no: Run of the waiting task; ``position`` and ``map_index`` are also of that task.
+        run_no: Run of the waiting task; ``task_index`` and ``map_index`` are also of that task.
         run_id: See ``RunWanted``, also for ``logical_date`` and ``since``.
         awaited: The run waited for, once it exists.
         task_no: The task in that run, if the wait is for one task.
@@ -210,7 +210,7 @@ class Wait(msgspec.Struct, frozen=True, array_like=True):
 
     target: int
     run_no: RunNo
-    position: int
+    task_index: int
     map_index: int
     run_id: str | None
     logical_date: Timestamp | None
@@ -292,7 +292,7 @@ class Waits:
         return self._targets[wait.target]
 
     def leads_to(self, wait: Wait) -> frozenset[int] | None:
-        """Return the positions that have to end first in the awaited run; ``None`` for all."""
+        """Return the task indexes that have to end first in the awaited run; ``None`` for all."""
         return None if wait.leads_to < 0 else self._leads_to[wait.leads_to]
 
     # ── adding and removing ─────────────────────────────────────────────────────────────
@@ -312,9 +312,9 @@ class Waits:
         runs_query = self._open(sender, question)
         no = runs_query.no << _ROWS | wanted.number
         wait = Wait(
-            self._targets.enter(target),
+            self._targets.acquire(target),
             run_no,
-            wanted.position,
+            wanted.task_index,
             wanted.map_index,
             wanted.run_id,
             wanted.logical_date,
@@ -325,17 +325,17 @@ class Waits:
         self.by_name.add(self._name(wait), no)
         return no
 
-    def point(
+    def bind_run(
         self, no: WaitNo, run: RunRow, task_no: TaskNo, leads_to: frozenset[int] | None
     ) -> bool:
         """Index a wait by the run it waits for, which is known now. Return whether that is new."""
         wait = self.get(no)
         if wait is None or (wait.awaited, wait.task_no) == (run.run_no, task_no):
             return False
-        self._unpoint(no, wait)
+        self._unbind_run(no, wait)
         if wait.run_id is not None and wait.awaited < 0:
             self.by_name.discard(self._name(wait), no)  # no other run has this id
-        shape = -1 if leads_to is None else self._leads_to.enter(leads_to)
+        shape = -1 if leads_to is None else self._leads_to.acquire(leads_to)
         pointed = msgspec.structs.replace(
             wait,
             awaited=run.run_no,
@@ -363,8 +363,8 @@ class Waits:
             self._forget(runs_query)
         if wait.run_id is None or wait.awaited < 0:
             self.by_name.discard(self._name(wait), no)
-        self._unpoint(no, wait)
-        self._targets.leave(wait.target)
+        self._unbind_run(no, wait)
+        self._targets.release(wait.target)
 
     def cancel(self, sender: QuerySender, question: int, numbers: tuple[int, ...]) -> None:
         """Remove waits of a query: all of them if ``numbers`` is empty.
@@ -401,7 +401,7 @@ class Waits:
         if not self._of[runs_query.sender]:
             del self._of[runs_query.sender]
 
-    def _unpoint(self, no: WaitNo, wait: Wait) -> None:
+    def _unbind_run(self, no: WaitNo, wait: Wait) -> None:
         if wait.awaited < 0:
             return
         self.by_run.discard(wait.awaited, no)
@@ -411,7 +411,7 @@ class Waits:
             if wait.task_no not in self.by_task:
                 self.mapped.forget(wait.task_no)
         if wait.leads_to >= 0:
-            self._leads_to.leave(wait.leads_to)
+            self._leads_to.release(wait.leads_to)
 
     def _name(self, wait: Wait) -> str:
         if wait.run_id is not None:

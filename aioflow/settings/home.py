@@ -21,12 +21,12 @@ from aioflow.settings import FILE_NAME, Settings
 __all__ = (
     "check_writers",
     "disable_core_dumps",
-    "draw_identity",
     "find_identity",
     "identity_file",
-    "keep_identity",
     "make_home",
+    "new_identity",
     "own_identity",
+    "write_identity",
 )
 
 _FOLDERS = ("run", "code", "results", "logs")
@@ -113,7 +113,7 @@ def find_identity(home: Path) -> str | None:
             return None
 
 
-def keep_identity(home: Path, identity: str) -> None:
+def write_identity(home: Path, identity: str) -> None:
     """Set the identity of a home, atomically.
 
     Raises:
@@ -128,7 +128,7 @@ def keep_identity(home: Path, identity: str) -> None:
         new.replace(file)
 
 
-def draw_identity() -> str:
+def new_identity() -> str:
     """Return a new unique identity."""
     return secrets.token_hex(16)
 
@@ -141,8 +141,8 @@ def own_identity(home: Path) -> str:
     """
     identity = find_identity(home)
     if identity is None:
-        identity = draw_identity()
-        keep_identity(home, identity)
+        identity = new_identity()
+        write_identity(home, identity)
     return identity
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from aioflow.crypto import Vault
 from aioflow.errors import SettingsError
-from aioflow.model.access import AccountRow, AuditHead, AuditRow, LoginRow, TokenRow
+from aioflow.model.access import AccountRow, AuditHead, AuditRow, SessionRow, TokenRow
 from aioflow.model.batch import Batch, JournalRow
 from aioflow.model.dag import BackfillRow, ValueKind
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
@@ -297,13 +297,13 @@ class Store(Browsed, Protocol):
         """Return the existing rows of these tasks, in no order. One statement per 500 tasks."""
 
     async def count_states(self, run_no: RunNo) -> list[tuple[int, TaskState, int]]:
-        """Return ``(position, state, count)`` of the task rows of a run, removed tasks excluded.
+        """Return ``(task_index, state, count)`` of the task rows of a run, removed tasks excluded.
 
         Reads every task row of the run. For a live run use ``CountTasks``, which counts in memory.
         """
 
     async def list_expansions(self, run_no: RunNo) -> list[ExpansionRow]:
-        """Return the expansions of a run by position."""
+        """Return the expansions of a run by task index."""
 
     async def list_expansions_of(self, run_nos: Collection[RunNo]) -> list[ExpansionRow]:
         """Return the expansions of many runs, in no order. One statement per 500 runs."""
@@ -351,7 +351,7 @@ class Store(Browsed, Protocol):
     async def list_tokens(self) -> list[TokenRow]:
         """Return every token by number."""
 
-    async def list_logins(self) -> list[LoginRow]:
+    async def list_sessions(self) -> list[SessionRow]:
         """Return every session by number."""
 
     async def list_audit(self, *, before: int | None = None, limit: int = 100) -> list[AuditRow]:

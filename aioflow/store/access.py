@@ -19,8 +19,8 @@ from aioflow.model.access import (
     AuditEntry,
     AuditHead,
     AuditRow,
-    LoginRow,
     Role,
+    SessionRow,
     TokenRow,
 )
 from aioflow.model.batch import Batch
@@ -37,7 +37,7 @@ __all__ = (
     "audit_entries",
     "audit_head",
     "deleted_numbers",
-    "logins",
+    "sessions",
     "token_row",
     "tokens",
 )
@@ -48,7 +48,7 @@ _ended = msgspec.msgpack.Decoder(AuditHead).decode
 
 _ACCOUNTS = select(tables.account).order_by(tables.account.c.name)
 _TOKENS = select(tables.api_token).order_by(tables.api_token.c.token_no)
-_LOGINS = select(tables.login).order_by(tables.login.c.login_no)
+_SESSIONS = select(tables.session).order_by(tables.session.c.session_no)
 _LAST = (
     select(tables.audit.c.audit_no)
     .order_by(tables.audit.c.audit_no.desc())
@@ -57,7 +57,7 @@ _LAST = (
 _HEAD = select(tables.audit_head.c.encrypted)
 _HEAD_NO = 0
 
-ACCESS_ROWS: tuple[Select[Any], ...] = (_ACCOUNTS, _TOKENS, _LOGINS, _LAST, _HEAD)
+ACCESS_ROWS: tuple[Select[Any], ...] = (_ACCOUNTS, _TOKENS, _SESSIONS, _LAST, _HEAD)
 """The queries of a restart, in the order that ``access_fields`` expects."""
 
 
@@ -79,11 +79,11 @@ def access_fields(
     Args:
         healthy: Converts the result of a statement to rows, and omits damaged rows.
     """
-    of_accounts, of_tokens, of_logins, last, head = found
+    of_accounts, of_tokens, of_sessions, last, head = found
     return {
         "accounts": healthy(_ACCOUNTS, _account, of_accounts),
         "tokens": healthy(_TOKENS, token_row, of_tokens),
-        "logins": healthy(_LOGINS, _login, of_logins),
+        "sessions": healthy(_SESSIONS, _session, of_sessions),
         "audit_head": _head(last, healthy(_HEAD, tuple, head) if head else head, vault),
     }
 
@@ -112,9 +112,9 @@ def tokens(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     return [values(row) for row in last_of_each(batch.tokens, lambda row: row.token_no)]
 
 
-def logins(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+def sessions(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the sessions that are created."""
-    return [msgspec.structs.astuple(row) for row in batch.logins]
+    return [msgspec.structs.astuple(row) for row in batch.sessions]
 
 
 def deleted_numbers(kind: str) -> Callable[[Batch, Vault], list[tuple[Any, ...]]]:
@@ -182,10 +182,10 @@ def token_row(values: rows.Values) -> TokenRow:
     )
 
 
-def _login(values: rows.Values) -> LoginRow:
+def _session(values: rows.Values) -> SessionRow:
     number, name, digest, created_at, expires_at, address = values
-    return LoginRow(
-        login_no=number,
+    return SessionRow(
+        session_no=number,
         name=name,
         digest=bytes(digest),
         created_at=created_at,
@@ -240,9 +240,9 @@ class AccessReader(QueryInterface):
         """See ``Store``."""
         return await self._all(token_row, _TOKENS)
 
-    async def list_logins(self) -> list[LoginRow]:
+    async def list_sessions(self) -> list[SessionRow]:
         """See ``Store``."""
-        return await self._all(_login, _LOGINS)
+        return await self._all(_session, _SESSIONS)
 
     async def list_audit(self, *, before: int | None = None, limit: int = 100) -> list[AuditRow]:
         """See ``Store``."""

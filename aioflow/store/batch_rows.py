@@ -186,7 +186,7 @@ def new_tasks(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
         (
             row.task_no,
             row.run_no,
-            row.position,
+            row.task_index,
             row.map_index,
             int(row.state),
             row.try_number,
@@ -253,7 +253,7 @@ def new_expansions(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the new expansions."""
 
     def values(row: ExpansionRow) -> tuple[Any, ...]:
-        return (row.run_no, row.position, row.width, row.first_task_no, int(row.is_open))
+        return (row.run_no, row.task_index, row.width, row.first_task_no, int(row.is_open))
 
     return [values(row) for row in batch.new_expansions]
 
@@ -262,7 +262,7 @@ def expansion_changes(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the expansions that grow with a stream or are closed."""
 
     def values(change: ExpansionChange) -> tuple[Any, ...]:
-        return (change.width, int(change.is_open), change.run_no, change.position, change.was, 1)
+        return (change.width, int(change.is_open), change.run_no, change.task_index, change.was, 1)
 
     return [values(change) for change in batch.expansion_changes]
 

@@ -166,7 +166,7 @@ def task_row(values: Values) -> TaskRow:
     return TaskRow(
         task_no=values[0],
         run_no=values[1],
-        position=values[2],
+        task_index=values[2],
         map_index=values[3],
         state=_TASK_STATES[values[4]],
         try_number=values[5],
@@ -183,10 +183,10 @@ def task_row(values: Values) -> TaskRow:
 
 def expansion_row(values: Values) -> ExpansionRow:
     """Return a row of ``expansion``."""
-    run_no, position, width, first_task_no, is_open = values
+    run_no, task_index, width, first_task_no, is_open = values
     return ExpansionRow(
         run_no=run_no,
-        position=position,
+        task_index=task_index,
         width=width,
         first_task_no=first_task_no,
         is_open=bool(is_open),

@@ -140,7 +140,7 @@ LIVE_TASKS = (
 LIVE_EXPANSIONS = (
     select(_expansion)
     .where(_expansion.c.run_no.in_(_live_numbers))
-    .order_by(_expansion.c.run_no, _expansion.c.position)
+    .order_by(_expansion.c.run_no, _expansion.c.task_index)
 )
 LIVE_WIDTHS = (
     select(_result.c.run_no, _result.c.task_no, _result.c.width)
@@ -307,18 +307,18 @@ TASKS_BETWEEN = (
     .limit(number("limit"))
 )
 STATE_COUNTS = (
-    select(_task.c.position, _task.c.state, func.count())
+    select(_task.c.task_index, _task.c.state, func.count())
     .where(
         _task.c.run_no == number("run_no"),
         _task.c.state != literal_column(str(int(TaskState.REMOVED))),
     )
-    .group_by(_task.c.position, _task.c.state)
-    .order_by(_task.c.position, _task.c.state)
+    .group_by(_task.c.task_index, _task.c.state)
+    .order_by(_task.c.task_index, _task.c.state)
 )
 EXPANSIONS = (
     select(_expansion)
     .where(_expansion.c.run_no == number("run_no"))
-    .order_by(_expansion.c.position)
+    .order_by(_expansion.c.task_index)
 )
 
 

@@ -63,7 +63,6 @@ __all__ = (
     "event",
     "expansion",
     "journal",
-    "login",
     "map_label",
     "meta",
     "metadata",
@@ -77,6 +76,7 @@ __all__ = (
     "record",
     "result",
     "run",
+    "session",
     "sqlite_schema_script",
     "statements",
     "stream_item",
@@ -205,7 +205,7 @@ task = Table(
     metadata,
     key("task_no"),
     number("run_no", ForeignKey("run.run_no")),
-    index("position"),
+    index("task_index"),
     index("map_index", least=-1),
     state(11),
     count("try_number"),
@@ -225,11 +225,11 @@ expansion = Table(
     "expansion",
     metadata,
     number("run_no", ForeignKey("run.run_no")),
-    index("position"),
+    index("task_index"),
     index("width"),
     number("first_task_no"),
     flag("is_open", server_default="0"),
-    PrimaryKeyConstraint("run_no", "position"),
+    PrimaryKeyConstraint("run_no", "task_index"),
     sqlite_strict=True,
     sqlite_with_rowid=False,
 )
@@ -519,10 +519,10 @@ api_token = Table(
 )
 Index("api_token_by_digest", api_token.c.digest, unique=True)
 
-login = Table(
-    "login",
+session = Table(
+    "session",
     metadata,
-    key("login_no"),
+    key("session_no"),
     text("name", CheckConstraint("length(name) <= 250")),
     blob("digest"),
     instant("created_at"),
@@ -530,7 +530,7 @@ login = Table(
     text("address"),
     sqlite_strict=True,
 )
-Index("login_by_digest", login.c.digest, unique=True)
+Index("session_by_digest", session.c.digest, unique=True)
 
 audit = Table(
     "audit",

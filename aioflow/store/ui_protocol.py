@@ -16,7 +16,7 @@ AGE_SECONDS = (60, 600, 3_600, 6 * 3_600, 24 * 3_600)
 """Upper limits of the age classes in which triggers are counted. A last class has no limit."""
 
 Counted: TypeAlias = tuple[int, TaskState, int, Timestamp | None, Timestamp | None]
-"""Task position, state, count, earliest start, and latest end."""
+"""Task index, state, count, earliest start, and latest end."""
 
 WaitCount: TypeAlias = tuple[str, Timestamp, tuple[int, ...]]
 """Class path, earliest start of a wait, and counts by age, see ``AGE_SECONDS``."""
@@ -101,7 +101,7 @@ class Browsed(Protocol):
         """Return the stored tries of a range of tasks by task and start, ``end`` excluded."""
 
     async def count_states_between(self, first: TaskNo, end: TaskNo) -> list[Counted]:
-        """Return the task rows in a range counted by position and state, removed tasks excluded."""
+        """Return the task rows in a range counted by task and state, removed tasks excluded."""
 
     async def count_tasks_in(self, first: TaskNo, end: TaskNo, state: TaskState) -> int:
         """Return how many task rows in a range are in this state."""

@@ -85,7 +85,7 @@ _TRIES_BETWEEN = (
 )
 _COUNTS_BETWEEN = (
     select(
-        _task.c.position,
+        _task.c.task_index,
         _task.c.state,
         func.count(),
         func.min(_task.c.started_at),
@@ -96,8 +96,8 @@ _COUNTS_BETWEEN = (
         _task.c.task_no < _number("end"),
         _task.c.state != _literal(int(TaskState.REMOVED)),
     )
-    .group_by(_task.c.position, _task.c.state)
-    .order_by(_task.c.position, _task.c.state)
+    .group_by(_task.c.task_index, _task.c.state)
+    .order_by(_task.c.task_index, _task.c.state)
 )
 _in_state = (
     _task.c.task_no >= _number("first"),
@@ -424,8 +424,8 @@ def _is_text(name: str) -> bool:
 
 
 def _counted(values: rows.Values) -> Counted:
-    position, state, count, started_at, ended_at = values
-    return position, TaskState(state), count, started_at, ended_at
+    task_index, state, count, started_at, ended_at = values
+    return task_index, TaskState(state), count, started_at, ended_at
 
 
 def _wait_count(values: rows.Values) -> WaitCount:

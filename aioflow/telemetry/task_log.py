@@ -1,7 +1,7 @@
 """The output of tries: limited in size, readable at once, and attributed to its try.
 
 Children of a mapped task share one segment file per thousand map indexes,
-``<folder>/<run_no // 1000>/<run_no>/<position>.<segment>.log``. It holds records::
+``<folder>/<run_no // 1000>/<run_no>/<task_index>.<segment>.log``. It holds records::
 
     0x1e "LOG"  map_index: i32  try_number: u32  start_no: u64  instant: i64  length: u32
     crc32 of the header so far: u32  data
@@ -256,7 +256,7 @@ class LogKey(msgspec.Struct, frozen=True, kw_only=True):
     """Identifies the output of one execution of a task."""
 
     run_no: RunNo
-    position: int
+    task_index: int
     map_index: int
     task_no: TaskNo
     start_no: StartNo
@@ -276,12 +276,12 @@ class TryLog:
     data or ``close``.
     """
 
-    __slots__ = ("_log", "_lost", "_masked", "_room", "key")
+    __slots__ = ("_left_bytes", "_log", "_lost", "_masked", "key")
 
     def __init__(self, log: TaskLog, key: LogKey, cap_bytes: int) -> None:
         self.key = key
         self._log = log
-        self._room = cap_bytes
+        self._left_bytes = cap_bytes
         self._lost = ""
         self._masked = Stream(log.masks)
 
@@ -290,9 +290,9 @@ class TryLog:
 
         Data that exceeds the maximum size of the log is dropped and replaced by a note.
         """
-        if self._room >= 0:
+        if self._left_bytes >= 0:
             self._append(self._masked.feed(data))
-            await self._log.room()
+            await self._log.wait_for_capacity()
 
     def offer(self, data: bytes) -> None:
         """Append the data without waiting.
@@ -301,12 +301,12 @@ class TryLog:
         """
         if self._log.is_full:
             self.mark_lost("the disk is too slow")
-        elif self._room >= 0:
+        elif self._left_bytes >= 0:
             self._append(self._masked.feed(data))
 
     def close(self) -> None:
         """Append the end that was not written yet. More data may still follow."""
-        if self._room >= 0:
+        if self._left_bytes >= 0:
             self._append(self._masked.finish())
 
     def mark_lost(self, why: str) -> None:
@@ -319,13 +319,13 @@ class TryLog:
         if self._lost:
             data = _note(f"some output is missing: {self._lost}") + data
             self._lost = ""
-        if len(data) > self._room:
-            data = data[: self._room] + _note("the output was truncated here: it is too long")
-            self._room = -1
+        if len(data) > self._left_bytes:
+            data = data[: self._left_bytes] + _note("the output was truncated here: it is too long")
+            self._left_bytes = -1
         else:
-            self._room -= len(data)
+            self._left_bytes -= len(data)
         # Compute the path late: most tries print nothing, and it costs more than all else here.
-        path = self._log.path(self.key.run_no, self.key.position, self.key.map_index)
+        path = self._log.path(self.key.run_no, self.key.task_index, self.key.map_index)
         self._log.put(_Record(path, self, data))
 
 
@@ -372,11 +372,14 @@ class TaskLog:
         """Return the log for the output of one execution. Each returned log may reach the cap."""
         return TryLog(self, key, self._cap_bytes)
 
-    def path(self, run_no: RunNo, position: int, map_index: int = -1) -> Path:
+    def path(self, run_no: RunNo, task_index: int, map_index: int = -1) -> Path:
         """Return the segment file with the output of a task or mapped task."""
         segment = max(map_index, 0) // SEGMENT_WIDTH
         return (
-            self._folder / str(run_no // RUNS_IN_BLOCK) / str(run_no) / f"{position}.{segment}.log"
+            self._folder
+            / str(run_no // RUNS_IN_BLOCK)
+            / str(run_no)
+            / f"{task_index}.{segment}.log"
         )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -393,7 +396,7 @@ class TaskLog:
     async def read(
         self,
         run_no: RunNo,
-        position: int,
+        task_index: int,
         map_index: int = -1,
         *,
         part: LogPart = WHOLE_LOG,
@@ -404,18 +407,18 @@ class TaskLog:
 
         It includes all output that has arrived before the call, unless the disk is very slow.
         """
-        reading = self.reading(run_no, position, map_index, part=part)
+        reading = self.reading(run_no, task_index, map_index, part=part)
         return await reading(offset, limit)
 
     def reading(
-        self, run_no: RunNo, position: int, map_index: int = -1, *, part: LogPart = WHOLE_LOG
+        self, run_no: RunNo, task_index: int, map_index: int = -1, *, part: LogPart = WHOLE_LOG
     ) -> Callable[[int, int | None], Awaitable[bytes]]:
         """Return a function that reads the same log repeatedly, for a client that follows it.
 
         Each call continues where the previous call stopped, regardless of other readers. So no part
         of a large log is scanned twice.
         """
-        path = self.path(run_no, position, map_index)
+        path = self.path(run_no, task_index, map_index)
         reader: LogReader | None = None
 
         async def read(offset: int, limit: int | None) -> bytes:
@@ -433,14 +436,14 @@ class TaskLog:
     async def follow(
         self,
         run_no: RunNo,
-        position: int,
+        task_index: int,
         map_index: int = -1,
         *,
         part: LogPart = WHOLE_LOG,
         offset: int = 0,
     ) -> AsyncGenerator[bytes, None]:
         """Yield the output of one task in pieces, as it is printed. Run until closed."""
-        path = self.path(run_no, position, map_index)
+        path = self.path(run_no, task_index, map_index)
         reader = self._reader(path, map_index, part, offset)
         while True:
             # Register before reading, so that a write during the read wakes this reader.
@@ -499,7 +502,7 @@ class TaskLog:
         self._put_bytes += len(record.data)
         self._work.set()
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Wait until the data that waits for the disk is below its limit."""
         while self.is_full:
             await self._drained.wait()

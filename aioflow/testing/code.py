@@ -56,7 +56,7 @@ class LoadedCodeCache(CodeCache):
         """See ``CodeCache``."""
         return self._ours[version]
 
-    def put_back(self, in_use: Callable[[], Collection[str]]) -> list[str]:
+    def unload_unused(self, in_use: Callable[[], Collection[str]]) -> list[str]:
         """See ``CodeCache``."""
         return []
 

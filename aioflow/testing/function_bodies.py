@@ -18,10 +18,10 @@ from typing import Any, Generic, TypeVar
 from aioflow.author.callbacks import Notification, outbound
 from aioflow.errors import LinkClosed
 from aioflow.protocol.commands import (
+    Command,
     ForgetRun,
     Hello,
     Notify,
-    Order,
     Recall,
     Reply,
     RunCallback,
@@ -159,19 +159,19 @@ class BodyHost:
     def __init__(
         self,
         reports: ReportBuffer,
-        welcome: Hello,
+        hello: Hello,
         code_cache: CodeCache,
         announce: Callable[[StartTask], None],
     ) -> None:
         self._reports = reports
         self._loop = asyncio.get_running_loop()
-        self._results = Path(welcome.results)
+        self._results = Path(hello.results)
         self._runs = Runs(code_cache)
         self._announce = announce
         self._claimed: dict[tuple[int, int], StartTask] = {}
         self._running: Turns[Ended] | None = None
 
-    def handle(self, command: Order) -> None:
+    def handle(self, command: Command) -> None:
         """See ``worker.shared_host.Role``."""
         match command:
             case StartTask():
@@ -247,7 +247,7 @@ class CallingHost:
         self._running: Turns[CallbackReturned] | None = None
         outbound.set(on_notification)
 
-    def handle(self, command: Order) -> None:
+    def handle(self, command: Command) -> None:
         """See ``worker.shared_host.Role``."""
         match command:
             case RunCallback():

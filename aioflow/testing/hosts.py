@@ -21,7 +21,7 @@ import msgspec
 
 from aioflow.author.callbacks import Notification
 from aioflow.model.states import Failure
-from aioflow.protocol.commands import Hello, Order, Ping, Reply, StartTask
+from aioflow.protocol.commands import Command, Hello, Ping, Reply, StartTask
 from aioflow.protocol.reports import Pong, Report
 from aioflow.testing.fake_time import HostScope, host_scope
 from aioflow.testing.function_bodies import BodyHost, CallingHost
@@ -109,12 +109,12 @@ def streams_are_shared() -> Iterator[None]:
 
 _HEADER_BYTES = 4
 
-_commands = msgspec.msgpack.Decoder(list[Order])
+_commands = msgspec.msgpack.Decoder(list[Command])
 _reports = msgspec.msgpack.Decoder(list[Report])
 
 
 class _Role(Protocol):
-    def handle(self, command: Order) -> None: ...
+    def handle(self, command: Command) -> None: ...
 
 
 class InlineChildren:
@@ -265,7 +265,7 @@ class InlineChild:
         for command in _commands.decode(commands):
             self._handle(command)
 
-    def _handle(self, command: Order) -> None:
+    def _handle(self, command: Command) -> None:
         if isinstance(command, Hello):
             self._begin(command)
             return
@@ -279,15 +279,15 @@ class InlineChild:
             case _:
                 self._role.handle(command)
 
-    def _begin(self, welcome: Hello) -> None:
+    def _begin(self, hello: Hello) -> None:
         report_buffer = self._report_buffer = _InlineReportBuffer(self)
-        report_buffer.connect(cast("Link[Order]", _Link(self)))
-        if welcome.role == "slot":
+        report_buffer.connect(cast("Link[Command]", _Link(self)))
+        if hello.role == "slot":
             own = ForwardedOutput(self._print), ForwardedOutput(self._print)
             self._host_scope.streams = cast(Any, own)
-            self._role = BodyHost(report_buffer, welcome, self._code_cache, self._announce)
+            self._role = BodyHost(report_buffer, hello, self._code_cache, self._announce)
             return
-        if welcome.role == "callbacks":
+        if hello.role == "callbacks":
             self._host_scope.streams = cast(
                 Any, (ForwardedOutput(self._print), ForwardedOutput(self._print))
             )
@@ -298,8 +298,8 @@ class InlineChild:
         before = sys.stdout, sys.stderr
         sys.stdout, sys.stderr = process_streams()
         try:
-            make = CoroutineHost if welcome.role == "async" else TriggerHost
-            self._role = make(report_buffer, CrashRecorder(), welcome, self._code_cache)
+            make = CoroutineHost if hello.role == "async" else TriggerHost
+            self._role = make(report_buffer, CrashRecorder(), hello, self._code_cache)
             self._host_scope.streams = sys.stdout, sys.stderr
         finally:
             sys.stdout, sys.stderr = before

@@ -166,7 +166,7 @@ class SimTask:
         if self._map_index is not None:
             return False
         loop = self._node.loop
-        if loop is not None and loop.until != self._node.position:
+        if loop is not None and loop.until != self._node.task_index:
             return self._run.at(loop.until).state not in _ENDED
         if not any(view.map_index >= 0 for view in self._views()):
             return False
@@ -218,9 +218,9 @@ class SimRun:
             raise KeyError(f"{self.dag_id!r} has no task {task_id!r}; it has {list(self._nodes)}")
         return SimTask(self, node)
 
-    def at(self, position: int) -> SimTask:
-        """Return a task by its position."""
-        return SimTask(self, list(self._nodes.values())[position])
+    def at(self, task_index: int) -> SimTask:
+        """Return a task by its index."""
+        return SimTask(self, list(self._nodes.values())[task_index])
 
     async def finished(self, within: timedelta | float | str = LONGEST) -> SimRun:
         """Let time pass until the run has ended, whatever its state.

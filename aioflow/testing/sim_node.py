@@ -87,7 +87,7 @@ class Node:
         slots = Slots(cpu_slots=CPU_SLOTS, async_slots=ASYNC_SLOTS)
         rng = random.Random(_SEED)
         self.engine = engine = Engine(store, slots, clock=clock, random=rng.random)
-        engine.timers.look_seconds = math.inf
+        engine.timers.check_seconds = math.inf
         self.alerts: list[Alert] = []
         masks = Masks()
         self._tasklog = TaskLog(home / "logs", clock, masks=masks)

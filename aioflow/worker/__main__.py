@@ -20,7 +20,7 @@ import aioflow.author.public
 from aioflow.author.deferral import set_default_deferrable
 from aioflow.author.options import set_default_tries
 from aioflow.errors import LinkClosed
-from aioflow.protocol.commands import Hello, Order
+from aioflow.protocol.commands import Command, Hello
 from aioflow.worker.airflow import finder as airflow
 from aioflow.worker.link import BlockingLink
 from aioflow.worker.process import die_before_parent, die_with_parent, take_socket
@@ -42,21 +42,21 @@ def main() -> int:
     take_names()
     link = BlockingLink(sock := take_socket("AIOFLOW_LINK_FD"))
     try:
-        welcome, *first = link.receive()
-        if not isinstance(welcome, Hello):
-            raise LinkClosed(f"the first command must be Hello, not {type(welcome).__name__}")
-        return _play(welcome, first, link, sock)
+        hello, *first = link.receive()
+        if not isinstance(hello, Hello):
+            raise LinkClosed(f"the first command must be Hello, not {type(hello).__name__}")
+        return _run_role(hello, first, link, sock)
     except LinkClosed as exc:
         print(f"aioflow: {exc}", file=sys.stderr)  # noqa: T201 - no logger stands here
         return 0
 
 
-def _play(welcome: Hello, first: list[Order], link: BlockingLink, sock: socket.socket) -> int:
-    die_before_parent(welcome.role)
+def _run_role(hello: Hello, first: list[Command], link: BlockingLink, sock: socket.socket) -> int:
+    die_before_parent(hello.role)
     airflow.install()
-    set_default_deferrable(value=welcome.default_deferrable)
-    set_default_tries(welcome.default_tries)
-    match welcome.role:
+    set_default_deferrable(value=hello.default_deferrable)
+    set_default_tries(hello.default_tries)
+    match hello.role:
         case "parser":
             from aioflow.worker.parser import Forking
 
@@ -64,23 +64,23 @@ def _play(welcome: Hello, first: list[Order], link: BlockingLink, sock: socket.s
         case "slot":
             from aioflow.worker.slot import Slot
 
-            Slot(link, welcome, _log_nonce()).run(first)
+            Slot(link, hello, _log_nonce()).run(first)
         case "callbacks":
             from aioflow.worker.callbacks import CallbackHost
 
-            CallbackHost(link, welcome, _log_nonce()).run(first)
+            CallbackHost(link, hello, _log_nonce()).run(first)
         case "async":
             from aioflow.worker.coroutines import CoroutineHost
             from aioflow.worker.shared_host import serve
 
-            return serve(CoroutineHost, welcome, first, sock)
+            return serve(CoroutineHost, hello, first, sock)
         case "triggers" | "quarantine":
             from aioflow.worker.shared_host import serve
             from aioflow.worker.triggerer import TriggerHost
 
-            return serve(TriggerHost, welcome, first, sock)
+            return serve(TriggerHost, hello, first, sock)
         case _:
-            raise LinkClosed(f"there is no role {welcome.role!r}")
+            raise LinkClosed(f"there is no role {hello.role!r}")
     return 0
 
 

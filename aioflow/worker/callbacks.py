@@ -22,7 +22,7 @@ from aioflow.errors import LinkClosed, NotificationFailed
 from aioflow.model.ids import clear_number
 from aioflow.model.states import Failure
 from aioflow.model.timestamps import to_datetime
-from aioflow.protocol.commands import ForgetRun, Hello, Notify, Order, RunCallback, RunInfo
+from aioflow.protocol.commands import Command, ForgetRun, Hello, Notify, RunCallback, RunInfo
 from aioflow.protocol.outbox import Alert, Callback
 from aioflow.protocol.reports import CallbackReturned
 from aioflow.worker.code.loader import CodeCache
@@ -47,13 +47,13 @@ class CallbackHost:
         nonce: Distinguishes the marks that aioflow writes to the output from what user code prints.
     """
 
-    def __init__(self, link: BlockingLink, welcome: Hello, nonce: bytes) -> None:
+    def __init__(self, link: BlockingLink, hello: Hello, nonce: bytes) -> None:
         self._link = link
-        self._runs = Runs(CodeCache(Path(welcome.code), exclusive=True))
+        self._runs = Runs(CodeCache(Path(hello.code), exclusive=True))
         self._descriptors = Descriptors(nonce)
         self._orphans = Orphans()
 
-    def run(self, first: Sequence[Order] = ()) -> None:
+    def run(self, first: Sequence[Command] = ()) -> None:
         """Serve until the daemon closes the link."""
         line_by_line()
         configure_logging()
@@ -63,7 +63,7 @@ class CallbackHost:
             for command in self._link.receive():
                 self._handle(command)
 
-    def _handle(self, command: Order) -> None:
+    def _handle(self, command: Command) -> None:
         match command:
             case RunInfo():
                 self._runs.add(command)
@@ -94,7 +94,7 @@ def call(command: RunCallback, runs: Runs, drive: Drive) -> CallbackReturned:
     failed: list[BaseException] = []
     try:
         callback = msgspec.msgpack.decode(command.body, type=Callback)
-        set_process_values(values.held_of(command.names, command.values))
+        set_process_values(values.values_by_name(command.names, command.values))
         run = runs.known(command.run_no)
         for function in _functions(run, callback):
             try:
@@ -112,9 +112,9 @@ def call(command: RunCallback, runs: Runs, drive: Drive) -> CallbackReturned:
 
 def _functions(run: KnownRun, callback: Callback) -> tuple[Function, ...]:
     """Return the callbacks to run; empty if the DAG file no longer defines any."""
-    if callback.position < 0:
+    if callback.task_index < 0:
         return run.dag.callbacks.get(callback.event, ())
-    return run.dag.nodes[callback.position].settings.callbacks.get(callback.event, ())
+    return run.dag.nodes[callback.task_index].settings.callbacks.get(callback.event, ())
 
 
 def _run(function: Function, context: dict[str, Any], drive: Drive) -> None:
@@ -125,10 +125,10 @@ def _run(function: Function, context: dict[str, Any], drive: Drive) -> None:
 
 def _context(run: KnownRun, callback: Callback, number: int) -> dict[str, Any]:
     own = run.own_context()
-    if callback.position >= 0:
+    if callback.task_index >= 0:
         own = replace(
             own,
-            task_id=run.dag.nodes[callback.position].task_id,
+            task_id=run.dag.nodes[callback.task_index].task_id,
             try_number=callback.try_number,
             map_index=callback.map_index,
             task_no=callback.task_no,
@@ -153,7 +153,7 @@ def notify(command: Notify) -> CallbackReturned:
     alert = msgspec.msgpack.decode(command.body, type=Alert)
     failed: list[BaseException] = []
     try:
-        set_process_values(values.held_of(command.names, command.values))
+        set_process_values(values.values_by_name(command.names, command.values))
         for send in _ways(command):
             try:
                 send(_alerted(alert, command.number))

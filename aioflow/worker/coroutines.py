@@ -28,11 +28,11 @@ from aioflow.model.timestamps import Timestamp
 from aioflow.model.triggers import TriggerDescription
 from aioflow.protocol.commands import (
     CallRecorded,
+    Command,
     Describe,
     ForgetRun,
     Hello,
     ItemsStored,
-    Order,
     ResumeCoroutine,
     RunInfo,
     StartTask,
@@ -299,7 +299,7 @@ class CoroutineHost:
         self,
         reports: ReportBuffer,
         recorder: CrashRecorder,
-        welcome: Hello,
+        hello: Hello,
         code_cache: CodeCache | None = None,
     ) -> None:
         self._reports = reports
@@ -307,16 +307,16 @@ class CoroutineHost:
         self._supervisor: TaskSupervisor[HostedTry] = TaskSupervisor(
             recorder, CANCEL_SECONDS, self._forget, self._abandoned
         )
-        self._code_cache = code_cache or CodeCache(Path(welcome.code), exclusive=False)
-        self._code = welcome.code
-        self._results = Path(welcome.results)
-        self._traces = welcome.traces
+        self._code_cache = code_cache or CodeCache(Path(hello.code), exclusive=False)
+        self._code = hello.code
+        self._results = Path(hello.results)
+        self._traces = hello.traces
         self._runs = Runs(self._code_cache)
         self._hosted: dict[Key, HostedTry] = {}
         self._suspended: dict[int, HostedTry] = {}
         self._sensors: dict[int, HostedTry] = {}
         # Not the loop's default threads: user code may occupy all of those.
-        self._pressure = MemoryPressure(welcome.memory_limit_bytes, own_memory)
+        self._pressure = MemoryPressure(hello.memory_limit_bytes, own_memory)
         self._writers = ThreadPoolExecutor(2, thread_name_prefix="aioflow-results")
         self._steps = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="aioflow-step")
         self._slices = Slices()
@@ -327,7 +327,7 @@ class CoroutineHost:
     def watches(self) -> None:
         """Return ``None``: this role has no watches; see ``shared_host.Role``."""
 
-    def handle(self, command: Order) -> None:
+    def handle(self, command: Command) -> None:
         """See ``shared_host.Role``."""
         match command:
             case StartTask():
@@ -351,7 +351,7 @@ class CoroutineHost:
             case ForgetRun():
                 self._runs.forget(command.run_no)
                 self._cancel_suspended_of(command.run_no)
-                self._code_cache.put_back(self._runs.versions)
+                self._code_cache.unload_unused(self._runs.versions)
             case _:
                 raise LinkClosed(f"an async host was ordered {type(command).__name__}")
 
@@ -408,7 +408,7 @@ class CoroutineHost:
         self._reports.report(report)
         if isinstance(report, Awaiting | NextEventRequested | RunCalled):
             self._suspended[hosted.start.task_no] = hosted
-            self._relieve()
+            self._evict_suspended()
 
     async def packed(self, steps: Steps[bytes]) -> bytes:
         """Encode a value in slices, so that a large one does not block the loop."""
@@ -418,7 +418,7 @@ class CoroutineHost:
         """Cancel a try; from here on it reports only ``TaskStopped``."""
         self._supervisor.cancel(hosted, reason)
 
-    def _relieve(self) -> None:
+    def _evict_suspended(self) -> None:
         """If memory is short, evict the coroutines that have been suspended longest.
 
         The daemon need not be notified: an evicted try is replayed from the top when it is resumed.
@@ -431,7 +431,7 @@ class CoroutineHost:
             self._supervisor.cancel(hosted, _EVICTED)
             self.evicted += 1
         if excess:
-            self._loop.call_later(MEMORY_POLL_SECONDS, self._relieve)
+            self._loop.call_later(MEMORY_POLL_SECONDS, self._evict_suspended)
 
     def find_class(self, start: StartTask, path: str) -> Any:
         """Resolve ``path`` in the try's code version or in an installed package."""
@@ -440,14 +440,14 @@ class CoroutineHost:
 
     async def _host(self, hosted: HostedTry) -> None:
         start = hosted.start
-        task_index = (start.position, start.map_index)
+        task_key = (start.task_index, start.map_index)
         info = self._runs.info(start.run_no)
         dag_id = "" if info is None else info.dag_id
-        query_sender.set(QueryClient(self._channels, start.run_no, task_index, dag_id=dag_id))
+        query_sender.set(QueryClient(self._channels, start.run_no, task_key, dag_id=dag_id))
         declared_values.set({})
         try:
             run = self._runs.of(start)
-            node = hosted.node = run.dag.nodes[start.position]
+            node = hosted.node = run.dag.nodes[start.task_index]
             if self._traces:
                 attach_span(run.info, start)
         except BaseException as exc:  # noqa: BLE001 - importing the DAG file is user code
@@ -501,7 +501,7 @@ class CoroutineHost:
     async def _values(
         self, start: StartTask, names: tuple[tuple[ValueKind, str], ...]
     ) -> NamedValues:
-        question = values.encoded_query(start.position, names)
+        question = values.encoded_query(start.task_index, names)
         try:
             return values.decoded(
                 names, await self._reports.query(start.run_no, "values", question)

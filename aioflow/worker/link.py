@@ -18,7 +18,7 @@ from typing import Generic, TypeVar, cast
 import msgspec
 
 from aioflow.errors import LinkClosed, Unserializable
-from aioflow.protocol.commands import Order
+from aioflow.protocol.commands import Command
 from aioflow.protocol.reports import Report
 
 __all__ = (
@@ -117,9 +117,9 @@ def complete_frames(buffer: bytearray) -> list[bytes]:
 
 
 @cache
-def _command_decoder() -> msgspec.msgpack.Decoder[list[Order]]:
+def _command_decoder() -> msgspec.msgpack.Decoder[list[Command]]:
     """The decoder. Creating it takes as long as parsing a small DAG file, so it is lazy."""
-    return msgspec.msgpack.Decoder(list[Order])
+    return msgspec.msgpack.Decoder(list[Command])
 
 
 class BlockingLink:
@@ -143,7 +143,7 @@ class BlockingLink:
         except OSError as exc:
             raise LinkClosed(str(exc)) from exc
 
-    def receive(self) -> list[Order]:
+    def receive(self) -> list[Command]:
         """Return the commands of the next frame; blocks until it is complete.
 
         Raises:
@@ -266,11 +266,11 @@ async def daemon_link(
 
 async def child_link(
     sock: socket.socket,
-    on_messages: Callable[[list[Order]], None],
+    on_messages: Callable[[list[Command]], None],
     on_closed: Callable[[str], None],
-) -> Link[Order]:
+) -> Link[Command]:
     """Return a child's end on an event loop, which receives commands."""
-    return await _connect(sock, msgspec.msgpack.Decoder(list[Order]), on_messages, on_closed)
+    return await _connect(sock, msgspec.msgpack.Decoder(list[Command]), on_messages, on_closed)
 
 
 async def _connect(

@@ -30,7 +30,7 @@ from aioflow.author.dag import registered
 from aioflow.author.dag_spec import describe, lint
 from aioflow.author.trigger import Trigger, class_path
 from aioflow.errors import AioflowError, LinkClosed
-from aioflow.protocol.commands import Inspect, Order, Parse, ParserLimits
+from aioflow.protocol.commands import Command, Inspect, Parse, ParserLimits
 from aioflow.protocol.reports import (
     NO_PARSER_CAPACITY,
     DagFailure,
@@ -54,7 +54,7 @@ from aioflow.worker.code.shared_state import (
 )
 from aioflow.worker.failures import failure_of, print_traceback
 from aioflow.worker.link import BlockingLink, complete_frames
-from aioflow.worker.process import adopt_orphans, die_with_parent, limit_parser, stand_back
+from aioflow.worker.process import adopt_orphans, die_with_parent, limit_parser, lower_priority
 from aioflow.worker.stdio import configure_logging, flush, line_by_line
 
 __all__ = (
@@ -153,7 +153,7 @@ def _parse(
         problem = exc
     used.opened.end()
     # Restore first: what the file replaced may not work.
-    changed = shared.put_back()
+    changed = shared.restore()
     replaced = modules.end()
     failures = [_patched_failure(changed)] if changed else []
     if problem is not None:
@@ -324,7 +324,7 @@ class Forking:
         self._link = link
         self._sock = sock
         line_by_line()
-        stand_back()
+        lower_priority()
         adopt_orphans()
         configure_logging()  # as in a shared child, where changes to logging would matter
         watch_loaders()
@@ -333,7 +333,7 @@ class Forking:
         gc.collect()
         gc.freeze()  # pages that are never written are not copied after a fork
 
-    def run(self, first: Sequence[Order] = ()) -> None:
+    def run(self, first: Sequence[Command] = ()) -> None:
         """Process one file after the other until the link closes."""
         commands = list(first)
         while True:

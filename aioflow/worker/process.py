@@ -24,8 +24,8 @@ __all__ = (
     "die_before_parent",
     "die_with_parent",
     "limit_parser",
+    "lower_priority",
     "own_memory",
-    "stand_back",
     "take_socket",
 )
 
@@ -78,7 +78,7 @@ def die_before_parent(role: str) -> None:
         scores.write_text(str(min(score, _HIGHEST_OOM_SCORE)))
 
 
-def stand_back() -> None:
+def lower_priority() -> None:
     """Yield the CPU to other processes if it is busy."""
     os.nice(_NICE)
 
@@ -143,13 +143,13 @@ class MemoryPressure:
     def __init__(self, limit_bytes: int, meter: Callable[[], int]) -> None:
         self._limit_bytes = limit_bytes
         self._meter = meter
-        self._next_look = 0.0
+        self._next_check = 0.0
 
     def is_due(self, now: float) -> bool:
         """Return whether a check is due. One is due every ``MEMORY_POLL_SECONDS``."""
-        if not self._limit_bytes or now < self._next_look:
+        if not self._limit_bytes or now < self._next_check:
             return False
-        self._next_look = now + MEMORY_POLL_SECONDS
+        self._next_check = now + MEMORY_POLL_SECONDS
         return True
 
     def excess(self, count: int) -> int:

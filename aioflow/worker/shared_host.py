@@ -20,7 +20,7 @@ import uvloop
 
 from aioflow.errors import TaskError
 from aioflow.model.ids import StartNo, TaskNo
-from aioflow.protocol.commands import Hello, Order, Ping, Reply
+from aioflow.protocol.commands import Command, Hello, Ping, Reply
 from aioflow.protocol.reports import CancelQuery, Pong, Query, Report
 from aioflow.worker.code.installed_packages import InstalledPackages
 from aioflow.worker.link import Link, child_link, packed
@@ -73,7 +73,7 @@ class ReportBuffer:
         self._installed = installed
         self._package_thread = ThreadPoolExecutor(1, "aioflow-packages")
         self._loop = asyncio.get_running_loop()
-        self._link: Link[Order] | None = None
+        self._link: Link[Command] | None = None
         self._reports: list[msgspec.Raw] = []
         self._before_flush: list[Callable[[], None]] = []
         self._pending_queries: dict[int, tuple[Callable[[Any, Reply], None], Any]] = {}
@@ -82,7 +82,7 @@ class ReportBuffer:
         # one.
         self._numbers = itertools.count(time.monotonic_ns())
 
-    def connect(self, link: Link[Order]) -> None:
+    def connect(self, link: Link[Command]) -> None:
         """Attach the link. Reports made earlier are buffered until then."""
         self._link = link
 
@@ -151,7 +151,7 @@ class ReportBuffer:
             Unserializable: If the query cannot be encoded.
         """
         answer: asyncio.Future[Reply] = self._loop.create_future()
-        number = self.query_then(run_no, kind, body, _settle, answer)
+        number = self.query_then(run_no, kind, body, _resolve, answer)
         try:
             got = await answer
         finally:
@@ -211,7 +211,7 @@ class ReportBuffer:
             then(of, answer)
 
 
-def _settle(waiting: asyncio.Future[Reply], answer: Reply) -> None:
+def _resolve(waiting: asyncio.Future[Reply], answer: Reply) -> None:
     if not waiting.done():
         waiting.set_result(answer)
 
@@ -228,7 +228,7 @@ class Role(Protocol):
     def watches(self) -> tuple[tuple[str, int, int | None], ...] | None:
         """Return the watches of this child; see ``Pong``."""
 
-    def handle(self, command: Order) -> None:
+    def handle(self, command: Command) -> None:
         """Handle one command. Never blocks, and never raises because of user code."""
 
 
@@ -240,7 +240,7 @@ def _pong(ping: Ping, role: Role, installed: InstalledPackages) -> Pong:
 RoleFactory: TypeAlias = Callable[[ReportBuffer, CrashRecorder, Hello], Role]
 
 
-def serve(role: RoleFactory, welcome: Hello, first: Sequence[Order], sock: socket.socket) -> int:
+def serve(role: RoleFactory, hello: Hello, first: Sequence[Command], sock: socket.socket) -> int:
     """Serve on one event loop until the daemon closes the link, then exit with status 0.
 
     Callbacks and tasks of user code may raise ``SystemExit`` or ``KeyboardInterrupt``. Both stop
@@ -249,7 +249,7 @@ def serve(role: RoleFactory, welcome: Hello, first: Sequence[Order], sock: socke
     line_by_line()
     configure_logging()
     recorder = CrashRecorder.from_environment("AIOFLOW_BLACKBOX_FD")
-    _watch(recorder, welcome)
+    _watch(recorder, hello)
     # Tens of thousands of suspended coroutines are not garbage, and traversing them is expensive.
     gc.set_threshold(20_000, 50, 100)
     gc.freeze()
@@ -263,7 +263,7 @@ def serve(role: RoleFactory, welcome: Hello, first: Sequence[Order], sock: socke
         _log.info("%s", reason)
         loop.stop()
 
-    serving = loop.create_task(_serve(role, recorder, welcome, first, sock, on_closed))
+    serving = loop.create_task(_serve(role, recorder, hello, first, sock, on_closed))
     while not closed:
         try:
             loop.run_forever()
@@ -277,28 +277,28 @@ def serve(role: RoleFactory, welcome: Hello, first: Sequence[Order], sock: socke
     os._exit(0)
 
 
-def _watch(recorder: CrashRecorder, welcome: Hello) -> None:
+def _watch(recorder: CrashRecorder, hello: Hello) -> None:
     """Start the watchdog thread, which reports what blocks the loop of this thread."""
     nonce = os.environ.pop("AIOFLOW_LOG_NONCE", "").encode()
     if nonce:
-        say, limit = announcer(nonce), welcome.stall_seconds
-        Watchdog(recorder, say, limit_seconds=limit, code=welcome.code).start()
+        say, limit = announcer(nonce), hello.stall_seconds
+        Watchdog(recorder, say, limit_seconds=limit, code=hello.code).start()
 
 
 async def _serve(
     role: RoleFactory,
     recorder: CrashRecorder,
-    welcome: Hello,
-    first: Sequence[Order],
+    hello: Hello,
+    first: Sequence[Command],
     sock: socket.socket,
     on_closed: Callable[[str], None],
 ) -> None:
-    installed = InstalledPackages(welcome.code)
+    installed = InstalledPackages(hello.code)
     installed.watch()
     reports = ReportBuffer(installed)
-    served = role(reports, recorder, welcome)
+    served = role(reports, recorder, hello)
 
-    def handle(commands: Sequence[Order]) -> None:
+    def handle(commands: Sequence[Command]) -> None:
         for command in commands:
             if isinstance(command, Reply):
                 reports.handle_reply(command)

@@ -26,9 +26,9 @@ from aioflow.errors import LinkClosed, TaskError, UnknownValue
 from aioflow.model.dag import ValueKind
 from aioflow.model.ids import RunNo
 from aioflow.protocol.commands import (
+    Command,
     ForgetRun,
     Hello,
-    Order,
     Ping,
     Recall,
     Reply,
@@ -51,7 +51,14 @@ from aioflow.worker.link import BlockingLink
 from aioflow.worker.process_tree import Orphans
 from aioflow.worker.query import values
 from aioflow.worker.query.messages import ResultsPage, ResultsWanted
-from aioflow.worker.stdio import IDLE, Descriptors, configure_logging, flush, line_by_line, put_back
+from aioflow.worker.stdio import (
+    IDLE,
+    Descriptors,
+    configure_logging,
+    flush,
+    line_by_line,
+    restore_streams,
+)
 from aioflow.worker.task.arguments import Runs, spec_of
 from aioflow.worker.task.body import body_of_try, use_span
 from aioflow.worker.task.outcome import (
@@ -91,7 +98,7 @@ def run_body(start: StartTask, runs: Runs, ask: AskDaemon, tell: Tell, results: 
     """
     try:
         run = runs.of(start)
-        node = run.dag.nodes[start.position]
+        node = run.dag.nodes[start.task_index]
     except BaseException as exc:  # noqa: BLE001 - importing the DAG file is user code
         return not_begun(start, exc)
     began_at = now()
@@ -125,8 +132,8 @@ def run_body(start: StartTask, runs: Runs, ask: AskDaemon, tell: Tell, results: 
         set_process_values({})
 
 
-def _fetch_page(ask: AskDaemon, run_no: RunNo, position: int, after: int) -> ResultsPage:
-    got = ask(run_no, "results", msgspec.msgpack.encode(ResultsWanted(position, after)))
+def _fetch_page(ask: AskDaemon, run_no: RunNo, task_index: int, after: int) -> ResultsPage:
+    got = ask(run_no, "results", msgspec.msgpack.encode(ResultsWanted(task_index, after)))
     if got.error:
         raise TaskError(f"results of a parent are not available: {got.error}")
     return msgspec.msgpack.decode(got.body, type=ResultsPage)
@@ -137,7 +144,7 @@ def _fetch_values(
 ) -> NamedValues:
     if not names:
         return {}
-    got = ask(start.run_no, "values", values.encoded_query(start.position, names))
+    got = ask(start.run_no, "values", values.encoded_query(start.task_index, names))
     if got.error:
         raise UnknownValue(got.error)
     return values.decoded(names, got.body)
@@ -154,13 +161,13 @@ class Slot:
         nonce: Distinguishes the marks that aioflow writes to the output from what user code prints.
     """
 
-    def __init__(self, link: BlockingLink, welcome: Hello, nonce: bytes) -> None:
+    def __init__(self, link: BlockingLink, hello: Hello, nonce: bytes) -> None:
         self._link = link
         self._send_lock = threading.Lock()
-        self._results = Path(welcome.results)
-        self._traces = welcome.traces
-        self._installed = InstalledPackages(welcome.code)
-        self._runs = Runs(CodeCache(Path(welcome.code), exclusive=True))
+        self._results = Path(hello.results)
+        self._traces = hello.traces
+        self._installed = InstalledPackages(hello.code)
+        self._runs = Runs(CodeCache(Path(hello.code), exclusive=True))
         self._queue: SimpleQueue[Key | None] = SimpleQueue()
         self._claimed: dict[Key, StartTask] = {}
         self._questions: dict[int, SimpleQueue[Reply]] = {}
@@ -170,7 +177,7 @@ class Slot:
         self._descriptors = Descriptors(nonce)
         self._orphans = Orphans()
 
-    def run(self, first: Sequence[Order] = ()) -> None:
+    def run(self, first: Sequence[Command] = ()) -> None:
         """Serve ``first``, the commands received with ``Hello``, and then until the link closes."""
         line_by_line()
         configure_logging()
@@ -208,7 +215,7 @@ class Slot:
                 os._exit(0)
             self._queue.put(None)
 
-    def _handle(self, command: Order) -> None:
+    def _handle(self, command: Command) -> None:
         match command:
             case StartTask():
                 key = (command.task_no, command.start_no)
@@ -261,13 +268,13 @@ class Slot:
         stdout, stderr = sys.stdout, sys.stderr
         try:
             if not self._traces:
-                return run_body(start, self._runs, self._ask, self._tell, self._results)
+                return run_body(start, self._runs, self._ask, self._report, self._results)
             with use_span(self._runs.info(start.run_no), start):
-                return run_body(start, self._runs, self._ask, self._tell, self._results)
+                return run_body(start, self._runs, self._ask, self._report, self._results)
         finally:
             flush()
-            put_back(stdout, stderr)
-            if self._descriptors.put_back():
+            restore_streams(stdout, stderr)
+            if self._descriptors.restore():
                 flush()  # buffered output that a closed descriptor refused belongs to this try
             if os.getpid() != self._pid:
                 # User code forked and returned in the forked process, which must not continue here.
@@ -284,7 +291,7 @@ class Slot:
         with self._send_lock:
             self._link.send(messages)
 
-    def _tell(self, report: Labelled | ResultWriteFailed) -> None:
+    def _report(self, report: Labelled | ResultWriteFailed) -> None:
         self._send([report])
 
     def _ask(self, run_no: int, kind: str, body: bytes) -> Reply:

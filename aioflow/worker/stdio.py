@@ -29,7 +29,7 @@ __all__ = (
     "configure_logging",
     "flush",
     "line_by_line",
-    "put_back",
+    "restore_streams",
     "waker",
 )
 
@@ -65,7 +65,7 @@ class Descriptors:
         """Write to the original target of descriptor 1."""
         os.write(self._originals[1], data)
 
-    def put_back(self) -> bool:
+    def restore(self) -> bool:
         """Restore the descriptors if a try changed them. Return whether that was the case."""
         try:
             if fcntl(1, F_GETOWN) == fcntl(2, F_GETOWN) == self._owner:
@@ -112,7 +112,7 @@ def flush() -> None:
             continue
 
 
-def put_back(stdout: TextIO, stderr: TextIO) -> None:
+def restore_streams(stdout: TextIO, stderr: TextIO) -> None:
     """Restore the streams if a try changed them, so that the next try can use them."""
     if sys.stdout is not stdout or sys.stderr is not stderr or stdout.closed or stderr.closed:
         sys.stdout = _reopened(1) if stdout.closed else stdout

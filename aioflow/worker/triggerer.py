@@ -17,11 +17,11 @@ from aioflow.errors import LinkClosed, Unserializable
 from aioflow.model.states import CODE_MISSING, Failure
 from aioflow.model.timestamps import to_datetime
 from aioflow.protocol.commands import (
+    Command,
     Describe,
     EventsStored,
     ForgetRun,
     Hello,
-    Order,
     PreviewFireTimes,
     RunInfo,
     StartTask,
@@ -89,7 +89,7 @@ class TriggerHost:
         self,
         reports: ReportBuffer,
         recorder: CrashRecorder,
-        welcome: Hello,
+        hello: Hello,
         code_cache: CodeCache | None = None,
     ) -> None:
         self._reports = reports
@@ -99,18 +99,18 @@ class TriggerHost:
             TaskSupervisor(recorder, 2 * CLEANUP_SECONDS, self._gone, self._abandoned)
         )
         self._watches = Watches(self._supervisor, self)
-        self._results = Path(welcome.results)
+        self._results = Path(hello.results)
         self._slices = Slices()
         self._describer = Describer(recorder)
         self._hosted: dict[int, HostedTrigger | Wait] = {}
         self._kinds = Kinds()
-        code_cache = code_cache or CodeCache(Path(welcome.code), exclusive=False)
+        code_cache = code_cache or CodeCache(Path(hello.code), exclusive=False)
         self._maker = TriggerMaker(
             reports, code_cache, self._results, self._kinds.versions, self._slices
         )
         self._output = OutputForwarder(reports, self._supervisor.serve, current_coroutine.get)
 
-    def handle(self, command: Order) -> None:
+    def handle(self, command: Command) -> None:
         """See ``shared_host.Role``."""
         match command:
             case StartTrigger():
@@ -406,7 +406,7 @@ class TriggerHost:
         self, hosted: HostedTrigger, start: StartTask, event: TaskSuccessEvent, sent: int
     ) -> TriggerFired:
         """Write the result as the task itself would. Return the event that ends the task."""
-        node = self._maker.runs.of(start).dag.nodes[start.position]
+        node = self._maker.runs.of(start).dag.nodes[start.task_index]
         packed = await self._slices.run(pack(node, start, event.result, self._results))
         if packed.write is not None:
             await write_result_in_thread(packed.write)

@@ -203,7 +203,7 @@ def test_a_branch_may_choose_a_group():
         first >> [group, work.override(task_id="other")()]
 
     skipped = skipped_by(made.nodes[0], "g")
-    assert [made.nodes[position].task_id for position in skipped] == ["other"]
+    assert [made.nodes[task_index].task_id for task_index in skipped] == ["other"]
 
 
 def test_unknown_options_of_a_group_are_refused():

@@ -168,17 +168,17 @@ async def test_its_preview_starts_after_the_start_date_and_ends_with_the_end_dat
     microseconds = {"begin": begin, "end": end}
     fields = {name: int(at.timestamp()) * 1_000_000 for name, at in microseconds.items()}
 
-    fire_times = await made(WorkingHours(), **fields).foresee(NOON, 100)
+    fire_times = await made(WorkingHours(), **fields).preview(NOON, 100)
 
     assert fire_times == [NOON + 2 * HOUR, NOON + 3 * HOUR, NOON + 4 * HOUR]
 
 
 async def test_it_previews_no_more_than_is_requested():
-    assert await made(WorkingHours()).foresee(NOON, 2) == [NOON + HOUR, NOON + 2 * HOUR]
-    assert await made(WorkingHours()).foresee(NOON, 0) == []
+    assert await made(WorkingHours()).preview(NOON, 2) == [NOON + HOUR, NOON + 2 * HOUR]
+    assert await made(WorkingHours()).preview(NOON, 0) == []
 
 
 @pytest.mark.parametrize("back", [True, False])
 async def test_a_wrong_preview_fails_with_a_clear_message(back):
     with pytest.raises(BadSchedule, match="gave"):
-        await made(Broken(back)).foresee(NOON, 1)
+        await made(Broken(back)).preview(NOON, 1)

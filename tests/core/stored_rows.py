@@ -205,14 +205,14 @@ class Rows:
         for gone_expansion in batch.gone_expansions:
             del self.expansions[gone_expansion]
         for expansion in batch.new_expansions:
-            key = (expansion.run_no, expansion.position)
+            key = (expansion.run_no, expansion.task_index)
             assert key not in self.expansions
             self.expansions[key] = expansion
         for grown in batch.expansion_changes:
-            row = self.expansions[grown.run_no, grown.position]
+            row = self.expansions[grown.run_no, grown.task_index]
             assert row.is_open
             assert row.width == grown.was <= grown.width
-            self.expansions[grown.run_no, grown.position] = msgspec.structs.replace(
+            self.expansions[grown.run_no, grown.task_index] = msgspec.structs.replace(
                 row, width=grown.width, is_open=grown.is_open
             )
         for item in batch.new_items:

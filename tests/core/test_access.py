@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from aioflow.core.access import LOGINS, TOKENS
+from aioflow.core.access import SESSIONS, TOKENS
 from aioflow.core.state.accounts import CHAIN_BEGINNING, CHAIN_LOST, check_chain, check_head
 from aioflow.errors import (
     AccountExists,
     LoginFailed,
     TokenExists,
     UnknownAccount,
-    UnknownLogin,
+    UnknownSession,
     UnknownToken,
     WrongPassword,
 )
@@ -21,11 +21,11 @@ from aioflow.protocol.requests import (
     CreateAccount,
     CreateToken,
     DeleteAccount,
-    EndLogin,
+    EndSession,
     EraseOld,
     Note,
     NoteUse,
-    OpenLogin,
+    OpenSession,
     Reencrypt,
     RevokeToken,
     SetAccount,
@@ -42,7 +42,7 @@ def account(name="anna", secret=b"hash", role=Role.VIEWER):
 
 
 def login(world, name="anna", seen=b"hash", digest=b"d", **more):
-    return OpenLogin(
+    return OpenSession(
         name=name, seen=seen, digest=digest, expires_at=world.now + 10**9, address="::1", **more
     )
 
@@ -71,7 +71,7 @@ def test_a_session_begins_only_with_what_the_password_was_compared_with(world, a
             world.ask(wrong)
     opened = world.ask(login(world))
 
-    assert admitted.logins == {opened.login_no: opened}
+    assert admitted.sessions == {opened.session_no: opened}
 
 
 def test_a_disabled_account_opens_no_session(world):
@@ -100,7 +100,7 @@ def test_a_change_of_an_account_ends_its_sessions_and_no_others(world, admitted,
 
     world.ask(change)
 
-    assert set(admitted.logins.values()) == {others, home}
+    assert set(admitted.sessions.values()) == {others, home}
 
 
 def test_a_change_that_changes_nothing_ends_nothing(world, admitted):
@@ -109,26 +109,26 @@ def test_a_change_that_changes_nothing_ends_nothing(world, admitted):
 
     world.ask(SetAccount(name="anna", role=Role.VIEWER))
 
-    assert list(admitted.logins.values()) == [opened]
+    assert list(admitted.sessions.values()) == [opened]
 
 
 def test_sessions_make_room_the_oldest_first(world, admitted):
     world.ask(account())
-    opened = [world.ask(login(world, digest=bytes([n]))) for n in range(LOGINS + 2)]
+    opened = [world.ask(login(world, digest=bytes([n]))) for n in range(SESSIONS + 2)]
 
-    assert list(admitted.logins.values()) == opened[2:]
+    assert list(admitted.sessions.values()) == opened[2:]
 
 
 def test_a_session_replaces_the_one_before_and_what_has_run_out_goes(world, admitted):
     world.ask(account())
     world.ask(login(world, digest=b"a"))
     second = world.ask(login(world, digest=b"b", replaces=b"a"))
-    assert list(admitted.logins.values()) == [second]
+    assert list(admitted.sessions.values()) == [second]
 
     world.pass_time(2_000)
     third = world.ask(login(world, digest=b"c"))
 
-    assert list(admitted.logins.values()) == [third]
+    assert list(admitted.sessions.values()) == [third]
 
 
 def test_a_name_is_taken_once(world):
@@ -158,7 +158,7 @@ def test_unknown_accounts_and_tokens_are_reported(world):
     for request, error in (
         (SetAccount(name="x"), UnknownAccount),
         (DeleteAccount(name="x"), UnknownAccount),
-        (EndLogin(login_no=1), UnknownLogin),
+        (EndSession(session_no=1), UnknownSession),
         (RevokeToken(token_no=1), UnknownToken),
     ):
         with pytest.raises(error):
@@ -206,10 +206,10 @@ def test_a_session_may_outlive_the_password_that_it_changes_itself(world, admitt
     world.ask(login(world, digest=b"e"))
 
     with pytest.raises(WrongPassword):
-        world.ask(SetAccount(name="anna", secret=b"new", seen=b"older", keeps=own.login_no))
-    world.ask(SetAccount(name="anna", secret=b"new", seen=b"hash", keeps=own.login_no))
+        world.ask(SetAccount(name="anna", secret=b"new", seen=b"older", keeps=own.session_no))
+    world.ask(SetAccount(name="anna", secret=b"new", seen=b"hash", keeps=own.session_no))
 
-    assert list(admitted.logins.values()) == [own]
+    assert list(admitted.sessions.values()) == [own]
 
 
 def test_a_use_is_written_down_and_never_goes_back(world, admitted):
@@ -253,7 +253,7 @@ def test_lines_are_chained_over_turns_also_over_one_that_is_taken_back(world):
     for n in range(3):
         batch, _, tx = world.decide([RequestReceived(n, SetPool(name="db", slots=n + 1), BY)])
         rows += batch.audit
-        tx.settle()
+        tx.mark_durable()
         taken_back, _, gone = world.decide([RequestReceived(9, account("bob"), BY)])
         assert len(taken_back.audit) == 1
         world.take_back(gone)
@@ -268,7 +268,7 @@ def lines(world, count):
     rows, head = [], None
     for slots in range(1, count + 1):
         batch, _, tx = world.decide([RequestReceived(slots, SetPool(name="db", slots=slots), BY)])
-        tx.settle()
+        tx.mark_durable()
         rows += batch.audit
         head = batch.audit_head
     return rows, head
@@ -293,7 +293,7 @@ def test_lines_that_are_old_go_and_each_counts_once(world):
     heads = []
     for gone in (numbers[:1], numbers[:2], numbers):
         batch, _, tx = world.decide([RequestReceived(9, EraseOld(table="audit", numbers=gone))])
-        tx.settle()
+        tx.mark_durable()
         heads.append(batch.audit_head)
 
     assert [(head.written, head.erased) for head in heads] == [(3, 1), (3, 2), (3, 3)]
@@ -306,7 +306,7 @@ def test_a_change_of_the_key_encrypts_the_end_of_the_audit_again(world, admitted
 
     batch, _, tx = world.decide([RequestReceived(9, Reencrypt())])
     assert batch.audit_head == head
-    tx.settle()
+    tx.mark_durable()
     batch, _, _ = world.decide([RequestReceived(9, SetPool(name="db", slots=1))])
     assert batch.audit_head is None
 

@@ -537,7 +537,7 @@ def test_a_run_that_is_being_cancelled_is_not_cleared(monkeypatch):
     batch, _, tx = world.decide([RequestReceived(1, CancelRun(run_id=run_id))])
     world.rows.apply(batch)
     world.memory.commit_no = batch.number
-    tx.settle()
+    tx.mark_durable()
 
     with pytest.raises(RequestError, match="is being ended"):
         world.ask(ClearTasks(run_id=run_id))

@@ -24,15 +24,15 @@ _RULES = (TriggerRule.ALL_SUCCESS, TriggerRule.ALL_SUCCESS, *TriggerRule)
 def drawn_dag(rng: random.Random) -> DagSpec:
     """Draw up to eight tasks; some return lists, some expand over those, some have a setup."""
     tasks: list[TaskSpec] = []
-    for position in range(rng.randint(2, 8)):
-        parents = tuple(p for p in range(position) if rng.random() < 0.4)
+    for task_index in range(rng.randint(2, 8)):
+        parents = tuple(p for p in range(task_index) if rng.random() < 0.4)
         lists = [p for p in parents if tasks[p].feeds_limit or tasks[p].mapped]
         over = rng.choice(lists) if lists and rng.random() < 0.8 else None
         setups = [p for p in parents if tasks[p].is_setup]
         grouped = tuple(p for p in parents if p != over and rng.random() < 0.3)
         tasks.append(
             TaskSpec(
-                task_id=f"t{position}",
+                task_id=f"t{task_index}",
                 parents=parents,
                 argument_parents=parents,
                 rule=rng.choice(_RULES),
@@ -110,7 +110,7 @@ class Drawn:
         if not well and self.rng.random() < 0.3:
             failure = Failure(type="E", message="no", reason="raised")
             self.world.turn(Failed(start.task_no, start.start_no, now, now, failure))
-        elif self.spec.tasks[start.position].feeds_limit:
+        elif self.spec.tasks[start.task_index].feeds_limit:
             width = self.rng.randint(0, 4)
             self.world.turn(Succeeded(start.task_no, start.start_no, now, now, size=9, width=width))
         else:
@@ -127,8 +127,8 @@ class Drawn:
             assert dict(read.cleared.items()) == dict(known.cleared.items())
             assert read.widths == known.widths
             assert read.groups.keys() == known.groups.keys()
-            for position, group in read.groups.items():
-                other = known.groups[position]
+            for task_index, group in read.groups.items():
+                other = known.groups[task_index]
                 assert (group.states, group.counts) == (other.states, other.counts)
                 assert (group.cursor, group.unfinished) == (other.cursor, other.unfinished)
 

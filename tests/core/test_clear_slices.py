@@ -398,7 +398,7 @@ def test_a_child_whose_stream_a_cancelled_clear_has_emptied_is_expanded_again(cr
 
 
 def test_a_child_that_was_cleared_is_the_next_though_a_later_one_ends():
-    row = ExpansionRow(run_no=1, position=0, width=4, first_task_no=1)
+    row = ExpansionRow(run_no=1, task_index=0, width=4, first_task_no=1)
     siblings = MappedChildren(row)
     for _ in range(4):
         siblings.note(siblings.take_fresh(), TaskState.RUNNING)

@@ -427,10 +427,10 @@ def test_a_daemon_that_is_long_away_loses_no_patience_with_its_suspects():
     for away in (1, 7_000):  # it dies before its web server answers
         world.now += away * SECOND
         world.start_up()
-        world.slots.is_held = True
+        world.slots.is_suspended = True
         world.turn(Restarted(has_crashed=True))
         world.pass_time(4)
-    world.slots.is_held = False
+    world.slots.is_suspended = False
     world.turn()
 
     assert first_half_begins(machine)

@@ -141,7 +141,7 @@ def test_a_coroutine_that_never_waits_leaves_nothing_but_its_row():
     for kind in ("new_triggers", "new_records", "new_events", "new_tries", "dropped_records"):
         assert not getattr(batch, kind), kind
     world.rows.apply(batch)
-    tx.settle()
+    tx.mark_durable()
     assert world.run_state(run) == "success"
 
 

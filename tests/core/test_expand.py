@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioflow.core.tasks.expand import WIDTH_LIMIT, check_cap, leaves, pick, split, takers, width
+from aioflow.core.tasks.expand import WIDTH_LIMIT, check_cap, consumers, leaves, pick, split, width
 from aioflow.model.dag import MapSource, MapSpec
 
 
@@ -165,4 +165,4 @@ def test_the_children_that_take_an_item_are_those_that_pick_it(trees, data):
     for leaf, size in enumerate(widths):
         for item in range(size):
             expected = [child for child, picked in enumerate(picks) if picked[leaf] == item]
-            assert list(takers(spec, leaf, item, widths)) == expected
+            assert list(consumers(spec, leaf, item, widths)) == expected

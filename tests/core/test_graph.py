@@ -24,8 +24,8 @@ def named(**parents):
     ]
 
 
-def mapped(task_id, *positions, parents):
-    sources = tuple(MapSource(f"x{p}", p, 3 if p == -1 else -1) for p in positions)
+def mapped(task_id, *task_indexes, parents):
+    sources = tuple(MapSource(f"x{p}", p, 3 if p == -1 else -1) for p in task_indexes)
     return TaskSpec(task_id=task_id, parents=parents, mapped=MapSpec(sources))
 
 
@@ -40,25 +40,13 @@ def test_a_graph_knows_both_ends_of_every_edge():
     assert graph.parents == ((), (0,), (0,), (1, 2))
     assert graph.children == ((1, 2), (3,), (3,), ())
     assert (graph.roots, graph.leaves) == ((0,), (3,))
-    assert graph.position_of == {"extract": 0, "clean": 1, "check": 2, "load": 3}
+    assert graph.index_of == {"extract": 0, "clean": 1, "check": 2, "load": 3}
 
 
 def test_the_order_keeps_to_what_was_written_where_edges_leave_a_choice():
     graph = Graph(dag(named(load=["clean"], notify=[], clean=["extract"], extract=[], audit=[])))
 
     assert graph.order == (1, 3, 2, 0, 4)
-
-
-def test_a_graph_knows_who_expands_over_whose_result():
-    tasks = [
-        TaskSpec(task_id="merchants"),
-        TaskSpec(task_id="days"),
-        mapped("settle", 0, 1, -1, parents=(0, 1)),
-        mapped("square", 0, 0, parents=(0,)),
-        TaskSpec(task_id="total", parents=(0, 2)),
-    ]
-
-    assert Graph(dag(tasks)).expands_over == ((2, 3), (2,), (), (), ())
 
 
 def test_a_graph_cannot_be_made_of_a_circle():
@@ -75,14 +63,14 @@ def acyclic(draw):
     place = draw(st.permutations(range(size)))
     return [
         TaskSpec(
-            task_id=f"t{position}",
+            task_id=f"t{task_index}",
             parents=tuple(
                 parent
                 for parent in range(size)
-                if place[parent] < place[position] and draw(st.booleans())
+                if place[parent] < place[task_index] and draw(st.booleans())
             ),
         )
-        for position in range(size)
+        for task_index in range(size)
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioflow.core.state.memory import IdBlock
+from aioflow.core.state.id_block import IdBlock
 
 
 def test_numbers_follow_each_other_to_the_end_of_the_block():

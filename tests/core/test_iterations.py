@@ -24,7 +24,7 @@ def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
 
 def inside(name: str, own: int, loop: range, *parents: int, **fields: Any) -> TaskSpec:
     """A task of a loop, whose last one decides."""
-    along = tuple(position for position in loop if position != own)
+    along = tuple(task_index for task_index in loop if task_index != own)
     spec = MapSpec((MapSource("", -1, 1),), along, loop[-1])
     fields.setdefault("map_limit", 5)
     chooses = Chooses.ROUNDS if own == loop[-1] else Chooses.NOTHING

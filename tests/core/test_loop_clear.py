@@ -100,7 +100,7 @@ def test_a_task_mapped_over_iterations_is_expanded_again():
         go_round(world, again=again)
     world.finish_all()
 
-    each = [row for row in world.rows.tasks.values() if row.position == 4]
+    each = [row for row in world.rows.tasks.values() if row.task_index == 4]
     assert sorted(row.state for row in each) == [TaskState.SUCCESS] * 2 + [TaskState.REMOVED] * 3
     assert world.run_state(run) == "success"
 
@@ -143,7 +143,7 @@ def test_a_teardown_left_behind_in_an_earlier_round_is_cleared_with_its_loop():
         world.succeed(name, 0)
     world.succeed("until", 0, again=False)
     world.finish_all()
-    removals = [row.state for row in world.rows.tasks.values() if row.position == 3]
+    removals = [row.state for row in world.rows.tasks.values() if row.task_index == 3]
     assert sorted(removals) == [TaskState.SUCCESS, TaskState.REMOVED, TaskState.REMOVED]
     assert world.run_state(run) == "success"
 
@@ -159,8 +159,8 @@ def rows_tell_it_all(world: World) -> None:
         read, known = restore_run(world.rows.live_run(run_no), fresh), world.memory.runs[run_no]
         assert read.removed == known.removed
         assert dict(read.cleared.items()) == dict(known.cleared.items())
-        for position, group in read.groups.items():
-            other = known.groups[position]
+        for task_index, group in read.groups.items():
+            other = known.groups[task_index]
             assert (group.states, group.counts) == (other.states, other.counts)
             assert (group.is_open, group.unfinished) == (other.is_open, other.unfinished)
 

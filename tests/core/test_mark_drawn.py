@@ -44,7 +44,7 @@ class Marked(Drawn):
         if not request.tasks:
             assert self.world.run_state(number) == request.state.label
         for row in self.world.rows.tasks.values():
-            name = self.spec.tasks[row.position].task_id
+            name = self.spec.tasks[row.task_index].task_id
             child = request.map_index in (-1, row.map_index)
             if row.run_no == number and name in request.tasks and child:
                 assert row.state in (request.state, TaskState.REMOVED)

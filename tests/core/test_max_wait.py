@@ -7,16 +7,24 @@ from typing import Any
 import pytest
 
 from aioflow.core.runs import deadlines
-from aioflow.model.dag import DagSpec, MapSource, MapSpec, StartTriggerSpec, TaskSpec
-from aioflow.model.states import TaskState, TriggerRule
+from aioflow.model.dag import (
+    DagSpec,
+    MapSource,
+    MapSpec,
+    RetryPolicy,
+    StartTriggerSpec,
+    TaskSpec,
+)
+from aioflow.model.states import CODE_MISSING, Failure, TaskState, TriggerRule
 from aioflow.protocol.effects import StopTry
 from aioflow.protocol.inputs import TimerFired
-from aioflow.protocol.reports import Deferred
+from aioflow.protocol.reports import Deferred, Failed
 from aioflow.protocol.requests import ClearTasks, Mark, SetPool
 from tests.core.test_iterations import inside
 from tests.core.world import SECOND, World
 
 LONGEST = 5 * SECOND
+MISSING = Failure(type="CodeMissing", message="not there", reason=CODE_MISSING)
 
 
 def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
@@ -35,7 +43,7 @@ def reason(world: World, name: str, map_index: int = -1) -> str | None:
     (found,) = (
         row
         for row in world.rows.tasks.values()
-        if world.memory.dag_versions["v1", "dag"].graph.spec.tasks[row.position].task_id == name
+        if world.memory.dag_versions["v1", "dag"].graph.spec.tasks[row.task_index].task_id == name
         and row.map_index == map_index
     )
     return None if found.failure is None else found.failure.reason
@@ -126,6 +134,47 @@ def test_a_try_that_is_claimed_and_has_not_begun_is_stopped():
     assert world.state(run, "late") == "failed"
     (stop,) = [effect for effect in world.effects if isinstance(effect, StopTry)]
     assert (stop.task_no, stop.reason) == (claimed.task_no, "timeout")
+
+
+@pytest.mark.parametrize("mapped", [None, over(2)])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_task_whose_code_is_missing_has_not_begun(mapped, is_restarted):
+    world = World()
+    run = world.begin(bounded("late", mapped=mapped))
+    index = -1 if mapped is None else 1
+    start = world.started("late", index).start
+    world.pass_time(4)
+
+    world.turn(Failed(start.task_no, start.start_no, None, 1, MISSING))
+    if is_restarted:
+        world.restart()
+    assert world.state(run, "late", index) == "retrying"
+    world.pass_time(1)
+
+    assert world.state(run, "late", index) == "failed"
+    assert reason(world, "late", index) == "max_wait"
+    if mapped is not None:
+        world.succeed("late", 0)
+    world.pass_time(9)
+    assert world.run_state(run) == "failed"
+
+
+@pytest.mark.parametrize("cause", ["retry", "interruption"])
+def test_a_task_whose_code_is_missing_for_a_second_start_has_begun(cause):
+    world = World()
+    run = world.begin(bounded("late", retry=RetryPolicy(tries=2)))
+    start = world.started("late").start
+    failure = Failure(type="ValueError", message="no", reason="exception")
+    interrupted = cause == "interruption"
+    world.turn(Failed(start.task_no, start.start_no, 1, 1, failure, interrupted=interrupted))
+    world.pass_time(2)
+    start = world.started("late").start
+
+    world.turn(Failed(start.task_no, start.start_no, None, 1, MISSING))
+    world.pass_time(2.5)
+
+    world.succeed("late")
+    assert world.run_state(run) == "success"
 
 
 # ── which tasks it does not touch ───────────────────────────────────────────────────────

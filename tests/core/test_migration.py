@@ -363,9 +363,9 @@ def test_triggers_that_wait_for_capacity_say_so_until_they_have_it():
     [host] = hosts(world.effects)
     assert why(world, run).kind is WaitKind.TRIGGER
 
-    world.turn(TriggerCapacityChanged(host.trigger_no, host.assignment_id, has_room=False))
+    world.turn(TriggerCapacityChanged(host.trigger_no, host.assignment_id, has_capacity=False))
     assert why(world, run).kind is WaitKind.TRIGGER_CAPACITY
-    world.turn(TriggerCapacityChanged(host.trigger_no, host.assignment_id, has_room=True))
+    world.turn(TriggerCapacityChanged(host.trigger_no, host.assignment_id, has_capacity=True))
     assert why(world, run).kind is WaitKind.TRIGGER
 
 
@@ -375,7 +375,7 @@ def test_word_of_room_from_an_earlier_hosting_is_late():
     world.turn(HostLost(role="triggers", culprit=-1, failure=KILLED, at=world.now))
     world.turn(HostUp("triggers"))
 
-    world.turn(TriggerCapacityChanged(before.trigger_no, before.assignment_id, has_room=False))
+    world.turn(TriggerCapacityChanged(before.trigger_no, before.assignment_id, has_capacity=False))
 
     assert why(world, run).kind is WaitKind.TRIGGER
 
@@ -393,7 +393,7 @@ def test_a_host_that_comes_back_is_given_the_important_first_and_then_the_old():
     world.restart()
 
     restored = hosts(world.effects)
-    assert [(host.priority, host.position) for host in restored] == [(5, 1), (0, 0), (0, 2)]
+    assert [(host.priority, host.task_index) for host in restored] == [(5, 1), (0, 0), (0, 2)]
 
 
 def test_a_trigger_is_hosted_with_the_place_of_its_task_for_the_log():
@@ -402,5 +402,5 @@ def test_a_trigger_is_hosted_with_the_place_of_its_task_for_the_log():
     [host] = hosts(world.effects)
 
     task = world.memory.waits[host.trigger_no].task
-    assert (host.position, host.map_index, host.try_number) == (0, -1, 1)
+    assert (host.task_index, host.map_index, host.try_number) == (0, -1, 1)
     assert host.start_no == task.start_no

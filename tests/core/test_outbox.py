@@ -27,10 +27,10 @@ def called(world: World) -> list[tuple[int, str]]:
     """Return position and event of each callback in the outbox."""
     rows = [world.rows.outbox[number] for number in sorted(world.rows.outbox)]
     bodies = [msgspec.msgpack.decode(r.body, type=Callback) for r in rows if is_callback(r.kind)]
-    return [(body.position, body.event) for body in bodies]
+    return [(body.task_index, body.event) for body in bodies]
 
 
-def handed(world: World) -> list[int]:
+def in_flight(world: World) -> list[int]:
     return [effect.outbox_no for effect in world.effects if isinstance(effect, DeliverOutbox)]
 
 
@@ -124,14 +124,14 @@ def test_outbox_rows_beyond_the_window_are_delivered_in_order(monkeypatch):
     world = World()
     fan_out(world, 9)
     rows = sorted(world.rows.outbox)
-    assert handed(world) == rows[:4]
+    assert in_flight(world) == rows[:4]
     assert len(world.memory.outbox) == 4
 
     for number in rows:
-        assert number in handed(world)
+        assert number in in_flight(world)
         world.turn(OutboxDelivered(number))
 
-    assert handed(world) == rows
+    assert in_flight(world) == rows
     assert not world.rows.outbox
     assert not world.memory.outbox_quotas
 
@@ -145,9 +145,9 @@ def test_a_restart_hands_out_what_was_not_done_and_no_more_at_once(monkeypatch):
 
     world.restart()
 
-    assert handed(world) == [rows[0], *rows[2:5]]
-    (lane,) = world.memory.outbox_quotas.values()
-    assert (lane.handed, lane.waiting) == (4, 4)
+    assert in_flight(world) == [rows[0], *rows[2:5]]
+    (quota,) = world.memory.outbox_quotas.values()
+    assert (quota.in_flight, quota.waiting) == (4, 4)
 
 
 @pytest.mark.parametrize("entry", [OutboxDelivered(4711), OutboxLoaded("callback:dag")])

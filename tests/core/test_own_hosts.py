@@ -194,7 +194,7 @@ def test_a_suspended_coroutine_is_lost_with_its_own_host_alone(role, is_suspende
     start = next(e.start for e in world.starts.values() if e.role == OWN_ASYNC)
     at = (start.task_no, start.start_no, world.now, world.now)
     world.turn(Awaiting(*at, 0, "wait", "dag:T", "dag.py:3", (("dag:T", b"\x80"),)))
-    world.memory.packing.settle([], {})
+    world.memory.packing.pack_waiting([], {})
 
     world.turn(lost(role, world))
 

@@ -15,7 +15,7 @@ from aioflow.core.runs.restore import RunRestore, quarantine_unrestored, restore
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.packed_maps import Numbers, Pages, Rows
 from aioflow.core.state.task_instance import Run, TaskInstance, TriggerInstance
-from aioflow.core.triggers.assignment import HANDED_AT_ONCE
+from aioflow.core.triggers.assignment import ASSIGNED_AT_ONCE
 from aioflow.core.why import explain_task
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, TaskSpec
 from aioflow.model.states import Failure
@@ -70,8 +70,8 @@ def lost(role: str, culprit: int = -1) -> HostLost:
     return HostLost(role=role, culprit=culprit, failure=CRASHED, at=1)
 
 
-def folded(world: World) -> int:
-    return len(world.memory.active_tasks.folded())
+def count_packed(world: World) -> int:
+    return len(world.memory.active_tasks.packed_numbers())
 
 
 def fields_of(thing: TaskInstance | TriggerInstance) -> dict[str, Any]:
@@ -99,11 +99,11 @@ def test_a_task_that_waits_comes_back_as_it_was():
         "recorded": 4,
         "first_failed": 2,
         "open_kind": "any_of",
-        "looks": 6,
+        "pokes": 6,
     }
     for name, value in strange.items():
         setattr(task, name, value)
-    wait.assignment_id, wait.role, wait.has_room, wait.version = (
+    wait.assignment_id, wait.role, wait.has_capacity, wait.version = (
         2**40 + 1,
         "quarantine",
         False,
@@ -113,7 +113,7 @@ def test_a_task_that_waits_comes_back_as_it_was():
 
     world.turn()  # nothing refers to the unpacked task any more
 
-    assert folded(world) == 1
+    assert count_packed(world) == 1
     again = world.memory.active_tasks[task.task_no]
     assert again is not task
     assert fields_of(again) == before
@@ -124,15 +124,29 @@ def test_a_task_that_waits_comes_back_as_it_was():
 
 
 def test_every_field_of_a_task_is_folded_or_keeps_it_from_that():
-    links = {"run", "spec", "waits", "task_no", "position", "state", "stored_state"}
-    folded = {"map_index", "try_number", "start_no", "stored_start", "suspended_start", "looks"}
-    folded |= {"interruptions", "due_at", "deadline_at", "queued_at", "started_at", "failure"}
-    folded |= {"recorded", "first_failed", "open_kind", "ends_at"}
+    links = {"run", "spec", "waits", "task_no", "task_index", "state", "stored_state"}
+    packed = {
+        "map_index",
+        "try_number",
+        "start_no",
+        "stored_start",
+        "suspended_start",
+        "pokes",
+    }
+    packed |= {
+        "interruptions",
+        "due_at",
+        "deadline_at",
+        "queued_at",
+        "started_at",
+        "failure",
+    }
+    packed |= {"recorded", "first_failed", "open_kind", "ends_at"}
     looked_at = {"resumed", "streams", "answer", "stored_slot", "worker", "is_hosted"}
     without_meaning = {"is_claimed", "ended_at"}  # of a task that has no slot, and has not ended
 
-    assert {*TaskInstance.__slots__} == links | folded | looked_at | without_meaning
-    hosted = {"assignment_id", "has_room", "role", "version"}
+    assert {*TaskInstance.__slots__} == links | packed | looked_at | without_meaning
+    hosted = {"assignment_id", "has_capacity", "role", "version"}
     assert {*TriggerInstance.__slots__} == hosted | {"row", "run", "task", "stream"}
 
 
@@ -154,13 +168,13 @@ def test_tasks_that_would_not_be_restored_unchanged_are_not_packed(change):
 
     world.turn()
 
-    assert folded(world) == 0
+    assert count_packed(world) == 0
     assert world.memory.active_tasks[task.task_no] is task
 
 
 def test_a_packed_task_continues_where_it_was():
     world, run = wide(3)
-    assert folded(world) == 3
+    assert count_packed(world) == 3
     numbers = sorted(world.rows.triggers)
 
     for number in numbers:
@@ -169,7 +183,7 @@ def test_a_packed_task_continues_where_it_was():
     world.finish_all()
 
     assert world.run_state(run) == "success"
-    assert folded(world) == 0
+    assert count_packed(world) == 0
     assert not world.memory.packing.shapes()
 
 
@@ -179,7 +193,7 @@ def test_the_wait_of_a_packed_task_is_explained():
     explained = world.ask(Explain(run_id=world.rows.runs[run].run_id, tasks=((0, 1),)))
 
     assert explained[0, 1].kind.value == "trigger"
-    assert folded(world) == 2
+    assert count_packed(world) == 2
 
 
 def test_nothing_is_unfolded_to_say_what_it_waits_for():
@@ -197,7 +211,7 @@ def test_a_folded_task_times_out():
     world = World(cpu_slots=1)
     run = world.begin(TaskSpec(task_id="a"))
     defer_all(world, timeout_us=5 * SECOND)
-    assert folded(world) == 1
+    assert count_packed(world) == 1
 
     world.pass_time(6)
 
@@ -211,7 +225,7 @@ def test_a_restart_arms_the_deadlines_of_what_it_folds():
     world.armed.clear()
 
     world.restart()
-    assert folded(world) == 1
+    assert count_packed(world) == 1
     world.pass_time(6)
 
     assert world.state(run, "a") == "retrying"
@@ -221,13 +235,13 @@ def test_many_that_wait_are_cancelled_a_batch_at_a_time(monkeypatch):
     monkeypatch.setattr("aioflow.core.transaction.BATCH_ROWS", 10)
     world, run = wide(35)
     objects: list[int] = []
-    settle = world.memory.packing.settle
+    pack_waiting = world.memory.packing.pack_waiting
 
-    def count_and_settle(*changed) -> None:
+    def count_and_pack(*changed) -> None:
         objects.append(len(world.memory.active_tasks.objects))
-        settle(*changed)
+        pack_waiting(*changed)
 
-    monkeypatch.setattr(world.memory.packing, "settle", count_and_settle)
+    monkeypatch.setattr(world.memory.packing, "pack_waiting", count_and_pack)
 
     world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
 
@@ -247,7 +261,7 @@ def test_packed_triggers_of_a_dead_host_have_no_host():
 
     world.turn(lost("triggers"))
 
-    assert folded(world) == 2, "it is all the same whether they are objects"
+    assert count_packed(world) == 2, "it is all the same whether they are objects"
     assert not any(world.memory.waits[number].assignment_id for number in numbers)
     world.turn(TriggerFired(numbers[0], was[numbers[0]], 0, world.now, b"\x01"))
     assert world.state(run, "a", 0) == "deferred", "a dead host was heard"
@@ -269,7 +283,7 @@ def test_a_coroutine_that_died_with_its_host_runs_again_from_the_top():
     start = world.started("c").start
     at = (start.task_no, start.start_no, world.now, world.now)
     world.turn(Awaiting(*at, 0, "wait", "m:T", "flow.py:3", (("m:T", FIELDS),)))
-    assert folded(world) == 1
+    assert count_packed(world) == 1
     [number] = world.rows.triggers
 
     world.turn(lost("async"), HostUp("async"))
@@ -281,7 +295,7 @@ def test_a_coroutine_that_died_with_its_host_runs_again_from_the_top():
 
 
 def test_a_host_that_comes_up_is_handed_many_in_several_turns():
-    count = 2 * HANDED_AT_ONCE + 5
+    count = 2 * ASSIGNED_AT_ONCE + 5
     world, _ = wide(count)
     world.turn(lost("triggers"))
 
@@ -289,7 +303,7 @@ def test_a_host_that_comes_up_is_handed_many_in_several_turns():
 
     assert handed(effects) == sorted(world.rows.triggers)
     assert sum(isinstance(effect, AssignTriggers) for effect in effects) == 2
-    assert folded(world) == count
+    assert count_packed(world) == count
 
 
 def two_tasks(**priorities: int) -> World:
@@ -322,7 +336,7 @@ def test_a_host_that_comes_up_is_handed_the_higher_priority_first():
     world.turn(lost("triggers"))
 
     assert handed(world.turn(HostUp("triggers"))) == [*high, *low]
-    assert folded(world) == 4
+    assert count_packed(world) == 4
 
 
 def test_sleeping_tasks_are_assigned_to_no_host_and_stay_packed():
@@ -332,15 +346,15 @@ def test_sleeping_tasks_are_assigned_to_no_host_and_stay_packed():
     world.turn(lost("triggers"))
 
     assert handed(world.turn(HostUp("triggers"))) == waiting
-    assert folded(world) == 4
+    assert count_packed(world) == 4
 
 
 def test_triggers_assigned_in_between_are_not_assigned_again():
-    count = HANDED_AT_ONCE + 2
+    count = ASSIGNED_AT_ONCE + 2
     world, _ = wide(count)
     world.turn(lost("triggers"))
     _, effects, tx = world.decide([HostUp("triggers")])
-    tx.settle()
+    tx.mark_durable()
     [more] = [effect for effect in effects if isinstance(effect, AssignTriggers)]
 
     once = handed(world.turn(more))
@@ -378,9 +392,9 @@ def test_that_a_host_has_no_room_is_remembered_of_what_is_folded():
     number = max(world.rows.triggers)
     assignment_id = world.memory.waits[number].assignment_id
 
-    world.turn(TriggerCapacityChanged(number, assignment_id, has_room=False))
+    world.turn(TriggerCapacityChanged(number, assignment_id, has_capacity=False))
 
-    assert folded(world) == 2
+    assert count_packed(world) == 2
     explained = world.ask(Explain(run_id=world.rows.runs[run].run_id, tasks=((0, 0), (0, 1))))
     kinds = [explained[0, index].kind.value for index in (0, 1)]
     assert kinds == ["trigger", "trigger_capacity"]
@@ -394,7 +408,7 @@ def test_a_mere_read_leaves_it_packed():
 
     assert wait is not None
     assert wait.row.trigger_no == number
-    assert folded(world) == 2
+    assert count_packed(world) == 2
     assert len(world.memory.waits) == 2
 
 
@@ -406,7 +420,7 @@ def test_a_refused_turn_leaves_what_it_had_unfolded_as_it_was():
     world.refuse(TriggerFired(number, assignment_id, 0, world.now, b"\x01"))
 
     assert world.state(run, "a", 0) == "running"
-    assert folded(world) == 1
+    assert count_packed(world) == 1
     assert sorted(world.memory.active_tasks) == sorted(world.rows.tasks)
     assert world.memory.waits.keys() == world.rows.triggers.keys()
 
@@ -414,7 +428,7 @@ def test_a_refused_turn_leaves_what_it_had_unfolded_as_it_was():
 def test_deferred_tasks_are_small():
     world, _ = wide(500)
 
-    bodies = world.memory.waits.folded()
+    bodies = world.memory.waits.packed_numbers()
     sizes = [len(bodies.get(number) or b"") - len(FIELDS) for number in bodies]
 
     assert len(sizes) == 500
@@ -439,7 +453,7 @@ def uncollected() -> Iterator[Callable[[type], int]]:
 def test_packed_objects_are_freed_without_garbage_collection(uncollected: Callable[[type], int]):
     world, _ = wide(50)
 
-    assert folded(world) == 50
+    assert count_packed(world) == 50
     assert uncollected(TaskInstance) == 0
     assert uncollected(TriggerInstance) == 0
 
@@ -610,13 +624,13 @@ def test_a_restart_folds_what_waits_and_hands_it_over_folded():
     world.effects.clear()
 
     world.start_up()
-    assert folded(world) == 3, "none of them is made whole first"
+    assert count_packed(world) == 3, "none of them is made whole first"
     assert len(world.memory.active_tasks.objects) == 0
     world.turn(Restarted())
     effects = world.turn(HostUp("triggers"))
 
     assert handed(effects) == before
-    assert folded(world) == 3
+    assert count_packed(world) == 3
     for effect in effects:
         if isinstance(effect, AssignTrigger):
             wait = world.memory.packing.peek(effect.host.trigger_no)
@@ -645,7 +659,7 @@ def test_an_assignment_of_packed_triggers_that_was_rolled_back_leaves_them_witho
     _, _, tx = world.decide([HostUp("triggers")])
     world.take_back(tx)
 
-    assert folded(world) == 3
+    assert count_packed(world) == 3
     waits = [world.memory.packing.peek(number) for number in world.rows.triggers]
     assert {wait.assignment_id for wait in waits if wait is not None} == {0}
     assert len(world.memory.packing.shapes()) == 1
@@ -667,20 +681,20 @@ def test_a_turn_taken_back_that_handed_a_trigger_over_and_then_unfolded_it():
 def test_a_run_that_cannot_be_restored_leaves_nothing_folded():
     world, run = wide(2)
     rows = world.rows.live_run(run)
-    task = msgspec.structs.replace(rows.tasks[-1], position=7)
+    task = msgspec.structs.replace(rows.tasks[-1], task_index=7)
     world.memory = Memory(epoch=2)
     for version in world.rows.versions.values():
         for spec in version.dags:
             world.memory.add_plan(version.version, spec)
     restoring = RunRestore(rows, world.memory)
     restoring.take(rows)
-    assert folded(world) == 2
+    assert count_packed(world) == 2
 
     with pytest.raises((KeyError, IndexError)):
         restoring.take(msgspec.structs.replace(rows, tasks=[task]))
     quarantine_unrestored(rows.run, "its rows make no sense", world.memory, is_damaged=False)
 
-    assert folded(world) == 0
+    assert count_packed(world) == 0
     assert len(world.memory.waits) == 0
     assert not world.memory.runs
     assert not world.memory.packing.shapes()

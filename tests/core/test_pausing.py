@@ -65,10 +65,10 @@ def confirm(world: World, reason: str = migration.PAUSED) -> None:
     world.turn(*(TriggerEnded(*end, world.now, reason=reason) for end in ends))
 
 
-def waits_for(world: World, map_index: int = -1, position: int = 0) -> Any:
+def waits_for(world: World, map_index: int = -1, task_index: int = 0) -> Any:
     (run,) = [run for run in world.rows.runs.values() if run.ended_at is None]
-    answer = world.ask(Explain(run_id=run.run_id, tasks=((position, map_index),)))
-    return answer[position, map_index]
+    answer = world.ask(Explain(run_id=run.run_id, tasks=((task_index, map_index),)))
+    return answer[task_index, map_index]
 
 
 def test_by_default_they_stay_and_their_events_are_stored():

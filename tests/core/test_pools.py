@@ -260,7 +260,7 @@ def test_tasks_that_wait_for_something_else_than_their_turn():
     )
     defer(world, "first")
 
-    found = [still_waits(world.memory, run, position, -1) for position in range(3)]
+    found = [still_waits(world.memory, run, task_index, -1) for task_index in range(3)]
 
     assert found == [True, False, True]
     assert not still_waits(world.memory, run, 0, 3)

@@ -47,9 +47,9 @@ def report(world: World, run_no: int, name: str, verb: str = "succeed", index: i
     world.starts.update(others)
 
 
-def why(world: World, run_no: int, position: int = 0) -> Wait:
+def why(world: World, run_no: int, task_index: int = 0) -> Wait:
     run_id = world.rows.runs[run_no].run_id
-    found: Wait = world.ask(Explain(run_id=run_id, tasks=((position, -1),)))[position, -1]
+    found: Wait = world.ask(Explain(run_id=run_id, tasks=((task_index, -1),)))[task_index, -1]
     return found
 
 
@@ -384,7 +384,7 @@ def test_consumers_of_a_stream_count_if_it_succeeded_while_its_run_was_cancelled
         start = next(
             effect.start
             for effect in world.starts.values()
-            if effect.info.run_no == number and effect.start.position == 1
+            if effect.info.run_no == number and effect.start.task_index == 1
         )
         world.turn(ItemYielded(start.task_no, start.start_no, 0, b"\x01"))
     report(world, first, "load", index=0)
@@ -572,7 +572,7 @@ def test_clearing_an_older_run_of_nothing_changes_nothing():
     assert states(world, day(world, 2)) == ["running"]
 
 
-# ── the line itself ─────────────────────────────────────────────────────────────────────
+# ── the sequence itself ─────────────────────────────────────────────────────────────────────
 
 
 def ended(at: int, **bad: Any) -> EndedRun:
@@ -580,64 +580,64 @@ def ended(at: int, **bad: Any) -> EndedRun:
 
 
 def test_a_sequence_knows_no_ended_runs_until_they_are_loaded():
-    line = RunSequence()
-    line.enter((5, 5))
+    sequence = RunSequence()
+    sequence.add((5, 5))
 
-    assert isinstance(line.before((5, 5)), NotLoaded)
-    line.learn((5, 5), ended(3))
-    assert line.before((5, 5)) == ended(3)
+    assert isinstance(sequence.before((5, 5)), NotLoaded)
+    sequence.learn((5, 5), ended(3))
+    assert sequence.before((5, 5)) == ended(3)
 
 
 def test_a_run_that_enters_between_takes_the_place_before_its_next():
-    line = RunSequence()
-    line.enter((5, 5))
-    line.learn((5, 5), ended(3))
-    line.enter((4, 4))
+    sequence = RunSequence()
+    sequence.add((5, 5))
+    sequence.learn((5, 5), ended(3))
+    sequence.add((4, 4))
 
-    assert line.before((4, 4)) == ended(3)
-    assert line.before((5, 5)) == 4
-    line.leave((4, 4), ended(4))
-    assert line.before((5, 5)) == ended(4)
+    assert sequence.before((4, 4)) == ended(3)
+    assert sequence.before((5, 5)) == 4
+    sequence.remove((4, 4), ended(4))
+    assert sequence.before((5, 5)) == ended(4)
 
 
 def test_a_run_that_enters_before_a_known_end_has_to_ask():
-    line = RunSequence()
-    line.enter((5, 5))
-    line.learn((5, 5), ended(3))
-    line.enter((2, 2))
+    sequence = RunSequence()
+    sequence.add((5, 5))
+    sequence.learn((5, 5), ended(3))
+    sequence.add((2, 2))
 
-    assert isinstance(line.before((2, 2)), NotLoaded)
-    assert line.before((5, 5)) == ended(3)
-    line.leave((2, 2), ended(2))
-    assert line.before((5, 5)) == ended(3)
+    assert isinstance(sequence.before((2, 2)), NotLoaded)
+    assert sequence.before((5, 5)) == ended(3)
+    sequence.remove((2, 2), ended(2))
+    assert sequence.before((5, 5)) == ended(3)
 
 
 def test_a_run_that_comes_back_is_before_its_next_as_a_live_one():
-    line = RunSequence()
-    line.enter((5, 5))
-    line.learn((5, 5), ended(3))
-    line.enter((3, 3))
+    sequence = RunSequence()
+    sequence.add((5, 5))
+    sequence.learn((5, 5), ended(3))
+    sequence.add((3, 3))
 
-    assert line.before((5, 5)) == 3
-    assert isinstance(line.before((3, 3)), NotLoaded)
+    assert sequence.before((5, 5)) == 3
+    assert isinstance(sequence.before((3, 3)), NotLoaded)
 
 
 def test_a_run_that_was_never_made_leaves_a_doubt():
-    line = RunSequence()
-    line.learn(NEXT, None)
-    line.enter((5, 5))
-    line.leave((5, 5))
+    sequence = RunSequence()
+    sequence.learn(NEXT, None)
+    sequence.add((5, 5))
+    sequence.remove((5, 5))
 
-    assert not line.knows(NEXT)
+    assert not sequence.knows(NEXT)
 
 
 def test_the_next_run_knows_nothing_of_a_deleted_run():
-    line = RunSequence()
-    line.enter((5, 5))
-    line.learn((5, 5), ended(3))
+    sequence = RunSequence()
+    sequence.add((5, 5))
+    sequence.learn((5, 5), ended(3))
 
-    assert line.forget((3, 3)) == 5
-    assert not line.knows((5, 5))
+    assert sequence.forget((3, 3)) == 5
+    assert not sequence.knows((5, 5))
 
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["goes-on", "restarted"])

@@ -11,10 +11,12 @@ from aioflow.core.quarantine import (
     FailBackfill,
     QuarantineRuns,
     RefuseRequest,
+    RepeatInput,
     RetryTimer,
     consequence,
 )
 from aioflow.model.dag import TaskSpec
+from aioflow.model.states import Failure
 from aioflow.protocol.inputs import (
     ClockStepped,
     ContinueBackfill,
@@ -25,7 +27,9 @@ from aioflow.protocol.inputs import (
     Restarted,
     TimerFired,
 )
+from aioflow.protocol.reports import TriggerEnded
 from aioflow.protocol.requests import CreateRun
+from tests.core.test_event_runs import fired, waiting
 from tests.core.world import World
 
 A = TaskSpec(task_id="a")
@@ -67,6 +71,19 @@ def test_the_timer_of_a_trigger_is_tried_again_after_a_minute_of_steady_time():
 
     assert isinstance(found, RetryTimer)
     assert (found.timer.at, found.is_scheduled) == (world.moment.steady + MINUTE, False)
+
+
+def test_a_trigger_of_a_dag_ends_at_an_event_that_no_run_can_be_created_for():
+    world = waiting()
+    event = fired(world, {"n": 1})
+
+    found = of(event, world)
+
+    assert isinstance(found, RepeatInput)
+    ended = found.input
+    assert isinstance(ended, TriggerEnded)
+    assert (ended.trigger_no, ended.assignment_id) == (event.trigger_no, event.assignment_id)
+    assert ended.failure == Failure(type="Refused", message="it is wrong", reason="refused")
 
 
 def test_a_backfill_fails():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioflow.core.tasks.retry import LATEST, next_try_at, redelivery_delay, sensor_next_look
+from aioflow.core.tasks.retry import LATEST, next_try_at, redelivery_delay, sensor_next_poke
 from aioflow.model.dag import RetryPolicy, SensorSpec
 
 SECOND = 1_000_000
@@ -108,7 +108,7 @@ EVENING = NOON + 6 * 3600 * SECOND
 
 
 @pytest.mark.parametrize(
-    ("looks", "recheck_seconds", "pause_seconds"),
+    ("pokes", "recheck_seconds", "pause_seconds"),
     [
         pytest.param(1, None, 60, id="first-the-interval"),
         pytest.param(2, None, 120, id="then-it-backs-off"),
@@ -120,35 +120,35 @@ EVENING = NOON + 6 * 3600 * SECOND
         pytest.param(1, -1, 0, id="or-at-once"),
     ],
 )
-def test_a_sensor_pokes_again(looks, recheck_seconds, pause_seconds):
+def test_a_sensor_pokes_again(pokes, recheck_seconds, pause_seconds):
     recheck_in_us = None if recheck_seconds is None else recheck_seconds * SECOND
 
-    at = sensor_next_look(
-        SENSOR, looks=looks, now=NOON, recheck_in_us=recheck_in_us, deadline=EVENING
+    at = sensor_next_poke(
+        SENSOR, pokes=pokes, now=NOON, recheck_in_us=recheck_in_us, deadline=EVENING
     )
 
     assert at == NOON + pause_seconds * SECOND
 
 
 @given(
-    looks=st.integers(1, 10**6),
+    pokes=st.integers(1, 10**6),
     backoff=st.floats(0.1, 1e9),
     recheck_in_us=st.none() | st.integers(-(10**6), 10**18),
     deadline=st.integers(NOON - 10**9, NOON + 10**9),
 )
-def test_a_sensor_never_looks_after_its_deadline(looks, backoff, recheck_in_us, deadline):
+def test_a_sensor_never_looks_after_its_deadline(pokes, backoff, recheck_in_us, deadline):
     sensor = SensorSpec(backoff=backoff)
 
-    at = sensor_next_look(
-        sensor, looks=looks, now=NOON, recheck_in_us=recheck_in_us, deadline=deadline
+    at = sensor_next_poke(
+        sensor, pokes=pokes, now=NOON, recheck_in_us=recheck_in_us, deadline=deadline
     )
 
     assert min(NOON, deadline) <= at <= deadline
 
 
 def test_a_sensor_that_has_not_looked_has_no_next_look():
-    with pytest.raises(ValueError, match="looks"):
-        sensor_next_look(SENSOR, looks=0, now=NOON, recheck_in_us=None, deadline=None)
+    with pytest.raises(ValueError, match="pokes"):
+        sensor_next_poke(SENSOR, pokes=0, now=NOON, recheck_in_us=None, deadline=None)
 
 
 def test_an_outbox_row_is_tried_twelve_times_in_the_course_of_an_hour():

@@ -42,7 +42,7 @@ def raises(world: World) -> None:
 
 
 def row_of(world: World) -> TaskRow:
-    return next(row for row in world.rows.tasks.values() if row.position == 0)
+    return next(row for row in world.rows.tasks.values() if row.task_index == 0)
 
 
 @MODES

@@ -13,9 +13,9 @@ SINCE, UNTIL = 1_000_000, 90_000_000
 FROZEN = Failure(type="Frozen", message="silent", reason="killed")
 
 
-def why(world: World, run_no: int, position: int = 0) -> Wait | None:
+def why(world: World, run_no: int, task_index: int = 0) -> Wait | None:
     run = world.memory.runs[run_no]
-    return explain_task(run, position, -1, world.memory, world.slots)
+    return explain_task(run, task_index, -1, world.memory, world.slots)
 
 
 def silent_world() -> tuple[World, int]:

@@ -66,7 +66,7 @@ def test_it_is_hosted_at_once_and_no_worker_is_touched():
     assert world.state(run, "a") == "deferred"
     assert not world.starts
     [host] = hosts(world)
-    assert (host.start.position, host.start.try_number) == (0, 1)
+    assert (host.start.task_index, host.start.try_number) == (0, 1)
     [effect] = [effect for effect in world.effects if isinstance(effect, AssignTrigger)]
     assert effect.info.run_no == run
 
@@ -180,7 +180,7 @@ def test_a_deferred_task_whose_result_feeds_an_expand_may_be_ended_too():
     at = (start.task_no, start.start_no, world.now, world.now)
     world.turn(Deferred(*at, "dag:T", b"\x80", "after"))
     [host] = hosts(world)
-    assert (host.start.position, host.is_made_there) == (0, False)
+    assert (host.start.task_index, host.is_made_there) == (0, False)
 
     ends(world, host, "success", b"", size=30, width=3)
 
@@ -283,7 +283,7 @@ def test_a_restart_hosts_it_again_from_what_the_run_knows(restarts):
 
     after = hosts(world)[-1]
     assert (after.trigger_no, after.since) == (before.trigger_no, before.since)
-    assert after.start.position == 1
+    assert after.start.task_index == 1
     assert after.assignment_id > before.assignment_id
     fire(world, after)
     world.succeed("a")

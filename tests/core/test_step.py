@@ -142,7 +142,7 @@ def test_a_hundred_thousand_tasks_wide_fan_out_makes_no_object_per_child():
 
     assert len(world.memory.active_tasks) == 2
     assert world.rows.expansions[run, 1].width == 100_000
-    assert len([row for row in world.rows.tasks.values() if row.position == 1]) == 2
+    assert len([row for row in world.rows.tasks.values() if row.task_index == 1]) == 2
 
 
 # ── retries ─────────────────────────────────────────────────────────────────────────────
@@ -488,7 +488,7 @@ def test_a_higher_priority_goes_first():
 
     world.finish_all()
 
-    order = [e.start.position for e in world.effects if isinstance(e, StartTry)]
+    order = [e.start.task_index for e in world.effects if isinstance(e, StartTry)]
     assert order == [2, 0, 1]
 
 
@@ -722,7 +722,7 @@ def test_when_the_async_host_dies_only_the_culprit_is_charged_a_try():
     assert world.state(run, "deferred") == "sensing"
     world.turn(HostUp("async"))
 
-    rows = {row.position: row for row in world.rows.tasks.values()}
+    rows = {row.task_index: row for row in world.rows.tasks.values()}
     assert (rows[1].interruptions, rows[2].interruptions) == (1, 0)
     assert world.started("good").start.start_no == 2
     assert world.started("deferred").start.start_no == 2
@@ -811,7 +811,7 @@ def test_a_restart_continues_from_the_rows():
     world.finish_all()
 
     assert world.run_state(run) == "success"
-    assert {row.map_index for row in world.rows.tasks.values() if row.position == 1} == set(
+    assert {row.map_index for row in world.rows.tasks.values() if row.task_index == 1} == set(
         range(5)
     )
 

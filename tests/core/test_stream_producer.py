@@ -76,9 +76,9 @@ def taken(effects: list[Any]) -> list[int]:
 
 def children(world: World, name: str = "load") -> list[int]:
     """The children that have been started and have not reported."""
-    position = [task.task_id for task in spec(world)].index(name)
+    task_index = [task.task_id for task in spec(world)].index(name)
     starts = (effect.start for effect in world.starts.values())
-    return sorted(start.map_index for start in starts if start.position == position)
+    return sorted(start.map_index for start in starts if start.task_index == task_index)
 
 
 def spec(world: World) -> tuple[TaskSpec, ...]:

@@ -162,14 +162,14 @@ def test_one_that_has_its_room_does_not_stand_behind_one_that_came_back_and_wait
         (2, 0, 1, lives[2]),
         lives[3],
     )
-    across.put_aside(fresh)
-    across.put_aside((2, 0, 9, later))
-    assert list(across.come_back()) == [fresh]
-    assert list(across.come_back()) == []
+    across.block(fresh)
+    across.block((2, 0, 9, later))
+    assert list(across.next_admitted()) == [fresh]
+    assert list(across.next_admitted()) == []
 
-    across.put_aside(begun)
-    across.put_aside(kept)
-    assert list(across.come_back()) == [kept]
-    assert list(across.come_back()) == []
+    across.block(begun)
+    across.block(kept)
+    assert list(across.next_admitted()) == [kept]
+    assert list(across.next_admitted()) == []
     across.passed(kept[3])
-    assert list(across.come_back()) == [begun]
+    assert list(across.next_admitted()) == [begun]

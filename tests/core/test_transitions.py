@@ -42,8 +42,8 @@ running   success          succeeded
 running   failed           failed interrupted deadline
 running   skipped          skipped failed deadline
 running   cancelled        cancelled
-sensing   queued           look_due event interrupted
-sensing   running          look_due event
+sensing   queued           poke_due event interrupted
+sensing   running          poke_due event
 sensing   deferred         deferred
 sensing   retrying         trigger_failed failed interrupted
 sensing   success          event succeeded

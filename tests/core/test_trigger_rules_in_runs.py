@@ -86,10 +86,10 @@ def test_a_run_does_what_the_table_says(rule):
 def dags(draw: st.DrawFn) -> tuple[TaskSpec, ...]:
     """DAGs of up to eight tasks, some mapped over a list, some with rules of their own per edge."""
     tasks: list[TaskSpec] = []
-    for position in range(draw(st.integers(2, 8))):
+    for task_index in range(draw(st.integers(2, 8))):
         above = (
-            draw(st.lists(st.integers(0, position - 1), max_size=3, unique=True))
-            if position
+            draw(st.lists(st.integers(0, task_index - 1), max_size=3, unique=True))
+            if task_index
             else []
         )
         fields: dict[str, Any] = {"rule": draw(st.sampled_from(TriggerRule))}
@@ -103,7 +103,7 @@ def dags(draw: st.DrawFn) -> tuple[TaskSpec, ...]:
         if parents and draw(st.integers(0, 3)) == 0 and tasks[parents[0]].mapped is None:
             fields["mapped"] = MapSpec((MapSource("x", parents[0], -1),))
             fields["argument_parents"] = (parents[0],)
-        tasks.append(task(f"t{position}", *parents, **fields))
+        tasks.append(task(f"t{task_index}", *parents, **fields))
     return tuple(tasks)
 
 
@@ -120,9 +120,9 @@ def play(tasks: tuple[TaskSpec, ...], ends: int, order: int) -> tuple[str, dict[
     while world.starts:
         effect = dice.choice(sorted(world.starts.values(), key=lambda e: e.start.task_no))
         start = effect.start
-        outcome = random.Random(f"{ends} {start.position} {start.map_index}")
+        outcome = random.Random(f"{ends} {start.task_index} {start.map_index}")
         letter, width = outcome.choice("SSSFK"), outcome.randrange(4)
-        name = tasks[start.position].task_id
+        name = tasks[start.task_index].task_id
         fields = {"body": b"\x90", "size": 1, "width": width} if letter == "S" else {}
         if start.map_index >= 0:
             fields = {}
@@ -131,7 +131,7 @@ def play(tasks: tuple[TaskSpec, ...], ends: int, order: int) -> tuple[str, dict[
             world.starts.clear()
             world.restart()
     rows = [row for row in world.rows.tasks.values() if row.run_no == run]
-    return world.run_state(run), {(r.position, r.map_index): r.state.label for r in rows}
+    return world.run_state(run), {(r.task_index, r.map_index): r.state.label for r in rows}
 
 
 def is_raced(tasks: tuple[TaskSpec, ...], states: dict[Any, str]) -> bool:

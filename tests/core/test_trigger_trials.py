@@ -320,13 +320,13 @@ def test_a_daemon_that_dies_before_a_group_is_hosted_tries_the_same_group_again(
     for _ in range(5):
         machine.lose()
         world.start_up()
-        world.slots.is_held = True  # its web server does not answer yet
+        world.slots.is_suspended = True  # its web server does not answer yet
         world.turn(Restarted(has_crashed=True))
         world.turn(HostUp(TRIGGERS))
         assert not machine.hosted
     assert world.memory.trial.spans[0].count == math.ceil(group.count / 2)
 
-    world.slots.is_held = False
+    world.slots.is_suspended = False
     world.pass_time(1)
     world.turn()
     assert len(machine.hosted) == 2

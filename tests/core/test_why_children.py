@@ -21,13 +21,15 @@ def fan_out(width: int, **fields: Any) -> TaskSpec:
     return TaskSpec(task_id="each", mapped=mapped, retry=ONCE, **fields)
 
 
-def told(world: World, run: int, position: int = 0) -> list[tuple[str, int, tuple[int, ...], str]]:
+def told(
+    world: World, run: int, task_index: int = 0
+) -> list[tuple[str, int, tuple[int, ...], str]]:
     """Return state, count, indices and kind of each cause; `runs show` counts as many."""
     run_id = world.rows.runs[run].run_id
-    causes = world.ask(ExplainChildren(run_id=run_id, position=position))
+    causes = world.ask(ExplainChildren(run_id=run_id, task_index=task_index))
     counted = world.ask(CountTasks(run_ids=(run_id,)))[run_id]
     for at, state, count in counted:
-        if at == position and state.is_live:
+        if at == task_index and state.is_live:
             found = [cause for cause in causes if cause.state is state]
             assert sum(cause.count for cause in found) == count, state
     return [
@@ -91,16 +93,16 @@ def test_failed_tries_with_other_messages_are_one_cause():
 def test_however_many_there_are_few_are_explained(monkeypatch: pytest.MonkeyPatch):
     explained = []
 
-    def explain(run: Any, position: int, index: int, *rest: Any) -> Any:
+    def explain(run: Any, task_index: int, index: int, *rest: Any) -> Any:
         explained.append(index)
-        return known(run, position, index, *rest)
+        return known(run, task_index, index, *rest)
 
     known = explain_task
     monkeypatch.setattr(why, "explain_task", explain)
     world = World(cpu_slots=3 * SAMPLED_CHILDREN)
     run = world.begin(fan_out(4_000))
     run_id = world.rows.runs[run].run_id
-    causes = world.ask(ExplainChildren(run_id=run_id, position=0))
+    causes = world.ask(ExplainChildren(run_id=run_id, task_index=0))
 
     assert len(explained) == SAMPLED_CHILDREN + NAMED_CHILDREN
     assert [(cause.state, cause.count) for cause in causes] == [
@@ -114,6 +116,6 @@ def test_a_task_without_children_and_a_run_that_has_ended_have_no_causes():
     run = world.begin(TaskSpec(task_id="one"))
     run_id = world.rows.runs[run].run_id
 
-    assert world.ask(ExplainChildren(run_id=run_id, position=0)) is None
+    assert world.ask(ExplainChildren(run_id=run_id, task_index=0)) is None
     world.succeed("one")
-    assert world.ask(ExplainChildren(run_id=run_id, position=0)) is None
+    assert world.ask(ExplainChildren(run_id=run_id, task_index=0)) is None

@@ -13,7 +13,8 @@ from aioflow.core.runs import previous
 from aioflow.core.runs.restore import restore_run
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state import outbox_quota
-from aioflow.core.state.memory import IdBlock, Memory
+from aioflow.core.state.id_block import IdBlock
+from aioflow.core.state.memory import Memory
 from aioflow.core.state.run_sequence import EndedRun, last_rounds, run_key, stored_as
 from aioflow.core.step import decide
 from aioflow.core.transaction import Transaction
@@ -136,7 +137,7 @@ class World:
         row = found[1]
         spec = next(s for s in self.rows.versions[row.version].dags if s.dag_id == dag_id)
         of_run = [task for task in self.rows.tasks.values() if task.run_no == row.run_no]
-        counts = Counter((task.position, task.state) for task in of_run)
+        counts = Counter((task.task_index, task.state) for task in of_run)
         expansions = [e for (number, _), e in self.rows.expansions.items() if number == row.run_no]
         rounds = [self.rows.tasks[n] for n in last_rounds(spec, expansions) if n in self.rows.tasks]
         return stored_as(row, spec, [(*key, n) for key, n in counts.items()], expansions, rounds)
@@ -181,7 +182,7 @@ class World:
             self.batches.append(batch)
             self.rows.apply(batch)
             self.memory.commit_no = batch.number
-        tx.settle()
+        tx.mark_durable()
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass, and fire the timers that become due."""
@@ -224,7 +225,7 @@ class World:
             for run_no in tx.runs
             if run_no in self.rows.runs and self.rows.runs[run_no].ended_at is None
         ]
-        asking = rollback.put_back(runs, places, self.memory, tx)
+        asking = rollback.restore_slots(runs, places, self.memory, tx)
         if asking:
             self.turn(*asking)
 
@@ -264,7 +265,7 @@ class World:
 
     def _spec(self, effect: StartTry) -> TaskSpec:
         dag_version = self.memory.dag_versions[effect.info.version, effect.info.dag_id]
-        return dag_version.graph.spec.tasks[effect.start.position]
+        return dag_version.graph.spec.tasks[effect.start.task_index]
 
     def succeed(self, name: str, map_index: int = -1, **fields: Any) -> list[Effect]:
         effect = self.started(name, map_index)
@@ -301,9 +302,9 @@ class World:
         """The state a reader sees: without a row, pending."""
         run = self.rows.runs[run_no]
         spec = self.memory.dag_versions[run.version, run.dag_id].graph.spec
-        position = [task.task_id for task in spec.tasks].index(name)
+        task_index = [task.task_id for task in spec.tasks].index(name)
         for row in self.rows.tasks.values():
-            if (row.run_no, row.position, row.map_index) == (run_no, position, map_index):
+            if (row.run_no, row.task_index, row.map_index) == (run_no, task_index, map_index):
                 return row.state.label
         return absent_state(run.state).label
 

@@ -121,12 +121,12 @@ class Node:
         """Start one task of the DAG and return its number."""
         [parsed] = [report for report in self.reports if isinstance(report, FileParsed)]
         [dag] = parsed.dags
-        position = [task.task_id for task in dag.tasks].index(task_id)
-        body = dag.tasks[position].body
-        number = 100 + position
+        task_index = [task.task_id for task in dag.tasks].index(task_id)
+        body = dag.tasks[task_index].body
+        number = 100 + task_index
         info = RunInfo(7, "r7", "d", parsed.version, "d.py", None, 0, None, 100)
         executor = self.slots if body == "def" else self.hosted
-        order = StartTask(7, number, 1, position, -1, 1)
+        order = StartTask(7, number, 1, task_index, -1, 1)
         executor.start_try(StartTry(body, 0 if body == "def" else -1, info, order, **options))
         return number
 

@@ -257,14 +257,14 @@ class Ground:
         connection = sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)
         try:
             rows = connection.execute(
-                "SELECT position, map_index, start_no FROM task"
+                "SELECT task_index, map_index, start_no FROM task"
                 " WHERE run_no = (SELECT run_no FROM run WHERE run_id = ?)",
                 (run_id,),
             ).fetchall()
         finally:
             connection.close()
         order = list(dict.fromkeys(task_id for task_id, _ in names))
-        return {(order[position], index): start_no for position, index, start_no in rows}
+        return {(order[task_index], index): start_no for task_index, index, start_no in rows}
 
     @staticmethod
     def judge_durations(tasks: Any) -> None:

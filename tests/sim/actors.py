@@ -74,7 +74,7 @@ class Stage(Protocol):
     def say(self, report: Input) -> None:
         """Put a report into the inbox."""
 
-    def spec_of(self, run_no: int, position: int) -> TaskSpec:
+    def spec_of(self, run_no: int, task_index: int) -> TaskSpec:
         """Return a task of the DAG version of its run."""
 
 
@@ -115,7 +115,7 @@ class Body:
         self._stage = stage
         self.effect = effect
         self.key: Key = (effect.start.task_no, effect.start.start_no)
-        self.spec = stage.spec_of(effect.start.run_no, effect.start.position)
+        self.spec = stage.spec_of(effect.start.run_no, effect.start.task_index)
         self.began_at: int | None = None
 
     def begin(self, line: Line) -> int | None:
@@ -319,7 +319,7 @@ def result_of_start(stage: Stage, host: StartTrigger) -> tuple[bytes | None, int
     key = (host.task_no, host.start_no)
     rng = random.Random(f"{key}")
     body, size, width = None, 0, None
-    if stage.spec_of(host.run_no, host.position).feeds_limit is not None:
+    if stage.spec_of(host.run_no, host.task_index).feeds_limit is not None:
         size, width = 10, rng.randint(0, 24)
     elif rng.random() < 0.5:
         body = msgspec.msgpack.encode(key)

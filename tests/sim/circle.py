@@ -24,7 +24,7 @@ from aioflow.core.quarantine import (
 from aioflow.core.repair.clear import portion
 from aioflow.core.runs.restore import restore_run, split_restart
 from aioflow.core.state import outbox_quota
-from aioflow.core.state.memory import IdBlock
+from aioflow.core.state.id_block import IdBlock
 from aioflow.core.state.task_instance import Run
 from aioflow.core.step import TURN_INPUTS, TurnFailed, decide
 from aioflow.core.transaction import Transaction
@@ -241,7 +241,7 @@ class Circle:
         invariants.paused_dags_start_no_scheduled_run(paused, inputs, batch)
         if not batch.is_empty or tx.step:
             self._commit(batch, tx, _kinds_of(inputs), refusal)
-        tx.settle()
+        tx.mark_durable()
         node.note(inputs, batch, effects)
         invariants.check(node, Turn(batch, effects, before))
         invariants.claims_of_what_ends_are_stopped(node, claims, inputs, effects)
@@ -280,7 +280,7 @@ class Circle:
             self.memory,
             self.slots,
             inputs,
-            at=self.node.steady.look(),
+            at=self.node.steady.read(),
             random=self.node.rng.random,
             numbers=self._numbers,
             granting=granting,
@@ -347,14 +347,14 @@ class Circle:
     def _isolate(self, inputs: list[Input], exc: TurnFailed | _Refused) -> None:
         """See ``Engine._isolate``. Every failure must have been planned by a fault."""
         self._must_be_meant(inputs, exc)
-        self._take_back(exc.tx)
+        self._roll_back(exc.tx)
         for entry in [part for whole in inputs for part in split_restart(whole, self.memory)]:
             is_blamed = isinstance(entry, _BLAMED) and self.node.faults.happens("refused for good")
             try:
                 self._decide_and_commit([entry], "always" if is_blamed else "never", granting=False)
             except (TurnFailed, _Refused) as alone:
                 self._must_be_meant([entry], alone)
-                self._take_back(alone.tx)
+                self._roll_back(alone.tx)
                 self._blame(entry, alone)
         self._decide_and_commit([], "never")
         liveness.triggers_are_hosted(self.node)
@@ -371,8 +371,8 @@ class Circle:
         row = self.node.tables.tasks.get(entry.task_no)
         return row is not None and self.node.tables.is_held(row.run_no)
 
-    def _take_back(self, tx: Transaction) -> None:
-        """See ``Engine._take_back``. Afterwards the memory must match the rows."""
+    def _roll_back(self, tx: Transaction) -> None:
+        """See ``Engine._roll_back``. Afterwards the memory must match the rows."""
         node, memory = self.node, self.memory
         slots_before = rollback.forget(memory, tx)
         rollback.restore_pools(tx)
@@ -383,7 +383,7 @@ class Circle:
             for run_no in tx.runs
             if run_no in tables.runs and tables.runs[run_no].ended_at is None
         ]
-        self.inbox.extend(rollback.put_back(runs, slots_before, memory, tx))
+        self.inbox.extend(rollback.restore_slots(runs, slots_before, memory, tx))
         recovery.memory_is_what_rows_say(node)
         liveness.slots_are_what_tasks_hold(node)
 
@@ -392,7 +392,7 @@ class Circle:
         node = self.node
         node.points["refused for good"] += 1
         rollback.free_slot(entry, self.memory, self.slots)
-        match consequence(entry, exc, node.steady.look(), self.memory):
+        match consequence(entry, exc, node.steady.read(), self.memory):
             case RefuseRequest(answer=answer):
                 node.answered(answer.ticket)
             case RetryTimer(timer=timer):
@@ -400,18 +400,18 @@ class Circle:
             case RepeatInput(input=instead):
                 node.say(instead)
             case QuarantineRuns(runs=runs):
-                self._hold_still(entry, runs)
+                self._quarantine(entry, runs)
             case (
                 FailBackfill() | DecideWithout() as other
             ):  # no such input is refused for good here
                 raise Broken("blame", f"{entry} leads to {other}")
 
-    def _hold_still(self, entry: Input, runs: list[Run]) -> None:
+    def _quarantine(self, entry: Input, runs: list[Run]) -> None:
         node = self.node
         quarantine = Transaction(
             self.memory,
             self.slots,
-            at=node.steady.look(),
+            at=node.steady.read(),
             random=node.rng.random,
             numbers=self._numbers,
         )
@@ -424,7 +424,7 @@ class Circle:
             before = invariants.before(node, batch)
             node.tables.commit(batch, self.epoch)
             self.memory.commit_no = batch.number
-            quarantine.settle()
+            quarantine.mark_durable()
             node.note([entry], batch, [])
             invariants.check(node, Turn(batch, [], before))
 

@@ -94,7 +94,7 @@ class AsyncHost:
         self._perhaps_die()
 
     def _made(self, effect: StartTry) -> Hosted:
-        task = self.stage.spec_of(effect.start.run_no, effect.start.position)
+        task = self.stage.spec_of(effect.start.run_no, effect.start.task_index)
         if task.sensor is not None:
             return _Sensor(self, effect)
         if task.streams and task.events is None:
@@ -393,7 +393,7 @@ class Coroutine:
         """
         tables = self._host.stage.tables
         run = tables.runs[self.run_no]
-        task = self._host.stage.spec_of(self.run_no, self._start.position)
+        task = self._host.stage.spec_of(self.run_no, self._start.task_index)
         if task.pool == COUNTING:
             return "nobody"
         behind = sorted(dag_id for dag_id in tables.dags if dag_id > run.dag_id)

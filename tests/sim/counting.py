@@ -24,9 +24,9 @@ def counts_are_recounts(node: Any, run_no: int) -> None:
         {(at, state): count for at, state, count in counted(run) if state not in _UNCOUNTED}
     )
     for group in run.groups.values():  # mapped children that only wait for a slot have no row yet
-        told[group.position, TaskState.QUEUED] -= fresh_queued(group)
+        told[group.task_index, TaskState.QUEUED] -= fresh_queued(group)
     rows = Counter(
-        (row.position, row.state)
+        (row.task_index, row.state)
         for row in node.tables.tasks_of(run_no)
         if row.state not in _UNCOUNTED
     )

@@ -51,7 +51,7 @@ def _waiting(node: Any) -> defaultdict[int, list[TriggerRow]]:
         if task is None or not task.state.is_live:
             raise Broken("I5 triggers", f"{row} is there for nobody")
         if row.window and row.ordinal < 0:
-            if node.tables.spec_of_run(row.run_no).tasks[task.position].events is None:
+            if node.tables.spec_of_run(row.run_no).tasks[task.task_index].events is None:
                 raise Broken("I5 triggers", f"{row} goes on for {task}, which takes one event")
         elif row.window:
             opened = tables.records.get((row.task_no, row.ordinal))
@@ -111,7 +111,7 @@ def _waits_for_its_stream(node: Any, last: RecordRow, streams: list[TriggerRow])
 def starts_touch_no_place(node: Any, turn: Any) -> None:
     """I4: check that a task deferred from its start has no slot, and resumes in its method."""
     for start in turn.starts:
-        task = node.tables.spec_of_run(start.start.run_no).tasks[start.start.position]
+        task = node.tables.spec_of_run(start.start.run_no).tasks[start.start.task_index]
         trigger = task.start_trigger
         known = {"resume"} if trigger is None else {trigger.next_method, "resume"}
         if task.events is not None:

@@ -199,7 +199,7 @@ def _nobody_else_waits(node: Any, start: StartTry) -> None:
     task = node.tables.tasks[start.start.task_no]
     if row.backfill is None or start.claimed or task.start_no > 1:
         return
-    spec = node.spec_of(row.run_no, start.start.position)
+    spec = node.spec_of(row.run_no, start.start.task_index)
     if spec.sensor is not None and spec.body is Body.COROUTINE:
         return  # it uses no slot
     for run in node.memory.runs.values():
@@ -210,11 +210,11 @@ def _nobody_else_waits(node: Any, start: StartTry) -> None:
         if spec.body is Body.COROUTINE and async_role(run.spec) not in node.memory.hosts_up:
             continue  # its DAG has its own host, which is not up yet
         for entry in liveness.admitted(run):
-            other = run.spec.tasks[entry.position]
+            other = run.spec.tasks[entry.task_index]
             is_like = (other.body, other.pool) == (spec.body, spec.pool)
             is_like = is_like and other.start_trigger is None
             is_kept = isinstance(entry, TaskInstance) and entry.task_no in node.slots.pool_holds
             is_free = not node.slots.ready.across.is_full(entry)
             if is_like and is_free and (is_kept or other.slots <= spec.slots):
-                where = f"task {entry.position} of run {run.run_no}"
+                where = f"task {entry.task_index} of run {run.run_no}"
                 raise Broken("I25 backfills", f"{start.start} begins before {where}")

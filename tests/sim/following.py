@@ -20,7 +20,7 @@ from tests.sim.broken import Broken
 __all__ = ("expected_width", "hold", "indexed", "leaves", "with_joins")
 
 Taken: TypeAlias = frozenset[tuple[int, int]]
-"""Inputs of one child as ``(position, index)``; -1 for a list in the DAG file."""
+"""Inputs of one child as ``(task_index, index)``; -1 for a list in the DAG file."""
 
 _MOST = 20
 _JOINS: tuple[Join, ...] = ("zip", "zip_longest", "concat")
@@ -74,11 +74,11 @@ def _add_group(tasks: list[TaskSpec], rng: random.Random) -> None:
     source = MapSource("x", -1, rng.choice((1, 2, 4)))
     if mapped and rng.random() < 0.6:
         source = _source("x", tasks, mapped, rng)
-    makers = [leaf.position for leaf in leaves(source) if leaf.position >= 0]
+    makers = [leaf.task_index for leaf in leaves(source) if leaf.task_index >= 0]
     group = range(first, first + size)
-    for position in group:
-        inner = [p for p in range(first, position) if rng.random() < 0.5]
-        along = tuple(p for p in group if p != position)
+    for task_index in group:
+        inner = [p for p in range(first, task_index) if rng.random() < 0.5]
+        along = tuple(p for p in group if p != task_index)
         outer = rng.sample(range(first), min(first, rng.choice((0, 0, 1))))
         parents = (*inner, *outer, *(() if inner else makers))
         task = _task(tasks, parents, MapSpec((source,), along), rng)
@@ -95,10 +95,10 @@ def _task(
         []
         if mapped is None or mapped.along
         else [
-            leaf.position
+            leaf.task_index
             for source in mapped.sources
             for leaf in leaves(source)
-            if leaf.position >= 0
+            if leaf.task_index >= 0
         ]
     )
     like = rng.choice(tasks)
@@ -132,26 +132,28 @@ def leaves(source: MapSource) -> Iterator[MapSource]:
 
 def _makers(task: TaskSpec) -> list[int]:
     sources = () if task.mapped is None else task.mapped.sources
-    return [leaf.position for source in sources for leaf in leaves(source) if leaf.position >= 0]
+    return [
+        leaf.task_index for source in sources for leaf in leaves(source) if leaf.task_index >= 0
+    ]
 
 
 @oracle.per_dag
-def indexed(spec: DagSpec, position: int) -> set[int]:
+def indexed(spec: DagSpec, task_index: int) -> set[int]:
     """Return the mapped tasks whose children are dependencies of this task's children."""
-    task = spec.tasks[position]
+    task = spec.tasks[task_index]
     if task.mapped is None:
         return set()
     over = {maker for maker in _makers(task) if spec.tasks[maker].mapped is not None}
-    return over | {p for p in oracle.above(spec, position) if p in task.mapped.along}
+    return over | {p for p in oracle.above(spec, task_index) if p in task.mapped.along}
 
 
-def _width_of(node: Any, run_no: int, position: int) -> int | None:
+def _width_of(node: Any, run_no: int, task_index: int) -> int | None:
     """Return how many items a task has produced, by the rows, or ``None`` until that is final."""
     tables = node.tables
-    if tables.spec_of_run(run_no).tasks[position].mapped is not None:
-        row = tables.expansions.get((run_no, position))
+    if tables.spec_of_run(run_no).tasks[task_index].mapped is not None:
+        row = tables.expansions.get((run_no, task_index))
         return None if row is None or row.is_open else int(row.width)
-    result = tables.results.get(tables.runs[run_no].first_task_no + position)
+    result = tables.results.get(tables.runs[run_no].first_task_no + task_index)
     return None if result is None else result.width
 
 
@@ -172,12 +174,12 @@ def _children(node: Any, run_no: int, mapped: MapSpec) -> list[Taken] | None:
 def _items(node: Any, run_no: int, source: MapSource) -> list[Taken] | None:
     if not source.join:
         width = source.width
-        if source.position >= 0:
-            known = _width_of(node, run_no, source.position)
+        if source.task_index >= 0:
+            known = _width_of(node, run_no, source.task_index)
             if known is None:
                 return None
             width = known
-        return [frozenset({(source.position, index)}) for index in range(width)]
+        return [frozenset({(source.task_index, index)}) for index in range(width)]
     parts = [_items(node, run_no, part) for part in source.parts]
     lists = [part for part in parts if part is not None]
     if len(lists) < len(parts):
@@ -200,40 +202,44 @@ def expected_width(node: Any, run_no: int, mapped: MapSpec) -> int | None:
 
 
 def hold(
-    node: Any, run_no: int, position: int, rows: Sequence[Any], ends: Sequence[Sequence[TaskState]]
+    node: Any,
+    run_no: int,
+    task_index: int,
+    rows: Sequence[Any],
+    ends: Sequence[Sequence[TaskState]],
 ) -> None:
     """I13: check a task whose children depend on the children of others."""
     spec: DagSpec = node.tables.spec_of_run(run_no)
-    along = indexed(spec, position)
-    if (run_no, position) not in node.tables.widths:
-        _whole(node, run_no, position, rows, ends, along)
+    along = indexed(spec, task_index)
+    if (run_no, task_index) not in node.tables.widths:
+        _whole(node, run_no, task_index, rows, ends, along)
         return
-    mapped = spec.tasks[position].mapped
+    mapped = spec.tasks[task_index].mapped
     assert mapped is not None
     children = _children(node, run_no, mapped)
     assert children is not None
     by_index = {row.map_index: row for row in rows}
     memory = node.memory.runs.get(run_no)
-    one_to_one = None if memory is None else memory.groups[position].one_to_one
+    one_to_one = None if memory is None else memory.groups[task_index].one_to_one
     evaluated = len(children) if one_to_one is None else one_to_one.evaluated
     of = {p: _by_index(node, run_no, p) for p in along}
     for index, taken in enumerate(children):
         mine = {p: _states_of(of[p], p, index, taken, ends, mapped) for p in along}
         seen = [mine.get(p, list(states)) for p, states in enumerate(ends)]
-        items = [state for p in along if p in _makers(spec.tasks[position]) for state in mine[p]]
+        items = [state for p in along if p in _makers(spec.tasks[task_index]) for state in mine[p]]
         row = by_index.get(index)
         if row is None and index >= evaluated:
             continue  # not evaluated in its turn, which was full
         if row is not None and waiting.is_overdue(row):
             continue
-        _child(f"run {run_no}, task {position}[{index}]", spec, position, row, seen, items)
+        _child(f"run {run_no}, task {task_index}[{index}]", spec, task_index, row, seen, items)
 
 
-def _by_index(node: Any, run_no: int, position: int) -> dict[int, TaskState] | None:
-    if (run_no, position) not in node.tables.widths:
+def _by_index(node: Any, run_no: int, task_index: int) -> dict[int, TaskState] | None:
+    if (run_no, task_index) not in node.tables.widths:
         return None
     rows = node.tables.tasks_of(run_no)
-    return {row.map_index: row.state for row in rows if row.position == position}
+    return {row.map_index: row.state for row in rows if row.task_index == task_index}
 
 
 def _states_of(
@@ -254,12 +260,12 @@ def _states_of(
 def _child(
     where: str,
     spec: DagSpec,
-    position: int,
+    task_index: int,
     row: Any,
     seen: list[list[TaskState]],
     items: list[TaskState],
 ) -> None:
-    said = oracle.judge_task(spec, position, seen)
+    said = oracle.judge_task(spec, task_index, seen)
     if row is None:
         if said in {"skip", "fail"}:
             raise Broken("I13 rules", f"{where} should {said}, nothing came of it")
@@ -277,7 +283,7 @@ def _child(
 def _whole(
     node: Any,
     run_no: int,
-    position: int,
+    task_index: int,
     rows: Sequence[Any],
     ends: Sequence[Sequence[TaskState]],
     along: set[int],
@@ -286,9 +292,9 @@ def _whole(
     spec: DagSpec = node.tables.spec_of_run(run_no)
     expanded = {p for p in along if (run_no, p) in node.tables.widths}
     seen = [[TaskState.PENDING] if p in expanded else s for p, s in enumerate(ends)]
-    said = oracle.judge_task(spec, position, seen)
-    where = f"run {run_no}, task {position} as a whole"
-    mapped = spec.tasks[position].mapped
+    said = oracle.judge_task(spec, task_index, seen)
+    where = f"run {run_no}, task {task_index} as a whole"
+    mapped = spec.tasks[task_index].mapped
     assert mapped is not None
     if rows:
         verdicts = {TaskState.SKIPPED: "skip", TaskState.UPSTREAM_FAILED: "fail"}
@@ -300,7 +306,7 @@ def _whole(
     others = [
         s
         for p, states in enumerate(seen)
-        if p in spec.tasks[position].parents and p not in along
+        if p in spec.tasks[task_index].parents and p not in along
         for s in states
     ]
     open_too = any(state.is_live for state in others)
@@ -310,8 +316,8 @@ def _whole(
         or (p in mapped.along and p in expanded)
         for p in along
     )
-    early = spec.tasks[position].rule is TriggerRule.ALWAYS and not any(
-        s >= TaskState.SUCCESS for p in spec.tasks[position].parents for s in ends[p]
+    early = spec.tasks[task_index].rule is TriggerRule.ALWAYS and not any(
+        s >= TaskState.SUCCESS for p in spec.tasks[task_index].parents for s in ends[p]
     )
     if said in {"skip", "fail"} or (may_open and said == "run" and not early and not open_too):
         raise Broken("I13 rules", f"{where} should {said}, nothing came of it")

@@ -178,7 +178,7 @@ def tries_are_charged_within_limits(node: Any, turn: Turn) -> None:
             raise Broken("I7 tries", f"task {ended.task_no} is charged for a kill: {ended}")
     for change in changed_tasks(turn.batch):
         row = node.tables.tasks[change.task_no]
-        task = _spec(node, row.run_no).tasks[row.position]
+        task = _spec(node, row.run_no).tasks[row.task_index]
         if row.try_number > task.retry.tries:
             raise Broken("I7 tries", f"task {row.task_no} is in try {row.try_number}")
     for start in turn.starts:
@@ -195,9 +195,9 @@ def widths_never_change(node: Any, turn: Turn) -> None:
     """I8: check that a committed width stays, is within the limit, and bounds the children."""
     tables = node.tables
     for row in turn.batch.new_expansions:
-        task = _spec(node, row.run_no).tasks[row.position]
+        task = _spec(node, row.run_no).tasks[row.task_index]
         spec = _spec(node, row.run_no)
-        if streaming.source_of(spec, row.position) >= 0 or loops.is_round(spec, row.position):
+        if streaming.source_of(spec, row.task_index) >= 0 or loops.is_round(spec, row.task_index):
             continue  # checked there
         if not 0 < row.width <= task.map_limit:
             raise Broken("I8 widths", f"{row} with a limit of {task.map_limit}")
@@ -206,7 +206,7 @@ def widths_never_change(node: Any, turn: Turn) -> None:
             raise Broken("I8 widths", f"{row}, but its sources make {expected}")
     for task in turn.batch.new_tasks:
         if task.map_index >= 0:
-            expansion = tables.expansions[task.run_no, task.position]
+            expansion = tables.expansions[task.run_no, task.task_index]
             right = expansion.first_task_no + task.map_index
             if task.map_index >= expansion.width or task.task_no != right:
                 raise Broken("I8 widths", f"{task} is no child of {expansion}")
@@ -238,10 +238,10 @@ def _same_tallies(node: Any, run: Run) -> None:
         TaskState.REMOVED: 5,
     }
     spec = _spec(node, run_no)
-    along = [following.indexed(spec, position) for position in range(len(spec.tasks))]
+    along = [following.indexed(spec, task_index) for task_index in range(len(spec.tasks))]
     counted = [
-        (look, [parent for parent in look.parents if parent not in along[position]])
-        for position, looks in enumerate(evaluated)
+        (look, [parent for parent in look.parents if parent not in along[task_index]])
+        for task_index, looks in enumerate(evaluated)
         for look in looks
     ]
     for look, parents in counted:
@@ -257,9 +257,11 @@ def _same_tallies(node: Any, run: Run) -> None:
             if mark in offsets:
                 fresh[at + offsets[mark]] += 1
     for row in rows:
-        if row.state in offsets and not (row.map_index >= 0 and loops.is_round(spec, row.position)):
+        if row.state in offsets and not (
+            row.map_index >= 0 and loops.is_round(spec, row.task_index)
+        ):
             for look, parents in counted:
-                if row.position in parents:
+                if row.task_index in parents:
                     fresh[look.tally * TALLY + offsets[row.state]] += 1
     if list(run.tallies) != fresh:
         raise Broken("I9 tallies", f"run {run_no}: {list(run.tallies)}, the rows say {fresh}")
@@ -382,25 +384,25 @@ def what_waits_says_for_what(node: Any, run_no: int) -> None:
     run = node.memory.runs.get(run_no)
     if run is None or not run.state.is_live:
         return
-    for position in range(len(run.spec.tasks)):
-        group = run.groups.get(position)
+    for task_index in range(len(run.spec.tasks)):
+        group = run.groups.get(task_index)
         if group is None:
-            _has_why(node, run, position, -1, run.active_tasks.get(run.task_no(position, -1)))
+            _has_why(node, run, task_index, -1, run.active_tasks.get(run.task_no(task_index, -1)))
         else:
             for index in range(group.width):
                 task = run.active_tasks.get(group.first_task_no + index)
                 if task is not None or group.states[index] == TaskState.PENDING:
-                    _has_why(node, run, position, index, task)
+                    _has_why(node, run, task_index, index, task)
 
 
-def _has_why(node: Any, run: Run, position: int, index: int, task: Any) -> None:
-    if task is None and run.states[position] >= TaskState.SUCCESS:
+def _has_why(node: Any, run: Run, task_index: int, index: int, task: Any) -> None:
+    if task is None and run.states[task_index] >= TaskState.SUCCESS:
         return
     if task is not None and (task.state is TaskState.RUNNING or task.worker >= 0):
         return
-    if explain_task(run, position, index, node.memory, node.slots) is None:
+    if explain_task(run, task_index, index, node.memory, node.slots) is None:
         state = "pending" if task is None else task.state.label
-        raise Broken("I16 why", f"run {run.run_no} task {position}[{index}] is {state}, not why")
+        raise Broken("I16 why", f"run {run.run_no} task {task_index}[{index}] is {state}, not why")
 
 
 def effects_match_the_ledger(node: Any, turn: Turn) -> None:
@@ -415,7 +417,7 @@ def effects_match_the_ledger(node: Any, turn: Turn) -> None:
     for change in changed_tasks(turn.batch):
         key = change.task_no, change.start_no
         row = tables.tasks[change.task_no]
-        task = _spec(node, row.run_no).tasks[row.position]
+        task = _spec(node, row.run_no).tasks[row.task_index]
         ends_alone = task.events is not None and task.streams  # with its stream
         ends_alone |= operating.is_marked(change)
         if change.state is TaskState.SUCCESS and key not in ledger.returned and not ends_alone:
@@ -433,7 +435,7 @@ def effects_match_the_ledger(node: Any, turn: Turn) -> None:
 
 def _is_hosted(node: Any, task_no: int) -> bool:
     row = node.tables.tasks[task_no]
-    task = _spec(node, row.run_no).tasks[row.position]
+    task = _spec(node, row.run_no).tasks[row.task_index]
     return task.sensor is not None and task.body is Body.COROUTINE
 
 
@@ -442,4 +444,4 @@ def _spec(node: Any, run_no: int) -> Any:
 
 
 def _task(node: Any, start: StartTry) -> Any:
-    return _spec(node, start.start.run_no).tasks[start.start.position]
+    return _spec(node, start.start.run_no).tasks[start.start.task_index]

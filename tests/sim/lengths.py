@@ -40,7 +40,7 @@ class Lengths(Timers):
     def arm(self, due: TimerFired, *, at: Timestamp | None = None) -> None:
         """See ``Timers``."""
         if not due.dag_id:
-            moment = self._clock.look()
+            moment = self._clock.read()
             left = (due.at if at is None else at) - moment.steady
             self._over[due].append(moment.monotonic + max(left, 0))
         super().arm(due, at=at)
@@ -54,7 +54,7 @@ class Lengths(Timers):
     def _look(self, due: TimerFired) -> None:
         over = self._over[due]
         over.sort()
-        late = self._clock.look().monotonic - over.pop(0)
+        late = self._clock.read().monotonic - over.pop(0)
         if not 0 <= late <= _LATEST_US:
             how = "early" if late < 0 else "late"
             self._found(Broken("L2 timers", f"{due} comes {abs(late) / SECOND:g} s too {how}"))

@@ -39,7 +39,7 @@ def _tasks_and_runs(node: Any, batch: Batch, starts: list[StartTry]) -> None:
         for row in tables.running(run_no):
             if _has_lost_its_place(node, row):
                 continue
-            task = spec.tasks[row.position]
+            task = spec.tasks[row.task_index]
             in_pool[task.pool] += task.slots
             bodies[task.body] += 1
             by_run[run_no].append(row)
@@ -78,7 +78,7 @@ def _pools_with_deferred(node: Any, batch: Batch, starts: list[StartTry]) -> Non
         for row in tables.tasks_of(run_no):
             if row.state not in _MAY_WEIGH:
                 continue
-            task = spec.tasks[row.position]
+            task = spec.tasks[row.task_index]
             if not _is_hosted_sensor(task) and _weighs(node, row, task):
                 weights[task.pool] += task.slots
     # A commit before a crash was not checked: its changes of pools are seen here.
@@ -98,7 +98,7 @@ def _begun_claims(node: Any, batch: Batch, starts: list[StartTry]) -> Counter[st
     granted = {effect.start.task_no for effect in starts}
     for task_no in {no for no, state in batch.steps if state is TaskState.RUNNING} - granted:
         row = node.tables.tasks[task_no]
-        task = node.tables.spec_of_run(row.run_no).tasks[row.position]
+        task = node.tables.spec_of_run(row.run_no).tasks[row.task_index]
         begun[task.pool] += task.slots
     for effect, task in zip(starts, _tasks(node, starts), strict=True):
         pool = node.tables.pools.get(task.pool)
@@ -125,10 +125,10 @@ def _weighs(node: Any, row: TaskRow, task: TaskSpec) -> bool:
 def _run_limits(spec: Any, run_no: int, rows: list[TaskRow]) -> None:
     if spec.max_active_tasks is not None and len(rows) > spec.max_active_tasks:
         raise Broken("I4 limits", f"run {run_no}: {len(rows)} of {spec.max_active_tasks} tasks run")
-    for position, count in Counter(row.position for row in rows).items():
-        at_once = spec.tasks[position].max_active_tis_per_dagrun
+    for task_index, count in Counter(row.task_index for row in rows).items():
+        at_once = spec.tasks[task_index].max_active_tis_per_dagrun
         if at_once is not None and count > at_once:
-            raise Broken("I4 limits", f"run {run_no}: {count} of {at_once} at {position} run")
+            raise Broken("I4 limits", f"run {run_no}: {count} of {at_once} at {task_index} run")
 
 
 def _limits_over_runs(node: Any, by_run: dict[int, list[TaskRow]]) -> None:
@@ -137,7 +137,7 @@ def _limits_over_runs(node: Any, by_run: dict[int, list[TaskRow]]) -> None:
     limits: Counter[tuple[str, str]] = Counter()
     for run_no, rows in by_run.items():
         spec = node.tables.spec_of_run(run_no)
-        for task in (spec.tasks[row.position] for row in rows):
+        for task in (spec.tasks[row.task_index] for row in rows):
             if task.max_active_tis_per_dag is not None:
                 key = spec.dag_id, task.task_id
                 running[key] += 1
@@ -150,11 +150,13 @@ def _limits_over_runs(node: Any, by_run: dict[int, list[TaskRow]]) -> None:
 def _windows(node: Any, run_no: int) -> None:
     rows = node.tables.tasks_of(run_no)
     begun = (row for row in rows if TaskState.PENDING < row.state < TaskState.SUCCESS)
-    open_rows = Counter(row.position for row in begun if row.map_index >= 0)
-    for position, count in open_rows.items():
-        window = node.tables.spec_of_run(run_no).tasks[position].window
+    open_rows = Counter(row.task_index for row in begun if row.map_index >= 0)
+    for task_index, count in open_rows.items():
+        window = node.tables.spec_of_run(run_no).tasks[task_index].window
         if window is not None and count > window:
-            raise Broken("I4 limits", f"run {run_no}: {count} children of {position}, not {window}")
+            raise Broken(
+                "I4 limits", f"run {run_no}: {count} children of {task_index}, not {window}"
+            )
 
 
 def _active_runs(node: Any) -> None:
@@ -195,7 +197,7 @@ def _has_lost_its_place(node: Any, row: TaskRow) -> bool:
 
 def _tasks(node: Any, starts: Iterable[StartTry]) -> Iterator[TaskSpec]:
     for effect in starts:
-        yield node.tables.spec_of_run(effect.start.run_no).tasks[effect.start.position]
+        yield node.tables.spec_of_run(effect.start.run_no).tasks[effect.start.task_index]
 
 
 def _is_hosted_sensor(task: TaskSpec) -> bool:

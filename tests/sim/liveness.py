@@ -50,7 +50,7 @@ def nothing_waits_beside_a_free_slot(node: Any) -> None:
             if has_limits(run) and run.run_no in queued:
                 continue  # a limited run is in one queue at a time, with its best task
             for entry in admitted(run):
-                spec = run.spec.tasks[entry.position]
+                spec = run.spec.tasks[entry.task_index]
                 if slots.ready.across.is_full(entry):
                     continue
                 role = async_role(run.spec) if spec.body is Body.COROUTINE else ""
@@ -58,7 +58,7 @@ def nothing_waits_beside_a_free_slot(node: Any) -> None:
                 is_kept = isinstance(entry, TaskInstance) and entry.task_no in slots.pool_holds
                 is_free = free[spec.body] and role in {"", *memory.hosts_up}
                 if is_free and (limit is None or is_kept or spec.slots <= limit.slots):
-                    name = f"task {entry.position} of run {run.run_no}"
+                    name = f"task {entry.task_index} of run {run.run_no}"
                     weight = 0 if is_kept else spec.slots
                     waiting[spec.body, spec.pool, role].append((weight, name))
     for (body, pool, role), found in waiting.items():
@@ -67,11 +67,11 @@ def nothing_waits_beside_a_free_slot(node: Any) -> None:
             raise Broken("L3 progress", f"{retained[0]} waits, and has its room in pool {pool}")
         widest, name = max(found)
         queue = slots.ready._queues.get(((body.value, pool), role))
-        if queue and not slots._has_room(
-            pool, queue[0][3].run.spec.tasks[queue[0][3].position].slots
+        if queue and not slots._has_capacity(
+            pool, queue[0][3].run.spec.tasks[queue[0][3].task_index].slots
         ):
             continue  # the head of the queue needs more slots, and must not be overtaken
-        if slots._has_room(pool, widest):
+        if slots._has_capacity(pool, widest):
             raise Broken("L3 progress", f"{name} waits, and there is a free place in pool {pool}")
 
 
@@ -95,14 +95,14 @@ def admitted(run: Run) -> Iterator[TaskInstance | MappedTask]:
     entries += [
         group
         for group in run.groups.values()
-        if group.has_fresh and run.states[group.position] == TaskState.RUNNING
+        if group.has_fresh and run.states[group.task_index] == TaskState.RUNNING
     ]
     for entry in entries:
-        spec = run.spec.tasks[entry.position]
+        spec = run.spec.tasks[entry.task_index]
         at_position = spec.max_active_tis_per_dagrun
         if spec.sensor is not None and spec.body is Body.COROUTINE:
             continue
-        if at_position is not None and run.running_at.get(entry.position, 0) >= at_position:
+        if at_position is not None and run.running_at.get(entry.task_index, 0) >= at_position:
             continue
         if (
             isinstance(entry, MappedTask)
@@ -178,7 +178,7 @@ def _is_ending(wait: TriggerInstance) -> bool:
     if not wait.run.state.is_live:
         return True
     chosen, task = wait.run.clearing, wait.task
-    return chosen is not None and task is not None and chosen.ends(task.position, task.map_index)
+    return chosen is not None and task is not None and chosen.ends(task.task_index, task.map_index)
 
 
 def triggers_are_hosted(node: Any) -> None:

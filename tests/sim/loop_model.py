@@ -111,8 +111,8 @@ class LoopNode:
         self.seed = self._seed = seed
         self._trace = trace
         self.dags = draw(seed, self.rng, MIX).dags
-        for dag, position in dropped:
-            self.dags[dag] = without(self.dags[dag], position)
+        for dag, task_index in dropped:
+            self.dags[dag] = without(self.dags[dag], task_index)
         self._loop = loop
         self._life = 0
         self._lives: list[Incarnation] = []
@@ -135,8 +135,8 @@ class LoopNode:
     def say(self, report: Input) -> None:
         self._incarnation.say(self._reports.as_real(report))
 
-    def spec_of(self, run_no: int, position: int) -> TaskSpec:
-        return self.tables.spec_of_run(run_no).tasks[position]
+    def spec_of(self, run_no: int, task_index: int) -> TaskSpec:
+        return self.tables.spec_of_run(run_no).tasks[task_index]
 
     # ── interface for the invariants ────────────────────────────────────────────────────
 

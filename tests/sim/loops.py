@@ -31,11 +31,11 @@ def with_loops(spec: DagSpec, rng: random.Random) -> DagSpec:
 def _add_loop(tasks: list[TaskSpec], rng: random.Random) -> None:
     first, size = len(tasks), rng.choice((1, 2, 3, 4))
     decider, limit = first + size, rng.choice((1, 2, 3, 6))
-    for position in range(first, decider):
-        inner = [p for p in range(first, position) if rng.random() < 0.6]
+    for task_index in range(first, decider):
+        inner = [p for p in range(first, task_index) if rng.random() < 0.6]
         outer = rng.sample(range(first), min(first, rng.choice((0, 0, 1, 2))))
-        task = _task(position, (*inner, *outer), rng, rng.choice(_RULES))
-        is_setup = not inner and position < decider - 1 and rng.random() < 0.2
+        task = _task(task_index, (*inner, *outer), rng, rng.choice(_RULES))
+        is_setup = not inner and task_index < decider - 1 and rng.random() < 0.2
         tasks.append(msgspec.structs.replace(task, is_setup=is_setup))
     followed = {parent for task in tasks[first:] for parent in task.parents}
     tails = [p for p in range(first, decider) if p not in followed]
@@ -44,13 +44,13 @@ def _add_loop(tasks: list[TaskSpec], rng: random.Random) -> None:
     if rng.random() < 0.3:
         _add_teardown(tasks, range(first, decider), rng)
     own = range(first, len(tasks))
-    for position in own:
-        along = tuple(other for other in own if other != position)
-        tasks[position] = msgspec.structs.replace(
-            tasks[position],
+    for task_index in own:
+        along = tuple(other for other in own if other != task_index)
+        tasks[task_index] = msgspec.structs.replace(
+            tasks[task_index],
             mapped=MapSpec((MapSource("", -1, 1),), along, decider),
             map_limit=limit,
-            chooses=Chooses.ROUNDS if position == decider else Chooses.NOTHING,
+            chooses=Chooses.ROUNDS if task_index == decider else Chooses.NOTHING,
         )
     _add_takers(tasks, own, decider, rng)
 
@@ -76,9 +76,9 @@ def _add_takers(tasks: list[TaskSpec], own: range, decider: int, rng: random.Ran
 _RULES = (*[TriggerRule.ALL_SUCCESS] * 6, TriggerRule.ALL_DONE, *TriggerRule)
 
 
-def _task(position: int, parents: Any, rng: random.Random, rule: TriggerRule) -> TaskSpec:
+def _task(task_index: int, parents: Any, rng: random.Random, rule: TriggerRule) -> TaskSpec:
     return TaskSpec(
-        task_id=f"t{position}",
+        task_id=f"t{task_index}",
         parents=tuple(sorted({*parents})),
         rule=rule,
         retry=RetryPolicy(tries=rng.randint(1, 4), delay_us=rng.choice((0, 30)) * SECOND),
@@ -96,15 +96,15 @@ def goes_on(spec: TaskSpec, rng: random.Random) -> bool:
 # ── invariant ───────────────────────────────────────────────────────────────────────────
 
 
-def is_round(spec: DagSpec, position: int) -> bool:
+def is_round(spec: DagSpec, task_index: int) -> bool:
     """Return whether the map indexes of a task are iterations."""
-    mapped = spec.tasks[position].mapped
+    mapped = spec.tasks[task_index].mapped
     return mapped is not None and mapped.until >= 0
 
 
-def whole(node: Any, run_no: int, position: int) -> TaskState | None:
+def whole(node: Any, run_no: int, task_index: int) -> TaskState | None:
     """Return the state of a whole loop task, by the rows; ``None`` before it has begun."""
-    row = node.tables.expansions.get((run_no, position))
+    row = node.tables.expansions.get((run_no, task_index))
     if row is None:
         return None
     if row.is_open:
@@ -133,8 +133,8 @@ def hold(node: Any, turn: Any) -> None:
 
 def _rows(node: Any, run_no: int, decider: int) -> Iterator[Any]:
     mapped = node.tables.spec_of_run(run_no).tasks[decider].mapped
-    for position in (decider, *mapped.along):
-        row = node.tables.expansions.get((run_no, position))
+    for task_index in (decider, *mapped.along):
+        row = node.tables.expansions.get((run_no, task_index))
         if row is not None:
             yield row
 

@@ -138,8 +138,8 @@ class Node:
         self.turns = 0
         drawn = draw(seed, self.rng, FIRST)
         self.dags, self.dated, self.has_past = drawn.dags, drawn.dated, drawn.has_past
-        for dag, position in dropped:
-            self.dags[dag] = without(self.dags[dag], position)
+        for dag, task_index in dropped:
+            self.dags[dag] = without(self.dags[dag], task_index)
         self.mono = 0
         self.newest_epoch = 0
         self.wall_is_steady = True
@@ -189,9 +189,9 @@ class Node:
         """Pass on that the request with this ticket was answered."""
         self._eraser.answered(ticket)
 
-    def spec_of(self, run_no: int, position: int) -> TaskSpec:
+    def spec_of(self, run_no: int, task_index: int) -> TaskSpec:
         """See ``actors.Stage``."""
-        return self.tables.spec_of_run(run_no).tasks[position]
+        return self.tables.spec_of_run(run_no).tasks[task_index]
 
     # ── interface for the circle and the invariants ─────────────────────────────────────
 
@@ -241,7 +241,7 @@ class Node:
         memory = Memory(epoch=epoch)
         memory.commit_no = tables.commit_no
         self.steady = resumed(self)
-        memory.shift = self.steady.look().shift
+        memory.shift = self.steady.read().shift
         slots = Slots(cpu_slots=CPU_SLOTS, async_slots=ASYNC_SLOTS)
         slots.pools = dict(tables.pools)
         if self._is_shuffled:

@@ -19,6 +19,7 @@ from aioflow.protocol.outbox import Clearing
 from aioflow.protocol.requests import ClearTasks, DeleteRun, Mark, Request
 from tests.sim.broken import Broken
 from tests.sim.loops import is_round
+from tests.sim.streaming import source_of
 from tests.sim.tables import changed_tasks
 
 __all__ = ("KEYS", "Operator", "answers_hold", "is_marked", "says")
@@ -76,10 +77,12 @@ class Operator:
         if any(row.state is TaskState.RETRYING for row in present) and rng.random() < 0.3:
             return Mark(run_id=run.run_id, state=TaskState.SUCCESS)
         if rows and rng.random() < 0.5:  # the usual reason to mark
-            tasks, child = (names[rng.choice(rows).position],), -1
+            tasks, child = (names[rng.choice(rows).task_index],), -1
             state = TaskState.SUCCESS
         elif not tasks and rng.random() < 0.7:
             tasks = tuple(rng.sample(names, rng.randint(1, len(names))))
+        if rng.random() < 0.8:  # most marks of tasks in loops and streams are refused
+            tasks = self._markable(run, tasks) or self._markable(run, names)[:1] or tasks
         return Mark(run_id=run.run_id, state=state, tasks=tasks, map_index=child)
 
     def delete(self) -> DeleteRun | None:
@@ -95,6 +98,18 @@ class Operator:
         elif rng.random() < 0.6 or (run.ended_at is None and rng.random() < 0.8):
             return None
         return DeleteRun(run_id=run.run_id)
+
+    def _markable(self, run: RunRow, names: Sequence[str]) -> tuple[str, ...]:
+        """Return those of these tasks that are neither in a loop nor part of a stream."""
+        spec = self._tables.spec_of_run(run.run_no)
+        return tuple(
+            task.task_id
+            for task_index, task in enumerate(spec.tasks)
+            if task.task_id in names
+            and not is_round(spec, task_index)
+            and not task.streams
+            and source_of(spec, task_index) < 0
+        )
 
     def _is_round(self, run: RunRow, tasks: tuple[str, ...]) -> bool:
         spec = self._tables.spec_of_run(run.run_no)
@@ -113,8 +128,8 @@ class Operator:
             (at, row.width) for (no, at), row in tables.expansions.items() if no == run.run_no
         ]
         if widths and rng.random() < 0.3:
-            position, width = rng.choice(sorted(widths))
-            return (names[position],), rng.randrange(max(1, width))
+            task_index, width = rng.choice(sorted(widths))
+            return (names[task_index],), rng.randrange(max(1, width))
         return tasks, -1
 
 
@@ -177,12 +192,12 @@ def _stands_as_marked(node: Any, request: Mark, answer: Any, batch: Batch) -> No
         return  # some of it is still to be marked
     spec = tables.spec_of_run(row.run_no)
     marked = {at for at, task in enumerate(spec.tasks) if task.task_id in request.tasks}
-    rows = {(task.position, task.map_index): task for task in tables.present(row.run_no)}
-    for position in marked:
-        width = tables.widths.get((row.run_no, position))
+    rows = {(task.task_index, task.map_index): task for task in tables.present(row.run_no)}
+    for task_index in marked:
+        width = tables.widths.get((row.run_no, task_index))
         indexes = range(width) if width is not None else (-1,)
         for index in indexes if request.map_index < 0 else (request.map_index,):
-            task = rows.get((position, index))
+            task = rows.get((task_index, index))
             if task is None or task.state is not request.state:
                 raise Broken("I22 operated", f"{request} is answered {answer}, stored is {task}")
 
@@ -195,13 +210,13 @@ def _stands_as_owed(node: Any, owed: Clearing) -> None:
     if is_over and not mark.is_cut_short:
         return
     spec = node.tables.spec_of_run(row.run_no)
-    rows = {(task.position, task.map_index): task for task in node.tables.present(row.run_no)}
-    for position, first, end in mark.ranges:
-        is_gone = end > 0 and (row.run_no, position) not in node.tables.widths
-        if is_gone or is_round(spec, position):
+    rows = {(task.task_index, task.map_index): task for task in node.tables.present(row.run_no)}
+    for task_index, first, end in mark.ranges:
+        is_gone = end > 0 and (row.run_no, task_index) not in node.tables.widths
+        if is_gone or is_round(spec, task_index):
             continue  # its stream was stopped, or it ran another iteration since
         for index in (first,) if first < 0 else range(first, end):
-            task = rows.get((position, index))
+            task = rows.get((task_index, index))
             if task is None or task.state is not mark.state:
                 raise Broken("I22 operated", f"{owed} has been marked, stored is {task}")
 

@@ -30,31 +30,31 @@ _MOST = 10_000
 
 
 def per_dag(function: Callable[[DagSpec, int], T]) -> Callable[[DagSpec, int], T]:
-    """Cache a function that depends only on a DAG and a position in it.
+    """Cache a function that depends only on a DAG and a task index in it.
 
     DAGs are compared by identity: comparing their contents would take longer than most results.
     """
     known: dict[tuple[int, int], tuple[DagSpec, T]] = {}
 
     @wraps(function)
-    def remembered(spec: DagSpec, position: int) -> T:
-        found = known.get((id(spec), position))
+    def remembered(spec: DagSpec, task_index: int) -> T:
+        found = known.get((id(spec), task_index))
         if found is None or found[0] is not spec:
             if len(known) >= _MOST:
                 known.clear()
-            found = known[id(spec), position] = (spec, function(spec, position))
+            found = known[id(spec), task_index] = (spec, function(spec, task_index))
         return found[1]
 
     return remembered
 
 
-def judge_task(spec: DagSpec, position: int, ends: Sequence[Sequence[TaskState]]) -> str:
+def judge_task(spec: DagSpec, task_index: int, ends: Sequence[Sequence[TaskState]]) -> str:
     """Return the decision that follows from all conditions on a task's parents.
 
     Args:
         ends: For every task of the DAG, the states of its instances.
     """
-    task = spec.tasks[position]
+    task = spec.tasks[task_index]
     grouped = {parent for group in task.groups for parent in group.parents}
     alone = [parent for parent in task.parents if parent not in grouped]
     said = [_asked(spec, group.rule, group.parents, ends) for group in task.groups]
@@ -63,10 +63,10 @@ def judge_task(spec: DagSpec, position: int, ends: Sequence[Sequence[TaskState]]
     elif alone:
         said.append(_asked(spec, task.rule, alone, ends))
     if task.rule is not _R.ALWAYS:
-        needed = [setup for setup in _setups_over(spec, position) if setup not in task.parents]
+        needed = [setup for setup in _setups_over(spec, task_index) if setup not in task.parents]
         said.append(_share(1.0, _states(needed, ends)))
     if task.is_teardown:
-        said.append(judge(_R.ALL_DONE, _states(_between(spec, position), ends)))
+        said.append(judge(_R.ALL_DONE, _states(_between(spec, task_index), ends)))
     for answer in ("fail", "wait", "skip"):
         if answer in said:
             return answer
@@ -109,15 +109,15 @@ def _exactly(share: float) -> Fraction:
     return Fraction(share).limit_denominator(10**6)
 
 
-def _states(positions: Sequence[int], ends: Sequence[Sequence[TaskState]]) -> list[TaskState]:
-    return [state for position in positions for state in ends[position]]
+def _states(task_indexes: Sequence[int], ends: Sequence[Sequence[TaskState]]) -> list[TaskState]:
+    return [state for task_index in task_indexes for state in ends[task_index]]
 
 
 @per_dag
-def above(spec: DagSpec, position: int) -> set[int]:
+def above(spec: DagSpec, task_index: int) -> set[int]:
     """Return all ancestors of a task."""
     found: set[int] = set()
-    agenda = list(spec.tasks[position].parents)
+    agenda = list(spec.tasks[task_index].parents)
     while agenda:
         parent = agenda.pop()
         if parent not in found:
@@ -127,13 +127,13 @@ def above(spec: DagSpec, position: int) -> set[int]:
 
 
 @per_dag
-def _setups_over(spec: DagSpec, position: int) -> list[int]:
+def _setups_over(spec: DagSpec, task_index: int) -> list[int]:
     """Return the setups whose scope includes a task."""
     found = []
-    for setup in sorted(p for p in above(spec, position) if spec.tasks[p].is_setup):
+    for setup in sorted(p for p in above(spec, task_index) if spec.tasks[p].is_setup):
         teardowns = _teardowns_of(spec, setup)
-        before = any(position in above(spec, teardown) for teardown in teardowns)
-        if (before or not teardowns) and position not in teardowns:
+        before = any(task_index in above(spec, teardown) for teardown in teardowns)
+        if (before or not teardowns) and task_index not in teardowns:
             found.append(setup)
     return found
 
@@ -211,17 +211,17 @@ def outcome(spec: DagSpec, states: Sequence[TaskState]) -> RunState:
     bad = {_F, _U, TaskState.CANCELLED}
     heeded = [not task.is_teardown or task.fails_run for task in spec.tasks]
     children: list[list[int]] = [[] for _ in spec.tasks]
-    for position, task in enumerate(spec.tasks):
+    for task_index, task in enumerate(spec.tasks):
         for parent in task.parents:
-            children[parent].append(position)
-    for position, state in enumerate(states):
-        is_leaf = heeded[position] and not any(heeded[child] for child in children[position])
+            children[parent].append(task_index)
+    for task_index, state in enumerate(states):
+        is_leaf = heeded[task_index] and not any(heeded[child] for child in children[task_index])
         if is_leaf and state in bad:
             return RunState.FAILED
-    for position, state in enumerate(states):
-        if state is not _F or not heeded[position]:
+    for task_index, state in enumerate(states):
+        if state is not _F or not heeded[task_index]:
             continue
-        if not any(_wants_failure(spec.tasks[child], position) for child in children[position]):
+        if not any(_wants_failure(spec.tasks[child], task_index) for child in children[task_index]):
             return RunState.PARTIAL
     return RunState.SUCCESS
 

@@ -61,8 +61,8 @@ def hold(node: Any, turn: Any) -> None:
         for row in batch.new_outbox
         if is_callback(row.kind)
     ]
-    rows = Counter((c.task_no, c.event) for c in called if c.position >= 0)
-    runs = Counter((c.run_no, c.event) for c in called if c.position < 0)
+    rows = Counter((c.task_no, c.event) for c in called if c.task_index >= 0)
+    runs = Counter((c.run_no, c.event) for c in called if c.task_index < 0)
     for counted in (rows, runs):  # a deadline is no transition
         for key in [key for key in counted if key[1] == "deadline"]:
             del counted[key]
@@ -87,8 +87,8 @@ def what_is_owed_is_read(node: Any) -> None:
     handed = Counter(kind for kind, _ in node.memory.outbox.values())
     stored = Counter(row.kind for row in node.tables.outbox.values())
     for kind, count in stored.items():
-        lane = node.memory.outbox_quotas.get(kind)
-        is_read = kind in ENGINE_KINDS or (lane is not None and lane.is_reading)
+        quota = node.memory.outbox_quotas.get(kind)
+        is_read = kind in ENGINE_KINDS or (quota is not None and quota.is_reading)
         if count > handed[kind] <= outbox_quota.WINDOW // 2 and not is_read:
             raise Broken("L3 progress", f"{count} of {kind} are owed, {handed[kind]} handed out")
 
@@ -98,7 +98,7 @@ def _of_tasks(node: Any, batch: Any) -> Counter[tuple[int, str]]:
     found: Counter[tuple[int, str]] = Counter()
     for task_no, state in batch.steps:
         row = node.tables.tasks[task_no]
-        callbacks = node.tables.spec_of_run(row.run_no).tasks[row.position].callbacks
+        callbacks = node.tables.spec_of_run(row.run_no).tasks[row.task_index].callbacks
         event = _EVENTS.get(state, "")
         is_unstarted = state is TaskState.SKIPPED and not row.try_number
         is_reported = not is_unstarted and not (is_marked(row) and state is row.state)

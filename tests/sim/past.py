@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core.runs.previous import holder, wanted
+from aioflow.core.runs.previous import blocker, wanted
 from aioflow.core.state.run_sequence import (
     GOOD,
     NEXT,
@@ -50,10 +50,10 @@ _STEP_US = 600 * SECOND
 def with_past(spec: DagSpec, rng: random.Random) -> DagSpec:
     """Return the DAG with some tasks that depend on the previous run, and perhaps few retries."""
     tasks = list(spec.tasks)
-    for position, task in enumerate(tasks):
-        if rng.random() < 0.3 and not indexed(spec, position):
+    for task_index, task in enumerate(tasks):
+        if rng.random() < 0.3 and not indexed(spec, task_index):
             further = rng.random() < 0.3
-            tasks[position] = msgspec.structs.replace(
+            tasks[task_index] = msgspec.structs.replace(
                 task, depends_on_past=True, wait_for_downstream=further
             )
     budget = rng.choice((None, None, 0, 2, 8))
@@ -92,7 +92,7 @@ def _run_before(
 def _ended(tables: Any, row: RunRow) -> EndedRun:
     counts: defaultdict[tuple[int, TaskState], int] = defaultdict(int)
     for task in tables.present(row.run_no):
-        counts[task.position, task.state] += 1
+        counts[task.task_index, task.state] += 1
     expansions = [e for (number, _), e in tables.expansions.items() if number == row.run_no]
     rows = [(*key, count) for key, count in counts.items()]
     spec = tables.spec_of_run(row.run_no)
@@ -103,18 +103,21 @@ def _ended(tables: Any, row: RunRow) -> EndedRun:
 # ── evaluated independently ─────────────────────────────────────────────────────────────
 
 
-def _held(node: Any, run_no: int, position: int, without: Collection[int] = ()) -> RunRow | None:
+def _held(node: Any, run_no: int, task_index: int, without: Collection[int] = ()) -> RunRow | None:
     """Return the previous run if it holds up a task, by the rows."""
     tables = node.tables
     row, spec = tables.runs[run_no], tables.spec_of_run(run_no)
     order = run_key(row)
-    if order is None or not spec.tasks[position].depends_on_past:
+    if order is None or not spec.tasks[task_index].depends_on_past:
         return None
     before: RunRow | None = _run_before(tables, row.dag_id, order, without)
     if before is None:
         return None
-    after = [task for task in spec.tasks if position in task.parents]
-    awaited = [spec.tasks[position], *(after if spec.tasks[position].wait_for_downstream else ())]
+    after = [task for task in spec.tasks if task_index in task.parents]
+    awaited = [
+        spec.tasks[task_index],
+        *(after if spec.tasks[task_index].wait_for_downstream else ()),
+    ]
     there = [task.task_id for task in tables.spec_of_run(before.run_no).tasks]
     for task in awaited:
         if task.task_id in there and not _went_well(node, before, there.index(task.task_id)):
@@ -122,31 +125,31 @@ def _held(node: Any, run_no: int, position: int, without: Collection[int] = ()) 
     return None
 
 
-def _went_well(node: Any, run: RunRow, position: int) -> bool:
-    if position in node.tables.clearing_of(run.run_no):
+def _went_well(node: Any, run: RunRow, task_index: int) -> bool:
+    if task_index in node.tables.clearing_of(run.run_no):
         return False
     rows: list[TaskRow] = node.tables.present(run.run_no)
     is_said = run.state is RunState.SUCCESS and run.ended_at is not None  # of everything unfinished
-    if loops.is_round(node.tables.spec_of_run(run.run_no), position):
-        whole = loops.whole(node, run.run_no, position)
+    if loops.is_round(node.tables.spec_of_run(run.run_no), task_index):
+        whole = loops.whole(node, run.run_no, task_index)
         if whole is not None:
             return whole in GOOD or (is_said and whole.is_live)
-    states = [row.state for row in rows if row.position == position]
-    width = node.tables.widths.get((run.run_no, position), 1)
-    mark = streaming.marker(node, run.run_no, position)
+    states = [row.state for row in rows if row.task_index == task_index]
+    width = node.tables.widths.get((run.run_no, task_index), 1)
+    mark = streaming.marker(node, run.run_no, task_index)
     found = {*states, *(() if mark is None else (mark,))}
     if is_said:
         return all(state in GOOD or state.is_live for state in found)
     return len(states) >= width and found <= GOOD
 
 
-def is_excused(node: Any, run_no: int, position: int) -> bool:
+def is_excused(node: Any, run_no: int, task_index: int) -> bool:
     """Return whether a task that may run by its rule waits for the previous run."""
     run = node.memory.runs.get(run_no)
-    if run is not None and run.row.quarantine is not None and position in run.graph.past:
+    if run is not None and run.row.quarantine is not None and task_index in run.graph.past:
         return True  # the previous run is not looked up for a quarantined run
-    if run is not None and (found := holder(run, position, node.memory)) is not None:
-        return not found.is_known or _held(node, run_no, position) is not None
+    if run is not None and (found := blocker(run, task_index, node.memory)) is not None:
+        return not found.is_known or _held(node, run_no, task_index) is not None
     return False
 
 
@@ -156,15 +159,17 @@ def nothing_starts_before_its_past(node: Any, batch: Batch) -> None:
     A run created in the same turn may be ordered before or after that.
     """
     made = {row.run_no for row in batch.new_runs}
-    for run_no, position in sorted(_begun(node, batch)):
-        held = _held(node, run_no, position, made - {run_no})
+    for run_no, task_index in sorted(_begun(node, batch)):
+        held = _held(node, run_no, task_index, made - {run_no})
         if held is not None:
-            raise Broken("I21 past", f"task {position} of run {run_no} begins before {held.run_id}")
+            raise Broken(
+                "I21 past", f"task {task_index} of run {run_no} begins before {held.run_id}"
+            )
 
 
 def _begun(node: Any, batch: Batch) -> set[tuple[int, int]]:
-    first = {(r.run_no, r.position) for r in batch.new_tasks if r.map_index < 0 and r.try_number}
-    return first | {(row.run_no, row.position) for row in batch.new_expansions}
+    first = {(r.run_no, r.task_index) for r in batch.new_tasks if r.map_index < 0 and r.try_number}
+    return first | {(row.run_no, row.task_index) for row in batch.new_expansions}
 
 
 def nobody_waits_for_what_ended_well(node: Any) -> None:
@@ -172,51 +177,51 @@ def nobody_waits_for_what_ended_well(node: Any) -> None:
     for run in list(node.memory.runs.values()):
         if run.state is not RunState.RUNNING or run.row.quarantine is not None:
             continue
-        for position in run.graph.past:
-            is_pending = run.states[position] == TaskState.PENDING
-            if not is_pending or verdict(run, position) is not Verdict.RUN:
+        for task_index in run.graph.past:
+            is_pending = run.states[task_index] == TaskState.PENDING
+            if not is_pending or verdict(run, task_index) is not Verdict.RUN:
                 continue
-            found = holder(run, position, node.memory)
+            found = blocker(run, task_index, node.memory)
             is_held = found is not None and found.is_known
-            is_held = is_held and _held(node, run.run_no, position) is not None
-            if not is_held and _lacks_nothing(run, position):
-                raise Broken("L4 past", f"task {position} of run {run.run_no} waits: {found}")
+            is_held = is_held and _held(node, run.run_no, task_index) is not None
+            if not is_held and _lacks_nothing(run, task_index):
+                raise Broken("L4 past", f"task {task_index} of run {run.run_no} waits: {found}")
 
 
-def _lacks_nothing(run: Any, position: int) -> bool:
+def _lacks_nothing(run: Any, task_index: int) -> bool:
     """Return whether only the previous run keeps it, and no list is missing."""
-    parents = run.graph.parents[position]
+    parents = run.graph.parents[task_index]
     return all(run.states[parent] >= TaskState.SUCCESS for parent in parents)
 
 
 def lines_are_what_rows_say(node: Any) -> None:
     """Check that the order of runs in memory matches the rows."""
     memory, tables = node.memory, node.tables
-    for dag_id, line in memory.run_sequences.items():
+    for dag_id, sequence in memory.run_sequences.items():
         task = (run.row for run in memory.runs.values() if run.row.dag_id == dag_id)
-        dated = sorted(order for row in task if (order := run_key(row)) is not None)
-        if line._orders != [*dated, NEXT]:
-            raise Broken("lines", f"{line._orders} stand in line, {dated} live")
-        for order in line._orders:
-            _same_before(tables, memory, dag_id, order)
+        dated = sorted(key for row in task if (key := run_key(row)) is not None)
+        if sequence._keys != [*dated, NEXT]:
+            raise Broken("lines", f"{sequence._keys} are in the sequence, {dated} live")
+        for key in sequence._keys:
+            _same_before(tables, memory, dag_id, key)
 
 
-def _same_before(tables: Any, memory: Any, dag_id: str, order: RunKey) -> None:
-    found = memory.run_sequences[dag_id].before(order)
+def _same_before(tables: Any, memory: Any, dag_id: str, key: RunKey) -> None:
+    found = memory.run_sequences[dag_id].before(key)
     if isinstance(found, NotLoaded):
         return
-    row = _run_before(tables, dag_id, order)
+    row = _run_before(tables, dag_id, key)
     said = None if row is None else row.run_no
     if isinstance(found, EndedRun):
         if row is None or row.run_no in memory.runs or _differ(found, _ended(tables, row)):
-            raise Broken("lines", f"{found} is remembered before {order}, stored is {row}")
+            raise Broken("lines", f"{found} is remembered before {key}, stored is {row}")
     elif found != said:
-        raise Broken("lines", f"run {found} is remembered before {order}, stored is {said}")
+        raise Broken("lines", f"run {found} is remembered before {key}, stored is {said}")
 
 
 def _differ(one: EndedRun, other: EndedRun) -> bool:
     """Return whether they differ. A run cut short is bad, in whatever state it was found."""
-    return (one.order, one.run_id, set(one.bad)) != (other.order, other.run_id, set(other.bad))
+    return (one.key, one.run_id, set(one.bad)) != (other.key, other.run_id, set(other.bad))
 
 
 # ── limits, and ends ────────────────────────────────────────────────────────────────────
@@ -251,8 +256,8 @@ def stuck(node: Any) -> list[int]:
     tables, found = node.tables, dict[int, None]()
     unfinished = [tables.runs[no] for no in tables.unfinished()]
     for row in sorted(unfinished, key=lambda row: run_key(row) or NEXT):
-        for position in range(len(tables.spec_of_run(row.run_no).tasks)):
-            held = _held(node, row.run_no, position)
+        for task_index in range(len(tables.spec_of_run(row.run_no).tasks)):
+            held = _held(node, row.run_no, task_index)
             if held is not None and (held.ended_at is not None or held.run_no in found):
                 found[row.run_no] = None
     return list(found)

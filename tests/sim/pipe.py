@@ -27,7 +27,7 @@ from aioflow.author.trigger import Trigger
 from aioflow.clock import Clock
 from aioflow.model.states import Failure
 from aioflow.processes.memory import ProcessHeadroom
-from aioflow.protocol.commands import Hello, Order, Ping, Reply, RunInfo, StartTask, StartTrigger
+from aioflow.protocol.commands import Command, Hello, Ping, Reply, RunInfo, StartTask, StartTrigger
 from aioflow.protocol.inputs import LoopBlocked
 from aioflow.protocol.reports import Pong, Report
 from aioflow.worker import triggerer
@@ -55,7 +55,7 @@ ABANDONED = 4
 ATTEMPTS = 10
 _HEADER_BYTES = 4
 
-_orders = msgspec.msgpack.Decoder(list[Order])
+_commands = msgspec.msgpack.Decoder(list[Command])
 _reports = msgspec.msgpack.Decoder(list[Report])
 
 
@@ -98,7 +98,7 @@ class _Runs:
     def of(self, start: StartTask) -> Any:
         """See ``worker.task.arguments``; the DAG node is what ``_pack`` needs."""
         node = partial(result_of_start, self._world)
-        return SimpleNamespace(dag=SimpleNamespace(nodes={start.position: (node, start)}))
+        return SimpleNamespace(dag=SimpleNamespace(nodes={start.task_index: (node, start)}))
 
 
 def _pack(node: Any, start: StartTask, payload: object, results: Path) -> Packed:
@@ -119,7 +119,7 @@ def _as_host(start: StartTask) -> StartTrigger:
         kwargs=b"",
         since=0,
         logical_date=None,
-        position=start.position,
+        task_index=start.task_index,
         start_no=start.start_no,
     )
 
@@ -145,7 +145,7 @@ class _Maker:
     def _of_start(self, command: StartTrigger) -> StartTrigger:
         world = self._world
         rng = random.Random(f"{world.seed} {command.trigger_no} {command.assignment_id}")
-        trigger = world.spec_of(command.run_no, command.position).start_trigger
+        trigger = world.spec_of(command.run_no, command.task_index).start_trigger
         assert trigger is not None
         ends = rng.choice(("success", "success", "failed", "skipped"))
         path, kwargs = draw(
@@ -357,7 +357,7 @@ class InlineChild:
         if self._is_hung:
             self._later(self._obey_next, 1.0)
         elif self._ordered and not self._is_dead:
-            for command in _orders.decode(self._ordered.popleft()):
+            for command in _commands.decode(self._ordered.popleft()):
                 self._handle(command)
 
     def _handle(self, command: Any) -> None:

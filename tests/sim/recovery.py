@@ -57,13 +57,13 @@ def _same_owed(node: Any) -> None:
         raise Broken(
             "restore", f"kinds of owed effects: {set(node.memory.outbox_quotas)}, {set(counts)}"
         )
-    for kind, lane in node.memory.outbox_quotas.items():
+    for kind, quota in node.memory.outbox_quotas.items():
         handed = [number for number in known if known[number][0] == kind]
         rest = [no for no, row in stored.items() if row.kind == kind and no not in known]
-        if (lane.handed, lane.waiting) != (len(handed), len(rest)):
-            raise Broken("restore", f"{kind}: {lane}, in truth {len(handed)} and {len(rest)}")
-        if any(number <= lane.after for number in rest):
-            raise Broken("restore", f"{kind}: one of {rest} is behind {lane.after}")
+        if (quota.in_flight, quota.waiting) != (len(handed), len(rest)):
+            raise Broken("restore", f"{kind}: {quota}, in truth {len(handed)} and {len(rest)}")
+        if any(number <= quota.after for number in rest):
+            raise Broken("restore", f"{kind}: one of {rest} is behind {quota.after}")
 
 
 def _same_run(run: Run, fresh: Run) -> None:
@@ -82,16 +82,16 @@ def _same_run(run: Run, fresh: Run) -> None:
         raise Broken("restore", f"run {run.run_no} items: {items[0]}, {items[1]}")
     if set(run.groups) != set(fresh.groups):
         raise Broken("restore", f"run {run.run_no} groups differ")
-    for position, group in run.groups.items():
+    for task_index, group in run.groups.items():
         for name in (
             *("states", "counts", "unfinished", "first_task_no"),
             *(("is_open", "cursor") if run.clearing is None else ()),
             *(("cut",) if is_evaluated else ()),
         ):
-            mine, other = getattr(group, name), getattr(fresh.groups[position], name)
+            mine, other = getattr(group, name), getattr(fresh.groups[task_index], name)
             if mine != other:
-                raise Broken("restore", f"group {position} {name}: {mine}, {other}")
-        _same_lockstep(group, fresh.groups[position])
+                raise Broken("restore", f"group {task_index} {name}: {mine}, {other}")
+        _same_lockstep(group, fresh.groups[task_index])
     for task_no, task in run.active_tasks.items():
         for name in ("state", "start_no", "try_number", "interruptions", "due_at", "deadline_at"):
             mine, other = getattr(task, name), getattr(fresh.active_tasks[task_no], name)
@@ -116,13 +116,13 @@ def _same_lockstep(group: MappedTask, fresh: MappedTask) -> None:
         return  # nothing starts any more in a run that has ended
     if group.run.clearing is not None:
         return  # they are counted when the clear is done
-    if fresh.run.states[fresh.position] != TaskState.RUNNING:
+    if fresh.run.states[fresh.task_index] != TaskState.RUNNING:
         return  # their task is not evaluated yet
     for index in range(one.evaluated):  # the rest may not have fitted into a turn
         if group.states[index] != TaskState.PENDING:
             continue
         if one.may_start(index) != (one_to_one.child_verdict(fresh, index) is Verdict.RUN):
-            raise Broken("restore", f"child {index} of group {group.position} may start, or not")
+            raise Broken("restore", f"child {index} of group {group.task_index} may start, or not")
 
 
 def _same_progress(task: TaskInstance, fresh: TaskInstance) -> None:
@@ -166,9 +166,9 @@ def _readable(row: TriggerRow) -> TriggerRow | None:
 def _judged(run: Run, fresh: Run) -> list[int]:
     """Return the states of its tasks, without resumed fan-outs that depend on the previous run."""
     asked = {
-        position
-        for position, group in fresh.groups.items()
-        if position in run.graph.past and not group.unfinished and not group.is_over
+        task_index
+        for task_index, group in fresh.groups.items()
+        if task_index in run.graph.past and not group.unfinished and not group.is_over
     }
     return [0 if at in asked else _coarse(state) for at, state in enumerate(run.states)]
 
@@ -211,7 +211,7 @@ def unfinished(node: Any) -> str:
         run = node.memory.runs.get(run_no)
         lines.append(f"run {run_no} {node.tables.runs[run_no].state.label}")
         for task in () if run is None else run.active_tasks.values():
-            why = explain_task(run, task.position, task.map_index, node.memory, node.slots)
+            why = explain_task(run, task.task_index, task.map_index, node.memory, node.slots)
             lines.append(
                 f"  {task.name} {task.state.label} worker={task.worker} claimed={task.is_claimed} "
                 f"hosted={task.is_hosted} due={task.due_at} deadline={task.deadline_at} {why}"
@@ -223,4 +223,4 @@ def _is_stream(node: Any, task_no: int) -> bool:
     row = node.tables.tasks[task_no]
     if node.tables.runs[row.run_no].quarantine is not None:
         return True  # quarantined runs keep their items
-    return bool(node.tables.spec_of_run(row.run_no).tasks[row.position].streams)
+    return bool(node.tables.spec_of_run(row.run_no).tasks[row.task_index].streams)

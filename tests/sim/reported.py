@@ -62,7 +62,7 @@ class Reports:
 
     def _as_run(self, report: Failed) -> Failed:
         row = self._node.tables.tasks.get(report.task_no)
-        if row is None or self._node.spec_of(row.run_no, row.position).body is not Body.FUNCTION:
+        if row is None or self._node.spec_of(row.run_no, row.task_index).body is not Body.FUNCTION:
             return report
         try:
             return as_run(report, self._chance(report.task_no, report.start_no))

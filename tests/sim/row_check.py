@@ -47,7 +47,11 @@ def _compared(
     yield tables.run, rows.run_row, _by(known.runs.values(), "run_no")
     yield tables.task, rows.task_row, _by(known.tasks.values(), "task_no")
     yield tables.try_, rows.try_row, _by(known.tries, "task_no", "start_no")
-    yield tables.expansion, rows.expansion_row, _by(known.expansions.values(), "run_no", "position")
+    yield (
+        tables.expansion,
+        rows.expansion_row,
+        _by(known.expansions.values(), "run_no", "task_index"),
+    )
     yield tables.result, rows.result_row, _by(known.results.values(), "task_no")
     yield (
         tables.task_trigger,

@@ -62,10 +62,10 @@ def _states(node: Any, row: RunRow) -> list[TaskState]:
     spec = _spec(node, row.run_no)
     rows: defaultdict[int, list[TaskRow]] = defaultdict(list)
     for task_row in node.tables.present(row.run_no):
-        rows[task_row.position].append(task_row)
+        rows[task_row.task_index].append(task_row)
     return [
-        _together(_instances(node, row.run_no, position, rows[position]))
-        for position in range(len(spec.tasks))
+        _together(_instances(node, row.run_no, task_index, rows[task_index]))
+        for task_index in range(len(spec.tasks))
     ]
 
 
@@ -100,21 +100,21 @@ def tasks_start_when_their_rule_says(node: Any, run_no: int) -> None:
     spec = _spec(node, run_no)
     rows: defaultdict[int, list[TaskRow]] = defaultdict(list)
     for task_row in present:
-        rows[task_row.position].append(task_row)
+        rows[task_row.task_index].append(task_row)
     instances = [_instances(node, run_no, p, rows[p]) for p in range(len(spec.tasks))]
-    for position in range(len(spec.tasks)):
-        if any(row.map_index < 0 and waiting.is_overdue(row) for row in rows[position]):
+    for task_index in range(len(spec.tasks)):
+        if any(row.map_index < 0 and waiting.is_overdue(row) for row in rows[task_index]):
             continue
-        begun = [row for row in rows[position] if row.state is not TaskState.PENDING]
-        if following.indexed(spec, position):
+        begun = [row for row in rows[task_index] if row.state is not TaskState.PENDING]
+        if following.indexed(spec, task_index):
             if not was_cleared and not was_marked:
-                following.hold(node, run_no, position, begun, instances)
+                following.hold(node, run_no, task_index, begun, instances)
         elif was_cleared or was_marked:
-            is_expanded = (run_no, position) in node.tables.widths
+            is_expanded = (run_no, task_index) in node.tables.widths
             if not is_expanded and all(_follows(row, was_cleared=was_cleared) for row in begun):
-                _judged(run_no, position, spec, instances, begun, node)
+                _judged(run_no, task_index, spec, instances, begun, node)
         else:
-            _judged(run_no, position, spec, instances, begun, node)
+            _judged(run_no, task_index, spec, instances, begun, node)
 
 
 def _follows(row: TaskRow, *, was_cleared: bool) -> bool:
@@ -131,28 +131,28 @@ def _follows(row: TaskRow, *, was_cleared: bool) -> bool:
 
 def _judged(
     run_no: int,
-    position: int,
+    task_index: int,
     spec: DagSpec,
     instances: list[list[TaskState]],
     rows: list[TaskRow],
     node: Any,
 ) -> None:
-    task = spec.tasks[position]
+    task = spec.tasks[task_index]
     parents = [state for parent in task.parents for state in instances[parent]]
-    said = oracle.judge_task(spec, position, instances)
-    if streaming.source_of(spec, position) >= 0:
-        if (run_no, position) in node.tables.widths:
+    said = oracle.judge_task(spec, task_index, instances)
+    if streaming.source_of(spec, task_index) >= 0:
+        if (run_no, task_index) in node.tables.widths:
             return  # it began while its stream was active
-        flowing = _flowing(node, run_no, position, instances)
+        flowing = _flowing(node, run_no, task_index, instances)
         said = said if flowing is None or said == "run" else flowing
-    where = f"run {run_no}, task {position} with {task.rule} over {[s.label for s in parents]}"
-    if not rows and (run_no, position) not in node.tables.widths:
+    where = f"run {run_no}, task {task_index} with {task.rule} over {[s.label for s in parents]}"
+    if not rows and (run_no, task_index) not in node.tables.widths:
         # A task with rule ALWAYS is evaluated when a parent ends, not before.
         rules = {task.rule, *(group.rule for group in task.groups)}
-        is_stream = streaming.source_of(spec, position) >= 0
+        is_stream = streaming.source_of(spec, task_index) >= 0
         lacking = not is_stream and _lacks_a_list(task, instances)
         early = TriggerRule.ALWAYS in rules and not any(s >= TaskState.SUCCESS for s in parents)
-        excused = said == "run" and (lacking or past.is_excused(node, run_no, position))
+        excused = said == "run" and (lacking or past.is_excused(node, run_no, task_index))
         if said != "wait" and not early and not excused:
             raise Broken("I13 rules", f"{where} should {said}, nothing came of it")
         return
@@ -183,30 +183,32 @@ def _lacks_a_list(task: TaskSpec, instances: list[list[TaskState]]) -> bool:
     """Return whether a list that a task expands over is not known yet."""
     sources = () if task.mapped is None else task.mapped.sources
     lists = [leaf for source in sources for leaf in following.leaves(source)]
-    above = [instances[leaf.position] for leaf in lists if leaf.position >= 0]
+    above = [instances[leaf.task_index] for leaf in lists if leaf.task_index >= 0]
     return any(state < TaskState.SUCCESS for states in above for state in states)
 
 
-def _flowing(node: Any, run_no: int, position: int, instances: list[list[TaskState]]) -> str | None:
+def _flowing(
+    node: Any, run_no: int, task_index: int, instances: list[list[TaskState]]
+) -> str | None:
     """Return ``run`` if the rule allows it for an active stream, as if that had succeeded."""
     tables, spec = node.tables, _spec(node, run_no)
-    source = streaming.source_of(spec, position)
+    source = streaming.source_of(spec, task_index)
     maker = tables.tasks.get(tables.runs[run_no].first_task_no + source)
     if maker is None or not maker.state.is_live or not tables.items_of(maker.task_no):
         return None
     assumed = [*instances[:source], [TaskState.SUCCESS], *instances[source + 1 :]]
-    said = oracle.judge_task(spec, position, assumed)
+    said = oracle.judge_task(spec, task_index, assumed)
     return said if said == "run" else None
 
 
-def _instances(node: Any, run_no: int, position: int, rows: list[TaskRow]) -> list[TaskState]:
-    width = node.tables.widths.get((run_no, position))
+def _instances(node: Any, run_no: int, task_index: int, rows: list[TaskRow]) -> list[TaskState]:
+    width = node.tables.widths.get((run_no, task_index))
     states = [row.state for row in rows]
-    if width is not None and loops.is_round(_spec(node, run_no), position):
-        return [loops.whole(node, run_no, position) or TaskState.PENDING]
+    if width is not None and loops.is_round(_spec(node, run_no), task_index):
+        return [loops.whole(node, run_no, task_index) or TaskState.PENDING]
     if width is None:
         return states or [TaskState.PENDING]
-    mark = streaming.marker(node, run_no, position)
+    mark = streaming.marker(node, run_no, task_index)
     ends = [] if mark is None else [mark]
     return states + [TaskState.PENDING] * (width - len(states)) + ends
 

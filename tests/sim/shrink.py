@@ -42,7 +42,7 @@ class Recipe(msgspec.Struct, frozen=True):
 
     Attributes:
         faults: All faults that happen; ``None`` for those the seed draws.
-        dropped: Removed tasks: DAG, and position at that time.
+        dropped: Removed tasks: DAG, and task index at that time.
         storm: See ``STORMS``.
     """
 
@@ -182,7 +182,7 @@ class _Search:
             end, count = size, max(1, size // 2)
             while end > 1 and self._is_time():
                 first = max(1, end - count)
-                gone = tuple((number, position) for position in reversed(range(first, end)))
+                gone = tuple((number, task_index) for task_index in reversed(range(first, end)))
                 if self._still(dropped=(*self.recipe.dropped, *gone)):
                     end = first
                 elif count > 1:
@@ -194,6 +194,6 @@ class _Search:
 def _sizes(recipe: Recipe) -> tuple[int, ...]:
     make = partial(model.dags_of if recipe.level == 1 else loop_model.dags_of, recipe.seed)
     dags = make()
-    for number, position in recipe.dropped:
-        dags[number] = without(dags[number], position)
+    for number, task_index in recipe.dropped:
+        dags[number] = without(dags[number], task_index)
     return tuple(len(spec.tasks) for spec in dags)

@@ -81,13 +81,13 @@ def starts_read_the_last_success(node: Any, start: StartTask) -> None:
     tables = node.tables
     run = tables.runs[start.run_no]
     spec = tables.specs[run.version, run.dag_id]
-    for position in spec.tasks[start.position].argument_parents:
-        row = tables.tasks.get(run.first_task_no + position)
+    for task_index in spec.tasks[start.task_index].argument_parents:
+        row = tables.tasks.get(run.first_task_no + task_index)
         if row is None or row.state is not TaskState.SUCCESS or row.map_index >= 0:
-            if position in start.at_hand:
-                raise Broken("I17 results", f"{start} is given what {position} never returned")
+            if task_index in start.at_hand:
+                raise Broken("I17 results", f"{start} is given what {task_index} never returned")
             continue
-        _reads(node, start, position, row)
+        _reads(node, start, task_index, row)
     for source, (_, task_no, start_no) in enumerate(start.sources):
         row = tables.tasks[task_no]
         width = node.ledger.returned.get((task_no, start_no), (None, None))[1]
@@ -97,13 +97,13 @@ def starts_read_the_last_success(node: Any, start: StartTask) -> None:
             raise Broken("I17 results", f"{start}: source {source} has {width} items")
 
 
-def _reads(node: Any, start: StartTask, position: int, row: TaskRow) -> None:
+def _reads(node: Any, start: StartTask, task_index: int, row: TaskRow) -> None:
     # An operator that streams may end without a start; it returns nothing but its items. A marked
     # task returned nothing either: a return of its last start was ignored.
     returned = {} if is_marked(row) else node.ledger.returned
     expected = returned.get((row.task_no, row.start_no), (None,))[0]
-    if position in start.at_hand:
-        found = start.results.get(position)
+    if task_index in start.at_hand:
+        found = start.results.get(task_index)
     else:
         stored = node.tables.results.get(row.task_no)
         if stored is not None and stored.start_no != row.start_no:
@@ -131,7 +131,7 @@ def instants_follow_each_other(node: Any, batch: Batch, before: dict[int, TaskRo
         was = before.get(change.task_no)
         is_cleared = (change.task_no, TaskState.PENDING) in batch.steps
         if was is not None and was.state is not TaskState.PENDING and not is_cleared:
-            task = node.tables.spec_of_run(row.run_no).tasks[row.position]
+            task = node.tables.spec_of_run(row.run_no).tasks[row.task_index]
             forgets = task.sensor is None and task.body is Body.COROUTINE  # reset by each record
             forgets = forgets or task.events is not None
             _follows(row, was, COUNTERS[:-1] if forgets else COUNTERS, is_steady=is_steady)

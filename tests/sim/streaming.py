@@ -44,8 +44,8 @@ HANDLER = "handle_trigger_events"
 def with_streams(spec: DagSpec, rng: random.Random) -> DagSpec:
     """Return the DAG with some lists as streams, and some operators that handle events."""
     tasks = list(spec.tasks)
-    for position, task in enumerate(tasks):
-        takers = [t for t in tasks if _takes(t, position)]
+    for task_index, task in enumerate(tasks):
+        takers = [t for t in tasks if _takes(t, task_index)]
         is_alone = all(t.mapped is not None and len(t.mapped.sources) == 1 for t in takers)
         if task.sensor is not None or rng.random() < 0.4:
             continue
@@ -56,7 +56,7 @@ def with_streams(spec: DagSpec, rng: random.Random) -> DagSpec:
             continue
         if takers and is_alone and task.mapped is None:
             task = msgspec.structs.replace(task, streams=True)
-        tasks[position] = task
+        tasks[task_index] = task
     for _ in range(rng.choice((0, 1, 1, 2))):
         _add_chain(tasks, rng)
     return msgspec.structs.replace(spec, tasks=tuple(tasks))
@@ -65,12 +65,12 @@ def with_streams(spec: DagSpec, rng: random.Random) -> DagSpec:
 def with_generators(spec: DagSpec, rng: random.Random) -> DagSpec:
     """Return the DAG with some lists as streams of hosted generators."""
     tasks = list(spec.tasks)
-    for position, task in enumerate(tasks):
-        takers = [t for t in tasks if _takes(t, position)]
+    for task_index, task in enumerate(tasks):
+        takers = [t for t in tasks if _takes(t, task_index)]
         is_alone = all(t.mapped is not None and len(t.mapped.sources) == 1 for t in takers)
         may = task.sensor is None and task.start_trigger is None and task.mapped is None
         if takers and is_alone and may and rng.random() < 0.6:
-            tasks[position] = msgspec.structs.replace(task, body=Place.COROUTINE, streams=True)
+            tasks[task_index] = msgspec.structs.replace(task, body=Place.COROUTINE, streams=True)
     for _ in range(rng.choice((0, 1, 1, 2))):
         _add_chain(tasks, rng, has_operators=False)
     return msgspec.structs.replace(spec, tasks=tuple(tasks))
@@ -105,9 +105,11 @@ def _some(below: int, rng: random.Random) -> tuple[int, ...]:
     return (rng.randrange(below),) if below and rng.random() < 0.3 else ()
 
 
-def _any_task(position: int, parents: tuple[int, ...], rng: random.Random, body: Place) -> TaskSpec:
+def _any_task(
+    task_index: int, parents: tuple[int, ...], rng: random.Random, body: Place
+) -> TaskSpec:
     return TaskSpec(
-        task_id=f"t{position}",
+        task_id=f"t{task_index}",
         body=body,
         parents=parents,
         rule=rng.choice((*[TriggerRule.ALL_SUCCESS] * 2, *TriggerRule)),
@@ -118,8 +120,8 @@ def _any_task(position: int, parents: tuple[int, ...], rng: random.Random, body:
     )
 
 
-def _takes(task: TaskSpec, position: int) -> bool:
-    return task.mapped is not None and any(s.position == position for s in task.mapped.sources)
+def _takes(task: TaskSpec, task_index: int) -> bool:
+    return task.mapped is not None and any(s.task_index == task_index for s in task.mapped.sources)
 
 
 def _events(task: TaskSpec, rng: random.Random) -> EventsSpec:
@@ -188,20 +190,20 @@ def hold(node: Any, turn: Any) -> None:
     events_are_consumed_with_a_move(node, turn)
 
 
-def source_of(spec: DagSpec, position: int) -> int:
+def source_of(spec: DagSpec, task_index: int) -> int:
     """Return the task whose stream a task expands over; -1 if none."""
-    mapped = spec.tasks[position].mapped
+    mapped = spec.tasks[task_index].mapped
     if mapped is None or len(mapped.sources) != 1:
         return -1
-    source = mapped.sources[0].position
+    source = mapped.sources[0].task_index
     return source if source >= 0 and spec.tasks[source].streams else -1
 
 
-def marker(node: Any, run_no: int, position: int) -> TaskState | None:
+def marker(node: Any, run_no: int, task_index: int) -> TaskState | None:
     """Return the state that a fan-out over a stream adds to those of its children, by the rows."""
     tables = node.tables
-    row = tables.expansions.get((run_no, position))
-    source = -1 if row is None else source_of(tables.spec_of_run(run_no), position)
+    row = tables.expansions.get((run_no, task_index))
+    source = -1 if row is None else source_of(tables.spec_of_run(run_no), task_index)
     if row is None or source < 0:
         return None
     if row.is_open:
@@ -212,23 +214,23 @@ def marker(node: Any, run_no: int, position: int) -> TaskState | None:
     return TaskState.SKIPPED if made is TaskState.SKIPPED else TaskState.UPSTREAM_FAILED
 
 
-def _state_of(node: Any, run_no: int, position: int) -> TaskState:
-    row = node.tables.tasks.get(node.tables.runs[run_no].first_task_no + position)
+def _state_of(node: Any, run_no: int, task_index: int) -> TaskState:
+    row = node.tables.tasks.get(node.tables.runs[run_no].first_task_no + task_index)
     return TaskState.PENDING if row is None else row.state
 
 
 def items_are_children(node: Any, turn: Any) -> None:
     """I19: check that an expansion has a child per item, and is open while its stream runs."""
     tables = node.tables
-    changed = [(row.run_no, row.position) for row in turn.batch.new_expansions]
-    changed += [(row.run_no, row.position) for row in turn.batch.expansion_changes]
+    changed = [(row.run_no, row.task_index) for row in turn.batch.new_expansions]
+    changed += [(row.run_no, row.task_index) for row in turn.batch.expansion_changes]
     for task_no in {row.task_no for row in turn.batch.new_items}:
         changed += _expansions_over(tables, task_no)
-    for run_no, position in sorted(set(changed)):
-        source = source_of(tables.spec_of_run(run_no), position)
+    for run_no, task_index in sorted(set(changed)):
+        source = source_of(tables.spec_of_run(run_no), task_index)
         if source < 0:
             continue
-        row = tables.expansions[run_no, position]
+        row = tables.expansions[run_no, task_index]
         maker = tables.runs[run_no].first_task_no + source
         state = _state_of(node, run_no, source)
         items = tables.items_of(maker)
@@ -236,7 +238,7 @@ def items_are_children(node: Any, turn: Any) -> None:
             raise Broken("I19 items", f"{row} of {len(items)} items")
         if row.is_open != state.is_live and tables.runs[run_no].state.is_live:
             raise Broken("I19 items", f"{row}, and its stream is {state.label}")
-        if row.width > node.tables.spec_of_run(run_no).tasks[position].map_limit:
+        if row.width > node.tables.spec_of_run(run_no).tasks[task_index].map_limit:
             raise Broken("I8 widths", f"{row} is wider than it may be")
 
 
@@ -252,19 +254,21 @@ def _was_cut_short(tables: Any, run_no: int, maker: int) -> bool:
 
 
 def _expansions_over(tables: Any, maker: int) -> Iterator[tuple[int, int]]:
-    """Yield run and position of the expansions over the stream of a task."""
+    """Yield run and task index of the expansions over the stream of a task."""
     run_no = tables.tasks[maker].run_no
     spec, first = tables.spec_of_run(run_no), tables.runs[run_no].first_task_no
-    for position in range(len(spec.tasks)):
-        if (run_no, position) in tables.expansions and first + source_of(spec, position) == maker:
-            yield run_no, position
+    for task_index in range(len(spec.tasks)):
+        if (run_no, task_index) in tables.expansions and first + source_of(
+            spec, task_index
+        ) == maker:
+            yield run_no, task_index
 
 
 def children_are_given_their_items(node: Any, starts: list[StartTry]) -> None:
     """I19: check that a child is given its own item, or none and requests it."""
     for effect in starts:
         start: StartTask = effect.start
-        source = source_of(node.tables.spec_of_run(start.run_no), start.position)
+        source = source_of(node.tables.spec_of_run(start.run_no), start.task_index)
         if source < 0 or start.map_index < 0:
             continue
         maker = node.tables.runs[start.run_no].first_task_no + source

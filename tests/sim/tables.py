@@ -283,7 +283,7 @@ class Tables(Rows):
             yield run.run_no, 1
             yield run.first_task_no, len(self.specs[run.version, run.dag_id].tasks)
         for expansion in batch.new_expansions:
-            before = self.expansions.get((expansion.run_no, expansion.position))
+            before = self.expansions.get((expansion.run_no, expansion.task_index))
             if before is None or before.first_task_no != expansion.first_task_no:
                 yield expansion.first_task_no, self._reserved(expansion, batch)
         for trigger in batch.new_triggers:
@@ -306,18 +306,18 @@ class Tables(Rows):
             return expansion.width
         runs = {row.run_no: row for row in batch.new_runs}
         run = runs.get(expansion.run_no) or self.runs[expansion.run_no]
-        return self.specs[run.version, run.dag_id].tasks[expansion.position].map_limit
+        return self.specs[run.version, run.dag_id].tasks[expansion.task_index].map_limit
 
     def _after(self, batch: Batch) -> None:
         for gone in batch.gone_expansions:
             del self.widths[gone]
         for expansion in batch.new_expansions:
-            key = (expansion.run_no, expansion.position)
+            key = (expansion.run_no, expansion.task_index)
             self.opened += expansion.is_open
             width = self.widths.setdefault(key, expansion.width)
             assert width == expansion.width, f"{expansion} was {width} wide"
         for grown in batch.expansion_changes:
-            self.widths[grown.run_no, grown.position] = grown.width
+            self.widths[grown.run_no, grown.task_index] = grown.width
         for file in batch.gone_files:
             del self.files[file]
         self.pools.update({row.name: row for row in batch.pools})
@@ -490,7 +490,7 @@ class Tables(Rows):
     def clearing_of(self, run_no: int) -> set[int]:
         """Return the tasks of a run whose clear or mark is not completed."""
         found = (owed for owed in _clearings(self.outbox.values()) if owed.run_no == run_no)
-        return {position for owed in found for position in owed.positions}
+        return {task_index for owed in found for task_index in owed.task_indexes}
 
     def present(self, run_no: int) -> list[TaskRow]:
         """Return the task rows of a run that were not replaced by others."""
@@ -499,7 +499,7 @@ class Tables(Rows):
     def _is_present(self, row: TaskRow) -> bool:
         if row.map_index < 0:
             return row.state is not TaskState.REMOVED
-        expansion = self.expansions.get((row.run_no, row.position))
+        expansion = self.expansions.get((row.run_no, row.task_index))
         if expansion is None or row.map_index >= expansion.width:
             return False
         return row.task_no == expansion.first_task_no + row.map_index

@@ -225,7 +225,7 @@ def test_a_seed_is_the_same_life_whatever_the_hashes_of_the_process():
 
 def test_a_broken_promise_is_found_and_shrunk(monkeypatch):
     """A planted bug: only a crash shows that a queued task was forgotten."""
-    monkeypatch.setattr("aioflow.core.runs.create._remember_run", lambda run, memory: None)
+    monkeypatch.setattr("aioflow.core.runs.run_queue.remember", lambda run, memory: None)
 
     broken = next(v for v in map(model.play, range(50)) if v.broken is not None)
     minimal = shrink(broken, 5)
@@ -261,7 +261,7 @@ def test_a_time_that_nothing_reacted_to_is_noticed():
     row = TaskRow(
         task_no=2,
         run_no=1,
-        position=0,
+        task_index=0,
         map_index=-1,
         state=TaskState.RETRYING,
         try_number=1,
@@ -301,7 +301,7 @@ def _after_a_mark(stored: list[ResultRow]) -> SimpleNamespace:
     tables.tasks[2] = TaskRow(
         task_no=2,
         run_no=1,
-        position=0,
+        task_index=0,
         map_index=-1,
         state=TaskState.SUCCESS,
         try_number=1,

@@ -104,7 +104,7 @@ class TriggerHost:
         self._hosted[host.trigger_no] = hosted
         if self.stage.faults.happens("no room"):
             self.line.say(
-                TriggerCapacityChanged(host.trigger_no, host.assignment_id, has_room=False)
+                TriggerCapacityChanged(host.trigger_no, host.assignment_id, has_capacity=False)
             )
             self.after(hosted, self.stage.rng.choice(_DELAYS_US), lambda: self._find_room(hosted))
         else:
@@ -134,7 +134,9 @@ class TriggerHost:
 
     def _find_room(self, hosted: _Hosted) -> None:
         self.line.say(
-            TriggerCapacityChanged(hosted.host.trigger_no, hosted.host.assignment_id, has_room=True)
+            TriggerCapacityChanged(
+                hosted.host.trigger_no, hosted.host.assignment_id, has_capacity=True
+            )
         )
         hosted.begin()
 
@@ -256,7 +258,7 @@ class _OfStart(_Once):
 
     def _event(self, at: int) -> TriggerFired:
         host = self.host
-        trigger = self._stage.spec_of(host.run_no, host.position).start_trigger
+        trigger = self._stage.spec_of(host.run_no, host.task_index).start_trigger
         assert trigger is not None
         if not trigger.next_method or self._stage.rng.random() < 0.5:
             return self._end(at)

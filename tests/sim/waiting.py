@@ -55,18 +55,20 @@ def hold(node: Any, run_no: int) -> None:
         return
     rows = [_decode(owed.body) for owed in tables.outbox.values() if owed.kind == DEADLINE]
     counted = {due.length_us for due in rows if due.run_no == run_no and due.ends_wait}
-    for position, task in enumerate(spec.tasks):
+    for task_index, task in enumerate(spec.tasks):
         is_counted = task.max_wait_us is None or task.max_wait_us in counted
-        if not is_counted and _is_pending(tables, spec, run_no, position):
-            raise Broken("I26 waits", f"task {position} of run {run_no} waits, and no time ends it")
+        if not is_counted and _is_pending(tables, spec, run_no, task_index):
+            raise Broken(
+                "I26 waits", f"task {task_index} of run {run_no} waits, and no time ends it"
+            )
 
 
-def _is_pending(tables: Any, spec: DagSpec, run_no: int, position: int) -> bool:
+def _is_pending(tables: Any, spec: DagSpec, run_no: int, task_index: int) -> bool:
     """Return whether a task, or a child of it that existed in time, is pending."""
-    rows = [row for row in tables.present(run_no) if row.position == position]
-    width = tables.widths.get((run_no, position))
+    rows = [row for row in tables.present(run_no) if row.task_index == task_index]
+    width = tables.widths.get((run_no, task_index))
     if width is None:
         return all(row.state is TaskState.PENDING for row in rows)
-    if loops.is_round(spec, position) or streaming.source_of(spec, position) >= 0:
+    if loops.is_round(spec, task_index) or streaming.source_of(spec, task_index) >= 0:
         return False
     return sum(row.state is not TaskState.PENDING for row in rows) < width

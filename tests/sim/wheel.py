@@ -137,7 +137,7 @@ class Watch:
         began = self._tables.runs[run_no].started_at
         length = self._tables.spec_of_run(run_no).run_timeout_us
         if began is not None and length is not None:
-            at = self._steady.look()
+            at = self._steady.read()
             over = min(began - at.shift, at.steady) + length  # it began at most now
             self._push("time", run_no, began + length, over)
 

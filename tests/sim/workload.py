@@ -35,21 +35,21 @@ def make_dags(rng: random.Random) -> list[DagSpec]:
     return [make_dag(f"dag{number}", rng) for number in range(rng.randint(1, 3))]
 
 
-def without(spec: DagSpec, position: int) -> DagSpec:
+def without(spec: DagSpec, task_index: int) -> DagSpec:
     """Return the DAG without one task; its children do without its result."""
 
     def moved(parents: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(p - (p > position) for p in parents if p != position)
+        return tuple(p - (p > task_index) for p in parents if p != task_index)
 
     tasks = []
     for number, task in enumerate(spec.tasks):
-        if number == position:
+        if number == task_index:
             continue
         mapped = task.mapped
         if mapped is not None:
-            sources, until = _without(mapped.sources, position), mapped.until
-            is_undecided = until == position  # what was a loop is none
-            along, until = moved(mapped.along), until - (until > position)
+            sources, until = _without(mapped.sources, task_index), mapped.until
+            is_undecided = until == task_index  # what was a loop is none
+            along, until = moved(mapped.along), until - (until > task_index)
             mapped = MapSpec(sources, along, until) if sources and not is_undecided else None
         tasks.append(
             msgspec.structs.replace(
@@ -67,15 +67,15 @@ def without(spec: DagSpec, position: int) -> DagSpec:
     return msgspec.structs.replace(spec, tasks=tuple(tasks))
 
 
-def _without(sources: tuple[MapSource, ...], position: int) -> tuple[MapSource, ...]:
+def _without(sources: tuple[MapSource, ...], task_index: int) -> tuple[MapSource, ...]:
     retained = []
     for source in sources:
         if source.join:
-            parts = _without(source.parts, position)
+            parts = _without(source.parts, task_index)
             if parts:
                 retained.append(MapSource(source.parameter, -1, -1, source.join, parts))
-        elif source.position != position:
-            place = source.position - (source.position > position)
+        elif source.task_index != task_index:
+            place = source.task_index - (source.task_index > task_index)
             retained.append(MapSource(source.parameter, place, source.width))
     return tuple(retained)
 
@@ -84,10 +84,10 @@ def make_dag(dag_id: str, rng: random.Random) -> DagSpec:
     """Return one DAG of up to 30 tasks."""
     size = rng.choice((1, 2, 3, 5, 8, 12, 30))
     tasks: list[TaskSpec] = []
-    for position in range(size):
-        count = min(position, rng.choice((0, 1, 1, 2, 3, 5)))
-        parents = tuple(sorted(rng.sample(range(position), count)))
-        tasks.append(_task(position, parents, tasks, rng))
+    for task_index in range(size):
+        count = min(task_index, rng.choice((0, 1, 1, 2, 3, 5)))
+        parents = tuple(sorted(rng.sample(range(task_index), count)))
+        tasks.append(_task(task_index, parents, tasks, rng))
     schedule = None
     if rng.random() < 0.25:
         schedule = _schedule(rng.choice((600, 3600)) * SECOND, kind=size)
@@ -124,7 +124,7 @@ def _schedule(length_us: int, *, kind: int) -> ScheduleSpec:
 
 
 def _task(
-    position: int, parents: tuple[int, ...], tasks: list[TaskSpec], rng: random.Random
+    task_index: int, parents: tuple[int, ...], tasks: list[TaskSpec], rng: random.Random
 ) -> TaskSpec:
     body = rng.choice(list(Body))
     sensor = None
@@ -151,7 +151,7 @@ def _task(
     is_teardown = bool(setups) and rng.random() < 0.6
     rule = rng.choice((TriggerRule.ALL_SUCCESS, rng.choice(list(TriggerRule))))
     return TaskSpec(
-        task_id=f"t{position}",
+        task_id=f"t{task_index}",
         body=body,
         parents=parents,
         argument_parents=taken,

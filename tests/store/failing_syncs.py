@@ -33,7 +33,7 @@ from msgspec.structs import replace
 from aioflow.errors import StoreUnavailable, SyncFailed
 from aioflow.model.batch import Batch
 from aioflow.store import Durability, Store, open_store
-from aioflow.store.sqlite import database_file, writer
+from aioflow.store.sqlite import checkpointer, database_file
 from tests.journal_replay import compare_with_replay
 from tests.store.samples import DAG, NOON, RESULT, RUN, TASK, VAULT, VERSION, batch
 
@@ -211,7 +211,7 @@ async def main(folder: Path, durability: Durability, wanted: list[str]) -> None:
     On a slow machine the sync with a number may happen at the end of a life, or not at all. Then
     the one before it is tried, until one ends a life.
     """
-    writer.WAL_GOAL_BYTES = LOG_BYTES
+    checkpointer.WAL_GOAL_BYTES = LOG_BYTES
     database_file._WAL_LIMIT_BYTES = LOG_BYTES
     start = await made(folder)
     held = "held" in wanted

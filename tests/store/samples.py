@@ -69,7 +69,7 @@ RUN = RunRow(
 TASK = TaskRow(
     task_no=10,
     run_no=1,
-    position=0,
+    task_index=0,
     map_index=-1,
     state=TaskState.RUNNING,
     try_number=1,
@@ -77,7 +77,7 @@ TASK = TaskRow(
     queued_at=NOON,
     started_at=NOON + 1,
 )
-EXPANSION = ExpansionRow(run_no=1, position=1, width=3, first_task_no=100)
+EXPANSION = ExpansionRow(run_no=1, task_index=1, width=3, first_task_no=100)
 TRY = TryRow(
     task_no=10,
     start_no=1,

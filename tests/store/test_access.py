@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from aioflow.core.state.accounts import CHAIN_BEGINNING, CHAIN_LOST, chained_row, grown_head
 from aioflow.crypto import Vault
 from aioflow.errors import BatchRefused
-from aioflow.model.access import AccountRow, AuditEntry, AuditHead, LoginRow, Role, TokenRow
+from aioflow.model.access import AccountRow, AuditEntry, AuditHead, Role, SessionRow, TokenRow
 from aioflow.store import open_store
 from tests.journal_replay import compare_with_replay
 from tests.store.loading import load
@@ -35,8 +35,8 @@ TOKEN = TokenRow(
     expires_at=NOON + 9,
 )
 WIDE = replace(TOKEN, token_no=6, name="all", digest=b"e" * 32, scopes=None, expires_at=None)
-LOGIN = LoginRow(
-    login_no=7, name="anna", digest=b"f" * 32, created_at=NOON, expires_at=NOON + 1, address="::1"
+SESSION = SessionRow(
+    session_no=7, name="anna", digest=b"f" * 32, created_at=NOON, expires_at=NOON + 1, address="::1"
 )
 SAID = AuditEntry(
     actor="anna", role="operator", action="pool.set", target="db", address="::1", after="3 slots"
@@ -54,7 +54,7 @@ def everything(number: int = 1):
         number,
         accounts=[ANNA, BOB],
         tokens=[TOKEN, WIDE],
-        logins=[LOGIN],
+        sessions=[SESSION],
         audit=[FIRST, SECOND],
         audit_head=HEAD,
     )
@@ -65,7 +65,7 @@ async def test_they_come_back_as_they_were_stored(store):
 
     assert await store.list_accounts() == [ANNA, BOB]
     assert await store.list_tokens() == [TOKEN, WIDE]
-    assert await store.list_logins() == [LOGIN]
+    assert await store.list_sessions() == [SESSION]
     assert await store.list_audit() == [SECOND, FIRST]
     assert await compare_with_replay(store) == []
 
@@ -77,7 +77,7 @@ async def test_a_restart_knows_them_and_where_the_audit_ends(store):
 
     assert snapshot.accounts == [ANNA, BOB]
     assert snapshot.tokens == [TOKEN, WIDE]
-    assert snapshot.logins == [LOGIN]
+    assert snapshot.sessions == [SESSION]
     assert snapshot.audit_head == HEAD
 
 
@@ -92,13 +92,13 @@ async def test_they_change_and_go(store):
             tokens=[used],
             gone_accounts=[2],
             gone_tokens=[6],
-            gone_logins=[7],
+            gone_sessions=[7],
         )
     )
 
     assert await store.list_accounts() == [raised]
     assert await store.list_tokens() == [used]
-    assert await store.list_logins() == []
+    assert await store.list_sessions() == []
     assert await compare_with_replay(store) == []
 
 

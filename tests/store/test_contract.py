@@ -577,9 +577,9 @@ async def test_the_first_run_that_ended_since_is_found(store, since, number):
 async def test_tasks_come_in_pages_and_ranges_and_are_counted(store):
     await store.commit(first_batch())
     children = [
-        replace(TASK, task_no=100 + i, position=1, map_index=i, state=S.SUCCESS) for i in range(5)
+        replace(TASK, task_no=100 + i, task_index=1, map_index=i, state=S.SUCCESS) for i in range(5)
     ]
-    gone = replace(TASK, task_no=200, position=1, map_index=0, state=S.REMOVED)
+    gone = replace(TASK, task_no=200, task_index=1, map_index=0, state=S.REMOVED)
     await store.commit(batch(2, new_tasks=[*children, gone]))
 
     assert await store.list_tasks_between(0, 1_000, 2) == [TASK, children[0]]
@@ -590,7 +590,7 @@ async def test_tasks_come_in_pages_and_ranges_and_are_counted(store):
 
 async def test_the_label_of_a_child_is_that_of_its_last_try(store):
     await store.commit(first_batch())
-    child = replace(TASK, task_no=100, position=1, map_index=0)
+    child = replace(TASK, task_no=100, task_index=1, map_index=0)
     await store.commit(batch(2, new_tasks=[child], labels=[(100, 1, "a"), (100, 1, "b")]))
 
     assert await store.list_labels(0, 1000) == {10: "merchant 7", 100: "b"}

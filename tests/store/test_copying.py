@@ -79,7 +79,7 @@ def test_a_program_that_does_nothing_else_knows_all_tables():
     asked = "from aioflow.store.copying import _tables; print(*(t.name for t in _tables()))"
     known = subprocess.run([sys.executable, "-c", asked], capture_output=True, check=True)
 
-    assert {"account", "api_token", "login", "audit", "run"} <= set(known.stdout.decode().split())
+    assert {"account", "api_token", "session", "audit", "run"} <= set(known.stdout.decode().split())
 
 
 async def test_a_database_with_rows_is_not_copied_to(urls):

@@ -18,7 +18,7 @@ from aioflow.errors import ForeignDatabase, StrangeDatabase, SyncFailed
 from aioflow.settings.home import identity_file
 from aioflow.store import open_store
 from aioflow.store.copying import copy
-from aioflow.store.sqlite import database_file, writer
+from aioflow.store.sqlite import checkpointer, database_file
 from aioflow.store.sqlite import writer as writer_module
 from aioflow.store.sqlite.wal_file import log_path
 from tests.commands import run
@@ -170,7 +170,7 @@ async def test_a_copy_from_right_before_the_life_of_a_log_is_completed_by_it_or_
     home, tmp_path, monkeypatch, starts_over
 ):
     if starts_over:
-        monkeypatch.setattr(writer, "WAL_GOAL_BYTES", 100_000)
+        monkeypatch.setattr(checkpointer, "WAL_GOAL_BYTES", 100_000)
     await commit_more(home, 1)
     await commit_more(home, 2)
     before = shutil.copy(home / "aioflow.db", tmp_path / "before.db")
@@ -209,7 +209,7 @@ async def test_a_restored_copy_is_served_once_the_old_log_is_moved_away_as_it_sa
 async def test_the_files_left_at_any_moment_are_consistent_wherever_they_are_moved(
     home, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(writer, "WAL_GOAL_BYTES", 100_000)
+    monkeypatch.setattr(checkpointer, "WAL_GOAL_BYTES", 100_000)
     monkeypatch.setattr(database_file, "_WAL_LIMIT_BYTES", 100_000)
     logs = set()
     async with opened(home) as store:

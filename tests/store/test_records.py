@@ -39,7 +39,7 @@ STEP = RecordRow(
 )
 FAILED = replace(STEP, ordinal=1, state=S.FAILED, answer=b"\x90", failure=FAILURE)
 OPEN = replace(STEP, ordinal=2, state=S.OPEN, kind="any_of", name="A, B", answer=None)
-OTHER = replace(TASK, task_no=11, position=1)
+OTHER = replace(TASK, task_no=11, task_index=1)
 
 
 def with_records(*rows: RecordRow) -> Any:

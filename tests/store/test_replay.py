@@ -145,7 +145,7 @@ async def test_a_restart_reads_what_was_written(store, width, rounds):
     number = (await _last_commit(store)) + 1
     run = replace(RUN, run_no=base, run_id=f"r{base}", key=None, first_task_no=base)
     first = replace(TASK, run_no=base, state=TaskState.PENDING, start_no=0)
-    tasks = {base + i: replace(first, task_no=base + i, position=i) for i in range(width)}
+    tasks = {base + i: replace(first, task_no=base + i, task_index=i) for i in range(width)}
     await store.commit(
         Batch(
             number=number,

@@ -19,7 +19,7 @@ from tests.store.samples import (
     moved,
 )
 
-SECOND_TASK = replace(TASK, task_no=11, position=1, state=TaskState.QUEUED, start_no=0)
+SECOND_TASK = replace(TASK, task_no=11, task_index=1, state=TaskState.QUEUED, start_no=0)
 
 
 def ended(number, at, *, dag_id="etl", date=None):

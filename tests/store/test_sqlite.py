@@ -28,8 +28,8 @@ from aioflow.errors import (
 from aioflow.model.states import TaskState
 from aioflow.store import open_store, tables
 from aioflow.store.sqlite import database_file
+from aioflow.store.sqlite.checkpointer import WAL_BOUND_BYTES
 from aioflow.store.sqlite.lock import FileLock
-from aioflow.store.sqlite.writer import WAL_BOUND_BYTES
 from tests.journal_replay import compare_with_replay
 from tests.store.loading import load
 from tests.store.samples import OUTBOX, RESULT, RUN, TRIGGER, VAULT, batch, first_batch

@@ -11,7 +11,7 @@ from tests.journal_replay import compare_with_replay
 from tests.store.loading import load
 from tests.store.samples import batch, first_batch
 
-OPEN = ExpansionRow(run_no=1, position=1, width=1, first_task_no=100, is_open=True)
+OPEN = ExpansionRow(run_no=1, task_index=1, width=1, first_task_no=100, is_open=True)
 
 
 def item(index: int, payload: bytes = b"\x07", task_no: int = 10) -> ItemRow:

@@ -86,7 +86,7 @@ async def test_tasks_are_counted_by_state_with_their_first_start_and_last_end(st
         replace(
             TASK,
             task_no=100 + n,
-            position=1,
+            task_index=1,
             map_index=n,
             state=TaskState.SUCCESS if n else TaskState.RUNNING,
             started_at=NOON + n,
@@ -113,7 +113,7 @@ async def test_the_task_that_failed_first_of_a_run_is_found(store):
         replace(
             TASK,
             task_no=100 + n,
-            position=1,
+            task_index=1,
             map_index=n,
             state=TaskState.FAILED,
             ended_at=NOON - n,
@@ -257,7 +257,7 @@ PLANS = {
         "run_by_dag",
     ),
     "tasks of a range": (
-        "SELECT position, count(*) FROM task WHERE task_no >= 1 AND task_no < 9 GROUP BY position",
+        "SELECT task_index, count(*) FROM task WHERE task_no BETWEEN 1 AND 8 GROUP BY task_index",
         "PRIMARY KEY",
     ),
     "tries of a range": (

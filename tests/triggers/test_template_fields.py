@@ -112,17 +112,17 @@ def test_a_file_named_by_the_day_is_looked_for(tmp_path):
         )
     describe(made)
 
-    sensor, bash = (operator(made, position) for position in (0, 1))
+    sensor, bash = (operator(made, task_index) for task_index in (0, 1))
 
     assert sensor.filepath == f"{tmp_path}/2026-01-01.csv"
     assert (bash.env, bash.cwd) == ({"WHO": "r-1"}, f"{tmp_path}/.")
     assert bash.bash_command == 'echo "2026-01-01 $WHO count" "{{ ds }}"'
 
 
-def operator(made: DAG, position: int) -> Any:
+def operator(made: DAG, task_index: int) -> Any:
     """Return the instance that a try runs."""
     run = KnownRun(run_info(run_id="r-1"), made)
-    return body_of_try(run, made.nodes[position], start(position), no_results, Path()).operator
+    return body_of_try(run, made.nodes[task_index], start(task_index), no_results, Path()).operator
 
 
 def test_an_operator_without_arguments_has_no_fields():

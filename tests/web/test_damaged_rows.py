@@ -38,7 +38,7 @@ _NUMBER_OF_COMMIT = ("journal", "commit_no")
 """If this number exceeds the node's, a start is refused too, and says how to repair it."""
 
 _READ_BY_START = frozenset(
-    {"dag", "dag_file", "pool", "dag_trigger", "account", "api_token", "login", "task_trigger"}
+    {"dag", "dag_file", "pool", "dag_trigger", "account", "api_token", "session", "task_trigger"}
 )
 _READ_OF_RUNS = frozenset({"run", "task", "expansion", "event"})
 _NOT_FOUND = frozenset({"run_no", "ended_at"})

@@ -293,7 +293,7 @@ class Turn:
         self.touched = [
             SimpleNamespace(
                 run=SimpleNamespace(row=_row(run_id), spec=FAN),
-                position=1,
+                task_index=1,
                 map_index=index,
                 state=TaskState.RUNNING,
             )
@@ -351,7 +351,7 @@ def test_a_task_that_moves_twice_counts_once_as_it_stands_last():
     for live in again.touched:
         live.state = TaskState.SUCCESS
     unmapped = SimpleNamespace(**vars(again.touched[0]))
-    unmapped.position, unmapped.map_index = 2, -1
+    unmapped.task_index, unmapped.map_index = 2, -1
     again.touched.append(unmapped)
     news.take(again, again)
     told = _told(news.sorted().encoded(Topic()))

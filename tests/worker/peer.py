@@ -198,14 +198,14 @@ def run_info(run_no: int = 1, **changes: Any) -> RunInfo:
     )
 
 
-def start(position: int, *, task_no: int = 0, start_no: int = 1, **changes: Any) -> StartTask:
-    """Return the order to run the task at a position."""
+def start(task_index: int, *, task_no: int = 0, start_no: int = 1, **changes: Any) -> StartTask:
+    """Return the command to run the task at an index."""
     return msgspec.structs.replace(
         StartTask(
             run_no=1,
-            task_no=task_no or 100 + position,
+            task_no=task_no or 100 + task_index,
             start_no=start_no,
-            position=position,
+            task_index=task_index,
             map_index=-1,
             try_number=1,
         ),

@@ -107,10 +107,10 @@ def test_any_error_of_a_coroutine_fails_only_its_try(host):
         tasks("await asyncio.sleep(0.05)\nreturn 1", *(body for body, *_ in ENDS.values()))
     )
     found = {}
-    for position, name in enumerate(ENDS, start=1):
-        child.send(start(0, start_no=position), start(position))
+    for task_index, name in enumerate(ENDS, start=1):
+        child.send(start(0, start_no=task_index), start(task_index))
         failed = child.expect(Failed)
-        assert failed.task_no == 100 + position
+        assert failed.task_no == 100 + task_index
         found[name] = (failed.failure.type, failed.failure.reason)
         assert result_of(child.expect(Succeeded)) == 1
 

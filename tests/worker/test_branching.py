@@ -36,7 +36,7 @@ def work() -> None: ...
 
 def skips(made: DAG, value: object) -> set[str]:
     """Return the tasks that the first task of a DAG skips if it returns this value."""
-    return {made.nodes[position].task_id for position in skipped_by(made.nodes[0], value)}
+    return {made.nodes[task_index].task_id for task_index in skipped_by(made.nodes[0], value)}
 
 
 def branching() -> DAG:

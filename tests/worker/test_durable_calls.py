@@ -85,14 +85,14 @@ class Talker:
     def __init__(self, child: Child) -> None:
         self.child = child
 
-    def begin(self, position: int = 0, **changes: Any) -> StartTask:
-        order = start(position, **changes)
+    def begin(self, task_index: int = 0, **changes: Any) -> StartTask:
+        order = start(task_index, **changes)
         self.child.send(order)
         return order
 
-    def replay(self, *items: RecordItem, position: int = 0, start_no: int = 2) -> StartTask:
+    def replay(self, *items: RecordItem, task_index: int = 0, start_no: int = 2) -> StartTask:
         """Begin a start of a task that has made these calls before."""
-        order = self.begin(position, start_no=start_no, recorded=len(items))
+        order = self.begin(task_index, start_no=start_no, recorded=len(items))
         ask = self.child.expect(Query)
         wanted = msgspec.msgpack.decode(ask.body, type=RecordsWanted)
         assert (ask.kind, wanted.task_no, wanted.after) == ("records", order.task_no, -1)

@@ -174,7 +174,7 @@ def test_a_child_asks_for_an_item_that_is_not_at_hand(child):
 
     wanted = answer(slot, {"page": 7}, {"page": 8}, first=7, more=True)
 
-    assert (wanted.position, wanted.after) == (~100, 6)
+    assert (wanted.task_index, wanted.after) == (~100, 6)
     assert result_of(slot.expect(Succeeded)) == 7
 
 
@@ -317,7 +317,7 @@ def test_without_a_last_method_the_result_is_all_that_was_returned(child, role):
     host = child(role, source)
     host.send(start(0, start_no=3, is_closing=True))
     wanted = answer(host, 1, 2, more=True)
-    assert (wanted.position, wanted.after) == (~100, -1)
+    assert (wanted.task_index, wanted.after) == (~100, -1)
     answer(host, 3, first=2)
 
     assert result_of(host.expect(Succeeded)) == [1, 2, 3]

@@ -78,8 +78,8 @@ def house(home, monkeypatch):
         line, link = ReportBuffer(), Link()
         theirs: Any = link
         line.connect(theirs)
-        welcome = Hello("triggers", str(home / "code"), str(home / "results"))
-        return TriggerHost(line, CrashRecorder(), welcome), link
+        hello = Hello("triggers", str(home / "code"), str(home / "results"))
+        return TriggerHost(line, CrashRecorder(), hello), link
 
     yield house
     for name in [name for name in sys.modules if name.startswith(f"aioflow_v_{VERSION}")]:

@@ -164,14 +164,14 @@ def test_an_item_gives_the_parameters_of_its_child(taking, home):
 
 
 def only_asked(process: Child, expected: list[tuple[int, int]], answers: dict[int, object]) -> None:
-    """Answer the queries of a child, one at a time: a result for each position."""
-    for position, index in expected:
+    """Answer the queries of a child, one at a time: a result for each task index."""
+    for task_index, index in expected:
         ask = process.expect(Query)
         wanted = msgspec.msgpack.decode(ask.body, type=ResultsWanted)
-        assert (wanted.position, asked_alone(wanted.after)) == (position, index)
+        assert (wanted.task_index, asked_alone(wanted.after)) == (task_index, index)
         items: list[tuple[int, int, int, bytes | None]] = []
-        if position in answers:
-            items = [(index, 7, 1, encode(answers[position], ""))]
+        if task_index in answers:
+            items = [(index, 7, 1, encode(answers[task_index], ""))]
         page = ResultsPage(3, items, [], last=index, more=False)
         process.send(Reply(ask.question, msgspec.msgpack.encode(page)))
 

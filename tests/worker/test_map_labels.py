@@ -49,8 +49,8 @@ def child(request, home, spawn):
     return child
 
 
-def of_child(index: int, position: int = 0, **fields: int) -> StartTask:
-    return start(position, map_index=index, widths=(3,), **fields)
+def of_child(index: int, task_index: int = 0, **fields: int) -> StartTask:
+    return start(task_index, map_index=index, widths=(3,), **fields)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_child_is_called_what_its_arguments_say_before_its_body_runs(child, la
 def test_an_operator_is_called_so_too(child):
     host = child('map_label="merchant {n}"')
 
-    host.send(of_child(1, position=2))
+    host.send(of_child(1, task_index=2))
 
     assert host.expect(Labelled).label == "merchant 1"
     assert result_of(host.expect(Succeeded)) == 1

@@ -289,13 +289,13 @@ def test_unused_versions_are_removed_once_there_are_many(tmp_path):
         (tmp_path / f"v{n}" / "flow.py").write_text("class Thing: ...")
         code_cache.version(f"v{n}").find_class("flow:Thing")
 
-    gone = code_cache.put_back(lambda: {"v0", "v19"})
+    gone = code_cache.unload_unused(lambda: {"v0", "v19"})
 
     assert gone == ["v1", "v2", "v3", "v4"]
     loaded = {name for name in sys.modules if name.startswith("aioflow_v_v")}
     assert "aioflow_v_v0.flow" in loaded
     assert "aioflow_v_v1.flow" not in loaded
-    assert code_cache.put_back(lambda: {"v0", "v19"}) == []
+    assert code_cache.unload_unused(lambda: {"v0", "v19"}) == []
 
 
 # ── failures and output ─────────────────────────────────────────────────────────────────

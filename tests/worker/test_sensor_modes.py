@@ -53,10 +53,10 @@ def pipeline(form: str, mode: str, rows: Sequence[tuple[str, str]]) -> str:
 IGNORES = ', on_error="ignore"'
 
 
-def outcome(child: Any, position: int = 0) -> tuple[Any, ...]:
+def outcome(child: Any, task_index: int = 0) -> tuple[Any, ...]:
     """Look until there is more to say than "not yet"."""
     for number in range(1, 20):
-        child.send(start(position, start_no=number))
+        child.send(start(task_index, start_no=number))
         while True:
             report = child.receive()[-1]
             if not isinstance(report, SensorNotReady | Succeeded | Failed | Skipped):

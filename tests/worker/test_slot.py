@@ -742,11 +742,11 @@ with DAG("pipeline"):
 """
 
 
-@pytest.mark.parametrize("position", [0, 1], ids=["raised-by-hand", "in-the-depth"])
-def test_a_task_defers_however_it_is_said(slot, position):
+@pytest.mark.parametrize("task_index", [0, 1], ids=["raised-by-hand", "in-the-depth"])
+def test_a_task_defers_however_it_is_said(slot, task_index):
     child = slot(DEFERS)
 
-    child.send(start(position))
+    child.send(start(task_index))
 
     deferred = child.expect(Deferred)
     assert (deferred.next_method, decode(deferred.next_kwargs)) == ("after", {"n": 2})
@@ -816,14 +816,14 @@ with DAG("pipeline"):
 
 
 @pytest.mark.parametrize(
-    ("position", "words"),
+    ("task_index", "words"),
     [pytest.param(0, ["Later.blob"], id="trigger"),
      pytest.param(1, ["kwargs of resume.note"], id="method")],
 )  # fmt: skip
-def test_a_task_that_waits_with_too_much_fails_by_the_name_of_the_field(slot, position, words):
+def test_a_task_that_waits_with_too_much_fails_by_the_name_of_the_field(slot, task_index, words):
     child = slot(TOO_MUCH)
 
-    child.send(start(position))
+    child.send(start(task_index))
 
     failed = child.expect(Failed)
     assert (failed.failure.reason, failed.retryable) == ("payload_too_large", False)

@@ -67,10 +67,10 @@ def host(home, spawn):
     return host
 
 
-def hosting(position: int = 0, trigger_no: int = 1, **changes: Any) -> StartTrigger:
-    """Return the order to host the trigger of the task at a position."""
+def hosting(task_index: int = 0, trigger_no: int = 1, **changes: Any) -> StartTrigger:
+    """Return the command to host the trigger of the task at an index."""
     newest = str(changes.pop("newest", ""))
-    begin = start(position, **changes)
+    begin = start(task_index, **changes)
     path, empty = "flow:Echo", b"\x80"
     return StartTrigger(
         trigger_no, 1, 1, begin.task_no, VERSION, path, empty, SINCE, None, start=begin,
@@ -78,13 +78,13 @@ def hosting(position: int = 0, trigger_no: int = 1, **changes: Any) -> StartTrig
     )  # fmt: skip
 
 
-def fired(child, position: int = 0, **changes: Any) -> object:
-    child.send(hosting(position, **changes))
+def fired(child, task_index: int = 0, **changes: Any) -> object:
+    child.send(hosting(task_index, **changes))
     return decode(child.expect(TriggerFired).payload)
 
 
-def failure(child, position: int = 0, **changes: Any):
-    child.send(hosting(position, **changes))
+def failure(child, task_index: int = 0, **changes: Any):
+    child.send(hosting(task_index, **changes))
     return child.expect(TriggerEnded).failure
 
 
@@ -227,7 +227,7 @@ def pipeline():
 
 
 @pytest.mark.parametrize(
-    ("position", "child", "expected"),
+    ("task_index", "child", "expected"),
     [
         pytest.param(1, {}, ["of 2026-01-01", "{{ ds }}"], id="of-the-class"),
         pytest.param(2, {"map_index": 0, "widths": (2,)}, [["0"], "{{ ds }}"], id="of-an-item"),
@@ -247,13 +247,13 @@ def pipeline():
     ],
 )
 def test_fields_that_are_templates_are_rendered_where_they_stand_in_the_file(
-    host, position, child, expected
+    host, task_index, child, expected
 ):
     process = host(TEMPLATES)
     item = encode({"value": "{{ ds }}"}, "")
     write_list(result_path(process.home / "results", 100, 1), [item])
 
-    assert fired(process, position, **child) == expected
+    assert fired(process, task_index, **child) == expected
 
 
 def test_a_field_whose_template_cannot_be_rendered_fails_the_wait(host):

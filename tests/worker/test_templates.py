@@ -72,15 +72,15 @@ def test_items_that_stand_in_the_file_are_templates(child):
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("position", "says"),
+    ("task_index", "says"),
     [
         pytest.param(2, "'nobody' is undefined", id="an-unknown-name"),
         pytest.param(3, "argument 'text': TemplateSyntaxError", id="no-template"),
         pytest.param(4, "argument 'text': SecurityError", id="out-of-the-sandbox"),
     ],
 )
-def test_a_template_that_cannot_be_rendered_fails_the_try(child, position, says):
-    child.send(start(position))
+def test_a_template_that_cannot_be_rendered_fails_the_try(child, task_index, says):
+    child.send(start(task_index))
 
     failed = child.expect(Failed)
 

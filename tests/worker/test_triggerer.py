@@ -55,7 +55,7 @@ def host(home, spawn):
 def hosting(
     name: str, trigger_no: int = 1, assignment_id: int = 1, **fields: object
 ) -> StartTrigger:
-    """Return the order to host a trigger; a name without a module is of the DAG file."""
+    """Return the command to host a trigger; a name without a module is of the DAG file."""
     path = name if ":" in name else f"flow:{name}"
     return StartTrigger(
         trigger_no, assignment_id, 1, 100, VERSION, path, encode(fields, ""), SINCE, None
@@ -557,7 +557,7 @@ class Wrong:
 
 
 def timetable(name: str, **fields: object) -> StartTrigger:
-    """Return the order to host a timetable of the DAG file."""
+    """Return the command to host a timetable of the DAG file."""
     slots = {"timetable": f"flow:{name}", "fields": encode(fields, ""), "code": ""}
     return StartTrigger(
         *(7, 3, 7, -1, VERSION, f"flow:{name}"), encode(slots, ""), SINCE, None, window=64

@@ -60,13 +60,13 @@ class Soon(Trigger[int]):
 """
 
 
-def tries_per_second(home: Path, role: str, position: int, count: int, **options: Any) -> float:
+def tries_per_second(home: Path, role: str, task_index: int, count: int, **options: Any) -> float:
     """Return how many tries one child runs per second, fed 64 ahead (256 for coroutines)."""
     ahead = 64 if role == "slot" else 512
     decoder = msgspec.msgpack.Decoder(list[Report])
-    orders = [start(position, task_no=1_000 + n, **options) for n in range(count)]
+    orders = [start(task_index, task_no=1_000 + n, **options) for n in range(count)]
     with Child(role, home) as child:
-        child.send(run_info(), start(position, task_no=999, **options))
+        child.send(run_info(), start(task_index, task_no=999, **options))
         child.expect(Report.__args__[1])
         began = time.perf_counter()
         child.send(*orders[:ahead])
@@ -115,7 +115,7 @@ def memory(pid: int) -> float:
 
 
 def hosting(number: int, name: str) -> StartTrigger:
-    """Return the order to host a trigger of ``FLOW``."""
+    """Return the command to host a trigger of ``FLOW``."""
     kwargs = msgspec.msgpack.encode({"n": number})
     return StartTrigger(
         number, 1, 1, 100, VERSION, f"flow:{name}", kwargs, 1_767_225_600_000_000, None

@@ -107,7 +107,7 @@ def clear(request: ClearTasks, tx: Transaction) -> tuple[int, RunState]:
     run = memory.find_run(request.run_id) or loaded
     if not isinstance(run, Run):
         raise run
-    for task_id in request.tasks or run.graph.position_of:
+    for task_id in request.tasks or run.graph.index_of:
         selection.named(run, task_id, request.map_index)
     if not run.state.is_live and run.row.ended_at is None:
         raise RequestError(f"run {request.run_id!r} is being ended; clear it after it has ended")
@@ -119,7 +119,7 @@ def clear(request: ClearTasks, tx: Transaction) -> tuple[int, RunState]:
     if request.key is not None:
         tx.batch.new_clears.append((run.run_no, request.key, count))
     if count or chosen.reexpanded:
-        execution.hold(run, chosen, tx)
+        execution.suspend(run, chosen, tx)
         execution.begin(run, tx, dag_version=dag_version)
     return count, run.state
 

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from aioflow.core.repair import mark_apply, selection
 from aioflow.core.repair.reset import dissolve, ended, remove, renewed, reset_task, stopped
 from aioflow.core.repair.selection import FAILED, skipped_children
-from aioflow.core.runs import create, deadlines, version_upgrade
+from aioflow.core.runs import deadlines, run_queue, version_upgrade
 from aioflow.core.runs.iterations import reopen_loops
 from aioflow.core.runs.progress import outcome, resume
 from aioflow.core.runs.task_counts import recount, retally
@@ -40,10 +40,10 @@ __all__ = (
     "begin",
     "begin_mark",
     "count",
-    "give_up",
-    "go_on",
-    "hold",
+    "drop_selection",
+    "execute_slice",
     "needed",
+    "suspend",
     "undecided",
     "under_way",
 )
@@ -71,7 +71,7 @@ class _Target(NamedTuple):
     """A task that is still to be cleared or marked."""
 
     task_no: TaskNo
-    position: int
+    task_index: int
     map_index: int
     state: TaskState
     is_marked: bool = False
@@ -79,16 +79,16 @@ class _Target(NamedTuple):
 
 def count(run: Run, chosen: Clearing) -> int:
     """Return how many tasks are reset."""
-    total = sum(_is_begun(run, chosen, position) for position in chosen.whole)
-    for position, group in run.groups.items():
-        if position in chosen.whole:
-            stay = (TaskState.PENDING, TaskState.REMOVED)[: 1 + (position in chosen.reexpanded)]
+    total = sum(_is_begun(run, chosen, task_index) for task_index in chosen.whole)
+    for task_index, group in run.groups.items():
+        if task_index in chosen.whole:
+            stay = (TaskState.PENDING, TaskState.REMOVED)[: 1 + (task_index in chosen.reexpanded)]
             total += group.width - sum(group.counts[state] for state in stay)
-            total -= sum(byte.bit_count() for byte in _spared(chosen, position))
-        elif position in chosen.failed:
+            total -= sum(byte.bit_count() for byte in _spared(chosen, task_index))
+        elif task_index in chosen.failed:
             total += sum(group.counts[state] for state in FAILED)
         else:
-            total += sum(1 for _ in _indexes(group, chosen, position))
+            total += sum(1 for _ in _indexes(group, chosen, task_index))
     return total
 
 
@@ -127,10 +127,10 @@ def begin(run: Run, tx: Transaction, *, dag_version: DagVersion | None = None) -
         _clear(run, under_way(run, chosen), tx)
         version_upgrade.move(run, dag_version, tx)
     _clear(run, list(islice(_unmapped_targets(run, chosen), SLICE_TASKS)), tx)
-    tx.put_off(run)
+    tx.postpone(run)
 
 
-def hold(run: Run, chosen: Clearing, tx: Transaction) -> None:
+def suspend(run: Run, chosen: Clearing, tx: Transaction) -> None:
     """Suspend a run until the selection is complete. An ended run is added to memory again."""
     memory = tx.memory
     selection.suspend_run(run, chosen, tx)
@@ -148,9 +148,9 @@ def _step_back(run: Run, tx: Transaction) -> None:
     mark = None if run.clearing is None else run.clearing.mark
     if run.row.ended_at is None:
         if run.state is RunState.QUEUED:
-            create.step_back(run, tx)
+            run_queue.leave_queue(run, tx)
     elif mark is not None and mark.is_cut_short:
-        tx.hold_run(run)
+        tx.clear_end_time(run)
     else:
         tx.reopen_run(run)
 
@@ -162,7 +162,7 @@ def begin_mark(run: Run, tx: Transaction) -> None:
         _step_back(run, tx)
 
 
-def go_on(run: Run, tx: Transaction) -> None:
+def execute_slice(run: Run, tx: Transaction) -> None:
     """Execute the next slice, or resume the run."""
     if run.clearing is not None and run.clearing.mark is not None:
         _mark(run, tx)
@@ -172,7 +172,7 @@ def go_on(run: Run, tx: Transaction) -> None:
         _finish(run, tx)
         return
     _clear(run, targets, tx)
-    tx.put_off(run)
+    tx.postpone(run)
 
 
 def _mark(run: Run, tx: Transaction) -> None:
@@ -187,17 +187,17 @@ def _mark(run: Run, tx: Transaction) -> None:
         if not targets:
             left -= mark_apply.stop_overtaken(run, tx, left)
         if left <= 0 or len(done) < len(targets):
-            tx.put_off(run)
+            tx.postpone(run)
             return
         if not targets and not mark_apply.overtake(run, tx):
             _finish(run, tx)
 
 
-def give_up(run: Run, tx: Transaction) -> None:
+def drop_selection(run: Run, tx: Transaction) -> None:
     """Drop the selection of a run that is cut short. The remaining tasks are not changed."""
     if run.clearing is not None:
-        for position in run.clearing.positions:
-            tx.task_over(run, position)  # the next run ignored this run during the selection
+        for task_index in run.clearing.task_indexes:
+            tx.task_ended(run, task_index)  # the next run ignored this run during the selection
         selection.end_suspension(run, tx)
 
 
@@ -216,28 +216,28 @@ def _next(run: Run) -> list[_Target]:
 
 def _child(group: MappedTask, index: int) -> _Target:
     state = TaskState(group.states[index])
-    return _Target(group.first_task_no + index, group.position, index, state)
+    return _Target(group.first_task_no + index, group.task_index, index, state)
 
 
 def _unmapped_targets(run: Run, chosen: Clearing) -> Iterator[_Target]:
     first = run.row.first_task_no
-    for position in chosen.whole:
-        if _is_begun(run, chosen, position):
-            yield _Target(first + position, position, -1, TaskState(run.states[position]))
-        elif position in chosen.reexpanded and first + position in run.removed:
-            yield _Target(first + position, position, -1, TaskState.REMOVED)
+    for task_index in chosen.whole:
+        if _is_begun(run, chosen, task_index):
+            yield _Target(first + task_index, task_index, -1, TaskState(run.states[task_index]))
+        elif task_index in chosen.reexpanded and first + task_index in run.removed:
+            yield _Target(first + task_index, task_index, -1, TaskState.REMOVED)
 
 
 def _children(run: Run, chosen: Clearing) -> Iterator[_Target]:
-    for position in sorted(run.groups):
-        group = run.groups[position]
-        for index in _indexes(group, chosen, position):
+    for task_index in sorted(run.groups):
+        group = run.groups[task_index]
+        for index in _indexes(group, chosen, task_index):
             yield _child(group, index)
-        if position in chosen.reexpanded:
+        if task_index in chosen.reexpanded:
             end = group.first_task_no + group.width
             for task_no in run.cleared.between(group.first_task_no, end):
                 index = task_no - group.first_task_no
-                yield _Target(task_no, position, index, TaskState.PENDING)
+                yield _Target(task_no, task_index, index, TaskState.PENDING)
 
 
 def _marked(run: Run) -> Iterator[_Target]:
@@ -245,12 +245,12 @@ def _marked(run: Run) -> Iterator[_Target]:
     mark = None if run.clearing is None else run.clearing.mark
     if mark is None:
         return
-    for position, first, end in mark.ranges:
-        group = run.groups.get(position)
+    for task_index, first, end in mark.ranges:
+        group = run.groups.get(task_index)
         if first < 0:
-            state = TaskState(run.states[position])
+            state = TaskState(run.states[task_index])
             if group is None and state is not mark.state:
-                yield _Target(run.task_no(position, -1), position, -1, state, is_marked=True)
+                yield _Target(run.task_no(task_index, -1), task_index, -1, state, is_marked=True)
         elif group is not None:
             for match in _OTHERS[mark.state].finditer(bytes(group.states[first:end])):
                 yield _child(group, first + match.start())._replace(is_marked=True)
@@ -261,44 +261,44 @@ def _unrun(run: Run) -> Iterator[_Target]:
     chosen = run.clearing
     if chosen is None:
         return
-    for position in chosen.unrun:
-        group = run.groups.get(position)
+    for task_index in chosen.unrun:
+        group = run.groups.get(task_index)
         if group is None:
             continue
-        excluded = _spared(chosen, position)
+        excluded = _spared(chosen, task_index)
         targets = () if chosen.mark is None else chosen.mark.ranges
-        meant = {first for at, first, _ in targets if at == position}
-        for match in _UNRUN.finditer(bytes(group.states), run.looked.get(position, 0)):
+        meant = {first for at, first, _ in targets if at == task_index}
+        for match in _UNRUN.finditer(bytes(group.states), run.checked_children.get(task_index, 0)):
             index = match.start()
             if not _has(excluded, index) and index not in meant:
                 yield _child(group, index)
 
 
-def _is_begun(run: Run, chosen: Clearing, position: int) -> bool:
+def _is_begun(run: Run, chosen: Clearing, task_index: int) -> bool:
     """Return whether an unmapped task, or a mapped one that has not expanded, is not pending."""
-    is_there = position not in run.groups and position not in chosen.retained
-    return is_there and run.states[position] != TaskState.PENDING
+    is_there = task_index not in run.groups and task_index not in chosen.retained
+    return is_there and run.states[task_index] != TaskState.PENDING
 
 
-def _indexes(group: MappedTask, chosen: Clearing, position: int) -> Iterator[int]:
+def _indexes(group: MappedTask, chosen: Clearing, task_index: int) -> Iterator[int]:
     """Yield the children that are still to be cleared."""
-    if position in chosen.whole:
-        wanted = _PRESENT if position in chosen.reexpanded else _BEGUN
-    elif position in chosen.failed:
+    if task_index in chosen.whole:
+        wanted = _PRESENT if task_index in chosen.reexpanded else _BEGUN
+    elif task_index in chosen.failed:
         wanted = _FAILED
     else:
-        found = (index for of, index in chosen.children if of == position)
+        found = (index for of, index in chosen.children if of == task_index)
         present = (index for index in found if group.states[index] != TaskState.PENDING)
-        yield from (index for index in present if not _has(_spared(chosen, position), index))
+        yield from (index for index in present if not _has(_spared(chosen, task_index), index))
         return
-    excluded = _spared(chosen, position)
+    excluded = _spared(chosen, task_index)
     for match in wanted.finditer(bytes(group.states)):
         if not _has(excluded, match.start()):
             yield match.start()
 
 
-def _spared(chosen: Clearing, position: int) -> bytes:
-    return next((bits for of, bits in chosen.excluded if of == position), b"")
+def _spared(chosen: Clearing, task_index: int) -> bytes:
+    return next((bits for of, bits in chosen.excluded if of == task_index), b"")
 
 
 def _has(bits: bytes, index: int) -> bool:
@@ -314,19 +314,19 @@ def _clear(run: Run, targets: Iterable[_Target], tx: Transaction) -> None:
     assert chosen is not None  # noqa: S101 - the callers looked
     reexpanded = frozenset(chosen.reexpanded)
     for target in targets:
-        position, index = target.position, target.map_index
+        task_index, index = target.task_index, target.map_index
         if target.is_marked:
-            mark_apply.end(run, position, index, tx)
+            mark_apply.end(run, task_index, index, tx)
         elif target.state is TaskState.PENDING:
-            remove(fresh(run, position, index), tx)
-        elif position in chosen.unrun:
+            remove(fresh(run, task_index, index), tx)
+        elif task_index in chosen.unrun:
             _clear_unrun(run, target, tx)
         else:
             task = _restart_task(run, target, tx)
-            if index >= 0 and position in reexpanded:
+            if index >= 0 and task_index in reexpanded:
                 remove(task, tx)
             elif chosen.mark is not None:  # the task may start again in this turn
-                run.cleared.hold(task.task_no, task)
+                run.cleared.put_uncommitted(task.task_no, task)
 
 
 def _restart_task(run: Run, target: _Target, tx: Transaction) -> TaskInstance:
@@ -342,7 +342,7 @@ def _restart_task(run: Run, target: _Target, tx: Transaction) -> TaskInstance:
 
 def _clear_unrun(run: Run, target: _Target, tx: Transaction) -> None:
     """Clear a child, unless it ran and itself asked to be skipped."""
-    run.looked[target.position] = target.map_index + 1
+    run.checked_children[target.task_index] = target.map_index + 1
     row = tx.memory.prefetched_tasks[target.task_no]
     if row.try_number == 0:
         mark_apply.restart(ended(run, row, tx), tx)
@@ -359,16 +359,16 @@ def _finish(run: Run, tx: Transaction) -> None:
     mark = chosen.mark
     if mark is not None and mark.is_cut_short:
         retally(run)  # the states of its fan-outs, which the next run is notified of
-        give_up(run, tx)
+        drop_selection(run, tx)
         mark_apply.end_again(run, run.state, mark, tx)
         return
-    for position in run.groups.keys() & chosen.reexpanded:
-        dissolve(run, position, tx)
+    for task_index in run.groups.keys() & chosen.reexpanded:
+        dissolve(run, task_index, tx)
     reopen_loops(run, tx)
     for group in list(run.groups.values()):
         tx.expansions.take_over(renewed(group))
     stream_expand.close_left_open(run, tx)
-    give_up(run, tx)
+    drop_selection(run, tx)
     run.blocked, run.blocked_at = [], {}
     recount(run)
     if mark is not None:
@@ -381,7 +381,7 @@ def _finish(run: Run, tx: Transaction) -> None:
         tx.reopen_run(run)
     if run.state is RunState.QUEUED:
         if run not in tx.memory.queued_runs.get(run.queue, ()):
-            create.run_reopened(run, tx)
+            run_queue.run_reopened(run, tx)
     elif run.row.quarantine is None:
         if mark is None or is_reopened:
             deadlines.start_timers(run, tx)  # the run may have been moved to another version
@@ -394,6 +394,6 @@ def _finish(run: Run, tx: Transaction) -> None:
 
 def _pass_on(run: Run, tx: Transaction) -> None:
     """Notify the next run of all tasks that have ended."""
-    for position, state in enumerate(run.states):
+    for task_index, state in enumerate(run.states):
         if state >= TaskState.SUCCESS:
-            tx.task_over(run, position)
+            tx.task_ended(run, task_index)

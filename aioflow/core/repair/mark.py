@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import TypeAlias
 
 from aioflow.core.repair import execution, selection
-from aioflow.core.repair.mark_apply import takers
+from aioflow.core.repair.mark_apply import consumers
 from aioflow.core.repair.selection import Chosen, exclude_child, named
 from aioflow.core.runs import previous
 from aioflow.core.runs.cancel import mark_ended, mark_live
@@ -40,7 +40,7 @@ _UNRUN = frozenset({TaskState.UPSTREAM_FAILED, TaskState.SKIPPED})
 _ENDED = tuple(state for state in TaskState if not state.is_live)
 
 _Range: TypeAlias = tuple[int, int, int]
-"""Position, first map index and end of the range, see ``Marking.ranges``."""
+"""Task index, first map index and end of the range, see ``Marking.ranges``."""
 
 
 # ── rows to load ────────────────────────────────────────────────────────────────────────────
@@ -67,7 +67,7 @@ def needed(request: Mark, run: Run) -> Iterable[TaskNo]:
         ranges = _ranges(request, run)
     except UnknownTask:
         return []
-    if not _taken_back(run, ranges, request.state):
+    if not _revoked_tasks(run, ranges, request.state):
         return []
     groups = run.groups
     is_narrow = sum(group.width for group in groups.values()) <= execution.SLICE_TASKS
@@ -115,28 +115,28 @@ def mark(request: Mark, tx: Transaction) -> tuple[int, RunState]:
     if run.clearing is not None:
         raise RequestError(f"run {request.run_id!r} is held still while it is being cleared")
     ranges = _ranges(request, run)
-    for position, _, _ in ranges:
-        _check_markable(run, position)
+    for task_index, _, _ in ranges:
+        _check_markable(run, task_index)
     count = sum(_count(run, task_range, request.state) for task_range in ranges)
     if count:
         chosen = _choose(run, ranges, request.state, memory.prefetched_tasks)
-        execution.hold(run, chosen, tx)
+        execution.suspend(run, chosen, tx)
         execution.begin_mark(run, tx)
     return count, run.state
 
 
-def _check_markable(run: Run, position: int) -> None:
+def _check_markable(run: Run, task_index: int) -> None:
     """Reject a mark of a task whose end also decides about loop iterations or stream items.
 
     Raises:
         RequestError: If the task is in a loop or belongs to a stream.
     """
-    task = run.spec.tasks[position]
+    task = run.spec.tasks[task_index]
     if task.mapped is not None and task.mapped.until >= 0:
         where = "is in a loop, which ends as a whole"
     elif task.streams:
         where = "emits items, and others expand over them"
-    elif stream_expand.source_of(run, position) >= 0:
+    elif stream_expand.source_of(run, task_index) >= 0:
         where = "expands over the items of a task, and ends with that"
     else:
         return
@@ -173,21 +173,23 @@ def _ranges(request: Mark, run: Run) -> Sequence[_Range]:
     """
     ranges: list[_Range] = []
     for task_id in dict.fromkeys(request.tasks):
-        position = named(run, task_id, request.map_index)
-        group = run.groups.get(position)
+        task_index = named(run, task_id, request.map_index)
+        group = run.groups.get(task_index)
         if group is None:
-            ranges.append((position, WHOLE, 0))
+            ranges.append((task_index, WHOLE, 0))
         elif request.map_index >= 0:
-            ranges.append((position, request.map_index, request.map_index + 1))
+            ranges.append((task_index, request.map_index, request.map_index + 1))
         else:
-            ranges.append((position, 0, group.width))
+            ranges.append((task_index, 0, group.width))
     return ranges
 
 
 def _states(run: Run, task_range: _Range) -> bytes:
     """Return the states of a range of tasks. All states of tasks in progress are treated as one."""
-    position, first, end = task_range
-    return bytes((run.states[position],) if first < 0 else run.groups[position].states[first:end])
+    task_index, first, end = task_range
+    return bytes(
+        (run.states[task_index],) if first < 0 else run.groups[task_index].states[first:end]
+    )
 
 
 def _count(run: Run, task_range: _Range, state: TaskState) -> int:
@@ -195,8 +197,8 @@ def _count(run: Run, task_range: _Range, state: TaskState) -> int:
     return len(states) - states.count(state)
 
 
-def _taken_back(run: Run, ranges: Iterable[_Range], state: TaskState) -> set[int]:
-    """Return the positions of tasks that have ended in a state other than their mark."""
+def _revoked_tasks(run: Run, ranges: Iterable[_Range], state: TaskState) -> set[int]:
+    """Return the indexes of tasks that have ended in a state other than their mark."""
     others = [ended for ended in _ENDED if ended is not state]
     return {
         task_range[0] for task_range in ranges if any(map(_states(run, task_range).count, others))
@@ -210,13 +212,13 @@ def _choose(
     run: Run, ranges: Sequence[_Range], state: TaskState, rows: Mapping[TaskNo, TaskRow]
 ) -> Clearing:
     """Return the marked tasks, those to reset because of them, and those to check for stopping."""
-    taken_back = _taken_back(run, ranges, state)
+    revoked = _revoked_tasks(run, ranges, state)
     ended = None if run.row.ended_at is None else (run.state, run.row.ended_at)
     is_cut_short = ended is not None and run.unfinished > 0
     again, excluded = Chosen(), dict[int, bytes]()
-    if taken_back and not is_cut_short:
-        again, excluded = _decided_by(run, taken_back, ranges, rows)
-    changed = taken_back | again.positions
+    if revoked and not is_cut_short:
+        again, excluded = _decided_by(run, revoked, ranges, rows)
+    changed = revoked | again.task_indexes
     return Clearing(
         run.run_no,
         whole=tuple(sorted(again.whole)),
@@ -234,88 +236,88 @@ def _choose(
 
 
 def _decided_by(
-    run: Run, taken_back: set[int], ranges: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
+    run: Run, revoked: set[int], ranges: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
 ) -> tuple[Chosen, dict[int, bytes]]:
     """Return tasks that never ran because of these ends, and tasks expanded from their results.
 
-    Also return, by position, the children that a branch has skipped. They stay skipped.
+    Also return, by task index, the children that a branch has skipped. They stay skipped.
     """
     again = Chosen()
-    unrun, excluded = _unrun(run, taken_back, ranges, rows)
-    marked = {position for position, _, _ in ranges}
+    unrun, excluded = _unrun(run, revoked, ranges, rows)
+    marked = {task_index for task_index, _, _ in ranges}
     before = None
     while before != again.reexpanded:  # decisions that followed from those ends are undone as well
         before = set(again.reexpanded)
-        changed = taken_back | again.reexpanded
-        for position in _reached(changed, run, unrun):
-            if position in run.groups and position not in again.whole:
-                again.children[position] = set()  # its children's states tell which of them
+        changed = revoked | again.reexpanded
+        for task_index in _reached(changed, run, unrun):
+            if task_index in run.groups and task_index not in again.whole:
+                again.children[task_index] = set()  # its children's states tell which of them
             else:
-                again.whole.add(position)
-        _add_reexpanded(run, again, taken_back, marked)
+                again.whole.add(task_index)
+        _add_reexpanded(run, again, revoked, marked)
     return again, excluded
 
 
 def _unrun(
-    run: Run, taken_back: set[int], ranges: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
+    run: Run, revoked: set[int], ranges: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
 ) -> tuple[set[int], dict[int, bytes]]:
     """Return tasks that never ran and may run when these ends are undone.
 
     A mapped task with more skipped children than loaded rows is assumed to be one of them.
     """
     marked, unrun = Chosen(), set[int]()
-    marked.whole = set(taken_back)
-    meant = {position: (first, end) for position, first, end in ranges}
+    marked.whole = set(revoked)
+    meant = {task_index: (first, end) for task_index, first, end in ranges}
     excluded: dict[int, bytearray] = {}
     known: Counter[int] = Counter()
     for row in rows.values():
-        position, index = row.position, row.map_index
-        if row.state not in _UNRUN or _is_meant(position, index, meant):
+        task_index, index = row.task_index, row.map_index
+        if row.state not in _UNRUN or _is_meant(task_index, index, meant):
             continue
-        known[position] += row.state is TaskState.SKIPPED
+        known[task_index] += row.state is TaskState.SKIPPED
         if row.try_number > 0:
             continue
         if not selection.is_chosen_away(row, marked, run):
-            unrun.add(position)
+            unrun.add(task_index)
         elif index >= 0:
-            exclude_child(excluded, run, position, index)
-    for position, group in run.groups.items():
-        first, end = meant.get(position, (0, 0))
+            exclude_child(excluded, run, task_index, index)
+    for task_index, group in run.groups.items():
+        first, end = meant.get(task_index, (0, 0))
         if (first, end) == (0, group.width):
             continue
         own = group.states[first:end]
         if group.counts[TaskState.UPSTREAM_FAILED] > own.count(TaskState.UPSTREAM_FAILED):
-            unrun.add(position)
-        if group.counts[TaskState.SKIPPED] - own.count(TaskState.SKIPPED) > known[position]:
-            unrun.add(position)
-    return unrun, {position: bytes(bits) for position, bits in excluded.items()}
+            unrun.add(task_index)
+        if group.counts[TaskState.SKIPPED] - own.count(TaskState.SKIPPED) > known[task_index]:
+            unrun.add(task_index)
+    return unrun, {task_index: bytes(bits) for task_index, bits in excluded.items()}
 
 
-def _is_meant(position: int, index: int, meant: Mapping[int, tuple[int, int]]) -> bool:
-    if position not in meant:
+def _is_meant(task_index: int, index: int, meant: Mapping[int, tuple[int, int]]) -> bool:
+    if task_index not in meant:
         return False
-    first, end = meant[position]
+    first, end = meant[task_index]
     return first == index or first <= index < end
 
 
-def _add_reexpanded(run: Run, again: Chosen, taken_back: set[int], marked: set[int]) -> None:
+def _add_reexpanded(run: Run, again: Chosen, revoked: set[int], marked: set[int]) -> None:
     """Extend the selection with mapped tasks whose input will change, except marked tasks."""
     before = -1
     everything = Chosen()
     while len(again.reexpanded) > before:
         before = len(again.reexpanded)
-        everything.whole = again.positions | taken_back | takers(run, again.positions)
+        everything.whole = again.task_indexes | revoked | consumers(run, again.task_indexes)
         everything.reexpanded = again.reexpanded
-        for position in run.groups.keys() - marked:
-            if selection.is_reexpanded(position, everything, run):
-                again.reexpanded.add(position)
+        for task_index in run.groups.keys() - marked:
+            if selection.is_reexpanded(task_index, everything, run):
+                again.reexpanded.add(task_index)
     again.whole |= again.reexpanded
-    for position in again.whole:
-        again.children.pop(position, None)
+    for task_index in again.whole:
+        again.children.pop(task_index, None)
 
 
 def _reached(first: Iterable[int], run: Run, unrun: set[int]) -> list[int]:
-    """Return the positions of tasks after these that never ran, with only such tasks in between."""
+    """Return the indexes of tasks after these that never ran, with only such tasks in between."""
     found: list[int] = []
     agenda = deque(first)
     while agenda:

@@ -26,7 +26,7 @@ from aioflow.model.states import MARKED, Failure, RunState, TaskState
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.outbox import Clearing, Marking
 
-__all__ = ("end", "end_again", "marked", "overtake", "restart", "stop_overtaken", "takers")
+__all__ = ("consumers", "end", "end_again", "marked", "overtake", "restart", "stop_overtaken")
 
 _UNDER_WAY: Final = re.compile(
     b"[" + bytes((TaskState.QUEUED,)) + b"-" + bytes((TaskState.RETRYING,)) + b"]"
@@ -36,21 +36,21 @@ _UNDER_WAY: Final = re.compile(
 # ── marked tasks ────────────────────────────────────────────────────────────────────────────
 
 
-def end(run: Run, position: int, index: int, tx: Transaction) -> None:
+def end(run: Run, task_index: int, index: int, tx: Transaction) -> None:
     """End a task in the state of its mark."""
     assert run.clearing is not None  # noqa: S101 - the caller looked
     mark = run.clearing.mark
     assert mark is not None  # noqa: S101
-    state, task_no = mark.state, run.task_no(position, index)
-    begun = _take_away(run, task_no, tx)
-    task = fresh(run, position, index)
+    state, task_no = mark.state, run.task_no(task_index, index)
+    begun = _stop_task(run, task_no, tx)
+    task = fresh(run, task_index, index)
     task.try_number, task.started_at = begun
     task.ended_at = max(tx.now, task.started_at or tx.now)  # the clock may have been set back
     task.failure = marked(state)
     tx.move(task, state)
     if index < 0:
-        run.states[position] = state
-        forget_result(run, position)
+        run.states[task_index] = state
+        forget_result(run, task_index)
 
 
 def marked(state: TaskState) -> Failure:
@@ -58,7 +58,7 @@ def marked(state: TaskState) -> Failure:
     return Failure(type="Marked", message=f"a person marked it {state.label}", reason=MARKED)
 
 
-def _take_away(run: Run, task_no: TaskNo, tx: Transaction) -> tuple[int, Timestamp | None]:
+def _stop_task(run: Run, task_no: TaskNo, tx: Transaction) -> tuple[int, Timestamp | None]:
     """Stop a task wherever it is. Return its try number and the start of that try."""
     task, row = run.active_tasks.get(task_no), tx.memory.prefetched_tasks.get(task_no)
     if task is not None:
@@ -76,7 +76,7 @@ def _take_away(run: Run, task_no: TaskNo, tx: Transaction) -> tuple[int, Timesta
 def restart(old: TaskInstance, tx: Transaction) -> None:
     """Make a task pending again. It may start in this turn."""
     task = reset_task(old, tx)
-    old.run.cleared.hold(task.task_no, task)
+    old.run.cleared.put_uncommitted(task.task_no, task)
 
 
 # ── tasks after them ────────────────────────────────────────────────────────────────────────
@@ -92,20 +92,20 @@ def overtake(run: Run, tx: Transaction) -> bool:
     mark = None if chosen is None else chosen.mark
     if chosen is None or mark is None or mark.is_cut_short:
         return False
-    for position in chosen.reexpanded:
-        if position in run.groups:
-            dissolve(run, position, tx)
+    for task_index in chosen.reexpanded:
+        if task_index in run.groups:
+            dissolve(run, task_index, tx)
     retally(run)
     stopped_in = {at for at in mark.overtaken if at in run.groups and is_cleared(run.groups[at])}
     whole, groups = _overtaken(run, {*mark.changed, *stopped_in})
     if not whole and not groups:
         return False
     # Their items are deleted, but a marked task keeps its state.
-    reexpanded = (takers(run, whole) & run.groups.keys()) - {
+    reexpanded = (consumers(run, whole) & run.groups.keys()) - {
         task_range[0] for task_range in mark.ranges
     }
-    for position in whole:
-        _stop(run, run.task_no(position, WHOLE), tx)
+    for task_index in whole:
+        _stop(run, run.task_no(task_index, WHOLE), tx)
     selection.suspend_run(run, _further(chosen, mark, whole, groups, reexpanded), tx)
     return True
 
@@ -125,32 +125,34 @@ def _further(
     )
 
 
-def takers(run: Run, positions: Iterable[int]) -> set[int]:
-    """Return the fan-outs over streams among these positions.
+def consumers(run: Run, task_indexes: Iterable[int]) -> set[int]:
+    """Return the fan-outs over streams among these task indexes.
 
     They end in the state of their stream.
     """
-    found = (stream_expand.takers(run, p) for p in positions if run.spec.tasks[p].streams)
+    found = (stream_expand.consumers(run, p) for p in task_indexes if run.spec.tasks[p].streams)
     return {taker for of_stream in found for taker in of_stream}
 
 
 def _overtaken(run: Run, changed: Iterable[int]) -> tuple[set[int], set[int]]:
     """Return the tasks after these to stop, and the fan-outs whose children must be checked."""
     whole, groups = set[int](), set[int]()
-    for position in {evaluator for parent in changed for evaluator in run.graph.evaluators[parent]}:
-        if stream_expand.source_of(run, position) >= 0:
+    for task_index in {
+        evaluator for parent in changed for evaluator in run.graph.evaluators[parent]
+    }:
+        if stream_expand.source_of(run, task_index) >= 0:
             continue  # the end of its stream affects only tasks after it
-        group = run.groups.get(position)
+        group = run.groups.get(task_index)
         if group is None:
-            if is_under_way(run.states[position]) and verdict(run, position) is not Verdict.RUN:
-                whole.add(position)
+            if is_under_way(run.states[task_index]) and verdict(run, task_index) is not Verdict.RUN:
+                whole.add(task_index)
         elif group.unfinished and _may_be_overtaken(group):
-            groups.add(position)
+            groups.add(task_index)
     return whole, groups
 
 
 def _may_be_overtaken(group: MappedTask) -> bool:
-    return group.one_to_one is not None or verdict(group.run, group.position) is not Verdict.RUN
+    return group.one_to_one is not None or verdict(group.run, group.task_index) is not Verdict.RUN
 
 
 def stop_overtaken(run: Run, tx: Transaction, limit: int) -> int:
@@ -164,14 +166,14 @@ def stop_overtaken(run: Run, tx: Transaction, limit: int) -> int:
     """
     mark = None if run.clearing is None else run.clearing.mark
     count = 0
-    for position in () if mark is None else mark.overtaken:
-        group = run.groups.get(position)
+    for task_index in () if mark is None else mark.overtaken:
+        group = run.groups.get(task_index)
         if group is None or not _may_be_overtaken(group):
             continue
-        found = _UNDER_WAY.finditer(bytes(group.states), run.looked.get(position, 0))
+        found = _UNDER_WAY.finditer(bytes(group.states), run.checked_children.get(task_index, 0))
         for index in [match.start() for match in islice(found, limit - count)]:
             count += 1
-            run.looked[position] = index + 1
+            run.checked_children[task_index] = index + 1
             if (
                 group.one_to_one is None
                 or one_to_one.child_verdict(group, index) is not Verdict.RUN
@@ -202,7 +204,7 @@ def end_again(run: Run, state: RunState, mark: Marking, tx: Transaction) -> None
     elif state is not was:
         for step in (RunState.QUEUED, RunState.RUNNING, state):
             tx.change_run(run, state=step)
-    for position in range(len(run.states)):
-        tx.task_over(run, position)  # the next run treated this run as still running
+    for task_index in range(len(run.states)):
+        tx.task_ended(run, task_index)  # the next run treated this run as still running
     tx.memory.drop_run(run)
-    tx.held_dags.add(run.row.dag_id)  # another run may be the first of its sequence now
+    tx.recheck_dags.add(run.row.dag_id)  # another run may be the first of its sequence now

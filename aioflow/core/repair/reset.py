@@ -8,7 +8,7 @@ from __future__ import annotations
 from aioflow.core.runs.progress import release_task
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
 from aioflow.core.tasks import streams
-from aioflow.core.tasks.tries import keep_try
+from aioflow.core.tasks.tries import store_try
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import lifecycle
 from aioflow.model.ids import after_clear
@@ -28,18 +28,18 @@ __all__ = (
 
 def stopped(task: TaskInstance, tx: Transaction) -> TaskInstance:
     """Stop a task, wherever it runs or waits."""
-    keep_try(task, TaskState.CANCELLED, None, tx)
+    store_try(task, TaskState.CANCELLED, None, tx)
     lifecycle.stop(task, "cancelled", tx)
     streams.cancel_streams(task, tx)
     release_task(task, tx)
-    tx.slots.stop_keeping(task)  # it does not wait any longer
+    tx.slots.free_pool_slots(task)  # it does not wait any longer
     tx.slots.unblock(task)
     return task
 
 
 def ended(run: Run, row: TaskRow, tx: Transaction) -> TaskInstance:
     """Create the object of a task that has ended."""
-    task = TaskInstance(run, row.task_no, row.position, row.map_index)
+    task = TaskInstance(run, row.task_no, row.task_index, row.map_index)
     task.state = task.stored_state = row.state
     task.start_no = task.stored_start = row.start_no
     if row.state is TaskState.SUCCESS and row.try_number == 1 and row.ended_at is not None:
@@ -61,7 +61,7 @@ def ended(run: Run, row: TaskRow, tx: Transaction) -> TaskInstance:
 def reset_task(old: TaskInstance, tx: Transaction) -> TaskInstance:
     """Make a task pending, with a new start number."""
     run = old.run
-    task = TaskInstance(run, old.task_no, old.position, old.map_index)
+    task = TaskInstance(run, old.task_no, old.task_index, old.map_index)
     task.state, task.start_no = old.state, after_clear(old.start_no)
     task.stored_state, task.stored_start = old.stored_state, old.stored_start
     task.stored_slot = old.stored_slot
@@ -69,8 +69,8 @@ def reset_task(old: TaskInstance, tx: Transaction) -> TaskInstance:
     old.state = TaskState.PENDING  # its entry in a queue for slots is stale now
     run.removed.pop(task.task_no, None)
     if task.map_index < 0:
-        run.states[task.position] = TaskState.PENDING
-        forget_result(run, task.position)
+        run.states[task.task_index] = TaskState.PENDING
+        forget_result(run, task.task_index)
     tx.batch.gone_results.append(task.task_no)
     if run.items.pop(task.task_no, None) is not None:
         tx.batch.gone_items.append(task.task_no)
@@ -83,12 +83,12 @@ def remove(task: TaskInstance, tx: Transaction) -> None:
     tx.move(task, TaskState.REMOVED)
 
 
-def dissolve(run: Run, position: int, tx: Transaction) -> None:
+def dissolve(run: Run, task_index: int, tx: Transaction) -> None:
     """Forget that a task was expanded. Its trigger rule decides when it expands again."""
-    group = run.groups.pop(position)
+    group = run.groups.pop(task_index)
     group.states, group.one_to_one = bytearray(), None  # its queue entries have no children left
-    run.states[position] = TaskState.PENDING
-    tx.expansions.dissolve(run.run_no, position)
+    run.states[task_index] = TaskState.PENDING
+    tx.expansions.dissolve(run.run_no, task_index)
 
 
 def renewed(old: MappedTask) -> MappedTask:
@@ -96,21 +96,21 @@ def renewed(old: MappedTask) -> MappedTask:
     run = old.run
     row = ExpansionRow(
         run_no=run.run_no,
-        position=old.position,
+        task_index=old.task_index,
         width=0,
         first_task_no=old.first_task_no,
         is_open=old.is_open,
     )
-    group = run.groups[old.position] = MappedTask(run, row)
+    group = run.groups[old.task_index] = MappedTask(run, row)
     group.states, group.counts = old.states, old.counts
     group.cut, group.unfinished = old.cut, old.unfinished
     old.states, old.one_to_one = bytearray(), None  # its queue entries have no children left
     return group
 
 
-def forget_result(run: Run, position: int) -> None:
+def forget_result(run: Run, task_index: int) -> None:
     """Forget everything known about the result of a task."""
-    run.known[position] = 0
-    run.results.pop(position, None)
-    run.widths.pop(position, None)
-    run.source_starts.pop(position, None)
+    run.known[task_index] = 0
+    run.results.pop(task_index, None)
+    run.widths.pop(task_index, None)
+    run.source_starts.pop(task_index, None)

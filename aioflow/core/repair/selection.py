@@ -49,7 +49,7 @@ def suspend_run(run: Run, chosen: Clearing, tx: Transaction) -> None:
     tx.runs[run.run_no] = run
     tx.memory.clearings[run.run_no] = (tx.outbox.add(CLEAR, _encode(chosen)), chosen)
     run.clearing = chosen
-    run.looked = {}
+    run.checked_children = {}
 
 
 def end_suspension(run: Run, tx: Transaction) -> None:
@@ -57,30 +57,32 @@ def end_suspension(run: Run, tx: Transaction) -> None:
     if run.clearing is not None:
         run.clearing = None
         number, _ = tx.memory.clearings.pop(run.run_no)
-        tx.outbox.write_off(number)
+        tx.outbox.delete(number)
 
 
-def exclude_task(run: Run, position: int, index: int, tx: Transaction) -> None:
+def exclude_task(run: Run, task_index: int, index: int, tx: Transaction) -> None:
     """Remove a task from the selection, because a branch that has just ended skipped it."""
     chosen = run.clearing
-    if chosen is None or position in chosen.reexpanded or position not in chosen.positions:
+    if chosen is None or task_index in chosen.reexpanded or task_index not in chosen.task_indexes:
         return
     if index < 0:
-        suspend_run(run, replace(chosen, retained=tuple(sorted({*chosen.retained, position}))), tx)
+        suspend_run(
+            run, replace(chosen, retained=tuple(sorted({*chosen.retained, task_index}))), tx
+        )
         return
     excluded = dict(chosen.excluded)
-    own = {position: bytearray(excluded[position])} if position in excluded else {}
-    exclude_child(own, run, position, index)
-    excluded[position] = bytes(own[position])
+    own = {task_index: bytearray(excluded[task_index])} if task_index in excluded else {}
+    exclude_child(own, run, task_index, index)
+    excluded[task_index] = bytes(own[task_index])
     suspend_run(run, replace(chosen, excluded=tuple(sorted(excluded.items()))), tx)
 
 
-def exclude_child(excluded: dict[int, bytearray], run: Run, position: int, index: int) -> None:
+def exclude_child(excluded: dict[int, bytearray], run: Run, task_index: int, index: int) -> None:
     """Exclude a child from the selection.
 
     Exclusions are stored as one bit per child of a mapped task.
     """
-    bits = excluded.setdefault(position, bytearray(run.groups[position].width + 7 >> 3))
+    bits = excluded.setdefault(task_index, bytearray(run.groups[task_index].width + 7 >> 3))
     bits[index >> 3] |= 1 << (index & 7)
 
 
@@ -95,9 +97,9 @@ class Chosen:
     """Selected tasks of a run.
 
     Attributes:
-        whole: Positions whose tasks are all selected.
-        failed: Other positions, whose failed tasks are selected.
-        children: Selected map indexes of other positions.
+        whole: Tasks of which all are selected, as task indexes.
+        failed: Other tasks, whose failed ones are selected.
+        children: Selected map indexes of other tasks.
         reexpanded: Mapped tasks among ``whole`` that will be expanded again.
     """
 
@@ -108,32 +110,32 @@ class Chosen:
         self.reexpanded: set[int] = set()
 
     @property
-    def positions(self) -> set[int]:
-        """The positions with at least one selected task."""
+    def task_indexes(self) -> set[int]:
+        """The indexes of tasks with at least one selected child, or selected themselves."""
         return self.whole | self.failed | self.children.keys()
 
-    def includes(self, position: int, index: int, run: Run) -> bool:
+    def includes(self, task_index: int, index: int, run: Run) -> bool:
         """Return whether a child of a mapped task is selected."""
-        if position in self.failed:
-            return run.groups[position].states[index] in FAILED
-        return position in self.whole or index in self.children.get(position, ())
+        if task_index in self.failed:
+            return run.groups[task_index].states[index] in FAILED
+        return task_index in self.whole or index in self.children.get(task_index, ())
 
 
 def named(run: Run, task_id: str, map_index: int) -> int:
-    """Return the position of a task that a person names.
+    """Return the index of a task that a person names.
 
     A map index of 0 or more must be one of its children.
 
     Raises:
         UnknownTask: If the run has no such task, or the task no such child.
     """
-    position = run.graph.position_of.get(task_id)
-    if position is None:
+    task_index = run.graph.index_of.get(task_id)
+    if task_index is None:
         raise UnknownTask(run.row.run_id, task_id)
-    group = run.groups.get(position)
+    group = run.groups.get(task_index)
     if map_index >= (0 if group is None else group.width):
         raise UnknownTask(run.row.run_id, task_id, map_index)
-    return position
+    return task_index
 
 
 def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Clearing:
@@ -155,41 +157,45 @@ def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Cle
         children=tuple(sorted((p, i) for p, found in chosen.children.items() for i in found)),
         reexpanded=tuple(sorted(chosen.reexpanded)),
         retained=tuple(sorted(retained)),
-        excluded=tuple((position, bytes(excluded[position])) for position in sorted(excluded)),
+        excluded=tuple(
+            (task_index, bytes(excluded[task_index])) for task_index in sorted(excluded)
+        ),
     )
 
 
 def left_failed(run: Run, tasks: Iterable[str]) -> list[str]:
     """Return tasks after these that are ``upstream_failed`` and are not being cleared."""
     graph = run.graph
-    known = (graph.position_of[task_id] for task_id in tasks if task_id in graph.position_of)
-    first = {child for position in known for child in graph.children[position]}
+    known = (graph.index_of[task_id] for task_id in tasks if task_id in graph.index_of)
+    first = {child for task_index in known for child in graph.children[task_index]}
     chosen = () if run.clearing is None else (*run.clearing.whole, *run.clearing.failed)
     return [
-        run.spec.tasks[position].task_id
-        for position in sorted(reached(first, graph.children) - set(chosen))
-        if _is_failed_upstream(position, run)
+        run.spec.tasks[task_index].task_id
+        for task_index in sorted(reached(first, graph.children) - set(chosen))
+        if _is_failed_upstream(task_index, run)
     ]
 
 
-def _is_failed_upstream(position: int, run: Run) -> bool:
-    group = run.groups.get(position)
+def _is_failed_upstream(task_index: int, run: Run) -> bool:
+    group = run.groups.get(task_index)
     if group is None:
-        return run.states[position] == TaskState.UPSTREAM_FAILED
+        return run.states[task_index] == TaskState.UPSTREAM_FAILED
     return group.counts[TaskState.UPSTREAM_FAILED] > 0
 
 
 def _asked(request: ClearTasks, run: Run) -> Chosen:
     """Return the tasks that a person names and, if requested, the tasks after them."""
     graph, chosen = run.graph, Chosen()
-    asked = [graph.position_of[task_id] for task_id in request.tasks]
-    for position in asked or range(len(run.states)):
+    asked = [graph.index_of[task_id] for task_id in request.tasks]
+    for task_index in asked or range(len(run.states)):
         if request.map_index < 0:
-            chosen.whole.add(position)
+            chosen.whole.add(task_index)
         else:
-            chosen.children[position] = {request.map_index}
+            chosen.children[task_index] = {request.map_index}
     if request.downstream:
-        first = {child for position in chosen.positions for child in graph.children[position]}
+        first = {
+            child for task_index in chosen.task_indexes for child in graph.children[task_index]
+        }
         chosen.whole |= reached(first, graph.children)
     return chosen
 
@@ -203,24 +209,24 @@ def _chosen_away(
     if not any(task.chooses in _CHOOSING for task in run.spec.tasks):
         return retained, excluded
     for row in rows:
-        position, index = row.position, row.map_index
-        is_meant = chosen.includes(position, index, run) and position not in chosen.reexpanded
-        if not is_meant and not (index < 0 and position in chosen.whole):
+        task_index, index = row.task_index, row.map_index
+        is_meant = chosen.includes(task_index, index, run) and task_index not in chosen.reexpanded
+        if not is_meant and not (index < 0 and task_index in chosen.whole):
             continue
         if not is_chosen_away(row, chosen, run):
             continue
         if index < 0:
-            retained.add(position)
+            retained.add(task_index)
         else:
-            exclude_child(excluded, run, position, index)
+            exclude_child(excluded, run, task_index, index)
     return retained, excluded
 
 
 def skipped_children(run: Run) -> Iterator[TaskNo]:
     """Yield the children of mapped groups that a branch within the group may have skipped."""
     skipped = bytes((TaskState.SKIPPED,))
-    for position, group in run.groups.items():
-        if group.counts[TaskState.SKIPPED] and _choosers_within(position, run):
+    for task_index, group in run.groups.items():
+        if group.counts[TaskState.SKIPPED] and _choosers_within(task_index, run):
             at = group.states.find(skipped)
             while at >= 0:
                 yield group.first_task_no + at
@@ -229,43 +235,43 @@ def skipped_children(run: Run) -> Iterator[TaskNo]:
 
 def _failed_of(chosen: Chosen, run: Run) -> Chosen:
     failed = Chosen()
-    for position in chosen.whole:
-        group = run.groups.get(position)
+    for task_index in chosen.whole:
+        group = run.groups.get(task_index)
         if group is None:
-            if run.states[position] in FAILED:
-                failed.whole.add(position)
+            if run.states[task_index] in FAILED:
+                failed.whole.add(task_index)
         elif any(group.counts[state] for state in FAILED):
-            failed.failed.add(position)
-    for position, indexes in chosen.children.items():
-        group = run.groups.get(position)
+            failed.failed.add(task_index)
+    for task_index, indexes in chosen.children.items():
+        group = run.groups.get(task_index)
         found = {index for index in indexes if group and group.states[index] in FAILED}
-        if found and position not in chosen.whole:
-            failed.children[position] = found
+        if found and task_index not in chosen.whole:
+            failed.children[task_index] = found
     return failed
 
 
 def _complete(chosen: Chosen, run: Run) -> None:
     """Add tasks that must be cleared together with the selected ones, until none is left to add."""
-    scopes = [_scope(position, run) for position, t in enumerate(run.spec.tasks) if t.is_setup]
+    scopes = [_scope(task_index, run) for task_index, t in enumerate(run.spec.tasks) if t.is_setup]
     before = -1
     while len(chosen.whole) > before:
         before = len(chosen.whole)
         for around, within in scopes:
-            if within & chosen.positions:
+            if within & chosen.task_indexes:
                 chosen.whole |= around
-        for position in chosen.positions:
-            if run.spec.tasks[position].streams:
-                chosen.whole.update(stream_expand.takers(run, position))
-            chosen.whole |= _loop_of(position, run)
-            children = run.graph.children[position]
+        for task_index in chosen.task_indexes:
+            if run.spec.tasks[task_index].streams:
+                chosen.whole.update(stream_expand.consumers(run, task_index))
+            chosen.whole |= _loop_of(task_index, run)
+            children = run.graph.children[task_index]
             chosen.whole.update(at for at in children if _is_under_way(at, run))
-        for position in run.groups:
-            if is_reexpanded(position, chosen, run):
-                chosen.whole.add(position)
-                chosen.reexpanded.add(position)
+        for task_index in run.groups:
+            if is_reexpanded(task_index, chosen, run):
+                chosen.whole.add(task_index)
+                chosen.reexpanded.add(task_index)
     chosen.failed -= chosen.whole
-    for position in chosen.whole:
-        chosen.children.pop(position, None)
+    for task_index in chosen.whole:
+        chosen.children.pop(task_index, None)
 
 
 def _scope(setup: int, run: Run) -> tuple[set[int], set[int]]:
@@ -279,50 +285,52 @@ def _scope(setup: int, run: Run) -> tuple[set[int], set[int]]:
     return {setup, *teardowns}, {setup, *between}
 
 
-def _is_under_way(position: int, run: Run) -> bool:
+def _is_under_way(task_index: int, run: Run) -> bool:
     """Return whether a task is in progress. Its input must not change while it is."""
-    group = run.groups.get(position)
+    group = run.groups.get(task_index)
     if group is None:
-        return is_under_way(run.states[position])
-    return not group.is_over and run.states[position] != TaskState.PENDING
+        return is_under_way(run.states[task_index])
+    return not group.is_over and run.states[task_index] != TaskState.PENDING
 
 
-def is_reexpanded(position: int, chosen: Chosen, run: Run) -> bool:
+def is_reexpanded(task_index: int, chosen: Chosen, run: Run) -> bool:
     """Return whether the input of a fan-out is cleared as well or no longer exists."""
-    if chosen.reexpanded.intersection(run.graph.indexed[position]):  # child by child
+    if chosen.reexpanded.intersection(run.graph.indexed[task_index]):  # child by child
         return True
-    if chosen.positions & _loop_of(position, run):
+    if chosen.task_indexes & _loop_of(task_index, run):
         return True
-    is_chosen = position in chosen.positions
-    if not is_chosen and run.groups[position].is_over:
+    is_chosen = task_index in chosen.task_indexes
+    if not is_chosen and run.groups[task_index].is_over:
         return False
-    lists = _lists(position, run)
-    gone = {p for p in lists if _is_gone(p, run.groups[position].width, run)}
-    missing = (p for p in run.graph.indexed[position] if p not in run.groups)
-    gone.update(p for p in missing if p in chosen.positions or run.states[p] < TaskState.SUCCESS)
-    return bool(lists & chosen.positions) or bool(gone)
+    lists = _lists(task_index, run)
+    gone = {p for p in lists if _is_gone(p, run.groups[task_index].width, run)}
+    missing = (p for p in run.graph.indexed[task_index] if p not in run.groups)
+    gone.update(p for p in missing if p in chosen.task_indexes or run.states[p] < TaskState.SUCCESS)
+    return bool(lists & chosen.task_indexes) or bool(gone)
 
 
 def _is_gone(source: int, width: int, run: Run) -> bool:
     """Return whether the input of a fan-out of this width no longer exists."""
     if run.spec.tasks[source].streams:  # deleted by a clear that a cancel cut short
-        return width > 0 and stream_expand.given(run, source) == 0
+        return width > 0 and stream_expand.item_count(run, source) == 0
     return source not in run.widths
 
 
-def _loop_of(position: int, run: Run) -> set[int]:
+def _loop_of(task_index: int, run: Run) -> set[int]:
     """Return the tasks of the loop of a task. They restart together with the first iteration."""
-    mapped = run.spec.tasks[position].mapped
-    return set() if mapped is None or mapped.until < 0 else {position, *mapped.along}
+    mapped = run.spec.tasks[task_index].mapped
+    return set() if mapped is None or mapped.until < 0 else {task_index, *mapped.along}
 
 
-def _lists(position: int, run: Run) -> set[int]:
+def _lists(task_index: int, run: Run) -> set[int]:
     """Return the tasks whose results a fan-out expands over, except those that are fan-outs."""
     tasks = run.spec.tasks
-    mapped = tasks[position].mapped
+    mapped = tasks[task_index].mapped
     made = () if mapped is None else leaves(mapped.sources)
     return {
-        leaf.position for leaf in made if leaf.position >= 0 and tasks[leaf.position].mapped is None
+        leaf.task_index
+        for leaf in made
+        if leaf.task_index >= 0 and tasks[leaf.task_index].mapped is None
     }
 
 
@@ -335,38 +343,38 @@ def is_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
         return False
     if row.map_index >= 0:
         return _is_child_chosen_away(row, chosen, run)
-    tasks, position = run.spec.tasks, row.position
-    choosers = {p for p in run.graph.parents[position] if tasks[p].chooses in _CHOOSING}
+    tasks, task_index = run.spec.tasks, row.task_index
+    choosers = {p for p in run.graph.parents[task_index] if tasks[p].chooses in _CHOOSING}
     if any(task.chooses is Chooses.ALL for task in tasks):
-        above = reached({position}, run.graph.parents)
+        above = reached({task_index}, run.graph.parents)
         choosers |= {p for p in above if tasks[p].chooses is Chooses.ALL}
-    if not choosers - chosen.positions or _is_empty(position, run):
+    if not choosers - chosen.task_indexes or _is_empty(task_index, run):
         return False
-    return verdict(run, position) is not Verdict.SKIP
+    return verdict(run, task_index) is not Verdict.SKIP
 
 
 def _is_child_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
     """Return whether a branch in its mapped group that is not cleared has skipped a child."""
-    position, index = row.position, row.map_index
-    choosers = _choosers_within(position, run)
+    task_index, index = row.task_index, row.map_index
+    choosers = _choosers_within(task_index, run)
     stay = any(not chosen.includes(chooser, index, run) for chooser in choosers)
-    return stay and verdict(run, position, index) is Verdict.RUN
+    return stay and verdict(run, task_index, index) is Verdict.RUN
 
 
-def _choosers_within(position: int, run: Run) -> set[int]:
+def _choosers_within(task_index: int, run: Run) -> set[int]:
     """Return the branches and short circuits that a mapped task depends on child by child."""
-    tasks, indexed = run.spec.tasks, run.graph.indexed[position]
+    tasks, indexed = run.spec.tasks, run.graph.indexed[task_index]
     if not indexed:
         return set()
     choosers = {p for p in indexed if tasks[p].chooses in _CHOOSING}
     every = {p for p in choosers if tasks[p].chooses is Chooses.ALL}
-    direct = choosers & set(run.graph.parents[position])
-    return direct | (every & reached({position}, run.graph.parents))
+    direct = choosers & set(run.graph.parents[task_index])
+    return direct | (every & reached({task_index}, run.graph.parents))
 
 
-def _is_empty(position: int, run: Run) -> bool:
+def _is_empty(task_index: int, run: Run) -> bool:
     """Return whether a task was skipped because its input was empty."""
-    mapped = run.spec.tasks[position].mapped
+    mapped = run.spec.tasks[task_index].mapped
     if mapped is None:
         return False
     known = one_to_one.widths(run, mapped)

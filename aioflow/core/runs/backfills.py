@@ -29,6 +29,7 @@ from aioflow.protocol.requests import CreateRun, StartBackfill
 __all__ = (
     "FIRE_TIMES_AT_ONCE",
     "cancel_backfill",
+    "check_order",
     "continue_backfill",
     "fail",
     "fire_times_of",
@@ -36,7 +37,6 @@ __all__ = (
     "is_wanted",
     "keys",
     "proposed",
-    "refuse_order",
     "start",
     "wanted",
 )
@@ -73,7 +73,7 @@ def start(request: StartBackfill, tx: Transaction) -> tuple[int, bool]:
                 f"backfill {known.backfill_no} of {request.dag_id!r} is active; "
                 "wait for it, or cancel it"
             )
-    refuse_order(wished, spec)
+    check_order(wished, spec)
     check_conf(CreateRun(dag_id=request.dag_id, conf=request.conf), tx)
     if spec.schedule is None:
         raise BackfillRefused(
@@ -108,7 +108,7 @@ def _keyed(request: StartBackfill, memory: Memory) -> int | None:
     return memory.keyed_backfills.get((request.dag_id, request.key))
 
 
-def refuse_order(row: BackfillRow, spec: DagSpec) -> None:
+def check_order(row: BackfillRow, spec: DagSpec) -> None:
     """Check that the order and reprocessing of a backfill are possible for its DAG.
 
     Raises:
@@ -244,10 +244,10 @@ def continue_backfill(entry: ContinueBackfill, tx: Transaction) -> None:
     """Create the next runs of a backfill up to its limit, or end it."""
     row = tx.memory.backfills.get(entry.backfill_no)
     spec = None if row is None else tx.memory.newest(row.dag_id)
-    looked = tx.memory.found_fire_times.pop(entry.backfill_no, None)
-    if row is None or spec is None or looked is None:
+    loaded = tx.memory.found_fire_times.pop(entry.backfill_no, None)
+    if row is None or spec is None or loaded is None:
         return  # the backfill or its DAG is gone, or the input was repeated in one turn
-    version, fire_times_found = looked
+    version, fire_times_found = loaded
     if version != tx.memory.dags[row.dag_id].version:
         tx.effects.append(entry)  # the DAG has changed: the next turn repeats the query
         return
@@ -259,26 +259,26 @@ def continue_backfill(entry: ContinueBackfill, tx: Transaction) -> None:
     except RequestError as exc:
         _end(row, "failed", tx, failure=str(exc))
         return
-    room = _room(row, tx.memory)
-    if row.next_at is None and room == row.max_active:
+    capacity = _capacity(row, tx.memory)
+    if row.next_at is None and capacity == row.max_active:
         _end(row, "done", tx)
-    elif row.next_at is not None and room > 0:
+    elif row.next_at is not None and capacity > 0:
         tx.effects.append(entry)
 
 
 def _fill(
-    row: BackfillRow, looked: Mapping[Timestamp, RunRow | None], tx: Transaction
+    row: BackfillRow, loaded: Mapping[Timestamp, RunRow | None], tx: Transaction
 ) -> BackfillRow:
     """Process the next fire times while the limit allows it.
 
     Raises:
         RequestError: If the DAG no longer accepts such runs. It then rejects all of them.
     """
-    upcoming = list(looked)
+    upcoming = list(loaded)
     count = 0
     for fire_time in upcoming[: _at_once(row)]:
-        if is_wanted(looked[fire_time], row.reprocess):
-            if _room(row, tx.memory) <= 0:
+        if is_wanted(loaded[fire_time], row.reprocess):
+            if _capacity(row, tx.memory) <= 0:
                 break
             made = CreateRun(dag_id=row.dag_id, conf=row.conf, logical_date=fire_time)
             make_run(made, tx, cause="backfill", backfill=row.backfill_no)
@@ -291,7 +291,7 @@ def _fill(
     return row
 
 
-def _room(row: BackfillRow, memory: Memory) -> int:
+def _capacity(row: BackfillRow, memory: Memory) -> int:
     queue = backfill_queue(row.backfill_no)
     waiting = len(memory.queued_runs.get(queue, ()))
     return row.max_active - memory.active_runs.get(queue, 0) - waiting

@@ -66,7 +66,7 @@ def _cut_short(run: Run, state: RunState, tx: Transaction, at: Timestamp | None 
     was = run.state
     if was is RunState.QUEUED and state is not RunState.CANCELLED:
         tx.change_run(run, state=RunState.RUNNING)
-    execution.give_up(run, tx)
+    execution.drop_selection(run, tx)
     tx.change_run(run, state=state, is_reported=at is not None)  # a person needs no callback
     create.run_ended(run, was=was, tx=tx)
     durable_calls.resume_caller(run, tx)
@@ -91,28 +91,29 @@ def cancel_tasks(run: Run, tx: Transaction, now: Timestamp | None = None) -> Non
     state = TaskState.SUCCESS if run.state is RunState.SUCCESS else TaskState.CANCELLED
     for task in run.active_tasks.values():
         if tx.is_full:
-            tx.put_off(run)
+            tx.postpone(run)
             return
         _stop(task, state, tx.steady if now is None else max(now, tx.steady), tx)
-    for position, map_index in list(islice(cleared_tasks(run), BATCH_ROWS)):
+    for task_index, map_index in list(islice(cleared_tasks(run), BATCH_ROWS)):
         if tx.is_full:
             break
-        task = fresh(run, position, map_index)
+        task = fresh(run, task_index, map_index)
         task.try_number, task.ended_at = 0, tx.now
         if state is TaskState.SUCCESS:
             task.failure = marked(state)
-        has_children = map_index < 0 and position in run.groups  # it was going to be expanded again
+        # a task with children was going to be expanded again
+        has_children = map_index < 0 and task_index in run.groups
         tx.move(task, TaskState.REMOVED if has_children else state)
         if has_children:
             run.removed[task.task_no] = task.start_no
     if any(True for _ in cleared_tasks(run)):
-        tx.put_off(run)
+        tx.postpone(run)
         return
-    for position in range(len(run.spec.tasks)):
-        tx.task_over(run, position)  # some children may have ended well while others were stopped
+    for task_index in range(len(run.spec.tasks)):
+        tx.task_ended(run, task_index)  # some children may have ended well, others were stopped
     tx.change_run(run, ended_at=tx.now)
     tx.memory.drop_run(run)
-    tx.held_dags.add(run.row.dag_id)  # another run may be the first in order now
+    tx.recheck_dags.add(run.row.dag_id)  # another run may be the first in order now
     tx.effects.append(ForgetRun(run.run_no))
 
 

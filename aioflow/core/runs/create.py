@@ -1,4 +1,4 @@
-"""Creation of runs, scheduled or requested, and the limit of active runs per DAG.
+"""Creation of runs, scheduled or requested.
 
 A repeated request is detected by its idempotency key or run id. Runs that have ended or are being
 deleted exist only as rows. Their rows are read before the turn, see ``requested_runs``.
@@ -10,13 +10,12 @@ runs of its DAG start.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from aioflow.core.runs import deadlines, previous
-from aioflow.core.runs.progress import begin, step
+from aioflow.core.runs import deadlines, previous, run_queue
+from aioflow.core.runs.progress import step
 from aioflow.core.runs.versions import arm_schedule, next_run_starts_at, put_dag
 from aioflow.core.scheduling import clock_steps, timetable
 from aioflow.core.state.graph import DagVersion
@@ -30,7 +29,6 @@ from aioflow.model.ids import TriggerNo
 from aioflow.model.rows import DagRow, RunRow
 from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import EARLIEST_DATE, LATEST_DATE, Timestamp, to_datetime
-from aioflow.model.triggers import BY_EVENT
 from aioflow.protocol.inputs import (
     ContinueBackfill,
     CreateMissingRuns,
@@ -44,25 +42,19 @@ __all__ = (
     "MISSED_FIRE_TIMES_AT_ONCE",
     "QUEUED_RUNS",
     "advance_next_runs",
-    "begin_queued",
     "check_conf",
-    "count_runs",
     "create_missing_runs",
     "create_run",
     "find",
     "fire_time_due",
     "has_fire_time_due",
-    "is_running",
     "make_run",
     "previous_run_loaded",
     "remember_existing_runs",
     "requested_runs",
-    "rests",
     "run_ended",
-    "run_reopened",
     "same_run",
     "set_paused",
-    "step_back",
     "validate_conf",
 )
 
@@ -181,7 +173,7 @@ def set_paused(dag_id: str, *, paused: bool, tx: Transaction) -> bool:
         row = msgspec.structs.replace(row, paused=paused, late_alert_for=told)
         put_dag(row, tx)
         arm_schedule(row, tx)
-        tx.held_dags.add(dag_id)  # runs that events created during the pause may start
+        tx.recheck_dags.add(dag_id)  # runs that events created during the pause may start
     return paused
 
 
@@ -303,11 +295,11 @@ def _add_run(
     run = Run(row, dag_version)
     tx.memory.add_run(run)
     tx.new_run(run)
-    _remember_run(run, tx.memory)
+    run_queue.remember(run, tx.memory)
     deadlines.schedule_deadlines(run, tx)
     previous.came_before(run, tx)
-    if not rests(run, tx.memory):
-        begin_queued(run.queue, tx)
+    if not run_queue.waits_while_paused(run, tx.memory):
+        run_queue.begin_queued(run.queue, tx)
     return run
 
 
@@ -317,38 +309,16 @@ def _run_id(dag_id: str, at: Timestamp, run_no: int) -> str:
     return f"{dag_id}.{moment.year:04}{moment:%m%dT%H%M%SZ}.{run_no}"
 
 
-def count_runs(memory: Memory) -> None:
-    """Rebuild the run queues and the counts of active runs."""
-    memory.queued_runs.clear()
-    memory.active_runs.clear()
-    for dag_version, count in memory.runs.count_dag_versions():
-        dag_id = dag_version.graph.spec.dag_id
-        memory.active_runs[dag_id] = memory.active_runs.get(dag_id, 0) + count
-    for _, run in sorted(memory.runs.objects.items()):
-        _remember_run(run, memory)
-
-
-def _remember_run(run: Run, memory: Memory) -> None:
-    """Add a run to its queue, or to the count of active runs."""
-    queue = run.queue
-    if run.clearing is not None and run.state is RunState.QUEUED:
-        return  # the run is queued when the clear is complete
-    if run.state is RunState.QUEUED:
-        memory.queued_runs.setdefault(queue, deque()).append(run)
-    elif run.state is RunState.RUNNING:
-        memory.active_runs[queue] = memory.active_runs.get(queue, 0) + 1
-
-
 def run_ended(run: Run, *, was: RunState, tx: Transaction) -> None:
     """Update counts and schedule after the end of a run, and start the next queued run."""
     memory, dag_id = tx.memory, run.row.dag_id
     if was is RunState.RUNNING:
         memory.active_runs[run.queue] -= 1
     else:
-        step_back(run, tx)
+        run_queue.leave_queue(run, tx)
     deadlines.delete_deadlines(run.run_no, tx)
     tx.eased_dags.add(dag_id)
-    begin_queued(run.queue, tx)
+    run_queue.begin_queued(run.queue, tx)
     if run.row.backfill is not None:
         tx.effects.append(ContinueBackfill(run.row.backfill))
     row = memory.dags.get(dag_id)
@@ -362,61 +332,6 @@ def run_ended(run: Run, *, was: RunState, tx: Transaction) -> None:
         fire_time_due(dag_id, row.next_run_at, tx)  # too many runs were queued until now
     elif at is not None and is_continuous:
         arm_schedule(row, tx)
-
-
-def step_back(run: Run, tx: Transaction) -> None:
-    """Remove a run from the queue of its DAG, if it is there."""
-    waiting = tx.memory.queued_runs.get(run.queue, deque())
-    if run in waiting:
-        waiting.remove(run)
-        tx.eased_dags.add(run.row.dag_id)
-
-
-def run_reopened(run: Run, tx: Transaction) -> None:
-    """Queue a run whose tasks were cleared again, behind the runs already waiting."""
-    _remember_run(run, tx.memory)
-    begin_queued(run.queue, tx)
-
-
-def begin_queued(queue: str, tx: Transaction) -> None:
-    """Start the oldest queued runs, up to the limit of the DAG.
-
-    One more run is started if active runs depend on it and could never end otherwise. All runs of a
-    backfill are started, because a backfill creates no more runs than its limit.
-    """
-    memory = tx.memory
-    waiting = memory.queued_runs.get(queue, deque())
-    while waiting and _has_turn(waiting[0], memory):
-        run = next((run for run in waiting if not rests(run, memory)), None)
-        if run is None:
-            break
-        waiting.remove(run)
-        _begin(run, tx)
-    needed = previous.needed_run(queue, memory) if waiting else None
-    if needed is not None:
-        waiting.remove(needed)
-        _begin(needed, tx)
-
-
-def rests(run: Run, memory: Memory) -> bool:
-    """Return whether a queued run that an event created waits because its DAG is paused."""
-    row = memory.dags.get(run.row.dag_id)
-    is_waiting = run.state is RunState.QUEUED and run.row.cause == BY_EVENT
-    return is_waiting and row is not None and row.paused
-
-
-def _has_turn(run: Run, memory: Memory) -> bool:
-    active = memory.active_runs.get(run.queue, 0)
-    return run.row.backfill is not None or active < run.spec.max_active_runs
-
-
-def _begin(run: Run, tx: Transaction) -> None:
-    active, queue = tx.memory.active_runs, run.queue
-    active[queue] = active.get(queue, 0) + 1
-    tx.eased_dags.add(run.row.dag_id)
-    begin(run, tx)
-    if run.state.is_live:
-        deadlines.start_timers(run, tx)
 
 
 def fire_time_due(dag_id: str, at: Timestamp, tx: Transaction) -> None:
@@ -440,12 +355,12 @@ def fire_time_due(dag_id: str, at: Timestamp, tx: Transaction) -> None:
     if starts > tx.now:
         arm_schedule(row, tx)  # the clock was set back
         return
-    room = QUEUED_RUNS - len(tx.memory.queued_runs.get(dag_id, ()))
-    if room <= 0:
+    capacity = QUEUED_RUNS - len(tx.memory.queued_runs.get(dag_id, ()))
+    if capacity <= 0:
         deadlines.alert_if_blocked(row, dag_version.graph.spec, starts, tx)
         return
     row = deadlines.alert_if_late(row, dag_version.graph.spec, starts, tx)
-    _make_due(row, dag_version, min(room, MISSED_FIRE_TIMES_AT_ONCE), tx)
+    _make_due(row, dag_version, min(capacity, MISSED_FIRE_TIMES_AT_ONCE), tx)
 
 
 def _make_due(row: DagRow, dag_version: DagVersion, limit: int, tx: Transaction) -> None:
@@ -508,7 +423,7 @@ def _run_on(row: DagRow, dag_version: DagVersion, gap_us: int, tx: Transaction) 
     memory, end = tx.memory, dag_version.graph.spec.end_date
     assert row.next_run_at is not None  # noqa: S101 - checked by the caller
     fire_time = max(row.next_run_at, tx.now)
-    if is_running(row.dag_id, memory):
+    if run_queue.is_running(row.dag_id, memory):
         return  # the end of that run tries again
     if (end is not None and fire_time > end) or _has_run_enough(row, memory):
         return
@@ -516,11 +431,6 @@ def _run_on(row: DagRow, dag_version: DagVersion, gap_us: int, tx: Transaction) 
     put_dag(row, tx)
     _add_run(dag_version, tx, cause="schedule", logical_date=fire_time)
     arm_schedule(row, tx)
-
-
-def is_running(dag_id: str, memory: Memory) -> bool:
-    """Return whether a run of a DAG is active or queued, not counting backfills."""
-    return bool(memory.active_runs.get(dag_id) or memory.queued_runs.get(dag_id))
 
 
 def _is_continuous(row: DagRow, memory: Memory) -> bool:
@@ -549,26 +459,26 @@ def advance_next_runs(tx: Transaction) -> None:
 
     Start queued runs.
     """
-    while tx.ended_tasks or tx.held_dags:
+    while tx.ended_tasks or tx.recheck_dags:
         while tx.ended_tasks:
-            run, position = tx.ended_tasks.pop()
-            _advance_next_run(run, position, tx)
-        for dag_id in sorted(tx.held_dags):
-            tx.held_dags.discard(dag_id)
-            begin_queued(dag_id, tx)
+            run, task_index = tx.ended_tasks.pop()
+            _advance_next_run(run, task_index, tx)
+        for dag_id in sorted(tx.recheck_dags):
+            tx.recheck_dags.discard(dag_id)
+            run_queue.begin_queued(dag_id, tx)
 
 
-def _advance_next_run(run: Run, position: int, tx: Transaction) -> None:
+def _advance_next_run(run: Run, task_index: int, tx: Transaction) -> None:
     """Evaluate the dependent tasks in the next run. ``run`` itself may have ended by now."""
-    memory, order = tx.memory, run_key(run.row)
-    line = memory.run_sequences.get(run.row.dag_id)
-    number = None if line is None or order is None else line.behind(order)
-    behind = None if number is None else memory.runs.get(number)
-    if behind is None or not _is_advancing(behind):
+    memory, key = tx.memory, run_key(run.row)
+    sequence = memory.run_sequences.get(run.row.dag_id)
+    number = None if sequence is None or key is None else sequence.next_run(key)
+    next_run = None if number is None else memory.runs.get(number)
+    if next_run is None or not _is_advancing(next_run):
         return
-    at = behind.graph.position_of.get(run.spec.tasks[position].task_id)
+    at = next_run.graph.index_of.get(run.spec.tasks[task_index].task_id)
     if at is not None:
-        _evaluate_pending(behind, behind.graph.past_of[at], tx)
+        _evaluate_pending(next_run, next_run.graph.past_of[at], tx)
 
 
 def previous_run_loaded(entry: PreviousRunLoaded, tx: Transaction) -> None:
@@ -582,8 +492,8 @@ def _is_advancing(run: Run) -> bool:
     return run.state is RunState.RUNNING and run.row.quarantine is None
 
 
-def _evaluate_pending(run: Run, positions: tuple[int, ...], tx: Transaction) -> None:
-    pending = [at for at in positions if run.states[at] == TaskState.PENDING]
+def _evaluate_pending(run: Run, task_indexes: tuple[int, ...], tx: Transaction) -> None:
+    pending = [at for at in task_indexes if run.states[at] == TaskState.PENDING]
     if pending:
         tx.runs[run.run_no] = run  # so that the run is restored if the turn is rolled back
         step(run, pending, tx)

@@ -32,7 +32,7 @@ from aioflow.core.scheduling import timetable
 from aioflow.core.state.memory import Memory, RunEnd
 from aioflow.core.state.task_instance import Run, TaskInstance
 from aioflow.core.tasks.readiness import fresh
-from aioflow.core.tasks.tries import stop_of
+from aioflow.core.tasks.tries import awaits_code, stop_of
 from aioflow.core.transaction import Transaction
 from aioflow.model.dag import DagSpec
 from aioflow.model.ids import RunNo
@@ -191,7 +191,7 @@ def start_timers(run: Run, tx: Transaction) -> None:
     known = tx.memory.deadlines.get(run.run_no, {})
     for number in [number for number, deadline in known.items() if deadline.ends_wait]:
         del known[number]
-        tx.outbox.write_off(number)
+        tx.outbox.delete(number)
     lengths = {task.max_wait_us for task in run.spec.tasks}
     for length in sorted(length for length in lengths if length is not None):
         _schedule(Deadline(run.run_no, tx.steady + length, length, ends_wait=True), tx)
@@ -247,7 +247,7 @@ def end_deadlines(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
         if due.ends_wait and (is_quarantined or not _has_ended_waits(run, due, tx)):
             continue
         del deadlines[number]
-        tx.outbox.write_off(number)
+        tx.outbox.delete(number)
         if run is not None and run.state.is_live and not due.ends_wait:
             # Rows of an earlier version of aioflow do not contain the duration.
             _alert_unfinished(run, due.length_us or at - run.row.created_at, tx)
@@ -266,8 +266,8 @@ def _has_ended_waits(run: Run | None, due: Deadline, tx: Transaction) -> bool:
         return run.clearing.mark is None
     message = f"it had not begun {due.length_us / 1e6:g} s after its run started"
     failure = Failure(type="MaxWaitExceeded", message=message, reason="max_wait")
-    for position, task in enumerate(run.spec.tasks):
-        if task.max_wait_us == due.length_us and not _fail_unstarted(run, position, failure, tx):
+    for task_index, task in enumerate(run.spec.tasks):
+        if task.max_wait_us == due.length_us and not _fail_unstarted(run, task_index, failure, tx):
             tx.wake_run(run.run_no, due.at)
             return False
     return True
@@ -280,54 +280,55 @@ def arm_waits(run: Run, tx: Transaction) -> None:
             tx.wake_run(run.run_no, due.at)
 
 
-def _fail_unstarted(run: Run, position: int, failure: Failure, tx: Transaction) -> bool:
+def _fail_unstarted(run: Run, task_index: int, failure: Failure, tx: Transaction) -> bool:
     """Fail one task, or its children one by one. Return whether none is left to fail."""
-    was = run.states[position]
+    was = run.states[task_index]
 
     def is_full() -> bool:
         return tx.is_full or tx.evaluated >= EVALUATED_CHILDREN
 
-    for map_index in _unstarted(run, position, is_full):
+    for map_index in _unstarted(run, task_index, is_full):
         if run.state is not RunState.RUNNING:
             return True  # the run has ended with the previous task
         if is_full():
-            run.states[position] = was
+            run.states[task_index] = was
             return False
-        if was == TaskState.PENDING and position in run.groups:  # cleared: its rule is pending
-            run.states[position] = TaskState.RUNNING
+        if was == TaskState.PENDING and task_index in run.groups:  # cleared: its rule is pending
+            run.states[task_index] = TaskState.RUNNING
         tx.evaluated += 1
-        task = run.active_tasks.get(run.task_no(position, map_index))
+        task = run.active_tasks.get(run.task_no(task_index, map_index))
         if task is None:
-            task = fresh(run, position, map_index)
+            task = fresh(run, task_index, map_index)
             task.try_number = 0
         elif task.worker >= 0 or task.is_hosted:  # claimed: its worker still runs another try
             tx.effects.append(stop_of(task, task.start_no, "timeout"))
         task.failure = failure
         end(task, TaskState.FAILED, tx)
-    if was == TaskState.PENDING and run.states[position] == TaskState.RUNNING:
-        run.states[position] = was  # other children still wait for the rule
+    if was == TaskState.PENDING and run.states[task_index] == TaskState.RUNNING:
+        run.states[task_index] = was  # other children still wait for the rule
     return True
 
 
-def _unstarted(run: Run, position: int, is_full: Callable[[], bool]) -> Iterator[int]:
+def _unstarted(run: Run, task_index: int, is_full: Callable[[], bool]) -> Iterator[int]:
     """Yield the map index of each instance that has not begun.
 
     Skip those that end while iterating.
     """
-    group = run.groups.get(position)
+    group = run.groups.get(task_index)
     if group is None:
-        task = run.active_tasks.get(run.task_no(position, -1))
+        task = run.active_tasks.get(run.task_no(task_index, -1))
         is_queued = task is not None and not _has_begun(task)
-        if is_queued or run.states[position] == TaskState.PENDING:
+        if is_queued or run.states[task_index] == TaskState.PENDING:
             yield -1
         return
     if group.is_loop and group.width > 1:
         return  # the loop has begun with its first iteration
-    index = -1
-    while (index := group.states.find(TaskState.QUEUED, index + 1)) >= 0:
-        task = run.active_tasks.get(group.first_task_no + index)
-        if task is not None and not _has_begun(task):
-            yield index
+    for state in (TaskState.QUEUED, TaskState.RETRYING):
+        index = -1
+        while (index := group.states.find(state, index + 1)) >= 0:
+            task = run.active_tasks.get(group.first_task_no + index)
+            if task is not None and not _has_begun(task):
+                yield index
     while group.one_to_one is not None and group.has_fresh and not is_full():
         yield group.take_fresh()  # its rule allowed it to start
     index = -1
@@ -336,11 +337,14 @@ def _unstarted(run: Run, position: int, is_full: Callable[[], bool]) -> Iterator
 
 
 def _has_begun(task: TaskInstance) -> bool:
-    """Return whether a task has begun its first try, even if it is deferred in that try now."""
-    if task.state is not TaskState.QUEUED:
-        return True
-    is_first = task.try_number == 1 and not task.interruptions and task.started_at is None
-    return not is_first or task.resumed is not None or task.recorded > 0
+    """Return whether a task has begun its first try, even if it is deferred in that try now.
+
+    A try that waits for its code has not begun: no process could load it.
+    """
+    is_unstarted = task.state is TaskState.QUEUED and task.started_at is None
+    is_first = task.try_number == 1 and not task.interruptions
+    has_continued = task.resumed is not None or task.recorded > 0
+    return has_continued or not is_first or not (is_unstarted or awaits_code(task))
 
 
 def _alert_unfinished(run: Run, length: int, tx: Transaction) -> None:
@@ -348,18 +352,18 @@ def _alert_unfinished(run: Run, length: int, tx: Transaction) -> None:
         message = f"the run has not ended {length / 1e6:g} s after it was made"
         tx.outbox.alert_of(run.row, "deadline", message)
         _call_back(run, -1, tx)
-    for position, task in enumerate(run.spec.tasks):
-        if task.deadline_us == length and run.states[position] < TaskState.SUCCESS:
+    for task_index, task in enumerate(run.spec.tasks):
+        if task.deadline_us == length and run.states[task_index] < TaskState.SUCCESS:
             message = f"the task has not ended {length / 1e6:g} s after its run was made"
             tx.outbox.alert_of(run.row, "deadline", message, task.task_id)
-            _call_back(run, position, tx)
+            _call_back(run, task_index, tx)
 
 
-def _call_back(run: Run, position: int, tx: Transaction) -> None:
-    tx.outbox.call_back(run.row.dag_id, outbox.deadline_callback(run, position, tx.now))
+def _call_back(run: Run, task_index: int, tx: Transaction) -> None:
+    tx.outbox.call_back(run.row.dag_id, outbox.deadline_callback(run, task_index, tx.now))
 
 
 def delete_deadlines(run_no: RunNo, tx: Transaction) -> None:
     """Delete the pending deadlines of a run that has ended."""
     for number in tx.memory.deadlines.pop(run_no, {}):
-        tx.outbox.write_off(number)
+        tx.outbox.delete(number)

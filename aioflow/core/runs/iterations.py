@@ -27,9 +27,9 @@ __all__ = (
 )
 
 
-def started_iterations(run: Run, position: int) -> tuple[int, bool]:
+def started_iterations(run: Run, task_index: int) -> tuple[int, bool]:
     """Return how many iterations the loop of a task has started, and whether more may follow."""
-    mapped = run.spec.tasks[position].mapped
+    mapped = run.spec.tasks[task_index].mapped
     assert mapped is not None  # noqa: S101 - only mapped tasks are in loops
     group = run.groups.get(mapped.until)
     if group is None:
@@ -41,8 +41,8 @@ def loop_groups(run: Run, decider: int) -> Iterator[MappedTask]:
     """Yield the expanded tasks of a loop."""
     mapped = run.spec.tasks[decider].mapped
     assert mapped is not None  # noqa: S101 - see ``started_iterations``
-    for position in sorted((decider, *mapped.along)):
-        group = run.groups.get(position)
+    for task_index in sorted((decider, *mapped.along)):
+        group = run.groups.get(task_index)
         if group is not None:
             yield group
 
@@ -69,19 +69,19 @@ def add_iteration(run: Run, decider: int, tx: Transaction) -> list[MappedTask]:
         group.grow()
         if group.one_to_one is not None:
             grown.append(group)
-        elif not (had_fresh or group.unfinished or one_to_one.may_continue(run, group.position)):
-            run.states[group.position] = TaskState.PENDING
+        elif not (had_fresh or group.unfinished or one_to_one.may_continue(run, group.task_index)):
+            run.states[group.task_index] = TaskState.PENDING
             grown.append(group)
         elif not had_fresh:
             tx.slots.offer(group)
     return grown
 
 
-def is_last_decider(run: Run, position: int, map_index: int) -> bool:
+def is_last_decider(run: Run, task_index: int, map_index: int) -> bool:
     """Return whether a task is the decider of the last iteration."""
-    if run.spec.tasks[position].chooses is not Chooses.ROUNDS:
+    if run.spec.tasks[task_index].chooses is not Chooses.ROUNDS:
         return False
-    return map_index < 0 or map_index + 1 == run.groups[position].width
+    return map_index < 0 or map_index + 1 == run.groups[task_index].width
 
 
 def close_loop(run: Run, decider: int, tx: Transaction) -> Iterator[int]:
@@ -93,8 +93,8 @@ def close_loop(run: Run, decider: int, tx: Transaction) -> Iterator[int]:
         group.is_open = False
         if group.is_over:
             run.end_group(group)
-            tx.task_over(run, group.position)
-        yield from run.graph.evaluators[group.position]
+            tx.task_ended(run, group.task_index)
+        yield from run.graph.evaluators[group.task_index]
 
 
 def reopen_loops(run: Run, tx: Transaction) -> None:
@@ -103,10 +103,10 @@ def reopen_loops(run: Run, tx: Transaction) -> None:
     Such a loop is in its first iteration, because tasks of loops cannot be marked.
     """
     for group in list(run.groups.values()):
-        mapped = run.spec.tasks[group.position].mapped
+        mapped = run.spec.tasks[group.task_index].mapped
         if not group.is_loop or group.is_open or mapped is None or mapped.until in run.groups:
             continue
         if run.states[mapped.until] < TaskState.SUCCESS:
-            tx.expansions.dissolve(run.run_no, group.position)
+            tx.expansions.dissolve(run.run_no, group.task_index)
             group.is_open = True
             tx.change_group(group, -1)

@@ -16,19 +16,19 @@ from aioflow.model.states import RunState, TaskState
 from aioflow.protocol.inputs import Input, PreviousRunLoaded
 
 __all__ = (
-    "Holder",
+    "Blocker",
     "admits",
     "asked",
+    "blocker",
     "came_before",
-    "doubt",
     "forget",
-    "holder",
+    "invalidate",
     "needed_run",
     "wanted",
 )
 
 
-class Holder(msgspec.Struct, frozen=True):
+class Blocker(msgspec.Struct, frozen=True):
     """A task of the previous run that another task waits for.
 
     Attributes:
@@ -47,59 +47,59 @@ class Holder(msgspec.Struct, frozen=True):
         return bool(self.run_id)
 
 
-def holder(run: Run, position: int, memory: Memory) -> Holder | None:
+def blocker(run: Run, task_index: int, memory: Memory) -> Blocker | None:
     """Return the task of the previous run that blocks a task, or ``None``.
 
     The first run of a DAG has no previous run, and neither has a run without a logical date. A task
     that does not exist in the previous run blocks nothing.
     """
-    order = run_key(run.row)
-    if order is None or position not in run.graph.past:
+    key = run_key(run.row)
+    if key is None or task_index not in run.graph.past:
         return None
-    before = memory.run_sequences[run.row.dag_id].before(order)
+    before = memory.run_sequences[run.row.dag_id].before(key)
     if before is None:
         return None
     if isinstance(before, NotLoaded):
-        return Holder()
+        return Blocker()
     tasks = run.spec.tasks
-    for at in (position, *run.graph.awaited_in_past[position]):
+    for at in (task_index, *run.graph.awaited_in_past[task_index]):
         task_id = tasks[at].task_id
-        found = _held(before, task_id) if isinstance(before, EndedRun) else None
+        found = _blocked_by_ended(before, task_id) if isinstance(before, EndedRun) else None
         if not isinstance(before, EndedRun):
-            found = _held_by_live(memory.runs.peek(before), task_id)
+            found = _blocked_by_active(memory.runs.peek(before), task_id)
         if found is not None:
             return found
     return None
 
 
-def _held(before: EndedRun, task_id: str) -> Holder | None:
+def _blocked_by_ended(before: EndedRun, task_id: str) -> Blocker | None:
     state = before.bad.get(task_id)
-    return None if state is None else Holder(before.run_id, task_id, state)
+    return None if state is None else Blocker(before.run_id, task_id, state)
 
 
-def _held_by_live(before: Run, task_id: str) -> Holder | None:
-    position = before.graph.position_of.get(task_id)
-    if position is None:
+def _blocked_by_active(before: Run, task_id: str) -> Blocker | None:
+    task_index = before.graph.index_of.get(task_id)
+    if task_index is None:
         return None
-    if before.clearing is not None and position in before.clearing.positions:
-        return Holder(before.row.run_id, task_id, TaskState.PENDING, before.run_no)
-    if before.states[position] in GOOD:
+    if before.clearing is not None and task_index in before.clearing.task_indexes:
+        return Blocker(before.row.run_id, task_id, TaskState.PENDING, before.run_no)
+    if before.states[task_index] in GOOD:
         return None
-    return Holder(before.row.run_id, task_id, TaskState(before.states[position]), before.run_no)
+    return Blocker(before.row.run_id, task_id, TaskState(before.states[task_index]), before.run_no)
 
 
-def admits(run: Run, position: int, tx: Transaction) -> bool:
+def admits(run: Run, task_index: int, tx: Transaction) -> bool:
     """Return whether the previous run allows a task to run.
 
     If not, the task is evaluated again when the task that blocks it has ended.
     """
-    found = holder(run, position, tx.memory)
+    found = blocker(run, task_index, tx.memory)
     if found is None:
         return True
     if not found.is_known:
         tx.effects.append(PreviousRunLoaded(run.run_no))
     elif found.live is not None:
-        tx.held_dags.add(run.row.dag_id)
+        tx.recheck_dags.add(run.row.dag_id)
     return False
 
 
@@ -107,9 +107,9 @@ def _waits_for_live(run: Run, memory: Memory) -> bool:
     """Return whether a task of a run waits only for an earlier live run."""
     if run.clearing is not None:
         return False  # its tasks are evaluated when the clear is complete
-    for position in run.graph.past:
-        if run.states[position] == TaskState.PENDING and verdict(run, position) is Verdict.RUN:
-            found = holder(run, position, memory)
+    for task_index in run.graph.past:
+        if run.states[task_index] == TaskState.PENDING and verdict(run, task_index) is Verdict.RUN:
+            found = blocker(run, task_index, memory)
             if found is not None and found.live is not None:
                 return True
     return False
@@ -121,9 +121,9 @@ def needed_run(dag_id: str, memory: Memory) -> Run | None:
     It is the first run in order, and an active run waits for it, so otherwise neither would ever
     end.
     """
-    line = memory.run_sequences.get(dag_id)
-    first = None if line is None else line.first
-    if line is None or first is None or memory.runs.peek(first).state is not RunState.QUEUED:
+    sequence = memory.run_sequences.get(dag_id)
+    first = None if sequence is None else sequence.first
+    if sequence is None or first is None or memory.runs.peek(first).state is not RunState.QUEUED:
         return None
     if memory.runs.peek(first).clearing is not None:
         return None
@@ -133,18 +133,18 @@ def needed_run(dag_id: str, memory: Memory) -> Run | None:
         if run.state is not RunState.QUEUED:
             needs = run.state is RunState.RUNNING and _waits_for_live(run, memory)
             return memory.runs.get(first) if needs else None
-        order = run_key(run.row)
-        assert order is not None  # noqa: S101 - it is in the sequence
-        number = line.behind(order)
+        key = run_key(run.row)
+        assert key is not None  # noqa: S101 - it is in the sequence
+        number = sequence.next_run(key)
     return None
 
 
-def forget(dag_id: str, order: RunKey, tx: Transaction) -> None:
+def forget(dag_id: str, key: RunKey, tx: Transaction) -> None:
     """Record that an ended run was deleted, and query the new previous run of the run after it."""
-    line = tx.memory.run_sequences.get(dag_id)
-    behind = None if line is None else line.forget(order)
-    if behind is not None:
-        tx.effects.append(PreviousRunLoaded(behind))
+    sequence = tx.memory.run_sequences.get(dag_id)
+    next_run = None if sequence is None else sequence.forget(key)
+    if next_run is not None:
+        tx.effects.append(PreviousRunLoaded(next_run))
 
 
 def came_before(run: Run, tx: Transaction) -> None:
@@ -152,29 +152,31 @@ def came_before(run: Run, tx: Transaction) -> None:
 
     Only needed if the versions of the two runs differ: then there may be nothing to wait for.
     """
-    line, order = tx.memory.run_sequences.get(run.row.dag_id), run_key(run.row)
-    behind = None if line is None or order is None else line.behind(order)
-    if behind is not None and tx.memory.runs.peek(behind).dag_version is not run.dag_version:
-        tx.effects.append(PreviousRunLoaded(behind))
+    sequence, key = tx.memory.run_sequences.get(run.row.dag_id), run_key(run.row)
+    next_run = None if sequence is None or key is None else sequence.next_run(key)
+    if next_run is not None and tx.memory.runs.peek(next_run).dag_version is not run.dag_version:
+        tx.effects.append(PreviousRunLoaded(next_run))
 
 
-def doubt(dag_ids: Iterable[str], memory: Memory) -> list[PreviousRunLoaded]:
+def invalidate(dag_ids: Iterable[str], memory: Memory) -> list[PreviousRunLoaded]:
     """Drop what is known about ended runs, after a rollback. Return the queries to repeat.
 
     This takes one pass over the live runs of each DAG.
     """
     asking = []
     for dag_id in sorted(memory.run_sequences.keys() & set(dag_ids)):
-        line = memory.run_sequences[dag_id]
-        line.doubt()
-        asking += [PreviousRunLoaded(number) for number in line.live() if _may_wait(number, memory)]
+        sequence = memory.run_sequences[dag_id]
+        sequence.invalidate()
+        asking += [
+            PreviousRunLoaded(number) for number in sequence.live() if _may_wait(number, memory)
+        ]
     return asking
 
 
 def _may_wait(run_no: RunNo, memory: Memory) -> bool:
     run = memory.runs.peek(run_no)
     return run.state is RunState.RUNNING and any(
-        run.states[position] == TaskState.PENDING for position in run.graph.past
+        run.states[task_index] == TaskState.PENDING for task_index in run.graph.past
     )
 
 
@@ -194,10 +196,10 @@ def wanted(inputs: Sequence[Input], memory: Memory) -> Iterator[tuple[str, list[
     found: dict[str, set[RunKey]] = {}
     for run_no in asked(inputs):
         run = memory.runs.get(run_no)
-        order = None if run is None else run_key(run.row)
-        if run is not None and order is not None and run.row.dag_id in memory.run_sequences:
-            found.setdefault(run.row.dag_id, {NEXT}).add(order)
-    for dag_id, orders in found.items():
-        line = memory.run_sequences[dag_id]
-        if unknown := sorted(order for order in orders if not line.knows(order)):
+        key = None if run is None else run_key(run.row)
+        if run is not None and key is not None and run.row.dag_id in memory.run_sequences:
+            found.setdefault(run.row.dag_id, {NEXT}).add(key)
+    for dag_id, keys in found.items():
+        sequence = memory.run_sequences[dag_id]
+        if unknown := sorted(key for key in keys if not sequence.knows(key)):
             yield dag_id, unknown

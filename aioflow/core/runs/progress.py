@@ -66,8 +66,8 @@ def begin(run: Run, tx: Transaction) -> None:
     step(run, (p for p in graph.order if _waits_for_no_parent(graph, p)), tx)
 
 
-def _waits_for_no_parent(graph: Graph, position: int) -> bool:
-    return all(look.rule is TriggerRule.ALWAYS for look in graph.evaluated[position])
+def _waits_for_no_parent(graph: Graph, task_index: int) -> bool:
+    return all(look.rule is TriggerRule.ALWAYS for look in graph.evaluated[task_index])
 
 
 def resume(run: Run, tx: Transaction) -> None:
@@ -75,12 +75,12 @@ def resume(run: Run, tx: Transaction) -> None:
 
     If a loop is between two iterations, only the next iteration is evaluated.
     """
-    for position, group in run.groups.items():
+    for task_index, group in run.groups.items():
         if group.is_between_rounds:
-            run.states[position] = TaskState.RUNNING
+            run.states[task_index] = TaskState.RUNNING
     undecided = [p for p in run.graph.order if run.states[p] == TaskState.PENDING]
     for group in run.groups.values():
-        if group.has_fresh and run.states[group.position] == TaskState.RUNNING:
+        if group.has_fresh and run.states[group.task_index] == TaskState.RUNNING:
             tx.slots.offer(group)
     step(run, undecided, tx)
     continue_evaluation(run, tx)
@@ -118,29 +118,29 @@ def end(
         tx.batch.gone_items.append(task.task_no)  # its result includes all items
         del run.items[task.task_no]
     if run.state is RunState.RUNNING:
-        grown = iterations.add_iteration(run, task.position, tx) if again else []
-        follows = _ended(run, task.position, task.map_index, state, tx)
+        grown = iterations.add_iteration(run, task.task_index, tx) if again else []
+        follows = _ended(run, task.task_index, task.map_index, state, tx)
         for group in grown:
-            follows += [(group.position, WHOLE), *_evaluate_children(group, tx)]
-        for position in skips:
-            follows += _skip(run, position, task.map_index, tx)
+            follows += [(group.task_index, WHOLE), *_evaluate_children(group, tx)]
+        for task_index in skips:
+            follows += _skip(run, task_index, task.map_index, tx)
         _step(run, follows, tx)
         tx.slots.unblock(task)
     elif task.map_index < 0:  # the run was cut short, so only tasks of the next run are evaluated
-        run.states[task.position] = state
+        run.states[task.task_index] = state
 
 
-def _skip(run: Run, position: int, map_index: int, tx: Transaction) -> list[Entry]:
+def _skip(run: Run, task_index: int, map_index: int, tx: Transaction) -> list[Entry]:
     """Skip a task, or its child at this index, unless it has started."""
     if map_index >= 0:
-        group = run.groups.get(position)
+        group = run.groups.get(task_index)
         if group is None or not one_to_one.may_skip(group, map_index):
             return []
-    elif run.states[position] != TaskState.PENDING:
+    elif run.states[task_index] != TaskState.PENDING:
         return []
-    end_unstarted(run, position, TaskState.SKIPPED, tx, map_index=map_index)
-    selection.exclude_task(run, position, map_index, tx)
-    return _ended(run, position, map_index, TaskState.SKIPPED, tx)
+    end_unstarted(run, task_index, TaskState.SKIPPED, tx, map_index=map_index)
+    selection.exclude_task(run, task_index, map_index, tx)
+    return _ended(run, task_index, map_index, TaskState.SKIPPED, tx)
 
 
 def release_task(task: TaskInstance, tx: Transaction) -> None:
@@ -167,7 +167,7 @@ def _release_triggers(task: TaskInstance, tx: Transaction) -> None:
 
 def end_unstarted(
     run: Run,
-    position: int,
+    task_index: int,
     state: TaskState,
     tx: Transaction,
     *,
@@ -175,13 +175,13 @@ def end_unstarted(
     map_index: int = WHOLE,
 ) -> None:
     """Write the row of a task or child that ends before it was ready."""
-    task = fresh(run, position, map_index)
+    task = fresh(run, task_index, map_index)
     task.try_number = 0
     task.ended_at = tx.now
     task.failure = failure
     tx.move(task, state)
     if map_index < 0:
-        run.states[position] = state
+        run.states[task_index] = state
 
 
 def outcome(run: Run) -> RunState:
@@ -193,11 +193,12 @@ def outcome(run: Run) -> RunState:
     bad = (TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED)
     if any(run.states[leaf] in bad for leaf in run.graph.leaves):
         return RunState.FAILED
-    for position, task in enumerate(run.spec.tasks):
-        if run.states[position] != TaskState.FAILED or is_ignorable(task):
+    for task_index, task in enumerate(run.spec.tasks):
+        if run.states[task_index] != TaskState.FAILED or is_ignorable(task):
             continue
         if not any(
-            _awaits_failure(run.graph, child, position) for child in run.graph.evaluators[position]
+            _awaits_failure(run.graph, child, task_index)
+            for child in run.graph.evaluators[task_index]
         ):
             return RunState.PARTIAL
     return RunState.SUCCESS
@@ -212,34 +213,34 @@ def _awaits_failure(graph: Graph, child: int, parent: int) -> bool:
 
 
 def _ended(
-    run: Run, position: int, map_index: int, state: TaskState, tx: Transaction
+    run: Run, task_index: int, map_index: int, state: TaskState, tx: Transaction
 ) -> list[Entry]:
     """Record the end of one instance. Return the tasks to evaluate."""
-    evaluators = run.graph.evaluators[position]
+    evaluators = run.graph.evaluators[task_index]
     if map_index < 0:
-        run.count_ended(position, state)
-        run.states[position] = state
+        run.count_ended(task_index, state)
+        run.states[task_index] = state
         run.unfinished -= 1
-        tx.task_over(run, position)
-        if run.spec.tasks[position].streams:
-            evaluators = (*evaluators, *stream_expand.close(run, position, tx))
+        tx.task_ended(run, task_index)
+        if run.spec.tasks[task_index].streams:
+            evaluators = (*evaluators, *stream_expand.close(run, task_index, tx))
     else:
-        group = run.groups[position]
+        group = run.groups[task_index]
         run.count_child(group, state)
         if group.is_over:
             run.end_group(group)
-            tx.task_over(run, position)
-    if iterations.is_last_decider(run, position, map_index):
-        evaluators = (*evaluators, *iterations.close_loop(run, position, tx))
+            tx.task_ended(run, task_index)
+    if iterations.is_last_decider(run, task_index, map_index):
+        evaluators = (*evaluators, *iterations.close_loop(run, task_index, tx))
     entries = [(evaluator, WHOLE) for evaluator in evaluators]
-    if map_index >= 0 and run.graph.followers[position]:
-        entries += one_to_one.followers(run, position, map_index)
+    if map_index >= 0 and run.graph.followers[task_index]:
+        entries += one_to_one.followers(run, task_index, map_index)
     return entries
 
 
 def step(run: Run, first: Iterable[int], tx: Transaction) -> None:
     """Evaluate these tasks, and all that follow from them."""
-    _step(run, [(position, WHOLE) for position in first], tx)
+    _step(run, [(task_index, WHOLE) for task_index in first], tx)
 
 
 def _step(run: Run, first: Iterable[Entry], tx: Transaction) -> None:
@@ -247,12 +248,12 @@ def _step(run: Run, first: Iterable[Entry], tx: Transaction) -> None:
         return  # all tasks are evaluated when the clear is complete
     agenda = deque(first)
     while agenda:
-        position, index = agenda.popleft()
-        group = run.groups.get(position)
+        task_index, index = agenda.popleft()
+        group = run.groups.get(task_index)
         if index >= 0 and group is not None and group.one_to_one is not None:
             agenda.extend(_evaluate_child(group, group.one_to_one, index, tx))
-        elif run.states[position] == TaskState.PENDING:
-            agenda.extend(_evaluate(run, position, tx))
+        elif run.states[task_index] == TaskState.PENDING:
+            agenda.extend(_evaluate(run, task_index, tx))
     if run.unfinished == 0 and run.state is RunState.RUNNING:
         tx.change_run(run, state=outcome(run), ended_at=tx.now)
         tx.effects.append(ForgetRun(run.run_no))
@@ -260,32 +261,32 @@ def _step(run: Run, first: Iterable[Entry], tx: Transaction) -> None:
         tx.ended_runs.append(run)
 
 
-def _evaluate(run: Run, position: int, tx: Transaction) -> list[Entry]:
+def _evaluate(run: Run, task_index: int, tx: Transaction) -> list[Entry]:
     """Evaluate a task as a whole. Return the tasks to evaluate next."""
-    said = verdict(run, position)
+    said = verdict(run, task_index)
     ended: TaskState | None
-    if said is Verdict.RUN or (said is Verdict.WAIT and _may_open(run, position)):
-        if position in run.graph.past and not previous.admits(run, position, tx):
+    if said is Verdict.RUN or (said is Verdict.WAIT and _may_open(run, task_index)):
+        if task_index in run.graph.past and not previous.admits(run, task_index, tx):
             return []
-        ended = _make_ready(run, position, tx)
+        ended = _make_ready(run, task_index, tx)
     elif said is Verdict.WAIT:
         return []
     else:
         ended = TaskState.SKIPPED if said is Verdict.SKIP else TaskState.UPSTREAM_FAILED
-        if position in run.groups:
-            return _end_children(run, position, ended, tx)
-        end_unstarted(run, position, ended, tx)
+        if task_index in run.groups:
+            return _end_children(run, task_index, ended, tx)
+        end_unstarted(run, task_index, ended, tx)
     if ended is not None:
-        return _ended(run, position, WHOLE, ended, tx)
-    group = run.groups.get(position)
+        return _ended(run, task_index, WHOLE, ended, tx)
+    group = run.groups.get(task_index)
     if group is None:
         return []
-    entries = [(follower, WHOLE) for follower in run.graph.followers[position]]
+    entries = [(follower, WHOLE) for follower in run.graph.followers[task_index]]
     return entries + _evaluate_children(group, tx)
 
 
-def _may_open(run: Run, position: int) -> bool:
-    return bool(run.graph.indexed[position]) and one_to_one.may_open(run, position)
+def _may_open(run: Run, task_index: int) -> bool:
+    return bool(run.graph.indexed[task_index]) and one_to_one.may_open(run, task_index)
 
 
 def _evaluate_children(group: MappedTask, tx: Transaction) -> list[Entry]:
@@ -297,7 +298,7 @@ def _evaluate_children(group: MappedTask, tx: Transaction) -> list[Entry]:
     pairing = group.one_to_one if group.run.clearing is None else None
     while pairing is not None and pairing.evaluated < group.width:
         if tx.is_full or tx.evaluated >= EVALUATED_CHILDREN:
-            tx.put_off(group.run)
+            tx.postpone(group.run)
             break
         tx.evaluated += 1
         pairing.evaluated += 1
@@ -313,44 +314,45 @@ def _evaluate_child(
     said = one_to_one.child_verdict(group, index)
     if said is Verdict.WAIT:
         return []
-    run, position = group.run, group.position
+    run, task_index = group.run, group.task_index
     if said is Verdict.RUN:
         had_fresh = group.has_fresh
-        pairing.let(index)
+        pairing.allow(index)
         if not had_fresh and group.has_fresh:
             tx.slots.offer(group)
         return []
     ended = TaskState.SKIPPED if said is Verdict.SKIP else TaskState.UPSTREAM_FAILED
-    end_unstarted(run, position, ended, tx, map_index=index)
-    return _ended(run, position, index, ended, tx)
+    end_unstarted(run, task_index, ended, tx, map_index=index)
+    return _ended(run, task_index, index, ended, tx)
 
 
 def continue_evaluation(run: Run, tx: Transaction) -> None:
     """Evaluate the children for which an earlier turn had no capacity."""
     for group in list(run.groups.values()):
-        if run.states[group.position] == TaskState.PENDING and run.state is RunState.RUNNING:
-            step(run, [group.position], tx)
-        is_evaluated = run.states[group.position] == TaskState.RUNNING  # else the task comes first
+        if run.states[group.task_index] == TaskState.PENDING and run.state is RunState.RUNNING:
+            step(run, [group.task_index], tx)
+        # otherwise the task comes first
+        is_evaluated = run.states[group.task_index] == TaskState.RUNNING
         if group.one_to_one is not None and is_evaluated and run.state is RunState.RUNNING:
             _step(run, _evaluate_children(group, tx), tx)
 
 
-def _lacks_a_list(run: Run, position: int) -> bool:
+def _lacks_a_list(run: Run, task_index: int) -> bool:
     """Return whether a list that a mapped task expands over has yet to be produced."""
-    mapped = run.spec.tasks[position].mapped
-    if mapped is None or stream_expand.source_of(run, position) >= 0:  # a stream may begin empty
+    mapped = run.spec.tasks[task_index].mapped
+    if mapped is None or stream_expand.source_of(run, task_index) >= 0:  # a stream may begin empty
         return False
-    lists = [leaf.position for leaf in expand.leaves(mapped.sources) if leaf.position >= 0]
-    plain = [position for position in lists if run.spec.tasks[position].mapped is None]
-    return any(run.states[position] < TaskState.SUCCESS for position in plain)
+    lists = [leaf.task_index for leaf in expand.leaves(mapped.sources) if leaf.task_index >= 0]
+    plain = [task_index for task_index in lists if run.spec.tasks[task_index].mapped is None]
+    return any(run.states[task_index] < TaskState.SUCCESS for task_index in plain)
 
 
-def _make_ready(run: Run, position: int, tx: Transaction) -> TaskState | None:
+def _make_ready(run: Run, task_index: int, tx: Transaction) -> TaskState | None:
     """Queue or expand a task. If it ended immediately instead, return its final state."""
-    if run.spec.tasks[position].mapped is not None:
-        return _expand(run, position, tx)
-    run.states[position] = TaskState.QUEUED
-    task = fresh(run, position, -1)
+    if run.spec.tasks[task_index].mapped is not None:
+        return _expand(run, task_index, tx)
+    run.states[task_index] = TaskState.QUEUED
+    task = fresh(run, task_index, -1)
     task.queued_at = tx.now
     tx.move(task, TaskState.QUEUED)
     run.active_tasks[task.task_no] = task
@@ -359,88 +361,88 @@ def _make_ready(run: Run, position: int, tx: Transaction) -> TaskState | None:
     return None
 
 
-def _end_children(run: Run, position: int, state: TaskState, tx: Transaction) -> list[Entry]:
+def _end_children(run: Run, task_index: int, state: TaskState, tx: Transaction) -> list[Entry]:
     """End the cleared children of a mapped task that will not run again."""
-    group = run.groups[position]
-    run.states[position] = TaskState.RUNNING
+    group = run.groups[task_index]
+    run.states[task_index] = TaskState.RUNNING
     entries: dict[Entry, None] = {}  # each child has its own followers
     index = group.pending_from(0)
     while index < group.width:
         if tx.is_full or tx.evaluated >= EVALUATED_CHILDREN:
-            tx.put_off(run)
-            run.states[position] = TaskState.PENDING  # the other children follow later
+            tx.postpone(run)
+            run.states[task_index] = TaskState.PENDING  # the other children follow later
             break
         tx.evaluated += 1
-        end_unstarted(run, position, state, tx, map_index=index)
-        entries.update(dict.fromkeys(_ended(run, position, index, state, tx)))
+        end_unstarted(run, task_index, state, tx, map_index=index)
+        entries.update(dict.fromkeys(_ended(run, task_index, index, state, tx)))
         index = group.pending_from(index + 1)
     return list(entries)
 
 
-def _expand(run: Run, position: int, tx: Transaction) -> TaskState | None:
-    if position in run.groups:  # the task was cleared and keeps its width
-        run.states[position] = TaskState.RUNNING
-        if run.groups[position].one_to_one is None:
-            tx.slots.offer(run.groups[position])
+def _expand(run: Run, task_index: int, tx: Transaction) -> TaskState | None:
+    if task_index in run.groups:  # the task was cleared and keeps its width
+        run.states[task_index] = TaskState.RUNNING
+        if run.groups[task_index].one_to_one is None:
+            tx.slots.offer(run.groups[task_index])
         return None
-    spec = run.spec.tasks[position]
+    spec = run.spec.tasks[task_index]
     assert spec.mapped is not None  # noqa: S101 - checked by the caller
-    stream = stream_expand.source_of(run, position)
+    stream = stream_expand.source_of(run, task_index)
     if stream >= 0 and run.states[stream] < TaskState.SUCCESS:
-        stream_expand.open_group(run, position, tx)
+        stream_expand.open_group(run, task_index, tx)
         return None
-    if _lacks_a_list(run, position) or not one_to_one.is_known(run, position):
+    if _lacks_a_list(run, task_index) or not one_to_one.is_known(run, task_index):
         return None
     widths = []
     for leaf, known in zip(
         expand.leaves(spec.mapped.sources), one_to_one.widths(run, spec.mapped), strict=True
     ):
         if known is None:
-            ended = _without_source(run.states[leaf.position])
-            end_unstarted(run, position, ended, tx)
+            ended = _without_source(run.states[leaf.task_index])
+            end_unstarted(run, task_index, ended, tx)
             return ended
         widths.append(known)
     width = expand.width(spec.mapped, widths)
     if width == 0:
-        end_unstarted(run, position, TaskState.SKIPPED, tx)
+        end_unstarted(run, task_index, TaskState.SKIPPED, tx)
         return TaskState.SKIPPED
     capped = expand.check_cap(width, spec.map_limit)
     if capped is not None:
         failure = Failure(type="FanOutCapped", message=str(capped), reason="fanout_cap")
-        end_unstarted(run, position, TaskState.FAILED, tx, failure=failure)
-        alert(run, position, failure, tx)
+        end_unstarted(run, task_index, TaskState.FAILED, tx, failure=failure)
+        alert(run, task_index, failure, tx)
         return TaskState.FAILED
-    group = _make_group(run, position, width, tx)
-    if run.graph.indexed[position]:
+    group = _make_group(run, task_index, width, tx)
+    if run.graph.indexed[task_index]:
         group.one_to_one = OneToOne(widths, group.width)
     else:
         tx.slots.offer(group)
     return None
 
 
-def _make_group(run: Run, position: int, width: int, tx: Transaction) -> MappedTask:
+def _make_group(run: Run, task_index: int, width: int, tx: Transaction) -> MappedTask:
     """Expand a task.
 
     In a loop, it has as many children as iterations have started, and may stay open.
     """
-    spec, is_open = run.spec.tasks[position], False
+    spec, is_open = run.spec.tasks[task_index], False
     numbers = width
     if spec.mapped is not None and spec.mapped.until >= 0:
-        width, is_open = iterations.started_iterations(run, position)
+        width, is_open = iterations.started_iterations(run, task_index)
         numbers = spec.map_limit
     row = ExpansionRow(
         run_no=run.run_no,
-        position=position,
+        task_index=task_index,
         width=width,
         first_task_no=tx.numbers.take(numbers),
         is_open=is_open,
     )
-    stream_expand.remove_unexpanded(run, position, tx)
-    group = run.groups[position] = MappedTask(run, row)
-    run.states[position] = TaskState.RUNNING
+    stream_expand.remove_unexpanded(run, task_index, tx)
+    group = run.groups[task_index] = MappedTask(run, row)
+    run.states[task_index] = TaskState.RUNNING
     tx.change_group(group, -1)
     if not group.is_loop:
-        run.widen(position, width)
+        run.widen(task_index, width)
     return group
 
 
@@ -454,7 +456,7 @@ def _without_source(parent: int) -> TaskState:
     return TaskState.UPSTREAM_FAILED
 
 
-def alert(run: Run, position: int, failure: Failure, tx: Transaction) -> None:
-    """Queue an alert about a task, or about the run for position -1."""
-    task_id = run.spec.tasks[position].task_id if position >= 0 else ""
+def alert(run: Run, task_index: int, failure: Failure, tx: Transaction) -> None:
+    """Queue an alert about a task, or about the run for task index -1."""
+    task_id = run.spec.tasks[task_index].task_id if task_index >= 0 else ""
     tx.outbox.alert_of(run.row, failure.reason, failure.message, task_id)

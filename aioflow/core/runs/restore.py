@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from aioflow.core import crash_trials
-from aioflow.core.runs import create, deadlines, versions
+from aioflow.core.runs import deadlines, run_queue, versions
 from aioflow.core.runs.cancel import cancel_tasks
 from aioflow.core.runs.progress import resume
 from aioflow.core.runs.task_counts import recount
@@ -112,8 +112,8 @@ class RunRestore:
         self._events: defaultdict[int, list[EventRow]] = defaultdict(list)
         self._deferred: Pages[bytes] = Pages(Rows)
         for expansion in rows.expansions:
-            run.groups[expansion.position] = MappedTask(run, expansion)
-            run.states[expansion.position] = TaskState.RUNNING
+            run.groups[expansion.task_index] = MappedTask(run, expansion)
+            run.states[expansion.task_index] = TaskState.RUNNING
         for task_no, count in rows.items:
             run.items[task_no] = StreamOutput(count)
         for task_no, width in rows.widths:
@@ -153,7 +153,7 @@ class RunRestore:
         memory.add_run(run)
         for progress in self._progress.values():
             _restore_progress(run, progress)
-        memory.packing.settle_restored(run)
+        memory.packing.pack_restored(run)
         return run
 
     def take_ended(self, rows: LiveRun) -> None:
@@ -186,7 +186,7 @@ class RunRestore:
         """Add a task row that was reset, or whose task was replaced or removed."""
         run, group = self.run, None
         if row.map_index >= 0:
-            group = run.groups.get(row.position)
+            group = run.groups.get(row.task_index)
             if group is None or row.task_no - group.first_task_no != row.map_index:
                 return  # the task was expanded again
         if row.state is TaskState.PENDING:
@@ -199,16 +199,16 @@ class RunRestore:
 
     def _count(self, row: TaskRow) -> None:
         if row.map_index >= 0:
-            self.run.groups[row.position].note(row.map_index, row.state)
+            self.run.groups[row.task_index].note(row.map_index, row.state)
         else:
-            self.run.states[row.position] = row.state
+            self.run.states[row.task_index] = row.state
 
     def _note_end(self, row: TaskRow) -> None:
-        if row.map_index < 0 and row.position in self.run.widths:
-            self.run.source_starts[row.position] = row.start_no
+        if row.map_index < 0 and row.task_index in self.run.widths:
+            self.run.source_starts[row.task_index] = row.start_no
 
     def _add(self, row: TaskRow) -> None:
-        task = TaskInstance(self.run, row.task_no, row.position, row.map_index)
+        task = TaskInstance(self.run, row.task_no, row.task_index, row.map_index)
         task.state = task.stored_state = row.state
         task.start_no = task.stored_start = row.start_no
         task.try_number = row.try_number
@@ -229,11 +229,11 @@ class RunRestore:
         body = self._deferred.take(row.task_no)
         if body is not None:
             task = _decode(body)
-            streams = self.run.spec.tasks[task.position].streams
+            streams = self.run.spec.tasks[task.task_index].streams
             # A trigger already in memory is not packed, because a host may have it.
             if _only_waits(row) and not streams and row.trigger_no not in memory.waits:
                 progress = self._progress.get(row.task_no)
-                memory.packing.lay(self.run, task, row, progress, memory.shift)
+                memory.packing.add_from_rows(self.run, task, row, progress, memory.shift)
                 return
             self._add(task)
         _restore_wait(self.run, row, self._events[row.trigger_no], memory)
@@ -248,9 +248,9 @@ def _restore_wait(run: Run, row: TriggerRow, events: list[EventRow], memory: Mem
     known = memory.waits.get(row.trigger_no)
     wait = TriggerInstance(row, run, task)
     if known is not None:
-        wait.assignment_id, wait.has_room, wait.version = (
+        wait.assignment_id, wait.has_capacity, wait.version = (
             known.assignment_id,
-            known.has_room,
+            known.has_capacity,
             known.version,
         )
         wait.role = known.role
@@ -301,7 +301,7 @@ def restarted(entry: Restarted, tx: Transaction) -> None:
     if entry.runs is None or not entry.runs:
         _delete_stray_triggers(tx)
         deadlines.index_deadlines(memory)
-        create.count_runs(memory)  # a repeated restart has already counted them
+        run_queue.count_runs(memory)  # a repeated restart has already counted them
         _find_suspects(tx, has_crashed=entry.has_crashed)
     numbers = memory.runs if entry.runs is None else entry.runs
     for run in [memory.runs[number] for number in numbers if number in memory.runs]:
@@ -370,7 +370,7 @@ def _forget_run(row: RunRow, memory: Memory) -> None:
         del memory.active_tasks[task.task_no]
     for number in [n for n, wait in memory.waits.objects.items() if wait.run.run_no == row.run_no]:
         del memory.waits[number]
-    memory.packing.forget_folded(row.run_no)
+    memory.packing.forget_packed(row.run_no)
     memory.backpressured = {
         no: task for no, task in memory.backpressured.items() if task.run.run_no != row.run_no
     }
@@ -412,17 +412,17 @@ def _resume_run(run: Run, tx: Transaction) -> None:
     if not run.state.is_live and run.clearing is None:
         cancel_tasks(run, tx)
     deadlines.arm_timeout(run, tx)
-    tx.slots.keep_all(run)
+    tx.slots.hold_pool_slots_of(run)
     for task in list(run.active_tasks.objects.values()):
         _resume_task(task, tx)
     for task_no, at in tx.memory.packing.instants(run):
         tx.effects.append(WakeAt(TimerFired(at, task_no)))
-    for number, failure in crash_trials.guilty_triggers(tx.memory):
+    for number, failure in crash_trials.crashing_triggers(tx.memory):
         wait = tx.memory.waits.get(number)  # this unpacks it; its timers are armed above
         if wait is not None and wait.run is run:
             lifecycle.charge(wait, failure, tx)
     if run.clearing is not None:
-        tx.put_off(run)
+        tx.postpone(run)
     elif run.state is RunState.RUNNING and run.row.quarantine is None:
         resume(run, tx)
 
@@ -452,14 +452,14 @@ def _resume_dags(tx: Transaction) -> None:
     for row in memory.dags.values():
         if not row.gone:
             versions.arm_schedule(row, tx)
-            create.begin_queued(row.dag_id, tx)
+            run_queue.begin_queued(row.dag_id, tx)
     event_runs.restarted(tx)
-    for number, failure in crash_trials.guilty_triggers(memory):
+    for number, failure in crash_trials.crashing_triggers(memory):
         one = memory.dag_triggers.get(number)
         if one is not None:
             dag_triggers.charge(one, failure, tx)
-    assignment.want_own_hosts(tx)
+    assignment.request_own_hosts(tx)
     tx.effects.extend(ContinueBackfill(number) for number in memory.backfills)
     deadlines.arm_deadlines(tx)
     for kind in list(memory.outbox_quotas):
-        tx.outbox.read_on(kind)
+        tx.outbox.read_more(kind)

@@ -21,20 +21,20 @@ __all__ = (
 
 
 def counted(run: Run) -> list[tuple[int, TaskState, int]]:
-    """Return ``(position, state, count)``, including tasks without a row.
+    """Return ``(task_index, state, count)``, including tasks without a row.
 
     Children that wait only for a slot count as queued, although they have no row yet.
     """
     of_groups = [
-        (group.position, state, count)
+        (group.task_index, state, count)
         for group in run.groups.values()
         for state, count in _group_counts(group)
         if count
     ]
     alone = [
-        (position, _counted_state(run, position), 1)
-        for position in range(len(run.states))
-        if position not in run.groups
+        (task_index, _counted_state(run, task_index), 1)
+        for task_index in range(len(run.states))
+        if task_index not in run.groups
     ]
     return sorted(of_groups + alone)
 
@@ -53,36 +53,36 @@ def _group_counts(group: MappedTask) -> list[tuple[TaskState, int]]:
     return [(state, group.counts[state] + more.get(state, 0)) for state in TaskState]
 
 
-def _counted_state(run: Run, position: int) -> TaskState:
-    state = TaskState(run.states[position])
+def _counted_state(run: Run, task_index: int) -> TaskState:
+    state = TaskState(run.states[task_index])
     if state is TaskState.PENDING or not state.is_live:
         return state
-    task = run.active_tasks.objects.get(run.task_no(position, -1))
+    task = run.active_tasks.objects.get(run.task_no(task_index, -1))
     return TaskState.DEFERRED if task is None else task.state  # it is packed, so it only waits
 
 
 def retally(run: Run) -> None:
     """Recompute the states of mapped tasks, the tallies and the number of unfinished tasks."""
-    for position, fan_out in run.groups.items():
-        run.states[position] = fan_out.outcome() if fan_out.is_over else TaskState.RUNNING
+    for task_index, fan_out in run.groups.items():
+        run.states[task_index] = fan_out.outcome() if fan_out.is_over else TaskState.RUNNING
     for at in range(len(run.tallies)):
         run.tallies[at] = 0
     for looks in run.graph.evaluated:
         for look in looks:
             run.tallies[look.tally * TALLY] = len(look.parents) - len(look.indexed)
     run.unfinished = 0
-    for position, number in enumerate(run.states):
-        state, group = TaskState(number), run.groups.get(position)
+    for task_index, number in enumerate(run.states):
+        state, group = TaskState(number), run.groups.get(task_index)
         run.unfinished += state.is_live
         if group is None:
             if not state.is_live:
-                run.count_ended(position, state)
+                run.count_ended(task_index, state)
             continue
         for ended in (one for one in TaskState if not one.is_live):
             if group.counts[ended]:
                 run.count_child(group, ended, group.counts[ended])
         if group.is_loop and group.is_over:
-            run.count_ended(position, group.outcome())
+            run.count_ended(task_index, group.outcome())
         stream_expand.count(group)
 
 
@@ -98,15 +98,15 @@ def recount(run: Run) -> None:
         rewind(group)
     # Children that were cleared, or that were pending when the run was cancelled, wait for their
     # rule again.
-    for position, group in run.groups.items():
+    for task_index, group in run.groups.items():
         if group.is_over or group.unfinished:
             continue
-        if stream_expand.source_of(run, position) >= 0 and not is_cleared(group):
+        if stream_expand.source_of(run, task_index) >= 0 and not is_cleared(group):
             continue  # the end of its stream matters only to the tasks after it
-        asks_past = position in run.graph.past  # the previous run may have changed in the meantime
+        asks_past = task_index in run.graph.past  # the previous run may have changed meanwhile
         continues = group.is_between_rounds or (
-            not asks_past and one_to_one.may_continue(run, position)
+            not asks_past and one_to_one.may_continue(run, task_index)
         )
         if run.state is not RunState.RUNNING or not continues:
-            run.states[position] = TaskState.PENDING
+            run.states[task_index] = TaskState.PENDING
             one_to_one.forget(group)

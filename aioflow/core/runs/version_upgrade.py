@@ -4,8 +4,8 @@ A run has one version. Ended tasks keep their rows and results; all others run t
 every active task must be cleared in the same request. Otherwise it would run partly in one version
 and partly in the other.
 
-The rows of a run refer to tasks by position, and its mapped children to items by index. So both
-versions need the same tasks at the same positions, with the same edges and expansions. Code,
+The rows of a run refer to tasks by task index, and its mapped children to items by index. So both
+versions need the same tasks at the same task indexes, with the same edges and expansions. Code,
 retries, pools, limits and timeouts may differ.
 """
 
@@ -69,9 +69,9 @@ def differences(old: DagSpec, new: DagSpec) -> list[str]:
 
 
 def _task_differences(
-    old: Sequence[TaskSpec], new: Sequence[TaskSpec], position: int
+    old: Sequence[TaskSpec], new: Sequence[TaskSpec], task_index: int
 ) -> Iterator[str]:
-    was, now = old[position], new[position]
+    was, now = old[task_index], new[task_index]
     for reason, part in _ALIKE:
         if part(was) != part(now):
             yield f"task {was.task_id!r} {reason}"
@@ -85,7 +85,7 @@ def _grows(tasks: Sequence[TaskSpec], task: TaskSpec) -> bool:
     """Return whether the task is in a loop or expands over a stream."""
     if task.mapped is None:
         return False
-    made = (leaf.position for leaf in leaves(task.mapped.sources))
+    made = (leaf.task_index for leaf in leaves(task.mapped.sources))
     return task.mapped.until >= 0 or any(tasks[at].streams for at in made if at >= 0)
 
 
@@ -128,10 +128,10 @@ def check_idle(run: Run, dag_version: DagVersion, cleared: Collection[TaskNo]) -
         VersionDiffers: If another task is active.
     """
     found: dict[str, None] = {}
-    for position, state in enumerate(run.states):
-        group, task_id = run.groups.get(position), run.spec.tasks[position].task_id
+    for task_index, state in enumerate(run.states):
+        group, task_id = run.groups.get(task_index), run.spec.tasks[task_index].task_id
         if group is None:
-            numbers = [run.row.first_task_no + position] if is_under_way(state) else []
+            numbers = [run.row.first_task_no + task_index] if is_under_way(state) else []
         else:
             states = enumerate(group.states)
             numbers = [group.first_task_no + at for at, one in states if is_under_way(one)]

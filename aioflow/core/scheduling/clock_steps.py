@@ -22,7 +22,7 @@ from aioflow.model.rows import DagRow, RunRow
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.inputs import CreateMissingRuns, Input
 
-__all__ = ("REASON", "found", "heed_step", "is_ahead", "rewind_cursors", "wanted")
+__all__ = ("REASON", "found", "handle_step", "is_ahead", "rewind_cursors", "wanted")
 
 REASON: Final = "clock_set_back"
 
@@ -33,7 +33,7 @@ _NAMED = 5
 """Maximum number of schedules that the alert lists."""
 
 
-def heed_step(tx: Transaction) -> None:
+def handle_step(tx: Transaction) -> None:
     """Adjust the schedules if the wall clock has stepped since the last turn."""
     tx.step = tx.at.shift - tx.memory.shift
     if tx.step:

@@ -46,11 +46,11 @@ from aioflow.model.states import TaskState
 __all__ = (
     "SENSOR_QUEUE",
     "START_QUEUE",
+    "Admits",
     "Fairness",
     "Item",
     "Queue",
     "Ready",
-    "Room",
     "TaskConcurrency",
     "age_of",
     "head",
@@ -167,8 +167,8 @@ class TaskConcurrency:
     def __init__(self, still_waits: Callable[[TaskInstance | MappedTask], bool]) -> None:
         self._still_waits = still_waits
         self._running: dict[_TaskKey, int] = {}
-        self._aside: dict[_TaskKey, dict[_BodyAndPool, Queue]] = {}
-        self._called: dict[_TaskKey, dict[_BodyAndPool, Item]] = {}
+        self._blocked: dict[_TaskKey, dict[_BodyAndPool, Queue]] = {}
+        self._returned: dict[_TaskKey, dict[_BodyAndPool, Item]] = {}
 
     def running(self, entry: TaskInstance | MappedTask) -> int:
         """Return how many instances of a task hold a slot in runs whose version limits it."""
@@ -179,13 +179,13 @@ class TaskConcurrency:
         at_once = _task_limit(entry)
         return at_once is not None and self.running(entry) >= at_once
 
-    def enter(self, task: TaskInstance) -> None:
+    def count(self, task: TaskInstance) -> None:
         """Count a task that gets its slot."""
         if _task_limit(task) is not None:
             key = _task_key(task)
             self._running[key] = self._running.get(key, 0) + 1
 
-    def leave(self, task: TaskInstance) -> None:
+    def uncount(self, task: TaskInstance) -> None:
         """Stop counting a task that frees its slot."""
         if _task_limit(task) is not None:
             key = _task_key(task)
@@ -197,63 +197,63 @@ class TaskConcurrency:
         """Reset all counts, before each task with a slot is counted again."""
         self._running.clear()
 
-    def put_aside(self, item: Item) -> None:
+    def block(self, item: Item) -> None:
         """Set aside an entry until an instance of its task frees its slot."""
         entry = item[3]
-        lines = self._aside.setdefault(_task_key(entry), {})
+        lines = self._blocked.setdefault(_task_key(entry), {})
         heapq.heappush(lines.setdefault(_body_and_pool(entry), []), item)
         self.passed(entry)
 
     def passed(self, entry: TaskInstance | MappedTask) -> None:
         """Record that an entry that had returned started, or was set aside for another reason."""
-        if not self._called or _task_limit(entry) is None:
+        if not self._returned or _task_limit(entry) is None:
             return
-        called = self._called.get(_task_key(entry), {})
-        item = called.get(_body_and_pool(entry))
+        returned = self._returned.get(_task_key(entry), {})
+        item = returned.get(_body_and_pool(entry))
         if item is not None and item[3] is entry:
-            del called[_body_and_pool(entry)]
+            del returned[_body_and_pool(entry)]
 
-    def come_back(self) -> Iterator[Item]:
+    def next_admitted(self) -> Iterator[Item]:
         """Yield each queue's next entry if its limit admits it, unless another is returning."""
-        for key in list(self._aside):
-            lines, called = self._aside[key], self._called.setdefault(key, {})
+        for key in list(self._blocked):
+            lines, returned = self._blocked[key], self._returned.setdefault(key, {})
             for queue_key in list(lines):
-                if not self._may_call(lines[queue_key], called.get(queue_key)):
+                if not self._may_call(lines[queue_key], returned.get(queue_key)):
                     continue
                 item = self._next(lines[queue_key])
                 if item is not None:
-                    called[queue_key] = item
+                    returned[queue_key] = item
                     yield item
                 if not lines[queue_key]:
                     del lines[queue_key]
             if not lines:
-                del self._aside[key]
-                self._called.pop(key, None)
+                del self._blocked[key]
+                self._returned.pop(key, None)
 
-    def _may_call(self, aside: Queue, before: Item | None) -> bool:
+    def _may_call(self, blocked: Queue, before: Item | None) -> bool:
         """Return whether the next entry may return although an earlier one has not started."""
         if before is None or not self._still_waits(before[3]):
             return True
-        return bool(aside) and aside[0][:3] < before[:3]
+        return bool(blocked) and blocked[0][:3] < before[:3]
 
     def rerank(self, pool: str, ranked: Callable[[Item], Item]) -> None:
         """Reorder the entries of a pool after the tasks that keep slots in it have changed."""
-        for lines in self._aside.values():
-            for (_, name), aside in lines.items():
+        for lines in self._blocked.values():
+            for (_, name), blocked in lines.items():
                 if name == pool:
-                    aside[:] = map(ranked, aside)
-                    heapq.heapify(aside)
+                    blocked[:] = map(ranked, blocked)
+                    heapq.heapify(blocked)
 
-    def _next(self, aside: Queue) -> Item | None:
-        while aside and not self._still_waits(aside[0][3]):
-            heapq.heappop(aside)
-        return heapq.heappop(aside) if aside and not self.is_full(aside[0][3]) else None
+    def _next(self, blocked: Queue) -> Item | None:
+        while blocked and not self._still_waits(blocked[0][3]):
+            heapq.heappop(blocked)
+        return heapq.heappop(blocked) if blocked and not self.is_full(blocked[0][3]) else None
 
     def waiting(self) -> Iterator[TaskInstance | MappedTask]:
         """Yield the entries set aside. Some of them may no longer wait."""
-        for lines in self._aside.values():
-            for aside in lines.values():
-                yield from (item[3] for item in aside)
+        for lines in self._blocked.values():
+            for blocked in lines.values():
+                yield from (item[3] for item in blocked)
 
 
 def _task_limit(entry: TaskInstance | MappedTask) -> int | None:
@@ -269,7 +269,7 @@ def _body_and_pool(entry: TaskInstance | MappedTask) -> _BodyAndPool:
     return entry.spec.body.value, entry.spec.pool
 
 
-Room: TypeAlias = Callable[[TaskInstance | MappedTask], bool]
+Admits: TypeAlias = Callable[[TaskInstance | MappedTask], bool]
 """Returns whether the pool has capacity for the entry and the entry's host is up."""
 
 _HostQueueKey: TypeAlias = tuple[_QueueKey, str]
@@ -300,13 +300,13 @@ class Ready:
         pool_holds: Tasks that keep their slots in a pool while they wait, as ``Slots`` has them.
 
     Attributes:
-        came_back: Whether an entry that was set aside has returned to a queue, possibly to a queue
-            that was already examined.
+        has_unblocked: Whether an entry that was set aside has returned to a queue, possibly to a
+            queue that was already examined.
         across: Limits over all runs of a DAG, and the entries set aside for them.
     """
 
     def __init__(self, pool_holds: Container[TaskNo]) -> None:
-        self.came_back = False
+        self.has_unblocked = False
         self.across = TaskConcurrency(still_waits)
         self._pool_holds = pool_holds
         self._queues: dict[_HostQueueKey, Queue] = {}
@@ -336,38 +336,38 @@ class Ready:
 
     def unblock(self, task: TaskInstance) -> None:
         """Queue entries again that the limits of their run admit after a task has left its slot."""
-        self._bring_back(task.run.blocked_at.get(task.position))
-        self._bring_back(task.run.blocked_at.get(_of_starts(task.position)))
-        self._bring_back(task.run.blocked)
+        self._unblock(task.run.blocked_at.get(task.task_index))
+        self._unblock(task.run.blocked_at.get(_of_starts(task.task_index)))
+        self._unblock(task.run.blocked)
 
     def admit_more(self, task: TaskInstance) -> None:
         """Queue the next entry of a run again if the limits admit it after a task got a slot."""
         run = task.run
         if run.blocked and not _is_full(run):
-            self._bring_back(run.blocked)
-        aside = run.blocked_at.get(task.position)
-        if aside and not _is_full_at(aside[0][3]):
-            self._bring_back(aside)
+            self._unblock(run.blocked)
+        blocked = run.blocked_at.get(task.task_index)
+        if blocked and not _is_full_at(blocked[0][3]):
+            self._unblock(blocked)
         self.readmit()
 
     def readmit(self) -> None:
         """Queue entries again that the limits over all runs of their DAG now admit."""
-        for item in self.across.come_back():
+        for item in self.across.next_admitted():
             self._push(item)
-            self.came_back = True
+            self.has_unblocked = True
 
     def _pass_on(self, entry: TaskInstance | MappedTask) -> None:
         """Queue another entry of the task instead: this one is blocked for another reason."""
         self.across.passed(entry)
         self.readmit()
 
-    def _bring_back(self, aside: Queue | None) -> None:
+    def _unblock(self, blocked: Queue | None) -> None:
         """Queue the best entry again that is still waiting."""
-        while aside:
-            item = heapq.heappop(aside)
+        while blocked:
+            item = heapq.heappop(blocked)
             if still_waits(item[3]):
                 self._push(item)
-                self.came_back = True
+                self.has_unblocked = True
                 return
 
     def repool(self) -> None:
@@ -384,9 +384,9 @@ class Ready:
                 heapq.heapify(queue)
         self.across.rerank(pool, self._ranked)
 
-    def best(self, kind: str, room: Room, pools: dict[str, PoolRow]) -> Queue | None:
+    def best_queue(self, kind: str, admits: Admits, pools: dict[str, PoolRow]) -> Queue | None:
         """Return the executor's queue whose head is the best that may start, if there is one."""
-        while (found := self._look(kind, room, pools)) is not None:
+        while (found := self._look(kind, admits, pools)) is not None:
             queue, item = found
             if queue[0] is item:
                 return queue
@@ -394,19 +394,21 @@ class Ready:
             # queue.
         return None
 
-    def _look(self, kind: str, room: Room, pools: dict[str, PoolRow]) -> tuple[Queue, Item] | None:
-        best: tuple[Queue, Item] | None = None
+    def _look(
+        self, kind: str, admits: Admits, pools: dict[str, PoolRow]
+    ) -> tuple[Queue, Item] | None:
+        best_queue: tuple[Queue, Item] | None = None
         first: tuple[int, int, int, int] | None = None
         for (queue_key, _), queue in self._queues.items():
             if queue_key[0] != kind or not self._clean(queue, kind, pools.get(queue_key[1])):
                 continue
-            if not room(head(queue)):
+            if not admits(head(queue)):
                 continue
             rank, priority, turn, _ = item = queue[0]
             order = (rank, priority, self._fairness.line_turn(queue_key), turn)
             if first is None or order < first:
-                first, best = order, (queue, item)
-        return best
+                first, best_queue = order, (queue, item)
+        return best_queue
 
     def missing_hosts(self, hosts_up: Container[str]) -> set[str]:
         """Return the roles of DAGs' own hosts that tasks wait for and that are not up."""
@@ -417,7 +419,7 @@ class Ready:
             if any(still_waits(item[3]) for item in queue)
         }
 
-    def draw(self, queue: Queue) -> TaskInstance:
+    def pop(self, queue: Queue) -> TaskInstance:
         """Remove one task from the head. A mapped task stays until no pending child is left."""
         rank, priority, turn, entry = queue[0]
         queue_key, cost_us = _queue_key(entry), _expected(entry)
@@ -426,7 +428,7 @@ class Ready:
         if isinstance(entry, TaskInstance):
             heapq.heappop(queue)
             return entry
-        task = fresh(entry.run, entry.position, entry.take_fresh())
+        task = fresh(entry.run, entry.task_index, entry.take_fresh())
         if entry.has_fresh:  # the next child has the same rank and its own turn
             dag_id, age = entry.run.row.dag_id, age_of(turn)
             turn = self._fairness.turn(queue_key, rank, priority, dag_id, cost_us, age)
@@ -469,25 +471,25 @@ class Ready:
                 return True
             elif self._is_too_wide(entry, kind, pool):
                 self._too_wide.append(heapq.heappop(queue))
-                self._bring_back(run.blocked_at.get(entry.position))
-                self._bring_back(run.blocked)
+                self._unblock(run.blocked_at.get(entry.task_index))
+                self._unblock(run.blocked)
                 self._pass_on(entry)
             elif kind == START_QUEUE and not _is_past_window(entry):
                 return True
             elif kind == START_QUEUE:
                 # It needs no slot, so it does not queue behind entries that wait for a slot.
-                aside = run.blocked_at.setdefault(_of_starts(entry.position), [])
-                heapq.heappush(aside, heapq.heappop(queue))
+                blocked = run.blocked_at.setdefault(_of_starts(entry.task_index), [])
+                heapq.heappush(blocked, heapq.heappop(queue))
             elif _is_full(run):
                 heapq.heappush(run.blocked, heapq.heappop(queue))
                 self._pass_on(entry)
             elif _is_full_at(entry):
-                self._put_aside(heapq.heappop(queue))
-                self._bring_back(run.blocked)  # it gives way to another entry of its run
+                self._block(heapq.heappop(queue))
+                self._unblock(run.blocked)  # it gives way to another entry of its run
                 self._pass_on(entry)
             elif self.across.is_full(entry):
-                self.across.put_aside(heapq.heappop(queue))
-                self._bring_back(run.blocked)
+                self.across.block(heapq.heappop(queue))
+                self._unblock(run.blocked)
             else:
                 return True
         return False
@@ -509,24 +511,24 @@ class Ready:
             return pool.include_deferred and not is_hosted_sensor(entry.spec)
         return not (isinstance(entry, TaskInstance) and entry.task_no in self._pool_holds)
 
-    def _put_aside(self, item: Item) -> None:
+    def _block(self, item: Item) -> None:
         """Set aside an entry with its run.
 
         If only its window blocks it, an entry past its window returns.
         """
         entry = item[3]
-        aside = entry.run.blocked_at.setdefault(entry.position, [])
-        if aside and aside[0][3] is entry:
+        blocked = entry.run.blocked_at.setdefault(entry.task_index, [])
+        if blocked and blocked[0][3] is entry:
             return  # it is already set aside
-        if aside and not _is_at_limit(entry):
-            self._push(heapq.heapreplace(aside, item))
-            self.came_back = True
+        if blocked and not _is_at_limit(entry):
+            self._push(heapq.heapreplace(blocked, item))
+            self.has_unblocked = True
         else:
-            heapq.heappush(aside, item)
+            heapq.heappush(blocked, item)
 
 
 def _expected(entry: TaskInstance | MappedTask) -> float:
-    return entry.run.durations[entry.position]
+    return entry.run.durations[entry.task_index]
 
 
 def _host_queue_key(entry: TaskInstance | MappedTask) -> _HostQueueKey:
@@ -545,9 +547,9 @@ def _queue_kind(entry: TaskInstance | MappedTask) -> str:
     return SENSOR_QUEUE if is_hosted_sensor(spec) else spec.body.value
 
 
-def _of_starts(position: int) -> int:
+def _of_starts(task_index: int) -> int:
     """Return the key for set-aside entries of a task that are deferred from the start."""
-    return ~position
+    return ~task_index
 
 
 def is_start(entry: TaskInstance | MappedTask) -> bool:
@@ -575,7 +577,7 @@ def still_waits(entry: TaskInstance | MappedTask) -> bool:
     if run.row.quarantine is not None:
         return False
     if isinstance(entry, MappedTask):  # a cleared child waits for its trigger rule first
-        return entry.has_fresh and run.states[entry.position] == TaskState.RUNNING
+        return entry.has_fresh and run.states[entry.task_index] == TaskState.RUNNING
     if entry.worker >= 0 or entry.is_hosted:
         return False
     return entry.waits_for_host or entry.state is TaskState.QUEUED
@@ -601,4 +603,4 @@ def _is_past_window(entry: TaskInstance | MappedTask) -> bool:
 
 def _is_at_limit(entry: TaskInstance | MappedTask) -> bool:
     at_once = entry.spec.max_active_tis_per_dagrun
-    return at_once is not None and entry.run.running_at.get(entry.position, 0) >= at_once
+    return at_once is not None and entry.run.running_at.get(entry.task_index, 0) >= at_once

@@ -113,18 +113,18 @@ class Grant:
 
 def expected_us(entry: TaskInstance | MappedTask) -> float:
     """Return how long a try of a task is expected to take, in microseconds."""
-    return max(entry.run.durations[entry.position] or _UNKNOWN_US, _SHORTEST_US)
+    return max(entry.run.durations[entry.task_index] or _UNKNOWN_US, _SHORTEST_US)
 
 
 def learn_duration(task: TaskInstance, took_us: int) -> None:
     """Update the expected duration of a task with a measured try."""
-    durations, position = task.run.durations, task.position
-    known = durations[position]
+    durations, task_index = task.run.durations, task.task_index
+    known = durations[task_index]
     took = max(0, took_us)  # the timestamps are wall time, and the clock may have been set back
     if known == 0:
-        durations[position] = took
+        durations[task_index] = took
     else:
-        durations[position] = known + _RECENT * (min(took, _OUTLIER * known) - known)
+        durations[task_index] = known + _RECENT * (min(took, _OUTLIER * known) - known)
 
 
 def best_idle(idle: list[Worker], version: str) -> Worker:
@@ -150,8 +150,8 @@ class Slots:
             a sensor never holds a slot.
         at_work: Running ``async def`` tasks by number, in the order in which they started.
         is_open: Whether slots are granted at all. A draining node grants none.
-        is_held: Whether no slots are granted yet, because the web server does not answer. People
-            must be able to see and cancel tasks.
+        is_suspended: Whether no slots are granted yet, because the web server does not answer.
+            People must be able to see and cancel tasks.
         ready: The tasks that wait for slots.
         unwritten: Starts whose results do not fit on the disk. No slot is granted while one of
             these starts still holds its slot.
@@ -164,7 +164,7 @@ class Slots:
         self.coroutines = async_slots
         self.at_work: dict[TaskNo, TaskInstance] = {}
         self.is_open = True
-        self.is_held = False
+        self.is_suspended = False
         self.unwritten: dict[TaskNo, StartNo] = {}
         self.pool_holds: dict[TaskNo, tuple[str, int]] = {}
         self.ready = Ready(self.pool_holds)
@@ -223,7 +223,7 @@ class Slots:
         """Return whether a task uses its pool while deferred. A hosted sensor never does."""
         return _counts_deferred(self.pools.get(spec.pool)) and not is_hosted_sensor(spec)
 
-    def _has_room(self, pool: str, weight: int) -> bool:
+    def _has_capacity(self, pool: str, weight: int) -> bool:
         row = self.pools.get(pool)
         return row is None or self._used.get(pool, 0) + weight <= row.slots
 
@@ -231,64 +231,64 @@ class Slots:
         if isinstance(entry, TaskInstance) and entry.task_no in self.pool_holds:
             return True
         spec = entry.spec
-        return self._has_room(spec.pool, spec.slots)
+        return self._has_capacity(spec.pool, spec.slots)
 
     def _may_wait(self, entry: TaskInstance | MappedTask) -> bool:
         """Return whether a task may be deferred from its start."""
         spec = entry.spec
-        return not self.counts_deferred(spec) or self._has_room(spec.pool, spec.slots)
+        return not self.counts_deferred(spec) or self._has_capacity(spec.pool, spec.slots)
 
     def _take(self, pool: str, weight: int) -> None:
         self._used[pool] = self._used.get(pool, 0) + weight
 
-    def _hold(self, pool: str, weight: int) -> None:
+    def _take_for_deferred(self, pool: str, weight: int) -> None:
         self._take(pool, weight)
         self._used_by_deferred[pool] = self._used_by_deferred.get(pool, 0) + weight
 
     # ── entering and leaving ────────────────────────────────────────────────────────────
 
-    def keep(self, task: TaskInstance) -> None:
+    def hold_pool_slots(self, task: TaskInstance) -> None:
         """Let a task that waits within its try keep its slots, if its pool counts deferred tasks.
 
         Other tasks are ignored. Idempotent.
         """
         if _is_between(task):
-            self._keep(task)
+            self._hold_pool_slots(task)
 
-    def keep_all(self, run: Run) -> None:
-        """Apply ``keep`` to all tasks of a run that was restored."""
-        if self._keeps_any:
+    def hold_pool_slots_of(self, run: Run) -> None:
+        """Apply ``hold_pool_slots`` to all tasks of a run that was restored."""
+        if self._any_counts_deferred:
             for task in list(run.active_tasks.values()):
-                self.keep(task)
+                self.hold_pool_slots(task)
 
     @property
-    def _keeps_any(self) -> bool:
+    def _any_counts_deferred(self) -> bool:
         return any(row.include_deferred for row in self.pools.values())
 
-    def _keep(self, task: TaskInstance) -> None:
+    def _hold_pool_slots(self, task: TaskInstance) -> None:
         if task.task_no not in self.pool_holds and self.counts_deferred(task.spec):
             self.pool_holds[task.task_no] = task.spec.pool, task.spec.slots
-            self._hold(task.spec.pool, task.spec.slots)
+            self._take_for_deferred(task.spec.pool, task.spec.slots)
 
-    def stop_keeping(self, task: TaskInstance) -> None:
+    def free_pool_slots(self, task: TaskInstance) -> None:
         """Free the slots that a task keeps, whatever it waits for."""
         if task.task_no in self.pool_holds:
             pool, weight = self.pool_holds.pop(task.task_no)
-            self._hold(pool, -weight)
+            self._take_for_deferred(pool, -weight)
 
     def _recount_deferred(self, pool: str, memory: Memory) -> None:
         """Recount a pool that has begun or ceased to count deferred tasks."""
         for task in memory.active_tasks.values():
             if task.spec.pool != pool:
                 continue
-            self.stop_keeping(task)
-            self.keep(task)
+            self.free_pool_slots(task)
+            self.hold_pool_slots(task)
         self.ready.rerank(pool)
 
     def offer(self, entry: TaskInstance | MappedTask) -> None:
         """Queue a task, or a mapped task with pending children, for its slots."""
         if isinstance(entry, TaskInstance):
-            self.keep(entry)
+            self.hold_pool_slots(entry)
         self.ready.offer(entry)
 
     def offer_again(self, run: Run) -> None:
@@ -304,16 +304,16 @@ class Slots:
 
     def release(self, task: TaskInstance) -> None:
         """Free the slot of a task that ended or waits. A waiting task may keep its pool slots."""
-        self.stop_keeping(task)
+        self.free_pool_slots(task)
         if task.is_hosted:
             task.is_hosted = False
             if task.spec.sensor is None:
                 del self.at_work[task.task_no]
                 self._take(task.spec.pool, -task.spec.slots)
-                self._leave_run(task)
+                self._uncount_in_run(task)
         if task.worker >= 0:
             self._leave_worker(task)
-        self.keep(task)
+        self.hold_pool_slots(task)
 
     def call_back(self, task: TaskInstance) -> None:
         """Take back a claimed try from a process. It gets no further tries in advance for now."""
@@ -352,7 +352,7 @@ class Slots:
         else:
             worker.silence = None
             worker.current = worker.slow = None  # a reference would keep an ended run alive
-        self._leave_run(task)
+        self._uncount_in_run(task)
         if worker.is_idle:
             self._take(worker.pool, -worker.weight)
             worker.weight = 0
@@ -369,7 +369,7 @@ class Slots:
         worker.claims.remove(task)
         worker.current = task
         task.is_claimed = False
-        self.stop_keeping(task)
+        self.free_pool_slots(task)
         return True
 
     def recount(self, memory: Memory) -> None:
@@ -385,7 +385,7 @@ class Slots:
             run.running_at.clear()
         self.ready.across.recount()
         # Packed tasks only wait, so they count only if a pool includes deferred tasks.
-        counted = memory.active_tasks if self._keeps_any else memory.active_tasks.objects
+        counted = memory.active_tasks if self._any_counts_deferred else memory.active_tasks.objects
         for task in list(counted.values()):
             self._count(task)
         for worker in self.workers:
@@ -393,11 +393,11 @@ class Slots:
                 self._take(worker.pool, worker.weight)
 
     def _count(self, task: TaskInstance) -> None:
-        self.keep(task)
+        self.hold_pool_slots(task)
         if task.is_hosted and task.spec.sensor is None:
             self.at_work[task.task_no] = task
             self._take(task.spec.pool, task.spec.slots)
-            self._enter_run(task)
+            self._count_in_run(task)
         if task.worker < 0:
             return
         worker = self.workers[task.worker]
@@ -407,7 +407,7 @@ class Slots:
             worker.claims.append(task)
         else:
             worker.current = task
-        self._enter_run(task)
+        self._count_in_run(task)
 
     # ── granting ────────────────────────────────────────────────────────────────────────
 
@@ -416,16 +416,16 @@ class Slots:
 
         The caller starts each task before it requests the next, and may stop at any time.
         """
-        if not self.is_open or self.is_held:
+        if not self.is_open or self.is_suspended:
             return
         if self.unwritten:
             if self.count_unwritten(memory):
                 return
             self.unwritten.clear()
         self.ready.readmit()
-        self.ready.came_back = True
-        while self.ready.came_back:
-            self.ready.came_back = False
+        self.ready.has_unblocked = True
+        while self.ready.has_unblocked:
+            self.ready.has_unblocked = False
             yield from self._grant_starts()
             if memory.hosts_up:
                 yield from self._grant_hosted(SENSOR_QUEUE, memory.hosts_up)
@@ -463,42 +463,42 @@ class Slots:
         return self.ready.missing_hosts(hosts_up) if self.is_open else set()
 
     def _grant_starts(self) -> Iterator[Grant]:
-        while (queue := self.ready.best(START_QUEUE, self._may_wait, self.pools)) is not None:
-            task = self.ready.draw(queue)
-            self._keep(task)
+        while (queue := self.ready.best_queue(START_QUEUE, self._may_wait, self.pools)) is not None:
+            task = self.ready.pop(queue)
+            self._hold_pool_slots(task)
             yield Grant(task, is_waiting=True)
 
     def _grant_hosted(self, kind: str, hosts_up: Container[str]) -> Iterator[Grant]:
-        def room(entry: TaskInstance | MappedTask) -> bool:
+        def admits(entry: TaskInstance | MappedTask) -> bool:
             if entry.run.async_role not in hosts_up:
                 return False
             return kind == SENSOR_QUEUE or self._may_start(entry)
 
         while kind == SENSOR_QUEUE or self.running_coroutines < self.coroutines:
-            queue = self.ready.best(kind, room, self.pools)
+            queue = self.ready.best_queue(kind, admits, self.pools)
             if queue is None:
                 return
-            task = self.ready.draw(queue)
+            task = self.ready.pop(queue)
             self._host(task)
             if kind != SENSOR_QUEUE:
                 self.ready.admit_more(task)
             yield Grant(task)
 
     def _host(self, task: TaskInstance) -> None:
-        self.stop_keeping(task)
+        self.free_pool_slots(task)
         task.is_hosted = True
         if not is_hosted_sensor(task.spec):
             self.at_work[task.task_no] = task
             self._take(task.spec.pool, task.spec.slots)
-            self._enter_run(task)
+            self._count_in_run(task)
 
     def _grant_workers(self, memory: Memory) -> Iterator[Grant]:
         idle = [worker for worker in self.workers if worker.is_idle]
         while idle:
-            queue = self.ready.best(Body.FUNCTION.value, self._may_start, self.pools)
+            queue = self.ready.best_queue(Body.FUNCTION.value, self._may_start, self.pools)
             if queue is None:
                 break
-            task = self.ready.draw(queue)
+            task = self.ready.pop(queue)
             worker = best_idle(idle, task.run.row.version)
             idle.remove(worker)
             self._occupy(worker, task)
@@ -512,7 +512,7 @@ class Slots:
         """Claim tasks to follow a running try, as many as are expected to fit into the horizon."""
         horizon = max(_LEAST_CLAIM_US, 2 * memory.commit_us)
 
-        def room(entry: TaskInstance | MappedTask) -> bool:
+        def admits(entry: TaskInstance | MappedTask) -> bool:
             spec = entry.spec
             inherits = spec.pool == worker.pool and spec.slots == worker.weight
             return inherits or self._may_start(entry)
@@ -524,45 +524,45 @@ class Slots:
             return
         expected = worker.expected_us()
         while len(worker.claims) < CLAIM_LIMIT and expected < horizon:
-            queue = self.ready.best(Body.FUNCTION.value, room, self.pools)
+            queue = self.ready.best_queue(Body.FUNCTION.value, admits, self.pools)
             if queue is None or not worker.is_like(first := head(queue)):
                 return
             if isinstance(first, TaskInstance) and first.task_no in memory.unclaimed:
                 return
             if expected + expected_us(head(queue)) > horizon:
                 return
-            task = self.ready.draw(queue)
+            task = self.ready.pop(queue)
             expected += expected_us(task)
             task.worker = worker.number
             task.is_claimed = True
             worker.claims.append(task)
-            self._enter_run(task)
+            self._count_in_run(task)
             self.ready.admit_more(task)
             yield Grant(task, worker.number, is_claimed=True)
 
     def _occupy(self, worker: Worker, task: TaskInstance) -> None:
         spec = task.spec
-        self.stop_keeping(task)
+        self.free_pool_slots(task)
         worker.current = task
         worker.version = task.run.row.version
         worker.pool, worker.weight = spec.pool, spec.slots
         task.worker = worker.number
         self._take(spec.pool, spec.slots)
-        self._enter_run(task)
+        self._count_in_run(task)
 
-    def _enter_run(self, task: TaskInstance) -> None:
+    def _count_in_run(self, task: TaskInstance) -> None:
         """Count a task against its limits from its claim on, so that no limit is exceeded."""
         run: Run = task.run
         run.running += 1
         if task.spec.max_active_tis_per_dagrun is not None:
-            run.running_at[task.position] = run.running_at.get(task.position, 0) + 1
-        self.ready.across.enter(task)
+            run.running_at[task.task_index] = run.running_at.get(task.task_index, 0) + 1
+        self.ready.across.count(task)
 
-    def _leave_run(self, task: TaskInstance) -> None:
+    def _uncount_in_run(self, task: TaskInstance) -> None:
         task.run.running -= 1
         if task.spec.max_active_tis_per_dagrun is not None:
-            task.run.running_at[task.position] -= 1
-        self.ready.across.leave(task)
+            task.run.running_at[task.task_index] -= 1
+        self.ready.across.uncount(task)
 
 
 def _counts_deferred(row: PoolRow | None) -> bool:

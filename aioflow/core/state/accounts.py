@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.model.access import AccountRow, AuditEntry, AuditHead, AuditRow, LoginRow, TokenRow
+from aioflow.model.access import AccountRow, AuditEntry, AuditHead, AuditRow, SessionRow, TokenRow
 from aioflow.model.batch import Batch
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.inputs import RecoverySnapshot
@@ -114,21 +114,21 @@ class Accounts:
     """Stored accounts, tokens and sessions.
 
     Attributes:
-        accounts, tokens, logins: Rows by number.
+        accounts, tokens, sessions: Rows by number.
         head: Head of the audit log.
     """
 
     def __init__(self) -> None:
         self.accounts: dict[int, AccountRow] = {}
         self.tokens: dict[int, TokenRow] = {}
-        self.logins: dict[int, LoginRow] = {}
+        self.sessions: dict[int, SessionRow] = {}
         self.head = AuditHead()
 
     def restore(self, snapshot: RecoverySnapshot) -> None:
         """Load everything from a recovery snapshot."""
         self.accounts = {row.account_no: row for row in snapshot.accounts}
         self.tokens = {row.token_no: row for row in snapshot.tokens}
-        self.logins = {row.login_no: row for row in snapshot.logins}
+        self.sessions = {row.session_no: row for row in snapshot.sessions}
         self.head = snapshot.audit_head
 
     def account(self, name: str) -> AccountRow | None:
@@ -159,9 +159,9 @@ class AccountUpdates:
         """Add or update a token."""
         self._put("tokens", row.token_no, row)
 
-    def put_login(self, row: LoginRow) -> None:
+    def put_session(self, row: SessionRow) -> None:
         """Add or update a session."""
-        self._put("logins", row.login_no, row)
+        self._put("sessions", row.session_no, row)
 
     def drop_account(self, row: AccountRow) -> None:
         """Delete an account."""
@@ -171,9 +171,9 @@ class AccountUpdates:
         """Delete a token that is no longer usable."""
         self._put("tokens", row.token_no, None)
 
-    def drop_login(self, row: LoginRow) -> None:
+    def drop_session(self, row: SessionRow) -> None:
         """Delete a session."""
-        self._put("logins", row.login_no, None)
+        self._put("sessions", row.session_no, None)
 
     def note(self, line: AuditEntry) -> None:
         """Add an entry to the audit log."""
@@ -204,12 +204,12 @@ class AccountUpdates:
         if head != before or self._is_reencrypted:
             self._head = batch.audit_head = head
 
-    def settle(self) -> None:
+    def mark_durable(self) -> None:
         """Adopt the new audit head: the batch is committed."""
         if self._head is not None:
             self._admitted.head = self._head
 
-    def put_back(self) -> None:
+    def roll_back(self) -> None:
         """Roll back all changes to the rows in memory."""
         for (kind, number), before in self._before.items():
             rows = getattr(self._admitted, kind)
@@ -217,7 +217,7 @@ class AccountUpdates:
             if before is not None:
                 rows[number] = before
 
-    def _put(self, kind: str, number: int, row: AccountRow | TokenRow | LoginRow | None) -> None:
+    def _put(self, kind: str, number: int, row: AccountRow | TokenRow | SessionRow | None) -> None:
         rows = getattr(self._admitted, kind)
         self._before.setdefault((kind, number), rows.pop(number, None))
         if row is not None:

@@ -56,7 +56,7 @@ class LoopBlocker(msgspec.Struct, kw_only=True):
         incident_ms: Duration of the last block.
         offences: Report times of the most recent blocks that count towards isolation.
         is_quarantined: Its triggers run in the quarantine host.
-        told_at: When a block was last logged.
+        logged_at: When a block was last logged.
     """
 
     kind: str
@@ -73,16 +73,16 @@ class LoopBlocker(msgspec.Struct, kw_only=True):
     incident_ms: int = 0
     offences: tuple[Timestamp, ...] = ()
     is_quarantined: bool = False
-    told_at: Timestamp = 0
+    logged_at: Timestamp = 0
 
     def is_offender(self, steady: Timestamp) -> bool:
         """Return whether this code blocked its loop too often or for too long in the last hour."""
         recent = [at for at in self.offences if steady - at <= BLOCK_WINDOW_US]
         return len(recent) >= BLOCK_LIMIT
 
-    def may_tell(self, steady: Timestamp) -> bool:
+    def may_log(self, steady: Timestamp) -> bool:
         """Return whether a block may be logged again: at most one is logged per second."""
-        return abs(steady - self.told_at) >= _SILENCE_US
+        return abs(steady - self.logged_at) >= _SILENCE_US
 
 
 class LoopBlockers:

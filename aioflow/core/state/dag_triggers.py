@@ -42,27 +42,27 @@ class DagTrigger:
         version: DAG version whose code its host runs.
         made_of: Class and fields that its host was given.
         leaving: Reason given to its host with the request to stop it; empty without a request.
-        has_room: Whether its host has capacity for it, as last reported.
+        has_capacity: Whether its host has capacity for it, as last reported.
         index: Index of the next event of this assignment.
         confirmed: Events below this index were confirmed to the host as stored.
         is_refusing: Whether no run could be created for its last event and this was reported.
         failures: Assignments that ended by themselves since the last event.
         failure: Reason the last of them failed; ``None`` if the trigger returned.
         retry_at: When it is assigned again; ``None`` if no delay is needed.
-        looks_at: Time of the timer that re-checks the event that this trigger holds, if any.
+        check_at: Time of the timer that re-checks the event that this trigger holds, if any.
         pending: Events held by a condition over assets, by asset.
     """
 
     __slots__ = (
         "assignment_id",
+        "check_at",
         "confirmed",
         "failure",
         "failures",
-        "has_room",
+        "has_capacity",
         "index",
         "is_refusing",
         "leaving",
-        "looks_at",
         "made_of",
         "pending",
         "retry_at",
@@ -78,14 +78,14 @@ class DagTrigger:
         self.version = ""
         self.made_of: tuple[str, bytes | None] = ("", None)
         self.leaving = ""
-        self.has_room = True
+        self.has_capacity = True
         self.index = 0
         self.confirmed = 0
         self.failures = 0
         self.is_refusing = False
         self.failure: Failure | None = None
         self.retry_at: Timestamp | None = None
-        self.looks_at: Timestamp | None = None
+        self.check_at: Timestamp | None = None
         self.pending: dict[str, tuple[PendingAssetEvent, ...]] = {}
 
     @property
@@ -98,7 +98,7 @@ class DagTrigger:
         """Record that no host runs this trigger."""
         self.assignment_id = 0
         self.leaving = ""
-        self.has_room = True
+        self.has_capacity = True
 
 
 class DagTriggers:
@@ -127,7 +127,7 @@ class DagTriggers:
         """Return the trigger of a DAG, or ``None``."""
         return self._by_dag.get(dag_id)
 
-    def takers(self, asset: str) -> list[DagTrigger]:
+    def consumers(self, asset: str) -> list[DagTrigger]:
         """Return the triggers whose condition names the asset."""
         return list(self._takers.get(asset, {}).values())
 
@@ -202,7 +202,7 @@ class DagTriggerUpdates:
             elif before is not None and before.row != one.row:
                 changes.moved.append(one.row)
 
-    def put_back(self) -> None:
+    def roll_back(self) -> None:
         """Roll back all changes in memory."""
         for number, before in self._before.items():
             one = self._dag_triggers.get(number)

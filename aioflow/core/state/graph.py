@@ -1,7 +1,7 @@
 """The dependency graph of a DAG, its validation, and the DAG version that holds it.
 
 The engine walks ``Graph``, which is built once per DAG version and shared by all its runs. Parsers
-call ``validate`` first. Both loop over positions and never recurse, because a chain of tasks may
+call ``validate`` first. Both loop over task indexes and never recurse, because a chain of tasks may
 have any length.
 
 A task that is declared as a teardown is the teardown of each setup among its parents. The scope of
@@ -59,7 +59,7 @@ class ParentScope(NamedTuple):
 def scope_groups(
     tasks: Sequence[TaskSpec], children: Sequence[Sequence[int]]
 ) -> dict[int, list[ParentScope]]:
-    """Return the rules that setup scopes add to the authors' own rules, by position.
+    """Return the rules that setup scopes add to the authors' own rules, by task index.
 
     Args:
         children: Children of each task.
@@ -77,16 +77,16 @@ def scope_groups(
             before = after & reached(tasks[teardown].parents, [task.parents for task in tasks])
             between[teardown] |= before
             scope = before if scope is after else scope | before
-        for position in scope - set(teardowns):
-            if setup not in tasks[position].parents:  # otherwise the task's own rule evaluates it
-                setups[position].append(setup)
-    for position, indirect in setups.items():
-        if tasks[position].rule is not TriggerRule.ALWAYS:
+        for task_index in scope - set(teardowns):
+            if setup not in tasks[task_index].parents:  # otherwise the task's own rule evaluates it
+                setups[task_index].append(setup)
+    for task_index, indirect in setups.items():
+        if tasks[task_index].rule is not TriggerRule.ALWAYS:
             # As a share, so that the order in which the setups end does not matter.
-            asked[position].append(ParentScope(tuple(indirect), TriggerRule.ALL_SUCCESS, 1.0))
-    for teardown, positions in between.items():
+            asked[task_index].append(ParentScope(tuple(indirect), TriggerRule.ALL_SUCCESS, 1.0))
+    for teardown, task_indexes in between.items():
         task = tasks[teardown]
-        unseen = positions.difference(own_parents(task) if task.rule in _WAITS_FOR_ALL else ())
+        unseen = task_indexes.difference(own_parents(task) if task.rule in _WAITS_FOR_ALL else ())
         if unseen:
             asked[teardown].append(ParentScope(tuple(sorted(unseen)), TriggerRule.ALL_DONE))
     return asked
@@ -106,14 +106,14 @@ def is_ignorable(task: TaskSpec) -> bool:
 
 
 def reached(first: Iterable[int], neighbours: Sequence[Sequence[int]]) -> set[int]:
-    """Return these positions and everything reachable from them."""
+    """Return these tasks, as indexes, and everything reachable from them."""
     seen = set(first)
     agenda = list(seen)
     while agenda:
-        for position in neighbours[agenda.pop()]:
-            if position not in seen:
-                seen.add(position)
-                agenda.append(position)
+        for task_index in neighbours[agenda.pop()]:
+            if task_index not in seen:
+                seen.add(task_index)
+                agenda.append(task_index)
     return seen
 
 
@@ -126,7 +126,7 @@ class Evaluated(NamedTuple):
     Attributes:
         tally: Index of the tally that counts their ends, see ``Graph.evaluated``.
         min_success: Share of parents that must succeed; replaces the rule.
-        parents: Ascending positions.
+        parents: Ascending task indexes.
         setups: The parents that are setups, for the one rule that distinguishes them.
         indexed: The parents that are evaluated child by child and counted in no tally.
     """
@@ -140,31 +140,29 @@ class Evaluated(NamedTuple):
 
 
 class Graph:
-    """The edges of one DAG, indexed by the positions of its tasks.
+    """The edges of one DAG, indexed by task.
 
     Args:
         spec: A specification without ``validate`` findings.
 
     Attributes:
         spec: The specification of the graph.
-        parents: Ascending positions of the parents of each task.
-        children: Ascending positions of the children of each task.
+        parents: Ascending task indexes of the parents of each task.
+        children: Ascending task indexes of the children of each task.
         order: Topological order; ties are in the order of definition.
         roots: Tasks without parents.
         leaves: Tasks whose ends decide the state of the run: those without children, ignoring
             teardowns that cannot fail the run.
-        expands_over: For each task, the mapped tasks that expand over its result.
         indexed: For each task, the mapped tasks that its own children follow index by index.
         followers: Inverse of ``indexed``.
         evaluated: For each task, the tallies that its rules evaluate, with those rules. The tally
-            with the index of the task's position belongs to the task's own rule; it has no parents
-            if all of them are in groups. The tallies of groups have the indexes after the last
-            position.
+            with the index of the task belongs to the task's own rule; it has no parents if all of
+            them are in groups. The tallies of groups have the indexes after the last task index.
         counts_in: For each task, the tallies that count its end.
         evaluators: For each task, the tasks to evaluate when it has ended: its children, and tasks
             that depend on it because of a setup.
         tallies: Number of tallies.
-        position_of: Positions by ``task_id``.
+        index_of: Task indexes by ``task_id``.
         past: Tasks with ``depends_on_past``.
         awaited_in_past: For each task in ``past``, the other tasks that must also have ended well
             in the previous run.
@@ -180,15 +178,14 @@ class Graph:
         "counts_in",
         "evaluated",
         "evaluators",
-        "expands_over",
         "followers",
+        "index_of",
         "indexed",
         "leaves",
         "order",
         "parents",
         "past",
         "past_of",
-        "position_of",
         "roots",
         "spec",
         "tallies",
@@ -202,8 +199,7 @@ class Graph:
         self.roots = tuple(p for p, parents in enumerate(self.parents) if not parents)
         self.leaves = _leaves(tasks, self.children)
         self.order = _order(tasks, self.children)
-        self.expands_over = _expands_over(tasks)
-        self.position_of = {task.task_id: position for position, task in enumerate(tasks)}
+        self.index_of = {task.task_id: task_index for task_index, task in enumerate(tasks)}
         self.past = frozenset(p for p, task in enumerate(tasks) if task.depends_on_past)
         self.awaited_in_past = {
             p: self.children[p] if tasks[p].wait_for_downstream else () for p in self.past
@@ -224,9 +220,9 @@ class Graph:
 
 def _past_of(awaited: Mapping[int, tuple[int, ...]], size: int) -> tuple[tuple[int, ...], ...]:
     found: list[list[int]] = [[] for _ in range(size)]
-    for position, others in sorted(awaited.items()):
-        for at in (position, *others):
-            found[at].append(position)
+    for task_index, others in sorted(awaited.items()):
+        for at in (task_index, *others):
+            found[at].append(task_index)
     return tuple(map(tuple, found))
 
 
@@ -241,7 +237,7 @@ def validate(tasks: Sequence[TaskSpec], dag_id: str) -> list[DagError]:
     if not tasks:
         findings.append(DagError(f"DAG {dag_id!r} has no tasks; call at least one in its body"))
     seen: set[str] = set()
-    for position, task in enumerate(tasks):
+    for task_index, task in enumerate(tasks):
         if task.task_id in seen:
             findings.append(DuplicateTask(dag_id, task.task_id))
         seen.add(task.task_id)
@@ -251,10 +247,10 @@ def validate(tasks: Sequence[TaskSpec], dag_id: str) -> list[DagError]:
             for parent in task.parents
             if not 0 <= parent < len(tasks)
         )
-        _check_expansion(tasks, position, findings)
+        _check_expansion(tasks, task_index, findings)
         _check_numbers(task, findings)
     findings.extend(
-        CycleError(tuple(tasks[position].task_id for position in cycle))
+        CycleError(tuple(tasks[task_index].task_id for task_index in cycle))
         for cycle in _cycles(_children(tasks))
     )
     return findings
@@ -270,8 +266,8 @@ def orphans(tasks: Sequence[TaskSpec]) -> list[str]:
     connected = {parent for task in tasks for parent in task.parents}
     return [
         task.task_id
-        for position, task in enumerate(tasks)
-        if not task.parents and position not in connected
+        for task_index, task in enumerate(tasks)
+        if not task.parents and task_index not in connected
     ]
 
 
@@ -301,8 +297,8 @@ def _check_id(kind: str, name: str, findings: list[DagError]) -> None:
         )
 
 
-def _check_expansion(tasks: Sequence[TaskSpec], position: int, findings: list[DagError]) -> None:
-    task = tasks[position]
+def _check_expansion(tasks: Sequence[TaskSpec], task_index: int, findings: list[DagError]) -> None:
+    task = tasks[task_index]
     if task.mapped is None:
         return
     if not task.mapped.sources:
@@ -323,7 +319,7 @@ def _check_source(
     # In a mapped group, the source is a parent of the group's first tasks.
     is_along = task.mapped is not None and bool(task.mapped.along)
     for source in leaves((whole,)):
-        if source.position == -1:
+        if source.task_index == -1:
             if source.width < 0:
                 findings.append(
                     DagError(
@@ -331,11 +327,11 @@ def _check_source(
                         "without a length; give it a list"
                     )
                 )
-        elif source.position not in task.parents and not is_along:
+        elif source.task_index not in task.parents and not is_along:
             name = (
-                tasks[source.position].task_id
-                if 0 <= source.position < len(tasks)
-                else f"#{source.position}"
+                tasks[source.task_index].task_id
+                if 0 <= source.task_index < len(tasks)
+                else f"#{source.task_index}"
             )
             findings.append(
                 DagError(
@@ -384,10 +380,10 @@ def _check_numbers(task: TaskSpec, findings: list[DagError]) -> None:
 def _children(tasks: Sequence[TaskSpec]) -> tuple[tuple[int, ...], ...]:
     """Invert the edges; parents that do not exist are ignored."""
     children: list[list[int]] = [[] for _ in tasks]
-    for position, task in enumerate(tasks):
+    for task_index, task in enumerate(tasks):
         for parent in task.parents:
             if 0 <= parent < len(tasks):
-                children[parent].append(position)
+                children[parent].append(task_index)
     return tuple(map(tuple, children))
 
 
@@ -397,9 +393,9 @@ def _leaves(tasks: Sequence[TaskSpec], children: tuple[tuple[int, ...], ...]) ->
     A task whose only children are teardowns that cannot fail the run counts as a leaf.
     """
     return tuple(
-        position
-        for position, task in enumerate(tasks)
-        if not is_ignorable(task) and all(is_ignorable(tasks[c]) for c in children[position])
+        task_index
+        for task_index, task in enumerate(tasks)
+        if not is_ignorable(task) and all(is_ignorable(tasks[c]) for c in children[task_index])
     )
 
 
@@ -415,14 +411,14 @@ def _indexed(tasks: Sequence[TaskSpec], task: TaskSpec) -> Iterator[int]:
 def _makers(task: TaskSpec) -> frozenset[int]:
     """Return the tasks whose results a task expands over."""
     sources = () if task.mapped is None else task.mapped.sources
-    return frozenset(leaf.position for leaf in leaves(sources) if leaf.position >= 0)
+    return frozenset(leaf.task_index for leaf in leaves(sources) if leaf.task_index >= 0)
 
 
 def _turned_round(indexed: Sequence[frozenset[int]]) -> tuple[tuple[int, ...], ...]:
     return (
         tuple(
-            tuple(follower for follower, along in enumerate(indexed) if position in along)
-            for position in range(len(indexed))
+            tuple(follower for follower, along in enumerate(indexed) if task_index in along)
+            for task_index in range(len(indexed))
         )
         if any(indexed)
         else ((),) * len(indexed)
@@ -438,15 +434,15 @@ def _evaluated(
     asked = scope_groups(tasks, children)
     evaluated: list[tuple[Evaluated, ...]] = []
     tally = len(tasks)
-    for position, task in enumerate(tasks):
+    for task_index, task in enumerate(tasks):
         alone = own_parents(task)
         looks = []
         if alone:
             own = ParentScope(alone, task.rule, task.min_success)
-            looks.append(_look(tasks, position, own, indexed[position]))
+            looks.append(_look(tasks, task_index, own, indexed[task_index]))
         named = [ParentScope(group.parents, group.rule) for group in task.groups]
-        for group in (*named, *asked.get(position, ())):
-            looks.append(_look(tasks, tally, group, indexed[position]))
+        for group in (*named, *asked.get(task_index, ())):
+            looks.append(_look(tasks, tally, group, indexed[task_index]))
             tally += 1
         evaluated.append(tuple(looks))
     return tuple(evaluated)
@@ -474,42 +470,33 @@ def _counted(
     """Return for each task the tallies that count it, and the tasks to evaluate when it ends."""
     tallies: list[list[int]] = [[] for _ in evaluated]
     evaluators: list[dict[int, None]] = [{} for _ in evaluated]
-    for position, looks in enumerate(evaluated):
+    for task_index, looks in enumerate(evaluated):
         for look in looks:
             for parent in look.parents:
                 if 0 <= parent < len(evaluated):
-                    evaluators[parent][position] = None
+                    evaluators[parent][task_index] = None
                     if parent not in look.indexed:
                         tallies[parent].append(look.tally)
-        for parent in makers[position]:  # in a mapped group the setups need not be parents
-            evaluators[parent][position] = None
+        for parent in makers[task_index]:  # in a mapped group the setups need not be parents
+            evaluators[parent][task_index] = None
     return tuple(map(tuple, tallies)), tuple(map(tuple, evaluators))
-
-
-def _expands_over(tasks: Sequence[TaskSpec]) -> tuple[tuple[int, ...], ...]:
-    feeds: list[list[int]] = [[] for _ in tasks]
-    for position, task in enumerate(tasks):
-        sources = () if task.mapped is None else task.mapped.sources
-        for parent in sorted({leaf.position for leaf in leaves(sources) if leaf.position >= 0}):
-            feeds[parent].append(position)
-    return tuple(map(tuple, feeds))
 
 
 def _order(tasks: Sequence[TaskSpec], children: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
     missing = [len(task.parents) for task in tasks]
     # A heap: of several tasks that could be next, the one defined first is chosen.
-    ready = [position for position, count in enumerate(missing) if count == 0]
+    ready = [task_index for task_index, count in enumerate(missing) if count == 0]
     order: list[int] = []
     while ready:
-        position = heapq.heappop(ready)
-        order.append(position)
-        for child in children[position]:
+        task_index = heapq.heappop(ready)
+        order.append(task_index)
+        for child in children[task_index]:
             missing[child] -= 1
             if missing[child] == 0:
                 heapq.heappush(ready, child)
     if len(order) < len(tasks):
         cycle = next(_cycles(children))
-        raise CycleError(tuple(tasks[position].task_id for position in cycle))
+        raise CycleError(tuple(tasks[task_index].task_id for task_index in cycle))
     return tuple(order)
 
 
@@ -550,8 +537,8 @@ class DagVersion:
     """A DAG version, with measured durations of its tasks.
 
     Attributes:
-        durations: Expected microseconds of user code by position; 0 while unknown.
-        has_result_argument: By position, 1 if another task takes its result as an argument.
+        durations: Expected microseconds of user code by task index; 0 while unknown.
+        has_result_argument: By task index, 1 if another task takes its result as an argument.
     """
 
     __slots__ = ("durations", "graph", "has_result_argument", "version")

@@ -37,7 +37,7 @@ class OneToOne:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def let(self, index: int) -> None:
+    def allow(self, index: int) -> None:
         """Allow a child to start. Idempotent."""
         if not self._queued[index]:
             self._queued[index] = 1
@@ -84,14 +84,14 @@ class MappedChildren:
         "is_open",
         "one_to_one",
         "origin",
-        "position",
         "states",
+        "task_index",
         "unfinished",
         "widths",
     )
 
     def __init__(self, expansion: ExpansionRow, *, is_loop: bool = False) -> None:
-        self.position = expansion.position
+        self.task_index = expansion.task_index
         self.first_task_no = expansion.first_task_no
         self.states = bytearray(expansion.width)
         self.counts = [0] * len(TaskState)

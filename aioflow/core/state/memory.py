@@ -1,7 +1,4 @@
-"""The engine's memory: the catalog, live runs, their tasks, and the triggers that tasks wait for.
-
-Row numbers are leased ahead in blocks, so that decisions need no database access.
-"""
+"""The engine's memory: the catalog, live runs, their tasks, and the triggers they wait for."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.outbox import CLEAR, TRIAL, Clearing, Deadline, Trial
 
-__all__ = ("WAITS_LIMIT", "IdBlock", "Memory", "RetryMinute", "RunEnd")
+__all__ = ("WAITS_LIMIT", "Memory", "RetryMinute", "RunEnd")
 
 _DIGITS = 20
 
@@ -245,7 +242,7 @@ class Memory:
         if dag_version is None:
             dag_version = self.dag_versions[key] = DagVersion(version, spec)
             if dag_version.graph.past and spec.dag_id not in self.run_sequences:
-                self._draw_line(spec.dag_id)
+                self._build_sequence(spec.dag_id)
             self.numbers_needed = max(self.numbers_needed, dag_version.widest_run)
         return dag_version
 
@@ -257,13 +254,13 @@ class Memory:
         )
         return None if dag_version is None else dag_version.graph.spec
 
-    def _draw_line(self, dag_id: str) -> None:
+    def _build_sequence(self, dag_id: str) -> None:
         """Create the run sequence of a DAG that did not use ``depends_on_past`` until now."""
-        line = self.run_sequences[dag_id] = RunSequence()
+        sequence = self.run_sequences[dag_id] = RunSequence()
         for row in (self.runs.peek(number).row for number in self.runs):
-            order = run_key(row)
-            if row.dag_id == dag_id and order is not None:
-                line.enter(order)
+            key = run_key(row)
+            if row.dag_id == dag_id and key is not None:
+                sequence.add(key)
 
     def add_run(self, run: Run) -> None:
         """Add a live run."""
@@ -273,9 +270,9 @@ class Memory:
             self._named[row.run_id] = row.run_no
         if row.key is not None:
             self.run_keys[row.dag_id, row.key] = row.run_no
-        line, order = self.run_sequences.get(row.dag_id), run_key(row)
-        if line is not None and order is not None:
-            line.enter(order)
+        sequence, key = self.run_sequences.get(row.dag_id), run_key(row)
+        if sequence is not None and key is not None:
+            sequence.add(key)
 
     def find_run(self, run_id: str) -> Run | None:
         """Return a live run by its id, or ``None``."""
@@ -302,12 +299,12 @@ class Memory:
 
     def leave_line(self, run: Run) -> None:
         """Remove a run that has ended or cannot continue from the run sequence of its DAG."""
-        line, order = self.run_sequences.get(run.row.dag_id), run_key(run.row)
-        if line is not None and order is not None:
+        sequence, key = self.run_sequences.get(run.row.dag_id), run_key(run.row)
+        if sequence is not None and key is not None:
             is_over = run.row.ended_at is not None
             groups = run.groups.values()
             ended = ended_as(run.row, run.graph, run.states, groups) if is_over else None
-            line.leave(order, ended)
+            sequence.remove(key, ended)
 
     def hosted_versions(self) -> set[str]:
         """Return the versions of all DAGs, and the versions that triggers are assigned with."""
@@ -326,31 +323,3 @@ class Memory:
 def _ends_with_number(run_id: str, run_no: RunNo) -> bool:
     """Return whether a run id ends with the row number of its run, as generated ids do."""
     return run_id.endswith(f".{run_no}")
-
-
-class IdBlock:
-    """A block of row numbers leased from the store."""
-
-    __slots__ = ("end", "first")
-
-    def __init__(self, first: int, end: int) -> None:
-        self.first = first
-        self.end = end
-
-    @property
-    def left(self) -> int:
-        """Number of row numbers that remain in the block."""
-        return self.end - self.first
-
-    def take(self, count: int = 1) -> int:
-        """Return the first of ``count`` consecutive numbers.
-
-        Raises:
-            ValueError: If the block is too short or ``count`` is negative. This is a bug: the
-                engine leases ``numbers_needed`` before each turn.
-        """
-        if not 0 <= count <= self.left:
-            raise ValueError(f"{count} numbers asked for, {self.left} leased")
-        first = self.first
-        self.first += count
-        return first

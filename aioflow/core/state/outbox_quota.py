@@ -22,13 +22,13 @@ class OutboxQuota(msgspec.Struct, frozen=True):
     """Outbox state of one kind.
 
     Attributes:
-        handed: Entries in flight, not yet reported as done.
+        in_flight: Entries in flight, not yet reported as done.
         waiting: Number of rows that are not in flight; all have higher numbers.
         after: Highest number that was handed out.
         is_reading: Whether the next rows are being read.
     """
 
-    handed: int = 0
+    in_flight: int = 0
     waiting: int = 0
     after: int = -1
     is_reading: bool = False
@@ -36,30 +36,34 @@ class OutboxQuota(msgspec.Struct, frozen=True):
     @property
     def is_over(self) -> bool:
         """Whether no entry is in flight or waiting."""
-        return not (self.handed or self.waiting or self.is_reading)
+        return not (self.in_flight or self.waiting or self.is_reading)
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether a new entry may be handed out at once."""
-        return not self.waiting and self.handed < WINDOW
+        return not self.waiting and self.in_flight < WINDOW
 
     @property
     def wants_more(self) -> bool:
         """Whether more rows should be read."""
-        return self.waiting > 0 and self.handed <= WINDOW // 2 and not self.is_reading
+        return self.waiting > 0 and self.in_flight <= WINDOW // 2 and not self.is_reading
 
 
 EMPTY = OutboxQuota()
 
 
-def wanted(inputs: Iterable[Input], lanes: Mapping[str, OutboxQuota]) -> dict[str, tuple[int, int]]:
+def wanted(
+    inputs: Iterable[Input], quotas: Mapping[str, OutboxQuota]
+) -> dict[str, tuple[int, int]]:
     """Return the outbox rows to read for a turn: by kind, after which number and how many."""
     kinds = {entry.kind for entry in inputs if isinstance(entry, OutboxLoaded)}
     return {
-        kind: (lanes[kind].after, WINDOW - lanes[kind].handed) for kind in kinds if kind in lanes
+        kind: (quotas[kind].after, WINDOW - quotas[kind].in_flight)
+        for kind in kinds
+        if kind in quotas
     }
 
 
-def backlog(lanes: Mapping[str, OutboxQuota]) -> dict[str, int]:
+def backlog(quotas: Mapping[str, OutboxQuota]) -> dict[str, int]:
     """Return the number of outbox entries by kind."""
-    return {kind: quota.handed + quota.waiting for kind, quota in lanes.items()}
+    return {kind: quota.in_flight + quota.waiting for kind, quota in quotas.items()}

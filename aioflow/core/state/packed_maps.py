@@ -49,26 +49,26 @@ class PackedMap(ABC, Generic[Value]):
         self.objects: dict[int, Value] = {}
 
     @abstractmethod
-    def unfold(self, number: int) -> Value | None:
+    def unpack(self, number: int) -> Value | None:
         """Unpack the value of this number and return it; ``None`` if none is packed."""
 
     @abstractmethod
-    def folded(self) -> Collection[int]:
+    def packed_numbers(self) -> Collection[int]:
         """Return the numbers of the packed values."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[int]:
-        return iter([*self.objects, *self.folded()])
+        return iter([*self.objects, *self.packed_numbers()])
 
     def __contains__(self, number: object) -> bool:
-        return number in self.objects or number in self.folded()
+        return number in self.objects or number in self.packed_numbers()
 
     def get(self, number: int) -> Value | None:
         """Return the value, or ``None``."""
         found = self.objects.get(number)
-        return self.unfold(number) if found is None else found
+        return self.unpack(number) if found is None else found
 
     def __getitem__(self, number: int) -> Value:
         found = self.get(number)
@@ -86,7 +86,7 @@ class PackedMap(ABC, Generic[Value]):
     def pop(self, number: int, default: None = None) -> Value | None:
         """Remove the value and return it, or ``default`` if there is none."""
         found = self.objects.pop(number, None)
-        if found is None and self.unfold(number) is not None:
+        if found is None and self.unpack(number) is not None:
             found = self.objects.pop(number)
         return default if found is None else found
 
@@ -424,7 +424,7 @@ class Interner(Generic[Thing]):
         assert thing is not None  # noqa: S101 - a number in use has a count above 0
         return thing
 
-    def enter(self, thing: Thing) -> int:
+    def acquire(self, thing: Thing) -> int:
         """Add a reference to a value and return its number."""
         number = self._numbers.get(thing)
         if number is None:
@@ -436,7 +436,7 @@ class Interner(Generic[Thing]):
         self._counts[number] += 1
         return number
 
-    def leave(self, number: int) -> None:
+    def release(self, number: int) -> None:
         """Remove a reference to a value."""
         self._counts[number] -= 1
         if not self._counts[number]:

@@ -54,7 +54,7 @@ class EndedRun(msgspec.Struct, frozen=True):
         bad: Tasks that did not end well, with their states.
     """
 
-    order: RunKey
+    key: RunKey
     run_id: str
     bad: Mapping[str, TaskState]
 
@@ -69,95 +69,95 @@ _UNKNOWN = NotLoaded()
 class RunSequence:
     """The order of the runs of one DAG."""
 
-    __slots__ = ("_before", "_orders")
+    __slots__ = ("_before", "_keys")
 
     def __init__(self) -> None:
-        self._orders: list[RunKey] = [NEXT]
+        self._keys: list[RunKey] = [NEXT]
         self._before: dict[RunNo, EndedRun | None] = {}
 
-    def enter(self, order: RunKey) -> None:
+    def add(self, key: RunKey) -> None:
         """Add a live run. Idempotent."""
-        at = bisect.bisect_left(self._orders, order)
-        above = self._orders[at]
-        if above == order:
+        at = bisect.bisect_left(self._keys, key)
+        above = self._keys[at]
+        if above == key:
             return
-        self._orders.insert(at, order)
+        self._keys.insert(at, key)
         known = self._before.get(above[1], _UNKNOWN)
         if isinstance(known, NotLoaded):
             return
-        if known is None or known.order < order:
-            self._before[order[1]] = known
-        if known is None or known.order <= order:
+        if known is None or known.key < key:
+            self._before[key[1]] = known
+        if known is None or known.key <= key:
             self._before[above[1]] = None  # no ended run is between these two
 
-    def leave(self, order: RunKey, ended: EndedRun | None = None) -> None:
+    def remove(self, key: RunKey, ended: EndedRun | None = None) -> None:
         """Remove a live run.
 
         Args:
             ended: How the run ended; ``None`` if it was never created or its end is not known.
         """
-        at = bisect.bisect_left(self._orders, order)
-        if self._orders[at] != order:
+        at = bisect.bisect_left(self._keys, key)
+        if self._keys[at] != key:
             return
-        del self._orders[at]
-        self._before.pop(order[1], None)
-        above = self._orders[at][1]
+        del self._keys[at]
+        self._before.pop(key[1], None)
+        above = self._keys[at][1]
         if ended is None:
             self._before.pop(above, None)
             return
         known = self._before.get(above, _UNKNOWN)
-        if known is None or (isinstance(known, EndedRun) and known.order < order):
+        if known is None or (isinstance(known, EndedRun) and known.key < key):
             self._before[above] = ended
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Drop all knowledge of ended runs, which a rollback may have invalidated."""
         self._before.clear()
 
-    def forget(self, order: RunKey) -> RunNo | None:
+    def forget(self, key: RunKey) -> RunNo | None:
         """Record that an ended run was deleted. Return the live run that may have followed it."""
-        above = self.behind(order)
+        above = self.next_run(key)
         self._before.pop(NEXT[1] if above is None else above, None)
         return above
 
-    def learn(self, order: RunKey, ended: EndedRun | None) -> None:
+    def learn(self, key: RunKey, ended: EndedRun | None) -> None:
         """Record the ended run right before a run, as read from the database; ``None`` for none."""
-        self._before[order[1]] = ended
+        self._before[key[1]] = ended
 
-    def knows(self, order: RunKey) -> bool:
+    def knows(self, key: RunKey) -> bool:
         """Return whether the previous run is known without a query."""
-        return order[1] in self._before
+        return key[1] in self._before
 
-    def before(self, order: RunKey) -> RunNo | EndedRun | NotLoaded | None:
+    def before(self, key: RunKey) -> RunNo | EndedRun | NotLoaded | None:
         """Return the run right before another; ``None`` if there is none.
 
         For a live run, return its number.
         """
-        known = self._before.get(order[1], _UNKNOWN)
+        known = self._before.get(key[1], _UNKNOWN)
         if isinstance(known, NotLoaded):
             return known
-        at = bisect.bisect_left(self._orders, order)
-        below = self._orders[at - 1] if at else None
-        if below is None or (known is not None and known.order > below):
+        at = bisect.bisect_left(self._keys, key)
+        below = self._keys[at - 1] if at else None
+        if below is None or (known is not None and known.key > below):
             return known
         return below[1]
 
-    def behind(self, order: RunKey) -> RunNo | None:
+    def next_run(self, key: RunKey) -> RunNo | None:
         """Return the live run right after a key, or ``None``.
 
         The key may be outside the sequence.
         """
-        above = self._orders[bisect.bisect_right(self._orders, order)]
+        above = self._keys[bisect.bisect_right(self._keys, key)]
         return None if above == NEXT else above[1]
 
     def live(self) -> Iterator[RunNo]:
         """Yield the live runs in order."""
-        for _, run_no in self._orders[:-1]:
+        for _, run_no in self._keys[:-1]:
             yield run_no
 
     @property
     def first(self) -> RunNo | None:
         """The first live run; ``None`` if there is none."""
-        return None if self._orders[0] == NEXT else self._orders[0][1]
+        return None if self._keys[0] == NEXT else self._keys[0][1]
 
 
 def run_key(row: RunRow) -> RunKey | None:
@@ -171,9 +171,9 @@ def ended_as(
     """Summarize an ended run that is still in memory, for the next run."""
     absent = _absent(row)
     found = [TaskState(state) for state in states]
-    cut_short = {group.position: group for group in groups if found[group.position].is_live}
-    for position, group in cut_short.items():
-        found[position] = _cut_short(group, absent)
+    cut_short = {group.task_index: group for group in groups if found[group.task_index].is_live}
+    for task_index, group in cut_short.items():
+        found[task_index] = _cut_short(group, absent)
     found = [absent if state.is_live else state for state in found]
     _lack_items(graph.spec, cut_short, found)
     return _ended(row, graph.spec, found)
@@ -207,30 +207,30 @@ def stored_as(
     """Summarize an ended run from its rows, for the next run.
 
     Args:
-        counts: Number of task rows by position and state.
+        counts: Number of task rows by task index and state.
         last_rounds: The tasks that the function ``last_rounds`` returns.
     """
     absent = TaskState.PENDING if row.ended_at is None else _absent(row)
     found: list[dict[TaskState, int]] = [{} for _ in spec.tasks]
-    for position, state, count in counts:
+    for task_index, state, count in counts:
         if state is not TaskState.REMOVED:
-            found[position][state] = count
-    widths = {row.position: row.width for row in expansions}
+            found[task_index][state] = count
+    widths = {row.task_index: row.width for row in expansions}
     states = [_together(of, widths.get(at, 1), absent) for at, of in enumerate(found)]
-    cut_short = {row.position for row in expansions if row.is_open}
+    cut_short = {row.task_index for row in expansions if row.is_open}
     for last in last_rounds:
-        states[last.position] = absent if last.position in cut_short else last.state
+        states[last.task_index] = absent if last.task_index in cut_short else last.state
     _lack_items(spec, widths, states)
     return _ended(row, spec, states)
 
 
 def _lack_items(spec: DagSpec, expanded: Iterable[int], states: list[TaskState]) -> None:
     """Fail mapped tasks over a stream whose producer did not end well."""
-    for position in expanded:
-        mapped = spec.tasks[position].mapped
-        source = -1 if mapped is None else mapped.sources[0].position
+    for task_index in expanded:
+        mapped = spec.tasks[task_index].mapped
+        source = -1 if mapped is None else mapped.sources[0].task_index
         if source >= 0 and spec.tasks[source].streams and states[source] not in GOOD:
-            states[position] = TaskState.UPSTREAM_FAILED
+            states[task_index] = TaskState.UPSTREAM_FAILED
 
 
 def last_rounds(spec: DagSpec, expansions: list[ExpansionRow]) -> list[TaskNo]:
@@ -239,7 +239,7 @@ def last_rounds(spec: DagSpec, expansions: list[ExpansionRow]) -> list[TaskNo]:
     return [
         row.first_task_no + row.width - 1
         for row in expansions
-        if row.width and row.position in loops
+        if row.width and row.task_index in loops
     ]
 
 
@@ -255,8 +255,8 @@ def _together(found: dict[TaskState, int], width: int, absent: TaskState) -> Tas
 
 
 def _ended(row: RunRow, spec: DagSpec, states: list[TaskState]) -> EndedRun:
-    order = run_key(row)
-    assert order is not None  # noqa: S101 - only dated runs are in a sequence
+    key = run_key(row)
+    assert key is not None  # noqa: S101 - only dated runs are in a sequence
     tasks = zip(spec.tasks, states, strict=True)
     bad = {task.task_id: state for task, state in tasks if state not in GOOD}
-    return EndedRun(order, row.run_id, bad)
+    return EndedRun(key, row.run_id, bad)

@@ -58,46 +58,46 @@ __all__ = (
     "try_ends_at",
 )
 
-Held = TypeVar("Held")
+Uncommitted = TypeVar("Uncommitted")
 
 
-class ClearedTasks(Generic[Held]):
+class ClearedTasks(Generic[Uncommitted]):
     """Cleared tasks: the ``TaskInstance`` until the clear is committed, then ``start_no``."""
 
-    __slots__ = ("_held", "_stored")
+    __slots__ = ("_stored", "_uncommitted")
 
     def __init__(self) -> None:
         self._stored: Pages[StartNo] = Pages(Numbers)
-        self._held: dict[TaskNo, Held] = {}
+        self._uncommitted: dict[TaskNo, Uncommitted] = {}
 
     def __contains__(self, task_no: TaskNo) -> bool:
-        return task_no in self._held or task_no in self._stored
+        return task_no in self._uncommitted or task_no in self._stored
 
     def __bool__(self) -> bool:
-        return bool(self._held) or bool(self._stored)
+        return bool(self._uncommitted) or bool(self._stored)
 
-    def hold(self, task_no: TaskNo, task: Held) -> None:
+    def put_uncommitted(self, task_no: TaskNo, task: Uncommitted) -> None:
         """Add a task that this turn cleared. It may start in the same turn."""
-        self._held[task_no] = task
+        self._uncommitted[task_no] = task
 
     def put(self, task_no: TaskNo, start_no: StartNo) -> None:
         """Record the last ``start_no`` of a cleared task: its clear is committed."""
-        self._held.pop(task_no, None)
+        self._uncommitted.pop(task_no, None)
         self._stored.put(task_no, start_no)
 
-    def take(self, task_no: TaskNo) -> Held | StartNo | None:
+    def take(self, task_no: TaskNo) -> Uncommitted | StartNo | None:
         """Remove a task that is no longer pending.
 
         Return its ``TaskInstance`` or ``start_no``, or ``None``.
         """
-        held = self._held.pop(task_no, None)
-        return self._stored.take(task_no) if held is None else held
+        uncommitted = self._uncommitted.pop(task_no, None)
+        return self._stored.take(task_no) if uncommitted is None else uncommitted
 
     def between(self, first: int, end: int) -> Iterator[TaskNo]:
         """Yield the task numbers in ``[first, end)``, ascending."""
-        held = [number for number in self._held if first <= number < end]
+        uncommitted = [number for number in self._uncommitted if first <= number < end]
         stored = self._stored.between(first, end)
-        return iter(sorted({*held, *stored})) if held else stored
+        return iter(sorted({*uncommitted, *stored})) if uncommitted else stored
 
     def items(self) -> Iterator[tuple[TaskNo, StartNo]]:
         """Yield the entries whose clear is committed."""
@@ -191,13 +191,13 @@ class TriggerInstance:
             confirm that it stopped the trigger.
         assignment_id: Current assignment number; 0 while no host has it.
         role: Role of the host it was last assigned to.
-        has_room: Whether the host had capacity for it, as last reported.
+        has_capacity: Whether the host had capacity for it, as last reported.
         version: Newest version of its DAG when it was assigned. The trigger class is loaded from
             this version if the class accepts the fields.
         stream: Its events, if it fires more than once.
     """
 
-    __slots__ = ("assignment_id", "has_room", "role", "row", "run", "stream", "task", "version")
+    __slots__ = ("assignment_id", "has_capacity", "role", "row", "run", "stream", "task", "version")
 
     def __init__(self, row: TriggerRow, run: Run, task: TaskInstance | None) -> None:
         self.row = row
@@ -205,7 +205,7 @@ class TriggerInstance:
         self.task = task
         self.assignment_id = 0
         self.role = "triggers"
-        self.has_room = True
+        self.has_capacity = True
         self.version = run.row.version
         self.stream = EventStream() if row.window else None
 
@@ -256,7 +256,7 @@ class TaskInstance:
         suspended_start: ``start_no`` under which its coroutine is suspended in the async host; 0 if
             the coroutine is not suspended and must run again from the start.
         answer: Value that the suspended coroutine is resumed with.
-        looks: Number of pokes of a sensor since it was added to memory.
+        pokes: Number of pokes of a sensor since it was added to memory.
     """
 
     __slots__ = (
@@ -270,10 +270,9 @@ class TaskInstance:
         "interruptions",
         "is_claimed",
         "is_hosted",
-        "looks",
         "map_index",
         "open_kind",
-        "position",
+        "pokes",
         "queued_at",
         "recorded",
         "resumed",
@@ -287,17 +286,18 @@ class TaskInstance:
         "stored_state",
         "streams",
         "suspended_start",
+        "task_index",
         "task_no",
         "try_number",
         "waits",
         "worker",
     )
 
-    def __init__(self, run: Run, task_no: TaskNo, position: int, map_index: int) -> None:
+    def __init__(self, run: Run, task_no: TaskNo, task_index: int, map_index: int) -> None:
         self.run = run
-        self.spec: TaskSpec = run.spec.tasks[position]
+        self.spec: TaskSpec = run.spec.tasks[task_index]
         self.task_no = task_no
-        self.position = position
+        self.task_index = task_index
         self.map_index = map_index
         self.state = TaskState.PENDING
         self.try_number = 1
@@ -324,7 +324,7 @@ class TaskInstance:
         self.open_kind = ""
         self.suspended_start: StartNo = 0
         self.answer: tuple[bytes | None, Failure | None] = (None, None)
-        self.looks = 0
+        self.pokes = 0
 
     @property
     def wait(self) -> TriggerInstance | None:
@@ -372,11 +372,11 @@ class ActiveTasks(PackedMap[TaskInstance]):
     def __len__(self) -> int:
         return len(self.objects) + self._count
 
-    def unfold(self, number: TaskNo) -> TaskInstance | None:
+    def unpack(self, number: TaskNo) -> TaskInstance | None:
         """See ``PackedMap``."""
-        return None if self._packed is None or not self._count else self._packed.unfold(number)
+        return None if self._packed is None or not self._count else self._packed.unpack(number)
 
-    def folded(self) -> list[TaskNo]:
+    def packed_numbers(self) -> list[TaskNo]:
         """See ``PackedMap``."""
         if self._packed is None or not self._count:
             return []
@@ -384,27 +384,27 @@ class ActiveTasks(PackedMap[TaskInstance]):
         numbers = [first + at for at, state in enumerate(self._states) if state]
         for group in self._groups.values():
             numbers += [group.first_task_no + at.start() for at in _DEFERRED.finditer(group.states)]
-        packed = self._packed.folded()
+        packed = self._packed.packed_numbers()
         return [number for number in numbers if number in packed]
 
-    def lie(self, count: int, packed: PackedMap[TaskInstance]) -> None:
+    def set_packed(self, count: int, packed: PackedMap[TaskInstance]) -> None:
         """Set the number of packed tasks and their cache, after the run was unpacked."""
         self._count = count
         self._packed = packed
 
-    def put_away(self, number: TaskNo, packed: PackedMap[TaskInstance]) -> None:
+    def replace_by_packed(self, number: TaskNo, packed: PackedMap[TaskInstance]) -> None:
         """Record that the cache has packed a task."""
         del self.objects[number]
         if not self.objects:
             self.objects = {}  # a dict that is emptied keeps its memory
-        self.lay(packed)
+        self.count_packed(packed)
 
-    def lay(self, packed: PackedMap[TaskInstance]) -> None:
+    def count_packed(self, packed: PackedMap[TaskInstance]) -> None:
         """Record that the cache holds one more packed task, which was never an object."""
         self._count += 1
         self._packed = packed
 
-    def bring_back(self, task: TaskInstance) -> None:
+    def count_unpacked(self, task: TaskInstance) -> None:
         """Record that the cache has unpacked a task."""
         self._count -= 1
         self.objects[task.task_no] = task
@@ -421,7 +421,7 @@ class MappedTask(MappedChildren):
 
     def __init__(self, run: Run, expansion: ExpansionRow) -> None:
         self.run = run
-        self.spec: TaskSpec = run.spec.tasks[expansion.position]
+        self.spec: TaskSpec = run.spec.tasks[expansion.task_index]
         mapped = self.spec.mapped
         super().__init__(expansion, is_loop=mapped is not None and mapped.until >= 0)
 
@@ -466,9 +466,9 @@ class Run:
         tallies: ``TALLY`` words per task and per group of parents: counts of their instances.
         unfinished: Number of tasks that have not ended.
         running: Number of tasks that hold a slot now, for the limits.
-        running_at: ``running`` by position, only where a limit needs it.
+        running_at: ``running`` by task index, only where a limit needs it.
         results: Small results of unmapped tasks, msgpack, for tasks that have yet to start.
-        known: By position, 1 if ``results`` is authoritative, also for a result of ``None``.
+        known: By task index, 1 if ``results`` is authoritative, also for a result of ``None``.
         widths: Number of items of each result that an expansion uses.
         source_starts: ``start_no`` of the try that wrote each of these results.
         items: Streamed output of tasks, by task number.
@@ -477,8 +477,8 @@ class Run:
         info: Data that the tasks of the run share, created once.
         blocked: Ready entries that get no slot because of the run's limit, see
             ``scheduling.ready``.
-        blocked_at: By position, ready entries that get no slot because of the limits of tasks and
-            windows. Entries whose start needs no worker have the complement of the position as key.
+        blocked_at: By task index, ready entries that get no slot because of the limits of tasks and
+            windows. The key of entries whose start needs no worker is the complement of the index.
         is_forgotten: Whether the run was dropped and loaded again, so references to this object are
             stale.
         retried: Number of retries of its tasks, including scheduled ones.
@@ -489,7 +489,7 @@ class Run:
         removed: ``start_no`` of each mapped task that ended without expansion and so has a row of
             its own.
         clearing: Clear or mark in progress; until it is complete, nothing of the run continues.
-        looked: For mapped tasks of this clear or mark, the number of children checked so far.
+        checked_children: For mapped tasks of this clear or mark, how many children were checked.
     """
 
     __slots__ = (
@@ -498,6 +498,7 @@ class Run:
         "beyond_budget",
         "blocked",
         "blocked_at",
+        "checked_children",
         "cleared",
         "clearing",
         "dag_version",
@@ -509,7 +510,6 @@ class Run:
         "is_over_budget",
         "items",
         "known",
-        "looked",
         "removed",
         "results",
         "retried",
@@ -534,8 +534,8 @@ class Run:
         self.async_role = async_role(graph.spec)
         self.states = bytearray(size)
         self.tallies = array("q", bytes(8 * TALLY * graph.tallies))
-        for looks in graph.evaluated:
-            for look in looks:
+        for pokes in graph.evaluated:
+            for look in pokes:
                 self.tallies[look.tally * TALLY] = len(look.parents) - len(look.indexed)
         self.groups: dict[int, MappedTask] = {}
         self.active_tasks = ActiveTasks(row.first_task_no, self.states, self.groups)
@@ -558,7 +558,7 @@ class Run:
         self.cleared: ClearedTasks[TaskInstance] = ClearedTasks()
         self.removed: dict[TaskNo, StartNo] = {}
         self.clearing: Clearing | None = None
-        self.looked: dict[int, int] = {}
+        self.checked_children: dict[int, int] = {}
 
     @property
     def run_no(self) -> RunNo:
@@ -576,34 +576,34 @@ class Run:
         number = self.row.backfill
         return self.row.dag_id if number is None else backfill_queue(number)
 
-    def task_no(self, position: int, map_index: int) -> TaskNo:
+    def task_no(self, task_index: int, map_index: int) -> TaskNo:
         """Return the row number of a task, whether the row exists or not."""
         if map_index < 0:
-            return self.row.first_task_no + position
-        return self.groups[position].first_task_no + map_index
+            return self.row.first_task_no + task_index
+        return self.groups[task_index].first_task_no + map_index
 
-    def count_ended(self, position: int, state: TaskState, times: int = 1) -> None:
+    def count_ended(self, task_index: int, state: TaskState, times: int = 1) -> None:
         """Add ended instances of a task to the tallies of its children."""
         offset = TALLY_OFFSET[state]
-        for tally in self.graph.counts_in[position]:
+        for tally in self.graph.counts_in[task_index]:
             self.tallies[tally * TALLY + offset] += times
 
     def count_child(self, group: MappedTask, state: TaskState, times: int = 1) -> None:
         """Add ended children of a mapped task to the tallies. Iterations are not counted."""
         if not group.is_loop:
-            self.count_ended(group.position, state, times)
+            self.count_ended(group.task_index, state, times)
 
     def end_group(self, group: MappedTask) -> None:
         """Set the state of a mapped task whose children have all ended."""
         outcome = group.outcome()
-        self.states[group.position] = outcome
+        self.states[group.task_index] = outcome
         self.unfinished -= 1
         if group.is_loop:
-            self.count_ended(group.position, outcome)
+            self.count_ended(group.task_index, outcome)
 
-    def widen(self, position: int, width: int) -> None:
+    def widen(self, task_index: int, width: int) -> None:
         """Count a parent as ``width`` instances instead of one instance."""
-        for tally in self.graph.counts_in[position]:
+        for tally in self.graph.counts_in[task_index]:
             self.tallies[tally * TALLY] += width - 1
 
 
@@ -616,38 +616,38 @@ class Expansions:
 
     def change(self, group: MappedTask, was: int) -> None:
         """Record the width of an expansion before its first change; -1 if it had no row."""
-        self._changed.setdefault((group.run.run_no, group.position), (group, was))
+        self._changed.setdefault((group.run.run_no, group.task_index), (group, was))
 
     def take_over(self, group: MappedTask) -> None:
         """Replace the object of an expansion; changes recorded so far apply to the new one."""
-        key = group.run.run_no, group.position
+        key = group.run.run_no, group.task_index
         if key in self._changed:
             self._changed[key] = group, self._changed[key][1]
 
-    def dissolve(self, run_no: RunNo, position: int) -> None:
+    def dissolve(self, run_no: RunNo, task_index: int) -> None:
         """Delete the row of an expansion and drop this turn's changes of it.
 
         The task may be expanded again in the same turn.
         """
-        _, was = self._changed.pop((run_no, position), (None, 0))
+        _, was = self._changed.pop((run_no, task_index), (None, 0))
         if was >= 0:  # an expansion of this turn has no row yet
-            self._batch.gone_expansions.append((run_no, position))
+            self._batch.gone_expansions.append((run_no, task_index))
 
     def close(self) -> None:
         """Add the recorded changes to the batch."""
         for group, was in self._changed.values():
-            number, position = group.run.run_no, group.position
+            number, task_index = group.run.run_no, group.task_index
             if was < 0:
                 row = ExpansionRow(
                     run_no=number,
-                    position=position,
+                    task_index=task_index,
                     width=group.width,
                     first_task_no=group.first_task_no,
                     is_open=group.is_open,
                 )
                 self._batch.new_expansions.append(row)
             else:
-                change = ExpansionChange(number, position, was, group.width, group.is_open)
+                change = ExpansionChange(number, task_index, was, group.width, group.is_open)
                 self._batch.expansion_changes.append(change)
 
 

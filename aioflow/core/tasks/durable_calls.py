@@ -40,6 +40,7 @@ from aioflow.protocol.requests import CreateRun
 
 __all__ = (
     "NEXT",
+    "answer_call",
     "answer_next",
     "answered",
     "await_triggers",
@@ -47,7 +48,6 @@ __all__ = (
     "deadline",
     "emit",
     "fire",
-    "give_answer",
     "is_after",
     "next_event",
     "not_suspended",
@@ -146,7 +146,7 @@ def answer_next(task: TaskInstance, wait: TriggerInstance, tx: Transaction) -> b
     payload = event_stream.consume(wait, tx)
     if payload is None and not event_stream.is_over(wait):
         return False  # only events with known keys have arrived
-    give_answer(task, payload, None, tx)
+    answer_call(task, payload, None, tx)
     task.waits, task.deadline_at = (), None
     return True
 
@@ -160,11 +160,11 @@ def fire(wait: TriggerInstance, report: TriggerFired, tx: Transaction) -> bool:
         if any(other.state is TriggerState.WAITING for other in task.waits):
             return False
         events = [_raw(other.row.event) for other in task.waits]
-        give_answer(task, _encode(events), None, tx)
+        answer_call(task, _encode(events), None, tx)
     elif task.open_kind == "any_of":
-        give_answer(task, _encode([wait.row.branch, _raw(report.payload)]), None, tx)
+        answer_call(task, _encode([wait.row.branch, _raw(report.payload)]), None, tx)
     else:
-        give_answer(task, report.payload, None, tx)
+        answer_call(task, report.payload, None, tx)
     return True
 
 
@@ -175,7 +175,7 @@ def time_out(task: TaskInstance, tx: Transaction) -> None:
         assert task.wait is not None  # noqa: S101 - checked by the caller
         message = f"{task.wait.row.class_path} gave no event in time"
         failure = Failure(type="TimeoutError", message=message, reason="timeout")
-    give_answer(task, None, failure, tx)
+    answer_call(task, None, failure, tx)
     task.deadline_at = None
     requeue(task, tx)
 
@@ -244,7 +244,7 @@ def record(
         tx.touch(task)
 
 
-def give_answer(
+def answer_call(
     task: TaskInstance, answer: bytes | None, failure: Failure | None, tx: Transaction
 ) -> None:
     """Answer the open call. The caller must then move the task, which stores the answer."""
@@ -349,11 +349,11 @@ def resume_caller(run: Run, tx: Transaction) -> None:
     task, row = wait.task, run.row
     if row.state in _WENT_WELL:
         answer = {"state": row.state.label, "run_id": row.run_id, "result": None}
-        give_answer(task, _encode(answer), None, tx)
+        answer_call(task, _encode(answer), None, tx)
     else:
         arguments = (row.dag_id, row.run_id, row.state.label)
         failure = _call_failure(DagRunFailed(*arguments), "dag_run_failed")
-        give_answer(task, _encode(arguments), failure, tx)
+        answer_call(task, _encode(arguments), failure, tx)
     tx.drop_wait(wait)
     wait.task, task.waits = None, ()
     requeue(task, tx)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from aioflow.errors import FanOutCapped
 from aioflow.model.dag import MapSource, MapSpec
 
-__all__ = ("WIDTH_LIMIT", "check_cap", "leaves", "pick", "split", "takers", "width")
+__all__ = ("WIDTH_LIMIT", "check_cap", "consumers", "leaves", "pick", "split", "width")
 
 WIDTH_LIMIT = 2**31 - 1
 """Maximum children of a task, even if its ``map_limit`` is higher.
@@ -100,7 +100,7 @@ def _pick(source: MapSource, item: int, widths: Sequence[int], found: list[int])
             item = item - size if item >= size else -1
 
 
-def takers(spec: MapSpec, leaf: int, item: int, widths: Sequence[int]) -> Iterator[int]:
+def consumers(spec: MapSpec, leaf: int, item: int, widths: Sequence[int]) -> Iterator[int]:
     """Yield the children that take an item of a leaf, ascending. Inverse of ``pick``.
 
     Args:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from aioflow.core.state.graph import TALLY
 from aioflow.core.state.mapped_task import OneToOne
 from aioflow.core.state.task_instance import MappedTask, Run
-from aioflow.core.tasks.expand import leaves, takers
+from aioflow.core.tasks.expand import consumers, leaves
 from aioflow.core.tasks.trigger_rules import Verdict, parent_states, verdict
 from aioflow.model.dag import MapSpec
 from aioflow.model.states import TaskState
@@ -35,28 +35,28 @@ __all__ = (
 )
 
 Entry: TypeAlias = tuple[int, int]
-"""A task to evaluate: position and map index, which is ``WHOLE`` before the expansion."""
+"""A task to evaluate: task index and map index, which is ``WHOLE`` before the expansion."""
 
 
 def widths(run: Run, mapped: MapSpec) -> list[int | None]:
     """Return the width of each list; ``None`` where it is not known or there is no list."""
-    return [_width(run, leaf.position, leaf.width) for leaf in leaves(mapped.sources)]
+    return [_width(run, leaf.task_index, leaf.width) for leaf in leaves(mapped.sources)]
 
 
-def _width(run: Run, position: int, literal: int) -> int | None:
-    if position < 0:
+def _width(run: Run, task_index: int, literal: int) -> int | None:
+    if task_index < 0:
         return literal
-    if run.spec.tasks[position].mapped is None:
-        return run.widths.get(position)
-    group = run.groups.get(position)
+    if run.spec.tasks[task_index].mapped is None:
+        return run.widths.get(task_index)
+    group = run.groups.get(task_index)
     return None if group is None or group.is_open else group.width
 
 
-def is_known(run: Run, position: int) -> bool:
+def is_known(run: Run, task_index: int) -> bool:
     """Return whether all tasks that a task follows have a final width, or ended unexpanded."""
-    mapped = run.spec.tasks[position].mapped
+    mapped = run.spec.tasks[task_index].mapped
     along = () if mapped is None else mapped.along  # mapped tasks of one loop grow together
-    for parent in run.graph.indexed[position]:
+    for parent in run.graph.indexed[task_index]:
         group = run.groups.get(parent)
         is_open = group is not None and group.is_open and parent not in along
         if is_open or (group is None and run.states[parent] < TaskState.SUCCESS):
@@ -64,22 +64,22 @@ def is_known(run: Run, position: int) -> bool:
     return True
 
 
-def may_open(run: Run, position: int) -> bool:
+def may_open(run: Run, task_index: int) -> bool:
     """Return whether a child's verdict depends only on the instances it follows."""
-    if not is_known(run, position):
+    if not is_known(run, task_index):
         return False
-    for look in run.graph.evaluated[position]:
+    for look in run.graph.evaluated[task_index]:
         total, *ended = run.tallies[look.tally * TALLY : (look.tally + 1) * TALLY]
         if sum(ended) < total:
             return False
     return True
 
 
-def may_continue(run: Run, position: int) -> bool:
+def may_continue(run: Run, task_index: int) -> bool:
     """Return whether the rule of a mapped task with reset children allows them to continue."""
-    said = verdict(run, position)
-    opens = said is Verdict.WAIT and bool(run.graph.indexed[position])
-    return said is Verdict.RUN or (opens and may_open(run, position))
+    said = verdict(run, task_index)
+    opens = said is Verdict.WAIT and bool(run.graph.indexed[task_index])
+    return said is Verdict.RUN or (opens and may_open(run, task_index))
 
 
 def forget(group: MappedTask) -> None:
@@ -93,15 +93,15 @@ def forget(group: MappedTask) -> None:
 
 def child_verdict(group: MappedTask, index: int) -> Verdict:
     """Return the verdict for a child. It waits until its items exist."""
-    run, position = group.run, group.position
-    said = verdict(run, position, index)
-    mapped = run.spec.tasks[position].mapped
+    run, task_index = group.run, group.task_index
+    said = verdict(run, task_index, index)
+    mapped = run.spec.tasks[task_index].mapped
     if said is not Verdict.RUN or mapped is None:
         return said
     for leaf in leaves(mapped.sources):
-        if leaf.position not in run.graph.indexed[position]:
+        if leaf.task_index not in run.graph.indexed[task_index]:
             continue
-        for state in parent_states(run, position, leaf.position, index):
+        for state in parent_states(run, task_index, leaf.task_index, index):
             if state < TaskState.SUCCESS:
                 return Verdict.WAIT
     return said
@@ -113,39 +113,39 @@ def may_skip(group: MappedTask, index: int) -> bool:
     return group.states[index] == TaskState.PENDING and not is_let
 
 
-def followers(run: Run, position: int, index: int) -> Iterator[Entry]:
+def followers(run: Run, task_index: int, index: int) -> Iterator[Entry]:
     """Yield the children that follow a child of this task and were already evaluated."""
-    for follower in run.graph.followers[position]:
+    for follower in run.graph.followers[task_index]:
         group = run.groups.get(follower)
         mapped = run.spec.tasks[follower].mapped
         if group is None or group.one_to_one is None or mapped is None:
             continue
-        for child in _children(mapped, position, index, group.one_to_one.widths):
+        for child in _children(mapped, task_index, index, group.one_to_one.widths):
             if child < group.one_to_one.evaluated:
                 yield follower, child
 
 
-def _children(mapped: MapSpec, position: int, index: int, sizes: Sequence[int]) -> Iterator[int]:
-    if position in mapped.along:
+def _children(mapped: MapSpec, task_index: int, index: int, sizes: Sequence[int]) -> Iterator[int]:
+    if task_index in mapped.along:
         yield index
         return
     for number, leaf in enumerate(leaves(mapped.sources)):
-        if leaf.position == position:
-            yield from takers(mapped, number, index, sizes)
+        if leaf.task_index == task_index:
+            yield from consumers(mapped, number, index, sizes)
 
 
 def reset_queues(run: Run) -> None:
     """Reset all queues of a run. Steps then evaluate the children again, some in each turn."""
     for group in run.groups.values():
-        mapped = run.spec.tasks[group.position].mapped
-        if mapped is not None and run.graph.indexed[group.position]:
+        mapped = run.spec.tasks[group.task_index].mapped
+        if mapped is not None and run.graph.indexed[group.task_index]:
             sizes = [size or 0 for size in widths(run, mapped)]
             group.one_to_one = OneToOne(sizes, group.width)
 
 
 def _after_past(run: Run) -> list[int]:
     """Return the mapped tasks that depend on the previous run."""
-    return [position for position in run.groups if position in run.graph.past]
+    return [task_index for task_index in run.groups if task_index in run.graph.past]
 
 
 def has_unevaluated_children(run: Run) -> bool:
@@ -153,7 +153,7 @@ def has_unevaluated_children(run: Run) -> bool:
 
     Such children depend on other children or on the previous run.
     """
-    if any(run.states[position] == TaskState.PENDING for position in _after_past(run)):
+    if any(run.states[task_index] == TaskState.PENDING for task_index in _after_past(run)):
         return True
     found = ((group.one_to_one, group.width) for group in run.groups.values())
     return any(one is not None and one.evaluated < width for one, width in found)

@@ -9,24 +9,24 @@ from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
 __all__ = ("cleared_tasks", "fresh", "is_cleared", "rewind")
 
 
-def fresh(run: Run, position: int, map_index: int) -> TaskInstance:
+def fresh(run: Run, task_index: int, map_index: int) -> TaskInstance:
     """Return the instance of a pending task that is about to change its state.
 
     A cleared task continues counting from its last ``start_no``, so reports of that start stay
     outdated.
     """
-    task_no = run.task_no(position, map_index)
+    task_no = run.task_no(task_index, map_index)
     known = run.cleared.take(task_no) if run.cleared else None
     if isinstance(known, TaskInstance):
         return known
-    task = TaskInstance(run, task_no, position, map_index)
+    task = TaskInstance(run, task_no, task_index, map_index)
     if known is not None:
         task.start_no = task.stored_start = known
     return task
 
 
 def cleared_tasks(run: Run) -> Iterator[tuple[int, int]]:
-    """Yield position and map index of the cleared, pending tasks.
+    """Yield task index and map index of the cleared, pending tasks.
 
     None of these tasks may change its state while iterating.
     """
@@ -36,7 +36,7 @@ def cleared_tasks(run: Run) -> Iterator[tuple[int, int]]:
     for group in run.groups.values():
         first = group.first_task_no
         for task_no in run.cleared.between(first, first + group.width):
-            yield group.position, task_no - first
+            yield group.task_index, task_no - first
 
 
 def is_cleared(group: MappedTask) -> bool:

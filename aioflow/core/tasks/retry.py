@@ -13,7 +13,7 @@ __all__ = (
     "LATEST",
     "next_try_at",
     "redelivery_delay",
-    "sensor_next_look",
+    "sensor_next_poke",
 )
 
 INTERRUPTION_LIMIT_OWN = 5
@@ -69,10 +69,10 @@ def next_try_at(
     return _later(now, delay_us * (1.0 - random / 2) if policy.jitter else delay_us)
 
 
-def sensor_next_look(
+def sensor_next_poke(
     spec: SensorSpec,
     *,
-    looks: int,
+    pokes: int,
     now: Timestamp,
     recheck_in_us: int | None,
     deadline: Timestamp | None,
@@ -82,24 +82,24 @@ def sensor_next_look(
     Args:
         spec: Poke interval: ``interval_us``, times ``backoff`` after each poke, at most
             ``max_interval_us``.
-        looks: Number of pokes so far, at least 1.
+        pokes: Number of pokes so far, at least 1.
         now: When it was last poked.
         recheck_in_us: Interval that the sensor requested for this one poke; used without backoff
             and cap.
         deadline: Upper bound of the result, even if it is past.
 
     Raises:
-        ValueError: If ``looks`` is below 1.
+        ValueError: If ``pokes`` is below 1.
     """
-    if looks < 1:
-        raise ValueError(f"looks counts from 1, got {looks}")
+    if pokes < 1:
+        raise ValueError(f"pokes counts from 1, got {pokes}")
     pause_us: float = (
-        _grown(spec.interval_us, spec.backoff, looks - 1, spec.max_interval_us)
+        _grown(spec.interval_us, spec.backoff, pokes - 1, spec.max_interval_us)
         if recheck_in_us is None
         else recheck_in_us
     )
-    look_at = _later(now, pause_us)
-    return look_at if deadline is None else min(look_at, deadline)
+    poke_at = _later(now, pause_us)
+    return poke_at if deadline is None else min(poke_at, deadline)
 
 
 def redelivery_delay(attempts: int) -> float | None:
@@ -128,5 +128,5 @@ def _grown(base_us: int, factor: float, times: int, limit_us: int | None) -> flo
 
 def _later(now: Timestamp, delay_us: float) -> Timestamp:
     # Compare before adding, because an infinite delay cannot be converted to an integer.
-    room_us = max(0, LATEST - now)
-    return now + (room_us if delay_us >= room_us else max(0, int(delay_us)))
+    max_us = max(0, LATEST - now)
+    return now + (max_us if delay_us >= max_us else max(0, int(delay_us)))

@@ -39,14 +39,14 @@ def order(task: TaskInstance, steady: Timestamp, *, resumes: bool = True) -> Sta
 def _first_start(task: TaskInstance, steady: Timestamp) -> StartTask:
     """Return the command for a start from the beginning."""
     run, spec = task.run, task.spec
-    given = run.items.get(task.task_no) if run.items else None
+    stream_output = run.items.get(task.task_no) if run.items else None
     at_hand = tuple([p for p in spec.argument_parents if run.known[p]])
     sources, widths = _NO_ITEMS if spec.mapped is None else _items(task, spec.mapped)
     return StartTask(
         run_no=run.run_no,
         task_no=task.task_no,
         start_no=task.start_no,
-        position=task.position,
+        task_index=task.task_index,
         map_index=task.map_index,
         try_number=task.try_number,
         results={p: run.results[p] for p in at_hand if p in run.results},
@@ -55,7 +55,7 @@ def _first_start(task: TaskInstance, steady: Timestamp) -> StartTask:
         widths=widths,
         recorded=task.recorded,
         timeout_us=time_left(task, steady),
-        stored=0 if given is None else given.count,
+        stored=0 if stream_output is None else stream_output.count,
         item=_item(task) if run.items else None,
     )
 
@@ -105,26 +105,26 @@ def _events(
 
 def _item(task: TaskInstance) -> bytes | None:
     """Return the item of a child of a stream, if it is in memory."""
-    source = -1 if task.map_index < 0 else source_of(task.run, task.position)
-    given = task.run.items.get(task.run.task_no(source, -1)) if source >= 0 else None
-    return None if given is None else given.at_hand(task.map_index)
+    source = -1 if task.map_index < 0 else source_of(task.run, task.task_index)
+    stream_output = task.run.items.get(task.run.task_no(source, -1)) if source >= 0 else None
+    return None if stream_output is None else stream_output.at_hand(task.map_index)
 
 
 def _items(task: TaskInstance, mapped: MapSpec) -> _Items:
-    run, group = task.run, task.run.groups[task.position]
+    run, group = task.run, task.run.groups[task.task_index]
     if group.origin is not None:
         return group.origin
-    if group.is_loop or source_of(run, task.position) >= 0:
+    if group.is_loop or source_of(run, task.task_index) >= 0:
         return _NO_ITEMS
     first = run.row.first_task_no
     sources = tuple(
-        (leaf.position, first + leaf.position, run.source_starts[leaf.position])
+        (leaf.task_index, first + leaf.task_index, run.source_starts[leaf.task_index])
         for leaf in leaves(mapped.sources)
-        if leaf.position >= 0 and run.spec.tasks[leaf.position].mapped is None
+        if leaf.task_index >= 0 and run.spec.tasks[leaf.task_index].mapped is None
     )
     widths = () if group.one_to_one is None else group.one_to_one.widths
     widths = widths or tuple(
-        leaf.width if leaf.position < 0 else run.widths[leaf.position]
+        leaf.width if leaf.task_index < 0 else run.widths[leaf.task_index]
         for leaf in leaves(mapped.sources)
     )
     group.origin = (sources, widths)

@@ -19,108 +19,110 @@ from aioflow.model.states import TaskState
 __all__ = (
     "close",
     "close_left_open",
+    "consumers",
     "count",
     "cut_of",
-    "given",
     "grow",
     "has_begun",
+    "item_count",
     "open_group",
     "restore",
     "source_of",
-    "takers",
 )
 
 
-def source_of(run: Run, position: int) -> int:
+def source_of(run: Run, task_index: int) -> int:
     """Return the producer whose items a mapped task takes as they are yielded; -1 for none."""
-    mapped = run.spec.tasks[position].mapped
+    mapped = run.spec.tasks[task_index].mapped
     if mapped is None or len(mapped.sources) != 1:
         return -1
-    source = mapped.sources[0].position
+    source = mapped.sources[0].task_index
     return source if source >= 0 and run.spec.tasks[source].streams else -1
 
 
-def takers(run: Run, position: int) -> list[int]:
+def consumers(run: Run, task_index: int) -> list[int]:
     """Return the tasks that expand over a stream."""
-    return [child for child in run.graph.children[position] if source_of(run, child) == position]
+    return [
+        child for child in run.graph.children[task_index] if source_of(run, child) == task_index
+    ]
 
 
-def has_begun(run: Run, position: int) -> bool:
+def has_begun(run: Run, task_index: int) -> bool:
     """Return whether the stream of a task has yielded items and not ended."""
-    source = source_of(run, position)
-    return source >= 0 and run.states[source] < TaskState.SUCCESS and given(run, source) > 0
+    source = source_of(run, task_index)
+    return source >= 0 and run.states[source] < TaskState.SUCCESS and item_count(run, source) > 0
 
 
-def open_group(run: Run, position: int, tx: Transaction) -> None:
+def open_group(run: Run, task_index: int, tx: Transaction) -> None:
     """Expand a mapped task over the items so far."""
-    remove_unexpanded(run, position, tx)
-    limit = min(run.spec.tasks[position].map_limit, WIDTH_LIMIT)
+    remove_unexpanded(run, task_index, tx)
+    limit = min(run.spec.tasks[task_index].map_limit, WIDTH_LIMIT)
     row = ExpansionRow(
         run_no=run.run_no,
-        position=position,
-        width=given(run, source_of(run, position)),
+        task_index=task_index,
+        width=item_count(run, source_of(run, task_index)),
         first_task_no=tx.numbers.take(limit),
         is_open=True,
     )
-    group = run.groups[position] = MappedTask(run, row)
+    group = run.groups[task_index] = MappedTask(run, row)
     tx.change_group(group, -1)
-    run.states[position] = TaskState.RUNNING
-    run.widen(position, group.width + 1)
+    run.states[task_index] = TaskState.RUNNING
+    run.widen(task_index, group.width + 1)
     tx.slots.offer(group)
 
 
-def grow(run: Run, position: int, tx: Transaction) -> None:
+def grow(run: Run, task_index: int, tx: Transaction) -> None:
     """Add a child for each new item."""
-    group = run.groups[position]
+    group = run.groups[task_index]
     tx.change_group(group, group.width)
     had_fresh = group.has_fresh
-    more = given(run, source_of(run, position)) - group.width
+    more = item_count(run, source_of(run, task_index)) - group.width
     for _ in range(more):
         group.grow()
-    run.widen(position, more + 1)
+    run.widen(task_index, more + 1)
     if not had_fresh and group.has_fresh:
         tx.slots.offer(group)
 
 
-def close(run: Run, position: int, tx: Transaction) -> Iterator[int]:
+def close(run: Run, task_index: int, tx: Transaction) -> Iterator[int]:
     """Close the mapped tasks over a stream that has ended. Yield the tasks to evaluate."""
-    for taker in takers(run, position):
+    for taker in consumers(run, task_index):
         group = run.groups.get(taker)
         if group is None or not group.is_open:
             continue
         tx.change_group(group, group.width)
         group.is_open = False
-        group.cut = cut_of(run, position, group.width)
+        group.cut = cut_of(run, task_index, group.width)
         if group.cut is TaskState.PENDING:
             run.widen(taker, 0)
         else:
             run.count_ended(taker, group.cut)
         if group.is_over:
             run.end_group(group)
-            tx.task_over(run, group.position)
+            tx.task_ended(run, group.task_index)
         yield from run.graph.evaluators[taker]
 
 
 def close_left_open(run: Run, tx: Transaction) -> None:
     """Close mapped tasks that were open when their run was cut short, if their source has ended."""
-    for position, group in run.groups.items():
+    for task_index, group in run.groups.items():
         if group.is_open and _is_cut_short(run, group):
             tx.change_group(group, group.width)
             group.is_open = False
-            source = source_of(run, position)
+            source = source_of(run, task_index)
             if source >= 0:
                 group.cut = cut_of(run, source, group.width)
-            tx.task_over(run, position)
+            tx.task_ended(run, task_index)
 
 
 def _is_cut_short(run: Run, group: MappedTask) -> bool:
     """Return whether the stream of a mapped task, or the decider of its loop, has ended."""
-    mapped = run.spec.tasks[group.position].mapped
+    mapped = run.spec.tasks[group.task_index].mapped
     if group.is_loop and mapped is not None:
         decider = run.groups.get(mapped.until)
         last = run.states[mapped.until] if decider is None else decider.states[-1]
         return last >= TaskState.SUCCESS
-    source = source_of(run, group.position)
+    source = source_of(run, group.task_index)
     return source >= 0 and run.states[source] >= TaskState.SUCCESS
 
 
@@ -129,9 +131,9 @@ def restore(run: Run, row: ExpansionRow) -> None:
 
     All tasks must already be restored.
     """
-    source = source_of(run, row.position)
+    source = source_of(run, row.task_index)
     if source >= 0 and not row.is_open:
-        run.groups[row.position].cut = cut_of(run, source, row.width)
+        run.groups[row.task_index].cut = cut_of(run, source, row.width)
 
 
 def count(group: MappedTask) -> None:
@@ -140,11 +142,11 @@ def count(group: MappedTask) -> None:
     if group.is_loop:
         return  # still one instance, as before the expansion
     if group.is_open or group.cut is not TaskState.PENDING:
-        run.widen(group.position, group.width + 1)
+        run.widen(group.task_index, group.width + 1)
     else:
-        run.widen(group.position, group.width)
+        run.widen(group.task_index, group.width)
     if group.cut is not TaskState.PENDING:
-        run.count_ended(group.position, group.cut)
+        run.count_ended(group.task_index, group.cut)
 
 
 def cut_of(run: Run, source: int, width: int) -> TaskState:
@@ -158,16 +160,16 @@ def cut_of(run: Run, source: int, width: int) -> TaskState:
             return TaskState.UPSTREAM_FAILED
 
 
-def given(run: Run, source: int) -> int:
+def item_count(run: Run, source: int) -> int:
     """Return the number of items of a stream; 0 if it was cleared."""
     items = run.items.get(run.task_no(source, -1))
     return 0 if items is None else items.count
 
 
-def remove_unexpanded(run: Run, position: int, tx: Transaction) -> None:
+def remove_unexpanded(run: Run, task_index: int, tx: Transaction) -> None:
     """Remove the row of a mapped task that ended earlier without expanding, and expands now."""
-    task_no = run.task_no(position, -1)
+    task_no = run.task_no(task_index, -1)
     if task_no in run.cleared:
-        task = fresh(run, position, -1)
+        task = fresh(run, task_index, -1)
         tx.move(task, TaskState.REMOVED)
         run.removed[task_no] = task.start_no

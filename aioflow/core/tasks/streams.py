@@ -63,8 +63,8 @@ def store_item(task: TaskInstance, report: ItemYielded, tx: Transaction) -> None
     """Store an item that a generator yielded. Items of an earlier try are known by their index."""
     if task.state is not TaskState.RUNNING:
         return
-    given = task.run.items.get(task.task_no)
-    count = 0 if given is None else given.count
+    stream_output = task.run.items.get(task.task_no)
+    count = 0 if stream_output is None else stream_output.count
     if report.index > count:
         raise ValueError(f"item {report.index} of task {task.task_no} after {count}")
     if report.index == count:
@@ -98,17 +98,17 @@ def emit_items(
     run, spec = task.run, task.spec
     if not payloads:
         return None
-    given = run.items.get(task.task_no)
-    if given is None:
-        given = run.items[task.task_no] = StreamOutput()
+    stream_output = run.items.get(task.task_no)
+    if stream_output is None:
+        stream_output = run.items[task.task_no] = StreamOutput()
     capped = None
     for payload in payloads:
         if spec.feeds_limit is not None:
-            capped = check_cap(given.count + 1, spec.feeds_limit, is_whole=False)
+            capped = check_cap(stream_output.count + 1, spec.feeds_limit, is_whole=False)
         if capped is not None:
             break
-        tx.new_item(task, given.count, payload)
-        given.add(payload)
+        tx.new_item(task, stream_output.count, payload)
+        stream_output.add(payload)
     if spec.streams:
         _feed(task, tx)
     return capped
@@ -116,12 +116,12 @@ def emit_items(
 
 def _feed(task: TaskInstance, tx: Transaction) -> None:
     run = task.run
-    takers = stream_expand.takers(run, task.position)
-    for taker in takers:
+    consumers = stream_expand.consumers(run, task.task_index)
+    for taker in consumers:
         group = run.groups.get(taker)
         if group is not None and group.is_open:
             stream_expand.grow(run, taker, tx)
-    step(run, [taker for taker in takers if taker not in run.groups], tx)
+    step(run, [taker for taker in consumers if taker not in run.groups], tx)
 
 
 def has_capacity(task: TaskInstance, slots: Slots) -> bool:
@@ -135,7 +135,7 @@ def full_window(task: TaskInstance, slots: Slots) -> MappedTask | None:
     A window does not count if none of its children can run because all slots are in use. The slots
     may be held by the very tasks that wait for these children, which would be a deadlock.
     """
-    for taker in stream_expand.takers(task.run, task.position):
+    for taker in stream_expand.consumers(task.run, task.task_index):
         group = task.run.groups.get(taker)
         window = task.run.spec.tasks[taker].window
         if group is None or window is None or group.width - group.ended < window:
@@ -160,7 +160,7 @@ def _get_no_slot(task: TaskInstance, taker: int, slots: Slots) -> bool:
 def _has_active_child(group: MappedTask) -> bool:
     """Return whether a child has a slot or waits for something other than a slot."""
     return any(
-        task.position == group.position
+        task.task_index == group.task_index
         and (task.state is not TaskState.QUEUED or task.worker >= 0 or task.is_hosted)
         for task in group.run.active_tasks.values()
     )
@@ -183,8 +183,8 @@ def release_backpressure(tx: Transaction) -> list[TaskInstance]:
             del held[task_no]
             if not task.is_hosted:
                 continue
-            given = task.run.items.get(task_no)
-            upto = 0 if given is None else given.count
+            stream_output = task.run.items.get(task_no)
+            upto = 0 if stream_output is None else stream_output.count
             confirmation = ItemsStored(task_no, task.start_no, upto)
             tx.effects.append(ConfirmCall(confirmation, task.run.async_role))
         elif task.state is TaskState.DEFERRED and has_capacity(task, tx.slots):

@@ -34,6 +34,7 @@ from aioflow.protocol.reports import (
 
 __all__ = (
     "await_code",
+    "awaits_code",
     "begin_try",
     "cut_short",
     "drop_record",
@@ -44,7 +45,6 @@ __all__ = (
     "forget_event",
     "forget_suspension",
     "interrupt",
-    "keep_try",
     "labelled",
     "not_ready",
     "recalled",
@@ -55,6 +55,7 @@ __all__ = (
     "skipped",
     "start",
     "stop_of",
+    "store_try",
     "succeed",
     "time_out_sensor",
     "wake_due",
@@ -77,7 +78,7 @@ def start(grant: Grant, tx: Transaction) -> None:
     task.start_no += 1
     tx.memory.unclaimed.discard(task.task_no)
     if task.spec.sensor is not None:
-        _first_look(task, tx)
+        _first_poke(task, tx)
     if grant.is_claimed or task.state is TaskState.SENSING:
         tx.touch(task)
     elif task.spec.sensor is not None and task.spec.body is Body.COROUTINE:
@@ -95,7 +96,7 @@ def start(grant: Grant, tx: Transaction) -> None:
             ordered,
             grant.is_claimed,
             ordered.timeout_us,
-            int(task.run.durations[task.position]),
+            int(task.run.durations[task.task_index]),
             _resumed(task),
             task.run.async_role,
             task.spec.execution_timeout_us,
@@ -126,7 +127,7 @@ def _resumed(task: TaskInstance) -> ResumeCoroutine | None:
     return ResumeCoroutine(task.run.run_no, task.task_no, suspended, task.start_no, answer, failure)
 
 
-def _first_look(task: TaskInstance, tx: Transaction) -> None:
+def _first_poke(task: TaskInstance, tx: Transaction) -> None:
     """Start the timeout of a sensor at its first poke. It is armed only once, in steady time."""
     sensor = task.spec.sensor
     assert sensor is not None  # noqa: S101 - checked by the caller
@@ -135,7 +136,7 @@ def _first_look(task: TaskInstance, tx: Transaction) -> None:
         tx.wake_task(task, task.deadline_at)
 
 
-def keep_try(
+def store_try(
     task: TaskInstance, state: TaskState, failure: Failure | None, tx: Transaction
 ) -> None:
     """Write the row of a try, unless it was a first success."""
@@ -157,14 +158,14 @@ def keep_try(
 
 def succeed(task: TaskInstance, report: Succeeded, tx: Transaction) -> None:
     """End a task whose try returned. Keep its result for the database and for dependent tasks."""
-    run, position = task.run, task.position
+    run, task_index = task.run, task.task_index
     exhausted = iterations.iteration_limit_failure(task) if report.again else None
     if exhausted is not None:
         fail(task, exhausted, tx)
         return
     if task.spec.streams:
-        given = run.items.get(task.task_no)
-        report = replace(report, width=0 if given is None else given.count)
+        stream_output = run.items.get(task.task_no)
+        report = replace(report, width=0 if stream_output is None else stream_output.count)
     if report.size or report.width is not None:
         tx.batch.results.append(
             ResultRow(
@@ -177,13 +178,15 @@ def succeed(task: TaskInstance, report: Succeeded, tx: Transaction) -> None:
             )
         )
     if task.map_index < 0:
-        if run.dag_version.has_result_argument[position] and _keep_at_hand(run, position, report):
-            run.known[position] = 1
+        if run.dag_version.has_result_argument[task_index] and _keep_at_hand(
+            run, task_index, report
+        ):
+            run.known[task_index] = 1
         if report.width is not None:
-            run.widths[position] = report.width
-            run.source_starts[position] = task.start_no
+            run.widths[task_index] = report.width
+            run.source_starts[task_index] = task.start_no
     if task.try_number > 1:
-        keep_try(task, TaskState.SUCCESS, None, tx)
+        store_try(task, TaskState.SUCCESS, None, tx)
         task.failure = None
     end(
         task,
@@ -197,12 +200,12 @@ def succeed(task: TaskInstance, report: Succeeded, tx: Transaction) -> None:
         named_events.announce(task, tx)
 
 
-def _keep_at_hand(run: Run, position: int, report: Succeeded) -> bool:
+def _keep_at_hand(run: Run, task_index: int, report: Succeeded) -> bool:
     if report.size == 0 and report.width is None:
         return True  # None
     if report.body is None or len(report.body) > AT_HAND_BYTES:
         return False
-    run.results[position] = report.body
+    run.results[task_index] = report.body
     return True
 
 
@@ -228,7 +231,7 @@ def fail_or_retry(
     if at is None or over is not None:
         fail(task, over or failure, tx)
         return
-    keep_try(task, TaskState.FAILED, failure, tx)
+    store_try(task, TaskState.FAILED, failure, tx)
     task.failure = failure
     task.due_at = at
     tx.move(task, TaskState.RETRYING)
@@ -240,10 +243,10 @@ def fail_or_retry(
 
 def fail(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
     """Fail a task for good."""
-    keep_try(task, TaskState.FAILED, failure, tx)
+    store_try(task, TaskState.FAILED, failure, tx)
     task.failure = failure
     if failure.reason in {"fanout_cap", "sensor_timeout"}:
-        alert(task.run, task.position, failure, tx)
+        alert(task.run, task.task_index, failure, tx)
     end(task, TaskState.FAILED, tx)
 
 
@@ -252,12 +255,12 @@ def cut_short(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
 
     A task is never charged a try for the code that ran beside it, see ``crash_trials``.
     """
-    guilt = crash_trials.guilt(task.task_no, tx.memory)
-    if guilt is None:
+    crash_failure = crash_trials.crash_failure(task.task_no, tx.memory)
+    if crash_failure is None:
         interrupt(task, failure, None, tx)
     else:
-        alert(task.run, task.position, guilt, tx)
-        interrupt(task, guilt, 0, tx)
+        alert(task.run, task.task_index, crash_failure, tx)
+        interrupt(task, crash_failure, 0, tx)
 
 
 def interrupt(task: TaskInstance, failure: Failure, limit: int | None, tx: Transaction) -> None:
@@ -293,6 +296,12 @@ def await_code(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
     tx.effects.append(RestoreCode((task.run.row.version,)))
 
 
+def awaits_code(task: TaskInstance) -> bool:
+    """Return whether a try waits until its code is on disk again."""
+    failure = task.failure if task.state is TaskState.RETRYING else None
+    return failure is not None and failure.reason == CODE_MISSING
+
+
 def requeue(task: TaskInstance, tx: Transaction) -> None:
     """Queue a task for a slot again, within the same try."""
     if task.state is not TaskState.QUEUED:
@@ -312,11 +321,11 @@ def reschedule_poke(
     sensor = task.spec.sensor
     assert sensor is not None  # noqa: S101 - reported by sensors only
     forget_event(task, tx)
-    _first_look(task, tx)
-    task.looks += 1
-    task.due_at = retry.sensor_next_look(
+    _first_poke(task, tx)
+    task.pokes += 1
+    task.due_at = retry.sensor_next_poke(
         sensor,
-        looks=task.looks,
+        pokes=task.pokes,
         now=tx.steady,
         recheck_in_us=recheck_in_us,
         deadline=task.deadline_at,
@@ -335,7 +344,7 @@ def wake_due(task: TaskInstance, at: Timestamp, tx: Transaction) -> None:
     if task.due_at != at:
         return  # the timer is outdated
     if task.state is TaskState.RETRYING:
-        if task.failure is not None and task.failure.reason == CODE_MISSING:
+        if awaits_code(task):
             task.failure = None
         else:
             task.try_number += 1
@@ -355,7 +364,7 @@ def time_out_sensor(task: TaskInstance, tx: Transaction) -> None:
         reason="sensor_timeout",
     )
     if sensor.on_timeout == "skip":
-        alert(task.run, task.position, failure, tx)
+        alert(task.run, task.task_index, failure, tx)
         skip(task, failure, tx)
     else:
         fail(task, failure, tx)
@@ -457,7 +466,7 @@ def skip(
     task: TaskInstance, failure: Failure | None, tx: Transaction, *, at: Timestamp | None = None
 ) -> None:
     """End a task whose try counts as skipped, with the failure that this replaces, if any."""
-    keep_try(task, TaskState.SKIPPED, failure, tx)
+    store_try(task, TaskState.SKIPPED, failure, tx)
     if failure is not None:
         task.failure = failure
     end(task, TaskState.SKIPPED, tx, at=at)
@@ -482,7 +491,7 @@ def recalled(task: TaskInstance, tx: Transaction) -> None:
 
 def labelled(task: TaskInstance, report: Labelled, tx: Transaction) -> None:
     """Store the label that a child of a mapped task has set for itself."""
-    if not task.looks:  # a sensor that pokes again already has a label
+    if not task.pokes:  # a sensor that pokes again already has a label
         tx.batch.labels.append((task.task_no, task.run.run_no, report.label))
 
 

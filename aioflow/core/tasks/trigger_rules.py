@@ -227,20 +227,20 @@ WHOLE = -1
 """Map index of a task that is not mapped, or not expanded yet."""
 
 
-def verdict(run: Run, position: int, index: int = WHOLE) -> Verdict:
+def verdict(run: Run, task_index: int, index: int = WHOLE) -> Verdict:
     """Return the verdict of the trigger rules.
 
     A task that expands over a stream with yielded items runs if it would run after the stream
     succeeded.
     """
-    if stream_expand.has_begun(run, position):
-        source = stream_expand.source_of(run, position)
-        if _verdict_assuming(run, position, index, source) is Verdict.RUN:
+    if stream_expand.has_begun(run, task_index):
+        source = stream_expand.source_of(run, task_index)
+        if _verdict_assuming(run, task_index, index, source) is Verdict.RUN:
             return Verdict.RUN
-    return _verdict_assuming(run, position, index)
+    return _verdict_assuming(run, task_index, index)
 
 
-def parent_states(run: Run, position: int, parent: int, index: int) -> Iterator[int]:
+def parent_states(run: Run, task_index: int, parent: int, index: int) -> Iterator[int]:
     """Yield the states of the parent's instances that one child of a task depends on."""
     group = run.groups.get(parent)
     if group is None:
@@ -248,17 +248,17 @@ def parent_states(run: Run, position: int, parent: int, index: int) -> Iterator[
     elif index == WHOLE:
         yield TaskState.PENDING  # each child is evaluated by itself
     else:
-        for number in _indexes(run, position, parent, index):
+        for number in _indexes(run, task_index, parent, index):
             yield group.states[number]
 
 
-def _indexes(run: Run, position: int, parent: int, index: int) -> Iterator[int]:
-    mapped = run.spec.tasks[position].mapped
+def _indexes(run: Run, task_index: int, parent: int, index: int) -> Iterator[int]:
+    mapped = run.spec.tasks[task_index].mapped
     assert mapped is not None  # noqa: S101 - only mapped tasks follow others
     if parent in mapped.along:
         yield index
         return
-    one_to_one = run.groups[position].one_to_one
+    one_to_one = run.groups[task_index].one_to_one
     assert one_to_one is not None  # noqa: S101
     if len(one_to_one.widths) == 1:
         yield index
@@ -266,21 +266,21 @@ def _indexes(run: Run, position: int, parent: int, index: int) -> Iterator[int]:
     picks = pick(mapped, index, one_to_one.widths)
     pairs = zip(leaves(mapped.sources), picks, strict=True)
     # An instance that the child uses twice counts once.
-    yield from {number for leaf, number in pairs if leaf.position == parent and number >= 0}
+    yield from {number for leaf, number in pairs if leaf.task_index == parent and number >= 0}
 
 
-def _verdict_assuming(run: Run, position: int, index: int, assumed: int = -1) -> Verdict:
+def _verdict_assuming(run: Run, task_index: int, index: int, assumed: int = -1) -> Verdict:
     """Return the verdict, with one parent assumed to have succeeded."""
-    looks = run.graph.evaluated[position]
+    looks = run.graph.evaluated[task_index]
     if len(looks) == 1:
-        return _group_verdict(run, position, looks[0], index, assumed)
-    return together([_group_verdict(run, position, look, index, assumed) for look in looks])
+        return _group_verdict(run, task_index, looks[0], index, assumed)
+    return together([_group_verdict(run, task_index, look, index, assumed) for look in looks])
 
 
-def _group_verdict(run: Run, position: int, look: Evaluated, index: int, assumed: int) -> Verdict:
+def _group_verdict(run: Run, task_index: int, look: Evaluated, index: int, assumed: int) -> Verdict:
     counts = run.tallies[look.tally * TALLY : (look.tally + 1) * TALLY]
     for parent in look.indexed:
-        for state in parent_states(run, position, parent, index):
+        for state in parent_states(run, task_index, parent, index):
             counts[0] += 1
             if state >= TaskState.SUCCESS:
                 counts[TALLY_OFFSET[state]] += 1
@@ -296,7 +296,7 @@ def _group_verdict(run: Run, position: int, look: Evaluated, index: int, assumed
             skipped=skipped,
             removed=removed,
         )
-    setups = [_setup_state(run, position, look, p, index) for p in look.setups if p != assumed]
+    setups = [_setup_state(run, task_index, look, p, index) for p in look.setups if p != assumed]
     return decide(
         look.rule,
         total=total,
@@ -311,7 +311,7 @@ def _group_verdict(run: Run, position: int, look: Evaluated, index: int, assumed
     )
 
 
-def _setup_state(run: Run, position: int, look: Evaluated, setup: int, index: int) -> int:
+def _setup_state(run: Run, task_index: int, look: Evaluated, setup: int, index: int) -> int:
     if setup not in look.indexed:
         return run.states[setup]
-    return next(parent_states(run, position, setup, index), TaskState.PENDING)
+    return next(parent_states(run, task_index, setup, index), TaskState.PENDING)

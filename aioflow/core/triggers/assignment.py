@@ -25,24 +25,24 @@ from aioflow.protocol.effects import AssignTrigger, ReleaseTrigger, StartHost
 from aioflow.protocol.inputs import AssignTriggers
 
 __all__ = (
-    "HANDED_AT_ONCE",
+    "ASSIGNED_AT_ONCE",
     "HOSTLESS",
     "REASSIGNED",
     "RUN",
     "SLEEP",
-    "hand_on",
-    "hand_over",
+    "assign_next",
     "host",
     "host_all",
     "host_rest",
     "hosted_before",
     "is_stopped",
     "newest_version",
+    "reassign",
     "release_trigger",
+    "request_host",
+    "request_own_hosts",
     "role_of",
     "unhost",
-    "want_host",
-    "want_own_hosts",
 )
 
 REASSIGNED = "reassigned"
@@ -57,7 +57,7 @@ RUN = "run"
 HOSTLESS = frozenset({SLEEP, RUN})
 """Class paths of triggers that are never assigned to a host."""
 
-HANDED_AT_ONCE = 1_000
+ASSIGNED_AT_ONCE = 1_000
 """Maximum number of triggers assigned to a new host in one turn. The others follow."""
 
 
@@ -70,7 +70,7 @@ def host(wait: TriggerInstance, tx: Transaction) -> None:
     """
     row, run = wait.row, wait.run.row
     role = role_of(row.class_path, wait.run.dag_version, tx.memory)
-    tx.rehost(wait)
+    tx.record_assignment(wait)
     unhost(wait)
     if row.kwargs is None or row.class_path in HOSTLESS or tx.memory.is_drained:
         return
@@ -79,8 +79,8 @@ def host(wait: TriggerInstance, tx: Transaction) -> None:
     if not may_host(row.trigger_no, tx.memory):
         return  # the trigger is assigned after others
     wait.role = role
-    if not _takes(role, tx.memory):
-        want_host(role, tx)
+    if not _accepts(role, tx.memory):
+        request_host(role, tx)
         return
     wait.assignment_id = tx.memory.next_assignment_id()
     wait.version = newest_version(wait.run.dag_version, tx.memory)
@@ -99,7 +99,7 @@ def _is_ending(wait: TriggerInstance) -> bool:
     if not wait.run.state.is_live:
         return True
     chosen, task = wait.run.clearing, wait.task
-    return chosen is not None and task is not None and chosen.ends(task.position, task.map_index)
+    return chosen is not None and task is not None and chosen.ends(task.task_index, task.map_index)
 
 
 def _feeds(wait: TriggerInstance) -> bool:
@@ -140,7 +140,7 @@ def _order(
         newest="" if wait.version == run.version else wait.version,
         last=None if wait.stream is None else wait.stream.last,
         priority=0 if task is None else task.spec.priority,
-        position=-1 if task is None else task.position,
+        task_index=-1 if task is None else task.task_index,
         map_index=-1 if task is None else task.map_index,
         start_no=0 if task is None else task.start_no,
         try_number=1 if task is None else task.try_number,
@@ -168,13 +168,13 @@ def _is_isolated_now(dag_version: DagVersion, memory: Memory) -> bool:
     return newest is not None and bool(newest.graph.spec.isolated)
 
 
-def want_host(role: str, tx: Transaction) -> None:
+def request_host(role: str, tx: Transaction) -> None:
     """Start the DAG's own host. The shared hosts start by themselves."""
     if is_own(role):
         tx.effects.append(StartHost(role))
 
 
-def want_own_hosts(tx: Transaction) -> None:
+def request_own_hosts(tx: Transaction) -> None:
     """Start the DAGs' own hosts that triggers of tasks wait for.
 
     After a restart no such host is up, and nothing else assigns these triggers.
@@ -190,7 +190,7 @@ def want_own_hosts(tx: Transaction) -> None:
             roles.add(role_of(class_path, dag_version, memory))
     for role in sorted(roles - memory.hosts_up):
         if may_host_all(memory) or any(may_host(n, memory) for n in _ordered(role, memory)):
-            want_host(role, tx)
+            request_host(role, tx)
 
 
 def is_stopped(dag_id: str, memory: Memory) -> bool:
@@ -209,7 +209,7 @@ def host_all(role: str, tx: Transaction) -> None:
     still runs is assigned once that host has released it.
     """
     _return(role, tx)
-    hand_over(AssignTriggers(role, tx.memory.last_assignment_id, _ordered(role, tx.memory)), tx)
+    assign_next(AssignTriggers(role, tx.memory.last_assignment_id, _ordered(role, tx.memory)), tx)
 
 
 def host_rest(tx: Transaction) -> None:
@@ -220,8 +220,8 @@ def host_rest(tx: Transaction) -> None:
     memory = tx.memory
     for role in sorted(role for role in memory.hosts_up if kind_of(role) != ASYNC):
         numbers = array("q", (n for n in _ordered(role, memory) if may_host(n, memory)))
-        hand_over(AssignTriggers(role, 0, numbers), tx)
-    want_own_hosts(tx)
+        assign_next(AssignTriggers(role, 0, numbers), tx)
+    request_own_hosts(tx)
 
 
 def hosted_before(memory: Memory) -> Iterator[TriggerNo]:
@@ -269,7 +269,7 @@ def _return(role: str, tx: Transaction) -> None:
             tx.effects.append(ReleaseTrigger(StopTrigger(number, assignment_id, REASSIGNED), role))
 
 
-def hand_on(role: str, tx: Transaction) -> None:
+def reassign(role: str, tx: Transaction) -> None:
     """Assign the triggers of a lost host that now belong to another host.
 
     Either they were being released from the lost host, or the isolation of their DAG has changed.
@@ -300,31 +300,31 @@ def _strays(role: str, memory: Memory) -> Iterator[tuple[TriggerNo, int]]:
     )
 
 
-def _takes(role: str, memory: Memory) -> bool:
+def _accepts(role: str, memory: Memory) -> bool:
     """Return whether a host accepts triggers. The quarantine host starts with its first trigger."""
     return role in memory.hosts_up or role == QUARANTINE
 
 
-def hand_over(entry: AssignTriggers, tx: Transaction) -> None:
+def assign_next(entry: AssignTriggers, tx: Transaction) -> None:
     """Assign the next triggers to a host that accepts them, or start the DAG's own host."""
     memory = tx.memory
-    takes = _takes(entry.role, memory)
+    takes = _accepts(entry.role, memory)
     if memory.is_drained or not (takes or is_own(entry.role)):
         return  # all triggers follow when the host is up again
-    upto = entry.at + HANDED_AT_ONCE
-    forms: dict[int, _Handing] = {}
+    upto = entry.at + ASSIGNED_AT_ONCE
+    forms: dict[int, _Assignment] = {}
     for number in entry.numbers[entry.at : upto]:
         if not may_host(number, memory):
             continue
-        one = memory.packing.look(number)
+        one = memory.packing.find(number)
         if takes and one is not None and one.kwargs is not None:
-            handing = forms.get(one.form)
-            if handing is None:
+            assignment = forms.get(one.form)
+            if assignment is None:
                 shape = memory.packing.shape(one)
-                handing = forms[one.form] = _handing(shape, entry.role, memory)
-            if isinstance(handing, _Change):
-                _hand_folded(one, entry, handing, tx)
-            if handing != "needs task":
+                assignment = forms[one.form] = _assignment_of(shape, entry.role, memory)
+            if isinstance(assignment, _Change):
+                _assign_packed(one, entry, assignment, tx)
+            if assignment != "needs task":
                 continue
         wait = memory.waits.get(number)
         if wait is None or wait.assignment_id > entry.assignment_id:
@@ -350,10 +350,10 @@ class _Change(NamedTuple):
     is_elsewhere: bool
 
 
-_Handing: TypeAlias = _Change | Literal["needs task", "not wanted"]
+_Assignment: TypeAlias = _Change | Literal["needs task", "not wanted"]
 
 
-def _handing(was: TaskShape, role: str, memory: Memory) -> _Handing:
+def _assignment_of(was: TaskShape, role: str, memory: Memory) -> _Assignment:
     """Return how triggers of a shape are assigned to a host while packed, or why they cannot be.
 
     They must be unpacked if the command needs more facts about the task, or if no host runs them.
@@ -367,20 +367,22 @@ def _handing(was: TaskShape, role: str, memory: Memory) -> _Handing:
     ):
         return "not wanted"
     version = newest_version(was.dag_version, memory)
-    form = was._replace(role=role, has_room=True, version=version)
+    form = was._replace(role=role, has_capacity=True, version=version)
     newest = "" if version == was.dag_version.version else version
-    is_elsewhere = was.role != role and _takes(was.role, memory)
+    is_elsewhere = was.role != role and _accepts(was.role, memory)
     return _Change(was, form, newest, spec.priority, is_elsewhere)
 
 
-def _hand_folded(one: PackedTask, entry: AssignTriggers, change: _Change, tx: Transaction) -> None:
+def _assign_packed(
+    one: PackedTask, entry: AssignTriggers, change: _Change, tx: Transaction
+) -> None:
     """Assign a packed trigger as ``host`` does. Unpacking a hundred thousand would take seconds."""
     memory, packing = tx.memory, tx.memory.packing
     assignment_id = packing.assignment_id(one)
     if assignment_id > entry.assignment_id or (assignment_id and change.is_elsewhere):
         return
     assignment_id = memory.next_assignment_id()
-    tx.rehost_folded(one, change.was)
+    tx.record_packed_assignment(one, change.was)
     packing.change(one, assignment_id=assignment_id, form=change.form)
     tx.effects.append(
         AssignTrigger(
@@ -397,7 +399,7 @@ def _hand_folded(one: PackedTask, entry: AssignTriggers, change: _Change, tx: Tr
                 logical_date=memory.runs.logical_date(one.run_no),
                 newest=change.newest,
                 priority=change.priority,
-                position=change.form.position,
+                task_index=change.form.task_index,
                 map_index=one.map_index,
                 start_no=one.start_no,
                 try_number=one.try_number,
@@ -410,12 +412,12 @@ def _hand_folded(one: PackedTask, entry: AssignTriggers, change: _Change, tx: Tr
 
 
 def _spec(form: TaskShape) -> TaskSpec:
-    return form.dag_version.graph.spec.tasks[form.position]
+    return form.dag_version.graph.spec.tasks[form.task_index]
 
 
 def _is_wanted(wait: TriggerInstance, role: str, memory: Memory) -> bool:
     """Return whether a trigger belongs to a host and no other live host has it."""
-    is_elsewhere = wait.assignment_id and wait.role != role and _takes(wait.role, memory)
+    is_elsewhere = wait.assignment_id and wait.role != role and _accepts(wait.role, memory)
     if wait.state is not TriggerState.WAITING or wait.task is None or is_elsewhere:
         return False
     if _is_ending(wait) or is_stopped(wait.run.row.dag_id, memory):
@@ -438,7 +440,7 @@ def newest_version(dag_version: DagVersion, memory: Memory) -> str:
 def unhost(wait: TriggerInstance) -> None:
     """Record that a trigger has no host. The next assignment counts its events from 0."""
     wait.assignment_id = 0
-    wait.has_room = True
+    wait.has_capacity = True
 
 
 def release_trigger(wait: TriggerInstance, reason: str, tx: Transaction) -> None:

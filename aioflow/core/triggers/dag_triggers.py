@@ -18,7 +18,7 @@ from aioflow.core.state.crash_trials import is_barred, may_host
 from aioflow.core.state.dag_triggers import DagTrigger
 from aioflow.core.state.memory import Memory
 from aioflow.core.transaction import Transaction
-from aioflow.core.triggers.assignment import is_stopped, role_of, want_host
+from aioflow.core.triggers.assignment import is_stopped, request_host, role_of
 from aioflow.model.dag import DagSpec
 from aioflow.model.ids import TriggerNo
 from aioflow.model.states import CODE_MISSING, Failure
@@ -241,7 +241,7 @@ def _host(one: DagTrigger, tx: Transaction) -> None:
     if not may_host(row.trigger_no, memory):
         return
     if role not in memory.hosts_up and role != QUARANTINE:
-        want_host(role, tx)
+        request_host(role, tx)
         return
     tx.dag_triggers.note(one)
     one.assignment_id, one.role = memory.next_assignment_id(), role

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core.runs import create
+from aioflow.core.runs import create, run_queue
 from aioflow.core.runs.cancel import cancel
 from aioflow.core.state.dag_triggers import DagTrigger, PendingAssetEvent
 from aioflow.core.state.memory import Memory
@@ -116,7 +116,7 @@ def fire(one: DagTrigger, report: TriggerFired, tx: Transaction) -> None:
     if report.key is None or key not in known:
         known.add(key)
         _store(one, spec, report, tx)
-    _credit(one, tx)
+    _confirm_events(one, tx)
 
 
 def _store(one: DagTrigger, spec: DagTriggerSpec, report: TriggerFired, tx: Transaction) -> None:
@@ -168,8 +168,8 @@ def _hold(
     one.row = msgspec.structs.replace(one.row, held=held)
     if before is not None:
         tx.batch.of_dags.outcomes.append(OutcomeChange(before.event_no, EventOutcome.REPLACED))
-    if one.looks_at is None:
-        one.looks_at = due_at
+    if one.check_at is None:
+        one.check_at = due_at
         wake(one, due_at, tx)
 
 
@@ -180,14 +180,14 @@ def due(trigger_no: TriggerNo, at: Timestamp, tx: Transaction) -> None:
         return
     retry(one, at, tx)
     held, spec = one.row.held, spec_of(one, tx.memory)
-    if held is None or one.looks_at != at:
+    if held is None or one.check_at != at:
         return
     tx.dag_triggers.note(one)
     if spec is not None and held.due_at > at:  # later events arrived
-        one.looks_at = held.due_at
+        one.check_at = held.due_at
         wake(one, held.due_at, tx)
         return
-    one.looks_at = None
+    one.check_at = None
     one.row = msgspec.structs.replace(one.row, held=None)
     if spec is None:
         change = OutcomeChange(
@@ -203,8 +203,8 @@ def restarted(tx: Transaction) -> None:
     """Set the timers of held events again after a restart."""
     for one in tx.memory.dag_triggers:
         if one.row.held is not None:
-            one.looks_at = one.row.held.due_at
-            wake(one, one.looks_at, tx)
+            one.check_at = one.row.held.due_at
+            wake(one, one.check_at, tx)
 
 
 def start_run(
@@ -217,7 +217,7 @@ def start_run(
 ) -> tuple[EventOutcome, int | None, str | None]:
     """Create the run of an event. Return the outcome of the event."""
     memory, dag_id = tx.memory, one.row.dag_id
-    if spec.if_running == "skip" and create.is_running(dag_id, memory):
+    if spec.if_running == "skip" and run_queue.is_running(dag_id, memory):
         return EventOutcome.SKIPPED, None, "a run of the DAG was active"
     newest = memory.newest(dag_id)
     try:
@@ -291,7 +291,7 @@ def _alert_rejected_event(one: DagTrigger, sequence: int, reason: str, tx: Trans
     tx.outbox.alert("trigger_event", message[:1_000], run_id="", dag_id=one.row.dag_id)
 
 
-def _credit(one: DagTrigger, tx: Transaction) -> None:
+def _confirm_events(one: DagTrigger, tx: Transaction) -> None:
     """Let the trigger continue, unless too many runs are queued."""
     if (
         one.confirmed < one.index
@@ -299,7 +299,7 @@ def _credit(one: DagTrigger, tx: Transaction) -> None:
         and not has_full_queue(one.row.dag_id, tx.memory)
     ):
         one.confirmed = one.index
-        tx.credit(EventsStored(one.row.trigger_no, one.assignment_id, one.confirmed))
+        tx.confirm_events(EventsStored(one.row.trigger_no, one.assignment_id, one.confirmed))
 
 
 def continue_triggers(tx: Transaction) -> None:
@@ -308,7 +308,7 @@ def continue_triggers(tx: Transaction) -> None:
         one = tx.memory.dag_triggers.of(dag_id)
         if one is not None and one.confirmed < one.index:
             tx.dag_triggers.note(one)
-            _credit(one, tx)
+            _confirm_events(one, tx)
     tx.eased_dags.clear()
 
 
@@ -352,7 +352,7 @@ def record_asset_events(tx: Transaction) -> None:
     dag_triggers = tx.memory.dag_triggers
     affected: dict[TriggerNo, DagTrigger] = {}
     for event in tx.asset_events:
-        for taker in dag_triggers.takers(event.name.removeprefix(ASSET)):
+        for taker in dag_triggers.consumers(event.name.removeprefix(ASSET)):
             if spec_of(taker, tx.memory) is not None:
                 _record_asset_event(taker, event, tx)
                 affected[taker.row.trigger_no] = taker

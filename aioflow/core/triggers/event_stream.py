@@ -59,7 +59,7 @@ def take(wait: TriggerInstance, report: TriggerFired, tx: Transaction) -> None:
         stream.store(row.sequence, report.payload, report.key)
         stream.last = (report.payload, report.key)
         tx.memory.crash_suspects.clear(wait.row.trigger_no)
-    credit(wait, tx)
+    confirm_events(wait, tx)
 
 
 def consume(wait: TriggerInstance, tx: Transaction) -> bytes | None:
@@ -74,18 +74,18 @@ def consume(wait: TriggerInstance, tx: Transaction) -> bytes | None:
     if sequence + 1 == stream.next_sequence and stream.last is not None:
         # The payload moves from the event row to the trigger row, for a later assignment.
         tx.move_wait(wait, wait.state, event=payload, key=stream.last[1], failure=wait.row.failure)
-    credit(wait, tx)
+    confirm_events(wait, tx)
     return payload
 
 
-def credit(wait: TriggerInstance, tx: Transaction) -> None:
+def confirm_events(wait: TriggerInstance, tx: Transaction) -> None:
     """Let the trigger continue until it is ahead of the stored events by its window."""
     stream = wait.stream
     assert stream is not None  # noqa: S101 - the callers looked
-    has_room = len(stream.pending) < EVENTS_AHEAD and stream.pending_bytes < BYTES_AHEAD
-    if has_room and stream.confirmed < stream.index and wait.state is TriggerState.WAITING:
+    has_capacity = len(stream.pending) < EVENTS_AHEAD and stream.pending_bytes < BYTES_AHEAD
+    if has_capacity and stream.confirmed < stream.index and wait.state is TriggerState.WAITING:
         stream.confirmed = stream.index
-        tx.credit(EventsStored(wait.row.trigger_no, wait.assignment_id, stream.confirmed))
+        tx.confirm_events(EventsStored(wait.row.trigger_no, wait.assignment_id, stream.confirmed))
 
 
 def close(wait: TriggerInstance, failure: Failure | None, tx: Transaction) -> None:

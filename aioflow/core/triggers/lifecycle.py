@@ -276,7 +276,7 @@ def _lacks_code(report: TriggerEnded) -> bool:
 def _await_code(wait: TriggerInstance, tx: Transaction) -> None:
     """Keep a trigger without a host until its code is restored."""
     versions = tuple(dict.fromkeys((wait.version, wait.run.row.version)))
-    tx.rehost(wait)
+    tx.record_assignment(wait)
     unhost(wait)
     tx.memory.lacking_code.add(wait.row.trigger_no)
     tx.effects.append(RestoreCode(versions, wait.row.trigger_no))
@@ -437,7 +437,7 @@ def charge(wait: TriggerInstance, failure: Failure, tx: Transaction) -> None:
     """Fail the task of a trigger that has killed the daemon, without retries."""
     task = wait.task
     if task is not None:
-        alert(task.run, task.position, failure, tx)
+        alert(task.run, task.task_index, failure, tx)
     if wait.stream is not None:
         _end_stream(wait, failure, tx)
     else:

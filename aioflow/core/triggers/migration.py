@@ -57,6 +57,7 @@ __all__ = (
     "PAUSED",
     "REHOST_AT_ONCE",
     "STOPPED_AT_ONCE",
+    "capacity_changed",
     "failure_of_culprit",
     "file_parsed",
     "isolate_culprit",
@@ -66,7 +67,6 @@ __all__ = (
     "move_next",
     "pause_triggers",
     "release_class",
-    "room_changed",
 )
 
 REHOST_AT_ONCE = 1_000
@@ -119,12 +119,12 @@ def move_next(
         tx.effects.append(replace(entry, after=waits[most - 1].row.trigger_no))
 
 
-def room_changed(
+def capacity_changed(
     one: TriggerInstance | DagTrigger, entry: TriggerCapacityChanged, _: Transaction
 ) -> None:
     """Record whether a trigger waits for capacity of its triggerer."""
     if one.assignment_id == entry.assignment_id:
-        one.has_room = entry.has_room
+        one.has_capacity = entry.has_capacity
 
 
 def _outdated(version: str, after: TriggerNo, memory: Memory) -> Iterator[TriggerInstance]:
@@ -331,9 +331,9 @@ def _blocker_of(report: LoopBlocked, memory: Memory) -> LoopBlocker | None:
 
 
 def _log_block(found: LoopBlocker, report: LoopBlocked, tx: Transaction) -> None:
-    if not found.may_tell(tx.steady):
+    if not found.may_log(tx.steady):
         return
-    found.told_at = tx.steady
+    found.logged_at = tx.steady
     facts: dict[str, str | int] = {
         found.kind: found.name,
         "run_id": found.run_id,

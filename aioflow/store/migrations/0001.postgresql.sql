@@ -104,16 +104,6 @@ CREATE TABLE journal (
     body BYTEA NOT NULL,
     PRIMARY KEY (commit_no)
 );
-CREATE TABLE login (
-    login_no BIGINT NOT NULL,
-    name TEXT NOT NULL CHECK (length(name) <= 250),
-    digest BYTEA NOT NULL,
-    created_at BIGINT NOT NULL,
-    expires_at BIGINT NOT NULL,
-    address TEXT NOT NULL,
-    PRIMARY KEY (login_no)
-);
-CREATE UNIQUE INDEX login_by_digest ON login (digest);
 CREATE TABLE meta (
     name TEXT NOT NULL CHECK (length(name) <= 100),
     value TEXT NOT NULL,
@@ -168,6 +158,16 @@ CREATE TABLE pool (
     include_deferred SMALLINT NOT NULL CHECK (include_deferred BETWEEN 0 AND 1),
     PRIMARY KEY (name)
 );
+CREATE TABLE session (
+    session_no BIGINT NOT NULL,
+    name TEXT NOT NULL CHECK (length(name) <= 250),
+    digest BYTEA NOT NULL,
+    created_at BIGINT NOT NULL,
+    expires_at BIGINT NOT NULL,
+    address TEXT NOT NULL,
+    PRIMARY KEY (session_no)
+);
+CREATE UNIQUE INDEX session_by_digest ON session (digest);
 CREATE TABLE stream_item (
     task_no BIGINT NOT NULL,
     item_index BIGINT NOT NULL,
@@ -261,17 +261,17 @@ CREATE TABLE clear_request (
 );
 CREATE TABLE expansion (
     run_no BIGINT NOT NULL,
-    position BIGINT NOT NULL,
+    task_index BIGINT NOT NULL,
     width BIGINT NOT NULL,
     first_task_no BIGINT NOT NULL,
     is_open SMALLINT DEFAULT '0' NOT NULL CHECK (is_open BETWEEN 0 AND 1),
-    PRIMARY KEY (run_no, position),
+    PRIMARY KEY (run_no, task_index),
     FOREIGN KEY(run_no) REFERENCES run (run_no)
 );
 CREATE TABLE task (
     task_no BIGINT NOT NULL,
     run_no BIGINT NOT NULL,
-    position BIGINT NOT NULL,
+    task_index BIGINT NOT NULL,
     map_index BIGINT NOT NULL,
     state SMALLINT NOT NULL CHECK (state BETWEEN 0 AND 11),
     try_number BIGINT NOT NULL,

@@ -115,17 +115,6 @@ CREATE TABLE journal (
     PRIMARY KEY (commit_no)
 )
  STRICT;
-CREATE TABLE login (
-    login_no INTEGER NOT NULL,
-    name TEXT NOT NULL CHECK (length(name) <= 250),
-    digest BLOB NOT NULL,
-    created_at INTEGER NOT NULL,
-    expires_at INTEGER NOT NULL,
-    address TEXT NOT NULL,
-    PRIMARY KEY (login_no)
-)
- STRICT;
-CREATE UNIQUE INDEX login_by_digest ON login (digest);
 CREATE TABLE meta (
     name TEXT NOT NULL CHECK (length(name) <= 100),
     value TEXT NOT NULL,
@@ -188,6 +177,17 @@ CREATE TABLE pool (
     PRIMARY KEY (name)
 )
  STRICT;
+CREATE TABLE session (
+    session_no INTEGER NOT NULL,
+    name TEXT NOT NULL CHECK (length(name) <= 250),
+    digest BLOB NOT NULL,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    address TEXT NOT NULL,
+    PRIMARY KEY (session_no)
+)
+ STRICT;
+CREATE UNIQUE INDEX session_by_digest ON session (digest);
 CREATE TABLE stream_item (
     task_no INTEGER NOT NULL,
     item_index INTEGER NOT NULL,
@@ -290,11 +290,11 @@ CREATE TABLE clear_request (
  STRICT;
 CREATE TABLE expansion (
     run_no INTEGER NOT NULL,
-    position INTEGER NOT NULL,
+    task_index INTEGER NOT NULL,
     width INTEGER NOT NULL,
     first_task_no INTEGER NOT NULL,
     is_open INTEGER DEFAULT '0' NOT NULL CHECK (is_open BETWEEN 0 AND 1),
-    PRIMARY KEY (run_no, position),
+    PRIMARY KEY (run_no, task_index),
     FOREIGN KEY(run_no) REFERENCES run (run_no)
 )
  WITHOUT ROWID,
@@ -302,7 +302,7 @@ CREATE TABLE expansion (
 CREATE TABLE task (
     task_no INTEGER NOT NULL,
     run_no INTEGER NOT NULL,
-    position INTEGER NOT NULL,
+    task_index INTEGER NOT NULL,
     map_index INTEGER NOT NULL,
     state INTEGER NOT NULL CHECK (state BETWEEN 0 AND 11),
     try_number INTEGER NOT NULL,

@@ -30,9 +30,9 @@ from aioflow.store.sqlite.wal_file import (
     check_home,
     check_log,
     first_log,
+    match_identity,
     next_log,
     number_logs,
-    settle_identity,
 )
 from aioflow.store.tables import (
     REVISION_TABLE,
@@ -217,14 +217,14 @@ def prepare_file(path: Path, lock: FileLock, home: Path | None = None) -> None:
     if home is not None:
         check_home(path, home)
     with translated_errors(path):
-        _doubt_log(path)
+        _rewrite_log(path)
         with closing(_connect(path, "synchronous = FULL", "wal_autocheckpoint = 0")) as raw:
             _complete(path, lock, raw)
             if home is not None:
-                settle_identity(path, home, raw)
+                match_identity(path, home, raw)
 
 
-def _doubt_log(path: Path) -> None:
+def _rewrite_log(path: Path) -> None:
     """Write and sync the whole log of an earlier process again, and have it copied again.
 
     There is no record of which earlier syncs failed, or in which process.

@@ -94,11 +94,11 @@ class FileLock:
         if _inode(status) != self._inode:
             raise StrangeDatabase(f"the database file {self.path} was replaced by another one")
         if status.st_size < least:  # SQLite never shrinks a file of ours
-            self.sever()
+            self.detach()
             raise StrangeDatabase(f"the database file {self.path} was cut")
         self._size = max(self._size, status.st_size)
 
-    def sever(self) -> None:
+    def detach(self) -> None:
         """Detach SQLite from the file, into which it would copy its log when it closes the file.
 
         SQLite's descriptors are redirected to ``/dev/null``, opened for reading, so that its writes

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from aioflow.errors import StoreUnavailable, StrangeDatabase
 from aioflow.filesystem import make_folder, write_file
-from aioflow.settings.home import draw_identity, find_identity, identity_file, keep_identity
+from aioflow.settings.home import find_identity, identity_file, new_identity, write_identity
 
 __all__ = (
     "Frame",
@@ -42,9 +42,9 @@ __all__ = (
     "frames",
     "log_head",
     "log_path",
+    "match_identity",
     "next_log",
     "number_logs",
-    "settle_identity",
     "write_again",
 )
 
@@ -270,7 +270,7 @@ def _mark(head: bytes) -> _Mark:
 def check_home(path: Path, home: Path) -> None:
     """Check that a database does not belong to another home, before SQLite opens it for writing.
 
-    If the identity can be read only with the log, ``settle_identity`` checks it later.
+    If the identity can be read only with the log, ``match_identity`` checks it later.
 
     Raises:
         StrangeDatabase: If the database belongs to another home.
@@ -290,7 +290,7 @@ def check_home(path: Path, home: Path) -> None:
         raise _of_another_home(path, home)
 
 
-def settle_identity(path: Path, home: Path, raw: sqlite3.Connection) -> None:
+def match_identity(path: Path, home: Path, raw: sqlite3.Connection) -> None:
     """Give the home and the database the same identity, if one of them or both have none yet.
 
     Raises:
@@ -300,12 +300,12 @@ def settle_identity(path: Path, home: Path, raw: sqlite3.Connection) -> None:
     known = find_identity(home)
     found = raw.execute(_FIND_IDENTITY).fetchone()
     if found is None:
-        identity = known or draw_identity()
+        identity = known or new_identity()
         raw.execute("INSERT INTO meta (name, value) VALUES ('identity', ?)", (identity,))
     else:
         identity = found[0]
     if known is None:
-        keep_identity(home, identity)
+        write_identity(home, identity)
     elif known != identity:
         raise _of_another_home(path, home)
 

@@ -370,7 +370,7 @@ class CodeCache:
         self._codes[version] = (code, own)
         return code
 
-    def put_back(self, in_use: Callable[[], Collection[str]]) -> list[str]:
+    def unload_unused(self, in_use: Callable[[], Collection[str]]) -> list[str]:
         """If more than ``_VERSIONS_LIMIT`` versions are loaded, unload unused ones, oldest first.
 
         Returns:

@@ -60,7 +60,7 @@ _enumerate, _map, _range, _at_address = enumerate, map, range, ctypes.c_uint64.f
 _setattr, _type, _vars = setattr, type, vars
 
 
-def _word_at(place: int) -> int:
+def _counter_at(place: int) -> int:
     return _at_address(place).value
 
 
@@ -70,9 +70,9 @@ def _has_counts() -> bool:
         return False
     tried = {"a": 1}
     place = id(tried) + _COUNTER_OFFSET
-    before = _word_at(place)
+    before = _counter_at(place)
     tried["a"] = 2
-    return _word_at(place) != before
+    return _counter_at(place) != before
 
 
 _HAS_COUNTS = _has_counts()
@@ -89,13 +89,13 @@ class DictCounts:
         places = [_address(scope) + _COUNTER_OFFSET for scope in scopes] if _HAS_COUNTS else []
         self._size = len(scopes)
         self._places = array("Q", places)
-        self._counts = array("Q", map(_word_at, places))
+        self._counts = array("Q", map(_counter_at, places))
 
     def changed(self) -> Iterable[int]:
         """Return the indexes of the dicts that may have changed: all, if there are no counters."""
         if not self._places:
             return _range(self._size)
-        now = array("Q", _map(_word_at, self._places))
+        now = array("Q", _map(_counter_at, self._places))
         return [at for at, count in _enumerate(self._counts) if now[at] != count]
 
 
@@ -150,7 +150,7 @@ class SharedState:
         ]
         self._counts = DictCounts([scope for _, scope, _, _ in self._originals])
 
-    def put_back(self) -> list[str]:
+    def restore(self) -> list[str]:
         """Restore everything that was changed; return the changed names."""
         changed = []
         for at in self._counts.changed():
@@ -257,7 +257,7 @@ class _Scope:
             and _is_replacement(name, value, self._where)
         ]
 
-    def put_back(self) -> list[str]:
+    def restore(self) -> list[str]:
         """Restore the replaced names and return their full names."""
         found = []
         for name, value in self.changes():
@@ -303,7 +303,7 @@ class ModuleState:
             for scope in scopes:
                 found += scope.replaced()
         for at in self._counts.changed():
-            found += self._loaded[at].put_back()
+            found += self._loaded[at].restore()
         for name, module in self._modules.items():
             if sys.modules.get(name) is not module:
                 found.append(f"sys.modules[{name!r}]")
@@ -312,8 +312,8 @@ class ModuleState:
 
     # ── called by loaders ─────────────────────────────────────────────────────────────────
 
-    def enter(self, path: str) -> bool:
-        """Note that a module will be executed now. Return whether to call ``leave`` afterwards."""
+    def begin_execution(self, path: str) -> bool:
+        """Note the start of a module. Return whether to call ``end_execution`` afterwards."""
         if path.startswith(self._folder):
             return False
         if self._depth == 0 and self._fresh:
@@ -324,7 +324,7 @@ class ModuleState:
         self._depth += 1
         return True
 
-    def leave(self, name: str) -> None:
+    def end_execution(self, name: str) -> None:
         """Note that a module was executed."""
         self._depth -= 1
         self._executed.append(name)
@@ -362,13 +362,13 @@ def _wrap(loader: Any) -> None:
 
     def exec_module(self: Any, module: ModuleType) -> None:
         state = _Loaders.state
-        if state is None or not state.enter(getattr(self, "path", "") or ""):
+        if state is None or not state.begin_execution(getattr(self, "path", "") or ""):
             execute(self, module)
             return
         try:
             execute(self, module)
         finally:
-            state.leave(module.__name__)
+            state.end_execution(module.__name__)
 
     loader.exec_module = exec_module
 

@@ -98,14 +98,14 @@ class RunCompletionQueries:
         run_id: str | None,
         logical_date: int | None,
         since: int,
-        task_index: tuple[int, int],
+        task_key: tuple[int, int],
     ) -> None:
         """Request the ending of one run.
 
         Args:
             of: Key of the waiter, passed to ``on_ended``. A key requested twice is notified twice.
             target: The run on whose behalf to query, the DAG, and one of its tasks or ``None``.
-            task_index: The position and ``map_index`` of the waiting task.
+            task_key: The task index and ``map_index`` of the waiting task.
 
         Raises:
             Unserializable: If the request cannot be encoded; other requests are not affected.
@@ -118,7 +118,7 @@ class RunCompletionQueries:
         number = next(self._count)
         self._set_numbers(of, (*self._numbers_of(of), number))
         self._waiters.put(number, of)
-        self._requested[target].append(RunWanted(number, run_id, logical_date, since, *task_index))
+        self._requested[target].append(RunWanted(number, run_id, logical_date, since, *task_key))
         self._send_soon()
 
     def forget(self, of: Hashable) -> None:
@@ -197,7 +197,7 @@ class SingleRunQueries:
     __slots__ = ("_endings",)
 
     def __init__(self, reports: ReportBuffer) -> None:
-        self._endings = RunCompletionQueries(reports, _settle_waiter)
+        self._endings = RunCompletionQueries(reports, _resolve)
 
     async def ended(
         self,
@@ -205,7 +205,7 @@ class SingleRunQueries:
         run_id: str | None,
         logical_date: int | None,
         since: int,
-        task_index: tuple[int, int],
+        task_key: tuple[int, int],
     ) -> RunEnding:
         """Return how a run ended. There is no timeout; see ``RunCompletionQueries.request``.
 
@@ -214,7 +214,7 @@ class SingleRunQueries:
             Unserializable: If the request cannot be encoded.
         """
         ending: asyncio.Future[RunEnding] = asyncio.get_running_loop().create_future()
-        self._endings.request(ending, target, run_id, logical_date, since, task_index)
+        self._endings.request(ending, target, run_id, logical_date, since, task_key)
         try:
             return await ending
         finally:
@@ -225,7 +225,7 @@ def _waiter_digest(of: Hashable) -> int:
     return hash(of) & (1 << 64) - 1
 
 
-def _settle_waiter(of: Hashable, outcome: RunEnding | AioflowError) -> None:
+def _resolve(of: Hashable, outcome: RunEnding | AioflowError) -> None:
     assert isinstance(of, asyncio.Future)  # noqa: S101 - for the type checker
     if of.done():
         return
@@ -245,7 +245,7 @@ def _run_outcome(ending: messages.RunEnding | str) -> RunEnding | AioflowError:
     return RunEnding(ending.run_id, ending.state, result)
 
 
-NO_RUN, NO_TASK_INDEX = -1, (-1, -1)
+NO_RUN, NO_TASK_KEY = -1, (-1, -1)
 
 
 class QueryChannels:
@@ -265,20 +265,20 @@ class QueryClient:
     Implements ``aioflow.author.client.QuerySender``.
     """
 
-    __slots__ = ("_channels", "_dag_id", "_run_no", "_task_index")
+    __slots__ = ("_channels", "_dag_id", "_run_no", "_task_key")
 
     def __init__(
         self,
         channels: QueryChannels,
         run_no: int,
-        task_index: tuple[int, int] = NO_TASK_INDEX,
+        task_key: tuple[int, int] = NO_TASK_KEY,
         *,
         dag_id: str = "",
     ) -> None:
         self._channels = channels
         self._dag_id = dag_id
         self._run_no = run_no
-        self._task_index = task_index
+        self._task_key = task_key
 
     @property
     def run_no(self) -> int:
@@ -286,9 +286,9 @@ class QueryClient:
         return self._run_no
 
     @property
-    def task_index(self) -> tuple[int, int]:
-        """The position and ``map_index`` of the waiting task."""
-        return self._task_index
+    def task_key(self) -> tuple[int, int]:
+        """The task index and ``map_index`` of the waiting task."""
+        return self._task_key
 
     async def run_ending(
         self,
@@ -301,7 +301,7 @@ class QueryClient:
     ) -> RunEnding:
         when = (_timestamp_or_none(logical_date), to_timestamp(since))
         target = (self.run_no, dag_id, task_id)
-        return await self._channels.endings.ended(target, run_id, *when, self.task_index)
+        return await self._channels.endings.ended(target, run_id, *when, self.task_key)
 
     async def value(self, kind: ValueKind, name: str) -> Any:
         names = ((kind, name),)
@@ -314,8 +314,8 @@ class QueryClient:
 
     @property
     def _declaring(self) -> int:
-        """The position of the task that declares the requested value."""
-        return self.task_index[0]
+        """The index of the task that declares the requested value."""
+        return self.task_key[0]
 
     def follow_runs(
         self, tell: Callable[[Hashable, RunEnding | AioflowError], None]
@@ -355,9 +355,9 @@ class TriggerQueryClient(QueryClient):
         return getattr(current_coroutine.get(), "run_no", NO_RUN)
 
     @property
-    def task_index(self) -> tuple[int, int]:
+    def task_key(self) -> tuple[int, int]:
         """See ``QueryClient``."""
-        return getattr(current_coroutine.get(), "task_index", NO_TASK_INDEX)
+        return getattr(current_coroutine.get(), "task_key", NO_TASK_KEY)
 
     def follow_events(
         self, name: str, tell: Callable[[Hashable, NamedEvent | AioflowError], None]
@@ -400,7 +400,7 @@ class RunQueryClient:
     ) -> None:
         target = (self._asker.run_no, dag_id, task_id)
         when = (_timestamp_or_none(logical_date), to_timestamp(since))
-        self._endings.request(of, target, run_id, *when, self._asker.task_index)
+        self._endings.request(of, target, run_id, *when, self._asker.task_key)
 
     def forget(self, of: Hashable) -> None:
         self._endings.forget(of)
@@ -411,16 +411,18 @@ def _timestamp_or_none(moment: datetime | None) -> Timestamp | None:
 
 
 FetchPage: TypeAlias = Callable[[int, int, int], Awaitable[ResultsPage]]
-"""Fetches the page of results for ``(run_no, position, after)``."""
+"""Fetches the page of results for ``(run_no, task_index, after)``."""
 
 
-async def fetch_page(reports: ReportBuffer, run_no: int, position: int, after: int) -> ResultsPage:
+async def fetch_page(
+    reports: ReportBuffer, run_no: int, task_index: int, after: int
+) -> ResultsPage:
     """Query the daemon for a page of results.
 
     Raises:
         TaskError: If the daemon replies with an error.
     """
-    wanted = msgspec.msgpack.encode(ResultsWanted(position, after))
+    wanted = msgspec.msgpack.encode(ResultsWanted(task_index, after))
     return msgspec.msgpack.decode(await reports.query(run_no, "results", wanted), type=ResultsPage)
 
 
@@ -431,24 +433,24 @@ async def fetch_pages_ahead(
     if not (start.is_closing or run.asks_for_results(node)):
         return no_page
     pages: dict[tuple[int, int], ResultsPage] = {}
-    for position in wanted_parents(run, node, start):
-        after, more = (-2 if position >= 0 else -1), True
+    for task_index in wanted_parents(run, node, start):
+        after, more = (-2 if task_index >= 0 else -1), True
         while more:
-            page = await fetch(start.run_no, position, after)
-            pages[position, after] = page
+            page = await fetch(start.run_no, task_index, after)
+            pages[task_index, after] = page
             after, more = page.last, page.more
-    for position, index in wanted_children(node, start):
-        pages[position, only(index)] = await fetch(start.run_no, position, only(index))
+    for task_index, index in wanted_children(node, start):
+        pages[task_index, only(index)] = await fetch(start.run_no, task_index, only(index))
     if (source := streamed_from(run, node, start)) is not None and start.item is None:
         after = start.map_index - 1
         pages[source, after] = await fetch(start.run_no, source, after)
-    return lambda _, position, after: pages[position, after]
+    return lambda _, task_index, after: pages[task_index, after]
 
 
-def no_page(run_no: int, position: int, after: int) -> ResultsPage:
+def no_page(run_no: int, task_index: int, after: int) -> ResultsPage:
     """Raise, because this try needs no results of other tasks. Stands in for a page reader.
 
     Raises:
         LookupError: Always.
     """
-    raise LookupError(f"results of {position} after {after} were not fetched")
+    raise LookupError(f"results of {task_index} after {after} were not fetched")

@@ -48,14 +48,14 @@ class ResultsWanted(msgspec.Struct, frozen=True, array_like=True):
     """``Query.kind == "results"``: results of a parent in the run, or stream items of a task.
 
     Attributes:
-        position: Position of the parent. For stream items, the bitwise complement of the
+        task_index: Index of the parent. For stream items, the bitwise complement of the
             ``task_no`` of the task; the page contains the items as if they were results of its
             children.
         after: Only map indexes above this one are returned. -2 starts at the beginning, because the
             result of an unmapped task has index -1. A value returned by ``only`` selects one child.
     """
 
-    position: int
+    task_index: int
     after: int = -2
 
 
@@ -156,10 +156,10 @@ class ValuesWanted(msgspec.Struct, frozen=True, array_like=True):
     """``Query.kind == "values"``: secrets, connections and variables.
 
     Attributes:
-        position: The task that declares them; -1 for a trigger that uses them.
+        task_index: The task that declares them; -1 for a trigger that uses them.
     """
 
-    position: int
+    task_index: int
     names: tuple[tuple[ValueKind, str], ...]
 
 
@@ -176,14 +176,14 @@ class RunWanted(msgspec.Struct, frozen=True, array_like=True):
         number: Its number within the query, used in ``RunEnded``.
         run_id: Selects this run. If it is ``None``, ``logical_date`` selects the run. If both are
             ``None``, the first run of the DAG that ends at or after ``since`` is selected.
-        position: Position and ``map_index`` of the waiting task, to show which task waits for what.
+        task_index: Index of the waiting task, to show which task waits for what.
     """
 
     number: int
     run_id: str | None
     logical_date: Timestamp | None
     since: Timestamp
-    position: int = -1
+    task_index: int = -1
     map_index: int = -1
 
 

@@ -15,26 +15,28 @@ from aioflow.worker.query.messages import ValuesFound, ValuesWanted
 __all__ = (
     "decoded",
     "encoded_query",
-    "held_of",
     "hidden",
     "masks",
+    "values_by_name",
 )
 
 masks = Masks()
 """Masks of this process. Once a value is received, it is masked in all failures it reports."""
 
 
-def encoded_query(position: int, names: tuple[tuple[ValueKind, str], ...]) -> bytes:
+def encoded_query(task_index: int, names: tuple[tuple[ValueKind, str], ...]) -> bytes:
     """Return the body of the query; see ``ValuesWanted``."""
-    return msgspec.msgpack.encode(ValuesWanted(position, names))
+    return msgspec.msgpack.encode(ValuesWanted(task_index, names))
 
 
 def decoded(names: tuple[tuple[ValueKind, str], ...], answer: bytes) -> NamedValues:
     """Decode the daemon's reply into values by kind and name, and mask them from now on."""
-    return held_of(names, msgspec.msgpack.decode(answer, type=ValuesFound).values)
+    return values_by_name(names, msgspec.msgpack.decode(answer, type=ValuesFound).values)
 
 
-def held_of(names: tuple[tuple[ValueKind, str], ...], found: tuple[bytes, ...]) -> NamedValues:
+def values_by_name(
+    names: tuple[tuple[ValueKind, str], ...], found: tuple[bytes, ...]
+) -> NamedValues:
     """Return the received values by kind and name, and mask them from now on."""
     held = {of: _restored(of[0], body) for of, body in zip(names, found, strict=True)}
     for (kind, name), body in zip(names, found, strict=True):

@@ -107,9 +107,9 @@ class KnownRun:
         If not, the caller need not search for results to fetch. Most children of a fan-out need
         none.
         """
-        asks = self._asking.get(node.position)
+        asks = self._asking.get(node.task_index)
         if asks is None:
-            asks = self._asking[node.position] = _takes_results(self.dag, node)
+            asks = self._asking[node.task_index] = _takes_results(self.dag, node)
         return asks
 
     def context(self, node: Node, start: StartTask) -> RunContext:
@@ -178,47 +178,47 @@ def spec_of(node: Node) -> TaskSpec:
 
 
 def wanted_parents(run: KnownRun, node: Node, start: StartTask) -> list[int]:
-    """Return the parents whose results to query, as ``ResultsWanted.position`` values."""
+    """Return the parents whose results to query, as ``ResultsWanted.task_index`` values."""
     wanted = {
-        binding.position
+        binding.task_index
         for argument in node.arguments.values()
         for binding in _bindings(argument, start)
         if isinstance(binding, FromTask)
     }
     nodes = run.dag.nodes
     asked = [
-        _asked_for(run, position)
-        for position in wanted
-        if (position not in start.at_hand or nodes[position].is_mapped)
-        and not is_along(node, position)
+        _asked_for(run, task_index)
+        for task_index in wanted
+        if (task_index not in start.at_hand or nodes[task_index].is_mapped)
+        and not is_along(node, task_index)
     ]
     if start.is_closing and not start.method:
         asked.append(~start.task_no)  # its own output is its result
     return sorted(asked)
 
 
-def is_along(node: Node, position: int) -> bool:
+def is_along(node: Node, task_index: int) -> bool:
     """Return whether a parent is in the task's mapped group, so that its results are per child."""
     mapped = spec_of(node).mapped
-    return mapped is not None and position in mapped.along
+    return mapped is not None and task_index in mapped.along
 
 
 def wanted_children(node: Node, start: StartTask) -> list[tuple[int, int]]:
-    """Return the other children whose results a child needs, as pairs of position and map index."""
+    """Return the other children whose results a child needs: task index and map index of each."""
     mapped = spec_of(node).mapped
     if mapped is None:
         return []
     wanted = {
-        (binding.position, start.map_index)
+        (binding.task_index, start.map_index)
         for argument in node.arguments.values()
         for binding in _bindings(argument, start)
-        if isinstance(binding, FromTask) and binding.position in mapped.along
+        if isinstance(binding, FromTask) and binding.task_index in mapped.along
     }
     if node.loop is not None and any(_looks_back(node, start)):
         wanted.add((node.loop.value, start.map_index - 1))
     for leaf, index in MapInput(node, mapped, start).picked():
         if leaf.parent is not None and leaf.parent.is_mapped:
-            wanted.add((leaf.parent.position, index))
+            wanted.add((leaf.parent.task_index, index))
     return sorted(wanted)
 
 
@@ -239,21 +239,21 @@ def _looks_back(node: Node, start: StartTask) -> Iterator[FromRound]:
                 yield binding
 
 
-def _asked_for(run: KnownRun, position: int) -> int:
-    """Return the query position of a parent's results, or of its items if it streams."""
-    is_stream = spec_of(run.dag.nodes[position]).streams
-    return ~(run.info.first_task_no + position) if is_stream else position
+def _asked_for(run: KnownRun, task_index: int) -> int:
+    """Return the query index of a parent's results, or of its items if it streams."""
+    is_stream = spec_of(run.dag.nodes[task_index]).streams
+    return ~(run.info.first_task_no + task_index) if is_stream else task_index
 
 
 def streamed_from(run: KnownRun, node: Node, start: StartTask) -> int | None:
-    """Return the query position of the stream from which a child gets its item, or ``None``."""
+    """Return the query index of the stream from which a child gets its item, or ``None``."""
     mapped = spec_of(node).mapped
     if mapped is None or start.map_index < 0 or len(mapped.sources) != 1:
         return None
-    position = mapped.sources[0].position
-    if position < 0 or not spec_of(run.dag.nodes[position]).streams:
+    task_index = mapped.sources[0].task_index
+    if task_index < 0 or not spec_of(run.dag.nodes[task_index]).streams:
         return None
-    return _asked_for(run, position)
+    return _asked_for(run, task_index)
 
 
 def _bindings(value: object, start: StartTask) -> Iterator[object]:
@@ -353,9 +353,9 @@ class Arguments:
         match binding:
             case LiteralValue(value):
                 return self._render(value)
-            case FromTask(position, keys, is_last):
+            case FromTask(task_index, keys, is_last):
                 result = self._last if is_last else self._result
-                return _inside(result(position, Any if keys else annotation), keys)
+                return _inside(result(task_index, Any if keys else annotation), keys)
             case FromRound(first, keys):
                 return _inside(self._previous(first, Any if keys else annotation), keys)
             case FromParameter(name, keys):
@@ -381,26 +381,26 @@ class Arguments:
             case _:
                 return self._value(value, Any)
 
-    def _result(self, position: int, annotation: Any) -> Any:
-        parent = self._run.dag.nodes[position]
+    def _result(self, task_index: int, annotation: Any) -> Any:
+        parent = self._run.dag.nodes[task_index]
         if spec_of(parent).streams:
-            task_no = self._run.info.first_task_no + position
+            task_no = self._run.info.first_task_no + task_index
             return all_items(self._pages, task_no, _item_annotation(annotation))
         is_list = spec_of(parent).feeds_limit is not None
-        if is_along(self._node, position):
-            return self._child(position, self._start.map_index, annotation)
+        if is_along(self._node, task_index):
+            return self._child(task_index, self._start.map_index, annotation)
         if parent.is_mapped:
             item = _item_annotation(annotation)
             return Results(
-                partial(self._pages, position),
+                partial(self._pages, task_index),
                 lambda task_no, start_no, body: decode_item(
                     self._folder, task_no, start_no, body, item, is_list=is_list
                 ),
             )
-        if position in self._start.at_hand:
-            body = self._start.results.get(position)
+        if task_index in self._start.at_hand:
+            body = self._start.results.get(task_index)
             return None if body is None else decode(body, annotation)
-        page = self._pages(position, -2)
+        page = self._pages(task_index, -2)
         if not page.items:
             return None
         _, task_no, start_no, body = page.items[0]
@@ -413,15 +413,15 @@ class Arguments:
             is_list=is_list,
         )
 
-    def _last(self, position: int, annotation: Any) -> Any:
+    def _last(self, task_index: int, annotation: Any) -> Any:
         """Return the result of the last loop iteration that has one."""
-        found = deque(self._rows(position), maxlen=1)
+        found = deque(self._rows(task_index), maxlen=1)
         return decode_item(self._folder, *found[0], annotation) if found else None
 
-    def _rows(self, position: int) -> Iterator[tuple[int, int, bytes | None]]:
+    def _rows(self, task_index: int) -> Iterator[tuple[int, int, bytes | None]]:
         after, more = -2, True
         while more:
-            page = self._pages(position, after)
+            page = self._pages(task_index, after)
             after, more = page.last, page.more
             yield from (item[1:] for item in page.items)
 
@@ -447,18 +447,18 @@ class Arguments:
             if body is None:
                 body = one_item(self._pages, ~stream, index)
             return decode(body, annotation)
-        position = leaf.parent.position
+        task_index = leaf.parent.task_index
         if leaf.parent.is_mapped:
-            return self._child(position, index, annotation)
+            return self._child(task_index, index, annotation)
         for at, task_no, start_no in self._start.sources:
-            if at == position:
+            if at == task_index:
                 path = result_path(self._folder, task_no, start_no)
                 return decode(read_item(path, index), annotation)
-        raise LookupError(f"the list of the task at position {position} was not named")
+        raise LookupError(f"the list of the task with index {task_index} was not named")
 
-    def _child(self, position: int, index: int, annotation: Any) -> Any:
+    def _child(self, task_index: int, index: int, annotation: Any) -> Any:
         """Return the result of one child; ``None`` if it has none."""
-        for at, task_no, start_no, body in self._pages(position, only(index)).items:
+        for at, task_no, start_no, body in self._pages(task_index, only(index)).items:
             if at == index:
                 return decode_item(self._folder, task_no, start_no, body, annotation)
         return None

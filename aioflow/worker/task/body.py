@@ -38,7 +38,7 @@ __all__ = (
 )
 
 PagesOfRun: TypeAlias = Callable[[int, int, int], ResultsPage]
-"""Fetches the page of results for ``(run_no, position, after)``."""
+"""Fetches the page of results for ``(run_no, task_index, after)``."""
 
 
 class Body(msgspec.Struct, frozen=True):

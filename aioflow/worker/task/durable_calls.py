@@ -177,7 +177,7 @@ class DurableCalls:
             else:
                 placed = [self._positions.resume(trigger) for trigger in triggers]
                 stored = [await self._slices.run(serialized(trigger)) for trigger in placed]
-                self._tell(self._awaiting(call, tuple(stored), timeout_us))
+                self._report(self._awaiting(call, tuple(stored), timeout_us))
                 answer = self._outcome(*await self._awaited_answer(call))
             self._positions.note(call.kind, triggers, answer)
             return answer
@@ -192,7 +192,7 @@ class DurableCalls:
             answer, problem = await self._worked(work, call, in_thread=in_thread)
             failure = None if problem is None else _failure(problem)
             start = self._talk.start
-            self._tell(
+            self._report(
                 CallAnswered(
                     start.task_no,
                     start.start_no,
@@ -216,7 +216,7 @@ class DurableCalls:
             if known is None:
                 start = self._talk.start
                 stored = await self._slices.run(serialized(self._positions.resume(trigger)))
-                self._tell(
+                self._report(
                     StreamOpened(
                         start.task_no,
                         start.start_no,
@@ -237,7 +237,7 @@ class DurableCalls:
                 answer, failure = known.answer, known.failure
             else:
                 start = self._talk.start
-                self._tell(
+                self._report(
                     NextEventRequested(
                         start.task_no,
                         start.start_no,
@@ -266,7 +266,7 @@ class DurableCalls:
             if known is None:
                 at, start = self._source_location(call), self._talk.start
                 made = (start.task_no, start.start_no, self._made, call.kind, call.name, at)
-                self._tell(EventEmitted(*made, name, key, data))
+                self._report(EventEmitted(*made, name, key, data))
                 await self._answer()
 
     async def run_dag(
@@ -278,7 +278,7 @@ class DurableCalls:
             start, began_at = self._talk.start, self._talk.began_at
             made = (self._made, call.kind, call.name, self._source_location(call))
             told = (*made, dag_id, conf, waits)
-            self._tell(RunCalled(start.task_no, start.start_no, began_at, now(), *told))
+            self._report(RunCalled(start.task_no, start.start_no, began_at, now(), *told))
             if not waits:
                 return self._outcome(*await self._answer())
             return self._outcome(*await self._awaited_answer(call))
@@ -379,7 +379,7 @@ class DurableCalls:
         start = self._talk.start
         self._talk.report(RecordDropped(start.task_no, start.start_no, first, starts_over))
 
-    def _tell(self, report: Report) -> None:
+    def _report(self, report: Report) -> None:
         """Report the call in flight. From now on it counts as made, whatever its outcome."""
         self._talk.report(report)
         self._is_recorded = True

@@ -179,7 +179,7 @@ def _shortened_label(label: str) -> str:
 
 
 Pages: TypeAlias = Callable[[int, int], ResultsPage]
-"""For ``(position, after)``: returns the page of the parent's results that follows ``after``."""
+"""For ``(task_index, after)``: returns the page of the parent's results that follows ``after``."""
 
 _PAGES_LIMIT = 4
 

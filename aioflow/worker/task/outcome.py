@@ -92,7 +92,7 @@ class BadChoice(TaskError):
 
 
 def skipped_by(node: Node, value: object) -> tuple[int, ...]:
-    """Return the positions that the task's result skips, in ascending order; empty for most tasks.
+    """Return the ascending indexes of the tasks that the result skips; empty for most tasks.
 
     Raises:
         BadChoice: If a branch names a task that is not directly downstream of it.
@@ -102,7 +102,7 @@ def skipped_by(node: Node, value: object) -> tuple[int, ...]:
     if value or node.part not in {Part.SHORT_CIRCUIT, Part.GENTLE_SHORT_CIRCUIT}:
         return ()
     nodes = node.dag.nodes
-    after = _direct_downstream(nodes, node.position)
+    after = _direct_downstream(nodes, node.task_index)
     if node.part is Part.SHORT_CIRCUIT:
         after = _with_downstream(nodes, after)
     after = _at_its_index(node, after)
@@ -111,7 +111,7 @@ def skipped_by(node: Node, value: object) -> tuple[int, ...]:
 
 def _not_chosen_tasks(node: Node, value: object) -> tuple[int, ...]:
     nodes = node.dag.nodes
-    children = _at_its_index(node, _direct_downstream(nodes, node.position))
+    children = _at_its_index(node, _direct_downstream(nodes, node.task_index))
     names = _choosable_names(nodes, children)
     if value is not None and not isinstance(value, str | list | tuple | set | frozenset):
         raise BadChoice(node.task_id, value, sorted(names))
@@ -124,13 +124,13 @@ def _not_chosen_tasks(node: Node, value: object) -> tuple[int, ...]:
     return tuple(sorted(children - _with_downstream(nodes, chosen)))
 
 
-def _at_its_index(node: Node, positions: set[int]) -> set[int]:
-    """Limit the positions to the mapped group, if the task is a child of one."""
-    return positions & node.along if node.is_mapped else positions
+def _at_its_index(node: Node, task_indexes: set[int]) -> set[int]:
+    """Limit the task indexes to the mapped group, if the task is a child of one."""
+    return task_indexes & node.along if node.is_mapped else task_indexes
 
 
 def _choosable_names(nodes: Sequence[Node], children: Iterable[int]) -> dict[str, set[int]]:
-    """Return the names of tasks and groups that a branch may choose, with their positions."""
+    """Return the names of tasks and groups that a branch may choose, with their task indexes."""
     names: dict[str, set[int]] = {}
     for child in children:
         names.setdefault(nodes[child].task_id, set()).add(child)
@@ -141,12 +141,12 @@ def _choosable_names(nodes: Sequence[Node], children: Iterable[int]) -> dict[str
     return names
 
 
-def _direct_downstream(nodes: Sequence[Node], position: int) -> set[int]:
-    return {node.position for node in nodes if position in node.parents}
+def _direct_downstream(nodes: Sequence[Node], task_index: int) -> set[int]:
+    return {node.task_index for node in nodes if task_index in node.parents}
 
 
 def _with_downstream(nodes: Sequence[Node], first: Iterable[int]) -> set[int]:
-    """Return the positions in ``first`` and those of all tasks downstream of them."""
+    """Return the task indexes in ``first`` and those of all tasks downstream of them."""
     seen = set(first)
     agenda = list(seen)
     while agenda:
@@ -194,7 +194,7 @@ class Packed(msgspec.Struct, frozen=True):
         size: Bytes of the result.
         width: Length of the list, if other tasks expand over it; else ``None``.
         write: Writes the result file durably. It blocks. ``None`` if there is no file.
-        skips: Positions of the tasks to skip.
+        skips: Indexes of the tasks to skip.
         again: Whether the loop that this task controls starts another iteration.
     """
 

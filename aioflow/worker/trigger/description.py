@@ -184,7 +184,7 @@ class FireTimePreview(UserCoroutine):
         if not isinstance(trigger, TimetableTrigger):
             raise TypeError(f"{command.host.class_path} is no timetable")
         self._enter(_TIMETABLE_STAGE)
-        fire_times = await trigger.foresee(to_datetime(command.after), command.count)
+        fire_times = await trigger.preview(to_datetime(command.after), command.count)
         return tuple(to_timestamp(fire_time) for fire_time in fire_times)
 
     def _enter(self, stage: str) -> None:

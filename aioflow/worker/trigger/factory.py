@@ -191,7 +191,7 @@ class TriggerMaker:
         self, command: StartTrigger, start: StartTask, enter: Callable[[str], None]
     ) -> tuple[type[Trigger[Any]], bytes]:
         run = self.runs.of(start)
-        node = run.dag.nodes[start.position]
+        node = run.dag.nodes[start.task_index]
         enter(CONSTRUCT)
 
         def find(path: str) -> type[Trigger[Any]]:
@@ -206,7 +206,7 @@ class TriggerMaker:
         known = self._classes.get((version, path))
         if known is None:
             known = self._classes[version, path] = _trigger_class(self._find(version, path), path)
-            self._put_back_versions()
+            self._unload_unused_versions()
         return known
 
     def _find(self, version: str, path: str) -> Any:
@@ -223,8 +223,8 @@ class TriggerMaker:
         except (ImportError, AttributeError) as exc:
             raise TriggerWrong(LOAD, f"{path} cannot be loaded: {exc}") from exc
 
-    def _put_back_versions(self) -> None:
-        gone = self._code_cache.put_back(self._in_use)
+    def _unload_unused_versions(self) -> None:
+        gone = self._code_cache.unload_unused(self._in_use)
         if gone:
             self._classes = {k: c for k, c in self._classes.items() if k[0] not in gone}
 

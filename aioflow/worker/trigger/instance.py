@@ -157,7 +157,7 @@ class HostedTrigger(UserCoroutine):
         failure: Why its assignment failed; ``None`` if it did not.
         flow: Flow control, if it is a stream.
         dag_id: The DAG of its task.
-        task_index: The position and ``map_index`` of its task.
+        task_index: The task index and ``map_index`` of its task.
         start: The execution of the task, whose result it may have to write.
         trigger: The instance, once created.
         is_data: Whether it continues as a ``Wait``; this coroutine must not report its end then.
@@ -175,7 +175,7 @@ class HostedTrigger(UserCoroutine):
         "run_no",
         "stage",
         "start",
-        "task_index",
+        "task_key",
         "trigger",
     )
 
@@ -185,7 +185,7 @@ class HostedTrigger(UserCoroutine):
         self.assignment_id = command.assignment_id
         self.run_no = kind.run_no if kind.run_no == command.run_no else command.run_no
         self.dag_id = intern(command.dag_id)
-        self.task_index = (command.position, command.map_index)
+        self.task_key = (command.task_index, command.map_index)
         self.kind = kind
         self.stage = stage
         self.is_over = False

@@ -10,7 +10,7 @@ __all__ = ("BUGS",)
 _COMMIT_AND_ACT = """
     if not batch.is_empty or tx.step:
         await self._commit(batch, tx)
-    tx.settle()
+    tx.mark_durable()
     self.dispatcher.dispatch(effects)
 """
 
@@ -30,7 +30,7 @@ BUGS = (
                 self.dispatcher.dispatch(effects)
                 if not batch.is_empty or tx.step:
                     await self._commit(batch, tx)
-                tx.settle()
+                tx.mark_durable()
                 """,
             ),
         ),
@@ -98,7 +98,7 @@ BUGS = (
                 self.dispatcher.dispatch(answers)
                 if not batch.is_empty or tx.step:
                     await self._commit(batch, tx)
-                tx.settle()
+                tx.mark_durable()
                 self.dispatcher.dispatch([effect for effect in effects if effect not in answers])
                 """,
             ),
@@ -123,7 +123,7 @@ BUGS = (
                 self.dispatcher.dispatch(assigns)
                 if not batch.is_empty or tx.step:
                     await self._commit(batch, tx)
-                tx.settle()
+                tx.mark_durable()
                 self.dispatcher.dispatch([effect for effect in effects if effect not in assigns])
                 """,
             ),

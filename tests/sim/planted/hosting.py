@@ -67,14 +67,14 @@ BUGS = (
         edits=(
             Edit(
                 "aioflow.core.triggers.assignment",
-                "_hand_folded",
+                "_assign_packed",
                 "assignment_id > entry.assignment_id or (assignment_id and change.is_elsewhere)",
                 "assignment_id",
             ),
             Edit(
                 "aioflow.core.triggers.assignment",
                 "_is_wanted",
-                "wait.assignment_id and wait.role != role and _takes(wait.role, memory)",
+                "wait.assignment_id and wait.role != role and _accepts(wait.role, memory)",
                 "wait.assignment_id",
             ),
             Edit("aioflow.core.triggers.assignment", "unhost", "wait.assignment_id = 0"),

@@ -15,7 +15,7 @@ BUGS = (
         where="core",
         needs="a mark of a task that had ended otherwise, with tasks behind it that never ran",
         edits=(
-            Edit("aioflow.core.repair.mark", "_choose", "taken_back and not is_cut_short", "False"),
+            Edit("aioflow.core.repair.mark", "_choose", "revoked and not is_cut_short", "False"),
         ),
         seed=Seed(2, 9),
     ),
@@ -29,7 +29,7 @@ BUGS = (
             Edit(
                 "aioflow.core.repair.execution",
                 "_mark",
-                "tx.put_off(run)",
+                "tx.postpone(run)",
                 "_finish(run, tx)",
             ),
         ),
@@ -104,7 +104,7 @@ BUGS = (
         edits=(
             Edit(
                 "aioflow.core.repair.execution",
-                "go_on",
+                "execute_slice",
                 "not targets",
                 "len(targets) < SLICE_TASKS",
             ),

@@ -134,7 +134,7 @@ BUGS = (
                 "aioflow.core.runs.progress",
                 "resume",
                 """
-                if group.has_fresh and run.states[group.position] == TaskState.RUNNING:
+                if group.has_fresh and run.states[group.task_index] == TaskState.RUNNING:
                     tx.slots.offer(group)
                 """,
             ),
@@ -176,11 +176,11 @@ BUGS = (
                 "retally",
                 """
                 if not state.is_live:
-                    run.count_ended(position, state)
+                    run.count_ended(task_index, state)
                 """,
                 """
                 if not state.is_live and state is not TaskState.UPSTREAM_FAILED:
-                    run.count_ended(position, state)
+                    run.count_ended(task_index, state)
                 """,
             ),
         ),
@@ -204,8 +204,8 @@ BUGS = (
             Edit(
                 "aioflow.core.runs.progress",
                 "_expand",
-                "position in run.groups",
-                "position in run.groups and any(run.groups[position].states)",
+                "task_index in run.groups",
+                "task_index in run.groups and any(run.groups[task_index].states)",
             ),
         ),
         seed=Seed(1, 1),
@@ -263,7 +263,7 @@ BUGS = (
                 "retally",
                 """
                 if group.is_loop and group.is_over:
-                    run.count_ended(position, group.outcome())
+                    run.count_ended(task_index, group.outcome())
                 """,
             ),
         ),
@@ -281,7 +281,7 @@ BUGS = (
                 "_resume_dags",
                 """
                 for kind in list(memory.outbox_quotas):
-                    tx.outbox.read_on(kind)
+                    tx.outbox.read_more(kind)
                 """,
             ),
         ),
@@ -314,7 +314,9 @@ BUGS = (
         promise="a pool is never exceeded",
         where="core",
         needs="a deferred task in such a pool, then a restart",
-        edits=(Edit("aioflow.core.runs.restore", "_resume_run", "tx.slots.keep_all(run)"),),
+        edits=(
+            Edit("aioflow.core.runs.restore", "_resume_run", "tx.slots.hold_pool_slots_of(run)"),
+        ),
         seen_by="tests/core/test_pools.py::test_deferred_tasks_use_the_same_pool_slots_after_a_restart",
         seed=Seed(2, 1000),
     ),

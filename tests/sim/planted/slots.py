@@ -53,7 +53,7 @@ BUGS = (
         edits=(
             Edit(
                 "aioflow.core.rollback",
-                "put_back",
+                "restore_slots",
                 "start_no == task.start_no",
                 "start_no == task.start_no and task.is_claimed",
             ),

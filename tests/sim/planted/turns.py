@@ -27,7 +27,7 @@ BUGS = (
                 "_step(run, follows, tx)",
                 """
                 if state is TaskState.FAILED:
-                    tx.put_off(run)
+                    tx.postpone(run)
                 else:
                     _step(run, follows, tx)
                 """,
@@ -66,7 +66,7 @@ BUGS = (
                 tasks = run.spec.tasks
                 wide = [one for one in follows if one[1] < 0 and tasks[one[0]].mapped is not None]
                 if wide:
-                    tx.put_off(run)
+                    tx.postpone(run)
                 _step(run, [one for one in follows if one not in wide], tx)
                 """,
             ),
@@ -128,7 +128,7 @@ BUGS = (
                 "aioflow.core.runs.cancel",
                 "_cut_short",
                 "cancel_tasks(run, tx, at)",
-                "tx.put_off(run)",
+                "tx.postpone(run)",
             ),
             Edit(
                 "aioflow.core.runs.restore",
@@ -287,7 +287,7 @@ BUGS = (
         promise="a stored effect is carried out at least once",
         where="core",
         needs="more effects of a kind than are handed out at once",
-        edits=(Edit("aioflow.core.outbox", "OutboxUpdates.write_off", "self.read_on(kind)"),),
+        edits=(Edit("aioflow.core.outbox", "OutboxUpdates.delete", "self.read_more(kind)"),),
         seen_by="tests/core/test_outbox.py"
         "::test_outbox_rows_beyond_the_window_are_delivered_in_order",
         seed=Seed(1, 2),

@@ -69,18 +69,18 @@ class PackedRuns(PackedMap[Run]):
     def __len__(self) -> int:
         return len(self.objects) + len(self._bodies)
 
-    def folded(self) -> Pages[bytes]:
+    def packed_numbers(self) -> Pages[bytes]:
         """See ``PackedMap``."""
         return self._bodies
 
-    def unfold(self, number: RunNo) -> Run | None:
+    def unpack(self, number: RunNo) -> Run | None:
         """See ``PackedMap``."""
         body = self._bodies.take(number)
         if body is None:
             return None
         one = _decode_run(body)
-        run = self.objects[number] = self.loose[number] = self._thaw(one)
-        self._dag_versions.leave(one.dag_version)
+        run = self.objects[number] = self.loose[number] = self._unpack(one)
+        self._dag_versions.release(one.dag_version)
         return run
 
     def peek(self, number: RunNo) -> Run:
@@ -94,7 +94,7 @@ class PackedRuns(PackedMap[Run]):
             return run
         if body is None:
             raise KeyError(number)
-        return self._thaw(_decode_run(body))
+        return self._unpack(_decode_run(body))
 
     def logical_date(self, number: RunNo) -> Timestamp | None:
         """Return the logical date of a run; a packed run stays packed.
@@ -113,11 +113,11 @@ class PackedRuns(PackedMap[Run]):
         """Yield each DAG version of packed runs with the number of its packed runs."""
         return self._dag_versions.counts()
 
-    def fold(self) -> None:
+    def pack(self) -> None:
         """Pack those runs in ``loose`` that only wait."""
         for run in self.loose.values():
             if self._only_waits(run):
-                self._fold(run)
+                self._pack(run)
         self.loose.clear()
 
     def _only_waits(self, run: Run) -> bool:
@@ -140,10 +140,10 @@ class PackedRuns(PackedMap[Run]):
             and not any(run.blocked_at.values())
         )
 
-    def _fold(self, run: Run) -> None:
+    def _pack(self, run: Run) -> None:
         row = run.row
         one = _PackedRun(
-            self._dag_versions.enter(run.dag_version),
+            self._dag_versions.acquire(run.dag_version),
             row.run_no,
             row.run_id,
             row.cause,
@@ -167,7 +167,7 @@ class PackedRuns(PackedMap[Run]):
         del self.objects[row.run_no]
         self._bodies.put(row.run_no, packed(one))
 
-    def _thaw(self, one: _PackedRun) -> Run:
+    def _unpack(self, one: _PackedRun) -> Run:
         """Rebuild a packed run."""
         dag_version = self._dag_versions[one.dag_version]
         row = RunRow(
@@ -193,14 +193,14 @@ class PackedRuns(PackedMap[Run]):
         run.retried, run.is_over_budget = one.retried, one.is_over_budget
         run.beyond_budget = one.beyond_budget
         _rebuild_tallies(run)
-        run.active_tasks.lie(one.tasks, self._tasks)
+        run.active_tasks.set_packed(one.tasks, self._tasks)
         return run
 
 
 def _rebuild_tallies(run: Run) -> None:
     """Rebuild the tallies from the states of a run without expanded tasks."""
-    for position, number in enumerate(run.states):
+    for task_index, number in enumerate(run.states):
         state = TaskState(number)
         if not state.is_live:
-            run.count_ended(position, state)
+            run.count_ended(task_index, state)
             run.unfinished -= 1

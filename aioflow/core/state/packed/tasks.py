@@ -45,7 +45,7 @@ class TaskShape(NamedTuple):
     """Fields of ``TaskInstance`` and ``TriggerInstance`` that many waits share."""
 
     dag_version: DagVersion
-    position: int
+    task_index: int
     class_path: str
     next_method: str
     timeout_method: str
@@ -53,7 +53,7 @@ class TaskShape(NamedTuple):
     branch: int
     open_kind: str
     role: str
-    has_room: bool
+    has_capacity: bool
     version: str
     has_instants: bool
 
@@ -87,7 +87,7 @@ class PackedTask(msgspec.Struct, frozen=True, array_like=True):
     interruptions: int
     recorded: int
     first_failed: int
-    looks: int
+    pokes: int
     suspended_in: int
     queued_at: int | None
     started_at: int | None
@@ -118,16 +118,16 @@ class Packing:
         self._shapes: Interner[TaskShape] = Interner()
         self._bodies: Pages[bytes] = Pages(Rows)
         self._trigger_nos: Pages[TriggerNo] = Pages(Numbers)
-        self.tasks: PackedCache[TaskInstance] = PackedCache(self._trigger_nos, self._unfold_task)
+        self.tasks: PackedCache[TaskInstance] = PackedCache(self._trigger_nos, self._unpack_task)
         self.triggers: PackedCache[TriggerInstance] = PackedCache(
-            self._bodies, self._unfold_trigger
+            self._bodies, self._unpack_trigger
         )
         self.runs = PackedRuns(self.tasks)
         self._lost: dict[str, int] = {}
         self._async_lives: dict[str, int] = {}
         self._most_live = 0
 
-    def settle(self, waiting: Iterable[TaskInstance], runs: Mapping[RunNo, Run]) -> None:
+    def pack_waiting(self, waiting: Iterable[TaskInstance], runs: Mapping[RunNo, Run]) -> None:
         """Pack the tasks, triggers and runs that only wait, after the commit of a turn.
 
         Args:
@@ -137,18 +137,18 @@ class Packing:
         """
         self._loose.update((task.task_no, task) for task in waiting)
         self.runs.loose.update(runs)
-        self._fold_loose()
-        self.runs.fold()
+        self._pack_loose()
+        self.runs.pack()
         self._shrink()
 
-    def settle_restored(self, run: Run) -> None:
+    def pack_restored(self, run: Run) -> None:
         """Pack the tasks of a restored run that only wait.
 
         The run itself is packed later, after it continues.
         """
         self._loose.update(run.active_tasks.objects)
         self.runs.loose[run.run_no] = run
-        self._fold_loose()
+        self._pack_loose()
         self._shrink()
 
     def lose(self, role: str, assignment_id: int) -> None:
@@ -162,9 +162,9 @@ class Packing:
         """Return a trigger for reading only; a packed trigger stays packed."""
         wait = self.triggers.objects.get(trigger_no)
         if wait is None:
-            one = self.look(trigger_no)
+            one = self.find(trigger_no)
             if one is not None:
-                wait = self._thaw(one, self.runs.peek(one.run_no))[1]
+                wait = self._unpack(one, self.runs.peek(one.run_no))[1]
         return wait
 
     def peek_task(self, task_no: TaskNo) -> TaskInstance | None:
@@ -201,14 +201,14 @@ class Packing:
         Of packed triggers, only the wanted shapes are included.
         """
         forms = self._numbers(is_wanted)
-        folded = (one.trigger_no for one in self._folded(after) if one.form in forms)
+        packed_numbers = (one.trigger_no for one in self._packed_tasks(after) if one.form in forms)
         objects = sorted(number for number in self.triggers.objects if number > after)
-        return heapq.merge(objects, folded if forms else ())
+        return heapq.merge(objects, packed_numbers if forms else ())
 
     def assignments(self, is_wanted: Callable[[TaskShape], bool]) -> Iterator[tuple[int, int]]:
         """Yield packed triggers of the wanted shapes with their assignments; see ``hosting``."""
         forms = self._numbers(is_wanted)
-        for one in self._folded() if forms else ():
+        for one in self._packed_tasks() if forms else ():
             if one.form in forms:
                 yield one.trigger_no, self.assignment_id(one)
 
@@ -227,7 +227,7 @@ class Packing:
                 groups[number] = group
         found: dict[Group, array[int]] = {group: array("q") for group in groups.values()}
         if len(found) == 1 and len(groups) == len(self._shapes.numbered()):
-            found[next(iter(found))].extend(self.triggers.folded())
+            found[next(iter(found))].extend(self.triggers.packed_numbers())
         elif found:
             for number, form in self._by_form():
                 if form in groups:
@@ -237,7 +237,7 @@ class Packing:
     def _numbers(self, is_wanted: Callable[[TaskShape], bool]) -> set[int]:
         return {number for shape, number in self._shapes.numbered() if is_wanted(shape)}
 
-    def _folded(self, after: TriggerNo = -1) -> Iterator[PackedTask]:
+    def _packed_tasks(self, after: TriggerNo = -1) -> Iterator[PackedTask]:
         """Yield the packed tasks by trigger number."""
         for _, body in self._bodies.items(after):
             yield _decode(body)
@@ -253,9 +253,9 @@ class Packing:
         """Yield the times that packed tasks of a run wait for."""
         if not any(form.has_instants for form, _ in self._shapes.numbered()):
             return
-        for task_no in run.active_tasks.folded():
+        for task_no in run.active_tasks.packed_numbers():
             trigger_no = self._trigger_nos.get(task_no)
-            one = None if trigger_no is None else self.look(trigger_no)
+            one = None if trigger_no is None else self.find(trigger_no)
             if one is None:
                 continue
             for length in (one.due_at, one.deadline_at, one.until):
@@ -267,7 +267,7 @@ class Packing:
         role = self._shapes[one.form].role
         return one.assignment_id if one.assignment_id > self._lost.get(role, 0) else 0
 
-    def look(self, trigger_no: TriggerNo) -> PackedTask | None:
+    def find(self, trigger_no: TriggerNo) -> PackedTask | None:
         """Return a packed trigger without unpacking it; ``None`` if it is not packed."""
         body = self._bodies.get(trigger_no)
         return None if body is None else _decode(body)
@@ -283,9 +283,9 @@ class Packing:
 
     def change(self, was: PackedTask, *, assignment_id: int, form: TaskShape) -> None:
         """Change the assignment and the shape of a packed trigger."""
-        self._shapes.leave(was.form)
+        self._shapes.release(was.form)
         one = msgspec.structs.replace(
-            was, assignment_id=assignment_id, form=self._shapes.enter(form)
+            was, assignment_id=assignment_id, form=self._shapes.acquire(form)
         )
         self._bodies.put(one.trigger_no, packed(one))
 
@@ -300,15 +300,15 @@ class Packing:
                 was.assignment_id if was.assignment_id > self._lost.get(form.role, 0) else 0
             )
             wait.assignment_id, wait.role = assignment_id, form.role
-            wait.has_room, wait.version = form.has_room or not assignment_id, form.version
+            wait.has_capacity, wait.version = form.has_capacity or not assignment_id, form.version
             return
-        one = self.look(was.trigger_no)
+        one = self.find(was.trigger_no)
         if one is not None:
             self.change(one, assignment_id=was.assignment_id, form=form)
 
     # ── packing and unpacking ───────────────────────────────────────────────────────────────
 
-    def lay(
+    def add_from_rows(
         self,
         run: Run,
         task: TaskRow,
@@ -325,10 +325,10 @@ class Packing:
             shift: Offset of the wall clock from steady time.
         """
         since = row.since
-        due_at, ends_at = stored_times(run.spec.tasks[task.position], task, shift)
+        due_at, ends_at = stored_times(run.spec.tasks[task.task_index], task, shift)
         form = TaskShape(
             run.dag_version,
-            task.position,
+            task.task_index,
             row.class_path,
             row.next_method,
             row.timeout_method,
@@ -341,7 +341,7 @@ class Packing:
             not (due_at is task.deadline_at is row.deadline_at is None),
         )
         one = PackedTask(
-            self._shapes.enter(form),
+            self._shapes.acquire(form),
             row.run_no,
             task.task_no,
             row.trigger_no,
@@ -365,12 +365,12 @@ class Packing:
             row.next_kwargs,
             task.failure,
         )
-        self._lay(one)
-        run.active_tasks.lay(self.tasks)
+        self._store(one)
+        run.active_tasks.count_packed(self.tasks)
 
-    def forget_folded(self, run_no: RunNo) -> None:
+    def forget_packed(self, run_no: RunNo) -> None:
         """Remove the packed tasks of a run, in one pass over all packed tasks."""
-        for one in [one for one in self._folded() if one.run_no == run_no]:
+        for one in [one for one in self._packed_tasks() if one.run_no == run_no]:
             self._take(one)
 
     def _only_waits(self, task: TaskInstance) -> bool:
@@ -394,13 +394,13 @@ class Packing:
             and self.runs.objects.get(task.run.run_no) is task.run
         )
 
-    def _fold(self, task: TaskInstance) -> None:
+    def _pack(self, task: TaskInstance) -> None:
         wait, run = task.waits[0], task.run
         row = wait.row
         since = row.since
         form = TaskShape(
             run.dag_version,
-            task.position,
+            task.task_index,
             row.class_path,
             row.next_method,
             row.timeout_method,
@@ -408,12 +408,12 @@ class Packing:
             row.branch,
             task.open_kind,
             wait.role,
-            wait.has_room,
+            wait.has_capacity,
             wait.version,
             not (task.due_at is task.deadline_at is row.deadline_at is None),
         )
         one = PackedTask(
-            self._shapes.enter(form),
+            self._shapes.acquire(form),
             row.run_no,
             task.task_no,
             row.trigger_no,
@@ -425,7 +425,7 @@ class Packing:
             task.interruptions,
             task.recorded,
             task.first_failed,
-            task.looks,
+            task.pokes,
             self._async_life(form.dag_version) if task.suspended_start else 0,
             None if task.queued_at is None else task.queued_at - since,
             None if task.started_at is None else task.started_at - since,
@@ -438,49 +438,49 @@ class Packing:
             task.failure,
         )
         del self.tasks.objects[task.task_no], self.triggers.objects[row.trigger_no]
-        self._lay(one)
-        run.active_tasks.put_away(task.task_no, self.tasks)
+        self._store(one)
+        run.active_tasks.replace_by_packed(task.task_no, self.tasks)
         task.waits = ()  # breaks a reference cycle, so that both are freed immediately
 
     def _async_life(self, dag_version: DagVersion) -> int:
         """Return the generation of the host that runs the coroutines of a version."""
         return self._async_lives.get(async_role(dag_version.graph.spec), 1)
 
-    def _lay(self, one: PackedTask) -> None:
+    def _store(self, one: PackedTask) -> None:
         self._bodies.put(one.trigger_no, packed(one))
         self._trigger_nos.put(one.task_no, one.trigger_no)
 
     def _take(self, one: PackedTask) -> None:
-        self._shapes.leave(one.form)
+        self._shapes.release(one.form)
         self._bodies.take(one.trigger_no)
         self._trigger_nos.take(one.task_no)
 
-    def _unfold_task(self, task_no: TaskNo) -> TaskInstance | None:
+    def _unpack_task(self, task_no: TaskNo) -> TaskInstance | None:
         trigger_no = self._trigger_nos.get(task_no)
-        wait = None if trigger_no is None else self._unfold_trigger(trigger_no)
+        wait = None if trigger_no is None else self._unpack_trigger(trigger_no)
         return None if wait is None else wait.task
 
-    def _unfold_trigger(self, trigger_no: TriggerNo) -> TriggerInstance | None:
-        one = self.look(trigger_no)
+    def _unpack_trigger(self, trigger_no: TriggerNo) -> TriggerInstance | None:
+        one = self.find(trigger_no)
         if one is None:
             return None
-        task, wait = self._thaw(one, self.runs[one.run_no])
+        task, wait = self._unpack(one, self.runs[one.run_no])
         self._take(one)
         self.tasks.objects[one.task_no] = self._loose[one.task_no] = task
         self.triggers.objects[one.trigger_no] = wait
-        task.run.active_tasks.bring_back(task)
+        task.run.active_tasks.count_unpacked(task)
         return wait
 
-    def _thaw(self, one: PackedTask, run: Run) -> tuple[TaskInstance, TriggerInstance]:
+    def _unpack(self, one: PackedTask, run: Run) -> tuple[TaskInstance, TriggerInstance]:
         """Rebuild a packed task and its trigger."""
         form, since = self._shapes[one.form], one.since
-        task = TaskInstance(run, one.task_no, form.position, one.map_index)
+        task = TaskInstance(run, one.task_no, form.task_index, one.map_index)
         task.state = task.stored_state = TaskState.DEFERRED
         task.start_no = task.stored_start = one.start_no
         task.try_number = one.try_number
         task.interruptions = one.interruptions
         task.recorded, task.first_failed = one.recorded, one.first_failed
-        task.looks = one.looks
+        task.pokes = one.pokes
         task.open_kind = form.open_kind
         is_suspended = one.suspended_in != 0 and one.suspended_in == self._async_life(
             form.dag_version
@@ -510,16 +510,16 @@ class Packing:
         wait = TriggerInstance(row, run, task)
         wait.assignment_id = self.assignment_id(one)
         wait.role = form.role
-        wait.has_room = form.has_room or not wait.assignment_id
+        wait.has_capacity = form.has_capacity or not wait.assignment_id
         wait.version = form.version
         task.waits = (wait,)
         return task, wait
 
-    def _fold_loose(self) -> None:
+    def _pack_loose(self) -> None:
         self._most_live = max(self._most_live, len(self.tasks.objects))
         for task in self._loose.values():
             if self._only_waits(task):
-                self._fold(task)
+                self._pack(task)
         self._loose.clear()
 
     def _shrink(self) -> None:
@@ -538,24 +538,24 @@ class PackedCache(PackedMap[Value]):
     """Tasks or triggers of all runs, by number.
 
     Args:
-        folded: Packed values by number.
-        unfold: See ``PackedMap``.
+        packed_numbers: Packed values by number.
+        unpack: See ``PackedMap``.
     """
 
-    __slots__ = ("_folded", "_unfold")
+    __slots__ = ("_packed_tasks", "_unpack_value")
 
-    def __init__(self, folded: Pages[Any], unfold: Callable[[int], Value | None]) -> None:
+    def __init__(self, packed_numbers: Pages[Any], unpack: Callable[[int], Value | None]) -> None:
         super().__init__()
-        self._folded = folded
-        self._unfold = unfold
+        self._packed_tasks = packed_numbers
+        self._unpack_value = unpack
 
     def __len__(self) -> int:
-        return len(self.objects) + len(self._folded)
+        return len(self.objects) + len(self._packed_tasks)
 
-    def unfold(self, number: int) -> Value | None:
+    def unpack(self, number: int) -> Value | None:
         """See ``PackedMap``."""
-        return self._unfold(number)
+        return self._unpack_value(number)
 
-    def folded(self) -> Pages[Any]:
+    def packed_numbers(self) -> Pages[Any]:
         """See ``PackedMap``."""
-        return self._folded
+        return self._packed_tasks
