@@ -1,4 +1,4 @@
-"""Alerts go where the settings file says, without a restart."""
+"""Alerts are sent to the targets of the settings file, without a restart."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SteppedClock(SystemClock):
 
 @asynccontextmanager
 async def following(home):
-    """Follow the settings of a home; give how to look, and what alerts are sent to from then on."""
+    """Follow the settings of a home. Yield a function that checks them, and the targets."""
     clock, targets = SteppedClock(), []
     service = AlertSettings(Settings.read(home), clock, targets.append)
     async with anyio.create_task_group() as group:

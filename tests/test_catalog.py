@@ -1,4 +1,4 @@
-"""The catalog tells the engine what the DAG folders hold, whatever the files do."""
+"""The catalog reports the content of the DAG folders to the engine, whatever the files do."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GOOD = DAG.format(name="good", value=1)
 
 
 class Watched:
-    """A catalog over a folder, and what it reported."""
+    """A catalog over a folder, and its reports."""
 
     def __init__(self, home, **options):
         self.folder = home / "dags"

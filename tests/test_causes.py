@@ -1,4 +1,4 @@
-"""The chain of causes over runs: from a task that waits for its past to what that waits for."""
+"""Chains of causes over several runs, from a task that waits for the previous run."""
 
 from __future__ import annotations
 

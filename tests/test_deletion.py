@@ -81,7 +81,7 @@ async def gone(n: Node, *, but: int = 0) -> None:
 
 
 def leave_files(folder: Path, run: Any) -> None:
-    """A large result of its first task, one of a neighbour, and what each printed."""
+    """Write a large result of its first task, one of another task, and output of two runs."""
     write_value(result_path(folder / "results", run.first_task_no, 2), b"large")
     write_value(result_path(folder / "results", run.first_task_no + 4000, 1), b"of another")
     log = TaskLog(folder / "logs", SystemClock())

@@ -51,7 +51,7 @@ from tests.journal_replay import compare_with_replay
 pytestmark = pytest.mark.timeout(180)
 
 END = 2**62
-"""Behind every number of a task."""
+"""A number after every task number."""
 
 
 class EffectRecorder:
@@ -223,7 +223,7 @@ async def test_a_database_that_is_away_loses_and_doubles_nothing(store_url, verd
 
 
 class StandingClock(SystemClock):
-    """Its monotonic time is what the test says."""
+    """A clock whose monotonic time the test sets."""
 
     us = 0
 
@@ -413,12 +413,12 @@ async def test_an_ended_run_is_cleared_and_the_journal_tells_the_same(store_url)
             n.succeed(await n.effects.next_start(), body=b"\x01", size=1)
         assert await n.ended(run_id) is RunState.SUCCESS
 
-    async with node(store_url) as n:  # of which it knows nothing any more
+    async with node(store_url) as n:  # which no longer has the run in memory
         request = ClearTasks(run_id=run_id, tasks=("work",), map_index=1)
         assert await n.engine.ask(request) == (1, RunState.QUEUED)
         again = (await n.effects.next_start()).start
         assert (again.map_index, again.start_no, again.try_number) == (1, after_clear(1) + 1, 1)
-        await n.engine.ask(ClearTasks(run_id=run_id))  # what runs, too
+        await n.engine.ask(ClearTasks(run_id=run_id))  # running tasks, too
 
     async with node(store_url) as n:
         n.succeed(await n.effects.next_start(), size=1, width=1)
@@ -461,7 +461,7 @@ async def test_marks_of_a_live_and_of_an_ended_run_are_in_the_journal(store_url)
         n.succeed(first)  # late
         assert await n.ended(run_id) is RunState.FAILED
 
-    async with node(store_url) as n:  # of which it knows nothing any more
+    async with node(store_url) as n:  # which no longer has the run in memory
         request = Mark(run_id=run_id, state=TaskState.SUCCESS, tasks=("a",))
         assert await n.engine.ask(request) == (1, RunState.RUNNING)
         n.succeed(await n.effects.next_start())

@@ -1,4 +1,4 @@
-"""Histograms are counts in plain lists, and the engine counts what it does."""
+"""Histograms as counts in plain lists, and the counters of the engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from aioflow.web.metrics import exposition
 from tests.web.node import CHAIN, node
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
-NOBODY = 2**22 + 1  # above what the kernel gives out
+NOBODY = 2**22 + 1  # above the numbers that the kernel uses
 SECOND = 1_000_000
 
 

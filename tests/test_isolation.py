@@ -44,7 +44,7 @@ class _Array:
 
 
 def one_of(kind: type) -> Any:
-    """Make an input or request of a class; nothing it names is there."""
+    """Create an input or request of a class; nothing that it names exists."""
     names = vars(sys.modules[kind.__module__]) | {"array": _Array}
     hints = get_type_hints(kind, names)
     fields: tuple[str, ...] = kind.__struct_fields__  # type: ignore[attr-defined]
@@ -150,7 +150,7 @@ async def ask(n: Node, request: Any) -> None:
 
 @asynccontextmanager
 async def good_and_bad(home: Path, url: str | None = None) -> AsyncIterator[Node]:
-    """Run a node with two runs that have a task under way."""
+    """Run a node with two runs that have an active task."""
     async with node(home, url=url, cpu_slots=8) as n:
         n.define(CHAIN)
         await n.api.set_paused("chain", paused=False)

@@ -1,4 +1,4 @@
-"""Questions of children are answered from what is committed, and no ending slips by."""
+"""Queries of children are answered from committed rows, and no end is missed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Tables:
         self.needed = [self.version]
         self.reads = 0
         self.between = lambda: None
-        self.impossible = "\0"  # what no text of a database is
+        self.impossible = "\0"  # no text in a database
 
     def _check(self, *texts):
         if self.impossible in texts:
@@ -1034,7 +1034,7 @@ async def test_items_of_another_run_are_not_told():
 
 
 class Watched(Child):
-    """Notes what the masks hide at the moment it is answered."""
+    """Records the redacted values at the moment of the reply."""
 
     def __init__(self, masks):
         super().__init__()

@@ -151,7 +151,7 @@ async def test_no_more_runs_are_named_than_are_deleted_meanwhile(store_url, tmp_
         service = cleaner(n, tmp_path)
 
         assert await service._delete_few_runs() == (2, True)
-        assert await service._delete_few_runs() == (0, True)  # those two have still to go
+        assert await service._delete_few_runs() == (0, True)  # those two are still to be deleted
         async with deleted_by(n, tmp_path):
             await gone(n)
         assert await service._delete_few_runs() == (2, True)

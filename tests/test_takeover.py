@@ -1,4 +1,4 @@
-"""A daemon claims a database only if no other daemon lives on it, and ends once it is fenced."""
+"""A daemon claims a database only if no other daemon uses it, and exits once it is fenced."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ def test_ordinary_output_is_never_held_back():
     assert parser.feed(b"\x1eother") == [(None, b"\x1eother")]
 
 
-# ── what is old ─────────────────────────────────────────────────────────────────────────
+# ── retention ───────────────────────────────────────────────────────────────────────────
 
 
 def left_by(log, run_no, at):

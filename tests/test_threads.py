@@ -1,4 +1,4 @@
-"""Threads that cannot be started are waited for; what was begun is never begun again."""
+"""If no thread can be started, the call waits; a started function is never started again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The triggerer: capacity, confirmation, and what becomes of triggers when their host dies."""
+"""The triggerer: capacity, confirmations, and triggers of a host that dies."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def settings(tmp_path):
     (dags / "linked.py").symlink_to(tmp_path / "current" / "c.py")
     (dags / "release").symlink_to("../current")
     for path in (home, home / "code"):
-        path.chmod(0o755)  # for others to look into, so that what lies there counts
+        path.chmod(0o755)  # readable for others, so that the files in it count
     return Settings(home=home, dags=(dags,), db=f"sqlite:///{home}/aioflow.db")
 
 

@@ -315,7 +315,7 @@ def test_noise_is_refused_or_read_but_never_breaks_anything_else(data):
         codec.decode(data)
 
 
-# ── what people write ───────────────────────────────────────────────────────────────────
+# ── texts written by users ──────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

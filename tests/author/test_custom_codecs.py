@@ -27,7 +27,7 @@ class Money:
 
 
 class Tip(Money):
-    """Travels as what it is derived from."""
+    """Is serialized like its base class."""
 
 
 class Purse:

@@ -1,4 +1,4 @@
-"""A DAG is described as the engine needs it, and everything wrong with it is said."""
+"""Descriptions of DAGs for the engine, and all errors in a DAG."""
 
 from __future__ import annotations
 
@@ -398,14 +398,14 @@ def test_a_mapped_operator_has_an_output_as_any_other():
 
 
 class Idle(Operator):
-    """Says nothing of what it does."""
+    """Does not declare what it does."""
 
     def __init__(self, number: int = 0, **options: Any) -> None:
         super().__init__(**options)
 
 
 class Blind(Sensor):
-    """Says nothing of how it looks."""
+    """Does not declare how it pokes."""
 
 
 @pytest.mark.parametrize(
@@ -456,7 +456,7 @@ def test_an_operator_that_never_reaches_our_init_is_said():
     assert "Lost.__init__ does not call super()" in failure.message
 
 
-# ── what is wrong ───────────────────────────────────────────────────────────────────────
+# ── errors ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_cycle_is_found_with_its_line():

@@ -34,7 +34,7 @@ class Blocks(Trigger[int]):
 
 
 class Idle(Trigger[int]):
-    """Says nothing of what it waits for."""
+    """Does not describe what it waits for."""
 
 
 class Passes(Trigger[int]):

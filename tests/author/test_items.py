@@ -36,7 +36,7 @@ def described(call: Any) -> DagSpec:
 
 
 def refused(call: Any) -> str:
-    """Return what is said of the DAG that ``call`` writes."""
+    """Return the warnings and errors of the DAG that ``call`` defines."""
     with DAG("made") as made:
         call()
     _, failures = describe(made)

@@ -1,4 +1,4 @@
-"""Groups that go round until a task of theirs says it is good, as a DAG file describes them."""
+"""Loops in DAG files: groups that are repeated until one of their tasks decides to stop."""
 
 from __future__ import annotations
 

@@ -28,11 +28,11 @@ HANGS = b"hangs"
 
 
 class SmtpServer:
-    """One conversation after another, each as the answers say.
+    """An SMTP server for one conversation after another, with the given replies.
 
     Attributes:
-        said: The commands, of all conversations.
-        mails: What was taken: the recipients, and the mail.
+        said: The commands of all conversations.
+        mails: The accepted mails: recipients and content.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def serve(certificate):
-    """Start a server; it is closed at the end."""
+    """Start a server, which is closed at the end of the test."""
     servers: list[SmtpServer] = []
 
     def start(
@@ -393,7 +393,7 @@ def test_such_a_password_needs_a_server_that_takes_it(serve):
     assert ("AUTH PLAIN" in said, may_pass) == (True, False)
 
 
-# ── where it is written ─────────────────────────────────────────────────────────────────
+# ── errors where the notifier is written ────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Connections are read and written as URIs; what is not at hand says how to have it."""
+"""Connections are read and written as URIs; errors for unavailable values say how to get them."""
 
 from __future__ import annotations
 

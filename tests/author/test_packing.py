@@ -1,4 +1,4 @@
-"""A value costs its limit and little more while it is packed, whatever its author has written."""
+"""Packing a value uses little more memory than the limit, whatever the value is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A parameter says what it may be; what does not fit is refused where it is written or given."""
+"""Parameters with schemas: values that do not match are refused where they are written or given."""
 
 from __future__ import annotations
 

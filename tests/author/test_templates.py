@@ -73,14 +73,14 @@ def use(text, more=None): ...
 
 
 def wrong(made: DAG) -> dict[str, str]:
-    """Return what is refused, by task."""
+    """Return the errors by task."""
     _, failures = describe(made)
     assert {failure.reason for failure in failures} == {"dag.template"}
     return {failure.message.split("'")[1]: failure.message for failure in failures}
 
 
 def odd(made: DAG) -> dict[str, str]:
-    """Return what is odd about templates, by task."""
+    """Return the warnings about templates by task."""
     spec, failures = describe(made)
     assert spec is not None, failures
     found = [said for said in lint(made) if said.reason == "odd.template"]

@@ -1,4 +1,4 @@
-"""Authors' own timetables, as written down, and fire time by fire time as they are hosted."""
+"""Custom timetables: their definition, and their fire times in a host."""
 
 from __future__ import annotations
 

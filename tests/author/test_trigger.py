@@ -1,4 +1,4 @@
-"""Triggers are data at rest, and refuse to be deferred with what cannot be."""
+"""Triggers are stored as data, and reject unserializable fields when a task defers."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ def test_positional_fields_are_distinguished_though_one_between_is_given_by_keyw
 
 @dataclass
 class Converting(Choosy[int]):
-    """Takes what its own ``__init__`` says."""
+    """Has the arguments of its own ``__init__``."""
 
     def __init__(self, n: str) -> None:
         super().__init__(n=int(n))
@@ -409,7 +409,7 @@ def test_only_a_trigger_can_be_waited_for():
 
 
 class Recorder:
-    """Answers every question with the arguments it came with, those about many runs at once."""
+    """Answers every query with its arguments, those about many runs at once."""
 
     async def value(self, kind: ValueKind, name: str) -> Any:
         return kind, name

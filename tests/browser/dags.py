@@ -304,7 +304,7 @@ PAYLOADS = (
 
 
 def hostile() -> str:
-    """Return a DAG whose every text is a payload."""
+    """Return a DAG in which every text is a payload."""
     every = " ".join(PAYLOADS)
     return f'''
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Times as they are read, and a page that is read without a mouse."""
+"""Displayed times, and the page without a mouse."""
 
 from __future__ import annotations
 

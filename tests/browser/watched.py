@@ -1,4 +1,4 @@
-"""A page in Chromium that keeps what must not happen: foreign hosts, errors, refused content."""
+"""A page in Chromium that records what must not happen: foreign hosts, errors, refused content."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PAGES = {
     "node": ("/nodes", "/errors", "/settings"),
     "access": ("/access", "/audit"),
 }  # fmt: skip
-"""Every view of the page, by what it is about."""
+"""Every view of the page, by subject."""
 
 SIZES = {"desk": (1400, 900), "phone": (360, 740), "wall": (2560, 1300)}
 
@@ -78,7 +78,7 @@ window.alert = window.confirm = window.prompt = () => window.broken.push('a payl
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Chromium, without a window and without what it would say to its maker."""
+    """Chromium, without a window and without requests to its vendor."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     assert program is not None, "Chromium is needed: apt-get install chromium"
     with sync_playwright() as playwright:
@@ -134,13 +134,13 @@ class Watched:
             self.complaints.append(f"{request.failure} {request.url}")
 
     def go(self, path: str) -> Watched:
-        """Go to an address of the page, and wait until what it shows is there."""
+        """Go to an address of the page, and wait until its content is loaded."""
         self.page.goto(self.base + path, wait_until="load")
         self.settle()
         return self
 
     def settle(self) -> None:
-        """Wait until nothing is being loaded."""
+        """Wait until no request is pending."""
         self.page.wait_for_selector("main h1")
         expect(self.page.locator(".loading")).to_have_count(0, timeout=60_000)
 
@@ -158,7 +158,7 @@ class Watched:
         self.page.locator(within).get_by_role("button", name=name, exact=True).first.click()
 
     def confirm(self, verb: str) -> None:
-        """Agree to what the dialog says."""
+        """Confirm the dialog."""
         self.page.locator("dialog footer button[type=submit]", has_text=verb).click()
         self.page.wait_for_selector("dialog", state="detached")
 
@@ -188,7 +188,7 @@ class Watched:
         return found
 
     def shoot(self, path: Path) -> None:
-        """Keep what is seen as a picture."""
+        """Save a screenshot."""
         self.page.screenshot(path=path)
 
 
@@ -245,7 +245,7 @@ def address(daemon: DaemonProcess) -> str:
 
 
 def serious(page: Page) -> list[str]:
-    """Return what axe-core finds serious or critical about a page."""
+    """Return the serious and critical findings of axe-core on a page."""
     page.evaluate(AXE.read_text())
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [

@@ -81,7 +81,7 @@ def kill_one_run(
 ) -> Verdict:
     """Run one day, kill it in ``phase``, start again; assert that nothing is lost or doubled.
 
-    A day that ends before it could be killed is no day: the next one is tried.
+    A day that ends before it could be killed does not count: the next one is tried.
     """
     for attempt in range(ATTEMPTS):
         day = Day(folder / "home", folder / f"data{attempt}", db, merchants, transactions)

@@ -1,7 +1,7 @@
 """``kill -9`` of a daemon at every call it makes, and at calls chosen at random.
 
-Parts are chosen by name, such as ``-k warm`` or ``-k "cold and unlink"``. No seconds are judged, so
-two workers share the shards. What must hold is in ``docs/reference/faults.md``.
+Parts are chosen by name, such as ``-k warm`` or ``-k "cold and unlink"``. There are no limits on
+durations, so two workers share the shards. The promises are in ``docs/reference/faults.md``.
 """
 
 from __future__ import annotations

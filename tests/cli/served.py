@@ -171,7 +171,7 @@ class Daemon:
             raise
 
     def _told(self) -> set[str]:
-        """Return which files it has read: it is ready before that, on a slow machine."""
+        """Return the parsed files: on a slow machine the daemon is ready before that."""
         return {Path(dag["file"]).name for dag in self.run("dags", "list", "--json").json}
 
     def run(self, *words: object) -> Done:

@@ -108,7 +108,7 @@ def test_an_ended_run_is_cleared_and_ends_again(daemon):
 
     assert (cleared.json["cleared"], cleared.json["dag_id"]) == (5, "sums")
     assert (watched.status, again.status) == (0, 0)
-    assert shown["counts"] == {"success": 5}  # what was removed does not count
+    assert shown["counts"] == {"success": 5}  # removed instances do not count
     assert [task["result"] for task in shown["tasks"]] == [[0, 1, 2], 0, 1, 4, 5]
     assert child.out.startswith("1 task cleared; ")
     log = daemon.run("runs", "logs", run_id, "square", "--map", "1").out
@@ -628,7 +628,7 @@ def test_wrong_usage_is_status_two_and_one_line(tmp_path, words):
 
 
 def test_a_defect_is_one_line_and_shows_where_if_that_is_asked_for(tmp_path):
-    (tmp_path / "aioflow.db").mkdir()  # no file at all: nothing of ours expects that
+    (tmp_path / "aioflow.db").mkdir()  # not a file: no code of ours expects that
 
     words = ("runs", "list")
     done = run(*words, home=tmp_path)

@@ -131,8 +131,8 @@ class Restarting:
     """A daemon that restarts while the log of a task is followed.
 
     Args:
-        fates: What becomes of one request after the other: an error, or an answer. The last fate
-            is that of all further requests.
+        fates: The outcome of each request in order: an error, or a response. The last one applies
+            to all further requests.
     """
 
     def __init__(self, *fates: Exception | None) -> None:

@@ -58,7 +58,7 @@ with DAG("failing", schedule="@continuous"):
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A home whose daemon has run until nothing was left to do, twice."""
+    """A home whose daemon has run until it was idle, twice."""
     folder = tmp_path_factory.mktemp("schedules")
     (folder / "dags").mkdir()
     start = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=30)

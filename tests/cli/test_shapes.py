@@ -51,7 +51,7 @@ ALIKE = {
 
 
 def keys_of(done: Done) -> set[str]:
-    """The fields of what was printed: a document, a list of them, or one a line."""
+    """Return the fields of the output: a document, a list of documents, or one per line."""
     assert done.status in {0, 3}, done.err
     try:
         found: Any = done.json

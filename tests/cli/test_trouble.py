@@ -248,7 +248,7 @@ def test_a_command_whose_output_is_closed_does_its_work(daemon):
 
 
 def interrupted(home: Path, *words: str, after: str | None) -> tuple[int | None, str]:
-    """Send Ctrl-C once a command has printed a text; return its status and what it said."""
+    """Send Ctrl-C once a command has printed a text; return its status and its errors."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("AIOFLOW_")}
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "aioflow", *words],

@@ -1,4 +1,4 @@
-"""A host's side of a trigger that counts, for tests that draw what happens."""
+"""A host's side of a trigger that counts, for tests with random actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables as dictionaries, guarded like those of the database, and what is read of them."""
+"""The tables as dictionaries, guarded like those of the database, with the reads of the engine."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Hosts:
         at = (end.trigger_no, end.assignment_id, self.world.now)
         self.inbox.append(TriggerEnded(*at, None, end.reason))
 
-    # ── what may happen ─────────────────────────────────────────────────────────────────
+    # ── actions ─────────────────────────────────────────────────────────────────────────
 
     def load(self, *, isolated: bool) -> None:
         self.versions += 1

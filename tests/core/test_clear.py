@@ -44,7 +44,7 @@ def chain() -> tuple[World, int]:
 
 
 def fan_out(width: int = 3, **fields: Any) -> tuple[World, int]:
-    """A list, its children and what gathers them; all of it has ended."""
+    """Return an ended run with a list, its children, and a task that collects their results."""
     world = World(cpu_slots=8)
     run = world.begin(
         task("list", feeds_limit=99), mapped("work", 0, retry=ONCE), task("sum", 1, **fields)
@@ -130,7 +130,7 @@ def test_a_result_is_gone_with_the_success_that_gave_it():
     world, run = chain()
 
     clear(world, run, "a")
-    world.succeed("a")  # with nothing, this time
+    world.succeed("a")  # without items, this time
 
     assert world.rows.runs[run].first_task_no not in world.rows.results
 

@@ -153,7 +153,7 @@ def walk_each_minute(text: str, zone: str, first: int, last: int) -> list[int]:
     return fired
 
 
-# ── what it is held against ─────────────────────────────────────────────────────────────
+# ── the walker ──────────────────────────────────────────────────────────────────────────
 
 
 def years(zone: str) -> tuple[int, int]:

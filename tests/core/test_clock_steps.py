@@ -51,7 +51,7 @@ def scheduled(kind: str, missed: str = "latest") -> World:
 
 
 def pass_time(world: World, seconds: int) -> None:
-    """Let time pass; what runs has ended ten seconds later."""
+    """Let time pass, and cancel all runs every ten seconds."""
     for _ in range(-(-seconds // 10)):
         world.pass_time(10)
         for run in list(world.memory.runs.values()):

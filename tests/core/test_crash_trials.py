@@ -1,4 +1,4 @@
-"""A task that kills its process is found by halves; nothing that ran beside it is charged."""
+"""A task that kills its process is found by halves; no other task is charged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KILLED = Failure(type="Killed", message="killed by signal 9", reason="killed")
 
 
 class Machine:
-    """A node under a supervisor, and what its tasks do: end in time, or kill their process.
+    """A node under a supervisor, whose tasks end in time or kill their process.
 
     Args:
         kills: After how many seconds each killer kills.
@@ -296,7 +296,7 @@ def test_other_tasks_of_a_host_wait_ten_minutes_for_a_suspect_that_cannot_start(
     run = world.begin(hosted, *functions, max_active_tasks=1)
     lose_async_host(world)
     world.succeed("first")
-    world.pass_time(3600)  # the time of the daemon's life is none of the host's suspect
+    world.pass_time(3600)  # the life of the daemon does not count for a suspect of the host
     lose_async_host(world)  # "second" has taken the slot in between
     beside = TaskSpec(task_id="beside", body=Body.COROUTINE)
     world.load(DagSpec(dag_id="other", file="other.py", tasks=(beside,)), file="other.py")
@@ -314,7 +314,7 @@ def test_other_tasks_of_a_host_wait_ten_minutes_for_a_suspect_that_cannot_start(
 def suspects_without_room() -> tuple[World, int]:
     """Return a world with two suspects, in two groups, and a run that waits for them.
 
-    Their pool was made narrower than they are while they ran.
+    Their pool was reduced below their slots while they ran.
     """
     world = World()
     world.ask(SetPool(name="narrow", slots=4))
@@ -399,7 +399,7 @@ def test_a_suspect_is_waited_for_ten_minutes_however_long_it_had_run():
 
 
 def first_half_begins(machine: Machine) -> bool:
-    """Return whether the first of two groups has begun, and nothing else."""
+    """Return whether only the first of two groups has started."""
     world = machine.world
     begun = {world._spec(effect).task_id for effect in world.starts.values()}
     return begun == set(sorted(NAMES)[:11]) and len(world.memory.trial.groups) == 2
@@ -456,7 +456,7 @@ def test_after_a_second_crash_a_half_begins_and_the_rest_says_why_it_waits():
     assert len(world.starts) == 11
     assert details == {"21 tasks ran when the daemon died again; they begin first, in groups"}
     other = world.trigger()
-    assert world.state(other, "t0") == "queued"  # nothing begins beside them
+    assert world.state(other, "t0") == "queued"  # no other task starts beside them
     world.pass_time(3)  # longer than they had run
     assert len(world.starts) == len(NAMES) == 21
     world.pass_time(3)

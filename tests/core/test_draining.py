@@ -1,4 +1,4 @@
-"""A drained node: nothing more starts or is hosted, what runs ends, also after a restart."""
+"""A drained node starts no task and assigns no trigger, also after a restart; running tasks end."""
 
 from __future__ import annotations
 

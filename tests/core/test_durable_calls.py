@@ -504,7 +504,7 @@ def lose(world: World, role: str, culprit: int = -1, failure: Failure = KILLED) 
 
 
 def test_a_start_that_the_next_host_was_given_already_is_taken_back_from_it():
-    """Its order was on its way while the host died, and the next one was up when it came."""
+    """Its command was in flight when the host died, and reached the next host."""
     world, _ = begun()
     first = start_of(world)
 
@@ -926,7 +926,7 @@ def test_the_next_try_does_not_replay_the_calls_of_a_method_it_does_not_begin_in
     assert not world.rows.triggers
 
 
-# ── instants, and what is said of them ──────────────────────────────────────────────────
+# ── times, and their texts ──────────────────────────────────────────────────────────────
 
 
 def test_a_clock_that_was_set_back_makes_no_timeout_of_the_end_of_a_try():

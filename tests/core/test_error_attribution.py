@@ -16,7 +16,7 @@ from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, Trig
 
 
 def bare(kind: type) -> Any:
-    """Return an object of a class, with nothing in it."""
+    """Return an empty object of a class."""
     return object.__new__(kind)
 
 

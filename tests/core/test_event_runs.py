@@ -54,7 +54,7 @@ def of(trigger: DagTriggerSpec | None = None, **fields: Any) -> DagSpec:
 
 
 def waiting(trigger: DagTriggerSpec | None = None, **fields: Any) -> World:
-    """A node whose DAG has a trigger, which its host has."""
+    """Return a node whose DAG has a trigger, assigned to its host."""
     world = World()
     world.load(of(trigger, **fields))
     return world
@@ -114,7 +114,7 @@ def outcomes(world: World) -> list[EventOutcome]:
     return [row.outcome for row in rows]
 
 
-# ── what is hosted ──────────────────────────────────────────────────────────────────────
+# ── assignment ──────────────────────────────────────────────────────────────────────────
 
 
 def test_the_trigger_of_a_dag_is_hosted_once_its_host_is_there():
@@ -156,7 +156,7 @@ def test_a_restart_hosts_it_again_behind_its_last_event():
 def test_events_after_a_refused_one_wait_for_the_next_assignment():
     world = waiting()
     fire(world, 1)
-    behind = fired(world, 3, "3", ahead=1)  # 2 was refused on its own, the others came one by one
+    behind = fired(world, 3, "3", ahead=1)  # 2 was refused, the others processed one by one
 
     world.turn(behind)
     assert [row.key for row in world.rows.dag_events.values()] == ["1"]
@@ -191,7 +191,7 @@ def test_a_version_with_other_fields_has_the_old_one_leave_and_hosts_the_new_one
     assert told_to_end(world) == ["reassigned"]
     assert hostings(world) == 1
 
-    fire(world, {"n": 2})  # what it yields until then counts
+    fire(world, {"n": 2})  # events until then count
     end(world, reason="reassigned")
 
     order = host(world)

@@ -37,7 +37,7 @@ class Life:
         self.seen = 0
         self.save()
 
-    # ── what happens ────────────────────────────────────────────────────────────────────
+    # ── actions ─────────────────────────────────────────────────────────────────────────
 
     def save(self) -> None:
         """Save the file, with other fields or the same."""

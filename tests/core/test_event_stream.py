@@ -308,7 +308,7 @@ def test_an_event_that_does_not_come_in_time_raises_and_the_stream_continues():
 
 
 def test_the_next_try_continues_with_the_first_unconsumed_event():
-    """Its record holds the event it was at; what failed was a step with it."""
+    """Its record contains the current event; a step with that event failed."""
     world = opened()
     fire(world, 1, 2)
     want(world, 1)

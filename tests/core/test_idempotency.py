@@ -1,4 +1,4 @@
-"""Run ids and idempotency keys that are taken: by live runs, ended ones, and ones that go."""
+"""Run ids and idempotency keys in use: by live, ended, and partly deleted runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row numbers: each is taken once, and only what was leased."""
+"""Row numbers: each is used once, and only leased ones."""
 
 from __future__ import annotations
 

@@ -352,7 +352,7 @@ def test_a_task_that_is_cancelled_tells_the_host_that_has_its_trigger():
 
 
 def is_on_its_way() -> tuple[World, int, StartTrigger]:
-    """A slow trigger handed to the quarantine host, whose word that it is up is not read yet."""
+    """A slow trigger assigned to the quarantine host, whose ``HostUp`` is not processed yet."""
     world, run = waiting(SLOW)
     stall(world, 1, milliseconds=5_000)
     left(world, host_of(world, SLOW))

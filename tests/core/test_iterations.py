@@ -23,7 +23,7 @@ def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
 
 
 def inside(name: str, own: int, loop: range, *parents: int, **fields: Any) -> TaskSpec:
-    """A task of a loop, whose last one decides."""
+    """Return a task of a loop, in which the last task decides."""
     along = tuple(task_index for task_index in loop if task_index != own)
     spec = MapSpec((MapSource("", -1, 1),), along, loop[-1])
     fields.setdefault("map_limit", 5)
@@ -44,7 +44,7 @@ def loop(*rest: TaskSpec, **fields: Any) -> tuple[TaskSpec, ...]:
 
 
 def behind_two(*rest: TaskSpec) -> tuple[World, int]:
-    """A loop whose first task waits for one task, and whose second for a slow one, too."""
+    """Return a loop whose first task waits for one task, and the second for a slow one, too."""
     own = range(2, 5)
     world = World(cpu_slots=9)
     run = world.begin(
@@ -68,7 +68,7 @@ def begin(*tasks: TaskSpec, **options: Any) -> tuple[World, int]:
 
 
 def go_round(world: World, *, again: bool) -> None:
-    """Let all that is started succeed, up to what decides."""
+    """Let all started tasks succeed, up to the deciding one."""
     while not any(world._spec(effect).task_id == "until" for effect in world.starts.values()):
         effect = next(iter(world.starts.values()))
         world.succeed(world._spec(effect).task_id, effect.start.map_index)

@@ -168,7 +168,7 @@ def takes_its_time(kind: str, steps: dict[int, int], *, restarts: frozenset[int]
         restarts: Seconds in which the daemon is restarted.
     """
     world = World()
-    world.set_clock(-2 * HOUR)  # what has stepped before must not count either
+    world.set_clock(-2 * HOUR)  # earlier steps must not count either
     is_over = KINDS[kind](world)
     for second in range(LENGTH):
         assert not is_over(), f"after {second} s"

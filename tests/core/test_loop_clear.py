@@ -31,7 +31,7 @@ def clear(world: World, run: int, *tasks: str, downstream: bool = False) -> int:
 
 
 def ended(*tasks, rounds: int = 3) -> tuple[World, int]:
-    """A run whose loop was good after so many rounds."""
+    """Return a run whose loop ended after ``rounds`` iterations."""
     world, run = begin(*(tasks or loop(map_limit=9)))
     for number in range(rounds):
         go_round(world, again=number + 1 < rounds)

@@ -38,7 +38,7 @@ def start_of(world: World) -> StartTask:
 
 
 def suspended(world: World) -> tuple[int, int, int, int]:
-    """Take the task from its worker; what it reports begins so."""
+    """Take the task from its worker. Return the first fields of its report."""
     start = world.starts.pop(start_of(world).task_no).start
     return start.task_no, start.start_no, world.now, world.now
 

@@ -149,7 +149,7 @@ def test_a_try_that_will_not_begin_again_has_used_up_no_retry():
     assert world.memory.runs[run].retried == 1
 
 
-# ── what its earlier end has led to ─────────────────────────────────────────────────────
+# ── consequences of the earlier end ─────────────────────────────────────────────────────
 
 
 def test_tasks_that_an_end_prevented_run_when_that_end_is_undone():
@@ -396,7 +396,7 @@ def test_unrun_tasks_after_a_loop_that_restarts_are_decided_again_with_it():
 
 
 def loading_pages(**fields: Any) -> tuple[World, int]:
-    """A task, a stream after it, and what expands over that."""
+    """A task, a stream after it, and a task that expands over the stream."""
     world = World(cpu_slots=4)
     over = MapSpec((MapSource("page", 1, -1),))
     taker = TaskSpec(task_id="load", parents=(1,), mapped=over, **fields)
@@ -616,7 +616,7 @@ def test_a_run_that_took_too_long_is_not_one_that_a_person_marked():
     assert next(iter(world.rows.tasks.values())).failure.reason == "run_timeout"
 
 
-# ── what cannot be ──────────────────────────────────────────────────────────────────────
+# ── refusals ────────────────────────────────────────────────────────────────────────────
 
 
 def test_unknown_tasks_cannot_be_marked():

@@ -46,7 +46,7 @@ def lockstep(*more: TaskSpec, width: int = WIDTH) -> tuple[World, int]:
 
 
 def followed(width: int = WIDTH) -> tuple[World, int]:
-    """A fan-out whose children all failed, and another that follows it child by child."""
+    """A mapped task whose children all failed, and another that follows it child by child."""
     world, run = lockstep(follower("sum", 2), width=width)
     for index in range(width):
         world.fail("a", index)
@@ -174,7 +174,7 @@ def test_another_request_waits_until_all_is_marked():
     assert sliced.world.run_state(sliced.run) == "success"
 
 
-# ── what had been decided ───────────────────────────────────────────────────────────────
+# ── earlier decisions ───────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("crash_after", [None, *range(10)])

@@ -38,7 +38,7 @@ def spec(*tasks: TaskSpec, dag_id: str = "dag", file: str = "dag.py") -> DagSpec
 
 
 def save(world: World, version: str, digest: str | None = "d1", **options: Any) -> list[Any]:
-    """The file has a new version; its class ``dag:T`` is what the digest says, or not there."""
+    """Save a new version of the file; its class ``dag:T`` has the digest, or does not exist."""
     return world.turn(
         FileParsed(
             file=options.get("file", "dag.py"),
@@ -59,7 +59,7 @@ def defer(world: World, name: str = "a", map_index: int = -1, class_path: str = 
 
 
 def waiting(class_path: str = "dag:T") -> tuple[World, int]:
-    """A run whose task waits for a trigger of its file, as the first version has it."""
+    """Return a run whose task waits for a trigger of its file, in the first version."""
     world = World()
     world.turn(HostUp("async"), HostUp("triggers"))
     save(world, "v1")

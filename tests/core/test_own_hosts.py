@@ -1,4 +1,4 @@
-"""An isolated DAG has hosts of its own: when they are started, what is theirs, and who pays."""
+"""Hosts of isolated DAGs: when they start, what runs in them, and which task is charged."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def defer_all(world: World, class_path: str = "dag:T") -> None:
         world.turn(Deferred(*at, class_path, b"\x80", "after"))
 
 
-# ── whose is what ───────────────────────────────────────────────────────────────────────
+# ── roles of hosts ──────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("kind", ["async", "triggers"])

@@ -39,7 +39,7 @@ FIELDS = b"\x81\xa1a\x01"
 
 
 def wide(count: int, **options: Any) -> tuple[World, int]:
-    """A run of one mapped task, whose children all wait."""
+    """Return a run of one mapped task whose children are all deferred."""
     world = World(cpu_slots=count)
     mapped = MapSpec(sources=(MapSource("number", -1, count),))
     run = world.begin(TaskSpec(task_id="a", mapped=mapped, map_limit=count, **options))

@@ -26,7 +26,7 @@ def storm(budget: int | None, **fields: Any) -> tuple[World, int]:
 
 
 def fail_all(world: World) -> int:
-    """Fail whatever has been started, until nothing more is; how often that was."""
+    """Fail all started tasks until no more start. Return how many failed."""
     failed = 0
     while world.starts:
         for index in [effect.start.map_index for effect in world.starts.values()]:

@@ -85,7 +85,7 @@ def test_a_rollback_by_an_unrelated_refusal_does_not_restore_a_recalled_claim():
     tries = tuple((e.start.task_no, e.start.start_no) for e in world.starts.values() if e.claimed)
     for task_no, _ in tries:
         world.starts.pop(task_no)
-    world.slots.is_open = False  # so that nothing is claimed again at once
+    world.slots.is_open = False  # so that no try is claimed again at once
     world.turn(Recalled(tries))
 
     world.refuse(ended(world, "work", 1))
@@ -278,7 +278,7 @@ def test_a_report_that_cannot_be_taken_still_frees_its_slot():
     assert world.slots.workers[0].is_idle
 
 
-# ── who answers for what cannot be taken ────────────────────────────────────────────────
+# ── attribution of refused inputs ───────────────────────────────────────────────────────
 
 
 def test_a_report_that_raises_before_it_touched_anything_is_blamed_on_its_run():

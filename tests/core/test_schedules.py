@@ -54,7 +54,7 @@ def come_back(world: World, after_us: int) -> None:
 
 
 def work_off(world: World) -> None:
-    """Make and end runs until there is nothing more to make."""
+    """Create and end runs until no fire time is left."""
     for _ in range(1_000):
         before = len(world.rows.runs)
         world.finish_all()
@@ -299,7 +299,7 @@ def test_it_rests_while_it_is_paused_and_ends_with_its_end_date():
     assert len(fire_times_run(world)) == 2
 
 
-# ── what was missed ─────────────────────────────────────────────────────────────────────
+# ── missed fire times ───────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -433,7 +433,7 @@ def test_a_fire_time_whose_jitter_is_not_over_is_no_latest_one():
     assert fire_times_run(world)[-2:] == [late - HOUR, late]
 
 
-# ── what is late ────────────────────────────────────────────────────────────────────────
+# ── late runs ───────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("fields", [{"skips_missed": True}, {}, {"catchup": True}])
@@ -580,7 +580,7 @@ def test_nor_is_one_that_is_paused_or_gone():
 def test_fire_times_to_be_caught_up_are_work_until_the_last_has_its_run():
     world = made(MINUTELY)
     world.load(spec(MINUTELY, catchup=True, start_date=world.now - HOUR), version="v2")
-    assert not has_fire_time_due(world.memory, world.now)  # it was known before: nothing was missed
+    assert not has_fire_time_due(world.memory, world.now)  # known earlier: nothing was missed
 
     world.load(spec(MINUTELY, "new", catchup=True, start_date=world.now - HOUR), version="v3")
 

@@ -1,4 +1,4 @@
-"""A slot worker that neither answers nor uses CPU: `why` says so of what runs there."""
+"""A slot worker that neither answers nor uses CPU: `why` reports that for its tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The turn as people know it: what happens to a run when this and that is reported."""
+"""Turns from a user's view: how a run changes with the reports about its tasks."""
 
 from __future__ import annotations
 

@@ -297,7 +297,7 @@ def test_the_next_of_an_interval_is_the_first_multiple_that_is_later(every_us, a
     assert (fire_time - anchor) % every_us == 0
 
 
-# ── what was missed ─────────────────────────────────────────────────────────────────────
+# ── missed fire times ───────────────────────────────────────────────────────────────────
 
 HOURLY = cron("0 * * * *")
 EVERY_HOUR = ScheduleSpec(every_us=HOUR)
@@ -461,7 +461,7 @@ def test_a_limit_that_would_never_get_on_is_refused():
         missed(HOURLY, "UTC", cursor=0, now=DAY, policy="all", limit=0)
 
 
-# ── what is no schedule ─────────────────────────────────────────────────────────────────
+# ── invalid schedules ───────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from aioflow.model.states import RunState, TaskState
 from tests.differing import differing
 from tests.net_changes import net_is_reachable, net_is_reachable_run
 
-# Every legal step, and who may take it. Whatever is not in this table is a defect.
+# Every legal step with its causes. Any step that is not in this table is a defect.
 LEGAL = """
 pending   queued           ready
 pending   running          granted

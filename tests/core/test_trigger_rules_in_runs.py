@@ -1,4 +1,4 @@
-"""The trigger rules where they are used: in runs whose tasks end in every way and order."""
+"""Trigger rules in runs whose tasks end in every state and order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
 
 
 def judged(parents: str, rule: TriggerRule, **fields: Any) -> str:
-    """Return what becomes of a task in a run whose other tasks end like this."""
+    """Return the state of a task in a run whose other tasks end like this."""
     world = World(cpu_slots=9)
     spec: list[TaskSpec] = []
     ends = []
@@ -108,11 +108,11 @@ def dags(draw: st.DrawFn) -> tuple[TaskSpec, ...]:
 
 
 def play(tasks: tuple[TaskSpec, ...], ends: int, order: int) -> tuple[str, dict[Any, str]]:
-    """Play a run of it to its end.
+    """Run these tasks to their end. Return the state of the run and those of the tasks.
 
     Args:
-        ends: Says how each task ends that runs, and how long its list is, whenever it does.
-        order: Says who of those that run ends next, and when the daemon dies in between.
+        ends: Seed of how each task ends, and of the length of its list.
+        order: Seed of the order in which running tasks end, and of restarts in between.
     """
     world = World(cpu_slots=99)
     run = world.begin(*tasks)

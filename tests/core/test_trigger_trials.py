@@ -90,7 +90,7 @@ class Machine:
             at = (start.task_no, start.start_no, world.now, world.now)
             world.turn(Deferred(*at, f"m:{name}", KEPT, "after", b"\x80"))
 
-    # ── what happens ────────────────────────────────────────────────────────────────────
+    # ── actions ─────────────────────────────────────────────────────────────────────────
 
     def live(self, seconds: float, *, is_over: Callable[[], bool] = lambda: False) -> None:
         """Let time pass; the daemon dies when a trigger or task kills it."""
@@ -107,7 +107,7 @@ class Machine:
             world.pass_time(0)
 
     def _hear(self) -> None:
-        """Do what was ordered."""
+        """Execute the commands."""
         world = self.world
         while self._seen < len(world.effects):
             effect = world.effects[self._seen]
@@ -149,7 +149,7 @@ class Machine:
         self._running.clear()
         self._seen = 0
 
-    # ── what one sees ───────────────────────────────────────────────────────────────────
+    # ── observations ────────────────────────────────────────────────────────────────────
 
     @property
     def hosted(self) -> set[str]:
@@ -170,7 +170,7 @@ class Machine:
         return found
 
     def paid(self) -> set[str]:
-        """The tasks that failed, and the DAGs whose triggers are barred."""
+        """Return the tasks that failed, and the DAGs with barred triggers."""
         trial, standing = self.world.memory.trial, self.world.memory.dag_triggers
         barred = () if trial is None else [number for number, _ in trial.barred]
         dags = {one.row.dag_id for one in standing if one.row.trigger_no in barred}
@@ -244,10 +244,10 @@ def test_killers_are_found_whenever_they_kill_and_whatever_is_beside_them(seed):
     machine.live(40_000, is_over=machine.is_settled)
 
     machine.judge()
-    machine.live(4_000)  # what is left of a trial is forgotten
+    machine.live(4_000)  # the rest of the trial is forgotten
     machine.judge()
     trial = machine.world.memory.trial
-    if trial is not None:  # but for what is barred, and tasks that ran alone and still run
+    if trial is not None:  # except barred triggers, and tasks that ran alone and still run
         assert (trial.groups, trial.deaths) == ((), 0)
         assert {number for number, _ in trial.alone} <= machine.world.starts.keys()
 

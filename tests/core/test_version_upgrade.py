@@ -1,4 +1,4 @@
-"""Clearing with the newest version: what moves a run, what is refused, and what a crash leaves."""
+"""Clearing with the newest version: moves of runs, refusals, and crashes."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_a_shorter_time_limit_holds_at_once():
     assert world.run_state(run) == "failed"
 
 
-# ── what is refused ─────────────────────────────────────────────────────────────────────────
+# ── refusals ────────────────────────────────────────────────────────────────────────────────
 
 
 A, B = task("a"), task("b", 0)

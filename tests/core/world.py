@@ -229,7 +229,7 @@ class World:
         if asking:
             self.turn(*asking)
 
-    # ── what people do ──────────────────────────────────────────────────────────────────
+    # ── requests of users ───────────────────────────────────────────────────────────────
 
     def ask(self, request: Any) -> Any:
         ticket = next(self._tickets)
@@ -254,7 +254,7 @@ class World:
         self.load(DagSpec(dag_id="dag", file="dag.py", tasks=tasks, **options))
         return self.trigger()
 
-    # ── what children do ────────────────────────────────────────────────────────────────
+    # ── reports of children ─────────────────────────────────────────────────────────────
 
     def started(self, name: str, map_index: int = -1) -> StartTry | None:
         for effect in self.starts.values():
@@ -287,7 +287,7 @@ class World:
         )
 
     def finish_all(self) -> None:
-        """Let everything that is started succeed, until nothing more starts."""
+        """Let all started tasks succeed, until no more start."""
         while self.starts:
             reports = [
                 Succeeded(e.start.task_no, e.start.start_no, self.now, self.now + 50)
@@ -296,7 +296,7 @@ class World:
             self.starts.clear()
             self.turn(*reports)
 
-    # ── what one sees ───────────────────────────────────────────────────────────────────
+    # ── observations ────────────────────────────────────────────────────────────────────
 
     def state(self, run_no: int, name: str, map_index: int = -1) -> str:
         """The state a reader sees: without a row, pending."""

@@ -95,7 +95,7 @@ async def running(*services: Any) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def running_children(home: Path, source: str, *arguments: object) -> AsyncIterator[Children]:
-    """Run ``Children`` whose program is this source."""
+    """Run ``Children`` with this source as their program."""
     children = Children(home, program=program(source, *arguments))
     async with running(children):
         yield children

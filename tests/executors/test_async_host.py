@@ -25,7 +25,7 @@ from tests.executors.processes import program, running, until
 
 pytestmark = pytest.mark.process
 
-# Obeys orders one after the other: what a Start carries in kwargs is run at once.
+# Handles commands one after the other: the source in the kwargs of a start is run at once.
 HOST = """
 import msgspec
 [welcome] = link.receive()

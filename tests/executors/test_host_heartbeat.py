@@ -1,4 +1,4 @@
-"""The pulse of a shared host: who is silent for too long, and who is not."""
+"""The heartbeat of shared hosts: which are silent for too long, and which are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slot workers: one process each, and nothing a body does to it is lost or spreads."""
+"""Slot workers: one process each; the damage of a body is reported, and affects no other task."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LeapingClock(SystemClock):
 
 
 class Node:
-    """An executor, and what it reported."""
+    """An executor, and its reports."""
 
     def __init__(self, home, slots, **options):
         self.reports, self.asked = [], []
@@ -76,7 +76,7 @@ class Node:
         self.executor = SlotExecutor(context, slots, **options)
 
     def unloaded(self):
-        """Return the processes that are ready for a version that has none."""
+        """Return the spare processes, which no version uses yet."""
         return self.executor._processes._unloaded
 
     def of(self, kind, number=None):
@@ -235,7 +235,7 @@ async def test_one_process_stands_ready_for_a_version_that_has_none(tmp_path):
 
 async def test_idle_processes_that_take_too_much_memory_go_the_least_recently_used_first(tmp_path):
     async with node(tmp_path) as n:
-        n.executor._processes._memory_bytes = 0  # none beyond the number of slots
+        n.executor._processes._memory_bytes = 0  # no more than the number of slots
         pids = {}
         for number, version in ((1, "v1"), (2, "v2"), (3, "v1"), (4, "v1")):
             n.executor.start_try(start(number, PID, version=version))

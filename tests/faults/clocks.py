@@ -37,7 +37,7 @@ def clock_steps(folder: Path, *steps: int, count: int = 80, running: int = 10) -
         for step in steps:
             shim.set(step)
             _assert_nothing_moves(daemon, run_id, before)
-        small = ground.ask(daemon)  # what begins under the new clock ends under it
+        small = ground.ask(daemon)  # runs that start under the new clock end under it
         assert small is not None
         assert daemon.wait(small)["state"] == "success"
         gate.write_text("open")
@@ -124,7 +124,7 @@ def stand_still(folder: Path, role: str, seconds: float) -> dict[str, float]:
 
 
 def frozen_worker(folder: Path) -> dict[str, float]:
-    """A worker is stopped for good while its task runs: it is killed, and the task begins again."""
+    """Stop a worker for good while its task runs: it is killed, and the task starts again."""
     ground, gate = Ground(folder), folder / "gate"
     with ground.daemon("--cpu-slots", "1") as daemon:
         run_id = _deferred(ground, daemon, gate, 1)

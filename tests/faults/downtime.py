@@ -1,4 +1,4 @@
-"""The daemon is down for three days under forty schedules of a minute: what runs after that."""
+"""The daemon is down for three days under forty schedules of a minute: runs after that."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ for number in range({dags}):
 
 
 def three_days_down(folder: Path, *, minutes: int) -> dict[str, Any]:
-    """Judge what runs after three days: each fire time once, live ones in time, answers at once.
+    """Check the runs after three days: each fire time once, live ones in time, prompt responses.
 
     Args:
         minutes: How many live fire times are waited for after the start.

@@ -88,7 +88,7 @@ class Victim(DaemonProcess):
         return True
 
     def children(self, role: str) -> list[int]:
-        """The living processes of a role, by what the home says."""
+        """Return the living processes of a role, according to the home."""
         found = []
         with contextlib.suppress(FileNotFoundError):
             for path in (self.home / "run" / "children").iterdir():
@@ -107,7 +107,7 @@ class Victim(DaemonProcess):
         return eventually(there, timeout, lambda: f"no {role}: {self.last_words()}")
 
     def last_words(self) -> str:
-        """The end of what it said."""
+        """Return the end of its log."""
         return self.log.read_text(errors="replace")[-2000:]
 
     def log_lines(self) -> int:
@@ -213,7 +213,7 @@ class Ground:
     # ── judging ─────────────────────────────────────────────────────────────────────────
 
     def judge(self, daemon: Victim, *, count: int = 8, timeout: float = RECOVERY_SECONDS) -> None:
-        """Assert that every acknowledged run exists and ends right, and nothing was doubled."""
+        """Assert that every acknowledged run ends in the right state, and no work was doubled."""
         for key, run_id in self.acknowledged.items():
             if run_id in self._judged:
                 assert daemon.get(f"/api/v1/runs/{run_id}?limit=1", status=None)[0] == 200, key
@@ -235,7 +235,7 @@ class Ground:
         self.judge_durations(tasks.values())
 
     def judge_ledger(self, run_id: str, tasks: Mapping[tuple[str, int], Mapping[str, Any]]) -> None:
-        """Assert that nothing began after its recorded success, or more often than it may."""
+        """Assert that no body started after its recorded success, or more often than allowed."""
         starts = self._starts(run_id, list(tasks))
         begins: dict[tuple[str, int], list[int]] = {}
         for line in self.lines(run_id):
@@ -268,7 +268,7 @@ class Ground:
 
     @staticmethod
     def judge_durations(tasks: Any) -> None:
-        """Assert that nothing ended before it began."""
+        """Assert that no body ended before it started."""
         for task in tasks:
             if task["started_at"] and task["ended_at"]:
                 assert _us(task["ended_at"]) >= _us(task["started_at"]), task
@@ -291,7 +291,7 @@ class Ground:
         return [line for line in self.lines(run_id) if line.what == "begin"]
 
     def judge_database(self) -> None:
-        """Assert that the file is whole and says what its journal says."""
+        """Assert that the database is intact, and that its rows match its journal."""
         connection = sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)
         try:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -318,7 +318,7 @@ class Ground:
 
 
 def wait_for_death(daemon: Victim, or_else: Callable[[], bool], timeout: float = 60.0) -> bool:
-    """Wait until the daemon is dead, or something else is so; return whether it is dead."""
+    """Wait until the daemon is dead, or the condition holds; return whether it is dead."""
     eventually(lambda: not daemon.is_alive or or_else(), timeout, daemon.last_words)
     with contextlib.suppress(subprocess.TimeoutExpired):
         daemon.process.wait(0.0 if daemon.is_alive else 5.0)
@@ -337,7 +337,7 @@ def has_ended(daemon: DaemonProcess, run_id: str | None) -> bool:
 
 
 def database_copy(ground: Ground, to: Path) -> Path:
-    """Copy the database as of now, with all that is in its log."""
+    """Copy the current database, with the content of its log."""
     source = sqlite3.connect(f"file:{ground.database}?mode=ro", uri=True)
     target = sqlite3.connect(to)
     try:

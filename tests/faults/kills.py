@@ -202,10 +202,10 @@ def count_settlement(folder: Path, *, merchants: int = 300) -> dict[str, int]:
 def kill_a_settlement(
     folder: Path, seed: int, calls: Mapping[str, int], tally: Tally, *, merchants: int = 300
 ) -> float:
-    """Kill the settlement pipeline at a write that chance picks; return the recovery's seconds.
+    """Kill the settlement pipeline at a random write; return how long the recovery took.
 
     Args:
-        calls: What a settlement makes of each kind, by ``count_settlement``.
+        calls: Number of calls of each kind in a settlement, from ``count_settlement``.
     """
     dice = random.Random(seed)
     call = dice.choice(SETTLEMENT_CALLS)

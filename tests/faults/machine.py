@@ -109,7 +109,7 @@ def _wait_for_nap(ground: Ground, run_id: str) -> None:
 
 
 def trigger_hosts_killed(folder: Path, times: int, count: int = 20) -> dict[str, float]:
-    """Kill each trigger host while it hosts; what it hosted fires afterwards, each once."""
+    """Kill each trigger host while it has triggers; afterwards each of them fires once."""
     ground, gate = Ground(folder), folder / "gate"
     killed: list[int] = []
     hosted, began_all = 0.0, time.monotonic()
@@ -274,7 +274,7 @@ def no_processes(folder: Path, *, seconds: float, idle: bool = False) -> dict[st
             ground.judge(daemon)
             run_id = ground.ask(daemon, count=16, seconds=0.2)
             assert run_id is not None
-            group.limit(1)  # what is there may stay
+            group.limit(1)  # existing threads may stay
             if idle:
                 daemon.wait(run_id)
                 time.sleep(IDLE_SECONDS)  # a part of the fault
@@ -330,7 +330,7 @@ def _descriptors(daemon: Victim) -> set[int]:
 
 @contextmanager
 def _connections(daemon: Victim, count: int) -> Iterator[None]:
-    """Clients that connect and say nothing."""
+    """Clients that connect and send nothing."""
     with ExitStack() as stack:
         for _ in range(count):
             client = stack.enter_context(socket.socket(socket.AF_UNIX))

@@ -94,7 +94,7 @@ def _status(port: str, check: str) -> int:
 
 
 def _judge(ground: Ground, daemon: Victim, run_id: str) -> int:
-    """Assert that each body of a run began once: nothing of ours has died."""
+    """Assert that each body of a run started once, so none of our processes has died."""
     eventually(lambda: has_ended(daemon, run_id), 60.0, daemon.last_words)
     run = daemon.run(run_id)
     assert run["state"] == "success", run

@@ -179,7 +179,7 @@ def _judge_sync_failure(daemon: Victim) -> None:
 
 
 def _hold(seconds: float) -> None:
-    """The fault lasts this long: nothing is waited for, this is its length."""
+    """Sleep for the duration of the fault."""
     time.sleep(seconds)
 
 
@@ -306,7 +306,7 @@ REFUSED = {
 
 
 def strange_database(folder: Path, stranger: str) -> dict[str, float]:
-    """The database becomes another one under the daemon: it ends, and writes nothing into it."""
+    """Replace the database of a running daemon: it exits, and writes nothing to the new one."""
     ground = Ground(folder)
     daemon = ground.daemon().start()
     try:
@@ -356,7 +356,7 @@ def refused_at_start(folder: Path, stranger: str) -> dict[str, float]:
 
 
 def damaged_after_a_kill(folder: Path) -> dict[str, float]:
-    """A page is damaged after a kill: the start refuses the file, and says what to do."""
+    """Damage a page after a kill: the start refuses the file, and says what to do."""
     ground = Ground(folder)
     daemon = ground.daemon().start()
     ground.ask_until_answered(daemon)
@@ -382,7 +382,7 @@ def damaged_after_a_kill(folder: Path) -> dict[str, float]:
 
 
 def log_lost_while_stopped(folder: Path) -> dict[str, float]:
-    """The write-ahead log is deleted after a crash: the rest is whole, or it is refused."""
+    """Delete the write-ahead log after a crash: the rest is consistent, or it is refused."""
     ground = Ground(folder)
     daemon = ground.daemon().start()
     ground.ask_until_answered(daemon)
@@ -396,7 +396,7 @@ def log_lost_while_stopped(folder: Path) -> dict[str, float]:
     again = ground.daemon()
     came_up = again.start_or_die()
     if came_up:
-        ground.acknowledged.clear()  # what only the log knew is lost with it
+        ground.acknowledged.clear()  # changes that were only in the log are lost with it
         ground.asked.clear()
         ground.ask_until_answered(again)
         ground.judge(again)

@@ -170,7 +170,7 @@ class ClockShim:
         }
 
     def set(self, seconds: int) -> None:
-        """Step it: so many seconds off from now on."""
+        """Step it by this many seconds."""
         with self._offset.open("r+b" if self._offset.exists() else "wb") as file:
             file.write(seconds.to_bytes(8, "little", signed=True))
 
@@ -197,7 +197,7 @@ def memory_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
 
 @contextmanager
 def read_only(folder: Path, shown_at: Path) -> Iterator[Path]:
-    """The same folder under another name, where nothing can be written."""
+    """Mount the same folder under another name, read-only."""
     needs("mount")
     shown_at.mkdir()
     subprocess.run(["mount", "--bind", folder, shown_at], check=True)
@@ -260,7 +260,7 @@ def descriptors_limited(pid: int, limit: int) -> Iterator[None]:
 
 
 class ControlGroup:
-    """A control group of version 1 or 2, and what is started in it."""
+    """A control group of version 1 or 2, and the processes started in it."""
 
     def __init__(self, controller: str, name: str) -> None:
         first = Path("/sys/fs/cgroup") / controller

@@ -74,7 +74,7 @@ def session(pytester, listed, monkeypatch):
     return run
 
 
-# ── what is judged ──────────────────────────────────────────────────────────────────────
+# ── which cases are checked ─────────────────────────────────────────────────────────────
 
 
 def test_a_case_above_the_budget_fails_a_green_session_and_is_named(session):
@@ -154,7 +154,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def spinning():
-    """Start a process that uses 0.3 s of CPU for each line it is sent."""
+    """Start a process that uses 0.3 s of CPU for each line that it receives."""
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", SPINNING], stdin=pipe, stdout=pipe) as process:
         yield process

@@ -384,7 +384,7 @@ def test_a_newer_database_is_refused(tmp_path, migrated_sqlite):
     assert (status, "[store.schema]" in line) == (1, True)
 
 
-@pytest.mark.nightly  # in `make test` this is seen where nothing may be left of such a start
+@pytest.mark.nightly  # tests of leftovers of such a start cover this in `make test`
 def test_a_port_in_use_is_said(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -147,7 +147,7 @@ def keep_secret(home: Path) -> None:
 
 def nothing_is_owed(daemon: DaemonProcess) -> bool:
     owed: dict[str, int] = daemon.get("/health/ready")[1]["owed"]
-    daemon.get("/api/v1/pools")  # the engine answers when what memory said is committed
+    daemon.get("/api/v1/pools")  # the engine answers when the decided state is committed
     return not any(owed.values())
 
 

@@ -114,7 +114,7 @@ def pid_of(daemon: DaemonProcess, role: str) -> int | None:
 
 
 def strike(daemon: DaemonProcess, what: str) -> None:
-    """Kill one thing, and have it there again."""
+    """Kill one process, and wait until it runs again."""
     if what in {"daemon", "everything"}:
         daemon.kill(whole_tree=what == "everything")
         daemon.start()
@@ -177,7 +177,7 @@ def test_a_kill_between_any_two_calls_repeats_no_step(daemon_on, out, kills, dat
     assert steps(out) == Counter(range(ROUNDS))
     assert task["result"]["done"] == list(range(ROUNDS))
     assert task["interruptions"] == 0
-    if "triggers" not in kills:  # a trigger whose own code ran at that moment is charged a try
+    if "triggers" not in kills:  # a trigger whose code ran at that moment costs a try
         assert task["try_number"] == 1
 
 

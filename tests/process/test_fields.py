@@ -130,10 +130,10 @@ def site() -> Iterator[tuple[str, set[str]]]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        do_HEAD = do_GET  # noqa: N815 - it is called so
+        do_HEAD = do_GET  # noqa: N815 - the name that the class requires
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
@@ -202,7 +202,7 @@ def _filled(path: str, named: dict[str, str]) -> str:
 
 
 def printed(daemon: SharedDaemon, run_id: str) -> dict[str, str]:
-    """Run each command that lists, and those that show; return what each has printed."""
+    """Run each command that lists or shows something; return the output of each."""
     verbs = words_of(command_parser(), "aioflow")
     lists = [noun.split()[1:] for noun, words in verbs.items() if "list" in words]
     commands = [[*noun, "list"] for noun in lists]

@@ -1,4 +1,4 @@
-"""One daemon for one home: a start that is refused, or fails half way, touches nothing."""
+"""One daemon per home: a start that is refused, or fails half way, changes nothing."""
 
 from __future__ import annotations
 

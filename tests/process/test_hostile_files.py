@@ -85,7 +85,7 @@ def started_for(home: Path) -> list[str]:
 
 
 BURNING = {"loop", "flood", "bomb", "memory"}
-"""These use a core until they are stopped."""
+"""Files that use a core until they are stopped."""
 
 
 @pytest.mark.parametrize(

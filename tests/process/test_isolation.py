@@ -1,4 +1,4 @@
-"""A DAG file that changes its process has hosts of its own: a DAG beside it sees nothing of it."""
+"""A DAG file that changes its process has hosts of its own, and does not affect another DAG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loop on a real daemon that is killed between two rounds: each round once, with what it said."""
+"""A loop on a daemon that is killed between two iterations: each runs once, with its output."""
 
 from __future__ import annotations
 

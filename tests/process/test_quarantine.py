@@ -1,4 +1,4 @@
-"""Triggers that hold up their host, on a real daemon: they are named, moved, and brought back."""
+"""Triggers that block their host, on a real daemon: named, quarantined, and unquarantined."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_no_try_is_charged_for_a_host_killed_while_a_trigger_runs(killed_daemon,
 
 
 def _state(pid: int) -> str:
-    """Return the letter that the kernel has for what a process does."""
+    """Return the kernel's letter for the state of a process."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 

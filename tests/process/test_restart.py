@@ -64,7 +64,7 @@ def deferred(daemon: DaemonProcess, run_id: str) -> int:
 
 
 def cut_short(daemon: DaemonProcess, seconds: float) -> None:
-    """Start a daemon, and kill it so long after it has begun to read what is unfinished."""
+    """Start a daemon, and kill it this long after it has started to read unfinished runs."""
     before = epoch(daemon)
     daemon.launch()
     eventually(lambda: epoch(daemon) > before)

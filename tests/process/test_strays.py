@@ -73,7 +73,7 @@ def host(folder: str) -> None:
 
 
 def number(path: Path) -> int:
-    """Return the process id in a file, once it is there."""
+    """Return the process id in a file, once it exists."""
     written: str = eventually(lambda: path.read_text() if path.exists() else "")
     return int(written)
 

@@ -92,7 +92,7 @@ def test_a_run_that_is_edited_again_and_again_meanwhile_ends_on_its_own_version(
         put(count, str(2 * number - 1))
         edit(daemon, dag_id, number)
         lines_in(cleanups, number)
-        lines_in(begun, number + 1)  # one that has not begun has nothing to clean up
+        lines_in(begun, number + 1)  # one that has not started has nothing to clean up
         if number % checked_each == 0:
             short = daemon.trigger(dag_id)
             assert daemon.wait(short)["state"] == "success"

@@ -24,7 +24,7 @@ def runs_answer_their_callers(node: Any) -> None:
 
 
 def outcome_is_true(tables: Any, task_no: int, body: bytes | None, failure: Failure | None) -> None:
-    """E8: check that a task receives the outcome of its own run, as it ended.
+    """E8: check that a task receives the actual outcome of its own run.
 
     Raises:
         Broken: If it does not.

@@ -1,4 +1,4 @@
-"""Invariants of the memory: it matches the rows, and in the end nothing is left in it."""
+"""Invariants of the memory: it matches the rows, and is empty in the end."""
 
 from __future__ import annotations
 

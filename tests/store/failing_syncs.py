@@ -130,7 +130,7 @@ class Trial:
 
     @contextmanager
     def _reading(self, *, often: int) -> Iterator[None]:
-        """Most of the time hold what was there, so that a pass ends before the log does."""
+        """Most of the time keep a reader open, so that a pass ends before the log does."""
         uri = f"{self._path.as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as raw:
             if often:
@@ -139,7 +139,7 @@ class Trial:
             yield
 
     def cut(self) -> None:
-        """Judge what the disk has now; in any thread."""
+        """Check the current content of the disk. May run in any thread."""
         with self._one_cut:
             for is_written in (0, 1):
                 self._cut(is_written)

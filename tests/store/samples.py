@@ -1,4 +1,4 @@
-"""Rows and batches to store, and a way around the store to what lies in the database."""
+"""Rows and batches to store, and access to the database without the store."""
 
 from __future__ import annotations
 

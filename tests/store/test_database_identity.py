@@ -1,4 +1,4 @@
-"""A database, its log and a home that do not belong together are refused, and left as they are."""
+"""A database, a log and a home that do not belong together are refused, and left unchanged."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ async def commit_more(home: Path, *numbers: int) -> None:
 
 
 def image(home: Path, to: Path) -> Path:
-    """Copy what a daemon that is killed now would leave: all but the index."""
+    """Copy the files that a kill would leave now: all but the index."""
     shutil.copytree(home, to, ignore=shutil.ignore_patterns("*-shm"))
     return to
 
 
 async def killed(home: Path, to: Path, *numbers: int) -> Path:
-    """Live once with these commits, and be killed; return what is left."""
+    """Commit these batches and be killed; return the files that are left."""
     async with opened(home) as store:
         await store.claim()
         await commit(store, *numbers)
@@ -183,7 +183,7 @@ async def test_a_copy_from_right_before_the_life_of_a_log_is_completed_by_it_or_
         left = image(home, tmp_path / "left")
     shutil.copy(before, left / "aioflow.db")
 
-    if starts_over:  # it lacks what has been copied back into the file since
+    if starts_over:  # it lacks the pages that were checkpointed since
         with pytest.raises(StrangeDatabase, match="is the log of another database"):
             await commits_in(left)
     else:

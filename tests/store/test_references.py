@@ -1,4 +1,4 @@
-"""A row that refers to a missing row is found, whichever foreign key it is of."""
+"""Rows that refer to a missing row are found, for every foreign key."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ async def _last_commit(store):
 
 
 def _round(number, seeds, base, tasks, expected):
-    """Return a batch in which some tasks move on, wait, fail and return; note what it does."""
+    """Return a batch in which some tasks proceed, wait, fail and return; record its changes."""
     made = Batch(number=number, at=NOON + number)
     for task_no in {base + seed % len(tasks) for seed in seeds}:
         old = tasks[task_no]

@@ -140,7 +140,7 @@ async def test_errors_in_the_rest_of_the_journal_are_noticed(store, store_url):
     await store.commit(
         batch(
             6,
-            steps=[(10, TaskState.RUNNING)],  # from success nothing runs again like that
+            steps=[(10, TaskState.RUNNING)],  # a task that succeeded does not run again like this
             task_changes=[moved(replace(TASK, state=TaskState.SUCCESS), TaskState.RUNNING)],
         )
     )

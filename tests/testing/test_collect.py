@@ -1,4 +1,4 @@
-"""A trigger alone on virtual time: what ``collect`` gives, and when it stops."""
+"""A single trigger on virtual time: the result of ``collect``, and when it stops."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Ticks(Trigger[int]):
 
 @dataclass(frozen=True)
 class Clock(Trigger[list[Any]]):
-    """Tells what it knows of time, after an hour in a thread."""
+    """Yields its view of the time, after an hour in a thread."""
 
     async def run(self) -> AsyncIterator[TriggerEvent[list[Any]]]:
         await asyncio.to_thread(time.sleep, 3600)
@@ -61,7 +61,7 @@ class Acknowledges(Trigger[int]):
 
 @dataclass(frozen=True)
 class Yields(Trigger[Any]):
-    """Yields what its class attribute says."""
+    """Yields the value of its class attribute."""
 
     what: str
 

@@ -1,4 +1,4 @@
-"""A crash anywhere changes nothing, unless the DAG depends on what it must not."""
+"""A crash at any point changes nothing, unless the DAG depends on something that it must not."""
 
 from __future__ import annotations
 

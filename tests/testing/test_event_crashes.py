@@ -1,4 +1,4 @@
-"""A crash at any commit costs no event, and doubles none."""
+"""A crash at any commit loses no event, and doubles none."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ async def test_thirteen_hours_of_waiting_need_few_turns_of_the_loop(sim: Sim):
 
 
 def _turns_of(sim: Sim) -> list[float]:
-    """Count what this test's patience is spent on, instead of timing it on a busy machine."""
+    """Return a list of the loop's iterations. Counting does not depend on the machine's load."""
     turns: list[float] = []
     loop: Any = sim._world._loop
     once = loop._run_once
@@ -255,7 +255,7 @@ async def test_a_schedule_starts_runs_when_it_is_asked_to(sim: Sim):
     assert [run["days"].result for run in scheduled] == [date(2026, 1, d) for d in (3, 4, 5, 6)]
 
 
-# ── what user code does ─────────────────────────────────────────────────────────────────
+# ── user code ───────────────────────────────────────────────────────────────────────────
 
 
 @dataclass
@@ -379,7 +379,7 @@ async def test_runs_start_runs_of_the_same_file(sim: Sim):
     assert [child["answer"].result for child in sim.runs(inner)] == [42]
 
 
-# ── what people do ──────────────────────────────────────────────────────────────────────
+# ── requests of users ───────────────────────────────────────────────────────────────────
 
 
 @task

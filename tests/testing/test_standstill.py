@@ -85,7 +85,7 @@ async def test_a_coroutine_that_blocks_the_loop_is_named_with_its_line():
 
     @task
     async def blocks() -> None:
-        reports.came.wait(60)  # as a driver that knows nothing of asyncio
+        reports.came.wait(60)  # like a driver that does not use asyncio
 
     @dag
     def busy() -> None:

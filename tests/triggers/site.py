@@ -19,7 +19,7 @@ class Asked:
 
 @dataclass
 class Reply:
-    """An answer. ``stall`` sends the head and then nothing, until the client has had enough."""
+    """A response. ``stall`` sends the head and then nothing, until the client disconnects."""
 
     status: int = 200
     body: str = ""

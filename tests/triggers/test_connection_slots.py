@@ -83,7 +83,7 @@ async def tarpit():
 
 @asynccontextmanager
 async def waiting(*urls: str, count: int, dag: str = "bad"):
-    """Let so many triggers of a DAG wait for each of these for as long as this lasts."""
+    """Let ``count`` triggers of a DAG wait for each of these, within the block."""
     tasks = [
         asyncio.ensure_future(asked_for(dag, HttpTrigger(url, timeout="1h")))
         for url in urls

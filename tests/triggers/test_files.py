@@ -226,7 +226,7 @@ async def test_thousands_who_have_one_look_are_woken_without_holding_up_the_loop
                 await seat.poll()
         before = time.thread_time()
         while time.thread_time() - before < 50e-6:
-            pass  # what a sensor does with a look
+            pass  # as a sensor handles a poll
         woken += 1
 
     monkeypatch.setattr("aioflow_triggers.folder_poll.os.scandir", gated)

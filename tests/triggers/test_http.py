@@ -25,7 +25,7 @@ async def events_of(trigger):
     return [event async for event in trigger.run()]
 
 
-# ── what it waits for ───────────────────────────────────────────────────────────────────
+# ── conditions ──────────────────────────────────────────────────────────────────────────
 
 
 async def test_the_answer_hoped_for_is_the_event(pauses):
@@ -209,7 +209,7 @@ async def test_the_loop_continues_while_certificates_are_read_for_all_who_ask_fi
     assert not http_client._pools
 
 
-# ── what can go wrong on the way ────────────────────────────────────────────────────────
+# ── errors ──────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_server_that_is_away_is_waited_for(pauses):

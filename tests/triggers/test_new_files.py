@@ -1,4 +1,4 @@
-"""Streams of files, patterns, files that go; with the kernel's help and without."""
+"""Streams of files, patterns, deleted files; with notifications of the kernel and without."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ async def test_two_paths_to_one_folder_get_the_same_changes(tmp_path):
                 pass
 
 
-# ── what counts as new ──────────────────────────────────────────────────────────────────
+# ── new files ───────────────────────────────────────────────────────────────────────────
 
 
 def found(changed_s, size=1):
@@ -353,7 +353,7 @@ async def test_names_are_looked_up_where_the_folder_cannot_be_listed(tmp_path, m
     assert (name, event.payload["path"]) == ("7", f"{tmp_path}/7")
 
 
-# ── patterns, and files that go ─────────────────────────────────────────────────────────
+# ── patterns, and deleted files ─────────────────────────────────────────────────────────
 
 
 async def test_a_pattern_waits_for_as_many_as_it_should(tmp_path, kernel):

@@ -37,7 +37,7 @@ def by_link(url, **more):
 
 
 async def events_of(trigger, limit=100):
-    """Return the events until the stream ends, or so many."""
+    """Return the events until the stream ends, or the first ``count``."""
     events = []
     async with stream(trigger) as all_of_it:
         async for event in all_of_it:
@@ -53,7 +53,7 @@ def ids(events):
 
 @pytest.fixture
 async def three_pages():
-    """Serve five items on three pages, for each of the ways to go from one to the next."""
+    """Serve five items on three pages, for each method of paging."""
     async with site() as here:
         pages = [page(1, 2, next="b c"), page(3, 4, next="d"), page(5, next=None)]
         for path, reply in zip(["/list", "/list?cursor=b+c", "/list?cursor=d"], pages, strict=True):

@@ -39,7 +39,7 @@ CONTEXT = {
 
 
 async def trigger_of(sensor):
-    """Return what a sensor defers to."""
+    """Return the trigger to which a sensor defers."""
     with pytest.raises(TaskDeferred) as raised:
         await sensor.poke(CONTEXT)
     assert raised.value.method_name == "execute_complete"
@@ -228,7 +228,7 @@ def test_every_ready_sensor_is_among_them():
 
 
 async def both_ways(make):
-    """Return what a sensor makes of what is there, which is the same deferred and not."""
+    """Return the outcome of a sensor, which is the same deferred and in its process."""
     polled = await seen_by(make(deferrable=False))
     sensor = make(deferrable=True)
     async with stream(await trigger_of(sensor)) as events:
@@ -313,7 +313,7 @@ def external(**options):
 
 
 async def judged(state, **options):
-    """Return what both modes make of a state, which is the same."""
+    """Return the outcome for a state, which is the same in both modes."""
     verdicts = []
     with asking(Daemon(a=state)):
         for deferrable in (False, True):

@@ -55,7 +55,7 @@ def no_results(*asked: Any) -> Any:
 
 
 def given(cls: type[Operator], name: str) -> tuple[Any, list[str]]:
-    """Return what a try is given where the file says ``TEXT``, and what ``dags check`` says."""
+    """Return the argument of a try for ``TEXT`` in the file, and the output of ``dags check``."""
     is_dict = str(parameters(cls)[name].annotation).startswith("Mapping")
     required = (
         one.name for one in parameters(cls).values() if one.default is inspect.Parameter.empty

@@ -197,7 +197,7 @@ def test_a_cron_survives_storing():
 
 
 class Seated:
-    """A watch of instants as a host would have it, and what it has yielded."""
+    """A watch of points in time, as in a host, and what it has yielded."""
 
     def __init__(self):
         self.wants = {}

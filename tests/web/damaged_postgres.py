@@ -192,7 +192,7 @@ async def _write(
 
 
 def _complaint(table: Table, column: Column[Any], value: object) -> str | None:
-    """Return what the schema says against a value, as far as types and bounds tell."""
+    """Return why the schema rejects a value, according to types and bounds."""
     if value is None:
         return None if column.nullable else f"NULL value in {table.name}.{column.name}"
     if isinstance(column.type, Text) and isinstance(value, bytes):

@@ -77,7 +77,7 @@ class SqliteHome:
             raw.execute(f"UPDATE {table} SET state = {state} WHERE {where}")
 
     def _complaint(self, case: Case) -> str | None:
-        """Return what SQLite's own check says of a column, if it says anything."""
+        """Return the finding of SQLite's own check on a column, if there is one."""
         with closing(sqlite3.connect(self.path / "aioflow.db")) as raw:
             found = [str(line) for (line,) in raw.execute("PRAGMA integrity_check")]
         of_value = re.compile(rf"(non-\w+|NULL|TEXT|NUMERIC) value in {case.table}.{case.column}$")

@@ -93,7 +93,7 @@ STARTED = DagSpec(
 LASTING = DagSpec(dag_id="lasting", file="lasting.py", tasks=(TaskSpec(task_id="waits"),))
 DEFINED = (CHAIN, FAN, STREAM, WAITS, DEFERRED, TIMED, STARTED, LASTING)
 HEALTHY = ("healthy", "healthy-waits")
-"""Runs that nothing is ever wrong with: one that has a task under way, and one that waits."""
+"""Runs that are never damaged: one with an active task, and one that waits."""
 
 BROKEN = Failure(type="ValueError", message="no", reason="raised")
 ADMIN = Actor(name="admin", role=Role.ADMIN, address="")

@@ -175,10 +175,10 @@ async def node(
     cpu_slots: int = 2,
     passwords: Passwords | None = None,
 ) -> AsyncIterator[Node]:
-    """Run a node; of passwords it makes quick hashes, unless it is given what makes slow ones.
+    """Run a node. It computes fast password hashes, unless a slow function is passed.
 
     Args:
-        url: A database that has its schema; else it is a file in the home.
+        url: A database with the schema; by default a file in the home.
     """
     home.mkdir(parents=True, exist_ok=True)
     database = home / "aioflow.db"

@@ -449,7 +449,7 @@ async def test_a_token_can_no_more_than_the_user_who_made_it(tmp_path, change, r
     assert kept["role"] == "admin"
 
 
-# ── what others' pages can send ─────────────────────────────────────────────────────────
+# ── requests from other sites ───────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

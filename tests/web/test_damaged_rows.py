@@ -1,4 +1,4 @@
-"""One damaged row hurts only what it is of, whatever a column of any table holds."""
+"""A damaged row affects only its own run or object, for any value in any column of any table."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _TASKS = {
     "cleared": ("deferred", "waits"),
 }
 
-_MET = [  # what a trial has met, and one of each kind besides
+_MET = [  # values that failed once, and one of each kind
     Case("run", "state", "negative"),
     Case("run", "started_at", "a text"),
     Case("task", "failure", "garbage"),
@@ -133,7 +133,7 @@ async def test_no_value_in_any_column_hurts_more_than_its_row(whole, tmp_path, t
 
 
 async def hurts_only_itself(whole: Whole, home: Path, case: Case) -> bool:
-    """Start on a home with that value in it, and see what becomes of everything else.
+    """Start on a home with that value in it, and check that everything else works.
 
     Returns:
         Whether the database can hold it there.
@@ -256,7 +256,7 @@ async def _alerts_once(n: Node) -> None:
     assert sorted(told) == sorted(map(str, n.store.damages.all()))
 
 
-# ── what people see ─────────────────────────────────────────────────────────────────────
+# ── views ───────────────────────────────────────────────────────────────────────────────
 
 
 @on_both

@@ -101,7 +101,7 @@ async def test_a_head_is_so_large_at_most(tmp_path, monkeypatch):
 
 
 def head_of(size, *, close=True):
-    """Return the head of a request that has so many bytes, its empty line included."""
+    """Return the head of a request with this many bytes, including its empty line."""
     end = b"\r\nconnection: close\r\n\r\n" if close else b"\r\n\r\n"
     begin = b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\nx: "
     return begin + b"y" * (size - len(begin) - len(end)) + end

@@ -1,4 +1,4 @@
-"""Names and numbers that have broken others: every route refuses them, or finds nothing."""
+"""Names and numbers that often break software: every route refuses them, or finds nothing."""
 
 from __future__ import annotations
 

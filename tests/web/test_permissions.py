@@ -1,4 +1,4 @@
-"""Every route there is, for everybody who may ask; enumerated from the router itself."""
+"""Permissions of every route for every kind of caller; the routes are taken from the router."""
 
 from __future__ import annotations
 

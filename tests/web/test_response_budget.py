@@ -163,7 +163,7 @@ async def test_bytes_of_unread_logs_are_bounded(tmp_path, monkeypatch, names, co
     assert answered * 4 * MIB == limit
     assert set(idle.statuses) <= {200, 429, 503}
     assert after - before < limit + OTHERS_MIB * MIB
-    assert peak - before < limit + (OTHERS_MIB + 8) * MIB  # what is just being read
+    assert peak - before < limit + (OTHERS_MIB + 8) * MIB  # the piece that is being read
 
 
 async def test_a_client_that_reads_one_piece_after_the_other_gets_all_of_it(tmp_path):

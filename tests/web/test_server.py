@@ -27,7 +27,7 @@ from tests.web.node import CHAIN, node
 async def served(home, **overrides):
     async with node(home) as n:
         n.define(CHAIN)
-        await n.engine.ask(ShowPools())  # what came before it is committed
+        await n.engine.ask(ShowPools())  # earlier inputs are committed
         settings = Settings.read(home, {"web.port": 0, **overrides})
         stop = anyio.Event()
         async with anyio.create_task_group() as group:

@@ -149,7 +149,7 @@ async def test_a_client_that_hangs_when_the_daemon_ends_gets_a_response_and_one_
 
 
 def _is_heard(url):
-    """Return when another connection is answered: what came before it has been taken."""
+    """Return when another connection is answered: earlier data has been processed."""
     with socket.create_connection((url.hostname, url.port), timeout=10) as other:
         other.sendall(b"GET /health/live HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
         _all_of(other)

@@ -37,7 +37,7 @@ async def session(web):
     return {"cookie": visit.headers["set-cookie"].partition(";")[0]}
 
 
-# ── who may ask ─────────────────────────────────────────────────────────────────────────
+# ── authentication ──────────────────────────────────────────────────────────────────────
 
 
 async def test_paths_that_resemble_exempt_ones_are_not_exempt(tmp_path):
@@ -176,7 +176,7 @@ async def test_the_unix_socket_needs_no_token_but_has_the_same_limits(tmp_path):
     assert (listed.status, large.status) == (200, 413)
 
 
-# ── how much, and with what headers ─────────────────────────────────────────────────────
+# ── sizes and headers ───────────────────────────────────────────────────────────────────
 
 
 async def test_a_body_sent_in_pieces_is_limited_too(tmp_path):
@@ -208,7 +208,7 @@ async def test_every_answer_carries_what_browsers_need_to_be_careful(tmp_path):
         assert answer.headers["cache-control"] == "no-store", answer
 
 
-# ── what is answered ────────────────────────────────────────────────────────────────────
+# ── responses ───────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_run_is_made_once_per_key_and_shown(tmp_path):

@@ -58,7 +58,7 @@ def tasks(*bodies: str, options: str = "") -> str:
 
 
 def test_coroutines_run_side_by_side_and_report_in_one_frame(host):
-    # The first waits for what the second does: one after the other they would never end.
+    # The first waits for the second: one after the other they would never end.
     child = host(
         "gate = asyncio.Event()" + tasks("await gate.wait()\nreturn 1", "gate.set()\nreturn 2")
     )
@@ -99,7 +99,7 @@ ENDS = {
     "object": ("return object()", "Unserializable", "unserializable"),
     "not-ready": ("raise NotReady()", "NotASensor", "not_ready"),
 }
-"""The body of a coroutine, and what its failure is."""
+"""The body of a coroutine, and its failure."""
 
 
 def test_any_error_of_a_coroutine_fails_only_its_try(host):

@@ -101,7 +101,7 @@ class Talker:
         return order
 
     def record(self) -> CallAnswered:
-        """Take the next call that waits for nothing, and confirm it."""
+        """Receive the next call that need not wait, and confirm it."""
         call = self.child.expect(CallAnswered)
         self.child.send(CallRecorded(call.task_no, call.start_no, call.ordinal))
         return call
@@ -367,7 +367,7 @@ def test_changed_code_may_keep_what_still_matches(talk):
     assert result_of(host.child.expect(Succeeded)) == [1, [6, 6], 7]
 
 
-# ── what steps raise ────────────────────────────────────────────────────────────────────
+# ── exceptions of steps ─────────────────────────────────────────────────────────────────
 
 
 def test_exceptions_of_a_step_are_recorded_and_raised(talk):

@@ -43,7 +43,7 @@ class Parser:
         self._child.__exit__(None, None, None)
 
     def parse(self, change: str, options: str = "", **modules: str) -> Parsed:
-        """Return what is found in a DAG file that begins with this."""
+        """Return the result of parsing a DAG file that begins with this code."""
         for name, source in ({"flow": FLOW.format(change, options)} | modules).items():
             (self._folder / f"{name}.py").write_text(source)
         self._child.send(Parse(str(self._folder), "flow.py"))

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.process
 
 CANARY = "c4n4ry"
 THEIRS = "l1nn3t"
-"""In what the server says: that is data of the task, but an error is none."""
+"""A text in the server's responses. These are data of the task, but no error may contain it."""
 SINCE = 1_767_225_600_000_000
 
 

@@ -42,7 +42,7 @@ _reports = msgspec.msgpack.Decoder(Report)
 
 
 class Link:
-    """The daemon's end: keeps what is reported, each with the second it came in."""
+    """The daemon's end of the link: records the reports, each with its time in seconds."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[float, Any]] = []
@@ -56,7 +56,7 @@ class Link:
     async def drain(self) -> None: ...
 
     async def expect(self, kind: type[Any]) -> tuple[float, Any]:
-        """Return the next report of a kind, and when it came."""
+        """Return the next report of a kind, and its time."""
         while True:
             for at, report in self.heard:
                 if isinstance(report, kind):

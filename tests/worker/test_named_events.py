@@ -50,7 +50,7 @@ class Daemon(ReportBuffer):
         return next(e.event_no for e in self.events if e.event_no > after and key in (None, e.key))
 
     def answer(self) -> int:
-        """Answer what can be; return how much that was."""
+        """Answer the queries that have a reply; return how many."""
         answered = 0
         for question, (_, wanted) in list(self.open.items()):
             until = wanted.until
@@ -72,7 +72,7 @@ class Daemon(ReportBuffer):
 
 
 class World:
-    """A host's subscriptions, and who listens."""
+    """A host's subscriptions, and their listeners."""
 
     def __init__(self) -> None:
         self.daemon = Daemon()

@@ -20,7 +20,7 @@ from tests.worker.peer import Guest
 
 
 class House:
-    """A task supervisor, and what it reported.
+    """A task supervisor, and its reports.
 
     Args:
         limit: How many seconds a user coroutine has to end once it is cancelled.

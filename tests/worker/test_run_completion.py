@@ -24,7 +24,7 @@ TARGET = (7, "d", None)
 
 
 class Daemon(ReportBuffer):
-    """A line to nowhere, and what came over it."""
+    """A fake link, and the messages sent over it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ async def test_each_is_reported_once_by_its_name(world):
 
 
 class Alike(str):
-    """A text whose digest is that of all others of its kind."""
+    """A text with the same digest as all others of its class."""
 
     __slots__ = ()
 

@@ -157,7 +157,7 @@ def test_a_recalled_try_never_starts_whatever_the_race(slot):
     assert not begun & back
 
 
-# ── what user code does wrong ───────────────────────────────────────────────────────────
+# ── errors of user code ─────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -456,7 +456,7 @@ def test_the_conf_of_the_run_overrides_a_default_and_is_restored_by_annotation(s
     child.send(start(1, at_hand=(0,)))
 
     amount, _, day, ds, _ = result_of(child.expect(Succeeded))
-    assert amount is None  # the parent is known to have given nothing
+    assert amount is None  # the parent is known to have no result
     assert day.isoformat() == "2025-12-31"
     assert ds == "2026-01-01"
 

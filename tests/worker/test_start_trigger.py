@@ -1,4 +1,4 @@
-"""Triggers of tasks that wait straight from their start, made where they are hosted."""
+"""Triggers of tasks that start deferred, created in their host."""
 
 from __future__ import annotations
 
@@ -481,7 +481,7 @@ def test_an_event_that_ends_a_deferred_task_carries_its_result(host, value, expe
     ],
 )  # fmt: skip
 def test_a_failed_construction_names_its_stage(host, source, reason):
-    # The instance made at the import of the file is not the one that says what to wait for.
+    # The instance created at the import of the file is not the one that is asked for its wait.
     child = host(
         f"""
 import threading

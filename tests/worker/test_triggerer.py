@@ -224,7 +224,7 @@ ODD = {
         "payload_too_large",
     ),
 }
-"""The body of a trigger, and what its failure is."""
+"""The body of a trigger, and its failure."""
 
 
 def test_fail_raised_outside_of_run_is_no_failure_of_the_run(host):
@@ -409,7 +409,7 @@ def test_events_are_asked_for_in_the_name_of_one_who_still_waits(host):
 
 
 def test_the_query_of_a_trigger_that_ends_at_once_is_sent_before_its_end(host):
-    """After that its run is none of this process's: others who want the same would be refused."""
+    """After its end this process has no trigger of its run: the daemon would reject the query."""
     child = host("")
     path = "aioflow_triggers.external:RunTrigger"
     child.send(hosting(path, 1, dag="other", run_id="at hand"))

@@ -37,7 +37,7 @@ STALL = BlockedLoop(3, 7, 120, "flow.py:12 in Slow.run")
 
 
 def looks(*gaps: tuple[float, float]) -> float:
-    """Return what is counted after looks that came so late, with so much processor time used."""
+    """Return the counted time after checks with these delays and processor times."""
     standstill = Standstill(PERIOD)
     now, used = 100.0, 5.0
     standstill.begin(now, used)
@@ -235,7 +235,7 @@ def stalls_in(output: bytes) -> list[BlockedLoop]:
 
 
 def steps_in(output: bytes) -> list[BlockedLoop]:
-    """Return what blocked, but for imports: a slow machine's take as long."""
+    """Return the blocks, except imports: on a slow machine these take as long."""
     return [block for block in stalls_in(output) if not block.is_loading]
 
 

@@ -123,7 +123,7 @@ def hosting(number: int, name: str) -> StartTrigger:
 
 
 def hostings(home: Path, count: int) -> dict[str, float]:
-    """Return how fast triggers are taken in, and what one weighs."""
+    """Return how fast triggers are started, and the memory of one."""
     with Child("triggers", home) as child:
         child.send(hosting(0, "Soon"))
         child.receive()

@@ -1,4 +1,4 @@
-"""Triggers that do what triggers must not, beside a thousand that only want to be on time."""
+"""Triggers that misbehave, beside a thousand that only have to be on time."""
 
 from __future__ import annotations
 

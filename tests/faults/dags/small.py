@@ -97,7 +97,7 @@ def small(ledger: Path, count: int = 8, seconds: float = 0.0, padding: str = "")
 
 @dataclass(frozen=True)
 class NotedFile(FileTrigger):
-    """Notes that it is hosted, each time."""
+    """Records each of its assignments."""
 
     ledger: str = ""
     run_id: str = ""

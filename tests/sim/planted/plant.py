@@ -1,6 +1,6 @@
 """Plant a bug in this process: the modules it changes are compiled from their edited trees.
 
-``environment`` is what a process needs so that it, and every process it starts, has the bug:
+With the variables of ``environment`` a process, and every process that it starts, has the bug:
 Python imports ``sitecustomize`` at its start, and that one, in ``site/``, calls ``install``.
 """
 

@@ -1,4 +1,4 @@
-"""Bugs of deciding: what follows from what has happened."""
+"""Bugs of deciding: the consequences of inputs."""
 
 from __future__ import annotations
 
