@@ -205,7 +205,7 @@ class TaskConcurrency:
         self.passed(entry)
 
     def passed(self, entry: TaskInstance | MappedTask) -> None:
-        """Record that an entry that had returned started, or was set aside for another reason."""
+        """Record that a requeued entry has started, or was set aside for another reason."""
         if not self._returned or _task_limit(entry) is None:
             return
         returned = self._returned.get(_task_key(entry), {})
@@ -214,7 +214,7 @@ class TaskConcurrency:
             del returned[_body_and_pool(entry)]
 
     def next_admitted(self) -> Iterator[Item]:
-        """Yield each queue's next entry if its limit admits it, unless another is returning."""
+        """Yield the next entry of each queue if its limit admits it; see ``_may_call``."""
         for key in list(self._blocked):
             lines, returned = self._blocked[key], self._returned.setdefault(key, {})
             for queue_key in list(lines):
