@@ -316,7 +316,7 @@ class Slots:
         self.hold_pool_slots(task)
 
     def call_back(self, task: TaskInstance) -> None:
-        """Take back a claimed try from a process. It gets no further tries in advance for now."""
+        """Take back a try from a process. No more tasks are claimed after the running try."""
         worker = self.workers[task.worker]
         worker.slow = worker.current
         self.release(task)
