@@ -18,11 +18,8 @@ from aioflow.author.decode import type_hints
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.node import FromContext, LiteralValue, Node, Placeholder, Source
 from aioflow.author.options import (
-    SENSOR_NAMES,
-    TASK_NAMES,
     SensorClassOptions,
     check_names,
-    without_replaced,
 )
 from aioflow.author.params import Param
 from aioflow.author.schedule import Schedule, Timetable, instant, time_zone
@@ -250,19 +247,6 @@ class DAG:
             kind, advice = group.kind
             raise dag_error(f"task {node.task_id!r} expands inside the {kind}; {advice}")
         return group.sources
-
-    def options_for(self, options: Mapping[str, Any], *, is_sensor: bool) -> dict[str, Any]:
-        """Return the options of a task, with defaults from ``default_args``.
-
-        The ``default_args`` of enclosing groups override those of the DAG, and those of an inner
-        group override those of an outer group.
-        """
-        known = SENSOR_NAMES if is_sensor else TASK_NAMES
-        said: dict[str, Any] = {}
-        for layer in (self.default_args, *(group.default_args for group in self.open_groups)):
-            concerned = {name: value for name, value in layer.items() if name in known}
-            said = {**without_replaced(said, concerned), **concerned}
-        return {**without_replaced(said, options), **options}
 
     def free_task_id(self, wanted: object) -> str:
         """Return the id, or ``id__1``, ``id__2`` ... if it is in use.

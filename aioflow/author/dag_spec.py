@@ -34,9 +34,8 @@ from aioflow.author.schedule import clock_schedule, dag_trigger_spec, schedule_s
 from aioflow.author.templates import odd_templates, wrong_templates
 from aioflow.author.type_check import fits, misfits
 from aioflow.core.scheduling import timetable
-from aioflow.core.state import graph
 from aioflow.core.state.child_roles import ASKED_FOR
-from aioflow.core.state.graph import orphans
+from aioflow.core.state.graph_validation import orphans, validate
 from aioflow.core.tasks import expand
 from aioflow.errors import AioflowError, BadSchedule, CycleError, DagError, Unserializable
 from aioflow.model.dag import (
@@ -81,7 +80,7 @@ def describe(dag: DAG, *, file: str | None = None) -> tuple[DagSpec | None, list
     problems: list[DagError] = []
     trigger = _trigger_spec(dag, problems)
     schedule = _clock_spec(dag, problems)
-    problems += graph.validate(tasks, dag.dag_id)
+    problems += validate(tasks, dag.dag_id)
     problems += _more_problems(dag, schedule)
     if problems:
         return None, [_failure(problem, dag) for problem in problems]

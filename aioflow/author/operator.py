@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Self, TypeAlias, Unpack
 
 from aioflow.author.arguments import CallArguments, bind_call, bind_expanded, bind_spread
 from aioflow.author.dag import DAG, current_dag, open_dag
+from aioflow.author.default_args import with_default_args
 from aioflow.author.deferral import (
     BATCH_HANDLER,
     START_FROM_TRIGGER,
@@ -255,7 +256,7 @@ def _added(
     source_location: SourceLocation,
 ) -> Node:
     is_sensor = cls._is_sensor
-    said = dag.options_for(options, is_sensor=is_sensor)
+    said = with_default_args(dag, options, is_sensor=is_sensor)
     code = cls.poke if issubclass(cls, Sensor) and runs_by_poke(cls) else cls.execute
     if inspect.isasyncgenfunction(code):
         raise dag_error(

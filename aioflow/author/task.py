@@ -15,6 +15,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 from aioflow.author.arguments import CallArguments, Mappable, bind_call, bind_expanded, bind_spread
 from aioflow.author.context import current
 from aioflow.author.dag import open_dag
+from aioflow.author.default_args import with_default_args
 from aioflow.author.deferral import PokeReturnValue
 from aioflow.author.node import CHOOSING, Node, Part
 from aioflow.author.options import (
@@ -140,7 +141,7 @@ class TaskFunction(Generic[P, R_co]):
         outer = dag.mapped_group
         if self._part in CHOOSING and outer is not None and outer.is_loop:
             raise dag_error(f"{name}(): a task that chooses what runs cannot be in a loop")
-        options = dag.options_for(self._options, is_sensor=self._is_sensor)
+        options = with_default_args(dag, self._options, is_sensor=self._is_sensor)
         task_id = dag.free_task_id(options.get("task_id", name))
         node = Node(
             dag=dag,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from aioflow.cli import (
-    access,
+    accounts,
     arguments,
     backfills,
     bench,
@@ -44,9 +44,9 @@ _NOUNS: tuple[Callable[[Any], None], ...] = (
     daemon.add_nodes,
     values.add_parser,
     daemon.add_top,
-    access.add_users,
-    access.add_tokens,
-    access.add_audit,
+    accounts.add_users,
+    accounts.add_tokens,
+    accounts.add_audit,
     db.add_parser,
     daemon.add_config,
     bench.add_parser,

@@ -7,8 +7,8 @@ from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command, add_group, conf, from_zero, moment, positive
 from aioflow.cli.client import connect
+from aioflow.cli.daemon_or_database import read
 from aioflow.cli.output import hint, print_json, print_table, safe
-from aioflow.cli.queries import read
 
 __all__ = ("add_parser", "add_start")
 

@@ -22,8 +22,8 @@ from aioflow.cli.arguments import (
     seconds,
 )
 from aioflow.cli.client import connect
+from aioflow.cli.daemon_or_database import read
 from aioflow.cli.output import hint, print_json, print_table, say
-from aioflow.cli.queries import read
 
 __all__ = (
     "add_config",

@@ -16,8 +16,8 @@ from aioflow.cli.arguments import (
 )
 from aioflow.cli.backfills import add_start
 from aioflow.cli.client import connect
+from aioflow.cli.daemon_or_database import read
 from aioflow.cli.output import hint, print_json, print_table, safe, safe_text, state
-from aioflow.cli.queries import read
 
 __all__ = ("add_parser",)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command, add_group, json_value, positive
 from aioflow.cli.client import connect
+from aioflow.cli.daemon_or_database import Source, read
 from aioflow.cli.output import print_json, print_table, safe
-from aioflow.cli.queries import Source, read
 
 __all__ = ("add_parser",)
 

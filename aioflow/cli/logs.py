@@ -11,8 +11,8 @@ from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command, positive
 from aioflow.cli.client import Client, connect
+from aioflow.cli.daemon_or_database import named_run, read
 from aioflow.cli.output import hint, on_terminal, print_json, safe_text
-from aioflow.cli.queries import named_run, read
 from aioflow.protocol.requests import OF_RUN
 
 __all__ = ("add_logs", "found_lines", "pieces_until")

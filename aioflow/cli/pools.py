@@ -6,8 +6,8 @@ import argparse
 
 from aioflow.cli.arguments import Nouns, add_command, add_group, positive
 from aioflow.cli.client import connect
+from aioflow.cli.daemon_or_database import read
 from aioflow.cli.output import print_json, print_table, say
-from aioflow.cli.queries import read
 
 __all__ = ("add_parser",)
 

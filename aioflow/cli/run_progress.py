@@ -19,8 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from aioflow.cli.client import Refused, connect
+from aioflow.cli.daemon_or_database import read
 from aioflow.cli.output import hint, print_json, progress_text, safe, task_name, wait_text
-from aioflow.cli.queries import read
 from aioflow.errors import DaemonAway
 
 __all__ = (

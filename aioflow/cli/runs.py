@@ -10,6 +10,7 @@ from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command, add_group, from_zero, index, positive
 from aioflow.cli.client import connect
+from aioflow.cli.daemon_or_database import Source, named_run, read, read_run
 from aioflow.cli.logs import add_logs
 from aioflow.cli.output import (
     hint,
@@ -21,7 +22,6 @@ from aioflow.cli.output import (
     task_name,
     wait_text,
 )
-from aioflow.cli.queries import Source, named_run, read, read_run
 from aioflow.errors import SettingsError
 
 __all__ = ("add_parser",)

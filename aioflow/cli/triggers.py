@@ -7,8 +7,8 @@ from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command, add_group, from_zero, json_value, positive
 from aioflow.cli.client import connect
+from aioflow.cli.daemon_or_database import Source, read
 from aioflow.cli.output import hint, print_json, print_table, safe, task_name
-from aioflow.cli.queries import Source, read
 
 __all__ = ("add_parser",)
 

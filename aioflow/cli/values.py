@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from aioflow.cli.arguments import Nouns, add_command, add_group, complete_paths, parsed_json
 from aioflow.cli.client import connect
+from aioflow.cli.daemon_or_database import read
 from aioflow.cli.output import hint, print_json, print_table, safe
-from aioflow.cli.queries import read
 from aioflow.errors import SettingsError
 
 __all__ = ("add_parser",)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from aioflow.core import access, retention
-from aioflow.core.access import answer_of_access
+from aioflow.core import audit, retention
+from aioflow.core.accounts import answer_of_access
 from aioflow.core.processes import set_drained
 from aioflow.core.repair.clear import clear
 from aioflow.core.repair.mark import mark
@@ -173,12 +173,12 @@ def answer(asked: RequestReceived, tx: Transaction) -> Acknowledge:
     If a change has an author, its audit entry is stored in the same commit.
     """
     by = asked.by
-    was = None if by is None else access.audited_value(asked.request, tx.memory, tx.slots)
+    was = None if by is None else audit.audited_value(asked.request, tx.memory, tx.slots)
     try:
         said = _answer(asked.request, tx)
     except RequestError as exc:
         return Acknowledge(asked.ticket, error=exc)
-    line = None if by is None else access.audit_entry_of(asked, by, was, said)
+    line = None if by is None else audit.audit_entry_of(asked, by, was, said)
     if line is not None:
         tx.accounts.note(line)
     return Acknowledge(asked.ticket, said)

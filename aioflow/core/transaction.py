@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from aioflow.core import outbox
+from aioflow.core import callbacks
 from aioflow.core.outbox import OutboxUpdates
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.accounts import AccountUpdates
@@ -169,7 +169,9 @@ class Transaction:
         if task.map_index >= 0:
             task.run.groups[task.task_index].note(task.map_index, state)
         if (called := task.spec.callbacks) is not None:
-            self.outbox.call_back(task.run.row.dag_id, outbox.task_callback(task, called, self.now))
+            self.outbox.call_back(
+                task.run.row.dag_id, callbacks.task_callback(task, called, self.now)
+            )
         self.touch(task)
 
     def new_run(self, run: Run) -> None:
@@ -197,7 +199,7 @@ class Transaction:
         """
         row = self._moving(run, state)
         if state is not None and is_reported:
-            self.outbox.call_back(row.dag_id, outbox.run_callback(run, state, self.now))
+            self.outbox.call_back(row.dag_id, callbacks.run_callback(run, state, self.now))
         if ended_at is not None and row.started_at is not None:
             ended_at = max(ended_at, row.started_at)  # the clock may have been set back
         run.row = msgspec.structs.replace(

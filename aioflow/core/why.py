@@ -25,9 +25,9 @@ from aioflow.core.tasks import stream_expand
 from aioflow.core.tasks.streams import full_window
 from aioflow.core.tasks.tries import awaits_code
 from aioflow.core.tasks.trigger_rules import Verdict, parent_states, verdict
+from aioflow.core.triggers.asset_conditions import awaited_assets
 from aioflow.core.triggers.assignment import HOSTLESS, RUN, is_stopped
 from aioflow.core.triggers.dag_triggers import spec_of
-from aioflow.core.triggers.event_runs import awaited_assets
 from aioflow.model.dag import DEFAULT_POOL, Body, TaskSpec
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.states import (

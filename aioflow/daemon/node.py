@@ -188,29 +188,29 @@ async def _serve(node: _Node, ready: Callable[[Ready], None], signals: StopSigna
         services.cancel_scope.cancel()
 
 
-class _Front(Protocol):
-    """See ``front.Front``, which is imported once the event loop runs."""
+class _ApiServer(Protocol):
+    """See ``api_server.ApiServer``, which is imported once the event loop runs."""
 
     def committed(self, batch: Batch, tx: Transaction) -> None:
         """See ``api.Api.committed``."""
 
     async def inspect_plug_ins(self, parser: Parser) -> None:
-        """See ``front.Front``."""
+        """See ``api_server.ApiServer``."""
 
     async def clean_up(self, *, task_status: TaskStatus[None] = ...) -> None:
         """See ``maintenance.retention.Cleaning.run``."""
 
     async def serve(self, *, task_status: TaskStatus[str] = ...) -> None:
-        """See ``front.Front``."""
+        """See ``api_server.ApiServer``."""
 
     async def stop(self, seconds: float) -> None:
-        """See ``front.Front``."""
+        """See ``api_server.ApiServer``."""
 
 
-def _import_front() -> Callable[..., _Front]:
-    from aioflow.daemon.front import Front
+def _import_api_server() -> Callable[..., _ApiServer]:
+    from aioflow.daemon.api_server import ApiServer
 
-    return Front
+    return ApiServer
 
 
 class _Node:
@@ -237,7 +237,7 @@ class _Node:
         self._clock = clock
         self._traces = traces
         self._url = ""
-        self._front: _Front | None = None
+        self._api_server: _ApiServer | None = None
         self.stopped = stopped
         self._engine = engine = _engine(settings, store, clock, about)
         masks = Masks()
@@ -282,12 +282,12 @@ class _Node:
     def _spans(self) -> tuple[int, int]:
         return (0, 0) if self._traces is None else (self._traces.made, self._traces.dropped)
 
-    async def _open_front(self, dags_read: Callable[[], bool]) -> _Front:
+    async def _open_api_server(self, dags_read: Callable[[], bool]) -> _ApiServer:
         """Open the API and the services behind it.
 
         The module is imported in a thread while the child processes start, which takes as long.
         """
-        make = await in_thread(_import_front)
+        make = await in_thread(_import_api_server)
         return make(
             self._settings,
             self._engine,
@@ -303,14 +303,14 @@ class _Node:
             dags_read=dags_read,
         )
 
-    def _connect(self, front: _Front) -> None:
+    def _connect(self, api_server: _ApiServer) -> None:
         """Register the handlers of effects and the subscribers of durable batches."""
         dispatcher = self._engine.dispatcher
         dispatcher.register(effect_handlers(self._slot, self._hosts))
         dispatcher.register(
             {DeliverOutbox: self._deliveries.put, RestoreCode: self._code_missing.ask}
         )
-        dispatcher.subscribe(front.committed)
+        dispatcher.subscribe(api_server.committed)
         dispatcher.subscribe(self._answers.committed)
         dispatcher.subscribe(self._deleting.committed)
         if self._traces is not None:
@@ -329,14 +329,16 @@ class _Node:
             # wait in its inbox until it has read them.
             starting.start_soon(services.start, self._slot.run)
             starting.start_soon(services.start, self._hosts.run)
-            front = self._front = await self._open_front(catalog.first_sweep_done.is_set)
-            self._connect(front)
+            api_server = self._api_server = await self._open_api_server(
+                catalog.first_sweep_done.is_set
+            )
+            self._connect(api_server)
             await services.start(self._engine.run)
             if not self._engine.memory.has_queued:
                 self._open_slots()
             starting.start_soon(services.start, catalog.run)
             starting.start_soon(services.start, self._deliveries.run)
-            starting.start_soon(self._start_web, services, front)
+            starting.start_soon(self._start_web, services, api_server)
         with anyio.move_on_after(_FIRST_SWEEP_SECONDS):
             await catalog.first_sweep_done.wait()
         services.start_soon(self._watch_store)
@@ -345,8 +347,8 @@ class _Node:
         services.start_soon(self._deleting.run)
         redirect = self._deliveries.redirect_alerts
         services.start_soon(AlertSettings(self._settings, self._clock, redirect).run)
-        await services.start(front.clean_up)
-        services.start_soon(front.inspect_plug_ins, catalog.parser)
+        await services.start(api_server.clean_up)
+        services.start_soon(api_server.inspect_plug_ins, catalog.parser)
         if self._settings.until_idle:
             services.start_soon(self._stop_when_idle, catalog)
 
@@ -373,7 +375,7 @@ class _Node:
         await self._code_missing.restore_needed(self._settings.code_folder)
         return catalog
 
-    async def _start_web(self, services: TaskGroup, front: _Front) -> None:
+    async def _start_web(self, services: TaskGroup, api_server: _ApiServer) -> None:
         """Serve the API and the page, once the triggers of deferred tasks are assigned.
 
         Queued tasks start only after that. So if a task crashes the daemon, a user can cancel it
@@ -382,7 +384,7 @@ class _Node:
         with anyio.move_on_after(_WEB_WAITS_SECONDS):
             while self._engine.waiting_inputs and not self._engine.slots.is_suspended:
                 await self._engine.next_turn()
-        self._url = await services.start(front.serve)
+        self._url = await services.start(api_server.serve)
         self._open_slots()
 
     def _open_slots(self) -> None:
@@ -419,8 +421,8 @@ class _Node:
             await self._engine.wait_until_still()
         with anyio.move_on_after(_RELEASE_SECONDS):
             await self._hosts.shut_down()
-        if self._front is not None:
-            await self._front.stop(_RELEASE_SECONDS)
+        if self._api_server is not None:
+            await self._api_server.stop(_RELEASE_SECONDS)
 
     async def _watch_store(self) -> None:
         """Fail if another daemon has claimed the database, even while nothing commits."""

@@ -13,7 +13,7 @@ import anyio
 from aioflow.core.repair import mark
 from aioflow.core.repair.clear import asks, key_of, needed
 from aioflow.core.requests import KEY_ROTATION_PAGE
-from aioflow.core.runs import backfills, create, previous
+from aioflow.core.runs import backfills, idempotency, previous
 from aioflow.core.runs.restore import RunRestore
 from aioflow.core.scheduling import clock_steps
 from aioflow.core.state import outbox_quota
@@ -104,7 +104,7 @@ class Recalling:
         memory.prefetched_tasks, memory.answered, memory.prefetched_runs = {}, {}, {}
         memory.loaded_outbox, memory.encrypted = {}, ([], [])
         memory.found_fire_times, memory.keyed_backfills, memory.found_ahead = {}, {}, {}
-        create.remember_existing_runs((), memory)
+        idempotency.remember_existing_runs((), memory)
         memory.known_keys = await _known_keys(inputs, self._store, memory)
         if not memory.loaded and not self._one_at_a_time.locked():
             memory.touched.clear()
@@ -126,7 +126,7 @@ class Recalling:
             key = key_of(request)
             if answer is not None and key is not None:
                 memory.answered[request.run_id, key] = answer
-        create.remember_existing_runs(await _find_existing_runs(inputs, store), memory)
+        idempotency.remember_existing_runs(await _find_existing_runs(inputs, store), memory)
         for whole in mark.asks(inputs):
             is_needed = mark.is_row_needed(whole, memory)
             row = await store.find_run(whole.run_id) if is_needed else None
@@ -212,7 +212,7 @@ def _is_at_hand(request: ClearTasks | Mark, memory: Memory) -> bool:
 
 async def _find_existing_runs(inputs: Sequence[Input], store: Store) -> list[tuple[RunRow, bool]]:
     """Return the runs with the ids or idempotency keys of these inputs."""
-    run_ids, keys = create.requested_runs(inputs)
+    run_ids, keys = idempotency.requested_runs(inputs)
     found = await store.find_existing(run_ids) if run_ids else []
     for dag_id, of_dag in keys.items():
         found += await store.find_existing_by_keys(dag_id, of_dag)

@@ -45,7 +45,7 @@ from aioflow.crypto import Vault
 from aioflow.errors import BatchRefused
 from aioflow.model.batch import Batch
 from aioflow.model.rows import OutboxRow
-from aioflow.store import access, batch_rows, retention, run_causes, tables
+from aioflow.store import accounts, batch_rows, retention, run_causes, tables
 from aioflow.store.rows import deleted_values, new_values
 from aioflow.store.run_causes import backfills
 
@@ -197,7 +197,7 @@ def _kind(
 def _deletion(kind: str, table: Table) -> Kind:
     """Return the kind of change that deletes accounts, tokens or sessions."""
     (key,) = table.primary_key
-    bind = access.deleted_numbers(kind)
+    bind = accounts.deleted_numbers(kind)
     return _kind(f"gone {table.name}", table, Action.DISCARD, bind, guards=(key.name,))
 
 
@@ -389,11 +389,11 @@ KINDS: tuple[Kind, ...] = (
     _deletion("accounts", tables.account),
     _deletion("tokens", tables.api_token),
     _deletion("sessions", tables.session),
-    _kind("account", tables.account, Action.REPLACE, access.accounts),
-    _kind("api token", tables.api_token, Action.REPLACE, access.tokens),
-    _kind("session", tables.session, Action.REPLACE, access.sessions),
-    _kind("audit", tables.audit, Action.INSERT, access.audit_entries),
-    _kind("audit head", tables.audit_head, Action.REPLACE, access.audit_head),
+    _kind("account", tables.account, Action.REPLACE, accounts.accounts),
+    _kind("api token", tables.api_token, Action.REPLACE, accounts.tokens),
+    _kind("session", tables.session, Action.REPLACE, accounts.sessions),
+    _kind("audit", tables.audit, Action.INSERT, accounts.audit_entries),
+    _kind("audit head", tables.audit_head, Action.REPLACE, accounts.audit_head),
     *map(_erased, (*retention.ERASED, *retention.AGED, tables.version)),
 )
 

@@ -39,12 +39,12 @@ from aioflow.model.rows import (
 from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import rows, selects, tables
-from aioflow.store.access import AccessReader, token_row
+from aioflow.store.accounts import AccessReader, token_row
 from aioflow.store.changes import compiled
 from aioflow.store.columns import read_rows, row_checker
 from aioflow.store.ownership import OwnershipReader
 from aioflow.store.query_protocol import PAGE_ROWS, QueryInterface, Question, is_storable, pieces
-from aioflow.store.recovery import RecoveryReader
+from aioflow.store.recovery_snapshot import RecoveryReader
 from aioflow.store.retention import RetentionReader
 from aioflow.store.rows import Damages, mark_damaged, value_row
 from aioflow.store.run_causes import BackfillReader, DagTriggerReader, dag_trigger_row

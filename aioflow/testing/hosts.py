@@ -27,10 +27,10 @@ from aioflow.testing.fake_time import HostScope, host_scope
 from aioflow.testing.function_bodies import BodyHost, CallingHost
 from aioflow.worker.code.loader import CodeCache
 from aioflow.worker.coroutines import CoroutineHost
+from aioflow.worker.crash_recorder import NO_OWNER, CrashRecorder
 from aioflow.worker.link import Link, frames
 from aioflow.worker.shared_host import ABANDONED_LIMIT, ReportBuffer
 from aioflow.worker.triggerer import TriggerHost
-from aioflow.worker.watchdog import NO_OWNER, CrashRecorder
 
 __all__ = (
     "ForwardedOutput",

@@ -1,4 +1,4 @@
-"""The guard in front of all routes: authentication, host and origin checks, size limits.
+"""The guard of all routes: authenticates requests and denies those without access.
 
 Access is denied by default: a request over TCP needs a token or a session cookie, on any existing
 or future route. The only exemptions are a few exact paths, and the built files of the page, which
@@ -8,10 +8,8 @@ audited, and so are reads that were denied for lack of access.
 
 from __future__ import annotations
 
-import ipaddress
-import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from urllib.parse import parse_qs
 
 import anyio
@@ -19,13 +17,21 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aioflow.api.accounts import SESSION_SECONDS, Access
+from aioflow.api.accounts import Access
 from aioflow.api.authentication import Caller
 from aioflow.clock import Clock
 from aioflow.errors import AioflowError, DaemonStopping
 from aioflow.model.access import HOME, AuditEntry, Role, told
 from aioflow.telemetry.log import Logger
 from aioflow.web.auth_context import Proxies, RequestContext, set_request_context
+from aioflow.web.csrf import (
+    LOOPBACK_NAMES,
+    SAFE_METHODS,
+    cookies,
+    forged,
+    is_known_host,
+    set_cookie,
+)
 from aioflow.web.limits import (
     ANONYMOUS_BODY_LIMIT,
     BODY_LIMIT,
@@ -47,12 +53,9 @@ PASSWORD = "/api/v1/me/password"  # noqa: S105 - a path
 OPEN = frozenset({("POST", LOGIN), ("PUT", PASSWORD)})
 """Requests that need no authentication, because they carry a password."""
 
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _SHUT_OUT = frozenset({401, 403, 421, 429})
 """Statuses of denied reads; other 4xx statuses mean invalid requests."""
 
-_HOST = re.compile(r"(?:\[(?P<address>[^\[\]]+)\]|(?P<name>[^:\[\]]+))(?::[0-9]{0,5})?", re.ASCII)
-_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _TRUSTED = "aioflow.trusted"
 _HOME = Caller(name=HOME, role=Role.ADMIN, kind="home")
 _TARGET_BYTES = 8 * 1024
@@ -118,7 +121,7 @@ class Guard:
         self._token = token
         self._access = access
         self._clock = clock
-        self._hosts = _LOOPBACK_NAMES | {host.lower() for host in hosts}
+        self._hosts = LOOPBACK_NAMES | {host.lower() for host in hosts}
         self._any_address = any_address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -132,7 +135,7 @@ class Guard:
         answer = _GuardedResponse(self, scope, context, send)
         try:
             refusal = await self._refusal(scope, headers, context)
-            if refusal is None and scope["method"] not in _SAFE:
+            if refusal is None and scope["method"] not in SAFE_METHODS:
                 body = await self._body(scope, headers, receive, context)
                 refusal, receive = (body, receive) if isinstance(body, Response) else (None, body)
             if refusal is not None:
@@ -177,7 +180,7 @@ class Guard:
 
     def refused(self, scope: Scope, context: RequestContext, status: int) -> None:
         """Audit a denied change, and a read that was denied for lack of access."""
-        if scope["method"] in _SAFE and status not in _SHUT_OUT:
+        if scope["method"] in SAFE_METHODS and status not in _SHUT_OUT:
             return
         actor = context.actor
         line = AuditEntry(
@@ -198,7 +201,7 @@ class Guard:
         if scope.get(_TRUSTED):
             context.address, context.caller = "", _HOME
             return None
-        if not self._is_known_host(headers):
+        if not is_known_host(headers, self._hosts, any_address=self._any_address):
             return problem(421, "web.host", "this server has another host name; use its address")
         if "transfer-encoding" in headers and "content-length" in headers:
             # A proxy may disagree with this server on where the request ends (request smuggling).
@@ -230,8 +233,8 @@ class Guard:
         if not self._authenticate(headers, context):
             is_login = (scope["method"], scope["path"]) in OPEN
             if context.caller is not None or is_login:
-                return _forged(scope, headers, is_login=is_login)
-            if scope["method"] in _SAFE and is_page(scope["path"]):
+                return forged(scope, headers, is_login=is_login)
+            if scope["method"] in SAFE_METHODS and is_page(scope["path"]):
                 return await self._first_visit(scope, context)
         if context.caller is not None:
             return None
@@ -251,7 +254,7 @@ class Guard:
 
     def _authenticate_session(self, headers: Headers, context: RequestContext) -> None:
         now = self._clock.now()
-        for value in _cookies(headers, self._token.cookie_name):
+        for value in cookies(headers, self._token.cookie_name):
             caller = self._access.auth_cache.of_cookie(self._token.cookie_name, value, now)
             if caller is not None:
                 context.caller, context.cookie = caller, value
@@ -274,12 +277,6 @@ class Guard:
         answer = RedirectResponse("/", status_code=303)
         set_cookie(answer, scope, cookie, secret)
         return answer
-
-    def _is_known_host(self, headers: Headers) -> bool:
-        if len(headers.getlist("host")) > 1:
-            return False
-        name = _host_name(headers.get("host", ""))
-        return name in self._hosts or (self._any_address and _is_address(name))
 
 
 class _GuardedResponse:
@@ -315,40 +312,6 @@ class _GuardedResponse:
         await self._send(message)
 
 
-def set_cookie(answer: Response, scope: Scope, name: str, secret: str) -> None:
-    """Set the session cookie."""
-    answer.set_cookie(
-        name,
-        secret,
-        max_age=SESSION_SECONDS,
-        path="/",
-        httponly=True,
-        samesite="strict",
-        secure=scope["scheme"] == "https",
-    )
-
-
-def _forged(scope: Scope, headers: Headers, *, is_login: bool) -> Response | None:
-    """Return an error response to a possible cross-site request forgery.
-
-    Browsers send cookies automatically, so a change must come from our own page. A login must, too,
-    if the browser names an origin; otherwise a foreign page could log a user in to another
-    account.
-    """
-    if scope["method"] in _SAFE:
-        return None
-    origin = headers.get("origin")
-    site = headers.get("sec-fetch-site")
-    own = f"{scope['scheme']}://{headers.get('host', '')}"
-    if site is not None:  # pages cannot forge it; behind a TLS proxy, it is still right
-        is_own = site == "same-origin"
-    else:
-        is_own = origin == own or (is_login and origin is None)
-    if is_own:
-        return None
-    return problem(403, "web.origin", "changes by a session must come from the same origin")
-
-
 def _head_bytes(scope: Scope) -> int:
     """Return the size of the head of a request, with its empty line."""
     first = len(f"{scope['method']}  HTTP/1.1\r\n") + len(scope["raw_path"])
@@ -361,32 +324,8 @@ def _address(scope: Scope) -> str:
     return str(client[0]) if client else ""
 
 
-def _cookies(headers: Headers, name: str) -> Iterator[str]:
-    """Yield the values of one cookie. Other applications' cookies may be malformed."""
-    for pair in ";".join(headers.getlist("cookie")).split(";"):
-        given, _, value = pair.partition("=")
-        if given.strip() == name:
-            yield value.strip()
-
-
 def _query(scope: Scope) -> dict[str, list[str]]:
     try:
         return parse_qs(scope["query_string"].decode("ascii", "replace"), max_num_fields=20)
     except ValueError:
         return {}  # more fields than any valid request has
-
-
-def _host_name(given: str) -> str:
-    """Return a Host header without its port; "" if it is invalid."""
-    found = _HOST.fullmatch(given)
-    if found is None:
-        return ""
-    return (found["address"] or found["name"]).removesuffix(".").lower()
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

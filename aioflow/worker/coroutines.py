@@ -50,6 +50,7 @@ from aioflow.protocol.reports import (
     TaskStopped,
 )
 from aioflow.worker.code.loader import CodeCache
+from aioflow.worker.crash_recorder import CrashRecorder
 from aioflow.worker.failures import print_traceback
 from aioflow.worker.process import MEMORY_POLL_SECONDS, MemoryPressure, own_memory
 from aioflow.worker.query import values
@@ -81,7 +82,6 @@ from aioflow.worker.task.outcome import (
     write_result_in_thread,
 )
 from aioflow.worker.task_supervisor import Slices, TaskSupervisor, UserCoroutine, current_coroutine
-from aioflow.worker.watchdog import CrashRecorder
 
 __all__ = (
     "CANCEL_SECONDS",

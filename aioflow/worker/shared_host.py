@@ -23,6 +23,7 @@ from aioflow.model.ids import StartNo, TaskNo
 from aioflow.protocol.commands import Command, Hello, Ping, Reply
 from aioflow.protocol.reports import CancelQuery, Pong, Query, Report
 from aioflow.worker.code.installed_packages import InstalledPackages
+from aioflow.worker.crash_recorder import CrashRecorder
 from aioflow.worker.link import Link, child_link, packed
 from aioflow.worker.stdio import (
     Attributed,
@@ -32,7 +33,7 @@ from aioflow.worker.stdio import (
     line_by_line,
     waker,
 )
-from aioflow.worker.watchdog import CrashRecorder, Watchdog, announcer
+from aioflow.worker.watchdog import Watchdog, announcer
 
 __all__ = (
     "ABANDONED_LIMIT",

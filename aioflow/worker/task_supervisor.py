@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar, cast
 
 from aioflow.author.codec import Steps
-from aioflow.worker.watchdog import NO_OWNER, CrashRecorder, Stepped
+from aioflow.worker.crash_recorder import NO_OWNER, CrashRecorder, Stepped
 
 __all__ = (
     "Slices",

@@ -30,6 +30,7 @@ from aioflow.protocol.commands import (
 )
 from aioflow.protocol.reports import Described, TriggerEnded, TriggerFired
 from aioflow.worker.code.loader import CodeCache, CodeMissing
+from aioflow.worker.crash_recorder import CrashRecorder, signed
 from aioflow.worker.failures import failure_of, print_traceback, traceback_of
 from aioflow.worker.link import packed
 from aioflow.worker.query.client import QueryChannels, TriggerQueryClient
@@ -53,7 +54,6 @@ from aioflow.worker.trigger.instance import (
     payload_of,
 )
 from aioflow.worker.trigger.shared_poller import HostedWatch, Watches, WatchReport
-from aioflow.worker.watchdog import CrashRecorder, signed
 
 __all__ = (
     "CLEANUP_SECONDS",

@@ -13,7 +13,7 @@ from aioflow.author.dag_spec import describe
 from aioflow.author.node import FromContext, LiteralValue
 from aioflow.author.task import is_latest
 from aioflow.model.dag import Chooses
-from aioflow.worker.task.outcome import skipped_by
+from aioflow.worker.task.branching import skipped_by
 
 NOW = datetime(2026, 3, 5, 12, tzinfo=UTC)
 FAR = timedelta(days=4000)

@@ -8,7 +8,7 @@ import pytest
 
 from aioflow import DAG, Context, DagError, Operator, TaskGroup, chain, dag, task, task_group
 from aioflow.author.dag_spec import describe
-from aioflow.worker.task.outcome import skipped_by
+from aioflow.worker.task.branching import skipped_by
 
 
 def parents(made: DAG) -> dict[str, set[str]]:

@@ -10,7 +10,7 @@ import msgspec
 
 from aioflow.core.repair import mark
 from aioflow.core.repair.clear import asks, key_of, needed
-from aioflow.core.runs import backfills, create
+from aioflow.core.runs import backfills, idempotency
 from aioflow.core.runs.restore import RunRestore
 from aioflow.core.scheduling import clock_steps
 from aioflow.core.state.memory import Memory
@@ -338,7 +338,7 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
     if any(isinstance(entry, TriggerFired) for entry in inputs):
         events = rows.dag_events.values()
         memory.known_keys = {(row.trigger_no, row.key) for row in events if row.key is not None}
-    run_ids, keys = create.requested_runs(inputs)
+    run_ids, keys = idempotency.requested_runs(inputs)
     named = []
     if run_ids or keys:
         named = [
@@ -346,7 +346,9 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
             for run in rows.runs.values()
             if run.run_id in run_ids or run.key in keys.get(run.dag_id, ())
         ]
-    create.remember_existing_runs([(run, run.run_no in rows.deletions) for run in named], memory)
+    idempotency.remember_existing_runs(
+        [(run, run.run_no in rows.deletions) for run in named], memory
+    )
     for request in asks(inputs):
         runs = [run for run in rows.seen() if run.run_id == request.run_id]
         if not runs:

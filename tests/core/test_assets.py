@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from aioflow.core.repair import execution
-from aioflow.core.triggers import event_runs
-from aioflow.core.triggers.event_runs import is_condition_met
+from aioflow.core.triggers import asset_conditions, event_runs
+from aioflow.core.triggers.asset_conditions import is_condition_met
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.triggers import ASSETS, AssetCondition, DagTriggerSpec, EventOutcome
 from aioflow.protocol.inputs import FileDeleted, RequestReceived
@@ -188,7 +188,7 @@ def test_a_dag_without_the_parameter_is_not_told_which_they_were():
 
 
 def test_only_the_latest_of_very_many_events_are_pending(monkeypatch):
-    monkeypatch.setattr(event_runs, "PENDING_LIMIT", 3)
+    monkeypatch.setattr(asset_conditions, "PENDING_LIMIT", 3)
     monkeypatch.setattr(event_runs, "TOLD_LIMIT", 2)
     world = world_of(A_AND_B)
     tell(world, *"aaaaa")

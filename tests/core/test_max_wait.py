@@ -556,3 +556,29 @@ def test_a_mark_does_not_restart_the_time():
     world.pass_time(1)
 
     assert world.state(run_no, "late") == "failed"
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_the_time_starts_again_for_tasks_that_a_mark_makes_wait_after_it(is_restarted):
+    world = World()
+    run_no = world.begin(
+        task("before", retry=RetryPolicy(tries=1)), bounded("late", 0, 2), task("slow")
+    )
+    world.fail("before")
+    assert world.state(run_no, "late") == "upstream_failed"
+    world.pass_time(60)
+    assert not world.memory.deadlines.get(run_no)
+    run_id = world.rows.runs[run_no].run_id
+
+    world.ask(Mark(run_id=run_id, state=TaskState.SUCCESS, tasks=("before",)))
+    if is_restarted:
+        world.restart()
+    world.pass_time(4)
+    assert world.state(run_no, "late") == "pending"
+    world.pass_time(1)
+
+    assert world.state(run_no, "late") == "failed"
+    assert reason(world, "late") == "max_wait"
+    world.finish_all()
+    assert world.run_state(run_no) == "failed"
+    assert not world.rows.outbox

@@ -9,10 +9,10 @@ from cronsim import CronSim
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from aioflow.core.scheduling.catchup import missed
 from aioflow.core.scheduling.timetable import (
     fire_times_between,
     latest_fire_time,
-    missed,
     next_fire_time,
     starts_at,
     validate,

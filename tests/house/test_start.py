@@ -24,7 +24,14 @@ anyio.run = lambda *_, **options: int(not options["backend_options"]["use_uvloop
 """
 
 DATABASE = {"aiosqlite", "alembic", "aioflow.store.sqlite.store", "sqlalchemy"}
-SERVING = {"aioflow.api", "aioflow.daemon.front", "aioflow.web", "fastapi", "starlette", "uvicorn"}
+SERVING = {
+    "aioflow.api",
+    "aioflow.daemon.api_server",
+    "aioflow.web",
+    "fastapi",
+    "starlette",
+    "uvicorn",
+}
 DRAWING = {"pygments", "rich"}
 
 

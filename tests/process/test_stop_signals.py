@@ -44,10 +44,10 @@ def start(number: int, module: str, home: Path, *words: str) -> subprocess.Compl
 @pytest.mark.parametrize(
     "module",
     [
-        "aioflow.cli.access",  # among the first of all
+        "aioflow.cli.accounts",  # among the first of all
         "aioflow.settings.reading",
         "aioflow.store.sqlite.store",  # while the database is opened
-        "aioflow.daemon.front",  # while the processes start
+        "aioflow.daemon.api_server",  # while the processes start
     ],
 )
 def test_a_signal_in_the_middle_of_a_start_ends_it_with_success(tmp_path, number, module):
@@ -72,7 +72,7 @@ def test_a_command_that_is_no_daemon_ends_by_the_signal(tmp_path):
         "-c",
         PROGRAM,
         str(int(signal.SIGTERM)),
-        "aioflow.cli.access",
+        "aioflow.cli.accounts",
         *words,
     ]
 

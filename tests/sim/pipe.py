@@ -31,6 +31,7 @@ from aioflow.protocol.commands import Command, Hello, Ping, Reply, RunInfo, Star
 from aioflow.protocol.inputs import LoopBlocked
 from aioflow.protocol.reports import Pong, Report
 from aioflow.worker import triggerer
+from aioflow.worker.crash_recorder import CrashRecorder
 from aioflow.worker.link import frames
 from aioflow.worker.shared_host import ReportBuffer
 from aioflow.worker.task.outcome import Packed
@@ -39,7 +40,6 @@ from aioflow.worker.trigger.factory import TriggerMaker
 from aioflow.worker.trigger.instance import HostedTrigger, Wait
 from aioflow.worker.trigger.shared_poller import HostedWatch
 from aioflow.worker.triggerer import TriggerHost
-from aioflow.worker.watchdog import CrashRecorder
 from tests.sim.actors import Stage, result_of_start
 from tests.sim.broken import Broken
 from tests.sim.misbehaving import draw

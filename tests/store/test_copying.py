@@ -17,7 +17,7 @@ from aioflow.store import open_store
 from aioflow.store.copying import copy, export
 from tests.journal_replay import compare_with_replay
 from tests.store.samples import NOON, TRIGGER, VAULT, batch, first_batch
-from tests.store.test_access import ANNA, BOB, everything
+from tests.store.test_accounts import ANNA, BOB, everything
 
 TOKEN = ValueRow(kind=ValueKind.SECRET, name="TOKEN ☃", value_no=40, at=NOON, value=b"\xc0\x00")
 

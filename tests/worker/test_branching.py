@@ -9,7 +9,7 @@ import pytest
 
 from aioflow import DAG, DagError, chain, task, task_group
 from aioflow.author.dag import forget_registered
-from aioflow.worker.task.outcome import BadChoice, skipped_by
+from aioflow.worker.task.branching import BadChoice, skipped_by
 
 
 @pytest.fixture(autouse=True)

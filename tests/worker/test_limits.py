@@ -13,10 +13,10 @@ import pytest
 from aioflow.author.codec import encode
 from aioflow.protocol.commands import Hello, StartTrigger, StopTrigger
 from aioflow.protocol.reports import Query, Report, TriggerEnded, TriggerFired
+from aioflow.worker.crash_recorder import CrashRecorder
 from aioflow.worker.shared_host import ReportBuffer
 from aioflow.worker.trigger.factory import MAKE_SECONDS
 from aioflow.worker.triggerer import CLEANUP_SECONDS, TriggerHost
-from aioflow.worker.watchdog import CrashRecorder
 from tests.worker.peer import VERSION, run_info, start, write_version
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])

@@ -10,10 +10,10 @@ import pytest
 
 from aioflow.author.trigger import portable
 from aioflow.worker.code.loader import CodeCache, OwnNamespace, module_name
+from aioflow.worker.crash_recorder import CrashRecorder, Stepped
 from aioflow.worker.failures import MESSAGE_LIMIT, failure_of, one_line, traceback_of
 from aioflow.worker.stdio import PENDING_LIMIT, OutputBuffer
 from aioflow.worker.task_supervisor import TaskSupervisor, UserCoroutine
-from aioflow.worker.watchdog import CrashRecorder, Stepped
 from tests.worker.peer import Guest
 
 # ── task supervisor ─────────────────────────────────────────────────────────────────────

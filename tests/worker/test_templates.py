@@ -10,7 +10,7 @@ import pytest
 from aioflow.author.codec import encode
 from aioflow.author.context import RunContext
 from aioflow.protocol.reports import Failed, Succeeded
-from aioflow.worker.task.arguments import template_renderer
+from aioflow.worker.task.template_rendering import template_renderer
 from tests.worker.peer import result_of, run_info, start, write_version
 
 RUN = RunContext(
@@ -91,8 +91,8 @@ def test_a_template_that_cannot_be_rendered_fails_the_try(child, task_index, say
 @pytest.mark.process
 def test_a_text_without_braces_costs_no_template_engine():
     code = (
-        "import sys; from aioflow.worker.task import arguments;"
-        "assert arguments.template_renderer(None)('plain { text }') == 'plain { text }';"
+        "import sys; from aioflow.worker.task import arguments, template_rendering;"
+        "assert template_rendering.template_renderer(None)('plain { text }') == 'plain { text }';"
         "assert 'jinja2' not in sys.modules and 'jsonschema' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

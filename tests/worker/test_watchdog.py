@@ -15,20 +15,15 @@ from aioflow.author.codec import encode
 from aioflow.protocol.commands import StartTrigger
 from aioflow.protocol.reports import TriggerFired
 from aioflow.worker.watchdog import (
-    ASLEEP,
     LATE_LOOKS,
     LINE_LIMIT,
-    MARKED,
-    WIPED,
     BlockedLoop,
     BlockedLoopReader,
-    CrashRecorder,
     Standstill,
-    Stepped,
     blocked_loop_line,
     source_location_of,
 )
-from tests.worker.peer import NONCE, VERSION, Guest, run_info, start, write_version
+from tests.worker.peer import NONCE, VERSION, run_info, start, write_version
 
 PERIOD = 0.02
 STALL = BlockedLoop(3, 7, 120, "flow.py:12 in Slow.run")
@@ -57,38 +52,6 @@ def test_a_process_that_was_stopped_is_not_a_step_that_stands():
 
 def test_code_in_c_that_lets_no_thread_in_counts_for_as_long_as_it_computes():
     assert looks((2.0, 1.9)) == pytest.approx(1.9)
-
-
-# ── the mark ─────────────────────────────────────────────────────────────────────────────
-
-
-def stepped_once(box: CrashRecorder) -> None:
-    async def body() -> None:
-        pass
-
-    with pytest.raises(StopIteration):
-        Stepped(body(), Guest(5), box).send(None)
-
-
-def test_a_step_wipes_the_mark():
-    box = CrashRecorder()
-    box.word[1] = MARKED
-
-    stepped_once(box)
-
-    assert box.word[1] == WIPED
-    assert not box.woken.acquire(blocking=False)
-
-
-def test_a_step_wakes_the_watchdog_once():
-    box = CrashRecorder()
-    box.word[1] = ASLEEP
-
-    stepped_once(box)
-    stepped_once(box)
-
-    assert box.woken.acquire(blocking=False)
-    assert not box.woken.acquire(blocking=False)
 
 
 # ── the line ─────────────────────────────────────────────────────────────────────────────

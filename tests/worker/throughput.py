@@ -21,7 +21,7 @@ import msgspec
 
 from aioflow.protocol.commands import Parse, Recall, StartTrigger
 from aioflow.protocol.reports import Report
-from aioflow.worker.watchdog import CrashRecorder, Stepped
+from aioflow.worker.crash_recorder import CrashRecorder, Stepped
 from tests.worker.peer import VERSION, Child, Guest, run_info, start, write_version
 
 FLOW = """

@@ -24,7 +24,8 @@ from aioflow.core.repair.reset import dissolve, ended, remove, renewed, reset_ta
 from aioflow.core.repair.selection import FAILED, skipped_children
 from aioflow.core.runs import deadlines, run_queue, version_upgrade
 from aioflow.core.runs.iterations import reopen_loops
-from aioflow.core.runs.progress import outcome, resume
+from aioflow.core.runs.progress import resume
+from aioflow.core.runs.run_outcome import outcome
 from aioflow.core.runs.task_counts import recount, retally
 from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, is_under_way

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from aioflow.core.runs.cancel import cancel
 from aioflow.core.runs.create import check_conf, find, make_run
 from aioflow.core.scheduling import timetable
+from aioflow.core.scheduling.catchup import missed
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import backfill_queue
 from aioflow.core.transaction import Transaction
@@ -154,7 +155,7 @@ def _next_scheduled(row: DagRow, spec: DagSpec, now: Timestamp) -> Timestamp | N
         return None
     if not schedule.has_fire_times:
         return cursor
-    due, _ = timetable.missed(
+    due, _ = missed(
         schedule,
         spec.timezone,
         cursor=cursor,

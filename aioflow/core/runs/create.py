@@ -1,7 +1,4 @@
-"""Creation of runs, scheduled or requested.
-
-A repeated request is detected by its idempotency key or run id. Runs that have ended or are being
-deleted exist only as rows. Their rows are read before the turn, see ``requested_runs``.
+"""Creation of runs, scheduled or requested. For repeated requests see ``idempotency``.
 
 When a task ends, the tasks in the next run that wait for it are evaluated. When a run ends, queued
 runs of its DAG start.
@@ -10,20 +7,22 @@ runs of its DAG start.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from aioflow.core.runs import deadlines, previous, run_queue
+from aioflow.core.runs.idempotency import same_run
 from aioflow.core.runs.progress import step
 from aioflow.core.runs.versions import arm_schedule, next_run_starts_at, put_dag
-from aioflow.core.scheduling import clock_steps, timetable
+from aioflow.core.scheduling import clock_steps
+from aioflow.core.scheduling.catchup import missed
 from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.run_sequence import run_key
 from aioflow.core.state.task_instance import Run
 from aioflow.core.transaction import Transaction
-from aioflow.errors import BadConf, DagBroken, RequestError, RunBeingDeleted, RunExists, UnknownDag
+from aioflow.errors import BadConf, DagBroken, RequestError, UnknownDag
 from aioflow.model.dag import DagSpec
 from aioflow.model.ids import TriggerNo
 from aioflow.model.rows import DagRow, RunRow
@@ -32,9 +31,7 @@ from aioflow.model.timestamps import EARLIEST_DATE, LATEST_DATE, Timestamp, to_d
 from aioflow.protocol.inputs import (
     ContinueBackfill,
     CreateMissingRuns,
-    Input,
     PreviousRunLoaded,
-    RequestReceived,
 )
 from aioflow.protocol.requests import CreateRun
 
@@ -50,80 +47,10 @@ __all__ = (
     "has_fire_time_due",
     "make_run",
     "previous_run_loaded",
-    "remember_existing_runs",
-    "requested_runs",
     "run_ended",
-    "same_run",
     "set_paused",
     "validate_conf",
 )
-
-
-def requested_runs(inputs: Iterable[Input]) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the run ids that requests among the inputs name, and their idempotency keys by DAG."""
-    run_ids: list[str] = []
-    keys: dict[str, list[str]] = {}
-    for entry in inputs:
-        if isinstance(entry, RequestReceived) and isinstance(entry.request, CreateRun):
-            if entry.request.run_id is not None:
-                run_ids.append(entry.request.run_id)
-            if entry.request.key is not None:
-                keys.setdefault(entry.request.dag_id, []).append(entry.request.key)
-    return run_ids, keys
-
-
-def remember_existing_runs(found: Iterable[tuple[RunRow, bool]], memory: Memory) -> None:
-    """Store the loaded runs for this turn: each run, and whether it is being deleted."""
-    memory.existing_runs, memory.existing_runs_by_key = {}, {}
-    for row, is_going in found:
-        memory.existing_runs[row.run_id] = row, is_going
-        if row.key is not None:
-            memory.existing_runs_by_key[row.dag_id, row.key] = row, is_going
-
-
-def same_run(request: CreateRun, tx: Transaction) -> str | None:
-    """Return the id of the run, ended or not, that an equal request has already created.
-
-    Raises:
-        RunExists: If another request created the run of that id.
-        RunBeingDeleted: If its id, or its key, belongs to a run whose rows are not deleted yet.
-    """
-    if request.key is not None:
-        keyed = _run_of_key(request.dag_id, request.key, tx)
-        if keyed is not None:
-            return keyed.run_id
-    if request.run_id is None:
-        return None
-    named = _run_of_id(request.run_id, tx)
-    if named is None:
-        return None
-    if (named.dag_id, named.conf) != (request.dag_id, request.conf):
-        raise RunExists(request.run_id)
-    return named.run_id
-
-
-def _run_of_key(dag_id: str, key: str, tx: Transaction) -> RunRow | None:
-    memory = tx.memory
-    number = memory.run_keys.get((dag_id, key))
-    if number is not None:
-        return memory.runs.peek(number).row
-    return _existing_run(memory.existing_runs_by_key.get((dag_id, key)), tx, key)
-
-
-def _run_of_id(run_id: str, tx: Transaction) -> RunRow | None:
-    run = tx.memory.find_run(run_id)
-    return _existing_run(tx.memory.existing_runs.get(run_id), tx) if run is None else run.row
-
-
-def _existing_run(
-    found: tuple[RunRow, bool] | None, tx: Transaction, key: str = ""
-) -> RunRow | None:
-    if found is None:
-        return None
-    row, is_going = found
-    if is_going or any(gone.run_no == row.run_no for gone in tx.batch.new_deletions):
-        raise RunBeingDeleted(row.run_id, key)
-    return row
 
 
 def validate_conf(spec: DagSpec, conf: bytes | None) -> None:
@@ -370,7 +297,7 @@ def _make_due(row: DagRow, dag_version: DagVersion, limit: int, tx: Transaction)
     assert cursor is not None  # noqa: S101
     due, following = [cursor], None
     if not spec.schedule.once:
-        due, following = timetable.missed(
+        due, following = missed(
             spec.schedule,
             spec.timezone,
             cursor=cursor,

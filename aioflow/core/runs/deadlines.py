@@ -19,13 +19,13 @@ after a restart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 
-from aioflow.core import outbox
+from aioflow.core import callbacks
 from aioflow.core.runs.progress import EVALUATED_CHILDREN, end
 from aioflow.core.runs.versions import put_dag
 from aioflow.core.scheduling import timetable
@@ -192,9 +192,7 @@ def start_timers(run: Run, tx: Transaction) -> None:
     for number in [number for number, deadline in known.items() if deadline.ends_wait]:
         del known[number]
         tx.outbox.delete(number)
-    lengths = {task.max_wait_us for task in run.spec.tasks}
-    for length in sorted(length for length in lengths if length is not None):
-        _schedule(Deadline(run.run_no, tx.steady + length, length, ends_wait=True), tx)
+    _start_waits(run, (), tx)
 
 
 def arm_timeout(run: Run, tx: Transaction) -> None:
@@ -274,10 +272,23 @@ def _has_ended_waits(run: Run | None, due: Deadline, tx: Transaction) -> bool:
 
 
 def arm_waits(run: Run, tx: Transaction) -> None:
-    """Arm the timers of the ``max_wait`` rows of a run again, after a mark."""
-    for due in tx.memory.deadlines.get(run.run_no, {}).values():
-        if due.ends_wait:
-            tx.wake_run(run.run_no, due.at)
+    """Arm the timers of the ``max_wait`` rows of a run again, after a mark.
+
+    If a time has passed already, it starts again: tasks that ended because of others may be pending
+    again after the mark, and would otherwise wait without a limit.
+    """
+    waits = [due for due in tx.memory.deadlines.get(run.run_no, {}).values() if due.ends_wait]
+    for due in waits:
+        tx.wake_run(run.run_no, due.at)
+    _start_waits(run, {due.length_us for due in waits}, tx)
+
+
+def _start_waits(run: Run, counted: Container[int], tx: Transaction) -> None:
+    """Start the time of each ``max_wait`` of a run, except of those that are counted already."""
+    lengths = {task.max_wait_us for task in run.spec.tasks}
+    for length in sorted(length for length in lengths if length is not None):
+        if length not in counted:
+            _schedule(Deadline(run.run_no, tx.steady + length, length, ends_wait=True), tx)
 
 
 def _fail_unstarted(run: Run, task_index: int, failure: Failure, tx: Transaction) -> bool:
@@ -360,7 +371,7 @@ def _alert_unfinished(run: Run, length: int, tx: Transaction) -> None:
 
 
 def _call_back(run: Run, task_index: int, tx: Transaction) -> None:
-    tx.outbox.call_back(run.row.dag_id, outbox.deadline_callback(run, task_index, tx.now))
+    tx.outbox.call_back(run.row.dag_id, callbacks.deadline_callback(run, task_index, tx.now))
 
 
 def delete_deadlines(run_no: RunNo, tx: Transaction) -> None:

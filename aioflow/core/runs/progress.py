@@ -12,7 +12,8 @@ from collections.abc import Iterable
 
 from aioflow.core.repair import selection
 from aioflow.core.runs import iterations, previous
-from aioflow.core.state.graph import Graph, is_ignorable
+from aioflow.core.runs.run_outcome import outcome
+from aioflow.core.state.graph import Graph
 from aioflow.core.state.mapped_task import OneToOne
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
 from aioflow.core.tasks import expand, one_to_one, stream_expand
@@ -34,7 +35,6 @@ __all__ = (
     "continue_evaluation",
     "end",
     "end_unstarted",
-    "outcome",
     "release_task",
     "resume",
     "step",
@@ -46,14 +46,6 @@ AT_HAND_BYTES = 1024
 
 EVALUATED_CHILDREN = 2_000
 """Maximum children evaluated for the first time in one turn. The others follow in later turns."""
-
-_FAILURE_AWAITED = frozenset(
-    {TriggerRule.ONE_SUCCESS, TriggerRule.ONE_DONE, TriggerRule.ONE_FAILED, TriggerRule.ALL_FAILED}
-)
-"""Rules that expect a failed parent.
-
-A failure that they expect does not make the run ``partial``.
-"""
 
 
 def begin(run: Run, tx: Transaction) -> None:
@@ -182,34 +174,6 @@ def end_unstarted(
     tx.move(task, state)
     if map_index < 0:
         run.states[task_index] = state
-
-
-def outcome(run: Run) -> RunState:
-    """Return the final state of a run whose tasks have all ended.
-
-    The leaves decide. If they ended well, but a task failed whose failure no rule expected, the run
-    is ``partial``.
-    """
-    bad = (TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED)
-    if any(run.states[leaf] in bad for leaf in run.graph.leaves):
-        return RunState.FAILED
-    for task_index, task in enumerate(run.spec.tasks):
-        if run.states[task_index] != TaskState.FAILED or is_ignorable(task):
-            continue
-        if not any(
-            _awaits_failure(run.graph, child, task_index)
-            for child in run.graph.evaluators[task_index]
-        ):
-            return RunState.PARTIAL
-    return RunState.SUCCESS
-
-
-def _awaits_failure(graph: Graph, child: int, parent: int) -> bool:
-    """Return whether a rule of the child expects a failure of this parent."""
-    return any(
-        look.rule in _FAILURE_AWAITED and look.min_success is None and parent in look.parents
-        for look in graph.evaluated[child]
-    )
 
 
 def _ended(

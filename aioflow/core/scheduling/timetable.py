@@ -1,4 +1,4 @@
-"""Fire times of a schedule, and the fire times that it missed.
+"""Fire times of a schedule.
 
 A schedule is a cron expression in a time zone, a fixed interval of elapsed time, a list of dates,
 or several of these at once. Its *fire times* are timestamps, strictly increasing. When clocks
@@ -30,17 +30,15 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from aioflow.errors import BadSchedule
-from aioflow.model.dag import MissedFireTimes, ScheduleSpec
+from aioflow.model.dag import ScheduleSpec
 from aioflow.model.timestamps import Timestamp, to_datetime, to_timestamp
 
 __all__ = (
-    "MISSED_US",
     "fire_times_after",
     "fire_times_between",
     "first_instant",
     "interval_up_to",
     "latest_fire_time",
-    "missed",
     "next_fire_time",
     "starts_at",
     "validate",
@@ -59,8 +57,6 @@ _FIELD_SIZES = (
 )
 """The fields of a cron expression and the number of values of each."""
 
-MISSED_US = 30 * _SECOND
-"""If missed fire times are skipped, one that starts later than this counts as missed."""
 
 _KINDS = "a cron expression, an interval, dates, once, or one run after the other"
 
@@ -282,60 +278,6 @@ def _is_shaky(schedule: ScheduleSpec) -> bool:
 
 def _has(schedule: ScheduleSpec, timezone: str, fire_time: Timestamp) -> bool:
     return next_fire_time(schedule, timezone, after=fire_time - 1) == fire_time
-
-
-# ── missed fire times ────────────────────────────────────────────────────────────────────────
-
-
-def missed(
-    schedule: ScheduleSpec,
-    timezone: str,
-    *,
-    cursor: Timestamp,
-    now: Timestamp,
-    policy: MissedFireTimes,
-    limit: int,
-    last: Timestamp | None = None,
-    salt: str = "",
-) -> tuple[list[Timestamp], Timestamp | None]:
-    """Return the fire times to run now, oldest first, and the next cursor.
-
-    The cursor is the first fire time that was not handled: all fire times from the cursor on are
-    pending. If the schedule has changed, the cursor need not be a fire time of the new schedule. If
-    the start of the next cursor is not in the future, ``limit`` was reached: call again.
-
-    Args:
-        schedule: A valid schedule that has fire times.
-        timezone: The time zone of its wall clock.
-        cursor: The cursor returned last. For the first call, the first fire time of the DAG.
-        now: The end of the period that is searched, inclusive.
-        policy: Which missed fire times run: ``all``, the ``latest``, or none.
-        limit: Maximum number of fire times per call, at least 1.
-        last: No fire time after this one runs.
-        salt: See ``starts_at``.
-
-    Raises:
-        ValueError: If ``limit`` is below 1, because the cursor could never advance.
-    """
-    if limit < 1:
-        raise ValueError(f"limit must be at least 1, got {limit}")
-    until = now if last is None else min(now, last)
-
-    def start(fire_time: Timestamp) -> Timestamp:
-        return starts_at(schedule, timezone, fire_time, salt=salt)
-
-    if policy == "all":
-        between = fire_times_between(schedule, timezone, after=cursor - 1, until=until, limit=limit)
-        due = list(takewhile(lambda fire_time: start(fire_time) <= now, between))
-        passed = due[-1] if due else cursor - 1
-    else:
-        latest = latest_fire_time(schedule, timezone, after=cursor - 1, until=until)
-        while latest is not None and start(latest) > now:
-            latest = latest_fire_time(schedule, timezone, after=cursor - 1, until=latest - 1)
-        is_too_late = policy == "skip" and latest is not None and now - start(latest) > MISSED_US
-        due = [] if latest is None or is_too_late else [latest]
-        passed = cursor - 1 if latest is None else latest
-    return due, next_fire_time(schedule, timezone, after=passed)
 
 
 # ── cron: the only code with calendars ──────────────────────────────────────────────────

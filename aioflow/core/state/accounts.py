@@ -1,6 +1,6 @@
 """Accounts, API tokens and sessions in the engine's memory, and the hash chain of the audit log.
 
-``core.access`` limits the number of rows of each kind. The chain makes a changed or missing audit
+``core.accounts`` limits the number of rows of each kind. The chain makes a changed or missing audit
 entry detectable. The encrypted head makes missing entries at the end detectable; forging it
 requires the key.
 """

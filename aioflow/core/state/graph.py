@@ -1,8 +1,7 @@
-"""The dependency graph of a DAG, its validation, and the DAG version that holds it.
+"""The dependency graph of a DAG, and the DAG version that holds it.
 
-The engine walks ``Graph``, which is built once per DAG version and shared by all its runs. Parsers
-call ``validate`` first. Both loop over task indexes and never recurse, because a chain of tasks may
-have any length.
+The engine walks ``Graph``, which is built once per DAG version and shared by all its runs. It loops
+over task indexes and never recurses, because a chain of tasks may have any length.
 
 A task that is declared as a teardown is the teardown of each setup among its parents. The scope of
 a setup is everything after it and before one of its teardowns; without teardowns, everything after
@@ -17,32 +16,32 @@ counts.
 from __future__ import annotations
 
 import heapq
-import math
 import re
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from aioflow.core.state.dependency_cycles import cycles
 from aioflow.core.tasks.expand import leaves
-from aioflow.errors import CycleError, DagError, DuplicateTask, UnknownParent
-from aioflow.model.dag import DagSpec, MapSource, TaskSpec
+from aioflow.errors import CycleError
+from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.states import TaskState, TriggerRule
 
 __all__ = (
+    "IDENTIFIER",
     "TALLY",
     "TALLY_OFFSET",
     "DagVersion",
     "Evaluated",
     "Graph",
     "ParentScope",
+    "children_of",
     "is_identifier",
     "is_ignorable",
-    "orphans",
     "own_parents",
     "reached",
     "scope_groups",
-    "validate",
 )
 
 _WAITS_FOR_ALL = frozenset({TriggerRule.ALL_DONE, TriggerRule.ALL_DONE_SETUP_SUCCESS})
@@ -117,7 +116,7 @@ def reached(first: Iterable[int], neighbours: Sequence[Sequence[int]]) -> set[in
     return seen
 
 
-_ID = re.compile(r"[A-Za-z0-9_.-]{1,250}")
+IDENTIFIER = re.compile(r"[A-Za-z0-9_.-]{1,250}")
 
 
 class Evaluated(NamedTuple):
@@ -195,7 +194,7 @@ class Graph:
         tasks = spec.tasks
         self.spec = spec
         self.parents = tuple(task.parents for task in tasks)
-        self.children = _children(tasks)
+        self.children = children_of(tasks)
         self.roots = tuple(p for p, parents in enumerate(self.parents) if not parents)
         self.leaves = _leaves(tasks, self.children)
         self.order = _order(tasks, self.children)
@@ -226,158 +225,15 @@ def _past_of(awaited: Mapping[int, tuple[int, ...]], size: int) -> tuple[tuple[i
     return tuple(map(tuple, found))
 
 
-def validate(tasks: Sequence[TaskSpec], dag_id: str) -> list[DagError]:
-    """Return all errors of a DAG, in the order of its tasks, cycles last.
-
-    If several cycles share a task, only one of them is reported; the next appears once that one is
-    fixed.
-    """
-    findings: list[DagError] = []
-    _check_id("DAG", dag_id, findings)
-    if not tasks:
-        findings.append(DagError(f"DAG {dag_id!r} has no tasks; call at least one in its body"))
-    seen: set[str] = set()
-    for task_index, task in enumerate(tasks):
-        if task.task_id in seen:
-            findings.append(DuplicateTask(dag_id, task.task_id))
-        seen.add(task.task_id)
-        _check_id("task", task.task_id, findings)
-        findings.extend(
-            UnknownParent(task.task_id, f"#{parent}")
-            for parent in task.parents
-            if not 0 <= parent < len(tasks)
-        )
-        _check_expansion(tasks, task_index, findings)
-        _check_numbers(task, findings)
-    findings.extend(
-        CycleError(tuple(tasks[task_index].task_id for task_index in cycle))
-        for cycle in _cycles(_children(tasks))
-    )
-    return findings
-
-
-def orphans(tasks: Sequence[TaskSpec]) -> list[str]:
-    """Return the tasks without any edges in a DAG of several tasks.
-
-    This is a warning, not an error.
-    """
-    if len(tasks) < 2:
-        return []
-    connected = {parent for task in tasks for parent in task.parents}
-    return [
-        task.task_id
-        for task_index, task in enumerate(tasks)
-        if not task.parents and task_index not in connected
-    ]
-
-
 def is_identifier(name: str) -> bool:
     """Return whether the name is valid for DAGs, tasks and pools."""
-    return _ID.fullmatch(name) is not None and name[0] != "-" and name not in {".", ".."}
-
-
-# ── validation ──────────────────────────────────────────────────────────────────────────
-
-
-def _check_id(kind: str, name: str, findings: list[DagError]) -> None:
-    if not _ID.fullmatch(name):
-        shown = name if len(name) <= 80 else f"{name[:77]}..."
-        findings.append(
-            DagError(
-                f"{kind} id {shown!r} cannot be used; take 1 to 250 letters, digits, '_', '-' or "
-                "'.' of ASCII"
-            )
-        )
-    elif name.startswith("-") or name in {".", ".."}:
-        findings.append(
-            DagError(
-                f"{kind} id {name!r} reads like an option or a folder; "
-                "begin it with a letter or a digit"
-            )
-        )
-
-
-def _check_expansion(tasks: Sequence[TaskSpec], task_index: int, findings: list[DagError]) -> None:
-    task = tasks[task_index]
-    if task.mapped is None:
-        return
-    if not task.mapped.sources:
-        findings.append(
-            DagError(f"task {task.task_id!r} expands over nothing; give expand() an argument")
-        )
-    for whole in task.mapped.sources:
-        _check_source(tasks, task, whole, findings)
-
-
-def _check_source(
-    tasks: Sequence[TaskSpec], task: TaskSpec, whole: MapSource, findings: list[DagError]
-) -> None:
-    if whole.join and not whole.parts:
-        findings.append(
-            DagError(f"task {task.task_id!r} expands {whole.parameter!r} over nothing joined")
-        )
-    # In a mapped group, the source is a parent of the group's first tasks.
-    is_along = task.mapped is not None and bool(task.mapped.along)
-    for source in leaves((whole,)):
-        if source.task_index == -1:
-            if source.width < 0:
-                findings.append(
-                    DagError(
-                        f"task {task.task_id!r} expands {whole.parameter!r} over a literal "
-                        "without a length; give it a list"
-                    )
-                )
-        elif source.task_index not in task.parents and not is_along:
-            name = (
-                tasks[source.task_index].task_id
-                if 0 <= source.task_index < len(tasks)
-                else f"#{source.task_index}"
-            )
-            findings.append(
-                DagError(
-                    f"task {task.task_id!r} expands {whole.parameter!r} over the result of "
-                    f"{name!r}, which is not among its parents; pass the parent's result to "
-                    "expand()"
-                )
-            )
-
-
-def _check_numbers(task: TaskSpec, findings: list[DagError]) -> None:
-    least: tuple[tuple[str, int | None, int], ...] = (
-        ("slots", task.slots, 1),
-        ("window", task.window, 1),
-        ("map_limit", task.map_limit, 1),
-        ("max_active_tis_per_dagrun", task.max_active_tis_per_dagrun, 1),
-        ("execution_timeout", task.execution_timeout_us, 1),
-        ("retry tries", task.retry.tries, 1),
-        ("retry delay", task.retry.delay_us, 0),
-        ("retry max_delay", task.retry.max_delay_us, 0),
-    )
-    if task.sensor is not None:
-        least += (
-            ("sensor interval", task.sensor.interval_us, 0),
-            ("sensor timeout", task.sensor.timeout_us, 0),
-            ("sensor max_interval", task.sensor.max_interval_us, 0),
-        )
-    findings.extend(
-        DagError(f"task {task.task_id!r} has {name}={number}; it must be at least {minimum}")
-        for name, number, minimum in least
-        if number is not None and number < minimum
-    )
-    factors = [("retry factor", task.retry.factor)]
-    if task.sensor is not None:
-        factors.append(("sensor backoff", task.sensor.backoff))
-    findings.extend(
-        DagError(f"task {task.task_id!r} has {name}={factor}; it must be a number above 0")
-        for name, factor in factors
-        if not (math.isfinite(factor) and factor > 0)
-    )
+    return IDENTIFIER.fullmatch(name) is not None and name[0] != "-" and name not in {".", ".."}
 
 
 # ── edges ───────────────────────────────────────────────────────────────────────────────
 
 
-def _children(tasks: Sequence[TaskSpec]) -> tuple[tuple[int, ...], ...]:
+def children_of(tasks: Sequence[TaskSpec]) -> tuple[tuple[int, ...], ...]:
     """Invert the edges; parents that do not exist are ignored."""
     children: list[list[int]] = [[] for _ in tasks]
     for task_index, task in enumerate(tasks):
@@ -495,42 +351,9 @@ def _order(tasks: Sequence[TaskSpec], children: tuple[tuple[int, ...], ...]) -> 
             if missing[child] == 0:
                 heapq.heappush(ready, child)
     if len(order) < len(tasks):
-        cycle = next(_cycles(children))
+        cycle = next(cycles(children))
         raise CycleError(tuple(tasks[task_index].task_id for task_index in cycle))
     return tuple(order)
-
-
-def _cycles(children: tuple[tuple[int, ...], ...]) -> Iterator[list[int]]:
-    """Yield cycles that share no task, each with its first task repeated at the end.
-
-    This is a depth-first search with an explicit stack. Each strongly connected component that has
-    a cycle yields at least one cycle: the first back edge found in the component cannot meet a
-    cycle of another component.
-    """
-    reported: set[int] = set()
-    visited = bytearray(len(children))
-    for start in range(len(children)):
-        if visited[start]:
-            continue
-        visited[start] = 1
-        path = [start]
-        depth_of = {start: 0}
-        pending = [iter(children[start])]
-        while path:
-            child = next(pending[-1], None)
-            if child is None:
-                pending.pop()
-                del depth_of[path.pop()]
-            elif child in depth_of:
-                cycle = path[depth_of[child] :]
-                if reported.isdisjoint(cycle):
-                    reported.update(cycle)
-                    yield [*cycle, child]
-            elif not visited[child]:
-                visited[child] = 1
-                depth_of[child] = len(path)
-                path.append(child)
-                pending.append(iter(children[child]))
 
 
 class DagVersion:

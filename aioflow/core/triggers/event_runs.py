@@ -6,9 +6,9 @@ again. An event without a key counts as new if a later assignment yields it agai
 confirmed to the host. The trigger may be ahead of the confirmed events by its window, unless too
 many runs of the DAG are queued.
 
-An asset event is a named event whose name begins with ``asset:``. The commit in which the task
-succeeds emits it, and each DAG that depends on the asset records it in the same commit. Events stay
-pending until they meet the condition of the DAG. Then all of them start one run.
+The commit in which a task succeeds emits the events of its assets, and each DAG that depends on an
+asset records them in the same commit. Once the pending events meet the condition of the DAG, see
+``asset_conditions``, all of them start one run.
 """
 
 from __future__ import annotations
@@ -19,23 +19,21 @@ import msgspec
 
 from aioflow.core.runs import create, run_queue
 from aioflow.core.runs.cancel import cancel
-from aioflow.core.state.dag_triggers import DagTrigger, PendingAssetEvent
+from aioflow.core.state.dag_triggers import DagTrigger
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Fire
 from aioflow.core.transaction import Transaction
+from aioflow.core.triggers.asset_conditions import is_condition_met, record_asset_event
 from aioflow.core.triggers.assignment import is_stopped
 from aioflow.core.triggers.dag_triggers import fail, retry, spec_of, wake
 from aioflow.core.triggers.migration import failure_of_culprit
-from aioflow.core.triggers.named_events import AssetUpdate
 from aioflow.errors import RequestError
 from aioflow.model.dag import DagSpec
 from aioflow.model.ids import TriggerNo
-from aioflow.model.rows import NamedEventRow
 from aioflow.model.timestamps import Timestamp
 from aioflow.model.triggers import (
     ASSET,
     BY_EVENT,
-    AssetCondition,
     DagEventRow,
     DagTriggerSpec,
     EventOutcome,
@@ -52,13 +50,11 @@ __all__ = (
     "RUNS_AHEAD",
     "TRIGGERING_EVENTS",
     "asked_keys",
-    "awaited_assets",
     "conf_of",
     "continue_triggers",
     "due",
     "fire",
     "has_full_queue",
-    "is_condition_met",
     "lose_host",
     "record_asset_events",
     "restarted",
@@ -325,23 +321,12 @@ def lose_host(lost: HostLost, tx: Transaction) -> None:
                 fail(one, failure, tx)
 
 
-PENDING_LIMIT = 1_000
-"""Maximum number of pending events of one asset per DAG. The oldest are dropped."""
-
 TOLD_LIMIT = 100
 """Maximum number of events of each asset that are passed to a run: the latest."""
 
-EXTRA_LIMIT = 4_096
-"""Maximum size in bytes of an external event's extra data.
-
-If it is larger, only the size is passed.
-"""
 
 TRIGGERING_EVENTS = "triggering_events"
 """The parameter of a DAG that receives the events that started a run."""
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(AssetUpdate)
 
 
 def record_asset_events(tx: Transaction) -> None:
@@ -354,7 +339,7 @@ def record_asset_events(tx: Transaction) -> None:
     for event in tx.asset_events:
         for taker in dag_triggers.consumers(event.name.removeprefix(ASSET)):
             if spec_of(taker, tx.memory) is not None:
-                _record_asset_event(taker, event, tx)
+                record_asset_event(taker, event, tx)
                 affected[taker.row.trigger_no] = taker
     tx.asset_events.clear()
     for taker in affected.values():
@@ -364,63 +349,6 @@ def record_asset_events(tx: Transaction) -> None:
         one = dag_triggers.of(tx.checked_dags.pop())
         if one is not None:
             _start_if_met(one, tx)
-
-
-def is_condition_met(condition: AssetCondition, there: set[str]) -> bool:
-    """Return whether these assets meet a condition."""
-    found = (
-        part in there if isinstance(part, str) else is_condition_met(part, there)
-        for part in condition.parts
-    )
-    return all(found) if condition.is_all else any(found)
-
-
-def awaited_assets(one: DagTrigger) -> str:
-    """Describe which assets a DAG waits for, and how many events of each are pending."""
-    condition = one.condition
-    if condition is None:
-        return ""
-    counts = (f"{name} ({len(one.pending.get(name, ()))})" for name in condition.names())
-    return ("all of " if condition.is_all else "any of ") + ", ".join(counts)
-
-
-def _record_asset_event(one: DagTrigger, event: NamedEventRow, tx: Transaction) -> None:
-    name = event.name.removeprefix(ASSET)
-    tx.dag_triggers.note(one)
-    sequence = one.row.sequence
-    one.row = msgspec.structs.replace(one.row, sequence=sequence + 1)
-    row = DagEventRow(
-        event_no=tx.numbers.take(),
-        trigger_no=one.row.trigger_no,
-        sequence=sequence,
-        key=str(event.event_no),
-        at=tx.now,
-        outcome=EventOutcome.HELD,
-        asset=name,
-        data=_received_event(event),
-    )
-    tx.batch.of_dags.events.append(row)
-    before = one.pending.get(name, ())
-    for old in before[: max(0, len(before) - PENDING_LIMIT + 1)]:
-        tx.batch.of_dags.outcomes.append(OutcomeChange(old.event_no, EventOutcome.REPLACED))
-    retained = before[-(PENDING_LIMIT - 1) :]
-    one.pending = {
-        **one.pending,
-        name: (*retained, PendingAssetEvent(row.event_no, sequence, row.data or b"")),
-    }
-
-
-def _received_event(event: NamedEventRow) -> bytes:
-    """Return the event as a run receives it. The data of an external event becomes ``extra``."""
-    of: dict[str, Any] = {"id": event.event_no, "run_id": None, "task_id": None, "map_index": -1}
-    try:
-        told = _decode.decode(event.data)
-    except msgspec.DecodeError:
-        size = len(event.data)
-        extra = msgspec.Raw(event.data) if size <= EXTRA_LIMIT else {"size_bytes": size}
-        return _encode({**of, "extra": extra})
-    more = {"run_id": told.run_id, "task_id": told.task_id, "map_index": told.map_index}
-    return _encode({**of, **more, "extra": told.extra})
 
 
 def _start_if_met(one: DagTrigger, tx: Transaction) -> None:
@@ -443,7 +371,7 @@ def _start_if_met(one: DagTrigger, tx: Transaction) -> None:
         if name in there
     }
     last = max(event.sequence for events in pending.values() for event in events)
-    payload = _encode({TRIGGERING_EVENTS: told})
+    payload = _pack({TRIGGERING_EVENTS: told})
     outcome = start_run(one, spec, last, None, payload, tx)
     for events in pending.values():
         tx.batch.of_dags.outcomes += [OutcomeChange(event.event_no, *outcome) for event in events]

@@ -1,17 +1,15 @@
 """Resolves the arguments of a try from the DAG file, the run, and results of its parents.
 
 A process knows a run once it has received the command for it, and the run's DAG once a try of the
-run has started. Templates in the arguments of operators are rendered only here, where user code
-runs. Only strings written in the DAG file are templates. The result of a parent and the conf of a
-run are values: braces in them have no meaning.
+run has started. For the templates in arguments see ``template_rendering``.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,7 +17,6 @@ from aioflow.author.codec import decode
 from aioflow.author.context import RunContext, context_value, parameter_values
 from aioflow.author.dag import DAG
 from aioflow.author.decode import restore
-from aioflow.author.deferral import TRIGGER_KWARGS
 from aioflow.author.node import (
     FromContext,
     FromParameter,
@@ -33,7 +30,6 @@ from aioflow.author.node import (
     Spread,
 )
 from aioflow.author.schedule import clock_schedule, schedule_spec
-from aioflow.author.templates import environment, is_template
 from aioflow.errors import Unserializable
 from aioflow.model.dag import TaskSpec
 from aioflow.model.ids import clear_number
@@ -51,6 +47,7 @@ from aioflow.worker.task.items import (
     decode_item,
     one_item,
 )
+from aioflow.worker.task.template_rendering import FieldTemplates, unrendered
 
 __all__ = (
     "Arguments",
@@ -61,29 +58,9 @@ __all__ = (
     "data_interval",
     "spec_of",
     "streamed_from",
-    "template_renderer",
     "wanted_children",
     "wanted_parents",
 )
-
-
-def template_renderer(run: RunContext) -> Callable[[Any], Any]:
-    """Return a function that renders strings for one try, also inside lists, tuples and dicts."""
-
-    def render(value: Any) -> Any:
-        match value:
-            case str() if is_template(value):
-                return environment().from_string(value).render(context_value("context", run))
-            case list():
-                return [render(item) for item in value]
-            case tuple() if type(value) is tuple:
-                return tuple(render(item) for item in value)
-            case dict():
-                return {key: render(item) for key, item in value.items()}
-            case _:
-                return value
-
-    return render
 
 
 class BadArgument(Exception):
@@ -300,13 +277,13 @@ class Arguments:
         self._pages = pages
         self._folder = results
         run.own_context()  # validates the conf, even for a task that does not use it
-        self._templates = frozenset(getattr(node.operator, "template_fields", ()))
-        self._render: Callable[[Any], Any] = _as_it_is
+        self._templates = FieldTemplates(node, partial(run.context, node, start))
+        self._render: Callable[[Any], Any] = unrendered
 
-    @cached_property
+    @property
     def context(self) -> RunContext:
-        """The context of the try, created lazily: most children of a fan-out never need it."""
-        return self._run.context(self._node, self._start)
+        """The context of the try."""
+        return self._templates.context
 
     def all(self) -> dict[str, Any]:
         """Return every argument of the task by name.
@@ -318,7 +295,7 @@ class Arguments:
         """
         values: dict[str, Any] = {}
         for name, binding in self._node.arguments.items():
-            self._render = self._rendering(name)
+            self._render = self._templates.renderer_of(name)
             try:
                 if isinstance(binding, Spread):
                     values.update(self._spread(binding))
@@ -329,25 +306,14 @@ class Arguments:
             except (LookupError, TypeError, ValueError, OSError, Unserializable) as exc:
                 raise BadArgument(f"argument {name!r}: {type(exc).__name__}: {exc}") from exc
             except Exception as exc:
-                if self._render is _as_it_is:
+                if self._render is unrendered:
                     raise
                 raise BadArgument(f"argument {name!r}: {type(exc).__name__}: {exc}") from exc
         return values
 
     def rendered(self, fields: Any) -> Any:
         """Return fields from the DAG file, with those listed in ``template_fields`` rendered."""
-        if not self._templates or not isinstance(fields, Mapping):
-            return fields
-        render = template_renderer(self.context)
-        return {name: render(v) if name in self._templates else v for name, v in fields.items()}
-
-    def _rendering(self, name: str) -> Callable[[Any], Any]:
-        """Return the function that renders strings for this argument; identity if not templated."""
-        if name in self._templates:
-            return template_renderer(self.context)
-        if name == TRIGGER_KWARGS and self._node.starts_from_trigger:
-            return self.rendered
-        return _as_it_is
+        return self._templates.rendered(fields)
 
     def _value(self, binding: object, annotation: Any) -> Any:
         match binding:
@@ -475,10 +441,6 @@ class Arguments:
         if not any(source.parents):  # it has not been encoded
             return dict(self.rendered(item))
         return {name: restore(value, known.get(name, Any), name) for name, value in item.items()}
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
 
 
 def _inside(value: Any, keys: tuple[str | int, ...]) -> Any:

@@ -18,13 +18,13 @@ from aioflow.model.timestamps import Timestamp, to_datetime, to_timestamp
 from aioflow.model.triggers import TriggerDescription
 from aioflow.protocol.commands import PreviewFireTimes
 from aioflow.protocol.reports import FireTimesPreviewed, NextFireTime
+from aioflow.worker.crash_recorder import CrashRecorder, signed
 from aioflow.worker.failures import failure_of, print_traceback
 from aioflow.worker.shared_host import ReportBuffer
 from aioflow.worker.task_supervisor import UserCoroutine
 from aioflow.worker.trigger.factory import LOAD, TriggerMaker
 from aioflow.worker.trigger.instance import HostedTrigger, Wait
 from aioflow.worker.trigger.shared_poller import HostedWatch
-from aioflow.worker.watchdog import CrashRecorder, signed
 
 __all__ = (
     "Describer",

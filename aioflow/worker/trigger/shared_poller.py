@@ -19,10 +19,10 @@ from typing import Any, Protocol, TypeAlias
 
 from aioflow.author.trigger import Share, TriggerEvent, Watch, set_wanted
 from aioflow.model.timestamps import Timestamp, to_timestamp
+from aioflow.worker.crash_recorder import CrashRecorder, signed
 from aioflow.worker.failures import print_traceback
 from aioflow.worker.task_supervisor import TaskSupervisor, UserCoroutine, watching
 from aioflow.worker.trigger.instance import TriggerWrong, Wait, checked_event, events_of
-from aioflow.worker.watchdog import CrashRecorder, signed
 
 __all__ = (
     "BUDGET_SECONDS",

@@ -33,7 +33,7 @@ BUGS = (
         needs="a crash while something runs: `interruptions` does not change",
         edits=(
             Edit(
-                "aioflow.core.runs.restore",
+                "aioflow.core.runs.recovery",
                 "_resume_task",
                 "cut_short(task, failure, tx)",
                 """
@@ -72,7 +72,7 @@ BUGS = (
         needs="a crash while something is retrying",
         edits=(
             Edit(
-                "aioflow.core.runs.restore",
+                "aioflow.core.runs.recovery",
                 "_resume_task",
                 "tx.wake_task(task, task.due_at)",
                 """
@@ -93,7 +93,7 @@ BUGS = (
         needs="a crash during a wait with a deadline that no event ends",
         edits=(
             Edit(
-                "aioflow.core.runs.restore",
+                "aioflow.core.runs.recovery",
                 "_resume_task",
                 "tx.wake_task(task, task.wait.row.deadline_at)",
             ),
@@ -108,7 +108,7 @@ BUGS = (
         needs="a crash while a try is claimed, or queued after a start",
         edits=(
             Edit(
-                "aioflow.core.runs.restore",
+                "aioflow.core.runs.recovery",
                 "_resume_task",
                 """
                 case TaskState.QUEUED:
@@ -277,8 +277,8 @@ BUGS = (
         needs="a crash between an alert's commit and its delivery",
         edits=(
             Edit(
-                "aioflow.core.runs.restore",
-                "_resume_dags",
+                "aioflow.core.runs.recovery",
+                "resume_dags",
                 """
                 for kind in list(memory.outbox_quotas):
                     tx.outbox.read_more(kind)
@@ -297,8 +297,8 @@ BUGS = (
         needs="a crash between the order to end a trigger and its host's report",
         edits=(
             Edit(
-                "aioflow.core.runs.restore",
-                "_delete_stray_triggers",
+                "aioflow.core.runs.recovery",
+                "delete_stray_triggers",
                 """
                 for wait in list(memory.waits.objects.values()):
                     if wait.state is TriggerState.ENDING:
@@ -315,7 +315,7 @@ BUGS = (
         where="core",
         needs="a deferred task in such a pool, then a restart",
         edits=(
-            Edit("aioflow.core.runs.restore", "_resume_run", "tx.slots.hold_pool_slots_of(run)"),
+            Edit("aioflow.core.runs.recovery", "resume_run", "tx.slots.hold_pool_slots_of(run)"),
         ),
         seen_by="tests/core/test_pools.py::test_deferred_tasks_use_the_same_pool_slots_after_a_restart",
         seed=Seed(2, 1000),
@@ -326,7 +326,7 @@ BUGS = (
         promise="people are alerted of what is late",
         where="core",
         needs="a crash between the start of a run and its deadline",
-        edits=(Edit("aioflow.core.runs.restore", "_resume_dags", "deadlines.arm_deadlines(tx)"),),
+        edits=(Edit("aioflow.core.runs.recovery", "resume_dags", "deadlines.arm_deadlines(tx)"),),
         seen_by="tests/core/test_deadline_alerts.py"
         "::test_a_deadline_is_not_lost_by_a_restart_whenever_that_comes",
         seed=Seed(1, 3),
@@ -337,7 +337,7 @@ BUGS = (
         promise="a run that takes too long fails",
         where="core",
         needs="a crash while a run with a `run_timeout` is running",
-        edits=(Edit("aioflow.core.runs.restore", "_resume_run", "deadlines.arm_timeout(run, tx)"),),
+        edits=(Edit("aioflow.core.runs.recovery", "resume_run", "deadlines.arm_timeout(run, tx)"),),
         seen_by="tests/core/test_deadline_alerts.py::test_the_time_of_a_run_continues_over_a_restart",
         seed=Seed(1, 4),
     ),
@@ -347,7 +347,7 @@ BUGS = (
         promise="each event starts its run, or it is stored why not",
         where="core",
         needs="a crash while an event is held by `debounce`",
-        edits=(Edit("aioflow.core.runs.restore", "_resume_dags", "event_runs.restarted(tx)"),),
+        edits=(Edit("aioflow.core.runs.recovery", "resume_dags", "event_runs.restarted(tx)"),),
         seed=Seed(1, 13),
     ),
 )

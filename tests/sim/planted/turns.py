@@ -16,8 +16,8 @@ BUGS = (
         needs="a failed task; a crash before the next turn leaves its run without an end",
         edits=(
             Edit(
-                "aioflow.core.runs.restore",
-                "_resume_run",
+                "aioflow.core.runs.recovery",
+                "resume_run",
                 "run.row.quarantine is None",
                 "run.row.quarantine is None and run.groups",
             ),
@@ -131,8 +131,8 @@ BUGS = (
                 "tx.postpone(run)",
             ),
             Edit(
-                "aioflow.core.runs.restore",
-                "_resume_run",
+                "aioflow.core.runs.recovery",
+                "resume_run",
                 """
                 if not run.state.is_live and run.clearing is None:
                     cancel_tasks(run, tx)
@@ -298,7 +298,7 @@ BUGS = (
         promise="each transition calls its own callback",
         where="core",
         needs="a retry of a task with `on_retry` or `on_failure`",
-        edits=(Edit("aioflow.core.outbox", "_TASK_EVENTS", "'retry'", "'failure'"),),
+        edits=(Edit("aioflow.core.callbacks", "_TASK_EVENTS", "'retry'", "'failure'"),),
         seen_by="tests/core/test_outbox.py::test_each_transition_has_its_own_callback",
         seed=Seed(1, 0),
     ),

@@ -104,7 +104,7 @@ function Row({ row }: { row: Trigger }) {
         {row.detail}
       </span>
       {row.state !== "waiting" && <span class="soft">{named(row.state)}</span>}
-      {row.shared_with !== null && row.shared_with > 0 && <span class="soft wide-only">shares its watch with {row.shared_with}</span>}
+      {row.shared_with !== null && row.shared_with > 0 && <span class="soft wide-only">checked together with {row.shared_with}</span>}
       <span class="c-when num soft wide-only">
         <When at={row.deadline} none="" />
       </span>
@@ -130,7 +130,7 @@ function Summary({ data }: { data: TriggerSummary }) {
       <Panel title={`${number(deferred)} deferred${data.capacity ? ` of at most ${number(data.capacity)}` : ""}`}>
         {data.waiting_for_capacity > 0 && (
           <p class="wrong">
-            {number(data.waiting_for_capacity)} wait for room: raise <code>triggers.capacity</code>.
+            {number(data.waiting_for_capacity)} wait for capacity: raise <code>triggers.capacity</code>.
           </p>
         )}
         <div class="scroll-x" tabIndex={0} role="region" aria-label="Deferred by kind">
@@ -140,13 +140,13 @@ function Summary({ data }: { data: TriggerSummary }) {
                 <th>Kind</th>
                 <th class="num">Deferred</th>
                 <th class="num">Oldest</th>
-                <th class="num" title="Waits for the same thing share one watch: so many things are looked at for them">
-                  Looked at
+                <th class="num" title="Number of things that are checked for them: waits for the same thing share one check">
+                  Checked
                 </th>
                 <th class="num" title="When the first of them is checked next; triggers that are notified are not polled">
-                  Next look
+                  Next check
                 </th>
-                <th class="num" title="Events since the daemon began">
+                <th class="num" title="Events since the daemon started">
                   Fired
                 </th>
                 <th class="num" title="Events per second, over the last minute">

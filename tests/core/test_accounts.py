@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioflow.core.access import SESSIONS, TOKENS
+from aioflow.core.accounts import SESSIONS, TOKENS
 from aioflow.core.state.accounts import CHAIN_BEGINNING, CHAIN_LOST, check_chain, check_head
 from aioflow.errors import (
     AccountExists,

@@ -18,7 +18,7 @@ from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import Damage, RunRow, TriggerRow
 from aioflow.protocol.inputs import CoroutineProgress, LiveRun, RecoverySnapshot, UnfinishedWork
 from aioflow.store import rows, selects
-from aioflow.store.access import ACCESS_ROWS, access_fields
+from aioflow.store.accounts import ACCESS_ROWS, access_fields
 from aioflow.store.columns import read_rows
 from aioflow.store.query_protocol import (
     PAGE_ROWS,

@@ -12,7 +12,7 @@ from aioflow.api.queries import PAGE
 from aioflow.errors import KeyNotTaken, LoginFailed, RequestError, WrongPassword
 from aioflow.model.access import HOME, Role
 from aioflow.web.auth_context import RequestContext
-from aioflow.web.guard import set_cookie
+from aioflow.web.csrf import set_cookie
 from aioflow.web.permissions import By, Sent, admin, anybody, viewer
 from aioflow.web.routing import CookieName, Json, NodeApi, api_router
 

@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 
 from aioflow.cli.arguments import Nouns, add_command, add_group, from_zero, moment, positive
 from aioflow.cli.client import connect
+from aioflow.cli.daemon_or_database import read
 from aioflow.cli.output import hint, print_json, print_table, safe, say
-from aioflow.cli.queries import read
 from aioflow.errors import SettingsError
 
 __all__ = (

@@ -1,4 +1,4 @@
-"""The API and the web page of a node, and the deletion of expired data.
+"""The API server of a node: API and web page, and the deletion of expired data.
 
 The node imports this module in a thread after its event loop has started, while the child
 processes start. ``aioflow.web`` is imported later, when the triggers of deferred tasks have been
@@ -34,13 +34,13 @@ from aioflow.settings import Settings
 from aioflow.store import Store
 from aioflow.telemetry.task_log import TaskLog
 
-__all__ = ("Front",)
+__all__ = ("ApiServer",)
 
 _QUESTION_SECONDS = 2.0
 """Time limit of one SQL statement of an API request."""
 
 
-class Front:
+class ApiServer:
     """The API of a node, and the services behind it.
 
     Args:

@@ -1,0 +1,103 @@
+"""Asset conditions: records the events of assets, and decides whether the pending ones suffice.
+
+An asset event is a named event whose name begins with ``asset:``. It stays pending for a DAG until
+it and other pending events meet the condition of the DAG.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from aioflow.core.state.dag_triggers import DagTrigger, PendingAssetEvent
+from aioflow.core.transaction import Transaction
+from aioflow.core.triggers.named_events import AssetUpdate
+from aioflow.model.rows import NamedEventRow
+from aioflow.model.triggers import (
+    ASSET,
+    AssetCondition,
+    DagEventRow,
+    EventOutcome,
+    OutcomeChange,
+)
+
+__all__ = (
+    "awaited_assets",
+    "is_condition_met",
+    "record_asset_event",
+)
+
+PENDING_LIMIT = 1_000
+"""Maximum number of pending events of one asset per DAG. The oldest are dropped."""
+
+
+EXTRA_LIMIT = 4_096
+"""Maximum size in bytes of an external event's extra data.
+
+If it is larger, only the size is passed.
+"""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+_decode = msgspec.msgpack.Decoder(AssetUpdate)
+
+
+def is_condition_met(condition: AssetCondition, there: set[str]) -> bool:
+    """Return whether these assets meet a condition."""
+    found = (
+        part in there if isinstance(part, str) else is_condition_met(part, there)
+        for part in condition.parts
+    )
+    return all(found) if condition.is_all else any(found)
+
+
+def awaited_assets(one: DagTrigger) -> str:
+    """Describe which assets a DAG waits for, and how many events of each are pending."""
+    condition = one.condition
+    if condition is None:
+        return ""
+    counts = (f"{name} ({len(one.pending.get(name, ()))})" for name in condition.names())
+    return ("all of " if condition.is_all else "any of ") + ", ".join(counts)
+
+
+def record_asset_event(one: DagTrigger, event: NamedEventRow, tx: Transaction) -> None:
+    """Store an event of an asset as pending for one DAG."""
+    name = event.name.removeprefix(ASSET)
+    tx.dag_triggers.note(one)
+    sequence = one.row.sequence
+    one.row = msgspec.structs.replace(one.row, sequence=sequence + 1)
+    row = DagEventRow(
+        event_no=tx.numbers.take(),
+        trigger_no=one.row.trigger_no,
+        sequence=sequence,
+        key=str(event.event_no),
+        at=tx.now,
+        outcome=EventOutcome.HELD,
+        asset=name,
+        data=_received_event(event),
+    )
+    tx.batch.of_dags.events.append(row)
+    before = one.pending.get(name, ())
+    for old in before[: max(0, len(before) - PENDING_LIMIT + 1)]:
+        tx.batch.of_dags.outcomes.append(OutcomeChange(old.event_no, EventOutcome.REPLACED))
+    retained = before[-(PENDING_LIMIT - 1) :]
+    one.pending = {
+        **one.pending,
+        name: (*retained, PendingAssetEvent(row.event_no, sequence, row.data or b"")),
+    }
+
+
+def _received_event(event: NamedEventRow) -> bytes:
+    """Return the event as a run receives it. The data of an external event becomes ``extra``."""
+    of: dict[str, Any] = {"id": event.event_no, "run_id": None, "task_id": None, "map_index": -1}
+    try:
+        told = _decode.decode(event.data)
+    except msgspec.DecodeError:
+        size = len(event.data)
+        extra = msgspec.Raw(event.data) if size <= EXTRA_LIMIT else {"size_bytes": size}
+        return _encode({**of, "extra": extra})
+    more = {"run_id": told.run_id, "task_id": told.task_id, "map_index": told.map_index}
+    return _encode({**of, **more, "extra": told.extra})

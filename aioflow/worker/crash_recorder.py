@@ -1,0 +1,171 @@
+"""The crash recorder of a shared child: names the user code that runs, for after a crash.
+
+It is a word of shared memory. It holds the number of the task or trigger whose code is running, or
+-1 while the loop itself runs. The daemon reads it after a crash. A second word is for the watchdog
+of this process: the watchdog sets a mark there, and the next step clears it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+__all__ = (
+    "ASLEEP",
+    "MARKED",
+    "NO_OWNER",
+    "WIPED",
+    "CrashRecorder",
+    "Signer",
+    "Stepped",
+    "signed",
+)
+
+NO_OWNER = -1
+
+
+WIPED, MARKED, ASLEEP = 0, 1, 2
+"""Values of the second word: a step has run since the mark was set; no step has; no step has, and
+the watchdog sleeps until one does."""
+
+
+_RECORDER_SIZE = 16
+
+
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class CrashRecorder:
+    """The shared words, in a memfd that the daemon created, or else in private memory.
+
+    Attributes:
+        woken: Semaphore that a step releases if it finds the watchdog asleep.
+    """
+
+    __slots__ = ("_map", "woken", "word")
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        if descriptor is None:
+            self._map = mmap.mmap(-1, _RECORDER_SIZE)
+        else:
+            if os.fstat(descriptor).st_size < _RECORDER_SIZE:
+                os.ftruncate(descriptor, _RECORDER_SIZE)
+            self._map = mmap.mmap(descriptor, _RECORDER_SIZE)
+        self.word = memoryview(self._map).cast("q")
+        """Element 0 is the number. Code writes it directly: a method call would double the cost."""
+        self.word[0] = NO_OWNER
+        self.word[1] = WIPED
+        self.woken = threading.Semaphore(0)
+
+    def wake_watchdog(self) -> None:
+        """Clear the watchdog's mark. Called by a step that finds the mark set."""
+        mark, self.word[1] = self.word[1], WIPED
+        if mark == ASLEEP:
+            self.woken.release()
+
+    @classmethod
+    def from_environment(cls, name: str) -> CrashRecorder:
+        """Open the daemon's crash recorder, or a private one if the variable is not set."""
+        number = os.environ.pop(name, None)
+        if number is None:
+            return cls()
+        recorder = cls(int(number))
+        os.close(int(number))  # the mapping remains valid
+        return recorder
+
+
+class Signer(Protocol):
+    """The identity with which a coroutine signs; a watch uses the number of one of its triggers."""
+
+    @property
+    def number(self) -> int:
+        """The number to which the next step is attributed."""
+        ...
+
+
+@contextmanager
+def signed(recorder: CrashRecorder, number: int) -> Iterator[None]:
+    """Sign the crash recorder while code runs outside a coroutine of its own."""
+    word = recorder.word
+    before = word[0]
+    word[0] = number
+    if word[1]:
+        recorder.wake_watchdog()
+    try:
+        yield
+    finally:
+        word[0] = before
+
+
+class Stepped(Coroutine[Any, Any, Result_co]):
+    """A wrapper of a coroutine that signs the crash recorder each time the loop steps it.
+
+    To its driver, usually an ``asyncio.Task``, it behaves like the wrapped coroutine. There are
+    tens of thousands of instances: to save memory, nothing is cached in them.
+    """
+
+    __slots__ = ("_inner", "_recorder", "_signer")
+
+    def __init__(
+        self, inner: Coroutine[Any, Any, Result_co], signer: Signer, recorder: CrashRecorder
+    ) -> None:
+        self._inner = inner
+        self._signer = signer
+        self._recorder = recorder
+
+    def send(self, value: Any) -> Any:
+        """Step the coroutine."""
+        word = self._recorder.word
+        # Steps nest when user code drives a coroutine itself: restore the previous number.
+        before = word[0]
+        word[0] = self._signer.number
+        if word[1]:
+            self._recorder.wake_watchdog()
+        try:
+            return self._inner.send(value)
+        finally:
+            word[0] = before
+
+    def throw(
+        self,
+        kind: Any,
+        value: Any = None,
+        trace: TracebackType | None = None,
+    ) -> Any:
+        """Step the coroutine with an exception."""
+        word = self._recorder.word
+        before = word[0]
+        word[0] = self._signer.number
+        if word[1]:
+            self._recorder.wake_watchdog()
+        try:
+            # The loop passes only the exception; three arguments are deprecated since 3.12.
+            throw: Callable[..., Any] = self._inner.throw
+            return throw(kind) if value is None and trace is None else throw(kind, value, trace)
+        finally:
+            word[0] = before
+
+    def close(self) -> None:
+        """Close the coroutine, which runs a step of it if it has started."""
+        word = self._recorder.word
+        before = word[0]
+        word[0] = self._signer.number
+        if word[1]:
+            self._recorder.wake_watchdog()
+        try:
+            self._inner.close()
+        finally:
+            word[0] = before
+
+    def __await__(self) -> Generator[Any, Any, Result_co]:
+        inner: Awaitable[Result_co] = self._inner
+        return (yield from inner.__await__())
+
+    def __getattr__(self, name: str) -> Any:
+        # cr_frame, cr_code, __qualname__ ...: what asyncio shows in a traceback or a repr.
+        return getattr(self._inner, name)
