@@ -96,7 +96,7 @@ class DaemonProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the daemon's own process is alive."""
+        """Return whether the daemon's own process is alive."""
         return self._process is not None and self._process.poll() is None
 
     def tree(self) -> list[psutil.Process]:
@@ -186,7 +186,7 @@ class DaemonProcess:
         def made() -> str | None:
             status, answer = self.request("POST", f"/api/v1/dags/{dag_id}/runs", body, status=None)
             if status in {404, 503}:
-                return None  # its file is not parsed yet, or a commit takes long
+                return None  # its file is not parsed yet, or a commit is slow
             if status == 409 and answer["code"] == "request.dag_broken":
                 return None  # its file was repaired, but is not parsed again yet
             assert status in {200, 201}, answer

@@ -45,7 +45,7 @@ def crowd(daemon: DaemonProcess, ready: int, seconds: float) -> str:
 
 
 def measure(folder: Path, *, ready: int, tries: int, seconds: float) -> dict[str, Any]:
-    """Measure the small DAG alone and behind the wide one, and report the delays."""
+    """Measure the small DAG alone and beside the wide one, and report the delays."""
     with DaemonProcess(folder / "home", DAGS, flags=("--cpu-slots", str(SLOTS))) as daemon:
         small_seconds(daemon)  # warm-up: later runs find all imports done
         alone = [small_seconds(daemon) for _ in range(tries)]

@@ -145,7 +145,7 @@ def _first_ms(daemon: DaemonProcess, number: int) -> float:
     """Run a file for the first time; return the time from its run's creation to its end."""
     run_id = daemon.trigger(f"single_{number}")
     daemon.wait(run_id)
-    time.sleep(0.5)  # a new process starts meanwhile, as if files arrived one by one
+    time.sleep(0.5)  # a new process starts during this, as if files arrived one by one
     with daemon.database() as database:
         created, ended = database.execute(
             "SELECT created_at, ended_at FROM run WHERE run_id = ?", (run_id,)

@@ -100,7 +100,7 @@ class Children:
         self.batches.append(batch)
 
     def _ignore(self, effect: object) -> None:
-        """Nothing is stopped, recalled, forgotten, hosted or delivered here."""
+        """Effects that stop, recall, forget, assign or deliver anything are ignored here."""
 
 
 async def turn_once(folder: Path, tasks: int) -> tuple[float, dict[str, float], list[Batch]]:

@@ -1,4 +1,4 @@
-"""Write a day's settlement file, and say what its total must come to.
+"""Write a day's settlement file, and print its expected total.
 
 Each line is a card transaction of some merchant. The expected total is computed here in
 whole paise, by other code than the pipeline's ``Decimal`` arithmetic, so that the two check

@@ -105,7 +105,7 @@ class Replay:
         return self._gone[table.name]
 
     def check_beginning(self) -> None:
-        """Check that the journal begins right behind the rows that it records as deleted."""
+        """Check that the journal begins directly after the rows that it records as deleted."""
         if self._before_first != self._gone_until:
             told = f"its entries until {self._gone_until} were deleted"
             self.faults.append(f"the journal begins with {self._before_first + 1}, but {told}")

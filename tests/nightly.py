@@ -51,7 +51,7 @@ class Result:
 
     @property
     def has_passed(self) -> bool:
-        """Whether every case passed, and there was at least one."""
+        """Return whether every case passed, and there was at least one."""
         return self.status == 0
 
     def __str__(self) -> str:

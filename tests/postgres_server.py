@@ -69,7 +69,7 @@ def private_postgres() -> Iterator[PostgresServer]:
 class PostgresServer:
     """A server on a Unix socket in ``home``.
 
-    PostgreSQL refuses to run as root; in that case it runs as the user ``nobody``. The wheel's own
+    PostgreSQL refuses to run as root; then the server runs as an unprivileged user. The wheel's own
     launcher is not used: it adds a system user and opens every parent folder of the checkout to all
     users.
     """

@@ -1,4 +1,4 @@
-"""Alerts go where the settings file says, without a restart."""
+"""Alerts are sent to the targets of the settings file, without a restart."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class SteppedClock(SystemClock):
         self._receive.close()
 
     async def look(self):
-        """Have it look; return when it has, and looks a second time."""
+        """Let it check the file. Return when it has done so, and starts a second check."""
         for _ in range(2):
             await self._send.send(None)
 
 
 @asynccontextmanager
 async def following(home):
-    """Follow the settings of a home; give how to look, and what alerts are sent to from then on."""
+    """Follow the settings of a home. Yield a function that checks them, and the targets."""
     clock, targets = SteppedClock(), []
     service = AlertSettings(Settings.read(home), clock, targets.append)
     async with anyio.create_task_group() as group:
@@ -63,7 +63,7 @@ async def test_alerts_go_where_the_file_says_once_it_was_written(tmp_path):
         assert targets[-1].is_empty
 
 
-async def test_what_else_changes_redirects_nothing(tmp_path):
+async def test_other_changes_redirect_nothing(tmp_path):
     async with following(tmp_path) as (look, targets):
         write(tmp_path, "[slots]\ncpu = 7\n", at=1)
         await look()

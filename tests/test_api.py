@@ -155,7 +155,7 @@ async def test_a_request_that_cannot_be_met_makes_nothing(tmp_path, arguments, e
         assert await n.api.list_runs() == []
 
 
-async def test_a_dag_nobody_wrote_is_unknown(tmp_path):
+async def test_a_dag_that_does_not_exist_is_unknown(tmp_path):
     async with node(tmp_path) as n:
         for question in (
             n.api.trigger("nobody"),
@@ -276,7 +276,7 @@ async def test_children_are_counted_and_paged_in_map_order_before_they_have_rows
     assert tasks[2_000].waiting_on.kind == "slot"
 
 
-async def test_of_a_live_run_no_row_is_read_to_count_its_tasks_and_of_an_ended_one_once(tmp_path):
+async def test_counting_tasks_reads_no_row_of_a_live_run_and_those_of_an_ended_one_once(tmp_path):
     async with node(tmp_path) as n:
         n.define(FAN)
         await n.api.trigger("fan", run_id="r")
@@ -475,7 +475,7 @@ async def test_a_run_waits_for_its_unfinished_tasks_that_wait_for_no_other(tmp_p
     assert after.causes == []
 
 
-async def test_a_task_nobody_wrote_is_unknown(tmp_path):
+async def test_a_task_that_does_not_exist_is_unknown(tmp_path):
     async with node(tmp_path) as n:
         n.define(FAN)
         await n.api.trigger("fan", run_id="r")
@@ -506,7 +506,7 @@ async def test_a_round_that_has_not_begun_is_refused_with_those_that_have(tmp_pa
     assert [(task.task_id, task.round) for task in begun.causes] == [("improve", 1)]
 
 
-async def test_what_is_deferred_is_listed_with_its_fields_only_where_they_hold_no_secrets(tmp_path):
+async def test_deferred_triggers_are_listed_with_their_public_fields_only(tmp_path):
     async with node(tmp_path) as n:
         n.define(CHAIN)
         await n.api.trigger("chain", run_id="r1")
@@ -532,7 +532,7 @@ async def test_what_is_deferred_is_listed_with_its_fields_only_where_they_hold_n
     assert shown.tasks[0].waiting_on is not None
 
 
-async def test_what_is_deferred_of_a_paused_dag_that_stops_its_triggers_is_listed_as_stopped(
+async def test_triggers_of_a_paused_dag_that_stops_them_are_listed_as_stopped(
     tmp_path,
 ):
     async with node(tmp_path) as n:
@@ -663,7 +663,7 @@ async def test_the_log_of_a_task_sets_tries_apart_that_a_clear_lies_between(tmp_
 # ── watching over ───────────────────────────────────────────────────────────────────────
 
 
-async def test_a_dag_without_a_file_is_listed_and_shown_while_a_run_of_it_goes_on(tmp_path):
+async def test_a_dag_without_a_file_is_listed_and_shown_while_a_run_of_it_is_active(tmp_path):
     async with node(tmp_path) as n:
         n.define(CHAIN, FAN)
         await n.api.trigger("chain", run_id="r")
@@ -769,7 +769,9 @@ async def test_a_request_waits_for_a_dag_whose_file_has_not_been_read_yet(tmp_pa
     assert (after.status, after.checks["dags"]) == ("ready", True)
 
 
-async def test_a_dag_that_is_unknown_while_files_are_read_is_told_so_in_time(tmp_path, monkeypatch):
+async def test_a_dag_that_is_unknown_while_files_are_parsed_is_reported_in_time(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(dags, "FIRST_SCAN_SECONDS", 0.1)
     async with node(tmp_path) as n:
         n.api._first_read = FirstScan(n.api.clock, lambda: False)
@@ -805,7 +807,7 @@ async def test_a_node_whose_database_is_damaged_is_not_ready(tmp_path):
     assert (health.status, health.checks["database"]) == ("not_ready", False)
 
 
-async def test_what_holds_up_a_loop_is_listed_counted_and_brought_back(tmp_path):
+async def test_blocking_classes_are_listed_counted_and_unquarantined(tmp_path):
     async with node(tmp_path) as n:
         n.define(CHAIN)
         run = await n.api.trigger("chain")
@@ -836,7 +838,7 @@ async def test_what_holds_up_a_loop_is_listed_counted_and_brought_back(tmp_path)
     assert (metrics.stalls, metrics.quarantined_classes) == ({"trigger": 1, "task": 0}, 0)
 
 
-async def test_numbers_follow_what_goes_on(tmp_path):
+async def test_metrics_follow_what_happens(tmp_path):
     async with node(tmp_path, cpu_slots=3) as n:
         n.define(CHAIN)
         await n.api.trigger("chain")
@@ -905,7 +907,7 @@ def can_be_shown(value: object) -> None:
 
 @given(NESTED)
 @settings(max_examples=30)
-def test_whatever_can_be_stored_can_be_shown(value):
+def test_all_storable_values_can_be_shown(value):
     can_be_shown(value)
 
 

@@ -1,4 +1,4 @@
-"""What the API says of backfills, over a real engine and a real database."""
+"""Backfills in the API, with a real engine and a real database."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def known(n: Node) -> None:
 
 
 async def shown(n: Node, number: int, state: str = "running", **counts: int) -> BackfillView:
-    """Return a backfill once it, and as many of its runs, stand so."""
+    """Return a backfill once it has the state, and as many of its runs have theirs."""
     views: list[BackfillView] = []
 
     async def stands_so() -> bool:

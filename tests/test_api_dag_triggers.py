@@ -1,4 +1,4 @@
-"""What the API says of the triggers that start runs."""
+"""Triggers that start runs, in the API."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def test_one_that_has_failed_says_why_and_until_when(tmp_path):
         assert view.deadline is not None
 
 
-async def test_assets_are_told_with_what_is_there(tmp_path):
+async def test_assets_are_shown_with_their_pending_events(tmp_path):
     async with node(tmp_path) as n:
         condition = msgspec.msgpack.encode(AssetCondition(True, ("a", "b")))
         await load(n, class_path=ASSETS, kwargs=condition, name="a, b")
@@ -200,7 +200,7 @@ async def test_those_of_dags_that_are_gone_make_no_page_shorter_and_are_not_coun
     assert [(kind.kind, kind.count) for kind in summary.kinds] == [("Ticks", 2)]
 
 
-async def test_it_cannot_be_fired_by_hand_and_what_to_do_is_said(tmp_path):
+async def test_it_cannot_be_fired_manually_and_the_error_says_what_to_do(tmp_path):
     async with node(tmp_path) as n:
         await load(n)
         number, _ = hosted(n)

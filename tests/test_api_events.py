@@ -39,7 +39,7 @@ async def test_events_are_listed_in_pages(tmp_path):
     assert [view.event_id for view in (*page, *rest)] == made[::-1]
 
 
-async def test_data_too_large_to_be_shown_is_told_by_its_size(tmp_path):
+async def test_data_too_large_to_be_shown_is_replaced_by_its_size(tmp_path):
     async with node(tmp_path) as n:
         await n.api.emit("e", data="x" * 5_000)
         [view] = await n.api.list_events()

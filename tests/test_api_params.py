@@ -1,4 +1,4 @@
-"""What a run is started with is held against the schemas of its DAG, and nothing else waits."""
+"""The conf of a run is validated against the schemas of its DAG, and delays nothing else."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_run_that_was_made_is_found_again_though_its_conf_no_longer_fits
     assert (again.run_id, again.created) == (first.run_id, False)
 
 
-async def test_a_pattern_that_never_ends_is_cut_short_and_holds_up_nobody(tmp_path, monkeypatch):
+async def test_a_pattern_that_never_ends_is_interrupted_and_delays_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(validation, "_SCHEMA_CHECK_SECONDS", 60.0)
     async with node(tmp_path) as n:
         n.define(DAG)

@@ -86,7 +86,9 @@ async def test_values_are_there_after_a_restart(tmp_path):
         pytest.param(CONNECTION, "A", {"extra": {"n": float("nan")}}, id="no-number-for-a-server"),
     ],
 )
-async def test_what_cannot_be_kept_is_refused_without_being_repeated(tmp_path, kind, name, value):
+async def test_values_that_cannot_be_stored_are_refused_without_being_repeated(
+    tmp_path, kind, name, value
+):
     async with node(tmp_path) as n:
         with pytest.raises(BadValue) as caught:
             await n.api.values.set(kind, name, value)

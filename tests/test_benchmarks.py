@@ -1,4 +1,4 @@
-"""Every measurement runs, at sizes of no meaning, and says what it found in the same terms."""
+"""Every measurement runs, at tiny sizes, and reports its figures in the same terms."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_command_weighs_each_kind_on_a_daemon_of_its_own(tmp_path):
     ]
     for one in found:
         assert set(one["bytes_by_role"]) == {"async", "daemon", "slot", "triggers"}
-        assert one["bare"]["bytes_each"] > 100  # of few it is less than the noise of a page
+        assert one["bare"]["bytes_each"] > 100  # for few tasks it is less than the noise of a page
         assert one["defer_seconds"] > 0
     assert "private" in texts(plot.read_text())
 
@@ -98,7 +98,7 @@ def test_the_command_refuses_what_it_does_not_know(words):
     assert words[0] in done.stderr
 
 
-# ── what is made of the lines ───────────────────────────────────────────────────────────
+# ── the summary of the lines ────────────────────────────────────────────────────────────
 
 
 def test_the_table_shows_the_newest_line_and_whether_its_claims_are_met(results):
@@ -124,7 +124,7 @@ def test_the_table_shows_the_newest_line_and_whether_its_claims_are_met(results)
         assert (results / picture).exists()
 
 
-def test_the_table_that_is_kept_has_each_measurement_with_a_line_that_has_figures():
+def test_the_published_table_has_each_measurement_with_figures():
     folder = Path(harness.__file__).parent / "results"
     lines = {path.stem: path.read_text().splitlines()[-1] for path in folder.glob("*.jsonl")}
     sections = re.findall(r"^## (\w+)$", (folder / "README.md").read_text(), re.MULTILINE)

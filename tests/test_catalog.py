@@ -1,4 +1,4 @@
-"""The catalog tells the engine what the DAG folders hold, whatever the files do."""
+"""The catalog reports the content of the DAG folders to the engine, whatever the files do."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GOOD = DAG.format(name="good", value=1)
 
 
 class Watched:
-    """A catalog over a folder, and what it reported."""
+    """A catalog over a folder, and its reports."""
 
     def __init__(self, home, **options):
         self.folder = home / "dags"
@@ -138,7 +138,7 @@ async def test_a_deleted_file_is_gone(tmp_path):
         assert await it.reported(2) == FileDeleted("a.py")
 
 
-async def test_a_file_that_went_while_nobody_looked_is_gone(tmp_path, monkeypatch):
+async def test_a_file_deleted_between_two_polls_is_gone(tmp_path, monkeypatch):
     monkeypatch.setattr(catalog_module, "WRITING_SECONDS", 0.0)
     known = [DagFileRow(file="old.py", version="v"), DagFileRow(file="now.py", version="w")]
     async with watched(tmp_path, {"now.py": "# no aioflow here"}, known=known) as it:
@@ -191,7 +191,7 @@ async def test_a_file_that_does_not_end_is_ended(tmp_path, endless):
         pytest.param({"loop": ENDLESS["spins"]}, id="one-spins", marks=pytest.mark.nightly),
     ],
 )
-async def test_bad_files_are_told_apart_and_harm_no_other(tmp_path, more):
+async def test_bad_files_are_distinguished_and_harm_no_other(tmp_path, more):
     files = {f"{name}.py": text for name, text in (BAD | more).items()} | {"good.py": GOOD}
     async with watched(tmp_path, files, limits=Limits(wall_seconds=10)) as it:
         reasons = {r.file: r.reason for r in it.reports if isinstance(r, FileBroken)}
@@ -218,7 +218,7 @@ async def test_bad_files_are_told_apart_and_harm_no_other(tmp_path, more):
         pytest.param("timeout", "child.wait()", id="timeout", marks=pytest.mark.nightly),
     ],
 )
-async def test_what_a_parser_started_does_not_outlive_it(tmp_path, reason, deed):
+async def test_processes_started_by_a_parser_do_not_outlive_it(tmp_path, reason, deed):
     where = tmp_path / "offspring"
     source = f"""
 import aioflow, os, subprocess
@@ -268,7 +268,7 @@ async def test_a_file_whose_dags_were_taken_out_is_gone(tmp_path, monkeypatch):
         assert await it.catalog._snapshots.discard([version], lambda _: False) == 1
 
 
-async def test_a_file_that_goes_before_it_could_be_kept_is_forgotten(tmp_path, monkeypatch):
+async def test_a_file_that_is_deleted_before_it_could_be_stored_is_forgotten(tmp_path, monkeypatch):
     async def full(*_):
         raise OSError(errno.ENOSPC, "no room")
 
@@ -293,7 +293,7 @@ async def test_a_file_that_gives_nothing_is_tried_again_ever_less_often(tmp_path
         assert isinstance(await it.reported(2), FileParsed)
 
 
-def test_what_gives_nothing_is_left_alone_for_ten_times_as_long_as_a_try_takes():
+def test_a_file_that_yields_nothing_is_skipped_for_ten_times_the_length_of_a_parse():
     pace = ParsePace(look_seconds=7.0)
     ended = parse_queue.ParseResult({}, reason="timeout", times=1, seconds=30.0)
 
@@ -346,7 +346,7 @@ async def test_a_file_that_is_saved_all_the_time_is_parsed_now_and_then(tmp_path
         last = DAG.format(name="good", value=59).encode()
         await until(lambda: it.reports[-1].sources["a.py"] == last)
 
-    # What comes between a look and a parse is parsed once more, at once.
+    # A change between a scan and a parse is parsed once more, at once.
     assert len(begun) <= 2 * ((begun[-1] - begun[0]) / pause_seconds + 2)
     assert len(begun) >= 2
 
@@ -377,7 +377,7 @@ from made import VALUE
     assert set(parsed.sources) == {"a.py", "made.py"}
 
 
-async def test_a_file_that_is_too_large_is_told_and_not_read(tmp_path, monkeypatch):
+async def test_a_file_that_is_too_large_is_reported_and_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(folder_scan, "FILE_LIMIT_BYTES", 1000)
     async with watched(tmp_path, {"a.py": GOOD + "#" * 1000, "b.py": GOOD}) as it:
         reports = {report.file: report for report in it.reports}
@@ -446,7 +446,7 @@ async def test_half_of_a_file_that_was_good_is_not_told(tmp_path, monkeypatch, h
         assert isinstance(await it.reported(3), FileParsed)
 
 
-async def test_what_stays_broken_is_told_in_the_end(tmp_path, monkeypatch):
+async def test_persistent_errors_are_reported_in_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(catalog_module, "WRITING_SECONDS", 0.2)
     async with watched(tmp_path, {"a.py": GOOD}) as it:
         it.write("a.py", BAD["syntax"])
@@ -591,7 +591,7 @@ async def test_a_file_that_is_ignored_while_it_waits_is_not_parsed(tmp_path):
 
 
 def held(home):
-    """A file that is parsed: says that it has begun, what lets it go on, and how it waits."""
+    """Return the file that a parse creates, the one that it waits for, and the code for that."""
     began, go = home / "began", home / "go"
     waits = (
         f"import os, time\nopen({str(began)!r}, 'w').close()\n"
@@ -663,7 +663,7 @@ def test_a_version_is_its_content_and_paths():
     assert base != version_of("a.py", {"a.py": b"1", "b.py": b"3"})
 
 
-def test_a_snapshot_that_is_there_is_kept(tmp_path):
+def test_an_existing_snapshot_is_not_replaced(tmp_path):
     write_snapshot(tmp_path, "v", {"lib/a.py": b"first"})
     write_snapshot(tmp_path, "v", {"lib/a.py": b"second"})
 
@@ -671,7 +671,7 @@ def test_a_snapshot_that_is_there_is_kept(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["v"]
 
 
-def test_a_damaged_snapshot_stays_until_it_is_made_anew(tmp_path, monkeypatch):
+def test_a_damaged_snapshot_stays_until_it_is_made_again(tmp_path, monkeypatch):
     sources = {"a.py": b"1", "b.py": b"2"}
     write_snapshot(tmp_path, "v", sources)
     (tmp_path / "v" / "b.py").unlink()
@@ -718,7 +718,7 @@ def test_folders_that_link_to_each_other_are_entered_under_either_name_and_end(t
     assert list(found.files) == ["a/a.py", "a/to_b/b.py", "b/b.py", "b/to_a/a.py"]
 
 
-def test_of_two_files_of_one_name_the_first_folder_counts(tmp_path):
+def test_the_first_folder_counts_for_two_files_of_one_name(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.py").write_text(name)
@@ -728,11 +728,11 @@ def test_of_two_files_of_one_name_the_first_folder_counts(tmp_path):
     assert found["x.py"].folder == tmp_path / "one"
 
 
-# ── what cannot be looked at ────────────────────────────────────────────────────────────
+# ── unreadable files ────────────────────────────────────────────────────────────────────
 
 
 def make_unreadable(path):
-    """Put a link to itself in a file's place, at once: neither there nor gone, for root too."""
+    """Replace a file at once by a link to itself: it neither exists nor is gone, for root too."""
     loop = path.with_name(f"{path.name}.loop")
     loop.symlink_to(path)
     loop.rename(path)
@@ -776,7 +776,7 @@ def test_only_what_lies_below_an_unreadable_place_stays(tmp_path):
     assert (found.hides("lib/b.py"), found.hides("library.py")) == (True, False)
 
 
-async def test_a_file_that_cannot_be_looked_at_is_not_gone_and_told_once(tmp_path, caplog):
+async def test_an_unreadable_file_is_not_gone_and_is_reported_once(tmp_path, caplog):
     async with watched(tmp_path, {"a.py": GOOD}, pace=ParsePace(look_seconds=0.02)) as it:
         make_unreadable(it.folder / "a.py")
         for number in range(2, 5):  # each is found by a sweep that meets it, too
@@ -789,7 +789,7 @@ async def test_a_file_that_cannot_be_looked_at_is_not_gone_and_told_once(tmp_pat
     assert len(told) == 1
 
 
-async def test_a_file_that_cannot_be_looked_at_since_the_start_is_not_gone(tmp_path):
+async def test_a_file_that_is_unreadable_since_the_start_is_not_gone(tmp_path):
     it = Watched(tmp_path, known=[DagFileRow(file="lib/old.py", version="v")])
     (it.folder / "lib").symlink_to("lib")
     it.write("a.py", GOOD)
@@ -804,7 +804,7 @@ async def test_a_file_that_cannot_be_looked_at_since_the_start_is_not_gone(tmp_p
 # ── links ───────────────────────────────────────────────────────────────────────────────
 
 
-async def test_names_that_are_not_utf_8_are_told_once_and_harm_no_other(tmp_path, caplog):
+async def test_names_that_are_not_utf_8_are_reported_once_and_harm_no_other(tmp_path, caplog):
     latin = os.fsdecode("été".encode("latin-1"))
     it = Watched(tmp_path)
     it.write(f"{latin}.py", GOOD)

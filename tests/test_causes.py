@@ -1,4 +1,4 @@
-"""The chain of causes over runs: from a task that waits for its past to what that waits for."""
+"""Chains of causes over several runs, from a task that waits for the previous run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DAILY = DagSpec(
 
 
 async def days(n: Node, spec: DagSpec, *runs: str) -> None:
-    """Have a run a day."""
+    """Create one run a day."""
     n.define(spec)
     for number, run_id in enumerate(runs, 1):
         date = f"2026-01-{number:02}T00:00:00Z"
@@ -31,13 +31,13 @@ async def days(n: Node, spec: DagSpec, *runs: str) -> None:
 
 
 async def hold_first_run(n: Node, count: int) -> None:
-    """So many tasks have started; let those of all but the first run succeed."""
+    """Wait until ``count`` tasks have started; let those of all but the first run succeed."""
     starts = [await n.effects.next_start() for _ in range(count)]
     first = min(start.info.run_no for start in starts)
     n.effects.starts += [start for start in starts if start.info.run_no != first]
     for _ in list(n.effects.starts):
         await n.succeed()
-    await n.engine.ask(CountTasks(run_ids=()))  # behind what was reported
+    await n.engine.ask(CountTasks(run_ids=()))  # after the earlier reports
 
 
 def told(chain: Any) -> list[tuple[int, str, str, str]]:
@@ -62,7 +62,7 @@ async def test_the_chain_leads_into_the_run_before_and_on_down_to_what_runs(tmp_
     assert chain.more == 0
 
 
-async def test_what_a_trigger_waits_for_is_said_in_words_with_when_it_looks(tmp_path):
+async def test_the_wait_of_a_trigger_is_described_with_its_next_poll(tmp_path):
     noon = 1_893_456_000_000_000
 
     async def watched(numbers):
@@ -110,7 +110,7 @@ async def test_what_a_trigger_waits_for_is_said_in_words_with_when_it_looks(tmp_
     assert (plain.trigger_id, plain.next_check_at) == (numbers[-1], None)
 
 
-async def test_of_a_run_that_waits_for_its_past_the_causes_are_told_too(tmp_path):
+async def test_the_causes_are_shown_of_a_run_that_waits_for_the_previous_one(tmp_path):
     async with node(tmp_path, cpu_slots=3) as n:
         await days(n, DAILY, "mon", "tue")
         await hold_first_run(n, 2)
@@ -123,7 +123,7 @@ async def test_of_a_run_that_waits_for_its_past_the_causes_are_told_too(tmp_path
     ]
 
 
-async def test_what_is_waited_for_downstream_is_followed_where_it_waits(tmp_path):
+async def test_causes_are_followed_through_waiting_tasks(tmp_path):
     spec = DagSpec(
         dag_id="daily",
         file="daily.py",
@@ -142,7 +142,7 @@ async def test_what_is_waited_for_downstream_is_followed_where_it_waits(tmp_path
     assert "narrow" in chain.causes[1].waiting_on.detail
 
 
-async def test_of_a_fan_out_of_the_run_before_some_children_are_told(tmp_path):
+async def test_some_children_of_a_mapped_task_of_the_previous_run_are_reported(tmp_path):
     over = MapSpec((MapSource("item", 0, -1),))
     spec = DagSpec(
         dag_id="daily",
@@ -168,7 +168,7 @@ async def test_of_a_fan_out_of_the_run_before_some_children_are_told(tmp_path):
     assert chain.more == 0
 
 
-async def test_children_that_wait_for_a_pool_are_told_with_how_many_they_are(tmp_path):
+async def test_children_that_wait_for_a_pool_are_listed_with_their_number(tmp_path):
     over = MapSpec((MapSource("item", 0, -1),))
     spec = DagSpec(
         dag_id="wide",
@@ -268,7 +268,7 @@ async def test_a_long_line_of_runs_is_followed_as_far_as_there_is_room(tmp_path,
     assert short.more == 0
 
 
-async def test_a_task_of_the_run_before_that_two_wait_for_is_told_once(tmp_path):
+async def test_a_task_of_the_previous_run_that_two_wait_for_is_reported_once(tmp_path):
     spec = DagSpec(
         dag_id="daily",
         file="daily.py",
@@ -330,7 +330,7 @@ FAILS = DagSpec(
 
 
 async def fail_parts(n: Node, run_id: str, width: int, bad: dict[int, str]) -> None:
-    """Have the parts of a run end, some of them badly; all else succeeds."""
+    """Let these children of a run fail with a message; all others succeed."""
     await n.api.trigger("fails", run_id=run_id)
     await n.succeed(width=width)
     for _ in range(width + 1):
@@ -341,7 +341,7 @@ async def fail_parts(n: Node, run_id: str, width: int, bad: dict[int, str]) -> N
     await n.engine.wait_until_idle()
 
 
-async def test_what_failed_is_followed_down_to_the_child_and_its_error(tmp_path):
+async def test_a_failure_is_followed_down_to_the_child_and_its_error(tmp_path):
     async with node(tmp_path, cpu_slots=9) as n:
         n.define(FAILS)
         await fail_parts(n, "r", 3, {1: "division by zero"})
@@ -374,7 +374,7 @@ async def test_children_that_failed_alike_are_one_cause_with_their_count(tmp_pat
     assert (chain.causes[1].count, chain.more) == (8, 2)
 
 
-async def test_of_a_run_that_was_cut_short_what_was_is_named(tmp_path):
+async def test_the_stopped_tasks_of_an_interrupted_run_are_named(tmp_path):
     async with node(tmp_path) as n:
         n.define(FAILS)
         await n.api.trigger("fails", run_id="r")

@@ -12,7 +12,7 @@ BEGIN = 1_700_000_000 * SECOND
 
 
 class Hands:
-    """A wall clock and a monotonic clock, set by hand."""
+    """A wall clock and a monotonic clock that the test sets."""
 
     def __init__(self, wall: int = BEGIN, monotonic: int = 5 * SECOND) -> None:
         self.wall, self.monotonic = wall, monotonic
@@ -80,7 +80,7 @@ def test_many_small_steps_are_one():
     assert 10 * (STEP_US // 3) - shifts[-1] < STEP_US
 
 
-def test_a_process_that_stands_still_between_two_looks_at_the_clocks_sees_no_step():
+def test_a_process_that_is_stopped_between_two_readings_of_the_clocks_sees_no_step():
     hands = Hands()
     steady = SteadyClock(hands)
     hands.delay = 3 * SECOND
@@ -109,7 +109,7 @@ def test_over_a_restart_it_never_goes_back():
     assert (at.steady, at.shift) == (BEGIN + SECOND, -2 * HOUR)
 
 
-def test_what_is_less_than_a_step_does_not_outlive_the_process():
+def test_drift_below_a_step_does_not_outlive_the_process():
     hands = Hands(BEGIN + HOUR)
     steady = SteadyClock(hands)
     steady.resume(wall=BEGIN, steady=BEGIN + STEP_US // 2)

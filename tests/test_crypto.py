@@ -1,4 +1,4 @@
-"""What is encrypted opens with its key and in its place, and nowhere else."""
+"""An encrypted value can be decrypted only with its key, and only in its row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OLD, NEW = b"o" * 32, b"n" * 32
 
 
 @given(plaintext=st.binary(), table=st.text(), number=st.integers())
-def test_what_is_sealed_opens_in_its_place(plaintext, table, number):
+def test_encrypted_values_can_be_decrypted_in_their_row(plaintext, table, number):
     vault = Vault([NEW])
 
     assert vault.decrypt(table, number, vault.encrypt(table, number, plaintext)) == plaintext
@@ -57,7 +57,7 @@ def test_an_envelope_with_one_bit_changed_does_not_open(place):
 
 
 @given(st.binary(max_size=60))
-def test_what_was_never_sealed_does_not_open(junk):
+def test_unencrypted_bytes_cannot_be_decrypted(junk):
     assert Vault([NEW]).decrypt("t", 1, junk) is None
 
 

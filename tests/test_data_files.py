@@ -69,7 +69,7 @@ async def test_a_file_that_importing_reads_and_that_is_missing_is_waited_for(tmp
     assert set(parsed.sources) == {"good.py", "query.sql"}
 
 
-async def test_what_importing_lists_is_noticed_when_a_file_comes(tmp_path):
+async def test_folders_listed_by_an_import_are_checked_for_new_files(tmp_path):
     source = (
         "import os, tomllib\nfrom pathlib import Path\nfrom aioflow import dag, task\n"
         "@task\ndef say() -> int:\n    return 1\n"
@@ -104,7 +104,7 @@ async def test_files_that_a_line_names_beyond_the_limits_leave_the_last_good_ver
     assert set(parsed.sources) == {"good.py", "data/huge.bin"}
 
 
-async def test_a_line_that_is_not_understood_is_told(tmp_path):
+async def test_a_line_that_cannot_be_parsed_is_reported(tmp_path):
     async with watched(tmp_path, {"good.py": "# aioflow: files = [3]\n" + GOOD}) as it:
         [refused] = it.reports
 
@@ -112,7 +112,7 @@ async def test_a_line_that_is_not_understood_is_told(tmp_path):
     assert refused.reason == "files"
 
 
-async def test_what_is_written_there_all_the_time_does_not_make_versions_without_end(
+async def test_constantly_written_files_do_not_create_endless_versions(
     tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setattr(snapshot, "VERSIONS_AN_HOUR", 3)

@@ -26,7 +26,7 @@ VAULT: Any = None
 
 
 class Impatient(SystemClock):
-    """A clock whose sleeps last as long as they say, but nobody waits for them."""
+    """A clock whose sleeps pass virtual time, but no real time."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
@@ -42,7 +42,7 @@ class Impatient(SystemClock):
 
 
 class Server:
-    """A database server that comes up after so many attempts."""
+    """A database server that is available after some attempts."""
 
     def __init__(self, attempts: int, *, may_pass: bool = True) -> None:
         self.left = attempts
@@ -116,7 +116,7 @@ async def test_meanwhile_it_is_alive_and_not_ready(monkeypatch, port):
         pass  # the address is free for the web server
 
 
-async def test_a_client_that_says_nothing_holds_nobody_up(monkeypatch, port):
+async def test_a_silent_client_delays_no_other(monkeypatch, port):
     server, clock, silent = Server(1), Impatient(), []
 
     async def look() -> None:
@@ -157,7 +157,7 @@ async def test_after_its_time_the_start_ends(monkeypatch, port, seconds):
     [("postgresql://db.example/flows", False), ("sqlite:////srv/flows/aioflow.db", True)],
     ids=["a-wrong-password", "a-file"],
 )
-async def test_what_waiting_cannot_help_ends_the_start_at_once(monkeypatch, port, db, may_pass):
+async def test_permanent_errors_end_the_start_at_once(monkeypatch, port, db, may_pass):
     clock = Impatient()
     monkeypatch.setattr(startup, "open_store", Server(1, may_pass=may_pass).open_store)
 

@@ -1,4 +1,4 @@
-"""Runs that are deleted: nobody sees them, nothing of them is left, whatever comes in between."""
+"""Deletion of runs: hidden at once, and finally without any rows, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def finished(n: Node, width: int = 3) -> str:
 
 
 async def left_of(n: Node, run_no: int) -> dict[str, int]:
-    """How many rows of a run each table has."""
+    """Return how many rows of a run each table has."""
     found = {}
     for table in ERASED:
         found[table.name] = len(await n.store.list_erasable(table.name, run_no))
@@ -81,7 +81,7 @@ async def gone(n: Node, *, but: int = 0) -> None:
 
 
 def leave_files(folder: Path, run: Any) -> None:
-    """A large result of its first task, one of a neighbour, and what each printed."""
+    """Write a large result of its first task, one of another task, and output of two runs."""
     write_value(result_path(folder / "results", run.first_task_no, 2), b"large")
     write_value(result_path(folder / "results", run.first_task_no + 4000, 1), b"of another")
     log = TaskLog(folder / "logs", SystemClock())
@@ -119,7 +119,7 @@ async def test_nothing_is_left_of_a_run_that_is_deleted(store_url, tmp_path):
         assert await compare_with_replay(n.store) == []
 
 
-async def test_nobody_sees_a_run_that_is_being_deleted(store_url):
+async def test_a_run_that_is_being_deleted_is_hidden(store_url):
     async with node(store_url) as n:
         await n.load(*TASKS)
         run_id = await finished(n)
@@ -139,7 +139,9 @@ async def test_nobody_sees_a_run_that_is_being_deleted(store_url):
 
 @on_both_databases
 @pytest.mark.parametrize("fields", [{"run_id": "mine"}, {"key": "once"}])
-async def test_what_a_run_has_taken_is_free_when_all_of_it_has_gone(store_url, tmp_path, fields):
+async def test_the_run_id_and_key_of_a_run_are_free_when_all_of_it_is_deleted(
+    store_url, tmp_path, fields
+):
     async with node(store_url) as n:
         await n.load(TaskSpec(task_id="a"))
         run_id = await n.trigger(**fields)
@@ -159,7 +161,7 @@ async def test_what_a_run_has_taken_is_free_when_all_of_it_has_gone(store_url, t
         assert again[1] is True
 
 
-async def test_a_restart_goes_on_where_it_was_cut_short(store_url, tmp_path, monkeypatch):
+async def test_a_restart_continues_where_it_was_cut_short(store_url, tmp_path, monkeypatch):
     monkeypatch.setattr(retention, "DELETION_SLICE_ROWS", 2)
     async with node(store_url) as n:
         run_id = await finished(n, width=9)
@@ -207,7 +209,7 @@ async def test_one_that_cannot_be_deleted_keeps_no_other_from_it(store_url, tmp_
 
 
 @on_both_databases
-async def test_what_is_gone_already_may_be_erased_again(store_url):
+async def test_erasing_deleted_runs_again_is_no_error(store_url):
     async with node(store_url) as n:
         run_id = await finished(n)
         run = await n.store.find_run(run_id)
@@ -221,7 +223,7 @@ async def test_what_is_gone_already_may_be_erased_again(store_url):
         assert await compare_with_replay(n.store) == []
 
 
-async def test_a_run_that_goes_on_is_not_deleted(store_url):
+async def test_an_active_run_is_not_deleted(store_url):
     async with node(store_url) as n:
         await n.load(*TASKS)
         run_id = await n.trigger()
@@ -234,7 +236,7 @@ async def test_a_run_that_goes_on_is_not_deleted(store_url):
         assert await n.store.list_deletions() == []
 
 
-async def test_a_run_stays_until_its_hosts_have_let_go_of_it(store_url, tmp_path):
+async def test_a_run_stays_until_its_hosts_have_released_it(store_url, tmp_path):
     async with node(store_url) as n:
         await n.load(TaskSpec(task_id="a"))
         run_id = await n.trigger()
@@ -255,7 +257,7 @@ async def test_a_run_stays_until_its_hosts_have_let_go_of_it(store_url, tmp_path
 
 
 async def looked_at_twice(n: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return when a run was found to be needed, and was looked at again."""
+    """Wait until a run was found to be needed, and was checked again."""
     look, looks = n.store.list_outbox, 0
     is_over = anyio.Event()
 
@@ -290,7 +292,7 @@ async def test_a_run_stays_until_its_author_was_called_back_for_all_of_it(
             await n.engine.wait_until_idle()
             await looked_at_twice(n, monkeypatch)
             assert set(await left_of(n, run.run_no)) == {"deletion", "run", "task"}
-            assert await n.store.find_run_no(run.run_no) is not None  # whoever calls asks for it
+            assert await n.store.find_run_no(run.run_no) is not None  # the callback reads it
 
     async with node(store_url) as n:
         async with deleted_by(n, tmp_path):

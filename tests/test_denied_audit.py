@@ -1,4 +1,4 @@
-"""What was refused is told at once, then by count: no flood fills a disk, or hides somebody."""
+"""Refusals in the audit: first at once, then counted, so that no flood fills it or hides a user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def told(refusals, now, **more):
     return [(line.target, line.after) for line in refusals.take(now, **more)]
 
 
-def test_the_first_is_told_at_once_and_the_others_are_counted_for_ten_minutes():
+def test_the_first_is_reported_at_once_and_the_others_are_counted_for_ten_minutes():
     refusals = DeniedRequests()
     found = {}
     for second in range(3_600):
@@ -37,7 +37,7 @@ def test_the_first_is_told_at_once_and_the_others_are_counted_for_ten_minutes():
     assert len(found) == 2 * 6 - 1
 
 
-def test_of_a_stranger_who_reads_it_matters_little_what_of_others_it_does():
+def test_refused_reads_of_strangers_are_counted_regardless_of_their_target():
     refusals = DeniedRequests()
     for path in ("/a", "/b", "/c"):
         refusals.add(replace(STRANGER, target=path), 0.0)
@@ -50,7 +50,7 @@ def test_of_a_stranger_who_reads_it_matters_little_what_of_others_it_does():
     assert later == [("/c", "2 more in 600 s")]
 
 
-def test_what_differs_is_told_apart():
+def test_differences_are_distinguished():
     refusals = DeniedRequests()
     lines = [
         STRANGER,
@@ -66,7 +66,7 @@ def test_what_differs_is_told_apart():
     assert refusals.take(0.0) == lines
 
 
-def test_once_it_is_over_nothing_is_left_to_be_told():
+def test_after_its_end_nothing_is_left_to_report():
     refusals = DeniedRequests()
     refusals.add(STRANGER, 0.0)
     refusals.add(STRANGER, 1.0)
@@ -79,7 +79,7 @@ def test_once_it_is_over_nothing_is_left_to_be_told():
     assert refusals.is_empty
 
 
-def test_very_many_kinds_are_counted_alone_and_hide_nobody_known():
+def test_very_many_kinds_are_only_counted_and_hide_no_known_one():
     refusals = DeniedRequests()
     lines = []
     for number in range(5_000):
@@ -98,7 +98,7 @@ def test_very_many_kinds_are_counted_alone_and_hide_nobody_known():
     ]
 
 
-def test_after_a_flood_of_kinds_new_ones_are_told_again():
+def test_after_a_flood_of_kinds_new_ones_are_reported_again():
     refusals = DeniedRequests()
     for number in range(5_000):
         refusals.add(replace(STRANGER, action="POST", target=f"/{number}"), 0.0)
@@ -118,7 +118,7 @@ def test_however_long_the_database_is_away_what_waits_is_bounded_and_counted():
     assert lines[-1].target == f"{50_000 - DENIAL_KINDS} more of known callers"
 
 
-def test_what_could_not_be_written_is_counted():
+def test_lost_entries_are_counted():
     refusals = DeniedRequests()
     refusals.add(STRANGER, 0.0)
     refusals.add(ANNA, 0.0)
@@ -131,7 +131,7 @@ def test_what_could_not_be_written_is_counted():
     ]
 
 
-def test_at_the_end_all_of_it_is_told():
+def test_at_the_end_all_of_it_is_reported():
     refusals = DeniedRequests()
     for _ in range(3):
         refusals.add(STRANGER, 10.0)

@@ -1,4 +1,4 @@
-"""What is said of the space on a disk."""
+"""Reports about the space on a disk."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_file_that_is_not_there_yet_is_on_the_disk_of_its_folder(tmp_path):
     assert full_disk(tmp_path / "no" / "such") == ""
 
 
-def test_what_cannot_be_asked_is_not_full(tmp_path, monkeypatch):
+def test_a_disk_that_cannot_be_examined_is_not_full(tmp_path, monkeypatch):
     def refused(path):
         raise PermissionError
 

@@ -1,4 +1,4 @@
-"""What the documentation says is true: its code runs, its lists are complete, its links lead on."""
+"""The documentation is correct: its code runs, its lists are complete, its links have targets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def quoted(page: Path) -> set[str]:
-    """Everything that stands between single backticks outside of blocks."""
+    """Return everything between single backticks outside of blocks."""
     prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     return set(re.findall(r"`([^`\n]+)`", prose))
 

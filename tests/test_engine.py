@@ -51,7 +51,7 @@ from tests.journal_replay import compare_with_replay
 pytestmark = pytest.mark.timeout(180)
 
 END = 2**62
-"""Behind every number of a task."""
+"""A number after every task number."""
 
 
 class EffectRecorder:
@@ -85,7 +85,7 @@ class EffectRecorder:
 
 
 class Flaky:
-    """A store whose next commits go wrong as told; the rest is the real one's."""
+    """A store whose next commits fail as planned; all else is passed to the real one."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -160,7 +160,7 @@ async def test_a_run_goes_from_request_to_success(store_url):
         assert await n.ended(run_id) is RunState.SUCCESS
 
 
-async def test_what_is_started_is_durable_already(store_url):
+async def test_started_tasks_are_durable_already(store_url):
     async with node(store_url) as n:
         await n.load(A)
         await n.trigger()
@@ -177,7 +177,7 @@ async def test_a_request_that_cannot_be_done_is_answered_with_its_error(store_ur
             await n.trigger()
 
 
-async def test_who_asks_an_engine_that_has_ended_hears_so_and_a_service_of_it_only_waits(store_url):
+async def test_a_request_to_an_ended_engine_fails_and_its_services_only_wait(store_url):
     ended: list[str] = []
 
     async def ask(engine: Engine, *, fails_at_end: bool) -> None:
@@ -223,7 +223,7 @@ async def test_a_database_that_is_away_loses_and_doubles_nothing(store_url, verd
 
 
 class StandingClock(SystemClock):
-    """Its monotonic time is what the test says."""
+    """A clock whose monotonic time the test sets."""
 
     us = 0
 
@@ -274,7 +274,7 @@ async def test_a_refused_batch_costs_only_its_culprit(store_url):
         assert "a test refuses" in held.quarantine
 
 
-async def test_a_fire_time_whose_run_is_refused_is_told_and_tried_again(store_url):
+async def test_a_fire_time_whose_run_is_refused_is_alerted_and_retried(store_url):
     async with node(store_url) as n:
         n.engine.memory.late_after_us = 1
         n.store.refuse = lambda batch: bool(batch.new_runs)
@@ -323,13 +323,13 @@ async def test_an_event_held_until_it_is_quiet_whose_run_is_refused_is_tried_aga
         assert not await n.store.list_runs()
 
         n.store.refuse = lambda batch: False
-        n.engine.report(armed[-1:])  # as when the minute is over
+        n.engine.report(armed[-1:])  # as after the minute
         await n.effects.next_start()
         assert len(await n.store.list_runs()) == 1
 
 
 async def test_work_in_flight_survives_a_turn_taken_back(store_url):
-    """Memory is read again from rows, but the processes go on: their reports still count."""
+    """Memory is restored from the rows, but the processes continue: their reports still count."""
     async with node(store_url) as n:
         await n.load(A, TaskSpec(task_id="x"), TaskSpec(task_id="sum", parents=(0, 1)))
         run_id = await n.trigger()
@@ -354,7 +354,7 @@ async def test_work_in_flight_survives_a_turn_taken_back(store_url):
         assert await n.ended(run_id) is RunState.SUCCESS
 
 
-async def test_an_unstorable_result_fails_nobody_else(store_url):
+async def test_an_unstorable_result_fails_no_other_task(store_url):
     async with node(store_url) as n:
         await n.load(A)
         first, second = await n.trigger(run_id="one"), await n.trigger(run_id="two")
@@ -372,7 +372,7 @@ async def test_an_unstorable_result_fails_nobody_else(store_url):
 
 
 @on_both_databases
-async def test_a_restart_on_the_same_rows_goes_on(store_url):
+async def test_a_restart_on_the_same_rows_continues(store_url):
     mapped = MapSpec(sources=(MapSource("x", 0, -1),))
     tasks = (
         TaskSpec(task_id="list", feeds_limit=9),
@@ -413,12 +413,12 @@ async def test_an_ended_run_is_cleared_and_the_journal_tells_the_same(store_url)
             n.succeed(await n.effects.next_start(), body=b"\x01", size=1)
         assert await n.ended(run_id) is RunState.SUCCESS
 
-    async with node(store_url) as n:  # of which it knows nothing any more
+    async with node(store_url) as n:  # which no longer has the run in memory
         request = ClearTasks(run_id=run_id, tasks=("work",), map_index=1)
         assert await n.engine.ask(request) == (1, RunState.QUEUED)
         again = (await n.effects.next_start()).start
         assert (again.map_index, again.start_no, again.try_number) == (1, after_clear(1) + 1, 1)
-        await n.engine.ask(ClearTasks(run_id=run_id))  # what runs, too
+        await n.engine.ask(ClearTasks(run_id=run_id))  # running tasks, too
 
     async with node(store_url) as n:
         n.succeed(await n.effects.next_start(), size=1, width=1)
@@ -451,7 +451,7 @@ async def test_a_clear_survives_that_the_database_refuses_it_once(store_url):
         assert await n.ended(run_id) is RunState.SUCCESS
 
 
-async def test_marks_of_a_live_and_of_an_ended_run_are_told_by_the_journal(store_url):
+async def test_marks_of_a_live_and_of_an_ended_run_are_in_the_journal(store_url):
     async with node(store_url) as n:
         await n.load(A, B)
         run_id = await n.trigger()
@@ -461,7 +461,7 @@ async def test_marks_of_a_live_and_of_an_ended_run_are_told_by_the_journal(store
         n.succeed(first)  # late
         assert await n.ended(run_id) is RunState.FAILED
 
-    async with node(store_url) as n:  # of which it knows nothing any more
+    async with node(store_url) as n:  # which no longer has the run in memory
         request = Mark(run_id=run_id, state=TaskState.SUCCESS, tasks=("a",))
         assert await n.engine.ask(request) == (1, RunState.RUNNING)
         n.succeed(await n.effects.next_start())
@@ -476,7 +476,9 @@ async def test_marks_of_a_live_and_of_an_ended_run_are_told_by_the_journal(store
 
 
 @pytest.mark.parametrize("is_cut_short", [False, True])
-async def test_a_restart_goes_on_with_what_is_left_of_a_mark(store_url, monkeypatch, is_cut_short):
+async def test_a_restart_continues_with_what_is_left_of_a_mark(
+    store_url, monkeypatch, is_cut_short
+):
     monkeypatch.setattr(execution, "SLICE_TASKS", 2)
     work = TaskSpec(task_id="work", mapped=MapSpec((MapSource("x", -1, 9),)))
     async with node(store_url) as n:
@@ -502,7 +504,7 @@ async def test_a_restart_goes_on_with_what_is_left_of_a_mark(store_url, monkeypa
         assert await compare_with_replay(n.store) == []
 
 
-async def test_an_owed_alert_is_delivered_again_until_it_is_reported_done(store_url):
+async def test_an_alert_is_delivered_again_until_it_is_reported_done(store_url):
     async with node(store_url) as n:
         await n.load(A)
         await n.trigger()
@@ -556,8 +558,8 @@ async def test_a_pool_keeps_its_limit_over_a_restart(store_url):
         assert await n.engine.ask(ShowPools()) == []
 
 
-async def test_a_report_that_raises_holds_its_run_still_and_nobody_elses(store_url):
-    """The culprit raises before it touched anything; the other run gets the free place."""
+async def test_a_report_that_raises_quarantines_its_run_and_no_other(store_url):
+    """The culprit raises before it touched anything; the other run gets the free slot."""
     async with node(store_url) as n:
         await n.load(A, max_active_runs=1)
         bad, good = await n.trigger(run_id="bad"), await n.trigger(run_id="good")
@@ -575,7 +577,7 @@ async def test_a_report_that_raises_holds_its_run_still_and_nobody_elses(store_u
 
 
 async def test_a_place_that_a_refused_report_gave_free_is_taken_at_once(store_url):
-    """Nothing else comes in: the turn that takes the report back has to grant by itself."""
+    """No other input arrives, so the turn that rolls back the report has to assign slots itself."""
     async with node(store_url) as n:
         await n.load(A)
         runs = [await n.trigger(run_id=f"run{number}") for number in range(9)]
@@ -624,7 +626,7 @@ async def two_runs(url: str) -> dict[str, StartTry]:
     return {start.info.run_id: start for start in starts}
 
 
-async def test_a_restart_that_is_refused_for_one_run_goes_on_with_the_others(store_url):
+async def test_a_restart_that_is_refused_for_one_run_continues_with_the_others(store_url):
     poison = (await two_runs(store_url))["bad"].start.task_no
 
     def refuse_the_bad_one(store: Flaky) -> None:
@@ -665,9 +667,7 @@ async def test_a_run_whose_rows_make_no_sense_keeps_no_other_from_going_on(store
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-async def test_what_was_read_of_an_ended_run_is_read_again_after_a_mark_of_it(
-    store_url, is_deleted
-):
+async def test_rows_read_of_an_ended_run_are_read_again_after_its_mark(store_url, is_deleted):
     async with node(store_url) as n:
         await n.load(A, B)
         run_id = await n.trigger()
@@ -743,7 +743,7 @@ async def test_others_are_served_while_an_ended_run_is_read_for_a_clear(store_ur
         assert await n.ended(run_id) is RunState.SUCCESS
 
 
-async def test_an_event_that_is_refused_is_to_be_told_again_with_those_behind_it(store_url):
+async def test_an_event_that_is_refused_is_reported_again_with_the_later_ones(store_url):
     def is_bad(batch: Batch) -> bool:
         return any(event.key == "bad" for event in batch.of_dags.events)
 
@@ -765,7 +765,7 @@ async def test_an_event_that_is_refused_is_to_be_told_again_with_those_behind_it
             await n.engine.next_turn()
 
         number = one.row.trigger_no
-        # The next hosting goes on behind that.
+        # The next assignment continues after that event.
         assert await n.store.find_event_keys({number: ["a", "bad", "b"]}) == {(number, "a")}
         assert (one.failure.reason, one.assignment_id) == ("refused", 0)
         assert one.retry_at is not None

@@ -1,4 +1,4 @@
-"""Histograms are counts in plain lists, and the engine counts what it does."""
+"""Histograms as counts in plain lists, and the counters of the engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from aioflow.web.metrics import exposition
 from tests.web.node import CHAIN, node
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
-NOBODY = 2**22 + 1  # above what the kernel gives out
+NOBODY = 2**22 + 1  # above the numbers that the kernel uses
 SECOND = 1_000_000
 
 
@@ -114,7 +114,7 @@ async def test_a_host_says_how_it_fares(tmp_path):
     assert found["aioflow_coroutines_evicted"].samples[0].value == 2
 
 
-async def test_what_fires_is_counted_where_it_is_taken_for_everyone_who_counts(tmp_path):
+async def test_fired_events_are_counted_once_for_all_metrics(tmp_path):
     async with node(tmp_path) as n:
         n.define(CHAIN)
         for path in ("aioflow_triggers.temporal:DateTimeTrigger", "mine:Own"):

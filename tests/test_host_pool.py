@@ -1,4 +1,4 @@
-"""One host for each role: the shared ones stay, a DAG's own comes when it is wanted, and leaves."""
+"""One host per role: the shared ones stay; those of a DAG start on demand, and end when idle."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OWN = ["async:daily", "triggers:daily"]
 
 
 class Waits(Trigger):
-    """Waits for as long as it is hosted."""
+    """Waits for the whole of its assignment."""
 
     async def run(self):
         await anyio.sleep_forever()

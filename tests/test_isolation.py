@@ -1,4 +1,4 @@
-"""What concerns everything is decided without the one run it fails on, whatever it is."""
+"""An input that concerns many runs is decided without the one on which it fails."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.web.node import CHAIN, Node, node
 pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 NUMBER = 0
-"""Of no run, task or trigger; of a worker."""
+"""The number of a worker, and of no run, task or trigger."""
 
 
 class _Array:
@@ -44,7 +44,7 @@ class _Array:
 
 
 def one_of(kind: type) -> Any:
-    """Make an input or request of a class; nothing it names is there."""
+    """Create an input or request of a class; nothing that it names exists."""
     names = vars(sys.modules[kind.__module__]) | {"array": _Array}
     hints = get_type_hints(kind, names)
     fields: tuple[str, ...] = kind.__struct_fields__  # type: ignore[attr-defined]
@@ -90,7 +90,7 @@ SAMPLE += [pytest.param(kind, marks=pytest.mark.nightly) for kind in ALL if kind
 def around_handlers(
     monkeypatch: pytest.MonkeyPatch, around: Callable[[step.Handler, Input, Transaction], None]
 ) -> None:
-    """Have a function process each input; it is given the handler."""
+    """Let a function process each input; it gets the handler."""
     for kind, handle in list(step.HANDLERS.items()):
         monkeypatch.setitem(step.HANDLERS, kind, partial(around, handle))
 
@@ -130,12 +130,12 @@ def raise_about(run: Any, draft: Transaction) -> None:
 
 
 def write_to(run: Any, draft: Transaction) -> None:
-    """Deciding changes the row of the run, which stands otherwise than memory has it."""
+    """Deciding changes the row of the run, which differs from memory."""
     draft.change_run(run, started_at=draft.now)
 
 
 async def report(n: Node, entry: Any) -> None:
-    """Have an input taken, and all that was before."""
+    """Let an input be processed, and all earlier ones."""
     n.engine.report([entry])
     while n.engine.waiting_inputs:
         await n.engine.next_turn()
@@ -143,14 +143,14 @@ async def report(n: Node, entry: Any) -> None:
 
 
 async def ask(n: Node, request: Any) -> None:
-    """Have a request answered. That what it names is not there is an answer as well."""
+    """Let a request be answered. An error about an unknown name is an answer as well."""
     with suppress(RequestError):
         await n.engine.ask(request)
 
 
 @asynccontextmanager
 async def good_and_bad(home: Path, url: str | None = None) -> AsyncIterator[Node]:
-    """Run a node with two runs that have a task under way."""
+    """Run a node with two runs that have an active task."""
     async with node(home, url=url, cpu_slots=8) as n:
         n.define(CHAIN)
         await n.api.set_paused("chain", paused=False)
@@ -209,7 +209,7 @@ async def test_a_request_is_answered_without_the_run_that_deciding_it_fails_on(
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
-async def test_what_a_damaged_row_has_refused_is_decided_without_its_run(
+async def test_an_input_refused_by_a_damaged_row_is_decided_without_its_run(
     kind, tmp_path, monkeypatch
 ):
     await row_is_damaged_meanwhile(SqliteHome(tmp_path), kind, monkeypatch)
@@ -217,7 +217,7 @@ async def test_what_a_damaged_row_has_refused_is_decided_without_its_run(
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("kind", SAMPLE, ids=lambda kind: kind.__name__)
-async def test_what_a_damaged_row_of_postgres_has_refused_is_decided_without_its_run(
+async def test_an_input_refused_by_a_damaged_postgres_row_is_decided_without_its_run(
     kind, tmp_path, migrated_postgres_url, monkeypatch
 ):
     await row_is_damaged_meanwhile(PostgresHome(tmp_path, migrated_postgres_url), kind, monkeypatch)
@@ -259,7 +259,7 @@ async def test_a_request_about_the_run_that_it_fails_on_is_answered_with_the_err
 
 
 def owe_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each input owe an alert, so that its turn has something to commit."""
+    """Have each input add an alert, so that its turn has something to commit."""
 
     def taking(handle: step.Handler, entry: Input, draft: Transaction) -> None:
         handle(entry, draft)
@@ -273,7 +273,7 @@ async def refuse(batch: Batch) -> None:
 
 
 @pytest.mark.parametrize("kind", INPUTS, ids=lambda kind: kind.__name__)
-async def test_the_engine_goes_on_after_a_database_that_refused_every_commit(
+async def test_the_engine_continues_after_a_database_that_refused_every_commit(
     kind, tmp_path, monkeypatch
 ):
     async with good_and_bad(tmp_path) as n:

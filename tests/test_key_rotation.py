@@ -23,7 +23,7 @@ SECRET = ValueKind.SECRET
 
 
 async def defer(n: Node, count: int) -> None:
-    """Have tasks wait, each with a trigger whose fields are encrypted."""
+    """Let tasks defer, each with a trigger whose fields are encrypted."""
     tasks = tuple(TaskSpec(task_id=f"t{number}") for number in range(count))
     spec = DagSpec(dag_id="dag", file="dag.py", tasks=tasks)
     n.engine.report([FileParsed(file="dag.py", version="v1", dags=(spec,), sources={})])
@@ -62,7 +62,7 @@ async def opened(n: Node) -> list[bytes | None]:
     return values + [cell for row in waits for cell in (row.kwargs, row.next_kwargs)]
 
 
-async def test_all_that_was_sealed_is_sealed_anew_and_the_old_key_is_gone(tmp_path):
+async def test_all_that_was_encrypted_is_encrypted_again_and_the_old_key_is_gone(tmp_path):
     async with node(tmp_path) as n:
         await n.api.values.set(SECRET, "TOKEN", "hidden-text")
         await defer(n, 3)
@@ -81,7 +81,7 @@ async def test_all_that_was_sealed_is_sealed_anew_and_the_old_key_is_gone(tmp_pa
         assert await opened(n) == was
 
 
-async def test_more_triggers_than_fit_into_a_turn_are_all_sealed_anew(tmp_path, monkeypatch):
+async def test_more_triggers_than_fit_into_a_turn_are_all_encrypted_again(tmp_path, monkeypatch):
     monkeypatch.setattr("aioflow.core.requests.KEY_ROTATION_PAGE", 2)
     monkeypatch.setattr("aioflow.engine.prefetch.KEY_ROTATION_PAGE", 2)
     async with node(tmp_path) as n:
@@ -136,7 +136,7 @@ async def test_a_value_that_is_set_meanwhile_is_the_one_that_stays(tmp_path):
         assert [row.value for row in await n.store.list_values(SECRET)] == [b"\xa8new-text"]
 
 
-async def test_what_no_key_opens_stays_as_it_is_and_is_counted(tmp_path):
+async def test_undecryptable_values_stay_unchanged_and_are_counted(tmp_path):
     async with node(tmp_path) as n:
         await n.api.values.set(SECRET, "TOKEN", "hidden-text")
     lost = encrypted(tmp_path)
@@ -175,7 +175,7 @@ def test_written_keys_are_for_their_owner_alone(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-async def test_the_trigger_that_starts_runs_of_a_dag_is_sealed_anew_and_goes_on(tmp_path):
+async def test_the_trigger_of_a_dag_is_encrypted_again_and_continues(tmp_path):
     async with node(tmp_path) as n:
         trigger = DagTriggerSpec(class_path="m:T", kwargs=b"\x81\xa1a\xa6canary")
         spec = DagSpec(dag_id="dag", file="dag.py", tasks=(TaskSpec(task_id="t"),), trigger=trigger)

@@ -51,7 +51,7 @@ def test_everything_is_one_stream_of_json_with_the_ids_of_its_place():
     assert third["timestamp"].endswith("Z")
 
 
-def test_what_is_below_the_level_is_not_shown():
+def test_messages_below_the_level_are_not_shown():
     stream = io.StringIO()
     log.configure(level="warning", stream=stream)
 
@@ -62,7 +62,7 @@ def test_what_is_below_the_level_is_not_shown():
     assert [line["event"] for line in lines(stream)] == ["news"]
 
 
-def test_an_exception_is_told_in_full():
+def test_an_exception_is_reported_in_full():
     stream = io.StringIO()
     log.configure(stream=stream)
 

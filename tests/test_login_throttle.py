@@ -1,4 +1,4 @@
-"""Guessing takes for ever, whoever guesses from wherever, and shuts out nobody who has been in."""
+"""Guessing passwords takes for ever, from any address, and locks out no user who has logged in."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_name_has_thirty_tries_whatever_the_address(is_user):
     assert tries(attempts, "anna", "10.9.9.9", 4.0, is_user=is_user) == 2
 
 
-def test_who_guesses_from_one_address_does_not_shut_out_a_name():
+def test_guessing_from_one_address_does_not_lock_out_a_name():
     attempts = LoginThrottle()
     taken = sum(tries(attempts, "anna", "10.0.0.1", float(second)) for second in range(3_600))
 
@@ -54,7 +54,7 @@ def test_who_guesses_from_one_address_does_not_shut_out_a_name():
     assert tries(attempts, "anna", "10.0.0.2", 3_600.0) == 10
 
 
-def test_where_a_name_has_been_in_its_tries_are_its_own():
+def test_an_address_where_a_name_has_logged_in_has_its_own_attempts():
     attempts = LoginThrottle()
     attempts.begin("anna", "10.0.0.1", 0.0, is_user=True)
     attempts.succeed("anna", "10.0.0.1", 0.0)
@@ -85,7 +85,7 @@ def test_so_it_is_where_a_life_before_has_seen_it():
         ("", "10.0.0.2", False),
     ],
 )
-def test_addresses_that_somebody_has_together_count_together(first, second, is_same):
+def test_addresses_of_one_client_count_together(first, second, is_same):
     attempts = LoginThrottle()
     for n in range(10):
         attempts.begin(f"name{n}", first, 0.0, is_user=True)
@@ -113,7 +113,7 @@ def test_no_crowd_of_names_or_addresses_has_a_users_name_be_forgotten():
     assert tries(attempts, "anna", "10.200.0.1", 0.0) == 0
 
 
-def test_what_is_refused_is_not_remembered():
+def test_refused_attempts_are_not_remembered():
     attempts = LoginThrottle()
     tries(attempts, "anna", "10.0.0.1", 0.0)
     for number in range(1_000):
@@ -123,7 +123,7 @@ def test_what_is_refused_is_not_remembered():
     assert len(attempts._strangers) == 0
 
 
-def test_what_it_remembers_has_a_bound():
+def test_its_memory_is_bounded():
     attempts = LoginThrottle()
     for number in range(30_000):
         attempts.begin(f"n{number}", address(number), 0.0, is_user=number % 2 == 0)
@@ -147,7 +147,7 @@ async def test_a_password_is_known_again_and_no_other_is():
     assert b"horse" not in secret
 
 
-def test_where_there_is_no_user_a_real_hash_is_compared_with():
+def test_for_an_unknown_user_a_real_hash_is_compared():
     passwords = Passwords()
 
     with pytest.raises(VerifyMismatchError):
@@ -155,7 +155,7 @@ def test_where_there_is_no_user_a_real_hash_is_compared_with():
     assert not passwords._hasher.check_needs_rehash(passwords._no_user.decode())
 
 
-async def test_who_comes_while_too_many_wait_is_sent_away():
+async def test_logins_beyond_the_queue_are_rejected():
     passwords = Passwords()
     refused = 0
 

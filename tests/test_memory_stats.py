@@ -1,4 +1,4 @@
-"""What is counted of memory for people is right, and never holds up the loop for long."""
+"""Statistics of the memory are correct, and never block the loop for long."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LOOKS = DagSpec(
 
 
 class Slow(SystemClock):
-    """Each time that somebody asks, so much has passed."""
+    """A clock that advances by ``step_us`` at each reading."""
 
     def __init__(self, step_us: int) -> None:
         self.step_us = step_us
@@ -48,7 +48,7 @@ class Slow(SystemClock):
         return self.at_us
 
 
-async def test_what_waits_for_a_slot_is_counted_by_pool_with_children_nobody_has_drawn(tmp_path):
+async def test_waiting_tasks_are_counted_by_pool_with_undrawn_children(tmp_path):
     async with node(tmp_path) as n:
         n.define(CHAIN, POOLED)
         await n.api.set_pool("tight", 2)
@@ -78,7 +78,7 @@ async def test_a_cancelled_run_waits_for_nothing(tmp_path):
     assert found.oldest == []
 
 
-async def test_what_is_deferred_is_counted_by_kind_folded_or_not(tmp_path):
+async def test_deferred_tasks_are_counted_by_kind_packed_or_not(tmp_path):
     async with node(tmp_path) as n:
         n.define(CHAIN)
         for path in ("aioflow_triggers.files:FileTrigger", "mine:Own", "mine:Own"):
@@ -129,7 +129,7 @@ async def test_others_have_the_loop_between_slices(tmp_path, monkeypatch):
     assert turns >= 10
 
 
-async def test_a_look_that_took_long_is_good_for_a_while_and_one_that_did_not_is_taken_anew(
+async def test_slow_statistics_are_reused_for_a_while_and_fast_ones_are_collected_again(
     tmp_path,
 ):
     async with node(tmp_path) as n:

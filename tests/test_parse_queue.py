@@ -1,4 +1,4 @@
-"""Whose turn it is among files to parse: what takes long holds up nothing that does not."""
+"""The order in which files are parsed: slow files do not delay fast ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOTHING = Parsed((), (), ())
 
 
 class Parses:
-    """Parses each file until it is let go; remembers which began, and how each ended."""
+    """Parses each file until the test releases it. Records which started, and how each ended."""
 
     def __init__(self) -> None:
         self.began: list[str] = []
@@ -60,7 +60,7 @@ async def running(parses: Parses, processes: int = QUICK_FILES + SLOW_FILES):
         group.cancel_scope.cancel()
 
 
-async def test_what_has_changed_goes_before_what_is_new_and_that_before_what_is_tried_again():
+async def test_changed_files_are_parsed_before_new_ones_and_those_before_retries():
     parses = Parses()
     async with running(parses) as it:
         for number in range(QUICK_FILES):
@@ -98,7 +98,7 @@ async def test_files_that_never_end_give_their_places_to_the_next(monkeypatch):
         parses.let_go(*endless)
         await parses.is_empty.wait()
 
-    # One of the last may have been in the quick lane just then.
+    # One of the last may have been in the quick queue at that moment.
     assert sorted(file for file, _ in parses.ended[1:]) == sorted(endless)
 
 

@@ -1,4 +1,4 @@
-"""Whatever the umask, what is made in a home is for its owner alone."""
+"""Files created in a home are private to its owner, whatever the umask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A child lives as long as its block, is told apart in death, and leaves nobody behind."""
+"""A child lives as long as its block, its death has a cause, and no process outlives it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_a_real_child_gets_that_environment_and_nothing_to_read(tmp_path):
 # ── the link, output ────────────────────────────────────────────────────────────────────
 
 
-async def test_what_a_child_says_arrives_before_its_end(tmp_path):
+async def test_reports_of_a_child_arrive_before_its_end(tmp_path):
     source = """
 [welcome] = link.receive()
 print("said", welcome.role, flush=True)
@@ -204,14 +204,14 @@ async def test_rubbish_on_the_link_costs_the_child(tmp_path):
         pytest.param(-40, False, "crashed", "signal 40", id="real-time-signal"),
     ],
 )
-def test_an_exit_status_is_told_as_a_failure(returncode, out_of_memory, reason, word):
+def test_an_exit_status_is_reported_as_a_failure(returncode, out_of_memory, reason, word):
     failure = describe_exit(returncode, out_of_memory=out_of_memory)
 
     assert failure.reason == reason
     assert word in failure.message
 
 
-async def test_a_segfault_is_told_by_its_signal(tmp_path):
+async def test_a_segfault_is_reported_by_its_signal(tmp_path):
     source = "os.kill(os.getpid(), signal.SIGSEGV)"
     async with (
         running_children(tmp_path, source) as children,
@@ -241,7 +241,7 @@ def test_without_a_cgroup_nothing_is_blamed_on_memory():
 # ── killing ─────────────────────────────────────────────────────────────────────────────
 
 
-async def test_leaving_the_block_kills_the_child_and_its_offspring(tmp_path):
+async def test_leaving_the_block_kills_the_child_and_its_descendants(tmp_path):
     source = """
 child = subprocess.Popen(["sleep", "1000"])
 link.send([Recalled(((child.pid, 0),))])
@@ -260,7 +260,7 @@ while True: time.sleep(1)
 
 
 @pytest.mark.parametrize("get_away", WAYS_TO_GET_AWAY)
-async def test_an_offspring_that_forked_twice_and_made_its_own_session_dies_too(tmp_path, get_away):
+async def test_a_descendant_that_forked_twice_and_made_its_own_session_dies_too(tmp_path, get_away):
     where = tmp_path / "offspring"
     source = f"{get_away}(sys.argv[1])\n" + LISTEN
     async with running_children(tmp_path, source, where) as children:
@@ -272,7 +272,7 @@ async def test_an_offspring_that_forked_twice_and_made_its_own_session_dies_too(
 
 
 @pytest.mark.parametrize("get_away", WAYS_TO_GET_AWAY)
-async def test_a_killed_child_with_such_an_offspring_ends_only_when_that_is_dead(
+async def test_a_killed_child_with_such_a_descendant_ends_only_when_that_is_dead(
     tmp_path, get_away
 ):
     where = tmp_path / "offspring"
@@ -335,7 +335,7 @@ async def test_cancelling_at_any_moment_of_a_spawn_leaks_nothing(tmp_path, steps
 async def test_a_program_that_cannot_be_started_leaks_nothing(tmp_path):
     children = Children(tmp_path, program=("/no/such/program",))
     async with running(children):
-        gc.collect()  # or it closes some meanwhile
+        gc.collect()  # or it closes some of them
         descriptors = list(Path("/proc/self/fd").iterdir())
         with pytest.raises(OSError, match="no/such"):
             async with children.child("slot", on_reports=ignore, on_output=swallow):
@@ -344,7 +344,9 @@ async def test_a_program_that_cannot_be_started_leaks_nothing(tmp_path):
         assert len(list(Path("/proc/self/fd").iterdir())) == len(descriptors)
 
 
-async def test_what_a_child_left_is_looked_for_until_that_can_be_done(tmp_path, monkeypatch):
+async def test_the_search_for_processes_left_by_a_child_is_retried_until_possible(
+    tmp_path, monkeypatch
+):
     refusals = [OSError(24, "Too many open files")] * 2
 
     def look(mark):
@@ -439,7 +441,9 @@ anyio.run(main)
 
 
 @pytest.mark.parametrize("get_away", WAYS_TO_GET_AWAY)
-async def test_what_a_killed_daemon_left_is_swept_before_anything_runs(tmp_path, get_away):
+async def test_processes_left_by_a_killed_daemon_are_killed_before_anything_runs(
+    tmp_path, get_away
+):
     where = tmp_path / "offspring"
     command = [sys.executable, "-c", EARLIER, str(tmp_path), str(where), get_away]
     daemon = await anyio.run_process(command, check=False, cwd=Path(__file__).parents[1])
@@ -463,8 +467,8 @@ where = Path(sys.argv[1])
 """
 
 
-async def test_what_another_parent_has_adopted_is_found_and_reaped(tmp_path):
-    """So it is where the daemon is the first process of a container."""
+async def test_processes_adopted_by_another_parent_are_found_and_reaped(tmp_path):
+    """As when the daemon is the first process of a container."""
     where = tmp_path / "offspring"
     adopts = """
 async def main():
@@ -484,7 +488,7 @@ anyio.run(main)
     assert not is_alive(int(where.read_text()))
 
 
-async def test_what_was_adopted_and_has_ended_is_reaped_and_no_other(tmp_path):
+async def test_adopted_processes_that_have_ended_are_reaped_and_no_others(tmp_path):
     adopts = """
 package.REAP_SECONDS = 0.01
 

@@ -1,4 +1,4 @@
-"""Questions of children are answered from what is committed, and no ending slips by."""
+"""Queries of children are answered from committed rows, and no end is missed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ INFO = RunInfo(7, "r7", "d", "v", "d.py", None, 0, None, 100)
 
 
 class Tables:
-    """What a store would read, kept in memory; ``between`` runs in the middle of each read."""
+    """Tables of a store, in memory; ``between`` runs in the middle of each read."""
 
     def __init__(self):
         self.runs: dict[int, RunRow] = {}
@@ -79,14 +79,14 @@ class Tables:
         self.needed = [self.version]
         self.reads = 0
         self.between = lambda: None
-        self.impossible = "\0"  # what no text of a database is
+        self.impossible = "\0"  # no text in a database
 
     def _check(self, *texts):
         if self.impossible in texts:
             raise BatchRefused("no such text")
 
     async def _read(self, value):
-        """Return what stood there before something happens."""
+        """Return a value that was read before ``between`` ran."""
         self.reads += 1
         await anyio.lowlevel.checkpoint()
         self.between()
@@ -177,14 +177,14 @@ class Child:
         self.answered.set()
 
     async def ending(self):
-        """Return what it is told of the one run it asks about."""
+        """Return the reply about the only run that was asked about."""
         with anyio.fail_after(10):
             await self.answered.wait()
         [(_, ending)] = self.endings()
         return ending
 
     def endings(self):
-        """Return all it was told of runs, as ``(number, ending)``."""
+        """Return all replies about runs, as ``(number, ending)``."""
         told = [msgspec.msgpack.decode(a.body, type=list[RunEnded]) for a in self.answers]
         return [(each.number, each.ending) for of_one in told for each in of_one]
 
@@ -465,7 +465,7 @@ async def test_the_last_child_ending_in_the_middle_of_a_look_does_not_slip_by(mo
         pytest.param({"task_id": "x"}, "no task 'x', neither in its newest", id="of-any-run"),
     ],
 )
-async def test_what_can_never_be_answered_is_refused(wanted, why):
+async def test_impossible_queries_are_refused(wanted, why):
     w, child = World(), Child()
     async with running(w.answers):
         w.commit(runs=[w.run()])
@@ -511,7 +511,7 @@ async def test_a_database_that_is_away_delays_the_answer():
         assert (await child.ending()).state == "success"
 
 
-async def test_what_no_database_can_be_asked_is_refused_and_the_others_are_answered():
+async def test_unstorable_names_are_refused_and_the_others_are_answered():
     w = World()
     w.commit(runs=[w.run(state=RunState.SUCCESS)])
     strange, healthy = Child(), Child()
@@ -576,7 +576,7 @@ async def test_thousands_are_looked_into_together_and_told_together():
     assert w.tables.reads < 40
 
 
-async def test_a_commit_leads_to_a_look_at_those_alone_who_wait_for_it():
+async def test_a_commit_checks_only_the_waits_it_may_answer():
     w, child = World(), Child()
     w.commit(runs=[w.run(8), w.run(9, logical_date=9)], new_tasks=[task(100), task(101)])
     async with running(w.answers):
@@ -624,7 +624,7 @@ async def test_the_first_run_to_end_answers_all_who_have_waited_for_less_long():
     assert w.answers.waiting == 2
 
 
-async def test_of_a_question_about_many_runs_some_are_withdrawn():
+async def test_some_runs_of_a_query_are_withdrawn():
     w, child = World(), Child()
     w.commit(runs=[w.run(7), w.run(8)])
     async with running(w.answers):
@@ -643,7 +643,7 @@ async def test_of_a_question_about_many_runs_some_are_withdrawn():
 
 @pytest.mark.parametrize("wanted", [{"run_id": "r7"}, {"run_id": "r7", "task_id": "b"}])
 @pytest.mark.parametrize("moment", range(1, 6))
-async def test_what_is_withdrawn_in_the_middle_of_a_look_is_not_told(moment, wanted):
+async def test_a_wait_withdrawn_during_a_lookup_is_not_answered(moment, wanted):
     w, child = World(), Child()
     w.commit(
         runs=[w.run()],
@@ -666,7 +666,7 @@ async def test_what_is_withdrawn_in_the_middle_of_a_look_is_not_told(moment, wan
     assert (child.answers, w.answers.waiting) == ([], 0)
 
 
-async def test_what_a_dead_process_asked_is_not_answered_to_the_next():
+async def test_queries_of_a_dead_process_are_not_answered_to_the_next():
     w, child, other = World(), Child(), Child()
     w.commit(runs=[w.run()])
     async with running(w.answers):
@@ -674,7 +674,7 @@ async def test_what_a_dead_process_asked_is_not_answered_to_the_next():
         w.ask_run(other, run_id="r7", question=100)
         await anyio.wait_all_tasks_blocked()
         w.answers.submit(child, CancelQuery(-1))  # its host has died
-        w.ask_run(child, run_id="r7", question=200, number=3)  # the next one asks anew
+        w.ask_run(child, run_id="r7", question=200, number=3)  # the next host asks again
         await anyio.wait_all_tasks_blocked()
         w.commit(ended={7: RunState.SUCCESS})
         await anyio.wait_all_tasks_blocked()
@@ -685,7 +685,7 @@ async def test_what_a_dead_process_asked_is_not_answered_to_the_next():
     assert not w.answers.waiting
 
 
-async def test_results_of_many_tasks_are_told_in_answers_that_are_bounded():
+async def test_results_of_many_tasks_come_in_bounded_replies():
     w, child = World(), Child()
     body = b"x" * 60_000
     w.commit(runs=[w.run(no, first_task_no=no * 10) for no in range(10, 210)])
@@ -700,7 +700,7 @@ async def test_results_of_many_tasks_are_told_in_answers_that_are_bounded():
     assert all(len(answer.body) < PAGE_BYTES + 2 * len(body) for answer in child.answers)
 
 
-async def test_nothing_is_kept_of_a_mapped_task_nobody_waits_for():
+async def test_nothing_is_stored_of_a_mapped_task_without_a_waiter():
     w, child = World(), Child()
     w.commit(
         runs=[w.run()],
@@ -716,7 +716,7 @@ async def test_nothing_is_kept_of_a_mapped_task_nobody_waits_for():
         assert (mapped.at(7, 1), mapped.child_ended(1000)) == (None, None)
 
 
-def test_of_a_question_about_runs_that_is_refused_each_is_told():
+def test_each_waiter_of_a_refused_query_about_runs_gets_the_refusal():
     child = Child()
     runs = [RunWanted(number, "r", None, 0) for number in (4, 9)]
     body = msgspec.msgpack.encode(RunsWanted("d", None, runs))
@@ -837,7 +837,7 @@ async def test_the_recorded_calls_of_a_task_come_in_order():
     assert [item.answer for item in rest.items] == [bytes([98]), bytes([99])]
 
 
-async def test_a_page_of_large_calls_is_bounded_in_bytes_and_the_next_goes_on():
+async def test_a_page_of_large_calls_is_bounded_in_bytes_and_the_next_continues():
     w = World()
     w.tables.records = [record(ordinal, b"x" * 900_000) for ordinal in range(300)]
     got = 0
@@ -877,7 +877,7 @@ def numbers(page):
     return [item.event_no for item in page.items]
 
 
-async def test_events_that_are_there_are_told_at_once():
+async def test_existing_events_are_reported_at_once():
     w, child = World(), Child()
     w.tables.events = [event(1), event(2, "other"), event(3), event(5)]
     async with running(w.answers):
@@ -919,7 +919,7 @@ async def test_no_event_slips_by_between_the_look_and_the_wait(moment):
         assert numbers(await child.answer(EventsPage)) == [3]
 
 
-async def test_what_is_asked_up_to_a_number_is_told_at_once_however_little_it_is():
+async def test_a_query_up_to_a_number_is_answered_at_once_however_little_there_is():
     w, child, other = World(), Child(), Child()
     w.tables.events = [event(1), event(3), event(9)]
     async with running(w.answers):
@@ -949,7 +949,7 @@ async def test_events_come_in_pages_that_are_bounded_and_leave_none_out(size):
 
 
 @pytest.mark.parametrize("number", [1, -1])
-async def test_what_is_withdrawn_is_not_answered(number):
+async def test_a_withdrawn_query_is_not_answered(number):
     w, child = World(), Child()
     async with running(w.answers):
         ask_events(w, child, 0)
@@ -961,7 +961,7 @@ async def test_what_is_withdrawn_is_not_answered(number):
     assert (child.answers, w.answers.waiting) == ([], 0)
 
 
-async def test_what_is_withdrawn_while_it_is_looked_into_is_not_answered():
+async def test_a_query_withdrawn_during_its_lookup_is_not_answered():
     w, child = World(), Child()
     w.tables.events = [event(3)]
     w.tables.between = lambda: w.answers.submit(child, CancelQuery(1))
@@ -1007,7 +1007,7 @@ async def test_the_items_of_a_task_come_in_order():
     assert (page.more, rest.more, rest.last) == (False, False, 99)
 
 
-async def test_a_page_of_large_items_is_bounded_in_bytes_and_the_next_goes_on():
+async def test_a_page_of_large_items_is_bounded_in_bytes_and_the_next_continues():
     w = World()
     w.tables.items = [item(index, b"x" * 900_000) for index in range(20)]
     got, after, more = [], -1, True
@@ -1034,7 +1034,7 @@ async def test_items_of_another_run_are_not_told():
 
 
 class Watched(Child):
-    """Notes what the masks hide at the moment it is answered."""
+    """Records the redacted values at the moment of the reply."""
 
     def __init__(self, masks):
         super().__init__()
@@ -1060,7 +1060,7 @@ def ask_values(world, child, *names, task_index=0):
     world.answers.submit(child, Query(1, 7, "values", msgspec.msgpack.encode(wanted)))
 
 
-async def test_a_task_is_told_what_it_declares_and_it_is_hidden_before():
+async def test_a_task_gets_what_it_declares_and_it_is_redacted_before():
     w = World()
     child = Watched(w.masks)
     kept(w, "A")
@@ -1088,7 +1088,7 @@ async def test_a_task_is_told_what_it_declares_and_it_is_hidden_before():
         ),
     ],
 )
-async def test_what_may_not_be_told_is_refused(child, task_index, names, reason):
+async def test_undeclared_and_missing_values_are_refused(child, task_index, names, reason):
     w, child = World(), child()
     for name in ("A", "C"):
         kept(w, name)
@@ -1103,7 +1103,7 @@ async def test_what_may_not_be_told_is_refused(child, task_index, names, reason)
     assert answer.body == b""
 
 
-async def test_a_trigger_is_told_what_its_code_asks_for():
+async def test_a_trigger_gets_the_values_that_its_code_requests():
     w, child = World(), TriggerHost(info=None)
     kept(w, "Z")
     async with running(w.answers):

@@ -1,4 +1,4 @@
-"""What was handed out is hidden, however it is written and wherever a piece of output ends."""
+"""Secrets that were handed out are redacted, in any spelling and across pieces of output."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def test_the_lines_of_a_key_are_hidden_where_they_are_printed_indented():
     assert made.masked(b"-----BEGIN-----") == b"-----BEGIN-----"
 
 
-def test_of_two_that_begin_alike_the_longer_one_is_hidden_whole():
+def test_the_longer_of_two_values_with_the_same_start_is_redacted_completely():
     assert masks("abcde", "abcdefgh").masked(b"abcdefgh abcde") == b"*** ***"
 
 
-def test_what_is_too_short_to_hide_is_left_and_nothing_hides_nothing():
+def test_too_short_values_are_not_redacted_and_no_values_redact_nothing():
     assert masks("abcd", "").masked(b"abcd") == b"abcd"
     assert Masks().masked(b"abc") == b"abc"
     assert Masks().masked_text("\ud800") == "\ud800"
@@ -101,7 +101,7 @@ async def test_a_log_is_masked_before_it_is_cut(tmp_path):
     assert b"token" not in data
 
 
-async def test_what_was_held_back_is_in_the_log_once_it_is_closed(tmp_path):
+async def test_delayed_output_is_in_the_log_once_it_is_closed(tmp_path):
     log = TaskLog(tmp_path, SystemClock(), masks=masks("token-one"))
     async with running(log):
         of_try = log.open(key())
@@ -127,5 +127,5 @@ async def test_what_was_held_back_is_in_the_log_once_it_is_closed(tmp_path):
         pytest.param(ValueKind.VARIABLE, "API_TOKEN", {"a": ["t", 1]}, ["t"], id="but-a-token"),
     ],
 )
-def test_what_of_a_value_is_secret(kind, name, value, hidden):
+def test_the_secret_parts_of_a_value(kind, name, value, hidden):
     assert list(secret_texts(kind, name, value)) == hidden

@@ -74,7 +74,7 @@ def test_a_list_that_was_read_is_still_read_when_it_was_damaged_before(tmp_path)
 
 
 def damaged_files():
-    """Yield what may become of an indexed file of three items."""
+    """Yield damaged versions of an indexed file of three items."""
     head, items = b"AFLIST1\n", b"abc"
     sound = head + struct.pack("<5Q", 3, 48, 49, 50, 51) + items
     yield sound[:20]

@@ -1,4 +1,4 @@
-"""What has been kept for long enough goes by itself, a little at a time, and nothing else does."""
+"""Expired data is deleted automatically, in small batches, and nothing else is."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KINDS = 6
 
 
 class LaterClock(SystemClock):
-    """So many days ahead; who sleeps by it for long does so until the test wakes all."""
+    """A clock that is some days ahead. Long sleeps last until the test wakes all sleepers."""
 
     def __init__(self, days: float) -> None:
         self.days = days
@@ -151,7 +151,7 @@ async def test_no_more_runs_are_named_than_are_deleted_meanwhile(store_url, tmp_
         service = cleaner(n, tmp_path)
 
         assert await service._delete_few_runs() == (2, True)
-        assert await service._delete_few_runs() == (0, True)  # those two have still to go
+        assert await service._delete_few_runs() == (0, True)  # those two are still to be deleted
         async with deleted_by(n, tmp_path):
             await gone(n)
         assert await service._delete_few_runs() == (2, True)
@@ -243,7 +243,7 @@ async def test_versions_that_are_held_keep_none_behind_them_from_going(
         assert await n.store.list_versions() == ["held-1", "held-2", "held-3", "newest"]
 
 
-async def test_a_version_that_a_run_has_is_not_erased_whoever_asks(store_url, tmp_path):
+async def test_a_version_that_a_run_has_is_not_erased_on_any_request(store_url, tmp_path):
     async with node(store_url) as n:
         await n.load(A)
         await ended(n)
@@ -255,7 +255,7 @@ async def test_a_version_that_a_run_has_is_not_erased_whoever_asks(store_url, tm
         assert await n.store.list_versions() == ["other", "v1"]
 
 
-async def test_code_that_somebody_keeps_meanwhile_stays(tmp_path):
+async def test_code_that_is_referenced_in_the_meantime_stays(tmp_path):
     snapshots = Snapshots(tmp_path)
     await snapshots.keep("a.py", "kept", {"a.py": b"1"})
     await snapshots.restore("stray", {"a.py": b"2"})
@@ -279,7 +279,7 @@ async def test_code_that_cannot_be_deleted_does_not_keep_the_rest(tmp_path, capl
     assert said.startswith("cannot delete the code of b now: ")
 
 
-async def test_what_a_daemon_that_died_was_making_or_deleting_is_cleared_away(tmp_path):
+async def test_unfinished_files_of_a_dead_daemon_are_removed(tmp_path):
     snapshots = Snapshots(tmp_path)
     for name in ("old", ".old.1.part", ".old.gone", ".new.2.part"):
         (tmp_path / name).mkdir()
@@ -290,7 +290,7 @@ async def test_what_a_daemon_that_died_was_making_or_deleting_is_cleared_away(tm
     assert sorted(path.name for path in tmp_path.iterdir()) == [".new.2.part", "old"]
 
 
-async def test_what_is_kept_for_ever_stays(store_url, tmp_path):
+async def test_unlimited_retention_deletes_nothing(store_url, tmp_path):
     async with node(store_url) as n:
         await n.load(A)
         for _ in range(3):
@@ -360,12 +360,12 @@ async def test_the_journal_goes_a_slice_at_a_time_and_stays_checkable(
         erased = [batch.erased for batch in n.effects.batches[-2:]]
         assert [len(part["journal"]) for part in erased] == [3, 3]
         assert await compare_with_replay(n.store) == []
-    async with node(store_url) as n:  # a restart does not ask for what is gone
+    async with node(store_url) as n:  # a restart does not query deleted rows
         await ended(n)
         assert await compare_with_replay(n.store) == []
 
 
-async def test_logs_of_runs_that_go_on_stay(store_url, tmp_path):
+async def test_logs_of_active_runs_stay(store_url, tmp_path):
     async with node(store_url) as n:
         await n.load(A)
         run_id = await n.trigger()
@@ -388,7 +388,7 @@ async def test_logs_of_runs_that_go_on_stay(store_url, tmp_path):
         assert await log.list_blocks() == [live // 1_000]
 
 
-async def test_what_would_go_is_told_and_stays(store_url, tmp_path):
+async def test_a_dry_run_reports_what_it_would_delete_and_deletes_nothing(store_url, tmp_path):
     async with node(store_url) as n:
         await two_ended(n)
         await n.engine.ask(EmitEvent(name="n", key=None, data=b"\xc0"))
@@ -416,7 +416,7 @@ async def test_it_cleans_up_once_an_hour(store_url, tmp_path):
             services.cancel_scope.cancel()
 
 
-async def test_what_goes_wrong_with_one_kind_ends_neither_the_others_nor_the_daemon(
+async def test_an_error_of_one_kind_ends_neither_the_others_nor_the_daemon(
     store_url, tmp_path, monkeypatch
 ):
     async with node(store_url) as n:
@@ -467,7 +467,7 @@ async def test_a_database_that_is_away_is_asked_again_by_and_by_and_then_it_clea
         assert [line["log_level"] for line in said].count("warning") == len(asked)
 
 
-async def test_a_run_that_goes_on_again_meanwhile_stays(store_url, tmp_path, monkeypatch):
+async def test_a_run_that_becomes_active_again_in_between_stays(store_url, tmp_path, monkeypatch):
     async with node(store_url) as n:
         await two_ended(n)
         rows = await n.store.list_runs()

@@ -59,9 +59,7 @@ def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(home, mon
         pytest.param({}, "executors = 3", ["executors"], id="no-tables"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line_with_its_place(
-    home, monkeypatch, variables, text, words
-):
+def test_an_error_is_one_line_with_its_location(home, monkeypatch, variables, text, words):
     write(home, text)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -94,7 +92,7 @@ def test_other_variables_of_ours_are_no_settings(home, monkeypatch):
         ("AIOFLOW_NONSENSE", ""),
     ],
 )
-def test_a_variable_that_looks_like_ours_and_is_not_is_told_with_what_may_be_meant(
+def test_an_unknown_variable_with_our_prefix_is_reported_with_a_suggestion(
     home, monkeypatch, name, meant
 ):
     monkeypatch.setenv(name, "1")
@@ -107,7 +105,7 @@ def test_a_variable_that_looks_like_ours_and_is_not_is_told_with_what_may_be_mea
     assert ("meant" in line) == bool(meant)
 
 
-def test_no_variable_that_is_ours_is_told_of(home, monkeypatch):
+def test_no_known_variable_is_reported(home, monkeypatch):
     before = Settings.read(home)
     for name in before.values:
         if name != "home":
@@ -142,7 +140,7 @@ def test_an_address_others_can_reach_has_to_be_meant(home):
     ("host", "expected"),
     [("localhost", True), ("127.0.0.9", True), ("::1", True), ("::", False), ("example", False)],
 )
-def test_loopback_is_told_from_the_rest(host, expected):
+def test_loopback_is_distinguished_from_the_rest(host, expected):
     assert is_loopback(host) is expected
 
 
@@ -205,7 +203,9 @@ def test_the_home_is_absolute(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("url", [None, "postgresql://user@host/name"])
 @pytest.mark.parametrize("means", ["file", "variable"])
-def test_who_reads_the_database_finds_what_the_daemon_does(tmp_path, monkeypatch, url, means):
+def test_commands_that_read_the_database_use_the_same_one_as_the_daemon(
+    tmp_path, monkeypatch, url, means
+):
     if url and means == "file":
         (tmp_path / "aioflow.toml").write_text(f'db.url = "{url}"\n')
     if url and means == "variable":
@@ -217,7 +217,7 @@ def test_who_reads_the_database_finds_what_the_daemon_does(tmp_path, monkeypatch
     assert (found.home, found.db, found.key_file) == (whole.home, whole.db, whole.key_file)
 
 
-def test_who_reads_the_database_is_told_of_a_wrong_setting(tmp_path):
+def test_commands_that_read_the_database_report_a_wrong_setting(tmp_path):
     (tmp_path / "aioflow.toml").write_text("web.port = -1\n")
 
     with pytest.raises(SettingsError, match=r"web\.port"):

@@ -1,4 +1,4 @@
-"""A daemon claims a database only if no other daemon lives on it, and ends once it is fenced."""
+"""A daemon claims a database only if no other daemon uses it, and exits once it is fenced."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOON = 1_700_000_000_000_000
 
 
 class Clock(SystemClock):
-    """Passes only while somebody sleeps, in no time; something may happen meanwhile."""
+    """A clock that advances only by sleeps, which take no real time but may run planned calls."""
 
     def __init__(self) -> None:
         self.us = 0
@@ -53,7 +53,7 @@ class Clock(SystemClock):
 
 
 class Database:
-    """What a store says of its holder."""
+    """Return the holder of the database according to the store."""
 
     def __init__(self, holder: Owner | None) -> None:
         self.holder = holder
@@ -123,7 +123,7 @@ async def test_a_daemon_that_leaves_is_not_waited_for():
     assert clock.us < 2e6
 
 
-async def test_while_the_database_is_away_nobody_is_declared_dead():
+async def test_no_daemon_is_declared_dead_while_the_database_is_away():
     clock, database = Clock(), Database(THEIRS)
     clock.plans += [
         (LEASE_SECONDS - 1, lambda: setattr(database, "is_away", True)),
@@ -150,7 +150,7 @@ async def test_an_idle_daemon_beats_and_one_that_commits_need_not():
     assert LEASE_SECONDS >= 3 * HEARTBEAT_SECONDS
 
 
-def test_a_fenced_daemon_that_is_idle_finds_out_before_a_lease_is_over():
+def test_a_fenced_daemon_that_is_idle_finds_out_before_a_lease_expires():
     assert HEARTBEAT_SECONDS + node._WATCH_STORE_SECONDS < LEASE_SECONDS <= 6.0
 
 
@@ -209,7 +209,7 @@ async def test_a_fenced_daemon_neither_beats_nor_sends_the_next_one_away(migrate
 
 
 @pytest.mark.postgres
-async def test_of_two_that_take_over_at_once_one_does(migrated_postgres_url):
+async def test_one_of_two_concurrent_takeovers_succeeds(migrated_postgres_url):
     async with (
         open_store(migrated_postgres_url, VAULT) as first,
         open_store(migrated_postgres_url, VAULT) as second,
@@ -284,7 +284,7 @@ def test_the_identity_of_a_home_is_drawn_once(tmp_path):
     assert (tmp_path / "a" / "identity").stat().st_mode & 0o077 == 0
 
 
-def test_a_home_whose_identity_cannot_be_kept_is_refused_by_its_path(tmp_path):
+def test_a_home_whose_identity_cannot_be_stored_is_refused_by_its_path(tmp_path):
     (tmp_path / "identity").mkdir()
 
     with pytest.raises(HomeUnusable, match=f"the file {tmp_path}/identity cannot be used"):

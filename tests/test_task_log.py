@@ -1,4 +1,4 @@
-"""Output is kept per try, live, capped, and its loss is said and harms nobody."""
+"""Output of tries: stored per try, readable live, limited, and any loss is reported."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def written(folder, *outputs, **options):
     return log
 
 
-async def test_what_follows_a_clear_is_set_apart_at_every_offset(tmp_path):
+async def test_output_after_a_clear_is_separated_at_every_offset(tmp_path):
     tries = (
         (key(start_no=1), b"first"),
         (key(start_no=2), b" again"),
@@ -78,14 +78,14 @@ async def test_a_task_reads_what_it_printed(tmp_path):
     assert await log.read(8, 0) == b""
 
 
-async def test_tries_can_be_told_apart(tmp_path):
+async def test_tries_can_be_distinguished(tmp_path):
     log = await written(tmp_path, (key(), b"first"), (key(try_number=2, start_no=2), b"second"))
 
     assert await log.read(7, 0, part=LogPart(try_number=2)) == b"second"
     assert await log.read(7, 0) == b"firstsecond"
 
 
-async def test_what_has_come_by_now_is_read_though_the_disk_has_not_been_asked(tmp_path):
+async def test_received_output_is_read_before_it_is_on_disk(tmp_path):
     log = TaskLog(tmp_path, SystemClock())
     async with running(log):
         opened = log.open(key())
@@ -95,7 +95,7 @@ async def test_what_has_come_by_now_is_read_though_the_disk_has_not_been_asked(t
     assert log.written_bytes == len(await log.read(7, 0))
 
 
-async def test_what_may_begin_a_secret_is_shown_once_the_worker_has_nothing_to_do(tmp_path):
+async def test_a_possible_start_of_a_secret_is_shown_once_the_worker_is_idle(tmp_path):
     masks = Masks()
     masks.hide(["hunter22"])
     log = TaskLog(tmp_path, SystemClock(), masks=masks)
@@ -131,7 +131,7 @@ async def test_output_over_the_cap_is_dropped_and_that_is_said(tmp_path):
     assert b"c\n" not in found.replace(b"truncated", b"")
 
 
-async def test_following_begins_with_what_there_is_and_goes_on_live(tmp_path):
+async def test_following_starts_with_what_exists_and_continues_live(tmp_path):
     log = TaskLog(tmp_path, SystemClock())
     async with running(log), aclosing(log.follow(7, 0)) as following:
         out = log.open(key())
@@ -142,14 +142,14 @@ async def test_following_begins_with_what_there_is_and_goes_on_live(tmp_path):
             assert await anext(following) == b"late"
 
 
-async def test_those_who_follow_one_log_go_on_where_they_stopped_each_of_them(tmp_path):
+async def test_those_who_follow_one_log_continue_where_they_stopped_each_of_them(tmp_path):
     lines = [b"line %d\n" % number for number in range(3)]
     log = await written(tmp_path, *((key(), line) for line in lines))
     ahead, behind = log.reading(7, 0), log.reading(7, 0)
     assert await ahead(0, 14) == b"line 0\nline 1\n"
     assert await behind(0, 7) == b"line 0\n"
 
-    # Whoever went through the log again would not find what was there.
+    # A reader that started from the beginning again would not find these lines.
     path = log.path(7, 0)
     data = path.read_bytes()
     path.write_bytes(b"\0" * 8 + data[8:])
@@ -158,7 +158,7 @@ async def test_those_who_follow_one_log_go_on_where_they_stopped_each_of_them(tm
     assert await behind(7, None) == b"line 1\nline 2\n"
 
 
-async def test_who_asks_anew_for_each_part_of_a_log_has_it_gone_on_with_as_well(tmp_path):
+async def test_a_log_requested_in_new_parts_is_continued_as_well(tmp_path):
     lines = [b"line %d\n" % number for number in range(20)]
     log = await written(tmp_path, *((key(), line) for line in lines))
     for limit in (7, 21, 35):
@@ -173,7 +173,7 @@ async def test_who_asks_anew_for_each_part_of_a_log_has_it_gone_on_with_as_well(
     assert await log.read(7, 0, offset=21, limit=7) == b"line 3\n"
 
 
-async def test_a_full_disk_costs_output_but_nobody_else(tmp_path):
+async def test_a_full_disk_costs_output_and_nothing_else(tmp_path):
     log = TaskLog(tmp_path, SystemClock())
     async with running(log), aclosing(log.follow(7, 0)) as following:
         out, other = log.open(key()), log.open(key(task_index=1))
@@ -205,7 +205,7 @@ async def test_a_writer_waits_while_the_disk_is_slow(tmp_path, monkeypatch):
     async with anyio.create_task_group() as group:
         group.start_soon(write)
         await anyio.wait_all_tasks_blocked()
-        assert not done.is_set()  # nobody writes to the disk yet
+        assert not done.is_set()  # nothing writes to the disk yet
         out.offer(b"dropped")
         async with running(log):
             await done.wait()
@@ -217,7 +217,7 @@ async def test_a_writer_waits_while_the_disk_is_slow(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("cut", [1, 10, 35, 38])
-async def test_after_a_torn_record_reading_goes_on_at_the_next(tmp_path, cut):
+async def test_after_a_torn_record_reading_continues_at_the_next(tmp_path, cut):
     log = await written(tmp_path, (key(), b"torn"))
     path = log.path(7, 0)
     os.truncate(path, path.stat().st_size - cut)
@@ -287,7 +287,7 @@ def test_ordinary_output_is_never_held_back():
     assert parser.feed(b"\x1eother") == [(None, b"\x1eother")]
 
 
-# ── what is old ─────────────────────────────────────────────────────────────────────────
+# ── retention ───────────────────────────────────────────────────────────────────────────
 
 
 def left_by(log, run_no, at):

@@ -1,4 +1,4 @@
-"""Threads that cannot be started are waited for; what was begun is never begun again."""
+"""If no thread can be started, the call waits; a started function is never started again."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_waiting_for_a_thread_can_be_cancelled(starts):
     assert scope.cancelled_caught
 
 
-async def test_other_reasons_not_to_start_are_told(starts):
+async def test_other_reasons_not_to_start_are_reported(starts):
     async with one_is_busy():
         starts += ["the interpreter ends"]
         with pytest.raises(RuntimeError, match="the interpreter ends"):

@@ -1,4 +1,4 @@
-"""Instants come once, in order; what people schedule follows the wall, lengths do not."""
+"""Timers fire once, in order; schedules follow the wall clock, durations do not."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ async def test_a_wait_lies_between_two_stays_that_are_linked(tmp_path):
     assert second.end_time <= whole.end_time
 
 
-async def test_a_daemon_that_begins_anew_goes_on_with_the_trace(tmp_path):
+async def test_a_restarted_daemon_continues_the_trace(tmp_path):
     async with traced(tmp_path) as (n, before):
         made = await n.api.trigger("one")
         await n.defer(TIMER, {})
@@ -146,7 +146,7 @@ async def test_each_try_has_a_span_and_says_why_it_failed(tmp_path):
     assert failed.end_time <= good.start_time
 
 
-async def test_what_is_cleared_and_runs_again_has_spans_of_its_own(tmp_path):
+async def test_a_cleared_task_that_runs_again_has_spans_of_its_own(tmp_path):
     async with traced(tmp_path) as (n, tracer):
         made = await n.api.trigger("one")
         await n.succeed()
@@ -211,14 +211,14 @@ def test_a_run_that_the_process_does_not_know_has_none():
 # ── the SDK ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_exporter_that_is_not_installed_is_told(monkeypatch):
+def test_an_exporter_that_is_not_installed_is_reported(monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "nonsense")
 
     with pytest.raises(SettingsError, match=r"no exporter 'nonsense'.*aioflow-engine\[otel\]"):
         open_export()
 
 
-def test_an_sdk_that_is_not_installed_is_told(monkeypatch):
+def test_an_sdk_that_is_not_installed_is_reported(monkeypatch):
     monkeypatch.delitem(sys.modules, "aioflow.telemetry.otel_export")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
 

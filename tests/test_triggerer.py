@@ -1,4 +1,4 @@
-"""The triggerer: capacity, confirmation, and what becomes of triggers when their host dies."""
+"""The triggerer: capacity, confirmations, and triggers of a host that dies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.executors.processes import program, running, until
 pytestmark = pytest.mark.process
 
 # Fires once for each trigger, confirms each end; dies of the one of class "crash". One of class
-# "stand" says what its fields are as the watchdog would, and stands; of class "pause", for a while.
+# "stand" prints its fields as the watchdog would, and blocks; with class "pause" for a while.
 HOST = """
 [welcome] = link.receive()
 box = int(os.environ["AIOFLOW_BLACKBOX_FD"])
@@ -70,7 +70,7 @@ except LinkClosed:
 
 
 class NotedClock(SystemClock):
-    """Notes for how long it was asked to sleep."""
+    """Records the durations of the sleeps."""
 
     def __init__(self):
         self.asked_seconds = []
@@ -126,7 +126,7 @@ async def node(tmp_path, capacity=100, role="triggers"):
         yield node
 
 
-async def test_a_trigger_is_hosted_fires_and_is_let_go(tmp_path):
+async def test_a_trigger_is_assigned_fires_and_is_released(tmp_path):
     async with node(tmp_path) as n:
         n.host(1)
         await until(n.fired)
@@ -137,7 +137,7 @@ async def test_a_trigger_is_hosted_fires_and_is_let_go(tmp_path):
     assert [type(report) for report in n.reports] == [HostUp, TriggerFired, TriggerEnded]
 
 
-async def test_what_a_host_tells_of_its_watches_is_known(tmp_path, monkeypatch):
+async def test_reports_of_a_host_about_its_watches_are_stored(tmp_path, monkeypatch):
     monkeypatch.setattr(host_inspection, "DESCRIPTION_SECONDS", 20.0)
     async with node(tmp_path) as n:
         await until(lambda: n.triggerer.load.watches == [WatchLoad("m:T", 2, 7)])
@@ -148,7 +148,7 @@ async def test_what_a_host_tells_of_its_watches_is_known(tmp_path, monkeypatch):
         assert await n.triggerer.describe([9]) == {}
 
 
-async def test_nobody_waits_for_long_for_a_host_that_says_nothing(tmp_path, monkeypatch):
+async def test_no_request_waits_long_for_a_silent_host(tmp_path, monkeypatch):
     monkeypatch.setattr(host_inspection, "DESCRIPTION_SECONDS", 0.01)
     async with node(tmp_path) as n:
         n.host(1, "mute")
@@ -156,12 +156,12 @@ async def test_nobody_waits_for_long_for_a_host_that_says_nothing(tmp_path, monk
         assert await n.triggerer.describe([1]) == {}
 
 
-async def test_what_says_that_its_event_was_the_last_has_been_let_go(tmp_path):
+async def test_a_trigger_whose_event_was_the_last_is_released(tmp_path):
     async with node(tmp_path, capacity=1) as n:
         n.host(1, "data")
         n.host(2)
-        await until(lambda: n.fired() == [1, 2])  # there was room for it
-        n.end(1)  # told before the event was heard of
+        await until(lambda: n.fired() == [1, 2])  # there was capacity for it
+        n.end(1)  # reported before the event was received
         assert n.ended() == [1]
         assert n.triggerer.load.triggers == 1
 
@@ -181,7 +181,7 @@ async def test_over_capacity_the_oldest_waits_least(tmp_path):
         for number in (1, 2, 3, 4, 5):
             n.host(number)
         assert n.triggerer.load.waiting == 3
-        n.end(4)  # one that waits is let go at once
+        n.end(4)  # one that waits is released at once
         assert n.ended() == [4]
         n.end(1)
         await until(lambda: 3 in n.fired())
@@ -191,7 +191,7 @@ async def test_over_capacity_the_oldest_waits_least(tmp_path):
         assert not n.triggerer.load.waiting
 
 
-async def test_no_place_is_kept_for_those_that_wait_for_room_no_longer(tmp_path):
+async def test_the_queue_drops_triggers_that_no_longer_wait_for_capacity(tmp_path):
     async with node(tmp_path, capacity=1) as n:
         for number in range(1, 1_001):
             n.host(number, priority=5 if number == 400 else 0)
@@ -225,7 +225,7 @@ async def test_over_capacity_the_important_come_first_then_the_old(tmp_path):
     assert n.fired() == [1, 3, 4, 5, 2]
 
 
-async def test_the_engine_is_told_who_waits_for_room_and_who_has_found_it(tmp_path):
+async def test_the_engine_gets_reports_of_waiting_for_capacity_and_of_its_end(tmp_path):
     async with node(tmp_path, capacity=1) as n:
         n.host(1)
         n.host(2)
@@ -237,7 +237,7 @@ async def test_the_engine_is_told_who_waits_for_room_and_who_has_found_it(tmp_pa
     assert n.room()[2:] == [(2, True)]
 
 
-async def test_one_that_waits_for_room_leaves_with_the_reason_it_was_told(tmp_path):
+async def test_one_that_waits_for_capacity_ends_with_the_requested_reason(tmp_path):
     async with node(tmp_path, capacity=1) as n:
         n.host(1)
         n.host(2)
@@ -251,7 +251,7 @@ async def test_one_that_waits_for_room_leaves_with_the_reason_it_was_told(tmp_pa
     assert [fired.assignment_id for fired in n.of(TriggerFired)] == [1, 2]
 
 
-async def test_when_the_daemon_ends_all_are_let_go_and_nobody_is_told(tmp_path):
+async def test_when_the_daemon_ends_all_are_released_without_an_alert(tmp_path):
     async with node(tmp_path, capacity=2) as n:
         for number in (1, 2, 3):
             n.host(number)
@@ -266,7 +266,7 @@ async def test_when_the_daemon_ends_all_are_let_go_and_nobody_is_told(tmp_path):
         assert not n.ended()
 
 
-async def test_a_host_that_dies_when_the_daemon_ends_has_let_go_of_all(tmp_path):
+async def test_a_host_that_dies_when_the_daemon_ends_has_released_all(tmp_path):
     async with node(tmp_path) as n:
         n.host(1, "stubborn")
         await until(n.fired)
@@ -281,7 +281,7 @@ async def test_a_host_that_has_nothing_is_not_waited_for(tmp_path):
         await n.triggerer.shut_down()
 
 
-async def test_what_a_trigger_prints_is_in_the_log_of_its_task(tmp_path):
+async def test_output_of_a_trigger_is_in_the_log_of_its_task(tmp_path):
     async with node(tmp_path) as n, running(n.tasklog):
         place = {"task_index": 3, "map_index": 1001, "start_no": 5, "try_number": 2}
         n.host(1, "print", **place)
@@ -299,7 +299,7 @@ async def test_a_new_hosting_takes_the_place_of_the_old_one(tmp_path):
         n.host(1)
         n.host(1, assignment_id=2)
         await until(lambda: len(n.fired()) == 2)
-        n.end(1, assignment_id=1)  # late: of the hosting before
+        n.end(1, assignment_id=1)  # late: of the previous assignment
         await until(n.ended)
         assert n.triggerer.load.triggers == 1
 
@@ -320,7 +320,7 @@ async def test_a_death_names_the_culprit_and_forgets_all(tmp_path):
         await until(lambda: len(n.of(HostUp)) == 2)
         assert not n.triggerer.load.triggers
         assert not n.triggerer.load.waiting
-        assert [asked for _, asked in n.asked] == [CancelQuery(-1)]  # nobody is left to be answered
+        assert [asked for _, asked in n.asked] == [CancelQuery(-1)]  # no query is left
         n.host(1, assignment_id=2)
         await until(lambda: len(n.fired()) == 2)
 
@@ -346,7 +346,7 @@ async def test_a_trigger_asks_only_for_a_run_it_is_hosted_for(tmp_path):
 
 
 def stand(node, milliseconds=520, how="stand", **fields):
-    """Trigger 2 stands, and the watchdog says for how long."""
+    """Trigger 2 blocks the loop, and the watchdog reports for how long."""
     stall = BlockedLoop(1, 2, milliseconds, "flow.py:7 in Slow.run", **fields)
     node.host(2, how, kwargs=msgspec.json.encode(stall))
 

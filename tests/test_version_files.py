@@ -47,7 +47,7 @@ def test_small_text_files_of_its_own_folder_are_taken_and_nothing_else(tmp_path)
     assert names(tmp_path, file="sub/etl.py") == {"sub/deep.sql"}
 
 
-def test_what_is_ignored_is_not_taken_unless_it_is_named(tmp_path):
+def test_ignored_files_are_not_included_unless_named(tmp_path):
     for name in ("a.csv", "b.csv", "query.sql"):
         put(tmp_path / name, "text")
     put(tmp_path / ".aioflowignore", "*.csv\n")
@@ -127,7 +127,7 @@ def test_a_table_in_a_folder_says_it_for_all_files_below(tmp_path):
     assert refusal.message.startswith("jobs/aioflow.toml is not understood: files is a list")
 
 
-def test_a_folder_with_ten_thousand_files_gives_only_those_that_are_named(tmp_path):
+def test_a_folder_with_ten_thousand_files_yields_only_those_that_are_named(tmp_path):
     for number in range(10_000):
         (tmp_path / f"{number}.csv").touch()
     put(tmp_path / "query.sql", "select 1")
@@ -230,7 +230,7 @@ def test_a_file_that_changed_after_the_import_read_it_is_not_taken(tmp_path):
     assert set(taken.sources) == {"cfg.json"}
 
 
-def test_what_is_written_there_all_the_time_makes_so_many_versions_an_hour():
+def test_constantly_written_files_create_a_limited_number_of_versions_an_hour():
     allowance = VersionQuota(SystemClock())
     given = [allowance.take("etl.py") for _ in range(VERSIONS_AN_HOUR + 5)]
 

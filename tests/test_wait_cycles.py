@@ -29,7 +29,7 @@ class Table:
         self.numbers = itertools.count()
 
     def add(self, run, awaited, task_index=0, leads_to=None):
-        """Have a task wait; return the cycle it closes."""
+        """Let a task wait; return the cycle that it closes."""
         self.last = self.enter(run, awaited, task_index, leads_to)
         return self.cycles.closed_by(self.last)
 
@@ -81,7 +81,7 @@ def test_a_chain_is_no_cycle(table):
     assert table.of_task(0, 0) == ""
 
 
-def test_it_is_told_once_however_many_wait_in_it(table):
+def test_it_is_reported_once_however_many_wait_in_it(table):
     table.add(1, 2)
     assert table.add(2, 1)
 
@@ -89,7 +89,7 @@ def test_it_is_told_once_however_many_wait_in_it(table):
     assert table.of_task(2, 5) == "r2 -> r1 -> r2"
 
 
-def test_what_waits_no_longer_closes_no_cycle(table, over):
+def test_ended_waits_close_no_cycle(table, over):
     assert table.add(1, 2) == ""
     table.waits.drop(table.last)
     table.waits.drop(table.last)
@@ -128,7 +128,7 @@ def test_the_search_for_a_cycle_is_bounded(table):
     assert table.of_task(5, 0) == ""
 
 
-async def test_who_closes_a_cycle_is_warned_of_once(caplog):
+async def test_the_wait_that_closes_a_cycle_is_warned_of_once(caplog):
     w = World()
     w.commit(runs=[w.run(7), w.run(8)])
 
@@ -148,13 +148,13 @@ async def test_who_closes_a_cycle_is_warned_of_once(caplog):
             ask(8, "r7")
             await until(lambda: w.answers.waiting == 3)
             w.commit(ended={7: RunState.CANCELLED})
-            await until(lambda: w.answers.waiting == 1)  # the third has been looked at, too
+            await until(lambda: w.answers.waiting == 1)  # the third has been checked, too
 
     assert cycle == "r7 -> r8 -> r7"
     assert len(told()) == 1
 
 
-async def test_a_cycle_is_over_with_the_run_that_ended():
+async def test_a_cycle_ends_with_the_run_that_ended():
     w = World()
     w.commit(runs=[w.run(7), w.run(8)])
     async with running(w.answers):

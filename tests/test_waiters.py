@@ -1,4 +1,4 @@
-"""Crowds hold what sets would, whatever comes and goes."""
+"""An index of waiters has the same content as sets, whatever is added or removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every user of a machine may write is found, through folders and links, and named."""
+"""Paths that every user of a machine may write are found, through folders and links."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def settings(tmp_path):
     (dags / "linked.py").symlink_to(tmp_path / "current" / "c.py")
     (dags / "release").symlink_to("../current")
     for path in (home, home / "code"):
-        path.chmod(0o755)  # for others to look into, so that what lies there counts
+        path.chmod(0o755)  # readable for others, so that the files in it count
     return Settings(home=home, dags=(dags,), db=f"sqlite:///{home}/aioflow.db")
 
 
@@ -52,7 +52,7 @@ def test_a_home_and_dag_files_that_only_their_owner_writes_are_accepted(settings
     check(settings)
 
 
-def test_whatever_every_user_may_write_is_refused_by_name_with_the_command_that_mends_it(settings):
+def test_world_writable_paths_are_refused_with_the_command_that_fixes_them(settings):
     for path in places(settings):
         before = stat.S_IMODE(path.stat().st_mode)
         path.chmod(before | stat.S_IWOTH)

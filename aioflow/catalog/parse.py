@@ -82,7 +82,7 @@ class Parser:
         self._idle: list[_Forker] = []
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Run the processes that fork parsers, until cancelled."""
+        """Run the forking processes, until cancelled."""
         async with anyio.create_task_group() as self._group:
             task_status.started()
             await anyio.sleep_forever()

@@ -176,9 +176,9 @@ def _is_of_one_run(entry: Input) -> bool:
 
 
 def blamed(entry: Input, memory: Memory) -> list[Run]:
-    """Return the run to quarantine for an input about it that cannot be processed, if known.
+    """Return the run that an input is about, if known: it is quarantined if the input fails again.
 
-    This run is returned even if the input failed before touching it, or touched other runs as well.
+    The run is returned even if the input failed before touching it, or touched other runs as well.
     """
     run: Run | None
     match entry:

@@ -95,7 +95,7 @@ class HostHeartbeat:
         self.silent_beats = 0
 
     def reset(self) -> None:
-        """Reset the count. A shared host sends all messages from its loop, so the loop works."""
+        """Reset the count after a message. The loop sends all messages, so it is not blocked."""
         self.silent_beats = 0
 
     async def stopped(self, ping: Callable[[], None]) -> None:

@@ -236,7 +236,7 @@ def new_tries(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def map_labels(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the last label of each mapped task in the batch."""
+    """Return the last label of each mapped child in the batch."""
     return list(last_of_each(batch.labels, lambda row: row[0]))
 
 

@@ -109,7 +109,7 @@ class RecoveryReader(QueryInterface):
 
     @abstractmethod
     def _streaming(self, questions: Sequence[Question]) -> AbstractAsyncContextManager[list[Fetch]]:
-        """Run all statements in one committed state and return their results page by page."""
+        """Run all statements on one consistent snapshot. Return their results page by page."""
 
     @abstractmethod
     def _trigger(self, values: rows.Values) -> TriggerRow:

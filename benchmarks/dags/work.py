@@ -206,7 +206,7 @@ def handed_over(count: int = 10_000) -> None:
 
 
 class Wait(Operator):
-    """Waits for something that does not come: by turns an instant, a file, a run."""
+    """Waits for something that never happens: alternately a point in time, a file, a run."""
 
     def __init__(self, *, number: int, **options: Any) -> None:
         super().__init__(**options)

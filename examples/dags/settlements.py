@@ -92,7 +92,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def note(folder: Path, day: date, line: str) -> None:
-    """Append to the day's ledger: who began and ended what, outside of any database."""
+    """Append to the day's ledger which task started and ended; it is outside of any database."""
     ledger = folder / "ledger"
     ledger.mkdir(parents=True, exist_ok=True)
     with (ledger / f"{day.isoformat()}.txt").open("a") as file:

@@ -1,4 +1,4 @@
-"""Every test begins with nothing registered."""
+"""Every test starts without registered DAGs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the arguments of a task come from."""
+"""The sources of a task's arguments."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_container_without_references_is_the_object_of_the_file():
     assert given.value is value
 
 
-def test_what_is_left_open_comes_from_the_run_by_its_name():
+def test_missing_arguments_are_taken_from_the_run_by_name():
     @task
     def load(
         ds: str,
@@ -96,7 +96,7 @@ def test_what_is_left_open_comes_from_the_run_by_its_name():
     }
 
 
-def test_what_the_call_says_is_not_replaced_by_the_run():
+def test_arguments_of_the_call_are_not_replaced_by_the_run():
     @task
     def load(ds: str, run_id: str | None = None) -> None: ...
 

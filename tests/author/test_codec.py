@@ -1,4 +1,4 @@
-"""What may travel arrives as what it was, or is refused where it was written."""
+"""Values are restored as they were, or rejected where they are written."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_an_annotation_brings_objects_back(value, annotation):
         pytest.param({"a": 1}, list[int], id="a-dict-for-a-list"),
     ],
 )
-def test_what_was_never_meant_for_the_annotation_passes_as_it_is(value, annotation):
+def test_values_of_another_type_than_the_annotation_are_passed_unchanged(value, annotation):
     assert travelled(value, annotation) == value
 
 
@@ -196,7 +196,7 @@ def test_what_was_never_meant_for_the_annotation_passes_as_it_is(value, annotati
         pytest.param([{"sku": "a", "price": "?"}], list[Item], r"\[0\].price", id="deep-inside"),
     ],
 )
-def test_what_was_meant_for_the_annotation_but_does_not_fit_is_refused(
+def test_values_in_the_plain_form_of_the_annotation_that_are_invalid_are_refused(
     value, annotation, complaint
 ):
     with pytest.raises(Unserializable, match=complaint):
@@ -234,7 +234,7 @@ def deep(levels: int) -> list[Any]:
         pytest.param(time(3, tzinfo=KOLKATA), "depends on the day", id="time-with-a-zone"),
     ],
 )
-def test_what_cannot_travel_is_refused_where_it_stands(value, complaint):
+def test_unserializable_values_are_refused_with_their_location(value, complaint):
     with pytest.raises(Unserializable, match=complaint):
         codec.encode(value, "x")
 
@@ -266,7 +266,7 @@ def test_fields_are_named_in_errors():
         codec.encode_fields({"path": object()}, "FileTrigger")
 
 
-# Whether a value equals what came back says little if nan or 0 == False may stand in for it.
+# Comparing with ``==`` is not enough: nan differs from itself, and 0 == False.
 leaves = (
     st.none()
     | st.booleans()
@@ -298,7 +298,7 @@ def comes_back(value: object) -> None:
 
 @given(values)
 @settings(max_examples=30)
-def test_whatever_is_made_of_these_comes_back_equal_and_of_its_type(value):
+def test_compositions_of_these_are_restored_equal_and_of_the_same_type(value):
     comes_back(value)
 
 
@@ -315,7 +315,7 @@ def test_noise_is_refused_or_read_but_never_breaks_anything_else(data):
         codec.decode(data)
 
 
-# ── what people write ───────────────────────────────────────────────────────────────────
+# ── texts written by users ──────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -377,5 +377,5 @@ def test_json_of_another_type_is_refused_where_that_matters(value, annotation):
         pytest.param(None, False, id="none"),
     ],
 )
-def test_a_protocol_is_told_from_a_class(annotation, expected):
+def test_a_protocol_is_distinguished_from_a_class(annotation, expected):
     assert is_protocol(annotation) is expected

@@ -1,4 +1,4 @@
-"""What a run knows of itself, and what its parameters are."""
+"""The context of a run, and the parameters of its DAG."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_required_parameter_must_be_given():
         parameter_values(needs.parameters, run)
 
 
-def test_a_run_by_hand_stands_for_no_instant_but_has_one():
+def test_a_manual_run_has_no_run_logical_date_but_a_logical_date():
     by_hand = replace(RUN, logical_date=None)
 
     assert context_value("run_logical_date", by_hand) is None

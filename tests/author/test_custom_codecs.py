@@ -1,4 +1,4 @@
-"""Classes with a codec of their authors travel; what a codec does wrong is said with the place."""
+"""Classes with a codec of their author are serialized; errors of a codec name the location."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Money:
 
 
 class Tip(Money):
-    """Travels as what it is derived from."""
+    """Is serialized like its base class."""
 
 
 class Purse:
@@ -86,7 +86,7 @@ def test_a_class_that_takes_no_attribute_may_have_a_codec_as_well():
 
 
 @pytest.mark.parametrize("cls", [int, str, dict, Decimal, 5])
-def test_what_travels_by_itself_has_no_codec(cls):
+def test_types_that_are_serializable_anyway_have_no_codec(cls):
     with pytest.raises(DagError, match="a class of your own or of a library"):
         register_codec(cls, encode=str, decode=str)
 

@@ -1,4 +1,4 @@
-"""A DAG is described as the engine needs it, and everything wrong with it is said."""
+"""Descriptions of DAGs for the engine, and all errors in a DAG."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_an_interval_is_counted_from_the_start_date_in_the_zone_of_the_dag():
     assert spec.schedule.anchor == midnight
 
 
-def test_who_waits_for_what_comes_after_it_in_the_run_before_waits_for_itself_too():
+def test_a_task_that_waits_for_downstream_in_the_previous_run_waits_for_itself_too():
     @dag(default_args={"depends_on_past": True})
     def made() -> None:
         one()
@@ -269,7 +269,7 @@ def test_who_waits_for_what_comes_after_it_in_the_run_before_waits_for_itself_to
     assert [task.wait_for_downstream for task in found.values()] == [False, False, True]
 
 
-def test_options_of_the_dag_and_docs_are_kept():
+def test_options_of_the_dag_and_docs_are_preserved():
     @dag(
         tags=["a", "b"],
         max_active_tasks=3,
@@ -398,14 +398,14 @@ def test_a_mapped_operator_has_an_output_as_any_other():
 
 
 class Idle(Operator):
-    """Says nothing of what it does."""
+    """Does not declare what it does."""
 
     def __init__(self, number: int = 0, **options: Any) -> None:
         super().__init__(**options)
 
 
 class Blind(Sensor):
-    """Says nothing of how it looks."""
+    """Does not declare how it pokes."""
 
 
 @pytest.mark.parametrize(
@@ -456,7 +456,7 @@ def test_an_operator_that_never_reaches_our_init_is_said():
     assert "Lost.__init__ does not call super()" in failure.message
 
 
-# ── what is wrong ───────────────────────────────────────────────────────────────────────
+# ── errors ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_cycle_is_found_with_its_line():
@@ -498,7 +498,7 @@ def test_a_scheduled_dag_needs_defaults():
     ("catchup", "found"),
     [(True, "all"), (False, "latest"), ("all", "all"), ("latest", "latest"), ("skip", "skip")],
 )
-def test_what_becomes_of_missed_fire_times_is_said_in_airflows_words_or_by_name(catchup, found):
+def test_missed_fire_times_are_declared_in_airflows_terms_or_by_name(catchup, found):
     with DAG("made", schedule="@daily", start_date=date(2026, 1, 1), catchup=catchup) as made:
         one()
 

@@ -34,7 +34,7 @@ class Blocks(Trigger[int]):
 
 
 class Idle(Trigger[int]):
-    """Says nothing of what it waits for."""
+    """Does not describe what it waits for."""
 
 
 class Passes(Trigger[int]):
@@ -89,7 +89,7 @@ def test_its_runs_may_need_parameters():
         ({"schedule": Idle()}, "the schedule's Idle needs a method run()"),
     ],
 )
-def test_what_makes_no_sense_is_said(options, said):
+def test_nonsense_is_reported(options, said):
     spec, failures = described(**options)
 
     assert spec is None
@@ -123,7 +123,7 @@ def test_assets_are_described():
     assert condition.names() == ["a", "b"]
 
 
-def test_what_a_task_makes_is_described():
+def test_the_outlets_of_a_task_are_described():
     @task(outlets=[Asset("a", extra={"rows": 3}), B])
     def makes() -> None: ...
 

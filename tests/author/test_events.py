@@ -1,4 +1,4 @@
-"""What authors may say of many events and of streams, and what they are told otherwise."""
+"""Operators with several events, and streams: valid declarations, and the errors of others."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_an_operator_that_is_expanded_over_streams():
     assert spec.tasks[0].streams
 
 
-def test_a_generator_that_nobody_expands_over_returns_a_list():
+def test_a_generator_without_a_consumer_returns_a_list():
     spec = described(lambda: total(pages()))
 
     assert not spec.tasks[0].streams
@@ -189,7 +189,7 @@ class _Starts(Operator):
         pytest.param(_Yields, "async generator", id="execute-generates"),
     ],
 )
-def test_what_makes_no_sense_is_refused_where_it_is_written(made, complaint):
+def test_nonsense_is_refused_where_it_is_written(made, complaint):
     with DAG("d"), pytest.raises((DagError, ValueError), match=complaint):
         made(task_id="x")
 

@@ -111,7 +111,7 @@ def test_any_task_can_be_made_a_setup_and_a_teardown():
     assert made_specs["work__2"].parents == (0, 1)
 
 
-def test_what_is_made_inside_a_teardown_stands_between_it_and_its_setups():
+def test_tasks_created_inside_a_teardown_are_between_it_and_its_setups():
     with DAG("d") as made:
         first, last = work.override(task_id="create")(), work.override(task_id="delete")()
         with last.as_teardown(setups=first):
@@ -133,7 +133,7 @@ def test_a_teardown_may_carry_options_of_a_task():
     assert spec.fails_run
 
 
-def test_a_rule_that_is_said_is_kept_by_a_teardown():
+def test_an_explicit_rule_of_a_teardown_is_used():
     with DAG("d") as made:
         work.override(task_id="end", trigger_rule="all_success")(work()).as_teardown()
 

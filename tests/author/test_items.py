@@ -1,4 +1,4 @@
-"""What can be made of lists before they exist, and what a task may be given by name."""
+"""Operations on future lists, and arguments of tasks by name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def described(call: Any) -> DagSpec:
 
 
 def refused(call: Any) -> str:
-    """Return what is said of the DAG that ``call`` writes."""
+    """Return the warnings and errors of the DAG that ``call`` defines."""
     with DAG("made") as made:
         call()
     _, failures = describe(made)
@@ -80,7 +80,7 @@ def test_a_concat_of_a_concat_is_one():
     assert source_of(call) == MapSource("x", -1, -1, "concat", (*parts, MapSource("", -1, 2)))
 
 
-def test_whoever_makes_a_list_is_a_parent_of_whoever_takes_it_and_is_kept_to_its_limit():
+def test_the_task_that_makes_a_list_is_a_parent_of_its_consumers_and_has_their_limit():
     def call() -> None:
         one.override(map_limit=7).expand(x=listed().zip(listed().map(double)))
 
@@ -113,7 +113,7 @@ def test_lists_of_the_file_that_are_too_many_together_are_known_to_be():
         pytest.param(lambda: two.expand_kwargs(NUMBER), "over a int", id="kwargs-of-a-number"),
     ],
 )
-def test_what_cannot_be_mapped_over_is_refused_where_it_is_written(call: Any, complaint: str):
+def test_expanding_over_other_values_is_refused_where_it_is_written(call: Any, complaint: str):
     with DAG("made"), pytest.raises(DagError, match=complaint):
         call()
 
@@ -185,7 +185,7 @@ def test_a_fan_out_is_expanded_over_as_any_list_and_needs_to_return_none():
     assert [task.feeds_limit for task in spec.tasks] == [9, None, None]
 
 
-def test_what_a_fan_out_returns_is_held_against_what_follows_it():
+def test_the_result_type_of_a_mapped_task_is_checked_against_its_followers():
     @task
     def shout(word: str) -> str:
         return word

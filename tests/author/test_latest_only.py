@@ -1,4 +1,4 @@
-"""What lets its children run in the newest run of a schedule alone."""
+"""The task that lets its children run only in the newest run of a schedule."""
 
 from __future__ import annotations
 

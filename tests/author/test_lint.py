@@ -1,4 +1,4 @@
-"""What is odd about a DAG is said with a code and a line."""
+"""Warnings about a DAG have a code and a line."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def advice_of(made: DAG) -> list[Any]:
     return lint(made)
 
 
-def test_whoever_takes_the_context_may_use_any_parameter():
+def test_a_task_with_the_context_may_use_any_parameter():
     class Work(Operator):
         def execute(self, context: Any) -> None: ...
 
@@ -124,7 +124,7 @@ def test_a_file_that_a_dag_reads_and_is_not_there_is_odd(tmp_path: Path):
     ]
 
 
-def test_what_a_dag_reads_is_a_list():
+def test_the_values_a_dag_declares_are_a_list():
     with pytest.raises(DagError, match="reads must be a list of texts"):
         DAG("d", reads="sales.csv")
 

@@ -1,4 +1,4 @@
-"""Groups that go round until a task of theirs says it is good, as a DAG file describes them."""
+"""Loops in DAG files: groups that are repeated until one of their tasks decides to stop."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_its_tasks_are_rounds_of_one_loop_and_the_last_decides():
     assert [task.chooses for task in spec.tasks[2:4]] == [Chooses.NOTHING, Chooses.ROUNDS]
 
 
-def test_what_takes_its_value_or_its_rounds_comes_after_the_decision():
+def test_consumers_of_its_value_or_its_iterations_come_after_the_decision():
     def call() -> None:
         refined = refine(1)
         after(refined)
@@ -77,7 +77,7 @@ def test_what_takes_its_value_or_its_rounds_comes_after_the_decision():
     assert parents[3:] == [{1, 2}, {1, 2}, {1, 2}, {2}]
 
 
-def test_what_takes_a_result_of_a_task_inside_comes_after_the_decision():
+def test_consumers_of_a_task_inside_come_after_the_decision():
     kept: list[Any] = []
 
     @task_group(until=good)
@@ -129,7 +129,7 @@ def test_a_part_of_the_round_before_or_of_the_last_value_may_be_taken():
     assert made.nodes[2].arguments["value"] == FromTask(0, ("b",), is_last=True)
 
 
-def test_what_decides_may_be_a_task_with_options_or_a_coroutine():
+def test_the_deciding_task_may_have_options_or_be_a_coroutine():
     @task(pool="judges", retries=5)
     async def judge(value: int) -> bool:
         return True
@@ -252,6 +252,6 @@ def leaked() -> None:
         ),
     ],
 )
-def test_what_a_loop_cannot_be(call: Any, complaint: str):
+def test_invalid_loops_are_refused(call: Any, complaint: str):
     with DAG("made"), pytest.raises(DagError, match=complaint):
         call()

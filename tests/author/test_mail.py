@@ -1,4 +1,4 @@
-"""Mail over a server that speaks SMTP: what it is told, and what follows from what it answers."""
+"""E-mail through a real SMTP server: what is sent to it, and the outcome of each of its replies."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from aioflow.author.transports import mail
 from aioflow.errors import NotificationFailed
 
 HANGS = b"hangs"
-"""In place of an answer: there is none."""
+"""Stands for a reply that never comes."""
 
 
 class SmtpServer:
-    """One conversation after another, each as the answers say.
+    """An SMTP server for one conversation after another, with the given replies.
 
     Attributes:
-        said: The commands, of all conversations.
-        mails: What was taken: the recipients, and the mail.
+        said: The commands of all conversations.
+        mails: The accepted mails: recipients and content.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class SmtpServer:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for 127.0.0.1, signed by itself, with its key."""
+    """A self-signed certificate for 127.0.0.1, with its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.now(UTC)
@@ -166,7 +166,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def serve(certificate):
-    """Start a server; it is closed at the end."""
+    """Start a server, which is closed at the end of the test."""
     servers: list[SmtpServer] = []
 
     def start(
@@ -235,7 +235,7 @@ def test_nothing_in_a_subject_begins_another_header(serve):
     assert len(got["Subject"]) == 200
 
 
-def test_what_is_no_text_is_written_so_that_it_can_be_read(serve):
+def test_non_text_values_are_written_readably(serve):
     server = serve()
 
     send(server, subject="file \udcff.csv", text="file \udcff.csv\0")
@@ -266,7 +266,7 @@ def test_a_sender_with_a_header_in_it_is_refused_for_good(serve, fields):
     ("answer", "may_pass"), [(b"550 no such person", False), (b"450 come again", True)]
 )
 @pytest.mark.parametrize("others", [(), ("b@example.org",)])
-def test_a_recipient_that_is_refused_is_told(serve, answer, may_pass, others):
+def test_a_recipient_that_is_refused_is_reported(serve, answer, may_pass, others):
     server = serve({"a@example.org": answer})
 
     said = failed(server, "a@example.org", *others)
@@ -286,12 +286,12 @@ def test_a_recipient_that_is_refused_is_told(serve, answer, may_pass, others):
         ("taken", b"554 that is spam", False),
     ],
 )
-def test_what_the_server_refuses_is_for_good_from_500_on(serve, what, answer, may_pass):
+def test_replies_from_500_on_are_permanent_failures(serve, what, answer, may_pass):
     assert failed(serve({what: answer})) == (f"127.0.0.1 answered {answer[:3].decode()}", may_pass)
 
 
 @pytest.mark.parametrize("answer", [b"421 bye", b"250 bye", b"what", HANGS])
-def test_what_was_taken_was_taken_whatever_is_said_at_the_end(serve, answer):
+def test_an_accepted_mail_is_delivered_whatever_the_reply_to_quit(serve, answer):
     server = serve({"QUIT": answer})
     connection = Connection(conn_type="smtp", host="127.0.0.1", port=server.port)
 
@@ -336,7 +336,7 @@ def test_smtps_is_tls_from_the_beginning(serve):
     assert len(server.mails) == 1
 
 
-def test_a_certificate_that_nobody_vouches_for_is_not_taken(serve):
+def test_a_certificate_without_a_known_issuer_is_refused(serve):
     server = serve({}, "STARTTLS", "AUTH PLAIN")
 
     said, _ = failed(server, login="flow", password="secret")
@@ -393,7 +393,7 @@ def test_such_a_password_needs_a_server_that_takes_it(serve):
     assert ("AUTH PLAIN" in said, may_pass) == (True, False)
 
 
-# ── where it is written ─────────────────────────────────────────────────────────────────
+# ── errors where the notifier is written ────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

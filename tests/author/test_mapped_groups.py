@@ -90,7 +90,7 @@ def test_an_item_may_give_the_parameters_of_the_group_by_name():
     assert made.nodes[0].arguments == {"x": FromSource(0, ("x",)), "y": FromSource(0, ("y",))}
 
 
-def test_what_a_task_of_the_group_takes_of_another_is_no_sequence():
+def test_results_between_tasks_of_the_group_are_no_sequences():
     assert len(described(lambda: work.expand(x=[1])).tasks) == 2
 
 
@@ -133,7 +133,7 @@ def leaked() -> None:
         pytest.param(lambda: work.expand(x=NUMBER), "over a int", id="number"),
     ],
 )
-def test_what_a_mapped_group_cannot_be(call: Any, complaint: str):
+def test_invalid_mapped_groups_are_refused(call: Any, complaint: str):
     with DAG("made"), pytest.raises(DagError, match=complaint):
         call()
 
@@ -171,7 +171,7 @@ def test_a_branch_may_choose_in_a_mapped_group():
     assert spec.tasks[1].mapped is not None
 
 
-def test_where_a_branch_chooses_in_a_mapped_group_all_of_it_expands_at_once():
+def test_a_mapped_group_with_a_branch_expands_all_at_once():
     with DAG("made") as made:
         chosen_after([total(0)])
 

@@ -1,4 +1,4 @@
-"""What cannot run as written says so where it is written."""
+"""Code that cannot run as written raises where it is written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aioflow.author.dag import registered
 from aioflow.author.dag_spec import describe
 from aioflow.errors import BadSchedule, DuplicateDag, ReferenceMisused, UnknownParent
 
-# Type checkers refuse most of what follows already, so they are not told what these are.
+# Type checkers would reject most of the calls below, so these names are hidden from them.
 
 
 @task
@@ -259,7 +259,9 @@ def var_keyword(**rest: Any) -> None: ...
         pytest.param(lambda: Sensor(task_id="s", retries=-1), "retries", id="option-outside"),
     ],
 )
-def test_what_is_no_dag_and_no_task(make: Callable[[], object], complaint: str):
+def test_objects_that_are_no_dag_and_no_task_are_refused(
+    make: Callable[[], object], complaint: str
+):
     with pytest.raises(DagError, match=complaint):
         make()
 
@@ -295,7 +297,7 @@ def test_a_duration_that_is_none(text):
         Retry(delay=text)
 
 
-def test_what_a_task_waits_for_from_its_start_is_said_with_its_line():
+def test_errors_of_start_triggers_have_their_line():
     class Waits(Operator):
         start_from_trigger = True
 

@@ -1,4 +1,4 @@
-"""Connections are read and written as URIs; what is not at hand says how to have it."""
+"""Connections are read and written as URIs; errors for unavailable values say how to get them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_uri_is_taken_apart_and_put_together_again():
 
 
 @given(login=TEXT, password=TEXT, schema=TEXT, extra=st.dictionaries(TEXT.filter(bool), TEXT))
-def test_whatever_is_in_a_connection_survives_its_uri(login, password, schema, extra):
+def test_any_connection_survives_the_conversion_to_its_uri(login, password, schema, extra):
     made = Connection(
         conn_type="http", host="h", login=login, password=password, schema=schema, extra=extra
     )
@@ -55,7 +55,7 @@ def test_a_connection_does_not_show_its_password():
         pytest.param(["pw"], id="a-list"),
     ],
 )
-def test_what_is_no_connection_is_refused_without_being_repeated(told):
+def test_an_invalid_connection_is_refused_without_being_repeated(told):
     with pytest.raises(ValueError, match="connection") as caught:
         connection_of(told)
 
@@ -63,7 +63,7 @@ def test_what_is_no_connection_is_refused_without_being_repeated(told):
     assert "pw-" not in str(caught.value)
 
 
-def test_a_task_has_at_hand_what_it_was_told():
+def test_a_task_has_at_hand_what_it_was_given():
     token = declared_values.set({(ValueKind.SECRET, "A"): "a", (ValueKind.VARIABLE, "A"): [1]})
     try:
         assert (secret("A"), variable("A")) == ("a", [1])
@@ -73,7 +73,7 @@ def test_a_task_has_at_hand_what_it_was_told():
         declared_values.reset(token)
 
 
-async def test_outside_of_everything_nobody_is_told_anything():
+async def test_values_cannot_be_read_outside_of_tasks_and_triggers():
     with pytest.raises(UnknownValue):
         secret("A")
     with pytest.raises(RuntimeError, match="hosted"):
@@ -98,7 +98,7 @@ def test_a_description_says_what_a_task_declares_each_once():
 
 
 @pytest.mark.parametrize("names", ["TOKEN", 7, [7], [""]])
-def test_what_is_declared_is_a_list_of_names(names):
+def test_declared_values_are_a_list_of_names(names):
     def one(): ...
 
     def flow():

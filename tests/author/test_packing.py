@@ -1,4 +1,4 @@
-"""A value costs its limit and little more while it is packed, whatever its author has written."""
+"""Packing a value uses little more memory than the limit, whatever the value is."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ TOO_LARGE = {
 
 @pytest.fixture(autouse=True)
 def no_garbage_is_collected() -> Iterator[None]:
-    """A collection takes long where many tests ran before; it is none of the packing's time."""
+    """Disable garbage collection: after many tests it takes long, and must not count as packing."""
     gc.disable()
     yield
     gc.enable()
@@ -185,7 +185,7 @@ def steps_of(packing: Packing) -> tuple[Unserializable | None, float]:
 
 
 @pytest.mark.parametrize("make", TOO_LARGE.values(), ids=TOO_LARGE.keys())
-def test_what_is_too_large_costs_no_more_than_the_limit_and_no_step_takes_long(make):
+def test_packing_too_large_a_value_stops_at_the_limit_and_no_step_takes_long(make):
     packing = Packing(make(), "x", LIMIT)
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""A parameter says what it may be; what does not fit is refused where it is written or given."""
+"""Parameters with schemas: values that do not match are refused where they are written or given."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_description_has_schema_and_default_of_each_and_knows_the_required():
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused_where_it_is_written(make, says):
+def test_nonsense_is_refused_where_it_is_written(make, says):
     with pytest.raises(DagError, match=says):
         make()
 

@@ -103,7 +103,7 @@ def test_a_group_is_linked_by_its_first_and_last_tasks():
     assert found["end"] == {"g.b", "g.c"}
 
 
-def test_what_a_group_returns_is_linked_as_the_whole_group():
+def test_the_return_value_of_a_group_is_linked_as_the_whole_group():
     with DAG("d") as made:
         start = work.override(task_id="start")()
         etl(1).after(start)

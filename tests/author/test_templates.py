@@ -1,4 +1,4 @@
-"""Templates are found in the texts of a file, judged where they stand, and named with a place."""
+"""Templates in the texts of a DAG file: found, checked there, and reported with their location."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_mistake_has_a_line_and_a_column():
     "text",
     ["{{ ds }}", "{% raw %}{{ ds {% endraw %}", "{# said #}", "{% if ds %}a{% endif %}", "a }}"],
 )
-def test_what_can_be_rendered_is_no_mistake(text):
+def test_templates_that_can_be_rendered_are_no_mistake(text):
     assert mistake_in(text) is None
 
 
@@ -73,14 +73,14 @@ def use(text, more=None): ...
 
 
 def wrong(made: DAG) -> dict[str, str]:
-    """Return what is refused, by task."""
+    """Return the errors by task."""
     _, failures = describe(made)
     assert {failure.reason for failure in failures} == {"dag.template"}
     return {failure.message.split("'")[1]: failure.message for failure in failures}
 
 
 def odd(made: DAG) -> dict[str, str]:
-    """Return what is odd about templates, by task."""
+    """Return the warnings about templates by task."""
     spec, failures = describe(made)
     assert spec is not None, failures
     found = [said for said in lint(made) if said.reason == "odd.template"]
@@ -129,7 +129,7 @@ def test_braces_that_nothing_renders_are_odd():
     assert "argument \"text[0]['a']\"" in found["ported"]
 
 
-def test_what_is_rendered_or_means_something_else_is_not_odd():
+def test_rendered_texts_and_other_braces_are_no_warning():
     with DAG("d") as made:
         Show(task_id="rendered", text="{{ ds }} {{ params.x }} ${HOME}", made=["{{ ts }}", 1])
         Show(task_id="no_braces", plain="{a} ${#x}", made="")
@@ -139,7 +139,7 @@ def test_what_is_rendered_or_means_something_else_is_not_odd():
     assert odd(made) == {}
 
 
-def test_what_init_makes_of_a_template_is_not_odd():
+def test_changes_that_init_makes_to_a_template_are_no_warning():
     class Below(Operator):
         template_fields = ("folder", "path")
 

@@ -1,4 +1,4 @@
-"""Authors' own timetables, as written down, and fire time by fire time as they are hosted."""
+"""Custom timetables: their definition, and their fire times in a host."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def made(timetable, **fields) -> TimetableTrigger:
     return trigger
 
 
-def test_what_is_a_timetable():
+def test_objects_that_are_timetables():
     assert is_timetable(WorkingHours())
     assert not is_timetable(WorkingHours)
     assert not is_timetable("@daily")
@@ -116,7 +116,7 @@ def old_office() -> None:
     work()
 
 
-async def test_of_a_new_dag_that_begins_in_the_past_the_latest_fire_time_runs_at_once(sim: Sim):
+async def test_a_new_dag_with_a_past_start_runs_the_latest_fire_time_at_once(sim: Sim):
     await sim.schedule(old_office)
     await sim.advance("12h")
 
@@ -157,13 +157,13 @@ def _fire_times_between(timetable, after, until):
         pytest.param({"begin": NOON - 24 * HOUR, "end": NOON - HOUR}, id="over"),
     ],
 )
-def test_where_nothing_was_missed_it_begins_when_it_is_known(fields):
+def test_without_missed_fire_times_it_starts_when_it_is_known(fields):
     fields = {name: int(at.timestamp()) * 1_000_000 for name, at in fields.items()}
 
     assert made(WorkingHours(last=9), **fields)._begins_after() == NOON
 
 
-async def test_what_it_foresees_begins_behind_the_start_date_and_ends_with_the_end_date():
+async def test_its_preview_starts_after_the_start_date_and_ends_with_the_end_date():
     begin, end = (NOON + 2 * HOUR, NOON + 4 * HOUR)
     microseconds = {"begin": begin, "end": end}
     fields = {name: int(at.timestamp()) * 1_000_000 for name, at in microseconds.items()}
@@ -173,12 +173,12 @@ async def test_what_it_foresees_begins_behind_the_start_date_and_ends_with_the_e
     assert fire_times == [NOON + 2 * HOUR, NOON + 3 * HOUR, NOON + 4 * HOUR]
 
 
-async def test_it_foresees_no_more_than_is_asked_for():
+async def test_it_previews_no_more_than_is_requested():
     assert await made(WorkingHours()).preview(NOON, 2) == [NOON + HOUR, NOON + 2 * HOUR]
     assert await made(WorkingHours()).preview(NOON, 0) == []
 
 
 @pytest.mark.parametrize("back", [True, False])
-async def test_what_it_foresees_wrongly_fails_in_plain_words(back):
+async def test_a_wrong_preview_fails_with_a_clear_message(back):
     with pytest.raises(BadSchedule, match="gave"):
         await made(Broken(back)).preview(NOON, 1)

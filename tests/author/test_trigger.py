@@ -1,4 +1,4 @@
-"""Triggers are data at rest, and refuse to be deferred with what cannot be."""
+"""Triggers are stored as data, and reject unserializable fields when a task defers."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_trigger_may_name_another_class():
         pytest.param(Shrinking(NOW), "Shrinking", id="no-way-back"),
     ],
 )
-def test_what_cannot_be_deferred_is_refused_at_once(trigger, complaint):
+def test_a_trigger_that_cannot_be_deferred_to_is_refused_at_once(trigger, complaint):
     with pytest.raises(Unserializable, match=complaint):
         serialize(trigger)
 
@@ -290,7 +290,7 @@ def test_a_field_is_content_with_whatever_is_restored_to_its_type(given):
     assert path.endswith(":Choosy")
 
 
-def test_fields_given_in_order_are_told_apart_though_one_between_is_given_by_word():
+def test_positional_fields_are_distinguished_though_one_between_is_given_by_keyword():
     given: list[Any] = [1, "", 1.0, Decimal(1), NOW, timedelta(1), 1.0, "a", (), [], {}]
     given += [Colour.RED, None, None, None, None, (), None, "x"]
 
@@ -300,7 +300,7 @@ def test_fields_given_in_order_are_told_apart_though_one_between_is_given_by_wor
 
 @dataclass
 class Converting(Choosy[int]):
-    """Takes what its own ``__init__`` says."""
+    """Has the arguments of its own ``__init__``."""
 
     def __init__(self, n: str) -> None:
         super().__init__(n=int(n))
@@ -312,7 +312,7 @@ def test_an_init_of_its_own_may_take_anything_that_travels():
         Converting(object())  # type: ignore[arg-type]
 
 
-def test_what_is_stored_already_is_hosted_though_its_class_asks_for_another_type_by_now():
+def test_a_stored_trigger_is_hosted_though_its_class_now_requires_another_type():
     data = encode_fields({"n": "1"}, "Choosy")
 
     assert vars(construct(Choosy, data))["n"] == "1"
@@ -409,7 +409,7 @@ def test_only_a_trigger_can_be_waited_for():
 
 
 class Recorder:
-    """Answers every question with the arguments it came with, those about many runs at once."""
+    """Answers every query with its arguments, those about many runs at once."""
 
     async def value(self, kind: ValueKind, name: str) -> Any:
         return kind, name
@@ -458,7 +458,7 @@ async def test_a_question_reaches_the_host_as_it_was_asked():
     )
 
 
-async def test_a_question_about_many_runs_is_told_each_by_its_name():
+async def test_a_query_about_many_runs_gets_each_by_its_name():
     told: list[tuple[str, Any]] = []
     token = query_sender.set(Recorder())
 
@@ -473,7 +473,7 @@ async def test_a_question_about_many_runs_is_told_each_by_its_name():
     ]
 
 
-def test_nobody_asks_for_many_runs_outside_of_a_host():
+def test_many_runs_cannot_be_queried_outside_of_a_host():
     with pytest.raises(RuntimeError, match="hosted"):
         RunEndings(lambda of, ending: None)
 
@@ -487,7 +487,7 @@ async def test_named_events_come_from_the_host():
     assert events == [NamedEvent(7, "n", data={"key": "k", "after": None})]
 
 
-async def test_a_question_about_many_events_is_told_each_by_its_name():
+async def test_a_query_about_many_events_gets_each_by_its_name():
     told: list[tuple[str, NamedEvent | AioflowError]] = []
     token = query_sender.set(Recorder())
 
@@ -501,7 +501,7 @@ async def test_a_question_about_many_events_is_told_each_by_its_name():
     assert str(told[1][1]) == "forgotten"
 
 
-def test_nobody_asks_for_events_outside_of_a_host():
+def test_events_cannot_be_queried_outside_of_a_host():
     with pytest.raises(RuntimeError, match="hosted"):
         NamedEvents("n", lambda of, event: None)
     with pytest.raises(RuntimeError, match="hosted"):
@@ -510,7 +510,7 @@ def test_nobody_asks_for_events_outside_of_a_host():
         own_dag_id()
 
 
-async def test_nobody_answers_outside_of_a_host():
+async def test_run_ends_and_events_cannot_be_awaited_outside_of_a_host():
     with pytest.raises(RuntimeError, match="hosted"):
         await run_ending("d", since=NOW)
     with pytest.raises(RuntimeError, match="hosted"):
@@ -522,7 +522,7 @@ async def test_an_instant_without_a_zone_is_refused():
         await run_ending("d", since=NOW.replace(tzinfo=None))
 
 
-async def test_a_trigger_asks_for_what_is_kept():
+async def test_a_trigger_requests_stored_values():
     token = query_sender.set(Recorder())
     try:
         asked = [await fetch_secret("A"), await fetch_connection("B"), await fetch_variable("C")]

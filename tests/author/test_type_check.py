@@ -77,7 +77,7 @@ T = TypeVar("T")
         (Sequence[Sequence[int]], list[list[int]]),
     ],
 )
-def test_what_may_fit_does(given: Any, wanted: Any):
+def test_types_that_may_match_are_no_misfits(given: Any, wanted: Any):
     assert fits(given, wanted)
 
 
@@ -103,7 +103,7 @@ def test_what_may_fit_does(given: Any, wanted: Any):
         (list[list[str]], list[list[int]]),
     ],
 )
-def test_what_can_never_fit_does_not(given: Any, wanted: Any):
+def test_types_that_never_match_are_misfits(given: Any, wanted: Any):
     assert not fits(given, wanted)
 
 
@@ -168,7 +168,7 @@ def test_the_items_of_a_fan_out_are_checked():
 @pytest.mark.parametrize(
     "kind", [str, bytes, int, None, dict[str, int], Row, Record, str | None, dict[str, int] | int]
 )
-def test_what_can_never_be_a_list_is_not_expanded_over(kind: Any):
+def test_expanding_over_a_type_that_is_never_a_list_is_refused(kind: Any):
     def whole(): ...
 
     whole.__annotations__["return"] = kind
@@ -183,7 +183,7 @@ def test_what_can_never_be_a_list_is_not_expanded_over(kind: Any):
 @pytest.mark.parametrize(
     "kind", [Any, list, tuple[str, ...], range, set[str], Iterator[str], list[str] | None, object]
 )
-def test_what_may_be_a_list_is_expanded_over(kind: Any):
+def test_expanding_over_a_type_that_may_be_a_list_is_allowed(kind: Any):
     def whole(): ...
 
     whole.__annotations__["return"] = kind
@@ -210,7 +210,7 @@ def test_the_results_of_a_fan_out_are_a_sequence():
     assert "takes value: str, but 'each' gives it Sequence[str]" in message
 
 
-def test_what_a_sensor_gives_and_parts_of_results_are_not_judged():
+def test_values_of_sensors_and_parts_of_results_are_not_checked():
     with DAG("d") as made:
         text(there())
         text(numbers()[0])
@@ -276,7 +276,7 @@ def test_a_value_of_the_file_that_may_fit_is_not_judged():
     assert messages(made) == []
 
 
-def test_of_a_fan_out_over_values_of_the_file_each_wrong_type_is_said_once():
+def test_each_wrong_type_of_literal_items_is_reported_once():
     with DAG("d") as made:
         text.expand(value=["a", *range(1000), 2.0])
 

@@ -1,4 +1,4 @@
-"""The text of a type says what may be given, without the code that has the type."""
+"""Names of types for people, without the code that defines the type."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_the_facade_names_what_it_has_and_nothing_else():
 
 
 @pytest.mark.process
-def test_what_a_dag_file_imports_pulls_in_nothing_heavy():
+def test_the_names_for_dag_files_import_nothing_heavy():
     heavy = {"aiosqlite", "anyio", "asyncio", "cronsim", "fastapi", "pydantic", "sqlalchemy"}
     code = "import sys; from aioflow import task; print(*sys.modules)"
 

@@ -16,7 +16,7 @@ from aioflow_triggers.temporal import TimeDeltaTrigger
 
 @task
 async def landed(folder: str) -> str:
-    # Nobody looks for so long: what is seen sooner the kernel has told.
+    # Polls are that rare: a file that is seen sooner was reported by the kernel.
     await wait(FileTrigger(f"{folder}/in.csv", poll_seconds=600, stable=0))
     return "here"
 
@@ -304,7 +304,7 @@ PAYLOADS = (
 
 
 def hostile() -> str:
-    """Return a DAG whose every text is a payload."""
+    """Return a DAG in which every text is a payload."""
     every = " ".join(PAYLOADS)
     return f'''
 from __future__ import annotations

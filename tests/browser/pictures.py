@@ -1,4 +1,4 @@
-"""Take the pictures of README and docs anew: ``python -m tests.browser.pictures``.
+"""Take the screenshots of README and docs again: ``python -m tests.browser.pictures``.
 
 On a daemon of its own, with the settlement example and a warehouse that has trouble with one
 region. Look at them before they are committed.
@@ -159,7 +159,7 @@ def _prepare(daemon: DaemonProcess, folder: Path) -> None:
         daemon.trigger("warehouse", {"folder": str(folder), "trouble": region})
     daemon.request("PUT", "/api/v1/pools/warehouse", {"slots": 4})
     daemon.stop()
-    daemon.start()  # what a busy machine has held up is no news
+    daemon.start()  # delays of a busy machine must not be in the pictures
     eventually(lambda: daemon.log.read_text().count("aioflow is up") == 2)
 
 

@@ -54,7 +54,7 @@ def test_a_settlement_is_watched_from_its_trigger_to_its_total(browser, daemon, 
 
 def test_a_file_that_is_dropped_moves_the_graph_within_a_second(browser, daemon, tmp_path):
     with watched(browser, daemon) as page:
-        # Other tests may have both processors meanwhile: once of a minute's drops, at least.
+        # Other tests may occupy both processors: at least one of a minute's drops must show.
         until, took = time.monotonic() + 60, []
         while not took or (min(took) >= 1.0 and time.monotonic() < until):
             took.append(drop(page, daemon, tmp_path / str(len(took))))
@@ -84,7 +84,7 @@ def drop(page, daemon, folder):
     return took
 
 
-def test_what_failed_is_cleared_and_goes_on(browser, daemon, tmp_path):
+def test_failed_tasks_are_cleared_and_run_again(browser, daemon, tmp_path):
     flag = tmp_path / "flag"
     run = daemon.trigger("fails", {"flag": str(flag)})
     daemon.wait(run)
@@ -112,7 +112,9 @@ def test_what_failed_is_cleared_and_goes_on(browser, daemon, tmp_path):
     assert daemon.run(run)["state"] == "success"
 
 
-def test_what_stays_upstream_failed_is_named_after_a_clear_of_one_task(browser, daemon, tmp_path):
+def test_tasks_that_stay_upstream_failed_are_named_after_a_clear_of_one_task(
+    browser, daemon, tmp_path
+):
     run = daemon.trigger("fails", {"flag": str(tmp_path / "flag")})
     daemon.wait(run)
     with watched(browser, daemon) as page:
@@ -127,7 +129,7 @@ def test_what_stays_upstream_failed_is_named_after_a_clear_of_one_task(browser, 
 
 @pytest.fixture
 def failing_file(daemon):
-    """The DAG file of ``fails``, which other tests find as it was."""
+    """The DAG file of ``fails``, restored after the test."""
     file = daemon.home.parent / "dags" / "fails.py"
     before = daemon.get("/api/v1/dags/fails")[1]["version"]
     yield file
@@ -135,7 +137,7 @@ def failing_file(daemon):
     eventually(lambda: daemon.get("/api/v1/dags/fails")[1]["version"] == before)
 
 
-def test_what_failed_is_cleared_with_the_newest_code(browser, daemon, failing_file, tmp_path):
+def test_failed_tasks_are_cleared_with_the_newest_code(browser, daemon, failing_file, tmp_path):
     run = daemon.trigger("fails", {"flag": str(tmp_path / "flag")})
     daemon.wait(run)
     before = daemon.run(run)["version"]
@@ -214,7 +216,7 @@ def test_a_backfill_is_started_where_backfills_are_listed(browser, daemon):
         page.clean()
 
 
-def test_a_trigger_is_fired_by_hand(browser, daemon):
+def test_a_trigger_is_fired_manually(browser, daemon):
     run = daemon.trigger("slow")
     with watched(browser, daemon) as page:
         page.go(f"/runs/{run}?task=rests")

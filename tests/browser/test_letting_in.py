@@ -102,7 +102,7 @@ def test_role_password_and_leave_to_sign_in_change_after_a_question(browser, dae
     assert "cid" not in users(daemon)
 
 
-def test_somebody_is_signed_out_from_afar(browser, daemon):
+def test_a_user_is_logged_out_by_another_client(browser, daemon):
     add(daemon, "dan")
     with stranger(browser, daemon) as other:
         other.page.goto(other.base)

@@ -1,4 +1,4 @@
-"""What a task prints, seen as it prints it."""
+"""The log of a task on the page, while the task prints it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LAST = "and a last one, with ä"
 
 @pytest.fixture
 def printing(daemon, tmp_path):
-    """A run whose task has printed 5,000 lines, and prints one more once it is let go."""
+    """A run whose task has printed 5,000 lines, and prints one more once the test releases it."""
     return daemon.trigger("printing", {"folder": str(tmp_path)})
 
 
@@ -23,7 +23,7 @@ def is_at_end(lines):
     return lines.evaluate("(node) => node.scrollTop + node.clientHeight >= node.scrollHeight - 18")
 
 
-def test_who_scrolls_back_is_left_there_until_they_want_the_end(
+def test_the_scroll_position_stays_until_the_user_wants_the_end(
     browser, daemon, printing, tmp_path
 ):
     with watched(browser, daemon) as page:
@@ -65,7 +65,7 @@ def test_a_line_that_was_searched_for_is_shown_among_the_others(
         page.clean()
 
 
-def test_of_a_long_log_the_end_is_shown_and_the_rest_can_be_found(browser, daemon):
+def test_the_end_of_a_long_log_is_shown_and_the_rest_can_be_found(browser, daemon):
     run = daemon.trigger("chatting")
     daemon.wait(run)
     with watched(browser, daemon) as page:

@@ -1,4 +1,4 @@
-"""What the page shows: legible to all, on any width, however much there is, whatever it says."""
+"""The views of the page: accessible, on any width, with much data and with hostile texts."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_five_thousand_dags_scroll_smoothly(browser, tmp_path):
             page.clean()
 
 
-def test_who_has_no_rights_is_told_how_to_get_them(browser, daemon):
+def test_the_error_for_missing_rights_says_how_to_get_them(browser, daemon):
     context = browser.new_context()
     try:
         page = context.new_page()
@@ -109,7 +109,7 @@ def test_who_has_no_rights_is_told_how_to_get_them(browser, daemon):
         context.close()
 
 
-def test_the_page_goes_on_by_itself_when_the_daemon_is_back(browser, daemon):
+def test_the_page_continues_by_itself_when_the_daemon_is_back(browser, daemon):
     with watched(browser, daemon) as page:
         page.go("/runs/deferred")
         port = address(daemon).rpartition(":")[2]
@@ -126,7 +126,7 @@ def test_the_page_goes_on_by_itself_when_the_daemon_is_back(browser, daemon):
         page.see("cancelled", within="main h1")
 
 
-def test_of_each_page_the_built_files_are_all_that_is_loaded(browser, daemon):
+def test_each_page_loads_only_the_built_files(browser, daemon):
     with watched(browser, daemon) as page:
         page.go("/dags/daily/graph")
         loaded = eventually(

@@ -1,4 +1,4 @@
-"""Times as they are read, and a page that is read without a mouse."""
+"""Displayed times, and the page without a mouse."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_instants_are_those_of_the_readers_clock_and_say_utc_in_a_tooltip(browse
         page.clean()
 
 
-def test_what_goes_on_is_counted_without_being_asked_for_again(browser, daemon):
+def test_active_tasks_are_counted_without_another_request(browser, daemon):
     with watched(browser, daemon) as page:
         page.go("/runs/resting")
         took = page.page.locator(".run-top .facts > div", has_text="Takes").locator("dd")
@@ -55,7 +55,7 @@ def test_what_goes_on_is_counted_without_being_asked_for_again(browser, daemon):
             expect(took).not_to_have_text(before)
             return len(page.asked) == asked
 
-        page.eventually(ticks_unasked)  # what the stream's beginning has asked for comes first
+        page.eventually(ticks_unasked)  # requests made when the stream opened come first
         assert re.fullmatch(r"\d+ s|\d+m( \d+s)?", took.inner_text())
         page.clean()
 
@@ -79,7 +79,7 @@ def test_arrows_go_from_box_to_box_in_a_grid(browser, daemon):
         page.clean()
 
 
-def test_what_has_the_focus_is_seen_to_have_it(browser, daemon):
+def test_the_focus_is_visible(browser, daemon):
     with watched(browser, daemon) as page:
         page.go("/dags")
         page.page.locator("[data-row]").first.wait_for()

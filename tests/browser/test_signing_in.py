@@ -1,4 +1,4 @@
-"""Who signs in at the page, what they are offered, and what they are never shown."""
+"""Logins on the page: what each role can do, and what it never sees."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def sign_in(page, name, password=PASSWORD):
 
 
 def enter(page, name):
-    """Sign in, and wait to be let in."""
+    """Log in, and wait until that has succeeded."""
     sign_in(page, name)
     page.page.wait_for_selector(".rail")
 
 
 def offered(page):
-    """What of that which not everybody may do can be seen."""
+    """Return the visible controls that need a permission."""
     return page.page.locator("main [data-needs]:visible").all_inner_texts()
 
 
@@ -70,7 +70,7 @@ def test_an_operator_is_offered_runs_and_not_what_is_an_admins(browser, daemon):
         page.clean()
 
 
-def test_who_signs_out_is_out_of_every_window_and_comes_back_to_the_same_place(browser, daemon):
+def test_a_logout_ends_every_window_and_a_login_returns_to_the_same_page(browser, daemon):
     with stranger(browser, daemon) as page:
         page.page.goto(f"{page.base}/settings")
         enter(page, "the-admin")

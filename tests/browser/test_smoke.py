@@ -1,4 +1,4 @@
-"""What make test sees of the page: every view once, and what happens while it is looked at."""
+"""The part of the page's tests in ``make test``: each view once, and updates while it is open."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_run_is_cancelled_after_a_question_that_says_what_happens(browser, dae
     assert daemon.run(run)["state"] == "cancelled"
 
 
-def test_a_log_is_told_by_a_stream_and_never_asked_for_again(browser, daemon, tmp_path):
+def test_a_log_comes_by_a_stream_and_is_never_polled(browser, daemon, tmp_path):
     printing = daemon.trigger("printing", {"folder": str(tmp_path)})
     with watched(browser, daemon) as page:
         page.go(f"/runs/{printing}?task=prints")
@@ -63,7 +63,7 @@ def test_a_log_is_told_by_a_stream_and_never_asked_for_again(browser, daemon, tm
         page.clean()
 
 
-def test_who_signs_in_is_where_they_wanted_to_go(browser, daemon):
+def test_a_login_leads_to_the_requested_page(browser, daemon):
     body = {"name": "ann", "password": PASSWORD, "role": "viewer"}
     daemon.request("POST", "/api/v1/users", body)
     with stranger(browser, daemon) as page:

@@ -1,4 +1,4 @@
-"""What is steered by hand from the page, and what it says of it."""
+"""Actions of a user on the page, and what the page says about them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ pytestmark = [*BROWSER_TESTS, pytest.mark.nightly]
 
 @pytest.fixture
 def page(browser, daemon):
-    """Somebody who may do everything, and is told what cannot be; else nothing goes wrong."""
+    """A page of an administrator. Rejected requests are expected, any other error is not."""
     with watched(browser, daemon, refusals=(400, 404, 422)) as watch:
         yield watch
         watch.clean()
 
 
 def field(page, label):
-    """A field of the question that is asked; hints and choices are behind its name."""
+    """Return a field of the open dialog; its label also contains hints and choices."""
     return page.page.get_by_role("dialog").get_by_label(re.compile(f"^{re.escape(label)}"))
 
 
@@ -71,7 +71,7 @@ def test_a_pool_is_limited_shows_who_holds_it_and_is_lifted(page, daemon):
     eventually(lambda: all(task_of(daemon, run, "sits")["state"] == "deferred" for run in runs))
 
 
-def test_a_task_that_is_marked_lets_go_on_what_comes_after_it(page, daemon):
+def test_a_marked_task_lets_the_tasks_after_it_start(page, daemon):
     run = daemon.trigger("patient")
     page.go(f"/runs/{run}?task=rests")
     page.see("deferred", within=".drawer")

@@ -1,4 +1,4 @@
-"""A page in Chromium that keeps what must not happen: foreign hosts, errors, refused content."""
+"""A page in Chromium that records what must not happen: foreign hosts, errors, refused content."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PAGES = {
     "node": ("/nodes", "/errors", "/settings"),
     "access": ("/access", "/audit"),
 }  # fmt: skip
-"""Every view of the page, by what it is about."""
+"""Every view of the page, by subject."""
 
 SIZES = {"desk": (1400, 900), "phone": (360, 740), "wall": (2560, 1300)}
 
@@ -61,12 +61,12 @@ _FLAGS = (
 
 _OPTIONAL = frozenset({"/api/v1/me", "/api/v1/stream", "/api/v1/audit"})
 
-# What the page does about a policy it breaks, and what a payload that runs would do.
+# Records violations of the page's policy, and payloads that run.
 _WITNESS = """
 window.broken = [];
 document.addEventListener('securitypolicyviolation', (event) =>
   window.broken.push(event.violatedDirective + ' ' + event.blockedURI));
-// What was told, though nobody may have looked while it stood there.
+// All messages shown, including those that have disappeared.
 window.told = [];
 new MutationObserver((changes) => {
   for (const change of changes) for (const node of change.addedNodes)
@@ -78,7 +78,7 @@ window.alert = window.confirm = window.prompt = () => window.broken.push('a payl
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Chromium, without a window and without what it would say to its maker."""
+    """Chromium, without a window and without requests to its vendor."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     assert program is not None, "Chromium is needed: apt-get install chromium"
     with sync_playwright() as playwright:
@@ -95,11 +95,11 @@ class Watched:
     Args:
         context: Of its own: cookies and storage.
         base: The daemon's address.
-        lacks: Paths that this daemon does not serve; the page asks for them once, and does without.
-        refusals: Statuses that the page is answered with on purpose.
+        lacks: Paths that this daemon does not serve. The page requests each once.
+        refusals: Error statuses that the test expects.
 
     Attributes:
-        asked: The address of every request, in their order.
+        asked: The address of every request, in order.
     """
 
     def __init__(
@@ -129,27 +129,27 @@ class Watched:
             self.complaints.append(f"{message.text} {url}")
 
     def _failed(self, request: Request) -> None:
-        # A view that is left lets go of what it had asked for.
+        # A view cancels its requests when the user leaves it.
         if request.failure != "net::ERR_ABORTED":
             self.complaints.append(f"{request.failure} {request.url}")
 
     def go(self, path: str) -> Watched:
-        """Go to an address of the page, and wait until what it shows is there."""
+        """Go to an address of the page, and wait until its content is loaded."""
         self.page.goto(self.base + path, wait_until="load")
         self.settle()
         return self
 
     def settle(self) -> None:
-        """Wait until nothing is being loaded."""
+        """Wait until no request is pending."""
         self.page.wait_for_selector("main h1")
         expect(self.page.locator(".loading")).to_have_count(0, timeout=60_000)
 
     def see(self, text: str, within: str = "body", timeout: float = 60.0) -> None:
-        """Wait until a text stands somewhere."""
+        """Wait until a text is visible somewhere."""
         self.page.locator(within).get_by_text(text).first.wait_for(timeout=timeout * 1000)
 
     def heard(self, text: str) -> None:
-        """Wait until the page has told a text, though that may be gone by now."""
+        """Wait until the page has shown a message, which may have disappeared by now."""
         look = "(text) => window.told.some((told) => told.includes(text))"
         self.eventually(lambda: self.page.evaluate(look, text))
 
@@ -158,37 +158,37 @@ class Watched:
         self.page.locator(within).get_by_role("button", name=name, exact=True).first.click()
 
     def confirm(self, verb: str) -> None:
-        """Agree to what the dialog says."""
+        """Confirm the dialog."""
         self.page.locator("dialog footer button[type=submit]", has_text=verb).click()
         self.page.wait_for_selector("dialog", state="detached")
 
     def eventually(self, look: Callable[[], Any], timeout: float = 60.0) -> Any:
-        """Return the first true answer, the page working meanwhile."""
+        """Return the first true result. The page continues to work between the calls."""
         return eventually(look, timeout, self.text, look_seconds=0.05)
 
     def text(self) -> str:
-        """Return what can be read; the page works on meanwhile."""
+        """Return the visible text. The page continues to work in the meantime."""
         return self.page.inner_text("body")
 
     def clean(self) -> None:
-        """Nothing left the machine, nothing was refused, nothing complained."""
+        """Assert that no request left the machine or was refused, and that there was no error."""
         hosts = {urlsplit(url).netloc for url in self.asked}
         assert hosts == {urlsplit(self.base).netloc}
         assert self.complaints == []
         assert self.page.evaluate("window.broken") == []
 
     def overflow(self) -> int:
-        """How many pixels of the page lie beyond the window's right edge."""
+        """Return how many pixels of the page lie beyond the window's right edge."""
         found: int = self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
         return found
 
     def elements(self) -> int:
-        """How many elements the document has."""
+        """Return how many elements the document has."""
         found: int = self.page.evaluate("document.querySelectorAll('*').length")
         return found
 
     def shoot(self, path: Path) -> None:
-        """Keep what is seen as a picture."""
+        """Save a screenshot."""
         self.page.screenshot(path=path)
 
 
@@ -222,7 +222,7 @@ def stranger(
     timezone: str = "UTC",
     refusals: tuple[int, ...] = (401,),
 ) -> Iterator[Watched]:
-    """Open a window of somebody who has not signed in."""
+    """Open a window without a login."""
     width, height = SIZES[size]
     context = browser.new_context(
         color_scheme=theme,  # type: ignore[arg-type]
@@ -245,7 +245,7 @@ def address(daemon: DaemonProcess) -> str:
 
 
 def serious(page: Page) -> list[str]:
-    """Return what axe-core finds serious or critical about a page."""
+    """Return the serious and critical findings of axe-core on a page."""
     page.evaluate(AXE.read_text())
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [

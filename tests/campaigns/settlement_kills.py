@@ -1,6 +1,6 @@
-"""Kill the settlement pipeline at a chosen moment, start it again, and judge the day.
+"""Kill the settlement pipeline at a chosen moment, start it again, and check the day.
 
-The judges stand outside: the generator's total, a ledger the tasks append to, the process
+The checks run outside the daemon: the generator's total, a ledger of the tasks, the process
 table, SQLite's own integrity check, and the journal replayed against the tables.
 """
 
@@ -36,11 +36,11 @@ PHASES = ("waiting", "expanding", "settling", "totalling")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one killed run came to.
+    """The outcome of one killed run.
 
     Attributes:
-        settled_at_kill: Merchants that had been settled when it was killed.
-        begun: How often a merchant's settling began in all; the rest was cut short.
+        settled_at_kill: Merchants that had been settled when the daemon was killed.
+        begun: How often the settling of a merchant started in all; the others were interrupted.
         recovery_seconds: From the second start to the end of the run.
     """
 
@@ -66,7 +66,7 @@ class Day:
         return DaemonProcess(self.home, DAGS, db=self.db, flags=("--cpu-slots", "2"))
 
     def write(self) -> Decimal:
-        """Have the bank's file arrive; return the total it must come to."""
+        """Create the bank's file; return its expected total."""
         return generate(self.data, DAY, merchants=self.merchants, transactions=self.transactions)
 
 
@@ -81,7 +81,7 @@ def kill_one_run(
 ) -> Verdict:
     """Run one day, kill it in ``phase``, start again; assert that nothing is lost or doubled.
 
-    A day that ends before it could be killed is no day: the next one is tried.
+    A day that ends before it could be killed does not count: the next one is tried.
     """
     for attempt in range(ATTEMPTS):
         day = Day(folder / "home", folder / f"data{attempt}", db, merchants, transactions)
@@ -162,7 +162,7 @@ def _assert_total(
 
 
 def _assert_ledger(daemon: DaemonProcess, run_id: str, data: Path, merchants: int) -> int:
-    """No merchant was begun after the success that its row records."""
+    """Assert that no merchant was started after the success that its row records."""
     ended: dict[int, int] = {}
     for task in _tasks(daemon, run_id, merchants):
         if task["task_id"] == "settle":

@@ -41,7 +41,7 @@ def wide() -> None:
 @pytest.mark.parametrize("shard", shards(4), ids=str)
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_children_are_2000_and_the_aggregate_one_wherever_the_node_is_crashed(shard):
-    """As ``Sim.crash_everywhere``, but each shard has a part of the commits."""
+    """Crash as ``Sim.crash_everywhere`` does, but only at this shard's part of the commits."""
     aggregates = commits = crashes = stored_by = 0
 
     def count_them(doubled: Sequence[int]) -> list[int]:

@@ -1,7 +1,7 @@
-"""Faults of ``tests/faults`` whose seconds are not judged, so two workers share them.
+"""Faults of ``tests/faults`` without limits on durations, so two workers share them.
 
-Parts are chosen by name, such as ``-k crowd``. What must hold, and what was measured, is in
-``docs/reference/faults.md``. ``test_timed_faults.py`` has the faults whose seconds are judged, and
+Parts are chosen by name, such as ``-k crowd``. The promises and the measured figures are in
+``docs/reference/faults.md``. ``test_timed_faults.py`` has the faults with such limits, and
 ``test_kills.py`` the kills at every call.
 """
 

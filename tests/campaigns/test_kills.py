@@ -1,7 +1,7 @@
 """``kill -9`` of a daemon at every call it makes, and at calls chosen at random.
 
-Parts are chosen by name, such as ``-k warm`` or ``-k "cold and unlink"``. No seconds are judged, so
-two workers share the shards. What must hold is in ``docs/reference/faults.md``.
+Parts are chosen by name, such as ``-k warm`` or ``-k "cold and unlink"``. There are no limits on
+durations, so two workers share the shards. The promises are in ``docs/reference/faults.md``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COLD_LEAST = {
     "rename": 1, "mkdir": 6, "ftruncate": 2,
 }  # fmt: skip
 # A settlement makes fewer writes beside other work, since more results share one. Then up to half
-# of the kills come too late, so the most that are tried is three times what must hit.
+# of the kills come too late, so the limit of attempts is three times the required hits.
 SETTLEMENT, SETTLEMENT_LEAST, SETTLEMENTS_AT_MOST = 300, 150, 450
 WIDE, WIDE_LEAST, WIDE_AT_MOST = 2_000, 40, 120
 AT_LEAST = 400
@@ -36,7 +36,7 @@ AT_LEAST = 400
 
 WARM_SHARDS = {"pwrite64": 2}
 COLD_SHARDS = {"pwrite64": 4, "write": 2}
-"""What has many calls is divided; the rest is one shard."""
+"""A kind with many calls is divided into shards; all others are one shard."""
 
 
 def each_call(calls: tuple[str, ...], divided: dict[str, int]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""20,000 requests made of the API's own description, and of what it does not allow."""
+"""20,000 requests generated from the OpenAPI document, valid and invalid ones."""
 
 from __future__ import annotations
 

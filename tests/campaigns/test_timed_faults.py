@@ -1,6 +1,6 @@
-"""Faults of ``tests/faults`` whose seconds are judged: nothing else may run beside them.
+"""Faults of ``tests/faults`` with limits on durations: nothing else may run beside them.
 
-Parts are chosen by name, such as ``-k disk_full``. What must hold, and what was measured, is in
+Parts are chosen by name, such as ``-k disk_full``. The promises and the measured figures are in
 ``docs/reference/faults.md``.
 """
 
@@ -31,11 +31,11 @@ LIMITS: dict[str, dict[str, float]] = {
     "misbehaving": {"too_late_share": 0.01, "daemon_lag_seconds": 0.5},
     "postgres": {"slowest_resumed_seconds": 5.0},
 }
-"""What each fault promises: how large a figure may be."""
+"""The limits that each fault's figures must respect."""
 
 
 def judge(fault: str, parameters: dict[str, Any], figures: dict[str, Any]) -> None:
-    """Keep the figures of a fault, and assert that they are within its limits."""
+    """Store the figures of a fault, and assert that they are within its limits."""
     record("faults", fault=fault, **parameters, **figures)
     limits = LIMITS[fault]
     exceeded = {name: figures[name] for name, limit in limits.items() if figures[name] > limit}

@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cli_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """Return a daemon on which many tests run, none of which stops it."""
+    """Return a daemon that many tests share; none of them stops it."""
     folder = tmp_path_factory.mktemp("cli")
     daemon = Daemon(folder, flows=DAGS, talk=TALK, broken=BROKEN, filled=FILLED)
     yield daemon
@@ -40,5 +40,5 @@ def cli_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @pytest.fixture
 def daemon(cli_daemon: Daemon) -> Daemon:
-    """Return the same: what tests call it."""
+    """Return the shared daemon, under the name that tests use."""
     return cli_daemon

@@ -1,4 +1,4 @@
-"""A daemon with flows of every outcome, started and asked by commands alone."""
+"""A daemon with DAGs of every outcome, started and queried only by commands."""
 
 from __future__ import annotations
 
@@ -167,11 +167,11 @@ class Daemon:
         try:
             eventually(lambda: {f"{name}.py" for name in files} <= self._told(), 60.0)
         except BaseException:
-            self.kill()  # nobody stops what has failed to start
+            self.kill()  # a daemon that failed to start is stopped by nothing else
             raise
 
     def _told(self) -> set[str]:
-        """Return which files it has read: it is ready before that, on a slow machine."""
+        """Return the parsed files: on a slow machine the daemon is ready before that."""
         return {Path(dag["file"]).name for dag in self.run("dags", "list", "--json").json}
 
     def run(self, *words: object) -> Done:

@@ -63,7 +63,7 @@ def test_the_same_id_is_the_same_run_and_another_conf_a_conflict(daemon):
     assert other.err.rstrip().endswith("[request.run_exists]")
 
 
-def test_what_a_child_printed_is_found_under_its_index(daemon):
+def test_the_output_of_a_child_is_found_under_its_index(daemon):
     run_id = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
 
     assert daemon.run("runs", "logs", run_id, "square", "--map", "2").out == "square of 2\n"
@@ -76,7 +76,7 @@ def test_a_wait_is_explained_and_a_run_cancelled(daemon):
     run_id = daemon.run("dags", "trigger", "waits", "--json").json["run_id"]
 
     def explained() -> Any:
-        # While a commit takes long, it says that alone.
+        # While a commit takes long, only that is shown.
         found = daemon.run("runs", "why", run_id, "total", "--json").json
         return found if len(found["causes"]) == 2 else None
 
@@ -97,7 +97,7 @@ def test_a_wait_is_explained_and_a_run_cancelled(daemon):
     assert "cancelled" in watched.out
 
 
-def test_an_ended_run_is_cleared_and_ends_anew(daemon):
+def test_an_ended_run_is_cleared_and_ends_again(daemon):
     run_id = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
 
     cleared = daemon.run("runs", "clear", run_id, "--task", "numbers", "--downstream", "--json")
@@ -108,7 +108,7 @@ def test_an_ended_run_is_cleared_and_ends_anew(daemon):
 
     assert (cleared.json["cleared"], cleared.json["dag_id"]) == (5, "sums")
     assert (watched.status, again.status) == (0, 0)
-    assert shown["counts"] == {"success": 5}  # what was removed does not count
+    assert shown["counts"] == {"success": 5}  # removed instances do not count
     assert [task["result"] for task in shown["tasks"]] == [[0, 1, 2], 0, 1, 4, 5]
     assert child.out.startswith("1 task cleared; ")
     log = daemon.run("runs", "logs", run_id, "square", "--map", "1").out
@@ -131,7 +131,7 @@ def test_tasks_of_an_ended_run_are_marked_and_it_ends_as_they_say(daemon):
     assert whole.out == f"{run_id} is failed\n"
 
 
-def test_an_ended_run_is_deleted_with_what_it_printed_and_one_that_goes_on_is_not(daemon):
+def test_an_ended_run_is_deleted_with_what_it_printed_and_an_active_one_is_not(daemon):
     run_id = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
     folders = daemon.home / "logs"
     number = run_id.rpartition(".")[2]
@@ -149,7 +149,7 @@ def test_an_ended_run_is_deleted_with_what_it_printed_and_one_that_goes_on_is_no
     assert (shown.status, "request.unknown_run" in shown.err) == (1, True)
 
 
-def test_a_wait_is_ended_by_hand(daemon):
+def test_a_wait_is_ended_manually(daemon):
     run_id = daemon.run("dags", "trigger", "approval", "--json").json["run_id"]
 
     def deferred():
@@ -169,7 +169,7 @@ def test_a_wait_is_ended_by_hand(daemon):
     assert (again.status, again.err.endswith("[request.unknown_trigger]\n")) == (1, True)
 
 
-def test_runs_that_wait_for_each_other_are_told_so(daemon):
+def test_runs_that_wait_for_each_other_are_reported(daemon):
     for name in ("hen", "egg"):
         assert daemon.run("dags", "trigger", name, "--run-id", f"{name}-1").status == 0
     said = eventually(lambda: re.search("a cycle: .*", daemon.run("runs", "why", "hen-1").out), 30)
@@ -226,7 +226,7 @@ def test_a_range_of_days_is_filled_once_and_what_would_be_done_is_said_before(da
     assert "3 success" in listed.out
 
 
-def test_a_backfill_that_goes_on_is_cancelled_with_its_runs(daemon):
+def test_an_active_backfill_is_cancelled_with_its_runs(daemon):
     words = ("dags", "backfill", "waits", "--from", "2026-01-01", "--to", "2026-01-31", "--json")
     made = daemon.run(*words, "--max-active", "2").json
     again = daemon.run(*words, "--max-active", "2").json
@@ -270,7 +270,7 @@ def test_a_log_is_followed_over_retries_to_its_last_byte(daemon):
 
 
 def on_a_terminal(daemon, *words):
-    """What a command shows to a person."""
+    """The output of a command for people."""
     leader, follower = os.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "aioflow", *words, "--home", str(daemon.home)],
@@ -323,7 +323,7 @@ def test_a_run_is_found_by_the_beginning_of_its_id_if_no_other_begins_so(daemon)
     assert "[request.unknown_run]" in deleted.err
 
 
-def test_top_tells_what_goes_on_look_by_look(daemon):
+def test_top_shows_the_current_state_at_each_refresh(daemon):
     run_id = daemon.run("dags", "trigger", "waits", "--json").json["run_id"]
     line = daemon.run("top", "--count", "1")
     looks = daemon.run("top", "--count", "2", "--every", "0.1", "--json").out.splitlines()
@@ -433,7 +433,7 @@ def test_a_message_cannot_steer_the_terminal(daemon):
         (("triggers", "unquarantine", "flows:Typo"), "request.unknown_class"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_with_a_code(daemon, words, code):
+def test_impossible_requests_print_one_line_with_a_code(daemon, words, code):
     done = daemon.run(*words)
 
     assert done.status == 1
@@ -470,7 +470,7 @@ def test_a_taken_port_is_one_line(tmp_path):
 
 @dataclass(frozen=True)
 class Left:
-    """What a daemon left that was killed: a home with runs, and what followed it."""
+    """The home of a killed daemon, with runs, and the output of a command that followed them."""
 
     home: Path
     ended: str
@@ -514,7 +514,7 @@ def left(tmp_path_factory) -> Iterator[Left]:
 
 
 @pytest.mark.xdist_group("left")
-def test_what_follows_a_daemon_that_goes_says_so_and_fails(left):
+def test_a_command_that_follows_a_stopped_daemon_says_so_and_fails(left):
     watch, _, top = left.followers
     for follower in (watch, top):
         _, err = follower.communicate(timeout=30)
@@ -523,7 +523,7 @@ def test_what_follows_a_daemon_that_goes_says_so_and_fails(left):
 
 
 @pytest.mark.xdist_group("left")
-def test_what_follows_a_log_waits_for_the_daemon_to_come_back(left):
+def test_following_a_log_waits_for_the_daemon_to_restart(left):
     _, logs, _ = left.followers
 
     assert logs.stderr.readline().endswith("waiting for it to come back\n")
@@ -570,7 +570,7 @@ def test_once_the_daemon_is_gone_its_database_is_read(left):
 
 
 @pytest.mark.xdist_group("left")
-def test_without_a_daemon_people_are_told_that_nobody_knows_what_is_waited_for(left):
+def test_without_a_daemon_the_command_says_that_waits_are_unknown(left):
     assert left.said_of_live == ""
     for words in (("runs", "why"), ("runs", "why", "--json"), ("runs", "show")):
         told = run(*words, left.live, home=left.home).err
@@ -590,7 +590,7 @@ def test_until_idle_it_ends_by_itself(tmp_path):
     assert re.search(r"http://127\.0\.0\.1:\d+/\n", done.out)
 
 
-def test_where_nothing_ever_was_a_question_says_how_to_begin(tmp_path):
+def test_queries_on_an_empty_home_say_how_to_begin(tmp_path):
     done = run("dags", "list", home=tmp_path / "nowhere")
 
     assert done.status == 1
@@ -628,7 +628,7 @@ def test_wrong_usage_is_status_two_and_one_line(tmp_path, words):
 
 
 def test_a_defect_is_one_line_and_shows_where_if_that_is_asked_for(tmp_path):
-    (tmp_path / "aioflow.db").mkdir()  # no file at all: nothing of ours expects that
+    (tmp_path / "aioflow.db").mkdir()  # not a file: no code of ours expects that
 
     words = ("runs", "list")
     done = run(*words, home=tmp_path)
@@ -638,7 +638,7 @@ def test_a_defect_is_one_line_and_shows_where_if_that_is_asked_for(tmp_path):
     assert len(done.err.splitlines()) == 1
 
 
-def test_what_the_output_cannot_show_is_escaped(tmp_path):
+def test_characters_that_the_output_cannot_encode_are_escaped(tmp_path):
     done = run_process("dags", "check", tmp_path / "näh.py", PYTHONIOENCODING="ascii")
 
     assert done.status == 1
@@ -729,7 +729,7 @@ def test_check_finds_what_can_never_fire_and_what_can_never_run(tmp_path):
     ]
 
 
-def test_of_a_folder_check_reads_what_a_daemon_would(tmp_path):
+def test_check_of_a_folder_reads_the_same_files_as_a_daemon(tmp_path):
     dags = tmp_path / "dags"
     (dags / "team").mkdir(parents=True)
     (dags / "team" / "good.py").write_text("from rates import RATE\n" + DAGS)
@@ -925,10 +925,10 @@ def test_settings_are_shown_with_their_source(tmp_path):
     assert port == {"name": "web.port", "value": 7, "source": "environment AIOFLOW_WEB__PORT"}
 
 
-# ── what is kept ────────────────────────────────────────────────────────────────────────
+# ── retention ───────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_old_goes_by_hand_as_well(tmp_path):
+def test_old_data_can_be_deleted_manually_as_well(tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "aioflow.toml").write_text("[retention]\nruns_days = 0.000001\n")
     daemon = Daemon(tmp_path, flows=DAGS)

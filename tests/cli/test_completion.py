@@ -1,4 +1,4 @@
-"""Shells complete every word there is, and ``--help`` needs nothing heavy."""
+"""Shells complete every word, and ``--help`` imports nothing heavy."""
 
 from __future__ import annotations
 

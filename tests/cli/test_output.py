@@ -1,4 +1,4 @@
-"""Nothing a task says steers a terminal, and what is followed comes once and whole."""
+"""Output of tasks cannot control a terminal, and a followed log is complete, without repetition."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def steers(text: str) -> bool:
 
 
 @pytest.mark.parametrize("text", STEERING, ids=ascii)
-def test_what_would_steer_a_terminal_is_shown_escaped(text):
+def test_terminal_control_characters_are_escaped(text):
     assert steers(text)
     assert not steers(safe_text(text))
     assert "\\" in safe_text(text)
@@ -58,7 +58,7 @@ def test_json_says_the_same_without_a_character_that_steers(capsys, text):
     assert json.loads(out) == {text: [text]}
 
 
-def test_a_wait_is_told_with_how_long_ago_it_was_looked_for_and_when_it_is_next():
+def test_a_wait_is_shown_with_its_last_and_its_next_poll():
     now = datetime.now(UTC)
     wait = {"kind": "trigger", "detail": "for the file /in/bank.csv", "until": None}
     soon = {"last_check_at": now - timedelta(seconds=3), "next_check_at": now + timedelta(hours=5)}
@@ -117,13 +117,13 @@ class Log:
 
 @given(st.lists(st.binary(max_size=8), max_size=8), st.integers(1, 8))
 def test_every_byte_comes_once_whenever_it_was_printed(growth, ends_at):
-    late = len(growth)  # what comes up to one look after the end is still seen
+    late = len(growth)  # output that arrives until one poll after the end is still shown
     log = Log(list(growth), max(ends_at, late))
 
     assert log.followed() == b"".join(growth)
 
 
-def test_what_reaches_the_log_a_moment_after_the_end_is_shown():
+def test_output_that_arrives_a_moment_after_the_end_is_shown():
     assert Log([b"a", b"", b"end"], ends_at=2).followed() == b"aend"
 
 
@@ -131,8 +131,8 @@ class Restarting:
     """A daemon that restarts while the log of a task is followed.
 
     Args:
-        fates: What becomes of one request after the other: an error, or an answer. The last fate
-            is that of all further requests.
+        fates: The outcome of each request in order: an error, or a response. The last one applies
+            to all further requests.
     """
 
     def __init__(self, *fates: Exception | None) -> None:
@@ -205,7 +205,7 @@ def test_a_search_finds_the_lines_and_where_they_begin_however_they_come(pieces,
     assert all(at == 0 or whole[at - 1 : at] == b"\n" for at, _ in found)
 
 
-def test_a_line_without_end_is_not_kept_whole():
+def test_a_line_without_end_is_not_buffered_whole():
     pieces = [b"x" * 700_000, b"y" * 700_000, b"z", b"needle\n"]
 
     [(at, line)] = found_lines(pieces, b"needle")

@@ -1,4 +1,4 @@
-"""What ``aioflow top`` makes of a daemon's metrics."""
+"""The output of ``aioflow top`` for a daemon's metrics."""
 
 from __future__ import annotations
 

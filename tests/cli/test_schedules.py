@@ -1,4 +1,4 @@
-"""Schedules of every kind on a real daemon that ends when it is idle, and what comes next."""
+"""Schedules of every kind on a real daemon that ends when it is idle, and their next fire times."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ with DAG("failing", schedule="@continuous"):
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A home whose daemon has run until nothing was left to do, twice."""
+    """A home whose daemon has run until it was idle, twice."""
     folder = tmp_path_factory.mktemp("schedules")
     (folder / "dags").mkdir()
     start = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=30)
@@ -117,7 +117,7 @@ def test_until_idle_what_has_come_runs_and_what_is_to_come_is_no_work(runs, dag,
         ("by_hand", []),
     ],
 )
-def test_what_comes_next_is_listed_for_every_kind(home, dag, expected):
+def test_next_fire_times_are_listed_for_every_kind(home, dag, expected):
     fire_times = next_fire_times(home, dag, "--from", "2029-12-01T00:00:00Z", "--count", 2)
 
     assert fire_times == expected

@@ -1,4 +1,4 @@
-"""What each command prints as JSON has the fields that the reference says, and no other."""
+"""The JSON output of each command has exactly the fields that the reference lists."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def statements() -> Iterator[tuple[str, list[str]]]:
 
 
 def nouns(line: str) -> list[str]:
-    """Whose verbs ``their`` are: those of the lists that the line begins with."""
+    """The nouns that ``their`` refers to: those of the lists with which the line begins."""
     return [f"{noun} " for noun in re.findall(r"`([a-z]+) list --json`", line)]
 
 
@@ -47,11 +47,11 @@ ALIKE = {
     "tokens create": [*TOKEN, "token"],
     "tokens revoke": TOKEN,
 }
-"""Of which the page says that they print what another one does."""
+"""Commands that, according to the page, print the same as another one."""
 
 
 def keys_of(done: Done) -> set[str]:
-    """The fields of what was printed: a document, a list of them, or one a line."""
+    """Return the fields of the output: a document, a list of documents, or one per line."""
     assert done.status in {0, 3}, done.err
     try:
         found: Any = done.json
@@ -67,7 +67,7 @@ def check(daemon: Daemon, said: str, *words: object) -> Any:
     return done
 
 
-def test_what_is_said_of_dags_and_their_past(daemon):
+def test_shapes_of_dags_and_their_past(daemon):
     days = ("--from", "2026-01-01", "--to", "2026-01-02")
     check(daemon, "dags list", "dags", "list")
     check(daemon, "dags show", "dags", "show", "sums")
@@ -80,7 +80,7 @@ def test_what_is_said_of_dags_and_their_past(daemon):
     check(daemon, "backfills show", "backfills", "show", made["backfill_id"])
 
 
-def test_what_is_said_of_runs(daemon):
+def test_shapes_of_runs(daemon):
     made = check(daemon, "dags trigger", "dags", "trigger", "sums", "--wait").json
     run_id = made["run_id"]
     check(daemon, "runs list", "runs", "list")
@@ -116,7 +116,7 @@ def test_a_run_and_its_tasks_have_the_fields_of_the_table(daemon):
     assert set(bad["tasks"][0]["error"]) == fields(r"`tasks\[\].error`") - {"null"}
 
 
-def test_what_is_said_of_what_waits_and_of_events(daemon):
+def test_shapes_of_triggers_and_events(daemon):
     run_id = daemon.run("dags", "trigger", "approval", "--json").json["run_id"]
 
     def deferred() -> Any:
@@ -132,7 +132,7 @@ def test_what_is_said_of_what_waits_and_of_events(daemon):
     check(daemon, "events list", "events", "list")
 
 
-def test_what_is_said_of_limits_nodes_and_the_database(daemon):
+def test_shapes_of_limits_nodes_and_the_database(daemon):
     check(daemon, "pools set", "pools", "set", "ledger", 4)
     check(daemon, "pools list", "pools", "list")
     check(daemon, "pools delete", "pools", "delete", "ledger")
@@ -146,7 +146,7 @@ def test_what_is_said_of_limits_nodes_and_the_database(daemon):
     assert set(daemon.facts) == set(TOLD["up"])
 
 
-def test_what_is_said_of_values(daemon):
+def test_shapes_of_values(daemon):
     for noun, value in (
         ("secrets", "hunter22"),
         ("connections", "ftp://a:bcde@h"),
@@ -158,7 +158,7 @@ def test_what_is_said_of_values(daemon):
     check(daemon, "secrets rotate", "secrets", "rotate")
 
 
-def test_what_is_said_of_those_who_are_let_in(daemon):
+def test_shapes_of_users_and_tokens(daemon):
     made = check(daemon, "tokens create", "tokens", "create", "ci").json
     check(daemon, "tokens list", "tokens", "list")
     check(daemon, "tokens revoke", "tokens", "revoke", made["token_id"])

@@ -55,7 +55,7 @@ def test_anything_else_is_not_told_the_token(say: Any):
 
 
 @pytest.mark.parametrize("say", SAYINGS[:2])
-def test_it_is_told_which_file_holds_it(say: Any):
+def test_the_file_that_holds_it_is_named(say: Any):
     assert "/srv/flows/token" in say(ready(), io.StringIO())
 
 

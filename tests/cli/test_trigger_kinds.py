@@ -67,7 +67,7 @@ def install(folder: Path, package: str, entry_points: str, **modules: str) -> No
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Return what a process needs to find packages in a folder; this one finds them as well."""
+    """Let processes find packages in a folder, this one too. Return the environment for that."""
     path = os.pathsep.join([str(tmp_path / "site"), *filter(None, sys.path)])
     monkeypatch.syspath_prepend(tmp_path / "site")
     return {"PYTHONPATH": path}

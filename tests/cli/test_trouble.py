@@ -1,4 +1,4 @@
-"""Whatever is wrong with a command's words, its output or its daemon: one line, no traceback."""
+"""Errors of commands: wrong arguments, broken output, no daemon. One line, without a traceback."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ AIOFLOW = f"{sys.executable} -m aioflow"
     ],
     ids=ascii,
 )
-def test_what_can_never_be_meant_is_wrong_usage(tmp_path, words):
+def test_impossible_arguments_are_wrong_usage(tmp_path, words):
     done = run(*words, home=tmp_path / "home")
 
     assert (done.status, done.out) == (2, "")
     assert re.fullmatch(r"aioflow.*: .+ \[(usage|settings)\]\n", done.err)
 
 
-def test_the_commands_that_look_after_a_database_are_told_which_it_is(tmp_path):
+def test_the_database_commands_take_its_url(tmp_path):
     url, copied = (f"sqlite:///{tmp_path / name}.db" for name in ("first", "second"))
     home = tmp_path / "home"
 
@@ -88,7 +88,7 @@ def test_a_token_that_opens_nothing_is_one_line_that_names_its_variable(daemon, 
     ],
     ids=["slash", "empty", "put"],
 )
-def test_a_name_that_cannot_be_one_is_told_with_the_path_it_makes(daemon, words, path):
+def test_an_invalid_name_is_reported_with_the_path_it_makes(daemon, words, path):
     done = daemon.run(*words)
 
     assert done.status == 1
@@ -106,7 +106,7 @@ def test_no_run_is_named_as_browsers_name_folders(daemon, run_id):
     assert daemon.run("dags", "trigger", "sums", "--run-id", f".{run_id}x", "--wait").status == 0
 
 
-def test_a_folder_and_a_file_that_is_not_there_are_told_apart(tmp_path):
+def test_a_folder_and_a_missing_file_are_distinguished(tmp_path):
     folder = run("dags", "check", tmp_path)
     nothing = run("dags", "test", tmp_path / "nothing.py")
 
@@ -116,7 +116,7 @@ def test_a_folder_and_a_file_that_is_not_there_are_told_apart(tmp_path):
     )
 
 
-# ── what people are told ────────────────────────────────────────────────────────────────
+# ── messages ────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_run_that_was_waited_for_has_ended_and_others_have_started(daemon):
@@ -127,7 +127,7 @@ def test_a_run_that_was_waited_for_has_ended_and_others_have_started(daemon):
     assert (again.status, again.out) == (0, "half exists already: partial\n")
 
 
-def test_where_nothing_was_printed_that_is_said_beside_the_nothing(daemon):
+def test_an_empty_log_is_explained_on_standard_error(daemon):
     run_id = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
 
     mapped = daemon.run("runs", "logs", run_id, "square")
@@ -220,7 +220,7 @@ def in_a_shell(home: Path, command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("command", ["runs list --json", "db export", "top --every 0.1", "--help"])
-def test_whoever_has_read_enough_costs_the_command_nothing(daemon, command):
+def test_a_reader_that_closes_the_pipe_is_no_error_of_the_command(daemon, command):
     daemon.run("dags", "trigger", "sums", "--wait")
 
     done = in_a_shell(daemon.home, f"aioflow {command} | head -c 1; exit ${{PIPESTATUS[0]}}")
@@ -248,7 +248,7 @@ def test_a_command_whose_output_is_closed_does_its_work(daemon):
 
 
 def interrupted(home: Path, *words: str, after: str | None) -> tuple[int | None, str]:
-    """Send Ctrl-C once a command has printed a text; return its status and what it said."""
+    """Send Ctrl-C once a command has printed a text; return its status and its errors."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("AIOFLOW_")}
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "aioflow", *words],

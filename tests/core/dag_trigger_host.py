@@ -1,4 +1,4 @@
-"""A host's side of a trigger that counts, for tests that draw what happens."""
+"""A host's side of a trigger that counts, for tests with random actions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aioflow.protocol.reports import TriggerFired
 
 @dataclass
 class Hosting:
-    """One hosting: it goes on behind the last event it was told of, or some events before that."""
+    """One assignment: it continues after the last event it was given, or some events earlier."""
 
     number: int
     assignment_id: int

@@ -90,7 +90,7 @@ ppp   .   .   .   .   .   .   .   .   .   R   .   .
 
 
 def column(rule: TriggerRule) -> dict[str, Verdict]:
-    """Return what a rule says, for each row of parents."""
+    """Return the decision of a rule, for each row of parents."""
     head, *rows = (line.split() for line in TABLE.strip().splitlines())
     at = [RULES[name] for name in head].index(rule)
     return {parents: VERDICTS[outcomes[at]] for parents, *outcomes in rows}

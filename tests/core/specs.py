@@ -10,7 +10,7 @@ __all__ = ("mapped", "task")
 
 
 def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
-    """Return a task; what it follows are arguments of it, too, unless a field says otherwise."""
+    """Return a task. Its parents are also its arguments, unless a field says otherwise."""
     fields.setdefault("argument_parents", parents)
     return TaskSpec(task_id=name, parents=parents, **fields)
 

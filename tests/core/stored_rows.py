@@ -1,4 +1,4 @@
-"""The tables as dictionaries, guarded like those of the database, and what is read of them."""
+"""The tables as dictionaries, guarded like those of the database, with the reads of the engine."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class Rows:
         return (run for run in self.runs.values() if run.run_no not in self.deletions)
 
     def owed(self) -> tuple[list[OutboxRow], dict[str, tuple[int, int]]]:
-        """What a restart learns of the outbox, see ``Snapshot``."""
+        """Return what a restart reads of the outbox, see ``Snapshot``."""
         counts: dict[str, tuple[int, int]] = {}
         for row in sorted(self.outbox.values(), key=lambda row: -row.outbox_no):
             if row.kind not in ENGINE_KINDS:
@@ -176,7 +176,7 @@ class Rows:
         return [row for row in self.outbox.values() if row.kind in ENGINE_KINDS], counts
 
     def found_owed(self, wanted: dict[str, tuple[int, int]]) -> dict[str, list[OutboxRow]]:
-        """What ``recalling`` reads of it."""
+        """Return the outbox rows that ``engine.prefetch`` reads."""
         return {
             kind: [
                 self.outbox[number]
@@ -279,7 +279,7 @@ class Rows:
             )
 
     def item_counts(self, run_no: int) -> list[tuple[int, int]]:
-        """How many items each task of a run has given on, as the database would say it."""
+        """Return how many items each task of a run has yielded, as the database would."""
         counts: dict[int, int] = {}
         for item in self.items.values():
             if item.run_no == run_no:
@@ -287,7 +287,7 @@ class Rows:
         return list(counts.items())
 
     def progress(self, task_no: int) -> CoroutineProgress:
-        """How far a task's record goes, as the database would say it."""
+        """Return how many durable calls of a task are recorded, as the database would."""
         rows = [row for _, row in sorted(self.records.items()) if row.task_no == task_no]
         failed = [row.ordinal for row in rows if row.state is RecordState.FAILED]
         opened = [row for row in rows if row.state is RecordState.OPEN]
@@ -332,7 +332,7 @@ def rows_of(table: Mapping[Any, Any], run_no: int) -> list[Any]:
 
 
 def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
-    """What ``recalling`` does with a database."""
+    """Read rows for a turn as ``engine.prefetch`` does from a database."""
     memory.answered = {}
     memory.known_keys = set()
     if any(isinstance(entry, TriggerFired) for entry in inputs):

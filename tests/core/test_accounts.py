@@ -1,4 +1,4 @@
-"""Who is let in, as the engine decides it; and what a turn that is taken back leaves of that."""
+"""Accounts and sessions, as the engine decides about them, also after a rolled-back turn."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_disabled_account_opens_no_session(world):
         DeleteAccount(name="anna"),
     ],
 )
-def test_what_changes_of_an_account_ends_its_sessions_and_no_others(world, admitted, change):
+def test_a_change_of_an_account_ends_its_sessions_and_no_others(world, admitted, change):
     world.ask(account())
     world.ask(account("bob"))
     world.ask(login(world))
@@ -142,7 +142,7 @@ def test_a_name_is_taken_once(world):
         world.ask(token(digest=b"u"))
 
 
-def test_tokens_that_are_over_free_their_names_and_then_their_rows(world, admitted):
+def test_expired_tokens_free_their_names_and_then_their_rows(world, admitted):
     first = world.ask(token())
     world.ask(RevokeToken(token_no=first.token_no))
     again = world.ask(token(digest=b"u"))
@@ -154,7 +154,7 @@ def test_tokens_that_are_over_free_their_names_and_then_their_rows(world, admitt
     assert len(admitted.tokens) == TOKENS
 
 
-def test_what_is_not_there_is_told(world):
+def test_unknown_accounts_and_tokens_are_reported(world):
     for request, error in (
         (SetAccount(name="x"), UnknownAccount),
         (DeleteAccount(name="x"), UnknownAccount),
@@ -165,7 +165,7 @@ def test_what_is_not_there_is_told(world):
             world.ask(request)
 
 
-def test_only_tokens_that_somebody_has_made_are_revoked_with_him(world, admitted):
+def test_only_tokens_that_a_user_has_created_are_revoked_with_the_user(world, admitted):
     def made(name, by):
         row = world.ask(
             CreateToken(
@@ -221,7 +221,7 @@ def test_a_use_is_written_down_and_never_goes_back(world, admitted):
     assert admitted.tokens[number].last_used_at == 7
 
 
-def test_what_somebody_changes_is_in_the_audit_of_the_same_batch(world):
+def test_a_change_of_a_user_is_in_the_audit_of_the_same_batch(world):
     batch, _, _ = world.decide([RequestReceived(1, SetPool(name="db", slots=3), BY)])
 
     (row,) = batch.audit
@@ -236,7 +236,7 @@ def test_what_somebody_changes_is_in_the_audit_of_the_same_batch(world):
     )
 
 
-def test_what_the_daemon_does_itself_or_what_only_asks_is_not(world):
+def test_actions_of_the_daemon_and_reads_are_not_audited(world):
     asked = [
         RequestReceived(1, SetPool(name="db", slots=3)),
         RequestReceived(2, ShowPools(), BY),
@@ -278,7 +278,7 @@ def ends(rows):
     return [row.audit_no for row in rows], rows[-1].digest if rows else CHAIN_BEGINNING
 
 
-def test_where_the_audit_ends_goes_with_its_lines_and_what_is_cut_off_shows(world):
+def test_the_end_of_the_audit_is_stored_with_its_entries_and_truncation_is_noticed(world):
     rows, head = lines(world, 3)
 
     assert check_head(head, *ends(rows)) == []
@@ -301,7 +301,7 @@ def test_lines_that_are_old_go_and_each_counts_once(world):
     assert check_head(heads[2], *ends([])) == []
 
 
-def test_a_change_of_the_key_seals_anew_where_the_audit_ends(world, admitted):
+def test_a_change_of_the_key_encrypts_the_end_of_the_audit_again(world, admitted):
     _, head = lines(world, 1)
 
     batch, _, tx = world.decide([RequestReceived(9, Reencrypt())])
@@ -311,7 +311,7 @@ def test_a_change_of_the_key_seals_anew_where_the_audit_ends(world, admitted):
     assert batch.audit_head is None
 
 
-def test_where_its_end_was_not_known_the_audit_says_so_in_its_chain_from_then_on(world, admitted):
+def test_an_audit_whose_end_was_unknown_records_that_in_its_chain(world, admitted):
     before, _ = lines(world, 1)
     admitted.head = AuditHead(written=None, last=CHAIN_LOST)
     assert "the end of the audit is unknown" in check_head(admitted.head, *ends(before))[0]
@@ -324,7 +324,7 @@ def test_where_its_end_was_not_known_the_audit_says_so_in_its_chain_from_then_on
     ]
 
 
-def test_a_line_of_others_is_kept_as_it_is(world):
+def test_an_audit_entry_from_elsewhere_is_stored_unchanged(world):
     said = AuditEntry(actor="", role="", action="POST", target="/x", address="::1", is_refused=True)
 
     batch, _, _ = world.decide([RequestReceived(1, Note(lines=(said, said)))])

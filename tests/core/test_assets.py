@@ -1,4 +1,4 @@
-"""Runs that start when assets have been made anew: each event once, all that is held at once."""
+"""Runs started by updates of assets: each event once, and all pending events together."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def consumer(condition: AssetCondition, **fields: Any) -> DagSpec:
 
 
 def world_of(condition: AssetCondition, **fields: Any) -> World:
-    """A DAG that goes by assets, beside one with a task that makes each of them."""
+    """Return a DAG scheduled by assets, and one whose tasks update each of them."""
     world = World()
     makers = tuple(
         TaskSpec(task_id=f"make_{name}", outlets=((name, EXTRA if name == "a" else NOTHING),))
@@ -44,13 +44,13 @@ def world_of(condition: AssetCondition, **fields: Any) -> World:
 
 
 def tell(world: World, *names: str) -> None:
-    """Have somebody outside say that assets have been made anew."""
+    """Report from outside that assets were updated."""
     for name in names:
         world.ask(EmitEvent(name=f"asset:{name}", key=None, data=NOTHING))
 
 
 def started(world: World) -> list[Any]:
-    """What the runs were told, in their order."""
+    """Return the events that each run was given, in the order of the runs."""
     runs = sorted(world.rows.runs.items())
     return [
         {} if run.conf is None else msgspec.msgpack.decode(run.conf)["triggering_events"]
@@ -125,7 +125,7 @@ def test_any_of_them_starts_a_run():
     assert counts(world) == [{"a": 1}, {"b": 1}]
 
 
-def test_what_is_held_outlives_a_restart():
+def test_pending_events_survive_a_restart():
     world = world_of(A_AND_B)
     tell(world, "a", "a")
     world.restart()
@@ -187,7 +187,7 @@ def test_a_dag_without_the_parameter_is_not_told_which_they_were():
     assert run.conf is None
 
 
-def test_of_very_many_events_the_latest_are_held(monkeypatch):
+def test_only_the_latest_of_very_many_events_are_pending(monkeypatch):
     monkeypatch.setattr(asset_conditions, "PENDING_LIMIT", 3)
     monkeypatch.setattr(event_runs, "TOLD_LIMIT", 2)
     world = world_of(A_AND_B)
@@ -223,7 +223,7 @@ def test_while_too_many_runs_wait_all_that_comes_is_held_for_one_run(monkeypatch
     assert set(outcomes(world)) == {EventOutcome.RUN}
 
 
-def test_what_was_held_starts_a_run_when_a_queued_run_begins_past_the_limit(monkeypatch):
+def test_pending_events_start_a_run_when_a_queued_run_starts_beyond_the_limit(monkeypatch):
     monkeypatch.setattr(event_runs, "RUNS_AHEAD", 1)
     world = World()
     spec = consumer(AssetCondition(True, ("a",)), max_active_runs=1)
@@ -240,7 +240,7 @@ def test_what_was_held_starts_a_run_when_a_queued_run_begins_past_the_limit(monk
     assert outcomes(world) == [EventOutcome.RUN]
 
 
-def test_what_was_held_starts_a_run_when_a_queued_run_is_cleared_over_several_turns(monkeypatch):
+def test_pending_events_start_a_run_when_a_queued_run_is_cleared_over_several_turns(monkeypatch):
     monkeypatch.setattr(event_runs, "RUNS_AHEAD", 1)
     monkeypatch.setattr(execution, "SLICE_TASKS", 1)
     world = World()

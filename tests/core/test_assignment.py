@@ -1,7 +1,7 @@
-"""No trigger is ever in two processes, nor in none once all has settled, however hosts come and go.
+"""A trigger is never in two processes, and in one once all reports are read, whatever hosts do.
 
-Drawn are: classes that go into quarantine and come back, versions that are isolated and are not
-any more, hosts that come up and die, and how late the engine hears of all that.
+Drawn are: classes that enter and leave quarantine, versions that become isolated or shared, hosts
+that start and die, and the delay until the engine gets each report.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Hosts:
     """The processes of an engine, as the triggerers keep them.
 
     Attributes:
-        has: The triggers of each process that lives, and in which hosting.
-        ending: Those that were asked to leave and have not yet.
-        inbox: What the engine has not read yet.
+        has: The triggers of each running process, with their assignment.
+        ending: Triggers that were asked to end and have not yet.
+        inbox: Reports that the engine has not read yet.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Hosts:
         at = (end.trigger_no, end.assignment_id, self.world.now)
         self.inbox.append(TriggerEnded(*at, None, end.reason))
 
-    # ── what may happen ─────────────────────────────────────────────────────────────────
+    # ── actions ─────────────────────────────────────────────────────────────────────────
 
     def load(self, *, isolated: bool) -> None:
         self.versions += 1
@@ -119,7 +119,7 @@ class Hosts:
             self.turn(self.inbox.popleft())
 
     def settle(self) -> None:
-        """All is read, all leave that were asked to, all wanted hosts come up."""
+        """Let all reports be read, all releases be confirmed, and all requested hosts start."""
         for _ in range(50):
             for role in ROLES:
                 self.come_up(role)

@@ -63,7 +63,7 @@ def runs_of(world, number):
 
 
 def fire_times(world, number):
-    """Which minutes its runs stand for, counted back from now, in the order they were made."""
+    """Return the minutes of its runs, counted back from now, in the order of creation."""
     return [(world.now - run.logical_date) // MINUTE for run in runs_of(world, number)]
 
 
@@ -108,7 +108,7 @@ def test_its_runs_do_not_count_for_the_limit_of_its_dag_nor_the_others_for_its_o
     assert (world.run_state(own), world.run_state(waiting)) == ("running", "queued")
 
 
-def test_what_is_not_of_a_backfill_begins_before_it():
+def test_other_tasks_start_before_those_of_a_backfill():
     world = world_of(cpu_slots=1)
     number = backfill(world, max_active=5)
     first = world.started("only").start
@@ -142,7 +142,7 @@ def test_a_fire_time_that_has_a_run_gets_another_only_as_was_said(reprocess, aga
     assert world.rows.backfills[number].skipped == 5 - len(again)
 
 
-def test_the_same_backfill_asked_for_twice_is_one_and_another_is_refused_while_it_goes_on():
+def test_the_same_backfill_requested_twice_is_one_and_another_is_refused_while_it_is_active():
     world = world_of()
     asked = {"first": world.now - 5 * MINUTE, "last": world.now}
     number = backfill(world, **asked)
@@ -154,7 +154,7 @@ def test_the_same_backfill_asked_for_twice_is_one_and_another_is_refused_while_i
     assert backfill(world, reprocess="all") != number
 
 
-def test_the_same_request_is_one_backfill_also_when_that_is_over():
+def test_the_same_request_is_one_backfill_also_when_that_has_ended():
     world = world_of()
     asked = {"first": world.now - 5 * MINUTE, "last": world.now, "reprocess": "all", "key": "k"}
     number = backfill(world, **asked)
@@ -177,7 +177,7 @@ def test_the_same_request_is_one_backfill_also_when_that_is_over():
         ({"required": ("day",), "parameters": ("day",)}, {}, BadConf),
     ],
 )
-def test_what_cannot_be_filled_is_refused(options, asked, error):
+def test_impossible_backfills_are_refused(options, asked, error):
     world = world_of(**options)
 
     with pytest.raises(error):
@@ -203,14 +203,14 @@ def test_a_range_that_cannot_be_filled_is_refused_in_words_of_its_own(options, a
 
 
 @pytest.mark.parametrize("fields", [{"is_reverse": True}, {"reprocess": "failed"}])
-def test_where_a_task_waits_for_the_run_before_runs_are_made_in_order_once_each(fields):
+def test_with_depends_on_past_runs_are_created_in_order_and_once(fields):
     world = world_of(TaskSpec(task_id="only", depends_on_past=True))
 
     with pytest.raises(BackfillRefused, match="wait for the run before"):
         backfill(world, **fields)
 
 
-def test_what_a_schedule_owes_itself_is_left_to_it():
+def test_pending_fire_times_of_a_schedule_are_left_to_it():
     world = World()
     world.now -= world.now % MINUTE - 30 * SECOND
     world.load(dag(catchup=True, start_date=world.now - 3 * MINUTE, max_active_runs=1))
@@ -222,7 +222,7 @@ def test_what_a_schedule_owes_itself_is_left_to_it():
     assert max(run.logical_date for run in runs_of(world, number)) == owed - MINUTE
 
 
-def test_a_cancelled_backfill_makes_no_more_and_ends_those_that_go_on():
+def test_a_cancelled_backfill_creates_no_more_runs_and_ends_active_ones():
     world = world_of()
     number = backfill(world, max_active=2)
     own = world.trigger()
@@ -238,7 +238,7 @@ def test_a_cancelled_backfill_makes_no_more_and_ends_those_that_go_on():
         world.ask(CancelBackfill(backfill_no=number))
 
 
-def test_a_restart_goes_on_where_it_was():
+def test_a_restart_continues_where_it_was():
     world = world_of()
     number = backfill(world, max_active=2)
     world.succeed("only")
@@ -311,7 +311,7 @@ def test_a_backfill_that_a_defect_has_stopped_fails_and_another_may_begin():
     assert backfill(world, reprocess="all") != number
 
 
-def test_a_dag_is_not_deleted_while_a_run_of_an_old_backfill_goes_on_again():
+def test_a_dag_is_not_deleted_while_a_run_of_an_old_backfill_is_active_again():
     world = world_of()
     number = backfill(world, max_active=1)
     world.finish_all()
@@ -322,7 +322,7 @@ def test_a_dag_is_not_deleted_while_a_run_of_an_old_backfill_goes_on_again():
         world.ask(DeleteDag(dag_id="dag"))
 
 
-def test_it_waits_while_its_dag_is_gone_and_goes_on_when_that_comes_back():
+def test_it_waits_while_its_dag_is_gone_and_continues_when_that_comes_back():
     world = world_of()
     number = backfill(world, max_active=1)
     world.turn(FileDeleted("dag.py"))
@@ -340,7 +340,7 @@ def test_it_waits_while_its_dag_is_gone_and_goes_on_when_that_comes_back():
         backfill(world)
 
 
-def test_a_dag_is_deleted_once_no_run_of_its_backfill_goes_on_and_that_with_it():
+def test_a_dag_and_its_backfill_are_deleted_once_no_run_of_it_is_active():
     world = world_of()
     number = backfill(world, max_active=1)
     world.turn(FileDeleted("dag.py"))
@@ -373,7 +373,7 @@ def test_it_fails_with_a_reason_when_its_dag_no_longer_takes_such_a_run(changed,
     assert why in row.failure
 
 
-def test_a_run_of_it_that_is_cleared_goes_on_beside_the_others():
+def test_a_run_of_it_that_is_cleared_runs_beside_the_others():
     world = world_of(max_active_runs=1)
     number = backfill(world, max_active=1)
     first = runs_of(world, number)[0]
@@ -431,6 +431,6 @@ def test_the_fire_times_are_those_of_the_schedule_in_the_range_whatever_the_orde
     assert found == wanted[:limit]
 
 
-def test_a_dag_that_nobody_knows_is_named():
+def test_an_unknown_dag_is_named():
     with pytest.raises(RequestError, match="nobody"):
         backfill(world_of(), dag_id="nobody")

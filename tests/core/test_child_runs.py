@@ -35,7 +35,7 @@ def parent(**fields: Any) -> tuple[World, int]:
 def call(
     world: World, ordinal: int = 0, dag_id: str = "child", conf: bytes | None = None
 ) -> RunCalled:
-    """Have the coroutine run another DAG; it is no longer among what was started."""
+    """Have the coroutine run another DAG, and remove it from the list of started tasks."""
     start = start_of(world)
     at = (start.task_no, start.start_no, world.now, world.now, ordinal)
     return RunCalled(*at, "run_dag", dag_id, "flow.py:6", dag_id, conf)
@@ -67,7 +67,7 @@ def test_the_run_its_record_and_the_wait_are_one_commit():
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
-def test_a_run_that_went_well_lets_its_caller_go_on_with_how_it_ended(comes_back):
+def test_a_successful_run_resumes_its_caller_with_its_end(comes_back):
     world, run_no = parent()
     suspend(world)
     (child,) = children(world)
@@ -192,7 +192,7 @@ def test_a_cancelled_caller_leaves_its_run_alone():
     assert world.run_state(child.run_no) == "success"
 
 
-def test_a_caller_whose_time_is_over_fails_and_leaves_its_run_alone():
+def test_a_caller_that_times_out_fails_and_leaves_its_run_alone():
     world, run_no = parent(execution_timeout_us=60 * SECOND, retry=RetryPolicy(tries=1))
     suspend(world)
 
@@ -271,7 +271,7 @@ def test_a_request_in_the_same_turn_as_the_end_sees_one_answer():
     assert len(of_kind(world.effects, ConfirmCall)) == 0
 
 
-def test_a_run_that_is_only_started_is_one_commit_and_its_caller_goes_on():
+def test_a_run_that_is_only_started_is_one_commit_and_its_caller_continues():
     world, run_no = parent()
     commits = world.rows.commit_no
     report = msgspec.structs.replace(call(world), kind="start_dag", waits=False)

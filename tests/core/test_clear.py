@@ -1,4 +1,4 @@
-"""Clearing: what begins anew, what goes with it, and what stays as it is."""
+"""Clearing: which tasks run again, what is deleted with them, and what is left unchanged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def chain() -> tuple[World, int]:
 
 
 def fan_out(width: int = 3, **fields: Any) -> tuple[World, int]:
-    """A list, its children and what gathers them; all of it has ended."""
+    """Return an ended run with a list, its children, and a task that collects their results."""
     world = World(cpu_slots=8)
     run = world.begin(
         task("list", feeds_limit=99), mapped("work", 0, retry=ONCE), task("sum", 1, **fields)
@@ -55,7 +55,7 @@ def fan_out(width: int = 3, **fields: Any) -> tuple[World, int]:
     return world, run
 
 
-# ── one task, and what comes after it ───────────────────────────────────────────────────
+# ── one task, and its dependents ────────────────────────────────────────────────────────
 
 
 def test_a_cleared_task_runs_again_and_what_comes_after_it_stays():
@@ -130,7 +130,7 @@ def test_a_result_is_gone_with_the_success_that_gave_it():
     world, run = chain()
 
     clear(world, run, "a")
-    world.succeed("a")  # with nothing, this time
+    world.succeed("a")  # without items, this time
 
     assert world.rows.runs[run].first_task_no not in world.rows.results
 
@@ -180,7 +180,7 @@ def test_a_task_that_runs_is_stopped_first():
     assert world.run_state(run) == "success"
 
 
-def test_a_wait_is_let_go_of():
+def test_a_wait_is_released():
     world = World()
     run = world.begin(task("a", body=Body.COROUTINE))
     start = world.started("a").start
@@ -202,7 +202,7 @@ def test_a_wait_is_let_go_of():
     assert world.state(run, "a") == "running"
 
 
-def test_what_is_under_way_after_a_cleared_task_is_cleared_with_it():
+def test_active_tasks_after_a_cleared_task_are_cleared_with_it():
     world = World()
     run = world.begin(task("a"), task("b", 0), task("c", 1))
     world.succeed("a")
@@ -213,7 +213,7 @@ def test_what_is_under_way_after_a_cleared_task_is_cleared_with_it():
     assert states(world, run, "abc") == ["running", "pending", "pending"]
 
 
-def test_what_waits_for_a_cleared_task_waits_for_it_again():
+def test_dependents_of_a_cleared_task_wait_for_it_again():
     world = World()
     run = world.begin(task("a"), task("b"), task("c", 0, 1))
     world.succeed("a")
@@ -248,7 +248,7 @@ def test_an_ended_run_of_which_nothing_is_cleared_stays_ended():
 # ── runs ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_run_that_goes_on_again_waits_for_its_turn():
+def test_a_run_that_becomes_active_again_waits_for_its_turn():
     world = World()
     first = world.begin(task("a"), max_active_runs=1)
     world.succeed("a")
@@ -263,7 +263,7 @@ def test_a_run_that_goes_on_again_waits_for_its_turn():
     assert (world.run_state(first), world.run_state(second)) == ("success", "success")
 
 
-def test_what_a_cancelled_run_had_not_begun_is_pending_again():
+def test_unstarted_tasks_of_a_cancelled_run_are_pending_again():
     world = World()
     run = world.begin(task("a"), task("b", 0), task("c", 1))
     world.succeed("a")
@@ -302,7 +302,7 @@ def test_a_cleared_run_can_be_cancelled():
     assert not world.memory.runs
 
 
-def test_a_run_id_that_nobody_has_is_refused():
+def test_an_unknown_run_id_is_refused():
     with pytest.raises(UnknownRun):
         World().ask(ClearTasks(run_id="nobody"))
 
@@ -336,7 +336,7 @@ def test_a_fan_out_cleared_without_its_list_keeps_its_width_and_numbers():
 
 
 @pytest.mark.parametrize("width", [1, 3, 5])
-def test_a_fan_out_cleared_with_its_list_is_made_anew(width):
+def test_a_mapped_task_cleared_with_its_list_is_expanded_again(width):
     world, run = fan_out()
     world.succeed("sum")
 
@@ -446,7 +446,7 @@ def test_setup_and_teardown_are_cleared_with_what_runs_between_them():
         pytest.param(("choose", "b"), "pending", id="with-its-branch"),
     ],
 )
-def test_what_a_branch_did_not_choose_stays_skipped_unless_that_is_cleared(cleared, after):
+def test_unchosen_tasks_stay_skipped_unless_the_branch_is_cleared(cleared, after):
     world = World()
     run = world.begin(task("choose", chooses=Chooses.CHILDREN), task("a", 0), task("b", 0))
     world.succeed("choose", skips=(2,))
@@ -466,9 +466,7 @@ def test_what_a_branch_did_not_choose_stays_skipped_unless_that_is_cleared(clear
         pytest.param(("choose", "b"), -1, ["pending", "pending"], id="all-of-them"),
     ],
 )
-def test_what_a_branch_in_a_mapped_group_did_not_choose_stays_so_index_by_index(
-    cleared, index, after
-):
+def test_unchosen_tasks_of_a_mapped_group_stay_skipped_index_by_index(cleared, index, after):
     over = (MapSource("x", -1, 2),)
     world = World(cpu_slots=9)
     run = world.begin(
@@ -488,10 +486,10 @@ def test_what_a_branch_in_a_mapped_group_did_not_choose_stays_so_index_by_index(
     assert world.run_state(run) == "success"
 
 
-# ── what goes wrong ─────────────────────────────────────────────────────────────────────
+# ── errors ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_restart_goes_on_with_what_was_cleared():
+def test_a_restart_continues_with_what_was_cleared():
     world, run = chain()
     clear(world, run, "b", downstream=True)
 

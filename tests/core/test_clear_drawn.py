@@ -22,7 +22,7 @@ _RULES = (TriggerRule.ALL_SUCCESS, TriggerRule.ALL_SUCCESS, *TriggerRule)
 
 
 def drawn_dag(rng: random.Random) -> DagSpec:
-    """Up to eight tasks; some are lists, some expand over those, some stand between setups."""
+    """Draw up to eight tasks; some return lists, some expand over those, some have a setup."""
     tasks: list[TaskSpec] = []
     for task_index in range(rng.randint(2, 8)):
         parents = tuple(p for p in range(task_index) if rng.random() < 0.4)
@@ -49,7 +49,7 @@ def drawn_dag(rng: random.Random) -> DagSpec:
 
 
 def coarse(run: Run) -> list[TaskState]:
-    """How its tasks stand; all that is under way alike, as memory has it."""
+    """Return the states of its tasks in memory; all active states count as one."""
     active = range(TaskState.QUEUED, TaskState.SUCCESS)
     return [TaskState.RUNNING if state in active else TaskState(state) for state in run.states]
 
@@ -134,7 +134,7 @@ class Drawn:
 
 
 def ends_well(drawn: Drawn) -> None:
-    """After all that happens, every run of a world comes to its end, and nothing is left over."""
+    """Check that every run of a world ends, whatever has happened, and that no row is left over."""
     for _ in range(60):
         drawn.happen()
         drawn.rows_tell_it_all()

@@ -1,4 +1,4 @@
-"""Clearing in slices: a batch holds no more than one, and nothing goes on before the last."""
+"""Clearing in slices: at most one per batch, and nothing else runs before the last one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _small_slices(monkeypatch):
 
 
 class Sliced:
-    """A world in which what asks to be continued waits until it is let."""
+    """A world in which slices wait until the test continues them."""
 
     def __init__(self, world: World, run: int) -> None:
         self.world, self.run = world, run
@@ -60,7 +60,7 @@ class Sliced:
 
     @property
     def counts(self) -> list[int]:
-        """How many tasks each request has cleared, as it was answered."""
+        """Return how many tasks each request has cleared, according to its response."""
         return [answer.answer[0] for answer in self.answers if isinstance(answer.answer, tuple)]
 
     def go_on(self) -> bool:
@@ -74,12 +74,12 @@ class Sliced:
             pass
 
     def clear_all(self) -> None:
-        """Go on until all that was chosen is done; what follows from that is still to come."""
+        """Continue until all selected tasks are reset; the tasks after them are not decided yet."""
         while self.is_clearing:
             assert self.go_on()
 
     def go_on_over(self, crash_after: int | None) -> None:
-        """Go on to the end, over a crash after so many turns if there is to be one."""
+        """Continue to the end, with a crash after ``crash_after`` turns unless that is ``None``."""
         for _ in range(crash_after or 0):
             self.go_on()
         if crash_after is not None:
@@ -146,7 +146,7 @@ def many(number: int) -> Callable[[Sliced], None]:
 
 @pytest.mark.parametrize("slices", range(7))
 @pytest.mark.parametrize("named", [("work",), ()])
-def test_a_restart_between_two_slices_goes_on_where_they_stood(named, slices):
+def test_a_restart_between_two_slices_continues_where_they_stood(named, slices):
     sliced = wide()
     sliced.ask(tasks=named, downstream=True)
     many(slices)(sliced)
@@ -226,12 +226,12 @@ def test_a_refused_slice_is_taken_back_and_comes_again():
     assert sliced.world.run_state(sliced.run) == "success"
 
 
-def test_what_still_runs_elsewhere_in_the_run_is_heard_and_what_was_cleared_is_late():
+def test_reports_of_other_tasks_count_and_those_of_cleared_ones_are_late():
     world, run = fan_out(WIDTH)
     sum_of = world.started("sum").start
     sliced = Sliced(world, run)
     old = next(row for row in world.rows.tasks.values() if row.map_index == 0)
-    sliced.ask(tasks=("work",))  # and what comes right after, which is under way
+    sliced.ask(tasks=("work",))  # and the active task right after it
     sliced.go_on()
 
     sliced.turn(Succeeded(sum_of.task_no, sum_of.start_no, world.now, world.now))
@@ -293,7 +293,7 @@ def test_a_mark_of_a_task_waits_until_all_is_cleared():
 
 
 @pytest.mark.parametrize("slices", range(4))
-def test_a_run_that_is_marked_between_two_slices_is_over_with_what_was_cleared(slices):
+def test_a_run_that_is_marked_between_two_slices_ends_with_what_was_cleared(slices):
     sliced = wide()
     sliced.ask(tasks=("list",), downstream=True)
     many(slices)(sliced)
@@ -353,7 +353,7 @@ def test_a_slice_and_a_request_are_taken_alone():
     assert portion([other, other], 9, memory) == 2
 
 
-def test_what_a_stream_left_open_when_its_run_was_cancelled_is_closed_by_a_clear():
+def test_an_expansion_left_open_by_a_cancelled_run_is_closed_by_a_clear():
     source = MapSpec((MapSource("page", 0, -1),))
     world = World(cpu_slots=4)
     run = world.begin(
@@ -374,7 +374,7 @@ def test_what_a_stream_left_open_when_its_run_was_cancelled_is_closed_by_a_clear
 
 
 @pytest.mark.parametrize("crashed", [False, True], ids=["", "crashed"])
-def test_a_child_whose_stream_a_cancelled_clear_has_emptied_is_expanded_anew(crashed):
+def test_a_child_whose_stream_a_cancelled_clear_has_emptied_is_expanded_again(crashed):
     world = streaming(World(cpu_slots=4))
     give(world, *range(4))
     world.finish_all()
@@ -404,7 +404,7 @@ def test_a_child_that_was_cleared_is_the_next_though_a_later_one_ends():
         siblings.note(siblings.take_fresh(), TaskState.RUNNING)
     siblings.note(1, TaskState.PENDING)
 
-    for state in (TaskState.PENDING, TaskState.SUCCESS):  # as of a run that is marked meanwhile
+    for state in (TaskState.PENDING, TaskState.SUCCESS):  # as if marked at the same time
         siblings.note(3, state)
 
     assert siblings.has_fresh
@@ -413,8 +413,8 @@ def test_a_child_that_was_cleared_is_the_next_though_a_later_one_ends():
 
 @pytest.mark.parametrize("how", ["reassigned", "host-again", "restart"])
 @pytest.mark.parametrize("what", ["clear", "mark", "cancel"])
-def test_what_waits_for_its_slice_is_not_hosted_again(what, how, monkeypatch):
-    """The list that such a trigger would be made with is gone."""
+def test_tasks_that_wait_for_their_slice_are_not_assigned_again(what, how, monkeypatch):
+    """The list from which such a trigger would be created no longer exists."""
     monkeypatch.setattr("aioflow.core.transaction.BATCH_ROWS", SLICE)
     start = StartTriggerSpec(class_path="dag:T", next_method="after")
     over = MapSpec((MapSource("item", 0, -1),))
@@ -456,7 +456,7 @@ def test_what_waits_for_its_slice_is_not_hosted_again(what, how, monkeypatch):
         assert children(sliced).count("deferred") == 2
 
 
-# ── asked again with the same key ───────────────────────────────────────────────────────
+# ── a repeated request with the same key ────────────────────────────────────────────────
 
 
 def test_the_same_key_clears_once_and_is_answered_the_same():

@@ -1,9 +1,9 @@
 """Three years of cron in zones with odd changes, against a walker that shares no code with it.
 
-The walker reads expressions by itself and knows one rule: walk through all minutes there are.
+The walker parses expressions itself and has one rule: walk through all existing minutes.
 Fixed times fire in the first minute in which the clock has reached their reading; wildcards in
-each minute whose reading they name. To be quick it takes the minutes of one offset together,
-day by day; that this is the same one test says.
+each minute whose reading they name. To be fast it treats the minutes of one offset together,
+day by day; a test checks that this is equivalent.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def walk_each_minute(text: str, zone: str, first: int, last: int) -> list[int]:
     return fired
 
 
-# ── what it is held against ─────────────────────────────────────────────────────────────
+# ── the walker ──────────────────────────────────────────────────────────────────────────
 
 
 def years(zone: str) -> tuple[int, int]:

@@ -51,7 +51,7 @@ def scheduled(kind: str, missed: str = "latest") -> World:
 
 
 def pass_time(world: World, seconds: int) -> None:
-    """Let time pass; what runs has ended ten seconds later."""
+    """Let time pass, and cancel all runs every ten seconds."""
     for _ in range(-(-seconds // 10)):
         world.pass_time(10)
         for run in list(world.memory.runs.values()):
@@ -70,7 +70,7 @@ def alerts(world: World) -> list[Alert]:
 
 
 def goes_on(world: World) -> None:
-    """Assert that it makes runs for what comes from now on, and has made none twice."""
+    """Assert that it creates runs for fire times from now on, and has created none twice."""
     began = world.now
     pass_time(world, 3 * LONGEST_SECONDS)
     twice = {
@@ -108,7 +108,7 @@ def test_so_does_a_restart_with_a_clock_that_is_right_again(kind):
     goes_on(world)
 
 
-def test_people_are_told_once():
+def test_it_is_alerted_once():
     world = scheduled("every", "skip")
     world.set_clock(6 * HOUR)
     pass_time(world, 120)
@@ -123,7 +123,7 @@ def test_people_are_told_once():
     )
 
 
-def test_nobody_is_told_of_a_step_of_seconds():
+def test_a_clock_step_of_seconds_is_not_reported():
     world = scheduled("every")
     pass_time(world, 60)
     world.set_clock(-5)
@@ -143,7 +143,7 @@ def test_a_paused_schedule_is_taken_back_too():
     goes_on(world)
 
 
-def test_one_that_is_changed_afterwards_goes_on_as_well():
+def test_one_that_is_changed_afterwards_continues_as_well():
     world = scheduled("every", "skip")
     world.set_clock(6 * HOUR)
     pass_time(world, 60)
@@ -179,7 +179,7 @@ def test_a_step_forward_alone_takes_nothing_back(kind):
         st.tuples(st.integers(1, 20), st.integers(-2, 2), st.booleans()), min_size=1, max_size=4
     ),
 )
-def test_whatever_steps_the_clock_takes_every_schedule_goes_on(kind, missed, steps):
+def test_every_schedule_continues_whatever_the_clock_steps(kind, missed, steps):
     world = scheduled(kind, missed)
     for tens, hours, restarts in steps:
         pass_time(world, 10 * tens)
@@ -188,5 +188,5 @@ def test_whatever_steps_the_clock_takes_every_schedule_goes_on(kind, missed, ste
             world.restart()
 
     if kind == "dates" and abs(world.now - BEGIN) > 48 * HOUR * SECOND:
-        return  # they are over, or have not begun
+        return  # all dates are in the past, or all in the future
     goes_on(world)

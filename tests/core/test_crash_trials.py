@@ -1,4 +1,4 @@
-"""A task that kills its process is found by halves; nothing that ran beside it is charged."""
+"""A task that kills its process is found by halves; no other task is charged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KILLED = Failure(type="Killed", message="killed by signal 9", reason="killed")
 
 
 class Machine:
-    """A node under a supervisor, and what its tasks do: end in time, or kill their process.
+    """A node under a supervisor, whose tasks end in time or kill their process.
 
     Args:
         kills: After how many seconds each killer kills.
@@ -50,7 +50,7 @@ class Machine:
         self.run = self.world.begin(*specs, **self.options)
 
     def live(self, most: int = 10_000, *, between: Callable[[], None] = lambda: None) -> None:
-        """Go on until all has ended."""
+        """Continue until the run has ended."""
         for _ in range(most):
             if self.world.run_state(self.run) not in {"running", "queued"}:
                 return
@@ -61,7 +61,7 @@ class Machine:
         raise AssertionError(f"still running after {self.crashes} crashes")
 
     def start_hosts(self) -> None:
-        """Have those hosts of single DAGs come up that are asked for."""
+        """Start the requested hosts of single DAGs."""
         world = self.world
         asked = {effect.role for effect in world.effects if isinstance(effect, StartHost)}
         world.turn(*map(HostUp, sorted(asked - world.memory.hosts_up)))
@@ -105,7 +105,7 @@ class Machine:
 
 
 class HostMachine(Machine):
-    """The same, where what dies is the async host, and nobody knows whose code was running."""
+    """A machine whose async host dies, and no crash recorder names the code that was running."""
 
     role = ASYNC
 
@@ -217,7 +217,7 @@ def test_an_own_host_that_ends_because_it_is_idle_begins_no_trial():
     assert not world.rows.outbox
 
 
-def test_what_waits_for_the_trial_of_an_own_host_says_so():
+def test_tasks_that_wait_for_the_trial_of_an_own_host_say_so():
     machine = OwnHostMachine(*tasks("t4"), body=Body.COROUTINE)
     machine.start_hosts()
     machine.crash("t4")
@@ -233,7 +233,7 @@ def test_what_waits_for_the_trial_of_an_own_host_says_so():
 
 
 @pytest.mark.parametrize("kind", [HostMachine, OwnHostMachine])
-def test_what_begins_elsewhere_waits_for_no_trial_of_a_host(kind):
+def test_tasks_of_other_processes_do_not_wait_for_a_trial_of_a_host(kind):
     machine = kind(*tasks("t4"), body=Body.COROUTINE)
     machine.start_hosts()
     machine.crash("t4")
@@ -289,15 +289,15 @@ def test_a_suspect_of_a_host_waits_for_the_limit_of_its_run_that_another_task_re
         assert world.state(run, "hosted") == "running"
 
 
-def test_what_else_a_host_runs_waits_ten_minutes_for_a_suspect_that_cannot_begin():
+def test_other_tasks_of_a_host_wait_ten_minutes_for_a_suspect_that_cannot_start():
     world = World()
     hosted = TaskSpec(task_id="hosted", body=Body.COROUTINE, priority=9)
     functions = (TaskSpec(task_id="first"), TaskSpec(task_id="second"))
     run = world.begin(hosted, *functions, max_active_tasks=1)
     lose_async_host(world)
     world.succeed("first")
-    world.pass_time(3600)  # the time of the daemon's life is none of the host's suspect
-    lose_async_host(world)  # "second" has taken the place meanwhile
+    world.pass_time(3600)  # the life of the daemon does not count for a suspect of the host
+    lose_async_host(world)  # "second" has taken the slot in between
     beside = TaskSpec(task_id="beside", body=Body.COROUTINE)
     world.load(DagSpec(dag_id="other", file="other.py", tasks=(beside,)), file="other.py")
     other = world.trigger("other")
@@ -314,7 +314,7 @@ def test_what_else_a_host_runs_waits_ten_minutes_for_a_suspect_that_cannot_begin
 def suspects_without_room() -> tuple[World, int]:
     """Return a world with two suspects, in two groups, and a run that waits for them.
 
-    Their pool was made narrower than they are while they ran.
+    Their pool was reduced below their slots while they ran.
     """
     world = World()
     world.ask(SetPool(name="narrow", slots=4))
@@ -399,7 +399,7 @@ def test_a_suspect_is_waited_for_ten_minutes_however_long_it_had_run():
 
 
 def first_half_begins(machine: Machine) -> bool:
-    """Return whether the first of two groups has begun, and nothing else."""
+    """Return whether only the first of two groups has started."""
     world = machine.world
     begun = {world._spec(effect).task_id for effect in world.starts.values()}
     return begun == set(sorted(NAMES)[:11]) and len(world.memory.trial.groups) == 2
@@ -456,7 +456,7 @@ def test_after_a_second_crash_a_half_begins_and_the_rest_says_why_it_waits():
     assert len(world.starts) == 11
     assert details == {"21 tasks ran when the daemon died again; they begin first, in groups"}
     other = world.trigger()
-    assert world.state(other, "t0") == "queued"  # nothing begins beside them
+    assert world.state(other, "t0") == "queued"  # no other task starts beside them
     world.pass_time(3)  # longer than they had run
     assert len(world.starts) == len(NAMES) == 21
     world.pass_time(3)
@@ -481,7 +481,7 @@ def test_a_clock_that_is_set_holds_up_no_trial(step_seconds):
 def test_a_daemon_that_dies_without_its_suspect_acquits_it():
     machine = Machine({}, {"long": 1e6})
     world = machine.world
-    for _ in range(40):  # by somebody else, whatever runs
+    for _ in range(40):  # by something else, regardless of what runs
         machine.crash("nobody")
         world.pass_time(1)
 
@@ -533,7 +533,7 @@ def test_a_daemon_that_dies_before_a_group_begins_tries_the_same_group_again():
     assert len(world.memory.trial.groups[0]) == math.ceil(math.ceil(len(group) / 2) / 2)
 
 
-def test_what_may_have_begun_unseen_is_claimed_behind_nothing_after_a_crash():
+def test_tries_that_may_have_started_unseen_are_not_claimed_after_a_crash():
     over = MapSpec(sources=(MapSource("item", 0, -1),))
     world = World(cpu_slots=1)
     run = world.begin(
@@ -544,7 +544,7 @@ def test_what_may_have_begun_unseen_is_claimed_behind_nothing_after_a_crash():
     world.succeed("work", 0)
     (worker,) = world.slots.workers
     claimed = [task.task_no for task in worker.claims]
-    assert claimed  # how long one takes is known: the others are sent behind it
+    assert claimed  # the duration of one is known: the others are sent in advance
     world.restart()
     (worker,) = world.slots.workers
     begun = []

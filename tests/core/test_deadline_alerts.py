@@ -1,4 +1,4 @@
-"""``run_timeout`` ends a run that takes too long; ``deadline`` only tells people."""
+"""``run_timeout`` ends a run that takes too long; ``deadline`` only alerts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
 
 
 def told(world: World) -> list[tuple[str, str]]:
-    """What people have been told: why, and of which task."""
+    """Return the reason and the task of each alert."""
     alerts = [msgspec.msgpack.decode(effect.body, type=Alert) for effect in world.alerts()]
     return [(alert.reason, alert.task_id) for alert in alerts]
 
@@ -33,7 +33,7 @@ def deliver_all(world: World) -> None:
 # ── run_timeout ─────────────────────────────────────────────────────────────────────────
 
 
-def test_a_run_that_takes_too_long_fails_and_what_goes_on_of_it_is_cancelled():
+def test_a_run_that_takes_too_long_fails_and_its_active_tasks_are_cancelled():
     world = World()
     run = world.begin(task("a"), task("b", 0), run_timeout_us=5 * SECOND)
     stopped = world.starts[world.rows.runs[run].first_task_no].start
@@ -86,7 +86,7 @@ def test_the_next_run_begins_when_one_has_taken_too_long():
     assert (world.run_state(first), world.run_state(second)) == ("failed", "running")
 
 
-def test_what_waits_for_a_trigger_is_let_go():
+def test_a_wait_for_a_trigger_is_released():
     world = World()
     run = world.begin(task("a"), run_timeout_us=5 * SECOND)
     start = world.starts.pop(world.rows.runs[run].first_task_no).start
@@ -100,7 +100,7 @@ def test_what_waits_for_a_trigger_is_let_go():
     assert [effect for effect in world.effects if isinstance(effect, ReleaseTrigger)]
 
 
-def test_the_time_of_a_run_goes_on_over_a_restart():
+def test_the_time_of_a_run_continues_over_a_restart():
     world = World()
     run = world.begin(task("a"), run_timeout_us=5 * SECOND)
 
@@ -177,7 +177,7 @@ def test_an_instant_that_comes_late_or_twice_changes_nothing():
 # ── deadlines ───────────────────────────────────────────────────────────────────────────
 
 
-def test_a_run_that_is_late_goes_on_and_people_are_told_once():
+def test_a_run_that_is_late_continues_and_is_alerted_once():
     world = World()
     run = world.begin(task("a"), deadline_us=5 * SECOND)
     due = [wake.due for wake in world.armed]
@@ -223,7 +223,7 @@ def test_a_fan_out_is_late_until_its_last_child_has_ended():
 
 
 @pytest.mark.parametrize("ends", ["success", "cancelled"])
-def test_what_is_owed_for_a_deadline_goes_with_the_end_of_its_run(ends):
+def test_the_row_of_a_deadline_is_deleted_with_the_end_of_its_run(ends):
     world = World()
     run = world.begin(task("a", deadline_us=3 * SECOND), deadline_us=5 * SECOND)
     assert len(world.rows.outbox) == 2
@@ -262,7 +262,7 @@ def test_a_deadline_is_not_lost_by_a_restart_whenever_that_comes(away):
 
     assert told(world) == [("deadline", "")]
     world.effects.clear()
-    world.restart()  # the word is still owed
+    world.restart()  # the alert is still to be delivered
     assert told(world) == [("deadline", "")]
     deliver_all(world)
     world.restart()
@@ -270,7 +270,7 @@ def test_a_deadline_is_not_lost_by_a_restart_whenever_that_comes(away):
     assert world.run_state(run) == "running"
 
 
-def test_a_deadline_whose_turn_is_taken_back_is_told_all_the_same():
+def test_a_deadline_whose_turn_is_rolled_back_is_alerted_nevertheless():
     world = World()
     world.begin(task("a"), deadline_us=5 * SECOND)
     (due,) = [wake.due for wake in world.armed]
@@ -281,7 +281,7 @@ def test_a_deadline_whose_turn_is_taken_back_is_told_all_the_same():
     assert told(world) == [("deadline", "")]
 
 
-def test_tasks_with_one_deadline_owe_one_row():
+def test_tasks_with_one_deadline_have_one_row():
     world = World()
 
     world.begin(*(task(f"t{i}", deadline_us=5 * SECOND) for i in range(50)))

@@ -60,7 +60,7 @@ def test_a_task_may_wait_any_number_of_times_within_one_try():
 
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["", "after-a-restart"])
-def test_a_wait_with_a_method_for_it_resumes_there_when_its_time_is_over(is_restarted):
+def test_a_wait_with_a_method_for_it_resumes_there_at_its_timeout(is_restarted):
     world, run = begun()
     host = defer(
         world, timeout_us=5 * SECOND, timeout_method="too_late", next_kwargs=b"\x81\xa1n\x01"
@@ -75,7 +75,7 @@ def test_a_wait_with_a_method_for_it_resumes_there_when_its_time_is_over(is_rest
     assert (start.try_number, reasons(world)) == (1, ["timeout"])
     world.turn(
         TriggerFired(host.trigger_no, host.assignment_id, 0, world.now, b"\x01")
-    )  # it comes too late
+    )  # it is too late
     world.succeed("w")
     assert world.run_state(run) == "success"
 
@@ -145,7 +145,7 @@ def test_a_coroutine_that_never_waits_leaves_nothing_but_its_row():
     assert world.run_state(run) == "success"
 
 
-def test_what_ended_a_wait_is_said_with_the_limit_that_was_set():
+def test_a_timed_out_wait_names_the_limit():
     said = {}
     for limits in ({"execution_timeout_us": 5 * SECOND}, {"timeout_us": 5 * SECOND}):
         of_try = {name: value for name, value in limits.items() if name != "timeout_us"}

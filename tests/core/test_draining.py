@@ -1,4 +1,4 @@
-"""A drained node: nothing more starts or is hosted, what runs ends, also after a restart."""
+"""A drained node starts no task and assigns no trigger, also after a restart; running tasks end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def effects_of(world: World, kind: type) -> list:
     return [effect for effect in world.effects if isinstance(effect, kind)]
 
 
-def test_what_runs_ends_and_nothing_follows_until_the_node_takes_work_again():
+def test_running_tasks_end_and_none_starts_until_the_node_is_undrained():
     world = World()
     run = world.begin(TaskSpec(task_id="a"), TaskSpec(task_id="b", parents=(0,)))
     assert drain(world)
@@ -80,10 +80,10 @@ def test_a_restart_finds_the_node_drained():
     assert world.started("a") is not None
 
 
-def test_what_was_sent_ahead_is_called_back():
+def test_tries_sent_in_advance_are_recalled():
     world = World(cpu_slots=1)
     world.begin(TaskSpec(task_id="first"))
-    world.succeed("first")  # now it is known how long one takes
+    world.succeed("first")  # now the duration of one is known
     world.trigger()
     world.trigger()
     claimed = [worker for worker in world.slots.workers if worker.claims]

@@ -46,7 +46,7 @@ def start_of(world: World) -> StartTask:
 
 
 def resumed(world: World) -> Any:
-    """How its suspended coroutine is resumed; ``None`` if the task runs from the start."""
+    """Return how its suspended coroutine is resumed; ``None`` if the task runs from the start."""
     effect = world.started("c")
     assert effect is not None, "it has not been started"
     return effect.resume
@@ -70,7 +70,7 @@ def await_(
     kind: str = "wait",
     seconds: float | None = None,
 ) -> Awaiting:
-    """Have the coroutine suspend itself; it is no longer among what was started."""
+    """Have the coroutine suspend itself, and remove it from the list of started tasks."""
     start = start_of(world)
     del world.starts[start.task_no]
     report = Awaiting(
@@ -90,7 +90,7 @@ def await_(
 
 
 def hosted(world: World, name: str) -> Any:
-    """The last hosting of the trigger of this class."""
+    """Return the last assignment of the trigger of this class."""
     hosts = [e.host for e in world.effects if isinstance(e, AssignTrigger)]
     return next(host for host in reversed(hosts) if host.class_path == name)
 
@@ -102,7 +102,7 @@ def fire(world: World, name: str, payload: object = None) -> None:
 
 
 def answers(world: World) -> list[Any]:
-    """What is recorded, call by call."""
+    """Return the recorded calls, in order."""
     return [
         None if row.answer is None else msgspec.msgpack.decode(row.answer)
         for _, row in sorted(world.rows.records.items())
@@ -182,7 +182,7 @@ def test_a_task_that_gets_no_further_runs_out_of_interruptions():
     step(world, 0)
     for _ in range(7):
         world.restart()
-        while world.state(run, "c") == "queued":  # the daemon lives as long as it has to wait
+        while world.state(run, "c") == "queued":  # the daemon lives for as long as the task waits
             world.pass_time(1)
 
     assert world.state(run, "c") == "failed"
@@ -191,7 +191,7 @@ def test_a_task_that_gets_no_further_runs_out_of_interruptions():
 # ── waits ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_wait_gives_its_place_back_and_goes_on_with_the_event():
+def test_a_wait_releases_its_slot_and_continues_with_the_event():
     world, run = begun(World(async_slots=1))
     began = start_of(world)
     await_(world, 0, "m:T")
@@ -227,7 +227,7 @@ def test_a_resumed_task_is_served_before_a_fresh_one():
     assert resumed(world) is not None
 
 
-def test_the_first_of_several_answers_and_the_others_are_let_go_in_the_same_commit():
+def test_the_first_of_several_answers_and_the_others_are_released_in_the_same_commit():
     world, _ = begun()
     await_(world, 0, "m:A", "m:B", "m:C", kind="any_of")
     before = world.rows.commit_no
@@ -240,7 +240,7 @@ def test_the_first_of_several_answers_and_the_others_are_let_go_in_the_same_comm
     assert len(of_kind(world.effects, ReleaseTrigger)) == 2
 
 
-def test_the_rows_of_losers_are_gone_when_their_host_has_let_go():
+def test_the_rows_of_losers_are_gone_when_their_host_has_released_them():
     world, _ = begun()
     await_(world, 0, "m:A", "m:B", kind="any_of")
     loser = hosted(world, "m:B")
@@ -290,7 +290,7 @@ def test_a_half_answered_call_waits_for_the_rest_after_a_restart(fired):
     assert world.rows.triggers == {}
 
 
-def test_a_sleep_is_hosted_by_nobody_and_over_in_its_time():
+def test_a_sleep_has_no_host_and_ends_on_time():
     world, run = begun()
     await_(world, 0, kind="sleep", seconds=60)
 
@@ -315,7 +315,7 @@ def test_a_sleep_counts_from_its_first_call_whatever_happens():
 
 
 @pytest.mark.parametrize("kind", ["wait", "any_of", "all_of"])
-def test_a_timeout_is_raised_in_the_call_and_lets_go_of_its_triggers(kind):
+def test_a_timeout_is_raised_in_the_call_and_releases_its_triggers(kind):
     world, run = begun()
     await_(world, 0, "m:T", kind=kind, seconds=60)
 
@@ -327,7 +327,7 @@ def test_a_timeout_is_raised_in_the_call_and_lets_go_of_its_triggers(kind):
     assert [end.end.reason for end in of_kind(world.effects, ReleaseTrigger)] == ["timeout"]
 
 
-def test_a_timeout_lets_go_of_what_had_fired_of_a_call_for_all():
+def test_a_timeout_releases_what_had_fired_of_a_call_for_all():
     world, _ = begun()
     await_(world, 0, "m:A", "m:B", kind="all_of", seconds=60)
     fire(world, "m:A")
@@ -495,7 +495,7 @@ def test_a_method_a_task_resumes_in_makes_calls_of_its_own():
     assert world.rows.records == {}
 
 
-# ── hosts that come and go ──────────────────────────────────────────────────────────────
+# ── hosts that start and end ────────────────────────────────────────────────────────────
 
 
 def lose(world: World, role: str, culprit: int = -1, failure: Failure = KILLED) -> None:
@@ -504,7 +504,7 @@ def lose(world: World, role: str, culprit: int = -1, failure: Failure = KILLED) 
 
 
 def test_a_start_that_the_next_host_was_given_already_is_taken_back_from_it():
-    """Its order was on its way while the host died, and the next one was up when it came."""
+    """Its command was in flight when the host died, and reached the next host."""
     world, _ = begun()
     first = start_of(world)
 
@@ -546,7 +546,7 @@ def test_word_of_an_earlier_start_that_is_not_suspended_is_late():
     assert start_of(world) == asked
 
 
-def test_nobody_is_charged_for_a_host_that_died_while_they_were_suspended():
+def test_suspended_coroutines_are_not_charged_for_the_death_of_their_host():
     world, run = begun()
     suspended = await_(world, 0, "m:T")
 
@@ -558,7 +558,7 @@ def test_nobody_is_charged_for_a_host_that_died_while_they_were_suspended():
     assert next(iter(world.rows.tasks.values())).interruptions == 0
 
 
-def test_a_wait_goes_on_when_the_trigger_host_is_replaced():
+def test_a_wait_continues_when_the_trigger_host_is_replaced():
     world, _ = begun()
     await_(world, 0, "m:T")
     first = hosted(world, "m:T")
@@ -581,7 +581,7 @@ def test_the_trigger_that_killed_its_host_fails_its_try_and_lets_the_others_of_i
     assert world.rows.triggers == {}
 
 
-def test_an_open_call_goes_on_after_a_restart_and_the_task_from_the_top():
+def test_an_open_call_continues_after_a_restart_and_the_task_from_the_top():
     world, run = begun()
     step(world, 0)
     await_(world, 1, "m:T")
@@ -595,7 +595,7 @@ def test_an_open_call_goes_on_after_a_restart_and_the_task_from_the_top():
 
 
 @pytest.mark.parametrize("kind", ["wait", "any_of", "sleep"])
-def test_the_deadline_of_an_open_call_goes_on_over_a_restart(kind):
+def test_the_deadline_of_an_open_call_continues_over_a_restart(kind):
     world, run = begun()
     triggers = () if kind == "sleep" else ("m:T",)
     await_(world, 0, *triggers, kind=kind, seconds=30)
@@ -640,7 +640,7 @@ def test_a_cancelled_run_stops_the_suspended_coroutine_and_lets_its_triggers_go(
 
 
 def leave(world: World, suspended: Awaiting, *, interrupted: bool = False) -> None:
-    """The suspended coroutine's body ends all the same."""
+    """The body of the suspended coroutine ends nevertheless."""
     failure = Failure(type="CallCutShort", message="cut short", reason="call_cut_short")
     world.turn(
         Failed(
@@ -655,14 +655,14 @@ def leave(world: World, suspended: Awaiting, *, interrupted: bool = False) -> No
     )
 
 
-def test_a_body_that_ends_while_its_call_waits_fails_and_its_trigger_is_let_go():
+def test_a_body_that_ends_while_its_call_waits_fails_and_its_trigger_is_released():
     world, run = begun()
     suspended = await_(world, 0, "m:T")
 
     leave(world, suspended)
 
     assert world.state(run, "c") == "failed"
-    assert not of_kind(world.effects, StopTry)  # it is gone already
+    assert not of_kind(world.effects, StopTry)  # it has ended already
     assert len(of_kind(world.effects, ReleaseTrigger)) == 1
     assert world.rows.records == {}
 
@@ -670,7 +670,7 @@ def test_a_body_that_ends_while_its_call_waits_fails_and_its_trigger_is_let_go()
 def test_a_body_that_ends_after_its_call_was_answered_runs_again_from_the_top():
     world, run = begun(World(async_slots=1))
     suspended = await_(world, 0, "m:T")
-    world.trigger()  # takes the only place
+    world.trigger()  # takes the only slot
     fire(world, "m:T", "here")
     assert world.state(run, "c") == "queued"
 
@@ -681,7 +681,7 @@ def test_a_body_that_ends_after_its_call_was_answered_runs_again_from_the_top():
     assert (resumed(world), start_of(world).recorded) == (None, 1)
 
 
-def test_a_coroutine_lost_by_its_host_goes_on_waiting():
+def test_a_coroutine_lost_by_its_host_continues_waiting():
     world, run = begun()
     suspended = await_(world, 0, "m:T")
 
@@ -703,7 +703,7 @@ def test_a_coroutine_lost_by_its_host_goes_on_waiting():
         ("a person cancels", "cancelled"),
     ],
 )
-def test_only_what_a_person_ends_is_told_that_it_is_cancelled(end, reason):
+def test_only_what_a_person_ends_gets_the_reason_cancelled(end, reason):
     world, run = begun(retry=RetryPolicy(tries=1))
     suspended = await_(world, 0, "m:A", "m:B", kind="any_of", seconds=60)
     host, run_id = hosted(world, "m:A"), world.rows.runs[run].run_id
@@ -738,7 +738,7 @@ def drop(world: World, first: int, *, starts_over: bool) -> list[Any]:
     return world.turn(RecordDropped(start.task_no, start.start_no, first, starts_over))
 
 
-def test_calls_that_no_longer_match_are_dropped_and_recorded_anew():
+def test_calls_that_no_longer_match_are_dropped_and_recorded_again():
     world, _ = begun()
     for ordinal in range(3):
         step(world, ordinal, answer=bytes([ordinal]))
@@ -876,7 +876,7 @@ def test_records_are_ordered_and_without_gaps_whatever_is_reported():
 
 
 def in_method(world: World) -> None:
-    """Have the coroutine resume in a method, with an event."""
+    """Let the coroutine resume in a method, with an event."""
     start = start_of(world)
     world.turn(
         Deferred(start.task_no, start.start_no, world.now, world.now, "m:D", b"\x80", "resume")
@@ -885,7 +885,7 @@ def in_method(world: World) -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_method_that_waits_itself_goes_on_as_that_method_with_its_event(restarts):
+def test_a_method_that_waits_itself_continues_as_that_method_with_its_event(restarts):
     world, run = begun()
     in_method(world)
     await_(world, 0, "m:T", seconds=60)
@@ -926,7 +926,7 @@ def test_the_next_try_does_not_replay_the_calls_of_a_method_it_does_not_begin_in
     assert not world.rows.triggers
 
 
-# ── instants, and what is said of them ──────────────────────────────────────────────────
+# ── times, and their texts ──────────────────────────────────────────────────────────────
 
 
 def test_a_clock_that_was_set_back_makes_no_timeout_of_the_end_of_a_try():

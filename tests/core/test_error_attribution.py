@@ -16,7 +16,7 @@ from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, Trig
 
 
 def bare(kind: type) -> Any:
-    """Return an object of a class, with nothing in it."""
+    """Return an empty object of a class."""
     return object.__new__(kind)
 
 
@@ -58,7 +58,7 @@ UNKNOWN = [None, 5, "no run", [RUN], SimpleNamespace(run=RUN)]
 
 
 @pytest.mark.parametrize(("value", "run"), KNOWN.values(), ids=KNOWN)
-def test_who_works_on_what_is_of_a_run_works_on_that_run(value, run):
+def test_code_that_works_on_a_part_of_a_run_works_on_that_run(value, run):
     assert culprits(raised_by(with_local(value, fail))) == [run]
 
 
@@ -67,7 +67,7 @@ def test_the_trigger_of_a_dag_is_named_itself():
     assert culprits(raised_by(with_local(trigger, fail))) == [trigger]
 
 
-def test_where_no_frame_knows_a_run_none_is_named():
+def test_without_a_frame_that_knows_a_run_none_is_named():
     assert culprits(raised_by(fail)) == []
     assert culprits(None) == []
     for value in UNKNOWN:
@@ -86,7 +86,7 @@ def test_two_runs_at_hand_in_one_frame_are_both_named():
 
 
 @given(st.lists(st.sampled_from(["nothing", "run", "task", "mapped task", "wait"]), max_size=8))
-def test_of_all_that_frames_know_the_innermost_counts(kinds):
+def test_the_innermost_frame_that_names_a_run_counts(kinds):
     expected: list[Run] = []
     work = fail
     for kind in kinds:  # the first one is the innermost

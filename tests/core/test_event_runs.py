@@ -54,7 +54,7 @@ def of(trigger: DagTriggerSpec | None = None, **fields: Any) -> DagSpec:
 
 
 def waiting(trigger: DagTriggerSpec | None = None, **fields: Any) -> World:
-    """A node whose DAG has a trigger, which its host has."""
+    """Return a node whose DAG has a trigger, assigned to its host."""
     world = World()
     world.load(of(trigger, **fields))
     return world
@@ -84,7 +84,7 @@ def fired(world: World, payload: Any, key: str | None = None, ahead: int = 0) ->
 
 
 def fire(world: World, *payloads: Any, keys: bool = True) -> list[Any]:
-    """Have the trigger yield these; each has itself as key."""
+    """Have the trigger yield these events; the key of each is its payload."""
     return world.turn(
         *(
             fired(world, payload, str(payload) if keys else None, ahead)
@@ -114,7 +114,7 @@ def outcomes(world: World) -> list[EventOutcome]:
     return [row.outcome for row in rows]
 
 
-# ── what is hosted ──────────────────────────────────────────────────────────────────────
+# ── assignment ──────────────────────────────────────────────────────────────────────────
 
 
 def test_the_trigger_of_a_dag_is_hosted_once_its_host_is_there():
@@ -153,10 +153,10 @@ def test_a_restart_hosts_it_again_behind_its_last_event():
     assert order.assignment_id > before.assignment_id
 
 
-def test_what_comes_behind_an_event_that_could_not_be_taken_waits_for_the_next_hosting():
+def test_events_after_a_refused_one_wait_for_the_next_assignment():
     world = waiting()
     fire(world, 1)
-    behind = fired(world, 3, "3", ahead=1)  # 2 was refused on its own, the others came one by one
+    behind = fired(world, 3, "3", ahead=1)  # 2 was refused, the others processed one by one
 
     world.turn(behind)
     assert [row.key for row in world.rows.dag_events.values()] == ["1"]
@@ -168,7 +168,7 @@ def test_what_comes_behind_an_event_that_could_not_be_taken_waits_for_the_next_h
     assert [row.key for row in world.rows.dag_events.values()] == ["1", "2", "3"]
 
 
-def test_what_comes_while_the_dag_wants_no_events_is_not_skipped_when_it_wants_them_again():
+def test_events_while_the_dag_has_no_trigger_are_not_skipped_when_it_has_one_again():
     world = waiting()
     fire(world, 1)
     plain = msgspec.structs.replace(of(), trigger=None)
@@ -191,7 +191,7 @@ def test_a_version_with_other_fields_has_the_old_one_leave_and_hosts_the_new_one
     assert told_to_end(world) == ["reassigned"]
     assert hostings(world) == 1
 
-    fire(world, {"n": 2})  # what it yields until then counts
+    fire(world, {"n": 2})  # events until then count
     end(world, reason="reassigned")
 
     order = host(world)
@@ -209,7 +209,7 @@ def test_the_same_version_again_changes_nothing():
     assert hostings(world) == 1
 
 
-def test_a_version_whose_class_has_other_code_hosts_it_anew():
+def test_a_version_whose_class_has_other_code_assigns_it_again():
     world = World()
     parsed = FileParsed(
         file="dag.py", version="v1", dags=(of(),), sources={}, triggers={"m:Ticks": "a"}
@@ -225,7 +225,7 @@ def test_a_version_whose_class_has_other_code_hosts_it_anew():
     assert host(world).version == "v3"
 
 
-def test_another_class_begins_anew_but_knows_the_keys_there_were():
+def test_another_class_starts_over_but_knows_the_earlier_keys():
     world = waiting()
     fire(world, {"n": 1})
     world.now += SECOND
@@ -243,7 +243,7 @@ def test_a_dag_that_is_gone_has_no_trigger_hosted_and_comes_back_with_what_it_kn
     fire(world, {"n": 1})
     world.turn(FileDeleted("dag.py"))
     assert told_to_end(world) == ["finished"]
-    fire(world, {"n": 2})  # it is not lost: the trigger goes on behind the one before it
+    fire(world, {"n": 2})  # not lost: the trigger continues after the previous event
     end(world, reason="finished")
     assert confs(world) == [{"n": 1}]
 
@@ -270,7 +270,7 @@ def test_a_dag_that_was_deleted_has_left_nothing_to_the_next_of_its_name_but_the
     assert host(world).kwargs == b"\x80"
 
 
-def test_a_dag_that_turns_to_a_clock_has_its_trigger_let_go():
+def test_a_dag_that_changes_to_a_clock_has_its_trigger_released():
     world = waiting()
     spec = msgspec.structs.replace(of(), trigger=None)
     world.load(spec, version="v2")
@@ -307,7 +307,7 @@ def test_each_event_starts_one_run_with_its_mapping_as_conf():
         (None, ("a",), None),
     ],
 )
-def test_what_of_an_event_is_the_conf(payload, parameters, conf):
+def test_the_part_of_an_event_that_is_the_conf(payload, parameters, conf):
     made = conf_of(packed(payload), of(parameters=parameters))
 
     assert (None if made is None else msgspec.msgpack.decode(made)) == conf
@@ -347,7 +347,7 @@ def test_a_report_of_an_earlier_hosting_is_late():
     assert confs(world) == []
 
 
-def test_the_host_goes_on_when_its_events_are_stored():
+def test_the_host_continues_when_its_events_are_stored():
     world = waiting()
     effects = fire(world, {"n": 1}, {"n": 2}, {"n": 3})
 
@@ -372,7 +372,7 @@ def test_a_file_whose_turn_is_refused_makes_one_trigger():
     assert hostings(world) == 1
 
 
-def test_an_event_of_which_no_run_can_be_made_is_kept_with_the_reason_and_told():
+def test_an_event_that_can_start_no_run_is_stored_with_the_reason_and_reported():
     world = waiting(parameters=("n",), required=("n",))
     fire(world, {"m": 1}, {"n": 2})
 
@@ -391,10 +391,10 @@ def test_a_key_that_no_database_takes_costs_its_event_alone():
     assert outcomes(world) == [EventOutcome.REFUSED, EventOutcome.RUN]
 
 
-# ── while runs go on ────────────────────────────────────────────────────────────────────
+# ── while runs are active ───────────────────────────────────────────────────────────────
 
 
-def test_of_a_key_that_no_database_takes_the_row_of_its_trigger_has_what_one_does():
+def test_an_unstorable_key_is_converted_in_the_row_of_its_trigger():
     world = waiting()
 
     world.turn(fired(world, {"n": 1}, "a\0b"), fired(world, {"n": 2}, "k" * 5_000, ahead=1))
@@ -405,7 +405,7 @@ def test_of_a_key_that_no_database_takes_the_row_of_its_trigger_has_what_one_doe
     assert not any("\0" in key or len(key) > 1_000 for key in keys)
 
 
-def test_people_are_told_of_the_first_of_many_events_that_start_nothing():
+def test_the_first_of_many_events_that_start_nothing_is_alerted():
     world = waiting(required=("day",), parameters=("day", "n"))
 
     fire(world, *({"n": n} for n in range(5)))
@@ -431,7 +431,7 @@ def test_skip_keeps_the_event_and_starts_no_run():
     assert outcomes(world) == [EventOutcome.RUN, EventOutcome.SKIPPED]
 
     world.finish_all()
-    fire(world, {"n": 2}, {"n": 3})  # what was skipped is known all the same
+    fire(world, {"n": 2}, {"n": 3})  # skipped events are known nevertheless
 
     assert confs(world) == [{"n": 1}, {"n": 3}]
     assert outcomes(world) == [EventOutcome.RUN, EventOutcome.SKIPPED, EventOutcome.RUN]
@@ -473,7 +473,7 @@ def test_too_many_runs_that_wait_hold_the_trigger_back(monkeypatch):
     assert [e.confirmed.upto for e in effects if isinstance(e, ConfirmEvents)] == [ahead + 1]
 
 
-def test_a_run_that_is_cancelled_while_it_waits_lets_the_trigger_go_on(monkeypatch):
+def test_a_run_that_is_cancelled_while_it_waits_lets_the_trigger_continue(monkeypatch):
     monkeypatch.setattr(event_runs, "RUNS_AHEAD", 2)
     world = waiting(max_active_runs=1)
     fire(world, *({"n": n} for n in range(3)))
@@ -503,7 +503,7 @@ def test_events_of_a_paused_dag_are_taken_and_their_runs_wait():
     assert states(world) == ["running"] * 3
 
 
-def test_a_paused_dag_that_stops_has_its_trigger_let_go_and_goes_on_where_it_was():
+def test_a_paused_dag_that_stops_has_its_trigger_released_and_continues_where_it_was():
     world = waiting(if_paused="stop")
     fire(world, {"n": 1})
     world.ask(SetPaused(dag_id="dag", paused=True))
@@ -516,7 +516,7 @@ def test_a_paused_dag_that_stops_has_its_trigger_let_go_and_goes_on_where_it_was
     assert host(world).last == (packed({"n": 1}), "{'n': 1}")
 
 
-def test_resumed_before_its_host_has_let_go_it_is_hosted_when_that_has():
+def test_a_dag_resumed_before_its_host_has_released_the_trigger_is_assigned_afterwards():
     world = waiting(if_paused="stop")
     world.ask(SetPaused(dag_id="dag", paused=True))
     world.ask(SetPaused(dag_id="dag", paused=False))
@@ -529,7 +529,7 @@ def test_resumed_before_its_host_has_let_go_it_is_hosted_when_that_has():
 # ── endings ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_trigger_that_fails_is_hosted_again_later_and_later_and_people_are_told_once():
+def test_a_trigger_that_fails_is_assigned_again_later_and_later_and_alerted_once():
     world = waiting()
     wait_us = FIRST_WAIT_US
     for _ in range(12):
@@ -564,7 +564,7 @@ def test_a_clock_set_back_as_it_is_to_be_hosted_again_puts_nothing_off(is_up):
     assert hostings(world) == 2
 
 
-def test_one_whose_code_is_missing_is_hosted_again_when_it_is_back_and_nobody_is_told():
+def test_a_dag_trigger_whose_code_was_missing_is_assigned_again_without_an_alert():
     world = waiting()
     number = one(world).row.trigger_no
     effects = end(world, Failure(type="CodeMissing", message="not there", reason=CODE_MISSING))
@@ -579,7 +579,7 @@ def test_one_whose_code_is_missing_is_hosted_again_when_it_is_back_and_nobody_is
     assert hostings(world) == 2
 
 
-def test_one_that_comes_to_its_end_is_hosted_again_and_nobody_is_told():
+def test_a_dag_trigger_that_ends_is_assigned_again_without_an_alert():
     world = waiting()
     fire(world, {"n": 1})
     end(world)
@@ -676,13 +676,13 @@ def test_one_that_holds_up_its_loop_is_named_with_its_dag():
 
 
 def length(world: World) -> float:
-    """Return how long what has been armed in this moment takes, in seconds."""
+    """Return the duration of the timer that was armed at this moment, in seconds."""
     [wake] = world.armed
     return (instant(wake) - world.moment.steady) / SECOND
 
 
 def pass_armed(world: World, seconds: float) -> None:
-    """Let what is armed come, after this long by the monotonic clock."""
+    """Fire the armed timers, after this time by the monotonic clock."""
     [wake] = world.armed
     world.armed.clear()
     world.now += round(seconds * SECOND)
@@ -710,7 +710,7 @@ def test_the_last_event_before_it_is_quiet_starts_one_run():
     assert len(confs(world)) == 1
 
 
-def test_where_it_is_never_quiet_a_run_starts_all_the_same():
+def test_constant_events_start_a_run_despite_debouncing():
     world = quiet()
     for n in range(2 * LONGEST_HOLD):
         fire(world, {"n": n})
@@ -735,7 +735,7 @@ def test_a_clock_set_back_meanwhile_puts_nothing_off_that_waits_for_quiet():
 
 
 @pytest.mark.parametrize("step", [-7_200, 7_200])
-def test_where_a_clock_is_set_while_events_go_on_a_run_starts_in_time(step):
+def test_a_run_starts_in_time_though_a_clock_is_set_while_events_continue(step):
     world = quiet()
     fire(world, {"n": 1})
     left = length(world)
@@ -750,7 +750,7 @@ def test_where_a_clock_is_set_while_events_go_on_a_run_starts_in_time(step):
     assert waited <= LONGEST_HOLD * 10
 
 
-def test_what_waits_for_quiet_is_looked_after_by_one_instant_at_a_time():
+def test_a_debounced_event_has_one_timer_at_a_time():
     world = quiet()
     for n in range(50):
         fire(world, {"n": n})
@@ -758,7 +758,7 @@ def test_what_waits_for_quiet_is_looked_after_by_one_instant_at_a_time():
         assert len(world.armed) == 1
 
 
-def test_what_waits_for_quiet_outlives_a_restart():
+def test_a_debounced_event_survives_a_restart():
     world = quiet()
     fire(world, {"n": 1})
     world.restart()
@@ -772,7 +772,7 @@ def test_what_waits_for_quiet_outlives_a_restart():
     assert confs(world) == [{"n": 1}]
 
 
-def test_what_waits_for_quiet_while_its_dag_goes_starts_nothing():
+def test_a_debounced_event_of_a_deleted_dag_starts_nothing():
     world = quiet()
     fire(world, {"n": 1})
     world.turn(FileDeleted("dag.py"))

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: each event starts one run, in its order, and none two."""
+"""Random orders of random actions: each event starts exactly one run, in the order of events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BROKEN = Failure(type="OSError", message="no", reason="trigger")
 
 
 class Life:
-    """A node with one DAG, and a host whose trigger counts, from behind its last event on."""
+    """A node with one DAG, and a host whose trigger counts on from its last event."""
 
     def __init__(self, seed: int) -> None:
         self.dice = Random(seed)
@@ -37,7 +37,7 @@ class Life:
         self.seen = 0
         self.save()
 
-    # ── what happens ────────────────────────────────────────────────────────────────────
+    # ── actions ─────────────────────────────────────────────────────────────────────────
 
     def save(self) -> None:
         """Save the file, with other fields or the same."""
@@ -64,7 +64,7 @@ class Life:
         self.world.ask(SetPaused(dag_id="dag", paused=self.dice.random() < 0.5))
 
     def yield_some(self) -> None:
-        """Have the trigger go on, as far as it may; some reports are repeated, or refused."""
+        """Have the trigger yield some events, if it may; some reports are repeated, or refused."""
         self.heed()
         if self.assignment_id is None:
             return
@@ -107,7 +107,7 @@ class Life:
     # ── the host ────────────────────────────────────────────────────────────────────────
 
     def heed(self) -> None:
-        """Take the orders that have come."""
+        """Handle the commands that have arrived."""
         orders, self.seen = self.world.effects[self.seen :], len(self.world.effects)
         ended: list[Any] = []
         for order in orders:
@@ -162,7 +162,7 @@ def test_each_event_starts_one_run_whatever_happens(seed):
     assert all(isinstance(event.run_no, int) for event in rows.dag_events.values())
 
 
-def test_what_is_drawn_is_reported_as_a_host_would():
+def test_random_events_are_reported_as_a_host_would():
     fired = Hosting(7, 3).reports(2, EVENTS, 5)
 
     assert fired == [

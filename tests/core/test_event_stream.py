@@ -49,13 +49,13 @@ def start_of(world: World) -> StartTask:
 
 
 def hosting(world: World) -> tuple[int, int]:
-    """The stream's trigger, and the hosting it is in."""
+    """Return the stream's trigger, and its assignment."""
     host = next(e for e in reversed(world.effects) if isinstance(e, AssignTrigger)).host
     return host.trigger_no, host.assignment_id
 
 
 def fire(world: World, *events: int, index: int | None = None, key: bool = True) -> list[Any]:
-    """Have the trigger yield these, as the events that follow in its hosting, or from ``index``."""
+    """Have the trigger yield these as the next events of its assignment, or from ``index`` on."""
     number, hosted = hosting(world)
     first = world.memory.waits[number].stream.index if index is None else index
     return world.turn(
@@ -78,7 +78,7 @@ def want(world: World, ordinal: int, timeout_us: int | None = None) -> list[Any]
 
 
 def told(effects: list[Any]) -> list[bytes | None]:
-    """What the coroutine was answered at once."""
+    """Return the immediate answers to the coroutine."""
     return [effect.recorded.answer for effect in effects if isinstance(effect, ConfirmCall)]
 
 
@@ -88,7 +88,7 @@ def resumed(world: World) -> Any:
     return effect.resume
 
 
-def test_a_stream_is_hosted_while_its_coroutine_goes_on():
+def test_a_stream_is_hosted_while_its_coroutine_continues():
     world = opened()
 
     assert [e.host.window for e in world.effects if isinstance(e, AssignTrigger)] == [4]
@@ -163,7 +163,7 @@ def test_an_event_of_an_earlier_hosting_is_late():
     assert not world.rows.events
 
 
-def test_the_trigger_is_told_what_is_stored():
+def test_the_trigger_gets_confirmations():
     world = opened()
 
     [taken] = [e.confirmed for e in fire(world, 1, 2, 3) if isinstance(e, ConfirmEvents)]
@@ -193,7 +193,7 @@ def test_large_events_are_bounded_by_their_bytes(monkeypatch):
     assert taken.upto == 1
 
 
-def test_a_restart_goes_on_behind_the_last_event_that_was_consumed():
+def test_a_restart_continues_after_the_last_event_that_was_consumed():
     world = opened()
     fire(world, 1, 2, 3)
     want(world, 1)
@@ -201,7 +201,7 @@ def test_a_restart_goes_on_behind_the_last_event_that_was_consumed():
     assert start_of(world).recorded == 2
 
     assert told(want(world, 2)) == [b"\x02"]
-    fire(world, 1, 2, 3, 4)  # another hosting begins anew
+    fire(world, 1, 2, 3, 4)  # another assignment starts from the first event
     assert told(want(world, 3)) == [b"\x03"]
     assert told(want(world, 4)) == [b"\x04"]
 
@@ -217,7 +217,7 @@ def test_a_restart_finds_a_coroutine_that_waits_for_an_event():
     assert world.rows.records[start_of(world).task_no, 1].answer == b"\x06"
 
 
-def test_a_stream_whose_trigger_ended_is_over_when_its_events_are_consumed():
+def test_a_stream_whose_trigger_ended_ends_when_its_events_are_consumed():
     world = opened()
     fire(world, 1)
     number, hosted = hosting(world)
@@ -228,7 +228,7 @@ def test_a_stream_whose_trigger_ended_is_over_when_its_events_are_consumed():
     assert told(want(world, 3)) == [None]
 
 
-def test_a_suspended_coroutine_learns_that_its_stream_is_over():
+def test_a_suspended_coroutine_learns_that_its_stream_has_ended():
     world = opened()
     want(world, 1)
     number, hosted = hosting(world)
@@ -282,7 +282,7 @@ def test_nothing_is_left_of_a_stream_when_its_task_has_ended():
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["while-it-waits", "while-it-computes"])
-def test_a_cancelled_run_lets_its_streams_go_with_that_reason(waits):
+def test_a_cancelled_run_releases_its_streams_with_that_reason(waits):
     world = opened()
     if waits:
         want(world, 1)
@@ -296,7 +296,7 @@ def test_a_cancelled_run_lets_its_streams_go_with_that_reason(waits):
     assert not world.rows.triggers
 
 
-def test_an_event_that_does_not_come_in_time_raises_and_the_stream_goes_on():
+def test_an_event_that_does_not_come_in_time_raises_and_the_stream_continues():
     world = opened()
     want(world, 1, timeout_us=2 * SECOND)
     world.pass_time(3)
@@ -307,8 +307,8 @@ def test_an_event_that_does_not_come_in_time_raises_and_the_stream_goes_on():
     assert told(want(world, 2)) == [b"\x05"]
 
 
-def test_the_next_try_goes_on_with_the_first_event_nobody_has_consumed():
-    """Its record holds the event it was at; what failed was a step with it."""
+def test_the_next_try_continues_with_the_first_unconsumed_event():
+    """Its record contains the current event; a step with that event failed."""
     world = opened()
     fire(world, 1, 2)
     want(world, 1)
@@ -338,7 +338,7 @@ def test_a_refused_turn_with_events_is_taken_back_whole():
     assert [told(want(world, n)) for n in (1, 2, 3)] == [[b"\x01"], [b"\x02"], [b"\x03"]]
 
 
-def test_a_wanted_event_reported_twice_is_given_once():
+def test_a_wanted_event_reported_twice_is_delivered_once():
     world = opened()
     fire(world, 1, 2)
     want(world, 1)
@@ -379,11 +379,11 @@ def test_a_task_that_ends_while_it_waits_for_an_event_keeps_no_deadline(end):
     assert row.deadline_at is None
 
 
-def test_events_of_a_stream_nobody_lets_go_of_any_more_are_swept_with_it():
+def test_events_of_an_abandoned_stream_are_deleted_with_it():
     world = opened()
     fire(world, 1, 2)
     world.succeed("c")
-    assert world.rows.events  # until its host has let go, which is gone now
+    assert world.rows.events  # until its host has released the trigger; that host is gone now
 
     world.restart()
 

@@ -100,7 +100,7 @@ ONE = MapSource("", -1, 0)
         pytest.param("zip", (0, 9), 0, id="nothing-to-zip-with"),
     ],
 )
-def test_what_is_joined_is_as_wide_as_that_makes_it(join, widths, expected):
+def test_a_joined_source_has_the_width_of_its_parts(join, widths, expected):
     assert width(MapSpec((joined(join, ONE, ONE),)), widths) == expected
 
 

@@ -30,7 +30,7 @@ def load(world: World, dag_id: str, *tasks: TaskSpec, **options: Any) -> None:
 
 
 def turn_over(world: World, took_us: int = 50_000) -> None:
-    """Every slot ends what it is at."""
+    """End the task of every slot."""
     world.now += took_us
     done = [effect.start for effect in world.starts.values() if not effect.claimed]
     for start in done:
@@ -107,7 +107,7 @@ def test_short_tasks_of_one_dag_are_claimed_together_though_another_waits():
     for dag_id in ("one", "other"):
         load(world, dag_id, *fan_out())
         world.trigger(dag_id)
-    for _ in range(8):  # what they take is learned
+    for _ in range(8):  # their duration is learned
         turn_over(world, took_us=100)
         claimed = [effect for effect in world.starts.values() if effect.claimed]
         for effect in claimed:
@@ -129,7 +129,7 @@ def test_short_runs_of_several_files_are_taken_together_file_by_file():
         load(world, dag_id, TaskSpec(task_id="t"))
         world.trigger(dag_id)
     while world.starts:
-        turn_over(world, took_us=100)  # what they take is learned
+        turn_over(world, took_us=100)  # their duration is learned
     load(world, "ahead", TaskSpec(task_id="t"))
     world.trigger("ahead")
     for _ in range(20):
@@ -158,8 +158,8 @@ def test_short_runs_of_several_files_are_taken_together_file_by_file():
         max_size=200,
     )
 )
-def test_what_is_taken_together_passes_an_older_task_for_a_bounded_time(arrivals):
-    """Whatever arrives, and however many were served in between."""
+def test_tasks_taken_together_overtake_an_older_one_for_a_bounded_time(arrivals):
+    """Holds for any arrivals, and any number of tasks served in between."""
     fairness, waiting = Fairness(), []
     passed: dict[int, Counter[str]] = {}
     line = ("def", "default")

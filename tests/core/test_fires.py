@@ -1,4 +1,4 @@
-"""What a turn says has fired, of every kind of wait: each event once, and whose it was."""
+"""The fired events that a turn reports, for every kind of wait: each once, with its owner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.core.world import World
 
 
 def fires(world: World, *reports: Any) -> list[Fire]:
-    """What the turn that takes these says."""
+    """Return what the turn with these inputs reports."""
     _, _, tx = world.decide(reports)
     return tx.fires
 
@@ -34,7 +34,7 @@ def test_a_call_that_waits_says_what_fired_also_where_its_row_goes_at_once(kind)
     assert fires(world, of(world, "m:A", "7")) == [Fire("m:A", "7", run_no, suspended.task_no)]
 
 
-def test_what_is_late_is_not_told():
+def test_late_events_are_not_reported():
     world, _ = calls.begun()
     calls.await_(world, 0, "m:A")
     report = of(world, "m:A", "7")
@@ -43,7 +43,7 @@ def test_what_is_late_is_not_told():
     assert fires(world, report) == []
 
 
-def test_each_event_of_a_stream_is_told_once():
+def test_each_event_of_a_stream_is_reported_once():
     world = streams.opened()
     report = of(world, "m:Ticks", "a")
     known, another = of(world, "m:Ticks", "a", 1), of(world, "m:Ticks", "b", 2)

@@ -1,4 +1,4 @@
-"""No task starts while the result of another does not fit on the disk."""
+"""While a result does not fit on the disk, no task starts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ENDS: dict[str, Callable[[World, int], object]] = {
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize("body", [Body.FUNCTION, Body.COROUTINE])
-def test_work_goes_on_once(end, body):
+def test_work_continues_once(end, body):
     world, run = world_with_a_kept_result(body)
 
     end(world, run)
@@ -62,7 +62,7 @@ def test_work_goes_on_once(end, body):
     assert world.slots.count_unwritten(world.memory) == 0
 
 
-def test_work_of_others_goes_on_once_its_run_is_cancelled():
+def test_work_of_others_continues_once_its_run_is_cancelled():
     world, run = world_with_a_kept_result()
     other = world.trigger()
     assert world.state(other, "first") == "queued"
@@ -82,7 +82,7 @@ def test_a_restart_begins_the_task_again_and_waits_for_no_disk():
     assert world.run_state(run) == "success"
 
 
-def test_what_a_process_says_late_holds_nobody_back():
+def test_a_late_report_of_a_process_delays_no_other():
     world = World()
     world.begin(TaskSpec(task_id="a"), TaskSpec(task_id="b", parents=(0,)))
     late = world.started("a").start

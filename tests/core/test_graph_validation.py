@@ -23,7 +23,7 @@ def test_a_sound_dag_has_no_findings():
     assert validate(tasks, "etl.daily-1") == []
 
 
-def test_an_empty_dag_is_told_what_to_do():
+def test_the_error_of_an_empty_dag_says_what_to_do():
     [finding] = validate([], "etl")
 
     assert "no tasks; call at least one" in str(finding)
@@ -53,7 +53,7 @@ def test_cycles_apart_from_each_other_are_all_found():
     assert len(findings) == 3
 
 
-def test_of_cycles_that_share_a_task_one_is_told_and_mending_it_shows_the_next():
+def test_one_of_the_cycles_that_share_a_task_is_reported_and_fixing_it_shows_the_next():
     [first] = validate(named(a=["b"], b=["a", "c"], c=["b"]), "etl")
     [second] = validate(named(a=[], b=["a", "c"], c=["b"]), "etl")
 
@@ -146,7 +146,7 @@ def test_an_id_that_is_hard_to_type_or_means_something_else_is_refused_with_a_cu
         assert len(str(finding)) < 250
 
 
-def test_everything_wrong_is_told_at_once():
+def test_all_errors_are_reported_together():
     tasks = [
         TaskSpec(task_id="a", parents=(0,), slots=0),
         TaskSpec(task_id="a", parents=(9,)),

@@ -67,7 +67,7 @@ def test_a_skip_waits_for_the_other_groups_and_a_failure_beats_it():
         assert world.state(run, "end") == "upstream_failed"
 
 
-def test_what_one_group_waits_for_is_counted_again_after_a_restart():
+def test_tallies_of_a_group_are_recomputed_after_a_restart():
     world = World(cpu_slots=4)
     run = world.begin(
         task("a"), task("b"), grouped("end", ((0,), RULE.ALL_DONE), ((1,), RULE.ALL_SUCCESS))
@@ -247,7 +247,7 @@ def test_a_setup_without_a_teardown_is_needed_by_all_that_comes_after_it():
     assert world.state(run, "end") == "upstream_failed"
 
 
-def test_what_comes_after_a_teardown_is_no_longer_in_the_scope():
+def test_tasks_after_a_teardown_are_not_in_its_scope():
     world = World()
     run = world.begin(*cluster(), task("mail", 3, rule=RULE.ALL_DONE))
     world.fail("create")
@@ -270,7 +270,7 @@ def test_always_runs_also_without_its_setup():
 # ── branches ────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_a_branch_skips_is_skipped_before_any_rule_is_judged():
+def test_tasks_that_a_branch_skips_are_skipped_before_any_rule_is_evaluated():
     world = World(cpu_slots=4)
     run = world.begin(task("pick"), task("a", 0), task("b", 0), task("c", 2))
 
@@ -291,7 +291,7 @@ def test_a_branch_skips_a_fan_out_as_a_whole():
     assert world.run_state(run) == "success"
 
 
-def test_what_has_begun_is_not_skipped():
+def test_started_tasks_are_not_skipped():
     world = World(cpu_slots=4)
     run = world.begin(task("pick"), task("early", 0, rule=RULE.ALWAYS))
 
@@ -300,7 +300,7 @@ def test_what_has_begun_is_not_skipped():
     assert world.state(run, "early") == "running"
 
 
-def test_what_was_skipped_stays_so_after_a_restart():
+def test_skipped_tasks_stay_skipped_after_a_restart():
     world = World(cpu_slots=4)
     run = world.begin(task("pick"), task("a", 0), task("b", 0))
     world.succeed("pick", skips=(2,))

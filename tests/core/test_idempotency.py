@@ -1,4 +1,4 @@
-"""Run ids and idempotency keys that are taken: by live runs, ended ones, and ones that go."""
+"""Run ids and idempotency keys in use: by live, ended, and partly deleted runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ended(**fields: Any) -> World:
         pytest.param({"run_id": "mine", "key": "once"}, id="both"),
     ],
 )
-def test_what_made_a_run_that_has_ended_is_answered_with_it(fields):
+def test_a_repeated_request_for_an_ended_run_is_answered_with_it(fields):
     world = ended(**fields)
     (run,) = world.rows.runs.values()
 
@@ -43,7 +43,7 @@ def test_what_made_a_run_that_has_ended_is_answered_with_it(fields):
 
 
 @pytest.mark.parametrize("fields", [{"run_id": "mine"}, {"key": "once"}])
-def test_what_a_run_that_is_being_deleted_has_taken_is_refused(fields):
+def test_the_id_and_key_of_a_run_that_is_being_deleted_are_refused(fields):
     world = ended(**fields)
     (run,) = world.rows.runs.values()
     world.ask(DeleteRun(run_id=run.run_id))
@@ -59,7 +59,7 @@ def test_what_a_run_that_is_being_deleted_has_taken_is_refused(fields):
 
 
 @pytest.mark.parametrize("fields", [{"run_id": "mine"}, {"key": "once"}])
-def test_what_is_deleted_in_the_same_turn_is_refused_as_well(fields):
+def test_the_id_of_a_run_deleted_in_the_same_turn_is_refused_as_well(fields):
     world = ended(**fields)
     (run,) = world.rows.runs.values()
 
@@ -74,11 +74,11 @@ def test_what_is_deleted_in_the_same_turn_is_refused_as_well(fields):
 
 
 @pytest.mark.parametrize("fields", [{"run_id": "mine"}, {"key": "once"}])
-def test_what_has_gone_may_be_used_again(fields):
+def test_deleted_names_may_be_used_again(fields):
     world = ended(**fields)
     (run,) = world.rows.runs.values()
     world.ask(DeleteRun(run_id=run.run_id))
-    world.rows.runs.clear()  # all of its rows have gone
+    world.rows.runs.clear()  # all of its rows have been deleted
     world.rows.deletions.clear()
 
     assert world.ask(CreateRun(dag_id="dag", **fields))[1] is True

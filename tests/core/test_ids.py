@@ -1,4 +1,4 @@
-"""Row numbers: each is taken once, and only what was leased."""
+"""Row numbers: each is used once, and only leased ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_numbers_follow_each_other_to_the_end_of_the_block():
 
 
 @pytest.mark.parametrize("count", [5, -1], ids=["more-than-are-left", "fewer-than-none"])
-def test_what_was_not_leased_is_not_given(count):
+def test_unleased_numbers_are_not_used(count):
     block = IdBlock(10, 14)
 
     with pytest.raises(ValueError, match=str(count)):

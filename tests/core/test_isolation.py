@@ -1,4 +1,4 @@
-"""Who holds up a loop is counted, and too much of it brings a trigger class into quarantine."""
+"""Blocks of an event loop are counted, and too many quarantine a trigger class."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def stall(world: World, incident: int, milliseconds: int = 120, **fields: Any) -
 
 
 def left(world: World, host: StartTrigger) -> list[Any]:
-    """The host confirms that a trigger has left as it was told."""
+    """Have the host confirm that it has released a trigger as requested."""
     at = (host.trigger_no, host.assignment_id, world.now)
     return world.turn(TriggerEnded(*at, None, "reassigned"))
 
@@ -144,7 +144,7 @@ def test_coroutines_are_counted_by_task_and_stay_where_they_are():
     assert (known.kind, known.name, known.count) == ("task", "dag.a", 5)
 
 
-def test_a_stall_of_what_nobody_waits_for_any_more_counts_for_its_class():
+def test_a_stall_of_a_trigger_without_a_wait_counts_for_its_class():
     """Its event has fired, and its host has not released it yet."""
     world, _ = waiting(GOOD, GOOD)
     gone = {"culprit": 12_345, "class_path": SLOW}
@@ -166,14 +166,14 @@ def test_a_stall_of_what_nobody_waits_for_any_more_counts_for_its_class():
     assert hosted(world.turn(HostUp("triggers"))) == [(GOOD, "triggers")] * 2
 
 
-def test_a_stall_of_what_nobody_knows_counts_for_nobody():
+def test_a_stall_of_something_unknown_counts_for_no_class():
     world, _ = waiting(SLOW)
 
     assert stall(world, 1, culprit=12_345) == []
     assert world.memory.loop_blockers.all() == []
 
 
-def test_a_stall_is_told_with_who_and_where():
+def test_a_stall_is_reported_with_owner_and_location():
     world, _ = waiting(SLOW)
 
     [warning] = [e for e in stall(world, 1, 120) if isinstance(e, Warn)]
@@ -192,7 +192,7 @@ def test_a_stall_is_told_with_who_and_where():
     }
 
 
-def test_what_stalls_all_the_time_is_told_once_a_second():
+def test_constant_stalls_are_reported_once_a_second():
     world, _ = quarantined()
     lines = 0
     for incident in range(2, 42):
@@ -202,7 +202,7 @@ def test_what_stalls_all_the_time_is_told_once_a_second():
     assert 4 <= lines <= 5
 
 
-def test_no_more_names_are_kept_than_anybody_reads():
+def test_no_more_names_are_stored_than_are_shown():
     stalls = LoopBlockers()
     stalls.find("trigger", SLOW).is_quarantined = True
     for number in range(2 * BLOCKER_LIMIT):
@@ -237,13 +237,13 @@ def test_a_class_goes_into_quarantine_after(stalls, moves):
     assert ended(effects) == ([(before.assignment_id, "reassigned", "triggers")] if moves else [])
 
 
-def test_what_is_told_of_one_stall_again_is_not_another_one():
+def test_a_second_report_of_one_stall_is_not_another_stall():
     world, _ = waiting(SLOW)
     for milliseconds in (120, 1_000, 2_000, 4_900):
         assert not ended(stall(world, 1, milliseconds))
 
 
-def test_importing_is_told_and_no_offence():
+def test_a_long_import_is_reported_but_not_counted():
     world, _ = waiting(SLOW)
     for incident in range(5):
         assert not ended(stall(world, incident, 9_000, is_loading=True))
@@ -270,7 +270,7 @@ def test_an_offender_moves_once_it_has_left_and_the_others_stay():
     world.now += 7 * SECOND
     assert "a trigger class goes into quarantine" in told(stall(world, 1, 5_000))
 
-    # There is no such host yet; the first order makes it come up, and then it is given again.
+    # There is no such host yet. The first command starts it, and is then repeated.
     assert hosted(left(world, before)) == [(SLOW, "quarantine")]
     assert hosted(world.turn(HostUp("quarantine"))) == [(SLOW, "quarantine")]
 
@@ -282,7 +282,7 @@ def test_an_offender_moves_once_it_has_left_and_the_others_stay():
     assert world.state(run, "t0") == "success"
 
 
-def test_what_a_moved_trigger_says_from_its_old_host_is_late():
+def test_reports_of_a_moved_trigger_from_its_old_host_are_late():
     world, run = quarantined()
     now = host_of(world, SLOW)
 
@@ -324,7 +324,7 @@ def test_a_class_with_many_triggers_moves_in_several_turns(monkeypatch):
     assert [move.after < 0 for move in moves] == [True, False]
 
 
-def test_a_stream_that_moves_goes_on_where_it_was():
+def test_a_stream_that_moves_continues_where_it_was():
     world = World()
     world.load(spec("t0", body=Body.COROUTINE))
     world.trigger()
@@ -352,7 +352,7 @@ def test_a_task_that_is_cancelled_tells_the_host_that_has_its_trigger():
 
 
 def is_on_its_way() -> tuple[World, int, StartTrigger]:
-    """A slow trigger handed to the quarantine host, whose word that it is up is not read yet."""
+    """A slow trigger assigned to the quarantine host, whose ``HostUp`` is not processed yet."""
     world, run = waiting(SLOW)
     stall(world, 1, milliseconds=5_000)
     left(world, host_of(world, SLOW))
@@ -360,7 +360,7 @@ def is_on_its_way() -> tuple[World, int, StartTrigger]:
     return world, run, host_of(world, SLOW)
 
 
-def test_a_trigger_whose_host_may_be_up_already_is_let_go_of_before_its_row_goes():
+def test_a_trigger_whose_host_may_be_up_already_is_released_before_its_row_is_deleted():
     world, run, now = is_on_its_way()
 
     world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
@@ -373,7 +373,7 @@ def test_a_trigger_whose_host_may_be_up_already_is_let_go_of_before_its_row_goes
     assert now.trigger_no not in world.rows.triggers
 
 
-def test_a_trigger_handed_over_and_let_go_of_in_one_turn_stays_stored():
+def test_a_trigger_assigned_and_released_in_one_turn_stays_stored():
     world, run = waiting(SLOW)
     stall(world, 1, milliseconds=5_000)
     before = host_of(world, SLOW)
@@ -389,7 +389,7 @@ def test_a_trigger_handed_over_and_let_go_of_in_one_turn_stays_stored():
     assert world.rows.triggers[now.trigger_no].state is TriggerState.ENDING
 
 
-def test_an_event_by_hand_ends_the_hosting_by_a_host_that_may_be_up_already():
+def test_a_manual_event_ends_the_assignment_to_a_host_that_may_be_up_already():
     world, _, now = is_on_its_way()
 
     world.ask(FireTrigger(trigger_no=now.trigger_no, payload=b"\x01"))
@@ -426,7 +426,7 @@ def test_a_restart_forgets_it():
 # ── coming back ─────────────────────────────────────────────────────────────────────────
 
 
-def test_a_class_comes_back_when_somebody_says_so():
+def test_a_class_leaves_quarantine_on_request():
     world, _ = quarantined()
     apart = host_of(world, SLOW)
 
@@ -436,7 +436,7 @@ def test_a_class_comes_back_when_somebody_says_so():
     assert world.ask(Unquarantine(class_path=SLOW)) is False
 
 
-def test_what_came_back_has_its_chances_anew():
+def test_a_class_that_left_quarantine_has_its_chances_again():
     world, _ = quarantined()
     world.ask(Unquarantine(class_path=SLOW))
     left(world, host_of(world, SLOW))
@@ -445,17 +445,17 @@ def test_what_came_back_has_its_chances_anew():
     assert ended(stall(world, 9))
 
 
-def test_a_class_nobody_has_heard_of_cannot_come_back():
+def test_an_unknown_class_cannot_leave_quarantine():
     world, _ = waiting(SLOW)
 
     with pytest.raises(RequestError, match="triggers slow"):
         world.ask(Unquarantine(class_path="dag:Typo"))
 
 
-# ── a loop that stands for too long ─────────────────────────────────────────────────────
+# ── a loop that is blocked for too long ─────────────────────────────────────────────────
 
 
-def test_what_stood_still_for_too_long_gets_another_chance_where_it_harms_nobody():
+def test_a_trigger_that_blocked_for_too_long_gets_another_chance_in_quarantine():
     world, run = waiting(SLOW, GOOD)
 
     effects = lose(world, "triggers", host_of(world, SLOW).trigger_no)
@@ -468,7 +468,7 @@ def test_what_stood_still_for_too_long_gets_another_chance_where_it_harms_nobody
     assert world.state(run, "t0") == "deferred"
 
 
-def test_what_stands_still_there_too_fails_and_charges_nobody_else():
+def test_a_trigger_that_blocks_there_too_fails_without_charging_others():
     world, run = waiting(SLOW, SLOW, GOOD)
     culprit = host_of(world, SLOW).trigger_no
     lose(world, "triggers", culprit)
@@ -484,7 +484,7 @@ def test_what_stands_still_there_too_fails_and_charges_nobody_else():
     assert hosted(again) == [(SLOW, "quarantine")]
 
 
-def test_what_crashes_its_host_fails_at_once():
+def test_a_trigger_that_crashes_its_host_fails_at_once():
     world, run = waiting(SLOW)
 
     lose(world, "triggers", host_of(world, SLOW).trigger_no, SEGFAULT)
@@ -492,7 +492,7 @@ def test_what_crashes_its_host_fails_at_once():
     assert world.state(run, "t0") == "failed"
 
 
-def test_what_ran_when_somebody_killed_its_host_goes_on_uncharged():
+def test_tasks_that_ran_when_their_host_was_killed_continue_uncharged():
     world, run = waiting(SLOW)
     first = host_of(world, SLOW)
 
@@ -505,7 +505,7 @@ def test_what_ran_when_somebody_killed_its_host_goes_on_uncharged():
     assert not world.rows.tries
 
 
-def test_what_runs_whenever_its_host_is_killed_fails_at_the_sixth_time():
+def test_a_trigger_that_runs_whenever_its_host_is_killed_fails_at_the_sixth_time():
     world, run = waiting(SLOW, GOOD)
     number = host_of(world, SLOW).trigger_no
 

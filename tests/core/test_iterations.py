@@ -1,4 +1,4 @@
-"""Loops: a group goes round again until one of its tasks says that it is good."""
+"""Loops: a group is repeated until one of its tasks decides to stop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
 
 
 def inside(name: str, own: int, loop: range, *parents: int, **fields: Any) -> TaskSpec:
-    """A task of a loop, whose last one decides."""
+    """Return a task of a loop, in which the last task decides."""
     along = tuple(task_index for task_index in loop if task_index != own)
     spec = MapSpec((MapSource("", -1, 1),), along, loop[-1])
     fields.setdefault("map_limit", 5)
@@ -32,7 +32,7 @@ def inside(name: str, own: int, loop: range, *parents: int, **fields: Any) -> Ta
 
 
 def loop(*rest: TaskSpec, **fields: Any) -> tuple[TaskSpec, ...]:
-    """Try, check and decide, behind one task and before another."""
+    """Return a loop of three tasks, with one task before it and one after it."""
     own = range(1, 4)
     return (
         task("first"),
@@ -44,7 +44,7 @@ def loop(*rest: TaskSpec, **fields: Any) -> tuple[TaskSpec, ...]:
 
 
 def behind_two(*rest: TaskSpec) -> tuple[World, int]:
-    """A loop whose first task waits for one task, and whose second for a slow one, too."""
+    """Return a loop whose first task waits for one task, and the second for a slow one, too."""
     own = range(2, 5)
     world = World(cpu_slots=9)
     run = world.begin(
@@ -68,7 +68,7 @@ def begin(*tasks: TaskSpec, **options: Any) -> tuple[World, int]:
 
 
 def go_round(world: World, *, again: bool) -> None:
-    """Let all that is started succeed, up to what decides."""
+    """Let all started tasks succeed, up to the deciding one."""
     while not any(world._spec(effect).task_id == "until" for effect in world.starts.values()):
         effect = next(iter(world.starts.values()))
         world.succeed(world._spec(effect).task_id, effect.start.map_index)
@@ -192,7 +192,7 @@ def test_a_task_of_the_loop_may_wait_for_others_outside():
     assert world.run_state(run) == "success"
 
 
-def test_a_loop_whose_first_round_never_could_begin_ends_with_what_kept_it():
+def test_a_loop_whose_first_iteration_cannot_start_ends_with_what_blocked_it():
     world, run = behind_two(task("after", 2, 4))
 
     world.fail("slow")
@@ -234,7 +234,7 @@ def test_a_teardown_that_comes_late_has_as_many_rounds_as_there_were():
     assert world.run_state(run) == "success"
 
 
-def test_what_maps_over_the_rounds_begins_when_there_are_no_more():
+def test_a_task_mapped_over_iterations_starts_after_the_last_one():
     after = task("each", 2, 3, mapped=MapSpec((MapSource("x", 2, -1),)))
     world, run = begin(*loop(after))
     go_round(world, again=True)
@@ -247,7 +247,7 @@ def test_what_maps_over_the_rounds_begins_when_there_are_no_more():
     assert world.run_state(run) == "success"
 
 
-def test_what_maps_over_the_rounds_goes_on_after_a_crash():
+def test_a_task_mapped_over_iterations_continues_after_a_crash():
     after = task("each", 2, 3, mapped=MapSpec((MapSource("x", 2, -1),)))
     world = World(cpu_slots=1)
     run = world.begin(*loop(after))
@@ -322,7 +322,7 @@ def test_a_round_with_no_room_in_its_batch_is_judged_in_the_next(monkeypatch):
     assert world.run_state(run) == "success"
 
 
-def test_clearing_a_round_begins_the_loop_anew():
+def test_clearing_an_iteration_restarts_the_loop():
     world, run = begin()
     go_round(world, again=True)
     go_round(world, again=False)
@@ -355,7 +355,7 @@ def test_clearing_what_follows_leaves_the_loop_as_it_ended():
     assert world.run_state(run) == "success"
 
 
-def test_clearing_within_a_loop_that_goes_on_begins_it_anew():
+def test_clearing_within_an_active_loop_restarts_it():
     world, run = begin()
     go_round(world, again=True)
     world.succeed("try", 1)
@@ -398,7 +398,7 @@ def test_a_loop_that_a_cancel_left_open_is_closed_when_another_task_is_cleared()
 
 
 def test_a_round_that_had_ended_when_its_run_was_cancelled_waits_for_the_next_one_alone():
-    """What stands before it begins anew; it has ended all the same, also after a crash."""
+    """The task before it runs again. The iteration still counts as ended, also after a crash."""
     own = range(2, 6)
     world = World(cpu_slots=9)
     run = world.begin(

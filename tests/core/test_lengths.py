@@ -1,4 +1,4 @@
-"""Each length of time takes that long, whatever steps the wall clock takes meanwhile."""
+"""Each duration lasts that long, whatever steps the wall clock makes during it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.core.world import SECOND, World
 
 HOUR = 3600
 LENGTH = 100
-"""Seconds that each of them takes; time passes in steps of one."""
+"""Seconds that each duration lasts; time passes in steps of one."""
 
 Over: TypeAlias = Callable[[], bool]
 
@@ -106,7 +106,7 @@ def the_time_of_a_try_that_resumes(world: World) -> Over:
     began = world.moment.monotonic
 
     def resumes_with_what_is_left() -> bool:
-        """An event comes in the last second but ten."""
+        """An event arrives ten seconds before the end."""
         passed = (world.moment.monotonic - began) // SECOND
         if passed != LENGTH - 10:
             return passed > LENGTH
@@ -168,7 +168,7 @@ def takes_its_time(kind: str, steps: dict[int, int], *, restarts: frozenset[int]
         restarts: Seconds in which the daemon is restarted.
     """
     world = World()
-    world.set_clock(-2 * HOUR)  # what has stepped before must not count either
+    world.set_clock(-2 * HOUR)  # earlier steps must not count either
     is_over = KINDS[kind](world)
     for second in range(LENGTH):
         assert not is_over(), f"after {second} s"
@@ -205,5 +205,5 @@ def test_a_length_is_as_long_where_the_daemon_is_restarted_afterwards(kind, hour
     kind=st.sampled_from(sorted(KINDS)),
     steps=st.dictionaries(st.integers(0, LENGTH - 1), st.integers(-9, 9), max_size=5),
 )
-def test_whatever_steps_the_clock_takes_a_length_is_as_long(kind, steps):
+def test_durations_are_as_long_whatever_the_clock_steps(kind, steps):
     takes_its_time(kind, steps, restarts=frozenset())

@@ -24,14 +24,14 @@ NAMES = ("try", "check", "until")
 
 
 def clear(world: World, run: int, *tasks: str, downstream: bool = False) -> int:
-    """Clear tasks of the loop; return how many that takes back."""
+    """Clear tasks of the loop; return how many were reset."""
     run_id = world.rows.runs[run].run_id
     cleared, _ = world.ask(ClearTasks(run_id=run_id, tasks=tasks, downstream=downstream))
     return cleared
 
 
 def ended(*tasks, rounds: int = 3) -> tuple[World, int]:
-    """A run whose loop was good after so many rounds."""
+    """Return a run whose loop ended after ``rounds`` iterations."""
     world, run = begin(*(tasks or loop(map_limit=9)))
     for number in range(rounds):
         go_round(world, again=number + 1 < rounds)
@@ -58,7 +58,7 @@ def test_whichever_of_its_tasks_is_cleared_the_whole_loop_is(name):
     assert world.run_state(run) == "success"
 
 
-def test_a_loop_under_way_is_stopped_and_begins_anew():
+def test_an_active_loop_is_stopped_and_starts_over():
     world, run = begin(*loop(map_limit=9))
     for _ in range(3):
         go_round(world, again=True)
@@ -78,7 +78,7 @@ def test_a_loop_under_way_is_stopped_and_begins_anew():
     assert open_widths(world) == {1}
 
 
-def test_what_comes_after_is_cleared_where_that_is_asked_for():
+def test_downstream_tasks_are_cleared_on_request():
     world, run = ended()
 
     clear(world, run, "check")
@@ -91,7 +91,7 @@ def test_what_comes_after_is_cleared_where_that_is_asked_for():
     assert world.started("after")
 
 
-def test_what_maps_over_the_rounds_is_made_anew():
+def test_a_task_mapped_over_iterations_is_expanded_again():
     after = task("each", 2, 3, mapped=MapSpec((MapSource("x", 2, -1),)))
     world, run = ended(*loop(after, map_limit=9))
 
@@ -148,11 +148,11 @@ def test_a_teardown_left_behind_in_an_earlier_round_is_cleared_with_its_loop():
     assert world.run_state(run) == "success"
 
 
-# ── slices, crashes, and what comes in between ──────────────────────────────────────────
+# ── slices, crashes, and inputs in between ──────────────────────────────────────────────
 
 
 def rows_tell_it_all(world: World) -> None:
-    """What a restart would read is what memory has."""
+    """Check that a restart would restore exactly what is in memory."""
     fresh = Memory(epoch=99)
     fresh.dag_versions, fresh.clearings = world.memory.dag_versions, world.memory.clearings
     for run_no in world.rows.unfinished():
@@ -172,7 +172,7 @@ def _small_slices(monkeypatch):
 
 @pytest.mark.usefixtures("_small_slices")
 @pytest.mark.parametrize("crash_after", range(7))
-def test_a_crash_between_two_slices_goes_on_where_they_stood(crash_after):
+def test_a_crash_between_two_slices_continues_where_they_stood(crash_after):
     world, run = ended(rounds=5)
     sliced = Sliced(world, run)
     sliced.ask(tasks=("check",), downstream=True)

@@ -38,7 +38,7 @@ def start_of(world: World) -> StartTask:
 
 
 def suspended(world: World) -> tuple[int, int, int, int]:
-    """Take the task from its worker; what it reports begins so."""
+    """Take the task from its worker. Return the first fields of its report."""
     start = world.starts.pop(start_of(world).task_no).start
     return start.task_no, start.start_no, world.now, world.now
 
@@ -76,7 +76,7 @@ def resumed(world: World) -> Any:
     return msgspec.msgpack.decode(resume.answer)
 
 
-def test_a_deferred_task_resumes_with_it_and_the_host_lets_go():
+def test_a_deferred_task_resumes_with_it_and_the_host_releases_the_trigger():
     world, run, host = deferred()
 
     run_id = world.rows.runs[run].run_id
@@ -87,7 +87,7 @@ def test_a_deferred_task_resumes_with_it_and_the_host_lets_go():
     assert let_go(world) == [(host.trigger_no, "finished")]
 
 
-def test_what_the_trigger_yields_afterwards_is_late():
+def test_later_events_of_the_trigger_are_late():
     world, run, host = deferred()
     give(world, host)
     at = (host.trigger_no, host.assignment_id)
@@ -121,7 +121,7 @@ def test_it_outlives_a_restart():
     assert (start_of(world).method, start_of(world).event) == ("after", GIVEN)
 
 
-def test_of_several_triggers_it_answers_for_its_own_and_all_are_let_go():
+def test_the_event_of_one_of_several_triggers_answers_and_all_are_released():
     world = awaiting("any_of", "A", "B")
     first, second = hosts(world)
 
@@ -134,7 +134,7 @@ def test_of_several_triggers_it_answers_for_its_own_and_all_are_let_go():
     ]
 
 
-def test_a_wait_for_all_goes_on_with_the_last_whoever_gives_it():
+def test_a_wait_for_all_continues_with_the_last_event_of_any_source():
     world = awaiting("all_of", "A", "B")
     first, second = hosts(world)
 
@@ -147,7 +147,7 @@ def test_a_wait_for_all_goes_on_with_the_last_whoever_gives_it():
 
 
 def with_stream() -> tuple[World, StartTrigger]:
-    """A coroutine that has opened a stream, and what its host was told of that."""
+    """Return a world whose coroutine has opened a stream, and the command to its trigger host."""
     world, _ = begun(body=Body.COROUTINE)
     start = start_of(world)
     at = (start.task_no, start.start_no)
@@ -156,7 +156,7 @@ def with_stream() -> tuple[World, StartTrigger]:
     return world, host
 
 
-def test_a_stream_goes_on_behind_it_and_misses_nothing_of_its_host():
+def test_a_stream_continues_after_it_and_misses_nothing_of_its_host():
     world, host = with_stream()
 
     give(world, host)
@@ -187,7 +187,7 @@ def test_a_suspended_coroutine_takes_it_as_the_next_of_its_stream():
 
 
 @pytest.mark.parametrize(("payload", "result"), [(GIVEN, [GIVEN]), (NULL, [])])
-def test_where_an_event_ends_the_task_it_is_its_result(payload, result):
+def test_an_event_that_ends_the_task_is_its_result(payload, result):
     trigger = StartTriggerSpec(class_path="dag:T", next_method="", next_kwargs=None)
     world, run = begun(start_trigger=trigger)
     (host,) = hosts(world)
@@ -200,7 +200,7 @@ def test_where_an_event_ends_the_task_it_is_its_result(payload, result):
     assert not world.rows.triggers
 
 
-def test_a_result_that_others_expand_over_is_not_given_by_hand():
+def test_a_result_that_others_expand_over_is_not_set_manually():
     trigger = StartTriggerSpec(class_path="dag:T", next_method="", next_kwargs=None)
     world = World()
     world.begin(

@@ -1,4 +1,4 @@
-"""Marking: what ends as a person says, what follows from that, and what stays as it is."""
+"""Marking: the tasks that end as requested, the consequences, and what is left unchanged."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def failed_chain() -> tuple[World, int]:
 # ── one task ────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_task_that_runs_is_stopped_and_what_comes_after_it_goes_on():
+def test_a_task_that_runs_is_stopped_and_the_tasks_after_it_start():
     world = World()
     run = world.begin(task("a"), task("b", 0))
     start = world.started("a").start
@@ -74,7 +74,7 @@ def test_a_late_report_of_a_marked_task_changes_nothing():
     assert world.run_state(run) == "failed"
 
 
-def test_a_wait_is_let_go_of():
+def test_a_wait_is_released():
     world = World()
     run = world.begin(task("a", body=Body.COROUTINE))
     start = world.started("a").start
@@ -111,7 +111,7 @@ def test_its_row_says_who_ended_it_and_its_tries_stay():
     assert [row.state.label for row in world.rows.tries] == ["cancelled"]
 
 
-def test_what_stands_so_already_is_left_as_it_is():
+def test_tasks_already_in_that_state_are_left_unchanged():
     world, run = chain()
     before = world.rows.commit_no
 
@@ -149,10 +149,10 @@ def test_a_try_that_will_not_begin_again_has_used_up_no_retry():
     assert world.memory.runs[run].retried == 1
 
 
-# ── what its earlier end has led to ─────────────────────────────────────────────────────
+# ── consequences of the earlier end ─────────────────────────────────────────────────────
 
 
-def test_what_never_ran_because_of_an_end_runs_when_that_is_taken_back():
+def test_tasks_that_an_end_prevented_run_when_that_end_is_undone():
     world, run = failed_chain()
 
     assert mark(world, run, "a") == 1
@@ -164,7 +164,7 @@ def test_what_never_ran_because_of_an_end_runs_when_that_is_taken_back():
     assert world.run_state(run) == "success"
 
 
-def test_what_has_run_stays_as_it_ended():
+def test_tasks_that_have_run_keep_their_end():
     world, run = chain()
 
     mark(world, run, "a", state=FAILED)
@@ -190,7 +190,7 @@ def test_a_run_whose_last_failure_is_taken_back_has_ended_well_at_once():
     assert world.run_state(other) == "running"
 
 
-def test_a_run_that_goes_on_again_waits_for_its_turn():
+def test_a_run_that_becomes_active_again_waits_for_its_turn():
     world = World()
     run = world.begin(task("a", retry=ONCE), task("b", 0), max_active_runs=1)
     world.fail("a")
@@ -203,7 +203,7 @@ def test_a_run_that_goes_on_again_waits_for_its_turn():
     assert [world.run_state(no) for no in (run, other)] == ["success", "success"]
 
 
-def test_what_is_under_way_is_stopped_where_its_rule_no_longer_lets_it_run():
+def test_active_tasks_are_stopped_if_their_rule_no_longer_lets_them_run():
     world = World()
     run = world.begin(task("a"), task("b", 0), task("c", 0, rule=TriggerRule.ALL_DONE))
     world.succeed("a")
@@ -214,7 +214,7 @@ def test_what_is_under_way_is_stopped_where_its_rule_no_longer_lets_it_run():
     assert world.started("c").start.start_no == 1
 
 
-def test_what_a_branch_has_skipped_stays_skipped():
+def test_tasks_skipped_by_a_branch_stay_skipped():
     world = World()
     run = world.begin(
         task("fork", chooses=Chooses.CHILDREN), task("b", 0, 3), task("c", 0), task("d", retry=ONCE)
@@ -339,7 +339,7 @@ def test_a_fan_out_that_has_not_expanded_never_does():
     assert not world.rows.expansions
 
 
-def test_what_an_operator_had_gathered_is_gone_when_it_is_marked():
+def test_items_that_an_operator_had_collected_are_deleted_by_a_mark():
     world = deferred()
     fire(world, 1, 2, 3)
     handle(world, b"one", b"two")
@@ -350,7 +350,7 @@ def test_what_an_operator_had_gathered_is_gone_when_it_is_marked():
     assert not world.rows.items
 
 
-def test_what_is_skipped_behind_a_loop_was_not_chosen_away_by_it():
+def test_tasks_skipped_after_a_loop_were_not_unchosen_by_it():
     own = range(2, 4)
     world = World(cpu_slots=9)
     run = world.begin(
@@ -371,7 +371,7 @@ def test_what_is_skipped_behind_a_loop_was_not_chosen_away_by_it():
     assert world.state(run, "after") == "upstream_failed"
 
 
-def test_what_never_ran_behind_a_loop_that_begins_anew_is_decided_anew_with_it():
+def test_unrun_tasks_after_a_loop_that_restarts_are_decided_again_with_it():
     own = range(1, 3)
     world = World(cpu_slots=9)
     run = world.begin(
@@ -396,14 +396,14 @@ def test_what_never_ran_behind_a_loop_that_begins_anew_is_decided_anew_with_it()
 
 
 def loading_pages(**fields: Any) -> tuple[World, int]:
-    """A task, a stream after it, and what expands over that."""
+    """A task, a stream after it, and a task that expands over the stream."""
     world = World(cpu_slots=4)
     over = MapSpec((MapSource("page", 1, -1),))
     taker = TaskSpec(task_id="load", parents=(1,), mapped=over, **fields)
     return world, world.begin(task("first", retry=ONCE), pages(parents=(0,)), taker)
 
 
-def test_what_expands_over_a_stream_that_is_taken_back_waits_for_its_items_again():
+def test_consumers_of_a_stream_that_is_undone_wait_for_its_items_again():
     world, run = loading_pages(rule=TriggerRule.ALWAYS)
     world.fail("first")
     assert world.run_state(run) == "failed"
@@ -416,7 +416,7 @@ def test_what_expands_over_a_stream_that_is_taken_back_waits_for_its_items_again
     assert world.run_state(run) == "success"
 
 
-def test_what_expands_over_a_stream_that_is_stopped_goes_with_it():
+def test_consumers_of_a_stream_that_is_stopped_end_with_it():
     world, run = loading_pages()
     world.succeed("first")
     give(world, 0, 1)
@@ -542,7 +542,7 @@ def test_a_clear_leaves_children_alone_that_go_along_with_what_never_expanded():
     [(SUCCESS, ["success", "success", "success"]), (FAILED, ["success", "cancelled", "cancelled"])],
     ids=["success", "failed"],
 )
-def test_a_run_is_marked_and_what_goes_on_is_stopped(state, tasks):
+def test_a_run_is_marked_and_its_active_tasks_are_stopped(state, tasks):
     world = World()
     run = world.begin(task("a"), task("b", 0), task("c", 1))
     world.succeed("a")
@@ -616,10 +616,10 @@ def test_a_run_that_took_too_long_is_not_one_that_a_person_marked():
     assert next(iter(world.rows.tasks.values())).failure.reason == "run_timeout"
 
 
-# ── what cannot be ──────────────────────────────────────────────────────────────────────
+# ── refusals ────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_not_there_cannot_be_marked():
+def test_unknown_tasks_cannot_be_marked():
     world, run = chain()
     run_id = world.rows.runs[run].run_id
 
@@ -632,7 +632,7 @@ def test_what_is_not_there_cannot_be_marked():
     assert not world.memory.runs
 
 
-def test_of_a_run_that_is_being_ended_no_task_is_marked():
+def test_no_task_of_a_run_that_is_being_ended_is_marked():
     world = World()
     run = world.begin(*(TaskSpec(task_id=name) for name in "ab"))
     _, _, tx = world.decide([])

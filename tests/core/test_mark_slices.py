@@ -1,4 +1,4 @@
-"""Marking in slices: a batch holds no more than one, and nothing goes on before the last."""
+"""Marking in slices: at most one per batch, and nothing else runs before the last one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _small_slices(monkeypatch):
 
 
 def ended(sliced: Sliced, state: TaskState) -> list[int]:
-    """How many tasks each batch has end so."""
+    """Return how many tasks each batch ends in this state."""
     return [[step for _, step in batch.steps].count(state) for batch in sliced.batches]
 
 
@@ -46,7 +46,7 @@ def lockstep(*more: TaskSpec, width: int = WIDTH) -> tuple[World, int]:
 
 
 def followed(width: int = WIDTH) -> tuple[World, int]:
-    """A fan-out whose children all failed, and another that follows it child by child."""
+    """A mapped task whose children all failed, and another that follows it child by child."""
     world, run = lockstep(follower("sum", 2), width=width)
     for index in range(width):
         world.fail("a", index)
@@ -55,7 +55,7 @@ def followed(width: int = WIDTH) -> tuple[World, int]:
 
 
 def gated() -> tuple[World, int]:
-    """A fan-out behind a task that is not its list, with all its children under way."""
+    """Return a mapped task after a task that is not its list, with all children active."""
     world = World(cpu_slots=WIDTH)
     work = task("work", 0, 1, mapped=over(1))
     run = world.begin(task("gate", retry=ONCE), task("list", feeds_limit=99), work, task("sum", 2))
@@ -66,14 +66,14 @@ def gated() -> tuple[World, int]:
 
 
 def stands(sliced: Sliced, name: str, width: int = WIDTH) -> set[str]:
-    """How the children of a task stand."""
+    """Return the states of a task's children."""
     return {sliced.world.state(sliced.run, name, index) for index in range(width)}
 
 
 # ── a run that had ended ────────────────────────────────────────────────────────────────
 
 
-def test_no_batch_holds_more_than_a_slice_and_the_run_is_over_with_the_last():
+def test_no_batch_holds_more_than_a_slice_and_the_run_ends_with_the_last():
     sliced = wide()
     before = sliced.world.rows.runs[sliced.run].ended_at
     sliced.world.pass_time(60)
@@ -92,7 +92,7 @@ def test_no_batch_holds_more_than_a_slice_and_the_run_is_over_with_the_last():
 
 
 @pytest.mark.parametrize("slices", range(6))
-def test_a_restart_between_two_slices_goes_on_where_they_stood(slices):
+def test_a_restart_between_two_slices_continues_where_they_stood(slices):
     sliced = wide()
     sliced.mark(FAILED, "work")
     many(slices)(sliced)
@@ -174,11 +174,11 @@ def test_another_request_waits_until_all_is_marked():
     assert sliced.world.run_state(sliced.run) == "success"
 
 
-# ── what had been decided ───────────────────────────────────────────────────────────────
+# ── earlier decisions ───────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("crash_after", [None, *range(10)])
-def test_what_never_ran_behind_a_wide_mark_begins_anew_a_slice_at_a_time(crash_after):
+def test_unrun_tasks_after_a_wide_mark_are_reset_a_slice_at_a_time(crash_after):
     world, run = followed()
     sliced = Sliced(world, run)
 
@@ -226,7 +226,7 @@ def test_children_under_way_are_stopped_a_slice_at_a_time(crash_after):
 
 
 @pytest.mark.parametrize("crash_after", [None, *range(8)])
-def test_of_what_follows_child_by_child_only_that_is_stopped_which_may_not_run(crash_after):
+def test_only_followers_that_may_not_run_are_stopped(crash_after):
     world, run = lockstep()
     for index in range(WIDTH):
         world.succeed("a", index)
@@ -244,11 +244,11 @@ def test_of_what_follows_child_by_child_only_that_is_stopped_which_may_not_run(c
     assert world.run_state(run) == "failed"
 
 
-# ── a run that goes on ──────────────────────────────────────────────────────────────────
+# ── an active run ───────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("crash_after", [None, *range(6)])
-def test_a_wide_fan_out_that_goes_on_is_marked_and_what_comes_after_it_runs(crash_after):
+def test_an_active_wide_mapped_task_is_marked_and_the_tasks_after_it_run(crash_after):
     world = World(cpu_slots=2)
     run = world.begin(task("list", feeds_limit=99), mapped("work", 0), task("sum", 1))
     world.succeed("list", size=9, width=WIDTH)
@@ -265,7 +265,7 @@ def test_a_wide_fan_out_that_goes_on_is_marked_and_what_comes_after_it_runs(cras
     assert world.run_state(run) == "success"
 
 
-def test_what_ends_by_itself_before_its_slice_stays_as_it_ended():
+def test_tasks_that_end_before_their_slice_keep_their_end():
     world = World(cpu_slots=WIDTH)
     run = world.begin(task("list", feeds_limit=99), mapped("work", 0), task("sum", 1))
     world.succeed("list", size=9, width=WIDTH)
@@ -282,7 +282,7 @@ def test_what_ends_by_itself_before_its_slice_stays_as_it_ended():
 
 
 @pytest.mark.parametrize("crash_after", [None, 0, 1, 2])
-def test_what_a_branch_skips_while_its_run_is_marked_stays_skipped(crash_after):
+def test_tasks_that_a_branch_skips_while_its_run_is_marked_stay_skipped(crash_after):
     world = World(cpu_slots=9)
     run = world.begin(
         task("bad", retry=ONCE),
@@ -306,7 +306,7 @@ def test_what_a_branch_skips_while_its_run_is_marked_stays_skipped(crash_after):
     assert world.run_state(run) == "success"
 
 
-def test_the_run_behind_goes_on_when_the_marks_of_one_that_was_said_to_be_over_are_done():
+def test_the_next_run_continues_when_the_marks_of_a_run_marked_as_ended_are_complete():
     work = MapSpec((MapSource("n", -1, WIDTH),))
     world = loaded(after("gate"), after("work", 0, mapped=work), task_of_past("tail", parents=(1,)))
     first = day(world, 1)

@@ -194,7 +194,7 @@ def waits_for_a_retry(world: World) -> None:
 
 def waits_for_its_second_try(world: World) -> None:
     world.fail("begun", retry_after_us=SECOND)
-    world.pass_time(1)  # it is queued again, behind the other
+    world.pass_time(1)  # it is queued again, after the other
 
 
 def waits_for_a_trigger(world: World) -> None:
@@ -314,7 +314,7 @@ def clear(world: World, run: int, *names: str) -> None:
     world.ask(ClearTasks(run_id=world.rows.runs[run].run_id, tasks=names))
 
 
-def test_a_clear_counts_the_time_anew():
+def test_a_clear_restarts_the_time():
     world = World()
     run = world.begin(task("before"), bounded("late", 0), task("other"))
     world.pass_time(5)
@@ -329,7 +329,7 @@ def test_a_clear_counts_the_time_anew():
     assert world.state(run, "late") == "failed"
 
 
-def test_a_clear_before_the_time_has_come_counts_it_anew_too():
+def test_a_clear_before_the_time_has_come_restarts_it_too():
     world = World()
     run = world.begin(task("before"), bounded("late", 0), task("other"))
     world.pass_time(3)
@@ -343,7 +343,7 @@ def test_a_clear_before_the_time_has_come_counts_it_anew_too():
     assert world.state(run, "late") == "failed"
 
 
-def test_a_run_that_is_cleared_after_its_end_begins_anew():
+def test_a_run_that_is_cleared_after_its_end_starts_over():
     world = World()
     run = world.begin(task("before"), bounded("late", 0))
     world.pass_time(5)
@@ -439,7 +439,7 @@ def test_children_that_were_allowed_to_start_do_not_start_after_their_failure():
         task("first", mapped=over(2), priority=9),
         bounded("second", 0, argument_parents=(0,), mapped=follows),
     )
-    world.succeed("first", 0)  # the other child of it comes first
+    world.succeed("first", 0)  # its other child is first
 
     world.pass_time(5)
     world.finish_all()

@@ -1,4 +1,4 @@
-"""Triggers move to the newest code of their file, lose nothing on the way, and wait for room."""
+"""Triggers move to the newest code of their file without losing an event, and wait for capacity."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def spec(*tasks: TaskSpec, dag_id: str = "dag", file: str = "dag.py") -> DagSpec
 
 
 def save(world: World, version: str, digest: str | None = "d1", **options: Any) -> list[Any]:
-    """The file has a new version; its class ``dag:T`` is what the digest says, or not there."""
+    """Save a new version of the file; its class ``dag:T`` has the digest, or does not exist."""
     return world.turn(
         FileParsed(
             file=options.get("file", "dag.py"),
@@ -59,7 +59,7 @@ def defer(world: World, name: str = "a", map_index: int = -1, class_path: str = 
 
 
 def waiting(class_path: str = "dag:T") -> tuple[World, int]:
-    """A run whose task waits for a trigger of its file, as the first version has it."""
+    """Return a run whose task waits for a trigger of its file, in the first version."""
     world = World()
     world.turn(HostUp("async"), HostUp("triggers"))
     save(world, "v1")
@@ -78,7 +78,7 @@ def told_to_end(effects: list[Any]) -> list[tuple[int, str]]:
 
 
 def left(world: World, host: StartTrigger, failure: Failure | None = None) -> list[Any]:
-    """The host confirms that a trigger has left as it was told."""
+    """Have the host confirm that it has released a trigger as requested."""
     at = (host.trigger_no, host.assignment_id, world.now)
     return world.turn(TriggerEnded(*at, failure, "reassigned"))
 
@@ -180,7 +180,7 @@ def test_a_trigger_that_failed_by_itself_meanwhile_fails_its_task():
     assert world.state(run, "a") == "failed"
 
 
-def test_a_trigger_that_would_not_leave_is_hosted_anew_all_the_same():
+def test_a_trigger_that_does_not_end_is_assigned_again_nevertheless():
     world, _ = waiting()
     [before] = hosts(world.effects)
     save(world, "v2", "d2")
@@ -271,7 +271,7 @@ def test_a_move_that_a_newer_version_supersedes_stops():
     assert not told_to_end(world.turn(behind))
 
 
-def test_code_of_versions_nobody_hosts_is_forgotten():
+def test_code_of_versions_without_a_hosted_trigger_is_forgotten():
     world, _ = waiting()
     for number in range(2, 30):
         save(world, f"v{number}", f"d{number}")
@@ -317,7 +317,7 @@ def take(world: World, ordinal: int) -> None:
     world.turn(NextEventRequested(*at, ordinal, "next", "T#0", "f.py:3", 0))
 
 
-def test_a_stream_goes_on_in_newer_code_with_its_last_event_and_without_a_close():
+def test_a_stream_continues_in_newer_code_with_its_last_event_and_without_a_close():
     world, before = stream()
     assert before.last is None
     fire(world, before, 0, b"\x01", "one")
@@ -326,7 +326,7 @@ def test_a_stream_goes_on_in_newer_code_with_its_last_event_and_without_a_close(
 
     [after] = hosts(left(world, before))
     assert after.last == (b"\x02", "two")
-    fire(world, after, 0, b"\x02", "two")  # it begins anew and sees the same again
+    fire(world, after, 0, b"\x02", "two")  # it starts over and yields the same event again
     fire(world, after, 1, b"\x03", "three")
 
     assert [row.key for row in world.rows.events.values()] == ["one", "two", "three"]
@@ -355,10 +355,10 @@ def test_a_dropped_event_is_not_the_last_one():
     assert hosts(world.turn(HostUp("triggers")))[0].last == (b"\x01", "one")
 
 
-# ── room ────────────────────────────────────────────────────────────────────────────────
+# ── capacity ────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_waits_for_room_says_so_until_it_has_it():
+def test_triggers_that_wait_for_capacity_say_so_until_they_have_it():
     world, run = waiting()
     [host] = hosts(world.effects)
     assert why(world, run).kind is WaitKind.TRIGGER

@@ -18,7 +18,7 @@ from tests.core.world import World
 
 
 def emitted(world: World, ordinal: int = 0, name: str = "approved", data: object = 1) -> Any:
-    """What a coroutine reports that emits an event."""
+    """Return the report of a coroutine that emits an event."""
     start = start_of(world)
     at = (start.task_no, start.start_no, ordinal, "emit", "emit", "flow.py:5")
     return EventEmitted(*at, name, "k", msgspec.msgpack.encode(data))
@@ -65,7 +65,7 @@ def test_a_late_report_of_an_event_stores_nothing():
     assert world.rows.named_events == {}
 
 
-def test_a_task_that_runs_again_goes_on_behind_what_it_emitted():
+def test_a_task_that_runs_again_continues_after_what_it_emitted():
     world, _ = begun()
     world.turn(emitted(world))
     world.restart()
@@ -139,7 +139,7 @@ def test_a_key_of_a_turn_that_is_taken_back_is_not_remembered():
     assert len(world.rows.named_events) == 1
 
 
-def test_only_the_latest_idempotency_keys_are_kept_in_memory(monkeypatch):
+def test_only_the_latest_idempotency_keys_are_in_memory(monkeypatch):
     monkeypatch.setattr(named_events, "REQUESTS_LIMIT", 3)
     world = World()
 

@@ -132,7 +132,7 @@ def test_a_parent_of_all_children_that_fails_ends_them_as_one():
     assert world.state(run, "c") == "upstream_failed"
 
 
-def test_what_never_expanded_ends_what_follows_it_as_one():
+def test_an_unexpanded_task_ends_its_follower_as_a_whole():
     world = World()
     run = world.begin(
         task("list", feeds_limit=9),
@@ -254,7 +254,7 @@ def test_a_task_whose_rule_lets_it_begin_before_its_list_waits_for_the_list():
 
 
 def ended_before_it_expanded(width: int) -> tuple[World, int]:
-    """A fan-out whose children have failed, and a task that follows it behind a gate."""
+    """A mapped task whose children have failed, and a task that follows it and waits for a gate."""
     world = World(cpu_slots=50)
     run = world.begin(
         task("a", mapped=literal(width)), task("gate"), task("b", 0, 1, mapped=over(0))
@@ -321,7 +321,7 @@ def test_a_turn_that_is_taken_back_leaves_every_child_that_may_start_waiting():
     assert world.run_state(run) == "success"
 
 
-def test_a_child_is_told_how_wide_its_lists_are_and_asks_for_the_rest():
+def test_a_child_is_given_the_widths_of_its_lists_and_requests_the_rest():
     world = World(cpu_slots=9)
     world.begin(*chain())
 
@@ -375,7 +375,7 @@ def test_a_branch_in_a_mapped_group_skips_at_its_own_index_alone():
     assert world.run_state(run) == "success"
 
 
-def test_what_a_child_has_skipped_stays_so_after_a_restart():
+def test_tasks_that_a_child_has_skipped_stay_skipped_after_a_restart():
     world = World(cpu_slots=9)
     run = world.begin(*branching())
     picked(world, run)
@@ -402,7 +402,7 @@ def test_a_child_that_its_rule_has_let_is_not_skipped_though_it_has_no_slot_yet(
 
 
 def test_a_child_that_could_not_be_judged_yet_is_skipped(monkeypatch):
-    """The batch was full before it was looked at, and what it waits for has ended since."""
+    """The batch was full before the child was evaluated, and its parent has ended since."""
     monkeypatch.setattr(transaction, "BATCH_ROWS", 1)
     world = World(cpu_slots=9)
     run = world.begin(*branching())

@@ -1,4 +1,4 @@
-"""Wide fan-outs are evaluated as many children in one turn as it has room for, and no more."""
+"""Wide mapped tasks: a turn evaluates at most as many children as fit into its batch."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_wide_follower_that_is_cleared_is_evaluated_over_several_turns(monkeyp
     assert not world.rows.outbox
 
 
-def test_what_ends_meanwhile_is_seen_by_those_that_are_evaluated_later(monkeypatch):
+def test_ends_during_the_evaluation_are_seen_by_children_evaluated_later(monkeypatch):
     evaluating = Evaluating(monkeypatch, 3)
     run = evaluating.begin(10)
     world = evaluating.world

@@ -1,4 +1,4 @@
-"""What transitions owe, and how it is handed out: a few of each kind, whatever there is."""
+"""Outbox rows of transitions, and their delivery: a few of each kind, however many there are."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
 
 
 def called(world: World) -> list[tuple[int, str]]:
-    """Where and for what event callbacks are owed, by their rows."""
+    """Return position and event of each callback in the outbox."""
     rows = [world.rows.outbox[number] for number in sorted(world.rows.outbox)]
     bodies = [msgspec.msgpack.decode(r.body, type=Callback) for r in rows if is_callback(r.kind)]
     return [(body.task_index, body.event) for body in bodies]
@@ -41,7 +41,7 @@ def fan_out(world: World, width: int) -> None:
         world.fail("a", map_index=next(iter(world.starts.values())).start.map_index)
 
 
-def test_each_transition_owes_its_own_callback():
+def test_each_transition_has_its_own_callback():
     world = World()
     world.begin(task("a", retry=RetryPolicy(tries=2, delay_us=0)), task("b", 0), callbacks=EVERY)
 
@@ -53,7 +53,7 @@ def test_each_transition_owes_its_own_callback():
     assert called(world) == [(0, "retry"), (0, "failure"), (-1, "failure")]
 
 
-def test_a_cancelled_run_owes_nothing():
+def test_a_cancelled_run_has_no_callbacks():
     world = World()
     run = world.begin(task("a"), task("b", 0), callbacks=EVERY)
     world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
@@ -67,7 +67,7 @@ def mark(world: World, run: int, *tasks: str, state: TaskState = TaskState.SUCCE
 
 
 @pytest.mark.parametrize("state", [TaskState.SUCCESS, TaskState.FAILED])
-def test_what_a_person_marks_owes_nothing_and_what_follows_from_it_does(state):
+def test_marks_have_no_callbacks_but_their_consequences_do(state):
     world = World()
     run = world.begin(task("a"), task("b", 0, rule=TriggerRule.ALL_DONE), callbacks=EVERY)
 
@@ -82,7 +82,7 @@ def test_what_a_person_marks_owes_nothing_and_what_follows_from_it_does(state):
 
 
 @pytest.mark.parametrize("state", [TaskState.SUCCESS, TaskState.FAILED])
-def test_a_run_that_is_marked_owes_nothing_with_all_its_tasks(state):
+def test_a_run_that_is_marked_with_all_its_tasks_has_no_callbacks(state):
     world = World()
     run = world.begin(task("a"), task("b"), task("c", 0), callbacks=EVERY)
     world.ask(ClearTasks(run_id=world.rows.runs[run].run_id, tasks=("a",)))
@@ -108,7 +108,7 @@ def test_a_run_that_ends_well_since_a_failure_of_it_was_marked_says_so():
     assert called(world) == [*before, (-1, "success")]
 
 
-def test_a_marked_task_that_is_cleared_and_runs_owes_again():
+def test_a_marked_task_that_is_cleared_and_runs_has_callbacks_again():
     world = World()
     run = world.begin(task("a", retry=RetryPolicy(tries=1)), task("b", 0))
     mark(world, run, "a", state=TaskState.FAILED)
@@ -119,7 +119,7 @@ def test_a_marked_task_that_is_cleared_and_runs_owes_again():
     assert called(world) == [(0, "failure")]
 
 
-def test_what_is_owed_beyond_the_window_is_handed_out_in_order(monkeypatch):
+def test_outbox_rows_beyond_the_window_are_delivered_in_order(monkeypatch):
     monkeypatch.setattr(outbox_quota, "WINDOW", 4)
     world = World()
     fan_out(world, 9)
@@ -151,7 +151,7 @@ def test_a_restart_hands_out_what_was_not_done_and_no_more_at_once(monkeypatch):
 
 
 @pytest.mark.parametrize("entry", [OutboxDelivered(4711), OutboxLoaded("callback:dag")])
-def test_a_word_about_nothing_that_is_owed_changes_nothing(entry):
+def test_a_report_about_no_outbox_row_changes_nothing(entry):
     world = World()
     world.begin(task("a"))
     world.turn(entry)
@@ -160,7 +160,7 @@ def test_a_word_about_nothing_that_is_owed_changes_nothing(entry):
     assert not world.memory.outbox_quotas
 
 
-def test_a_turn_taken_back_owes_and_hands_out_what_was_before(monkeypatch):
+def test_a_rolled_back_turn_leaves_the_outbox_unchanged(monkeypatch):
     monkeypatch.setattr(outbox_quota, "WINDOW", 4)
     world = World()
     fan_out(world, 9)

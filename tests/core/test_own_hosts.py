@@ -1,4 +1,4 @@
-"""An isolated DAG has hosts of its own: when they are started, what is theirs, and who pays."""
+"""Hosts of isolated DAGs: when they start, what runs in them, and which task is charged."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def defer_all(world: World, class_path: str = "dag:T") -> None:
         world.turn(Deferred(*at, class_path, b"\x80", "after"))
 
 
-# ── whose is what ───────────────────────────────────────────────────────────────────────
+# ── roles of hosts ──────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("kind", ["async", "triggers"])
-def test_an_own_role_says_what_it_runs_and_is_told_from_a_shared_one(kind):
+def test_an_own_role_says_what_it_runs_and_is_distinguished_from_a_shared_one(kind):
     role = own_role(kind, "team.daily-v2")
 
     assert kind_of(role) == kind_of(kind) == kind
@@ -163,7 +163,7 @@ def test_the_death_of_the_shared_host_costs_an_isolated_dag_nothing():
     assert interruptions(world, other) == 1
 
 
-def test_what_was_handed_to_a_host_that_had_just_left_is_handed_over_again_uncharged():
+def test_work_sent_to_a_host_that_had_just_ended_is_sent_again_uncharged():
     world, run, _ = two(task={"execution_timeout_us": 60_000_000})
     up(world, OWN_ASYNC)
     world.effects.clear()
@@ -277,7 +277,7 @@ def test_the_trigger_of_a_dag_goes_where_its_newest_version_belongs():
     assert roles(world, AssignTrigger) == ["triggers", OWN_TRIGGERS]
 
 
-def test_what_blocks_its_own_host_fails_and_nothing_is_quarantined():
+def test_a_trigger_that_blocks_its_own_host_fails_and_nothing_is_quarantined():
     world, run, _ = two(Body.FUNCTION)
     defer_all(world)
     up(world, OWN_TRIGGERS)
@@ -302,14 +302,14 @@ def test_what_blocks_its_own_host_fails_and_nothing_is_quarantined():
     assert not [e for e in effects if isinstance(e, IsolateTriggerClass)]
 
 
-# ── what people are told ────────────────────────────────────────────────────────────────
+# ── warnings ────────────────────────────────────────────────────────────────────────────
 
 
 def warned(effects: list[Any]) -> list[str | int]:
     return [e.facts["reason"] for e in effects if isinstance(e, Warn)]
 
 
-def test_a_dag_that_changes_its_process_is_told_of_once():
+def test_a_dag_that_changes_its_process_is_reported_once():
     world = World()
     parsed = FileParsed(file="dag.py", version="v1", dags=(own(),), sources={})
 

@@ -1,4 +1,4 @@
-"""What only waits is folded: nobody who asks for it sees that, and it takes little room."""
+"""Packing of deferred tasks: invisible to whatever looks one up, and small in memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FIELDS = b"\x81\xa1a\x01"
 
 
 def wide(count: int, **options: Any) -> tuple[World, int]:
-    """A run of one mapped task, whose children all wait."""
+    """Return a run of one mapped task whose children are all deferred."""
     world = World(cpu_slots=count)
     mapped = MapSpec(sources=(MapSource("number", -1, count),))
     run = world.begin(TaskSpec(task_id="a", mapped=mapped, map_limit=count, **options))
@@ -75,7 +75,7 @@ def count_packed(world: World) -> int:
 
 
 def fields_of(thing: TaskInstance | TriggerInstance) -> dict[str, Any]:
-    """All that is in it, but for what leads to other objects."""
+    """Return all attributes except references to other objects."""
     skipped = {"run", "task", "waits"}
     return {name: getattr(thing, name) for name in thing.__slots__ if name not in skipped}
 
@@ -111,7 +111,7 @@ def test_a_task_that_waits_comes_back_as_it_was():
     )
     before, hosted_before = fields_of(task), fields_of(wait)
 
-    world.turn()  # whoever looked at it has gone
+    world.turn()  # nothing refers to the unpacked task any more
 
     assert count_packed(world) == 1
     again = world.memory.active_tasks[task.task_no]
@@ -143,7 +143,7 @@ def test_every_field_of_a_task_is_folded_or_keeps_it_from_that():
     }
     packed |= {"recorded", "first_failed", "open_kind", "ends_at"}
     looked_at = {"resumed", "streams", "answer", "stored_slot", "worker", "is_hosted"}
-    without_meaning = {"is_claimed", "ended_at"}  # of a task that has no place, and has not ended
+    without_meaning = {"is_claimed", "ended_at"}  # of a task that has no slot, and has not ended
 
     assert {*TaskInstance.__slots__} == links | packed | looked_at | without_meaning
     hosted = {"assignment_id", "has_capacity", "role", "version"}
@@ -160,7 +160,7 @@ def test_every_field_of_a_task_is_folded_or_keeps_it_from_that():
     ],
     ids=str,
 )
-def test_what_would_not_come_back_is_not_folded(change):
+def test_tasks_that_would_not_be_restored_unchanged_are_not_packed(change):
     world, _ = wide(1)
     [task] = world.memory.active_tasks.values()
     for name, value in change.items():
@@ -172,7 +172,7 @@ def test_what_would_not_come_back_is_not_folded(change):
     assert world.memory.active_tasks[task.task_no] is task
 
 
-def test_a_task_goes_on_from_where_it_was_folded():
+def test_a_packed_task_continues_where_it_was():
     world, run = wide(3)
     assert count_packed(world) == 3
     numbers = sorted(world.rows.triggers)
@@ -187,7 +187,7 @@ def test_a_task_goes_on_from_where_it_was_folded():
     assert not world.memory.packing.shapes()
 
 
-def test_what_a_task_waits_for_is_told_of_one_that_is_folded():
+def test_the_wait_of_a_packed_task_is_explained():
     world, run = wide(2)
 
     explained = world.ask(Explain(run_id=world.rows.runs[run].run_id, tasks=((0, 1),)))
@@ -253,7 +253,7 @@ def test_many_that_wait_are_cancelled_a_batch_at_a_time(monkeypatch):
 # ── their host ──────────────────────────────────────────────────────────────────────────
 
 
-def test_what_was_folded_when_its_host_died_is_hosted_by_nobody():
+def test_packed_triggers_of_a_dead_host_have_no_host():
     world, run = wide(2)
     numbers = sorted(world.rows.triggers)
     was = {number: world.memory.waits[number].assignment_id for number in numbers}
@@ -320,7 +320,7 @@ def two_tasks(**priorities: int) -> World:
 
 
 def defer_those_of(world: World, name: str, class_path: str = "m:T") -> list[int]:
-    """Have the children of a task wait; return their triggers."""
+    """Let the children of a task defer; return their triggers."""
     before = set(world.rows.triggers)
     for index in range(2):
         started = world.started(name, index)
@@ -339,7 +339,7 @@ def test_a_host_that_comes_up_is_handed_the_higher_priority_first():
     assert count_packed(world) == 4
 
 
-def test_what_sleeps_is_handed_to_no_host_and_stays_folded():
+def test_sleeping_tasks_are_assigned_to_no_host_and_stay_packed():
     world = two_tasks(sleeps=1, waits=1)
     defer_those_of(world, "sleeps", "sleep")
     waiting = defer_those_of(world, "waits")
@@ -349,7 +349,7 @@ def test_what_sleeps_is_handed_to_no_host_and_stays_folded():
     assert count_packed(world) == 4
 
 
-def test_what_was_handed_over_meanwhile_is_not_handed_over_again():
+def test_triggers_assigned_in_between_are_not_assigned_again():
     count = ASSIGNED_AT_ONCE + 2
     world, _ = wide(count)
     world.turn(lost("triggers"))
@@ -400,7 +400,7 @@ def test_that_a_host_has_no_room_is_remembered_of_what_is_folded():
     assert kinds == ["trigger", "trigger_capacity"]
 
 
-def test_whoever_only_reads_leaves_it_folded():
+def test_a_mere_read_leaves_it_packed():
     world, _ = wide(2)
     number = min(world.rows.triggers)
 
@@ -425,7 +425,7 @@ def test_a_refused_turn_leaves_what_it_had_unfolded_as_it_was():
     assert world.memory.waits.keys() == world.rows.triggers.keys()
 
 
-def test_what_waits_is_small():
+def test_deferred_tasks_are_small():
     world, _ = wide(500)
 
     bodies = world.memory.waits.packed_numbers()
@@ -450,7 +450,7 @@ def uncollected() -> Iterator[Callable[[type], int]]:
         gc.enable()
 
 
-def test_what_was_folded_is_gone_without_a_collection(uncollected: Callable[[type], int]):
+def test_packed_objects_are_freed_without_garbage_collection(uncollected: Callable[[type], int]):
     world, _ = wide(50)
 
     assert count_packed(world) == 50
@@ -462,7 +462,7 @@ def test_what_was_folded_is_gone_without_a_collection(uncollected: Callable[[typ
 
 
 def packed_run(**request: Any) -> tuple[World, int]:
-    """A run of three tasks: one has ended, one waits, one comes after it."""
+    """Return a run of three tasks: one has ended, one is deferred, one depends on that."""
     world = World(cpu_slots=2)
     first = TaskSpec(task_id="a", feeds_limit=10)
     second = TaskSpec(task_id="b", parents=(0,), argument_parents=(0,))
@@ -512,7 +512,7 @@ def test_a_run_that_only_waits_comes_back_as_it_was():
     assert run_fields(world.memory.runs[run_no]) == before
 
 
-def test_a_run_that_only_waited_goes_on_to_its_end():
+def test_a_run_that_only_waited_continues_to_its_end():
     world, run_no = packed_run()
     [number] = world.rows.triggers
 
@@ -541,7 +541,7 @@ def test_a_run_that_only_waits_is_found_by_its_id_and_its_key(run_id):
     assert world.memory.find_run(found) is None
 
 
-def test_the_code_of_a_run_that_only_waits_is_kept():
+def test_the_code_of_a_run_that_only_waits_is_not_deleted():
     world, run_no = packed_run()
     dag_version = world.memory.runs.peek(run_no).dag_version
 
@@ -572,7 +572,7 @@ def test_runs_that_only_wait_count_against_the_limit_of_their_dag():
 
 
 def as_bytes(step: int) -> bytes:
-    """Rows of all sizes, the empty one too; what is put anew is mostly longer or shorter."""
+    """Return a row of a size from 0 up; a row that replaces another mostly has another length."""
     return b"%d" % step * (step % 7)
 
 
@@ -638,7 +638,7 @@ def test_a_restart_folds_what_waits_and_hands_it_over_folded():
             assert (wait.assignment_id, wait.role) == (effect.host.assignment_id, "triggers")
 
 
-def test_what_is_handed_over_folded_is_told_as_what_is_whole():
+def test_a_packed_trigger_is_assigned_like_an_unpacked_one():
     world, _ = wide(2)
     world.turn(lost("triggers"))
     [first, second] = sorted(world.rows.triggers)
@@ -652,7 +652,7 @@ def test_what_is_handed_over_folded_is_told_as_what_is_whole():
     assert told == whole
 
 
-def test_a_hand_over_of_folded_triggers_that_was_taken_back_leaves_them_with_nobody():
+def test_an_assignment_of_packed_triggers_that_was_rolled_back_leaves_them_without_a_host():
     world, _ = wide(3)
     world.turn(lost("triggers"))
 

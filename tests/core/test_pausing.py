@@ -1,4 +1,4 @@
-"""What becomes of deferred triggers while their DAG is paused."""
+"""Deferred triggers while their DAG is paused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def hosted(world: World) -> AssignTrigger:
 
 
 def said(world: World, kind: type) -> list[Any]:
-    """The effects of a kind since this was last asked."""
+    """Return the effects of a kind since the last call."""
     found = [effect for effect in world.effects if isinstance(effect, kind)]
     world.effects = [effect for effect in world.effects if not isinstance(effect, kind)]
     return found
@@ -60,7 +60,7 @@ def pause(world: World, *, paused: bool = True, dag_id: str = "dag") -> None:
 
 
 def confirm(world: World, reason: str = migration.PAUSED) -> None:
-    """Its host lets go of whatever it was asked for."""
+    """Have the host confirm all triggers that it was asked to release."""
     ends = [(e.end.trigger_no, e.end.assignment_id) for e in said(world, ReleaseTrigger)]
     world.turn(*(TriggerEnded(*end, world.now, reason=reason) for end in ends))
 
@@ -71,7 +71,7 @@ def waits_for(world: World, map_index: int = -1, task_index: int = 0) -> Any:
     return answer[task_index, map_index]
 
 
-def test_where_nothing_is_said_they_stay_and_what_they_yield_is_stored():
+def test_by_default_they_stay_and_their_events_are_stored():
     world = deferred("stay")
 
     pause(world)
@@ -110,7 +110,7 @@ def test_they_leave_their_hosts_and_are_hosted_again_as_they_were():
     assert waits_for(world).kind is WaitKind.TRIGGER
 
 
-def test_what_is_yielded_before_they_have_left_counts():
+def test_events_yielded_before_the_release_count():
     world = deferred()
     host = hosted(world).host
     pause(world)
@@ -158,7 +158,7 @@ def test_a_run_can_be_cancelled_meanwhile():
     assert world.run_state(run.run_no) == "cancelled"
 
 
-def test_what_begins_to_wait_while_its_dag_is_paused_has_no_host():
+def test_triggers_deferred_while_their_dag_is_paused_have_no_host():
     world = World()
     world.load(spec(A))
     pause(world)
@@ -169,7 +169,7 @@ def test_what_begins_to_wait_while_its_dag_is_paused_has_no_host():
     assert waits_for(world).kind is WaitKind.PAUSED
 
 
-def test_a_durable_sleep_is_over_when_it_is_over():
+def test_a_durable_sleep_ends_on_time():
     world = deferred(class_path="sleep", timeout_us=60 * SECOND)
     pause(world)
 
@@ -251,7 +251,7 @@ def test_however_many_they_are_each_turn_takes_some(monkeypatch):
     assert {e.host.trigger_no for e in said(world, AssignTrigger)} == numbers
 
 
-def test_a_pause_that_is_over_before_its_turns_are_stops_none():
+def test_a_pause_that_ends_before_its_turns_do_stops_none():
     world = deferred()
     pause(world)
     pause(world, paused=False)

@@ -1,4 +1,4 @@
-"""A task that takes more of its pool than there is never starts, and that is said of its file."""
+"""A task that needs more slots than its pool has never starts, which is an error of its file."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_hosted_sensor_weighs_on_no_pool():
     assert said(world) == (None, None)
 
 
-def test_what_else_is_wrong_with_a_file_is_said_first():
+def test_other_errors_of_a_file_come_first():
     world = World()
     load(world, wide())
     world.load(DagSpec(dag_id="dag", file="two.py", tasks=(wide(),)), file="two.py")

@@ -1,4 +1,4 @@
-"""Who has a pool, found without a look at all who wait for it."""
+"""The holders of a pool's slots, found without iterating over all that wait for one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aioflow.protocol.requests import SetPool
 from tests.core.world import World
 
 
-def test_those_who_have_a_pool_are_told_and_nobody_behind_the_last_of_them_is_looked_at():
+def test_the_holders_of_a_pool_are_listed_and_nothing_after_the_last_of_them_is_read():
     world = World()
     world.ask(SetPool(name="p", slots=1))
     world.ask(SetPool(name="q", slots=1))
@@ -16,7 +16,7 @@ def test_those_who_have_a_pool_are_told_and_nobody_behind_the_last_of_them_is_lo
     world.begin(*(TaskSpec(task_id=t, body=Body.COROUTINE, pool=p) for t, p in pools.items()))
     assert world.slots.running_coroutines == 2
     *_, last = world.memory.active_tasks.objects.values()
-    del last.is_hosted  # a look at it would raise
+    del last.is_hosted  # reading this task would raise
 
     for pool in ("p", "q"):
         (holder,) = pool_holders(pool, world.memory, world.slots, limit=10)

@@ -1,4 +1,4 @@
-"""Pools that count what waits: a deferred task keeps its room, and goes on in it."""
+"""Pools that count deferred tasks: a deferred task keeps its pool slot, and resumes in it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def fire(world: World, hosted: AssignTrigger) -> None:
 
 
 @BODIES
-def test_a_deferred_task_keeps_its_room_and_goes_on_in_it(body):
+def test_a_deferred_task_keeps_its_pool_slot_and_resumes_in_it(body):
     world = World()
     a_pool(world)
     run = world.begin(task("first", body=body), task("second", body=body))
@@ -94,7 +94,7 @@ def test_it_keeps_its_room_while_no_worker_is_free():
 
 
 def restart(world: World) -> None:
-    """Crash, and come back with the row of the pool."""
+    """Crash, and restart with the row of the pool."""
     rows = dict(world.slots.pools)
     world.start_up()
     world.slots.pools = rows
@@ -103,7 +103,7 @@ def restart(world: World) -> None:
 
 
 @BODIES
-def test_what_waits_weighs_the_same_after_a_restart(body):
+def test_deferred_tasks_use_the_same_pool_slots_after_a_restart(body):
     world = World()
     a_pool(world)
     run = world.begin(task("first", body=body), task("second", body=body))
@@ -154,7 +154,7 @@ def test_a_pool_that_counts_what_waits_from_now_on_counts_it_at_once(body):
     assert used(world) == 1
 
 
-def test_what_is_over_a_smaller_pool_goes_on_all_the_same():
+def test_tasks_that_exceed_a_reduced_pool_continue_nevertheless():
     world = World()
     a_pool(world, 2)
     run = world.begin(task("wide", slots=2), task("narrow"))
@@ -169,7 +169,7 @@ def test_what_is_over_a_smaller_pool_goes_on_all_the_same():
 
 
 def test_a_resumed_task_of_no_room_does_not_stand_before_one_that_has_its_own():
-    """Both go on after a wait, but one gave its room back when it failed."""
+    """Both resume after a wait, but one released its pool slot when it failed."""
     world = World()
     a_pool(world, 1)
     again = RetryPolicy(tries=2, delay_us=0, jitter=False)
@@ -189,7 +189,7 @@ def test_a_resumed_task_of_no_room_does_not_stand_before_one_that_has_its_own():
 
 
 @BODIES
-def test_a_wait_that_is_over_gives_the_room_back(body):
+def test_a_wait_that_ends_releases_its_pool_slot(body):
     world = World()
     a_pool(world)
     run = world.begin(task("first", body=body), task("second", body=body))
@@ -205,7 +205,7 @@ def test_a_wait_that_is_over_gives_the_room_back(body):
 
 @BODIES
 @pytest.mark.parametrize("again", [False, True], ids=["marked", "cleared"])
-def test_what_a_person_takes_away_from_its_wait_gives_the_room_back(body, again):
+def test_a_deferred_task_that_a_person_ends_releases_its_pool_slots(body, again):
     world = World()
     a_pool(world)
     run = world.begin(task("first", body=body), task("second", body=body))
@@ -252,7 +252,7 @@ def test_a_sensor_in_a_worker_weighs_while_it_is_deferred_and_a_hosted_one_never
     assert world.state(run, "next") == "running"
 
 
-def test_who_waits_for_something_that_is_not_its_turn():
+def test_tasks_that_wait_for_something_else_than_their_turn():
     world = World(cpu_slots=1)
     a_pool(world)
     run = world.begin(
@@ -269,7 +269,7 @@ def test_who_waits_for_something_that_is_not_its_turn():
 
 
 @pytest.mark.parametrize("wishes", [(2, None, 3), (None, 3, None)], ids=["set-last", "lifted-last"])
-def test_of_several_wishes_for_a_pool_in_one_turn_the_last_one_is_stored(wishes):
+def test_the_last_of_several_changes_of_a_pool_in_one_turn_is_stored(wishes):
     world = World()
     a_pool(world, 1)
 

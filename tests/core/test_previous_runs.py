@@ -72,7 +72,7 @@ def test_a_run_of_another_version_that_comes_between_sets_free_what_it_does_not_
     assert states(world, third) == ["running"]
 
 
-def test_a_task_waits_for_itself_in_the_run_before_and_goes_on_at_once_when_that_ended_well():
+def test_a_task_waits_for_itself_in_the_previous_run_and_starts_at_once_when_that_succeeded():
     world = loaded(task())
     first, second, third = (day(world, number) for number in (1, 2, 3))
 
@@ -159,15 +159,15 @@ def test_a_run_that_is_first_in_line_once_another_was_cancelled_begins_past_the_
     assert [world.run_state(run) for run in (first, second, third)] == [
         *("running", "queued", "running")
     ]
-    world.trigger()  # takes the place of the one that goes
+    world.trigger()  # replaces the one that ends
 
     world.ask(CancelRun(run_id=world.rows.runs[first].run_id))
     assert world.run_state(second) == "running"
 
 
-def test_without_a_limit_reached_by_whoever_waits_the_limit_holds():
+def test_a_limit_of_runs_holds_though_waiting_runs_do_not_reach_it():
     world = loaded(task(), max_active_runs=1)
-    world.trigger()  # has no date, and waits for nobody
+    world.trigger()  # has no date, and waits for no run
     first, second = day(world, 1), day(world, 2)
 
     assert [world.run_state(run) for run in (first, second)] == ["queued", "queued"]
@@ -181,7 +181,7 @@ def test_a_run_without_a_date_waits_for_none_and_none_for_it():
     assert states(world, undated, other, dated) == ["running"] * 3
 
 
-def test_a_task_that_the_run_before_did_not_have_goes_on():
+def test_a_task_that_the_previous_run_did_not_have_starts():
     world = loaded(after("old"))
     day(world, 1)
     world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(task(),)), version="v2")
@@ -223,7 +223,7 @@ def test_a_fan_out_waits_for_all_children_of_the_run_before():
     assert len(world.starts) == 2
 
 
-def test_children_that_ended_before_their_stream_let_the_next_run_go_on_when_it_closes():
+def test_children_that_ended_before_their_stream_start_the_next_run_when_it_closes():
     pages = after("pages", body=Body.COROUTINE, streams=True, feeds_limit=9)
     over = MapSpec((MapSource("page", 0, -1),))
     world = loaded(pages, after("load", 0, mapped=over, depends_on_past=True))
@@ -294,7 +294,7 @@ def test_a_cancelled_run_holds_its_next_up():
 
 
 def cut_short(world: World, request: Any, reports: Callable[[], None]) -> None:
-    """Have a run be over in more than one turn, and reports of it come between these."""
+    """Let a run end in more than one turn, with reports of it in between."""
     again = [e for e in world._turn([RequestReceived(-1, request)]) if isinstance(e, Again)]
     assert again
     reports()
@@ -302,7 +302,7 @@ def cut_short(world: World, request: Any, reports: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("is_made_before", [True, False])
-def test_what_ends_well_while_its_run_is_cancelled_lets_its_next_go_on(monkeypatch, is_made_before):
+def test_a_success_while_its_run_is_cancelled_starts_the_next_run(monkeypatch, is_made_before):
     world = loaded(after("other"), task())
     first = day(world, 1)
     second = day(world, 2) if is_made_before else 0
@@ -317,7 +317,7 @@ def test_what_ends_well_while_its_run_is_cancelled_lets_its_next_go_on(monkeypat
     assert states(world, first, name="other") == ["cancelled"]
 
 
-def test_what_fails_while_its_run_is_marked_holds_its_next_up(monkeypatch):
+def test_a_task_that_fails_while_its_run_is_marked_blocks_the_next_run(monkeypatch):
     world = loaded(after("other"), task())
     first, second = day(world, 1), day(world, 2)
     monkeypatch.setattr("aioflow.core.transaction.BATCH_ROWS", 1)
@@ -354,7 +354,7 @@ def test_children_that_end_well_while_their_run_is_cancelled_count_once_all_have
     assert world.state(second, "load", 0) == expected
 
 
-def test_a_last_round_that_ends_well_while_its_run_is_cancelled_lets_its_next_go_on(monkeypatch):
+def test_a_last_round_that_ends_well_while_its_run_is_cancelled_starts_the_next_run(monkeypatch):
     source = (MapSource("", -1, 1),)
     world = loaded(
         after("other"),
@@ -373,7 +373,7 @@ def test_a_last_round_that_ends_well_while_its_run_is_cancelled_lets_its_next_go
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_what_took_a_stream_counts_if_that_ended_well_while_its_run_was_cancelled(
+def test_consumers_of_a_stream_count_if_it_succeeded_while_its_run_was_cancelled(
     monkeypatch, is_whole
 ):
     pages = after("pages", body=Body.COROUTINE, streams=True, feeds_limit=9)
@@ -412,7 +412,7 @@ def delete(world: World, run_no: int) -> None:
     world.ask(DeleteRun(run_id=world.rows.runs[run_no].run_id))
 
 
-def test_a_task_that_is_marked_while_it_runs_lets_its_next_go_on():
+def test_a_task_that_is_marked_while_it_runs_starts_the_next_run():
     world = loaded(task())
     first, second, third = (day(world, number) for number in (1, 2, 3))
 
@@ -423,7 +423,7 @@ def test_a_task_that_is_marked_while_it_runs_lets_its_next_go_on():
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_task_that_is_marked_in_a_run_that_had_ended_lets_its_next_go_on(is_restarted):
+def test_a_task_that_is_marked_in_a_run_that_had_ended_starts_the_next_run(is_restarted):
     world = loaded(task(), after("total", 0))
     first, second = day(world, 1), day(world, 2)
     report(world, first, "load", "fail")
@@ -437,7 +437,7 @@ def test_a_task_that_is_marked_in_a_run_that_had_ended_lets_its_next_go_on(is_re
     assert world.state(first, "total") == "running"
 
 
-def test_children_that_are_marked_let_the_next_run_go_on_with_the_last_of_them():
+def test_marked_children_start_the_next_run_with_the_last_of_them():
     mapped = MapSpec((MapSource("n", -1, 2),))
     world = loaded(task(mapped=mapped))
     first, second = day(world, 1), day(world, 2)
@@ -453,7 +453,7 @@ def test_children_that_are_marked_let_the_next_run_go_on_with_the_last_of_them()
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_run_that_is_marked_lets_its_next_go_on_with_what_it_never_began(is_restarted):
+def test_a_run_that_is_marked_starts_the_next_run_with_what_it_never_began(is_restarted):
     world = loaded(after("before"), task(parents=(0,)))
     first, second = day(world, 1), day(world, 2)
     report(world, second, "before")
@@ -469,7 +469,7 @@ def test_a_run_that_is_marked_lets_its_next_go_on_with_what_it_never_began(is_re
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_cancelled_run_that_is_marked_lets_its_next_go_on(is_restarted):
+def test_a_cancelled_run_that_is_marked_starts_the_next_run(is_restarted):
     world = loaded(after("before"), task(parents=(0,)))
     first, second = day(world, 1), day(world, 2)
     world.ask(CancelRun(run_id=world.rows.runs[first].run_id))
@@ -484,7 +484,7 @@ def test_a_cancelled_run_that_is_marked_lets_its_next_go_on(is_restarted):
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_run_that_is_deleted_lets_its_next_go_on_as_the_one_before_it_says(is_restarted):
+def test_a_deleted_run_lets_the_next_one_depend_on_the_previous_one(is_restarted):
     world = loaded(task())
     first, second = day(world, 1), day(world, 2)
     report(world, first, "load")
@@ -536,7 +536,7 @@ def test_a_fan_out_of_the_next_run_is_taken_back_with_the_end_it_waited_for():
     assert [world.run_state(run) for run in (first, second)] == ["success", "success"]
 
 
-def test_a_schedule_that_goes_on_asks_the_database_once():
+def test_a_schedule_that_continues_queries_the_database_once():
     world = loaded(task())
     asked = []
     for number in range(1, 5):
@@ -548,7 +548,7 @@ def test_a_schedule_that_goes_on_asks_the_database_once():
     assert asked == [1, 0, 0, 0]
 
 
-def test_what_one_end_costs_does_not_grow_with_the_runs_that_wait():
+def test_the_cost_of_an_end_does_not_grow_with_the_waiting_runs():
     world = loaded(task(), max_active_runs=1_000)
     runs = [day(world, number) for number in range(1, 301)]
 
@@ -579,7 +579,7 @@ def ended(at: int, **bad: Any) -> EndedRun:
     return EndedRun((at, at), f"run{at}", bad)
 
 
-def test_a_line_knows_nothing_of_ended_runs_until_it_was_told():
+def test_a_sequence_knows_no_ended_runs_until_they_are_loaded():
     sequence = RunSequence()
     sequence.add((5, 5))
 
@@ -631,7 +631,7 @@ def test_a_run_that_was_never_made_leaves_a_doubt():
     assert not sequence.knows(NEXT)
 
 
-def test_of_a_run_that_is_gone_its_next_knows_nothing_more():
+def test_the_next_run_knows_nothing_of_a_deleted_run():
     sequence = RunSequence()
     sequence.add((5, 5))
     sequence.learn((5, 5), ended(3))

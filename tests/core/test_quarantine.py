@@ -1,4 +1,4 @@
-"""What becomes of an input that cannot be processed."""
+"""Inputs that cannot be processed."""
 
 from __future__ import annotations
 

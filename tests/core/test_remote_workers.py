@@ -448,3 +448,18 @@ def test_a_task_that_keeps_its_slots_in_a_full_pool_demands_a_worker():
 
     assert world.state(run, "a") == "queued"
     assert world.count() == 1
+
+
+def test_a_lost_worker_gets_no_further_try():
+    world = RemoteWorld()
+    world.begin(far("a"))
+    world.up()
+    world.finish_all()
+    world.turn(WorkerUnresponsive(FIRST, 1_000, 9_000, "no answer"))
+
+    world.trigger()
+    assert world.started("a") is None
+    assert world.count() == 1
+
+    world.turn(WorkerUnresponsive(FIRST))
+    assert world.started("a").worker == FIRST

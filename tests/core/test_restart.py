@@ -1,4 +1,4 @@
-"""A node that comes back from its rows alone ends where one that never went would have."""
+"""A node that is restored from its rows reaches the same end as one that never stopped."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_pool_is_given_back_whatever_becomes_of_a_task(body):
     assert pool_use(world) == 4
 
     world.fail("a")
-    assert pool_use(world) == 4  # the third took its place
+    assert pool_use(world) == 4  # the third took its slot
     world.succeed("b")
     world.pass_time(1)
     assert pool_use(world) == 4

@@ -1,4 +1,4 @@
-"""What has been kept for long enough and may go, and what stays all the same."""
+"""Retention: what has expired and is deleted, and what is retained nevertheless."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_which_runs_may_go(run, after, goes):
     assert found == ([run] if goes else [])
 
 
-def test_of_a_line_of_old_runs_those_before_live_ones_stay():
+def test_old_runs_directly_before_live_ones_are_retained():
     runs = [replace(DATED, run_no=no, logical_date=no) for no in range(1, 7)]
     for at in (2, 5):
         runs[at] = replace(runs[at], state=RunState.RUNNING, ended_at=None)
@@ -89,7 +89,7 @@ def test_an_event_that_a_live_run_may_wait_for_is_not_erased():
     assert world.batches[-1].erased == {EVENTS: [(old,)]}
 
 
-def test_an_event_whose_key_was_erased_with_it_is_made_anew():
+def test_an_event_whose_key_was_erased_with_it_is_stored_again():
     world = World()
     old, _ = world.ask(EmitEvent(name="n", key=None, data=b"\xc0", request="once"))
     assert world.ask(EmitEvent(name="n", key=None, data=b"\xc0", request="once")) == (old, False)
@@ -115,7 +115,7 @@ def test_a_key_that_was_erased_starts_a_run_again():
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_what_a_dag_has_held_of_its_assets_for_too_long_counts_no_more(restarts):
+def test_expired_pending_events_of_assets_do_not_count(restarts):
     world = world_of(A_AND_B)
     tell(world, "a")
     (held,) = world.rows.dag_events
@@ -130,7 +130,7 @@ def test_what_a_dag_has_held_of_its_assets_for_too_long_counts_no_more(restarts)
     assert len(world.rows.runs) == 1
 
 
-def test_rows_of_the_journal_go_whatever_goes_on():
+def test_rows_of_the_journal_are_deleted_whatever_is_active():
     world = World()
     world.begin(TaskSpec(task_id="a"))
 

@@ -120,7 +120,7 @@ EVENING = NOON + 6 * 3600 * SECOND
         pytest.param(1, -1, 0, id="or-at-once"),
     ],
 )
-def test_a_sensor_looks_again(pokes, recheck_seconds, pause_seconds):
+def test_a_sensor_pokes_again(pokes, recheck_seconds, pause_seconds):
     recheck_in_us = None if recheck_seconds is None else recheck_seconds * SECOND
 
     at = sensor_next_poke(
@@ -151,7 +151,7 @@ def test_a_sensor_that_has_not_looked_has_no_next_look():
         sensor_next_poke(SENSOR, pokes=0, now=NOON, recheck_in_us=None, deadline=None)
 
 
-def test_what_is_owed_is_tried_twelve_times_in_the_course_of_an_hour():
+def test_an_outbox_row_is_tried_twelve_times_in_the_course_of_an_hour():
     delays = [redelivery_delay(attempts) for attempts in range(12)]
 
     assert delays == [5, 10, 20, 40, 80, 160, 320, 600, 600, 600, 600, None]

@@ -26,7 +26,7 @@ def storm(budget: int | None, **fields: Any) -> tuple[World, int]:
 
 
 def fail_all(world: World) -> int:
-    """Fail whatever has been started, until nothing more is; how often that was."""
+    """Fail all started tasks until no more start. Return how many failed."""
     failed = 0
     while world.starts:
         for index in [effect.start.map_index for effect in world.starts.values()]:
@@ -49,7 +49,7 @@ def test_a_storm_of_failures_takes_no_more_retries_than_its_run_has():
     assert told(world) == [(BUDGET_EXHAUSTED, "the run has used up its 4 retries")]
 
 
-def test_what_fails_over_the_budget_says_so_and_what_it_failed_of():
+def test_a_failure_beyond_the_budget_names_the_budget_and_the_error():
     world, run = storm(0)
     fail_all(world)
 
@@ -68,7 +68,7 @@ def test_without_a_budget_every_task_has_all_its_tries():
     assert told(world) == []
 
 
-def test_a_restart_knows_what_was_spent_and_that_people_were_told():
+def test_a_restart_knows_what_was_spent_and_that_it_was_alerted():
     world, _ = storm(2)
     for index in range(3):
         world.fail("work", index)
@@ -134,7 +134,7 @@ def _fail_each(world: World) -> int:
     return len(indexes)
 
 
-def test_a_pool_that_had_a_calm_minute_is_told_of_again():
+def test_a_pool_that_had_a_calm_minute_is_reported_again():
     world, _ = storm(None, pool="bank")
     world.memory.retries_per_pool = 1
     for minute, failures in enumerate((2, 2, 1, 2)):

@@ -41,7 +41,7 @@ def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
 
 
 def claiming_world() -> tuple[World, int]:
-    """One worker that runs child 1 and has 2 and 3 claimed behind it."""
+    """Return a worker that runs child 1 and has claimed 2 and 3."""
     world = World(cpu_slots=1)
     spec = MapSpec(sources=(MapSource("item", 0, -1),))
     run = world.begin(task("list", feeds_limit=9), task("work", 0, mapped=spec, map_limit=9))
@@ -80,12 +80,12 @@ def test_a_refused_recall_leaves_the_claims_where_they_are_until_it_is_repeated(
     assert world.run_state(run) == "success"
 
 
-def test_what_an_unrelated_refusal_takes_back_does_not_bring_a_recalled_claim_back():
+def test_a_rollback_by_an_unrelated_refusal_does_not_restore_a_recalled_claim():
     world, run = claiming_world()
     tries = tuple((e.start.task_no, e.start.start_no) for e in world.starts.values() if e.claimed)
     for task_no, _ in tries:
         world.starts.pop(task_no)
-    world.slots.is_open = False  # so that nothing is claimed again at once
+    world.slots.is_open = False  # so that no try is claimed again at once
     world.turn(Recalled(tries))
 
     world.refuse(ended(world, "work", 1))
@@ -278,7 +278,7 @@ def test_a_report_that_cannot_be_taken_still_frees_its_slot():
     assert world.slots.workers[0].is_idle
 
 
-# ── who answers for what cannot be taken ────────────────────────────────────────────────
+# ── attribution of refused inputs ───────────────────────────────────────────────────────
 
 
 def test_a_report_that_raises_before_it_touched_anything_is_blamed_on_its_run():

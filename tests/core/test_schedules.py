@@ -54,7 +54,7 @@ def come_back(world: World, after_us: int) -> None:
 
 
 def work_off(world: World) -> None:
-    """Make and end runs until there is nothing more to make."""
+    """Create and end runs until no fire time is left."""
     for _ in range(1_000):
         before = len(world.rows.runs)
         world.finish_all()
@@ -67,7 +67,7 @@ def work_off(world: World) -> None:
 # ── once, on given dates, by several schedules ──────────────────────────────────────────
 
 
-def test_what_runs_once_runs_as_soon_as_it_is_known_and_never_again():
+def test_a_once_schedule_runs_as_soon_as_it_is_known_and_never_again():
     world = made(ScheduleSpec(once=True))
     world.pass_time(0)
     assert fire_times_run(world) == [world.now]
@@ -84,7 +84,7 @@ def test_what_runs_once_runs_as_soon_as_it_is_known_and_never_again():
     assert not told(world)
 
 
-def test_what_runs_once_runs_at_its_start_date_however_late():
+def test_a_once_schedule_runs_at_its_start_date_however_late():
     world = World()
     begins = world.now + HOUR
     world.load(spec(ScheduleSpec(once=True), start_date=begins))
@@ -119,7 +119,7 @@ def test_each_date_has_its_run():
     ],
 )
 @pytest.mark.parametrize("years", [1, 30])
-def test_of_a_new_dag_that_begins_in_the_past_the_latest_fire_time_runs_at_once(schedule, years):
+def test_a_new_dag_with_a_past_start_runs_the_latest_fire_time_at_once(schedule, years):
     world = World()
     latest = world.now // HOUR * HOUR
     world.load(spec(schedule, start_date=world.now - years * 365 * DAY))
@@ -157,7 +157,7 @@ def test_a_fire_time_is_the_latest_also_where_the_dag_begins_just_then():
         pytest.param({"start_date": 0, "end_date": DAY}, id="over"),
     ],
 )
-def test_of_a_new_dag_nothing_runs_at_once_where_nothing_was_missed(fields):
+def test_a_new_dag_without_missed_fire_times_runs_nothing_at_once(fields):
     world = World()
     world.load(spec(ScheduleSpec(every_us=HOUR), **fields))
 
@@ -299,7 +299,7 @@ def test_it_rests_while_it_is_paused_and_ends_with_its_end_date():
     assert len(fire_times_run(world)) == 2
 
 
-# ── what was missed ─────────────────────────────────────────────────────────────────────
+# ── missed fire times ───────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_it_rests_while_it_is_paused_and_ends_with_its_end_date():
         pytest.param({"catchup": True}, 72, id="all"),
     ],
 )
-def test_what_was_missed_in_three_days_runs_as_its_dag_says(fields, expected):
+def test_fire_times_missed_in_three_days_run_as_the_dag_says(fields, expected):
     world = World(cpu_slots=50)
     world.now = 10 * DAY
     world.load(spec(ScheduleSpec(every_us=HOUR), start_date=world.now, **fields))
@@ -433,11 +433,11 @@ def test_a_fire_time_whose_jitter_is_not_over_is_no_latest_one():
     assert fire_times_run(world)[-2:] == [late - HOUR, late]
 
 
-# ── what is late ────────────────────────────────────────────────────────────────────────
+# ── late runs ───────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("fields", [{"skips_missed": True}, {}, {"catchup": True}])
-def test_fire_times_that_came_while_the_daemon_was_down_are_told_once(fields):
+def test_fire_times_missed_while_the_daemon_was_down_are_reported_once(fields):
     world = World(cpu_slots=50)
     world.memory.late_after_us = LATE_US
     world.load(spec(MINUTELY, start_date=world.now, **fields))
@@ -454,7 +454,7 @@ def test_fire_times_that_came_while_the_daemon_was_down_are_told_once(fields):
     assert len(told(world)) == 2
 
 
-def test_a_fire_time_that_is_held_back_is_told_when_it_is_late_and_not_again():
+def test_a_delayed_fire_time_is_alerted_when_it_is_late_and_not_again():
     world = made(MINUTELY, catchup=True, max_active_runs=1)
     for _ in range(QUEUED_RUNS + 1):
         world.pass_time(60)
@@ -475,11 +475,11 @@ def test_a_fire_time_that_is_held_back_is_told_when_it_is_late_and_not_again():
 
 
 def refuse_fire_time(world: World, dag_id: str) -> None:
-    """What the engine does about a fire time that it cannot make."""
+    """Handle a fire time whose run cannot be created, as the engine does."""
     world.aside(lambda tx: deadlines.alert_if_refused(dag_id, "no such zone", tx))
 
 
-def test_a_fire_time_that_is_refused_again_and_again_is_told_once():
+def test_a_fire_time_that_is_refused_repeatedly_is_alerted_once():
     world = made(MINUTELY)
     fire_time = world.memory.dags["dag"].next_run_at or 0
     for minutes in (2, 7, 8, 9):
@@ -491,7 +491,7 @@ def test_a_fire_time_that_is_refused_again_and_again_is_told_once():
     assert "it cannot be created: no such zone" in told(world)[0]
 
 
-def test_what_people_let_rest_is_not_late():
+def test_paused_schedules_are_not_late():
     world = made(MINUTELY)
     world.ask(SetPaused(dag_id="dag", paused=True))
     world.pass_time(3600)
@@ -518,7 +518,7 @@ def test_a_schedule_that_is_prolonged_is_not_late():
     assert not told(world)
 
 
-def test_what_was_over_before_a_dag_was_known_is_not_late():
+def test_fire_times_before_a_dag_was_known_are_not_late():
     world = World(cpu_slots=50)
     world.memory.late_after_us = LATE_US
     world.load(spec(MINUTELY, catchup=True, start_date=world.now - HOUR))
@@ -529,7 +529,7 @@ def test_what_was_over_before_a_dag_was_known_is_not_late():
     assert not told(world)
 
 
-def test_nothing_is_told_where_nobody_wants_to_know():
+def test_nothing_is_alerted_without_a_limit_for_lateness():
     world = made(MINUTELY)
     world.memory.late_after_us = None
     world.now += DAY
@@ -580,7 +580,7 @@ def test_nor_is_one_that_is_paused_or_gone():
 def test_fire_times_to_be_caught_up_are_work_until_the_last_has_its_run():
     world = made(MINUTELY)
     world.load(spec(MINUTELY, catchup=True, start_date=world.now - HOUR), version="v2")
-    assert not has_fire_time_due(world.memory, world.now)  # it was known before: nothing was missed
+    assert not has_fire_time_due(world.memory, world.now)  # known earlier: nothing was missed
 
     world.load(spec(MINUTELY, "new", catchup=True, start_date=world.now - HOUR), version="v3")
 

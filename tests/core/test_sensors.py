@@ -30,7 +30,7 @@ def looking(body: Body, *others: TaskSpec, **rhythm: Any) -> tuple[World, int]:
 
 
 def finds_nothing(world: World, body: Body) -> None:
-    """It looks, and finds nothing; a hosted one keeps that to itself and looks again."""
+    """Have the sensor find nothing. One in a host does not report that, and pokes again."""
     if body is Body.FUNCTION:
         start = world.starts.pop(world.started("look").start.task_no).start
         world.turn(SensorNotReady(start.task_no, start.start_no, world.now, world.now))
@@ -60,7 +60,7 @@ def waits_for(world: World, run: int) -> Wait:
     return world.ask(asked)[0, -1]
 
 
-def test_of_one_in_a_slot_people_are_told_when_it_looks_next():
+def test_a_sensor_in_a_slot_is_shown_with_its_next_poke():
     world, run = looking(Body.FUNCTION)
     finds_nothing(world, Body.FUNCTION)
 
@@ -74,7 +74,7 @@ def test_of_one_in_a_slot_people_are_told_when_it_looks_next():
     [({}, "a check every 60 s"), ({"backoff": 2.0}, "continuous checks")],
     ids=["even", "slower-and-slower"],
 )
-def test_of_a_hosted_one_people_are_told_how_often_it_looks_and_how_long_it_may(rhythm, detail):
+def test_a_hosted_sensor_is_shown_with_its_interval_and_its_timeout(rhythm, detail):
     world, run = looking(Body.COROUTINE, **rhythm)
 
     wait = waits_for(world, run)
@@ -83,7 +83,7 @@ def test_of_a_hosted_one_people_are_told_how_often_it_looks_and_how_long_it_may(
 
 
 @MODES
-def test_its_time_is_over_for_all_tries_and_people_are_told(body):
+def test_its_timeout_covers_all_tries_and_is_alerted(body):
     world, run = looking(body)
     finds_nothing(world, body)
 
@@ -111,7 +111,7 @@ def test_its_time_counts_from_the_first_look_of_the_first_try(body):
 
 
 @MODES
-def test_it_may_skip_when_its_time_is_over(body):
+def test_it_may_skip_at_its_timeout(body):
     world, run = looking(body, on_timeout="skip")
     finds_nothing(world, body)
 
@@ -153,8 +153,8 @@ def raised_in(host: StartTrigger, world: World, reason: str = "trigger") -> Trig
 
 
 @MODES
-def test_what_is_no_exception_of_a_check_costs_a_try_also_where_those_are_ignored(body):
-    """Its process reports an exception as a look that found nothing; and the rest as it is."""
+def test_failures_outside_of_a_poke_cost_a_try_even_if_errors_are_ignored(body):
+    """Its process reports exceptions of a poke as a poke without a result. Other errors remain."""
     world, run = looking(body, on_error="ignore")
 
     raises(world)
@@ -189,7 +189,7 @@ def test_a_trigger_that_is_wrong_in_itself_costs_a_try_also_where_errors_are_ign
 
 
 @MODES
-def test_who_ignores_what_it_raised_behind_its_trigger_looks_again_from_the_beginning(body):
+def test_a_sensor_that_ignores_an_error_after_its_trigger_pokes_again_from_the_beginning(body):
     world, run = looking(body, on_error="ignore")
     host = defers(world)
     at = (host.trigger_no, host.assignment_id)

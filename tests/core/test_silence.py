@@ -1,4 +1,4 @@
-"""A slot worker that neither answers nor uses CPU: `why` says so of what runs there."""
+"""A slot worker that neither answers nor uses CPU: `why` reports that for its tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def silent_world() -> tuple[World, int]:
     return world, run
 
 
-def test_what_runs_there_waits_for_its_executor_since_then():
+def test_a_task_that_runs_there_waits_for_its_executor_since_then():
     world, run = silent_world()
 
     wait = why(world, run)
@@ -42,7 +42,7 @@ def test_it_waits_for_nothing_once_the_worker_answers():
     assert why(world, run) is None
 
 
-def test_what_runs_next_in_the_slot_is_not_said_to_wait():
+def test_the_next_task_of_the_slot_is_not_reported_as_waiting():
     world, run = silent_world()
     start = world.started("a").start
     world.turn(

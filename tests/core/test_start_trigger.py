@@ -1,4 +1,4 @@
-"""Tasks that wait straight from their start: no place is taken until they are resumed."""
+"""Tasks that start deferred: they use no slot until they are resumed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_its_event_resumes_it_in_its_method():
     assert not world.rows.triggers
 
 
-def test_it_waits_for_its_parents_and_is_told_their_results():
+def test_it_waits_for_its_parents_and_gets_their_results():
     world = World()
     run = world.begin(TaskSpec(task_id="p"), waiting("a", 0, argument_parents=(0,)))
     assert not hosts(world)
@@ -303,7 +303,7 @@ def test_a_restart_between_its_event_and_its_method_resumes_it_once():
     assert world.rows.tasks[world.rows.runs[run].first_task_no].try_number == 1
 
 
-def test_the_death_of_the_host_hosts_it_anew_and_charges_nobody():
+def test_the_death_of_the_host_assigns_it_again_without_a_charged_try():
     world = World()
     run = world.begin(waiting())
     world.turn(HostLost(role="triggers", culprit=-1, failure=KILLED, at=world.now))
@@ -325,7 +325,7 @@ def test_an_event_of_an_earlier_hosting_ends_nothing():
     assert world.state(run, "a") == "deferred"
 
 
-def test_a_cancel_lets_go_of_its_trigger():
+def test_a_cancel_releases_its_trigger():
     world = World()
     run = world.begin(waiting())
 
@@ -403,7 +403,7 @@ def test_ten_thousand_children_wait_without_a_slot_between_them():
 
 
 @pytest.mark.parametrize("how", ["it fires", "it fails", "its time is over"])
-def test_what_becomes_of_one_changes_no_more_rows_where_others_wait(how):
+def test_the_end_of_one_child_changes_no_more_rows_if_others_wait(how):
     changed = []
     for others in (0, 2_000):
         world = World()
@@ -499,12 +499,12 @@ def test_a_method_that_made_a_call_and_waited_does_not_begin_with_the_trigger_ag
 
 
 def test_a_limit_of_its_own_keeps_none_from_waiting():
-    """A wait takes no place, so nobody would call those back that a limit had put aside."""
+    """A wait takes no slot, so nothing would resume tasks that a limit had blocked."""
     world = World()
     run = world.begin(fan(3, max_active_tis_per_dagrun=1, retry=TWICE))
     hosted = hosts(world)
     assert len(hosted) == 3
-    fire(world, hosted[0])  # this one takes the only place
+    fire(world, hosted[0])  # this one takes the only slot
 
     for host in hosted[1:]:
         ends(world, host, "failed", b"\xa2no")
@@ -531,7 +531,7 @@ def test_a_pool_that_counts_what_waits_keeps_it_from_waiting():
     assert (world.state(run, "a"), world.state(run, "b")) == ("success", "deferred")
 
 
-def test_one_too_heavy_for_a_pool_that_counts_what_waits_blocks_nobody():
+def test_one_too_heavy_for_a_pool_that_counts_deferred_tasks_blocks_no_other():
     world = World()
     world.ask(SetPool(name="narrow", slots=1, include_deferred=True))
     run = world.begin(

@@ -1,4 +1,4 @@
-"""The turn as people know it: what happens to a run when this and that is reported."""
+"""Turns from a user's view: how a run changes with the reports about its tasks."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_clock_that_is_set_neither_holds_up_nor_hurries_a_retry():
 # ── outcomes ────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_failure_nobody_provided_for_makes_a_green_run_partial():
+def test_a_failure_without_a_handler_makes_a_green_run_partial():
     world = World()
     run = world.begin(task("a", retry=ONCE), task("b", 0, rule=TriggerRule.ALL_DONE))
 
@@ -307,7 +307,7 @@ def test_a_window_bounds_the_children_in_flight():
     assert world.started("work", 3)
 
 
-def test_a_child_that_waits_for_its_limit_is_not_kept_by_the_window_of_those_behind_it():
+def test_a_child_that_waits_for_its_limit_is_not_blocked_by_the_window_of_later_ones():
     world = World(cpu_slots=9)
     retry = RetryPolicy(tries=2, delay_us=SECOND, jitter=False)
     work = mapped("work", 0, window=3, max_active_tis_per_dagrun=1, retry=retry)
@@ -324,7 +324,7 @@ def test_a_child_that_waits_for_its_limit_is_not_kept_by_the_window_of_those_beh
     assert world.started("work", 0)
 
 
-def test_who_ended_while_a_limit_kept_it_takes_nobodys_place():
+def test_a_task_that_ended_while_a_limit_blocked_it_takes_no_slot():
     world = World(cpu_slots=9)
     retry = RetryPolicy(tries=2, delay_us=SECOND, jitter=False)
     sensor = SensorSpec(interval_us=SECOND, timeout_us=3 * SECOND)
@@ -347,7 +347,7 @@ def test_who_ended_while_a_limit_kept_it_takes_nobodys_place():
     assert world.started("last")
 
 
-def test_who_no_longer_fits_its_pool_keeps_nobody_of_its_run_from_a_place():
+def test_a_task_that_no_longer_fits_its_pool_blocks_no_task_of_its_run():
     world = World(cpu_slots=9)
     world.begin(
         task("first", priority=2),
@@ -445,7 +445,7 @@ def test_a_child_is_called_what_its_last_start_says_and_a_late_word_changes_noth
 
 
 def given_back(world: World) -> tuple[tuple[int, int], ...]:
-    """The tries that are claimed, which their worker gives back."""
+    """Return the claimed tries, which their worker returns."""
     tries = tuple((e.start.task_no, e.start.start_no) for e in world.starts.values() if e.claimed)
     for task_no, _ in tries:
         world.starts.pop(task_no)
@@ -601,7 +601,7 @@ def test_the_same_event_twice_resumes_once():
     assert world.started("wait").start.start_no == 2
 
 
-def test_a_wait_that_lasts_too_long_fails_its_task_and_is_let_go():
+def test_a_wait_that_lasts_too_long_fails_its_task_and_is_released():
     world = World()
     run = world.begin(task("wait", retry=ONCE))
     hosted = defer(world, "wait", timeout_us=5 * SECOND)
@@ -681,7 +681,7 @@ def test_a_hosted_sensor_that_looks_too_long_is_stopped_fails_and_alerts():
     assert len(world.alerts()) == 1
 
 
-def test_a_sensor_in_a_slot_looks_again_after_its_interval():
+def test_a_sensor_in_a_slot_pokes_again_after_its_interval():
     world = World()
     run = world.begin(task("look", sensor=HOURLY))
     start = world.starts.pop(world.started("look").start.task_no).start
@@ -737,7 +737,7 @@ def lose_async_host(world: World, name: str, failure: Failure = KILLED) -> int:
     return number
 
 
-def test_a_coroutine_that_ran_when_somebody_killed_its_host_is_not_charged():
+def test_a_coroutine_that_ran_when_its_host_was_killed_is_not_charged():
     world = World()
     run = world.begin(task("unlucky", body=Body.COROUTINE, retry=ONCE))
 
@@ -783,7 +783,7 @@ def test_a_task_that_takes_every_incarnation_down_fails_in_the_end():
     for _ in range(7):
         assert world.state(run, "deadly") == "running"
         world.restart()
-        while world.state(run, "deadly") == "queued":  # the daemon lives as long as it has to wait
+        while world.state(run, "deadly") == "queued":  # the daemon lives while the task waits
             world.pass_time(1)
 
     assert world.state(run, "deadly") == "failed"
@@ -801,7 +801,7 @@ def test_a_late_report_of_an_earlier_start_changes_nothing():
     assert world.state(run, "a") == "running"
 
 
-def test_a_restart_goes_on_from_the_rows():
+def test_a_restart_continues_from_the_rows():
     world = World()
     run = world.begin(task("list", feeds_limit=9), mapped("work", 0, map_limit=9), task("sum", 1))
     world.succeed("list", size=9, width=5)
@@ -837,7 +837,7 @@ def slice_at(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "BATCH_ROWS", rows)
 
 
-def test_a_cancel_of_more_than_fits_a_batch_goes_on_by_itself(monkeypatch):
+def test_a_cancel_of_more_than_fits_a_batch_continues_by_itself(monkeypatch):
     slice_at(100, monkeypatch)
     world = World(async_slots=250)
     run = world.begin(
@@ -897,7 +897,7 @@ def test_asking_twice_with_one_key_makes_one_run():
         pytest.param(SetPaused(dag_id="none", paused=True), UnknownDag, id="pause-nothing"),
     ],
 )
-def test_what_cannot_be_done_is_answered_with_its_error(request_, error):
+def test_impossible_requests_are_answered_with_their_error(request_, error):
     world = World()
     world.load(
         DagSpec(dag_id="dag", file="dag.py", tasks=(task("a"),)),
@@ -1036,7 +1036,7 @@ def test_a_broken_file_keeps_its_last_good_version():
     assert world.memory.files["dag.py"].reason == "syntax_error"
 
 
-def test_what_is_noticed_of_the_whole_node_is_told_to_the_people_on_call():
+def test_problems_of_the_whole_node_are_alerted():
     world = World()
 
     world.turn(AlertRaised(reason="damaged", message="page 7"))
@@ -1045,7 +1045,7 @@ def test_what_is_noticed_of_the_whole_node_is_told_to_the_people_on_call():
     assert b"page 7" in alert.body
 
 
-def test_a_file_that_breaks_is_told_to_the_people_on_call_once():
+def test_a_file_that_breaks_is_alerted_once():
     world = World()
     world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(task("a"),)))
 
@@ -1077,7 +1077,7 @@ def test_a_try_whose_code_is_missing_begins_again_uncharged_when_it_is_back():
     assert world.run_state(run) == "success"
 
 
-def test_a_try_that_cannot_be_imported_fails_and_its_code_is_looked_at():
+def test_a_try_that_cannot_be_imported_fails_and_its_code_is_checked():
     world = World()
     run = world.begin(task("a", retry=RetryPolicy(tries=2, delay_us=SECOND, jitter=False)))
     start = world.started("a").start
@@ -1091,7 +1091,7 @@ def test_a_try_that_cannot_be_imported_fails_and_its_code_is_looked_at():
     assert world.state(run, "a") == "running"
 
 
-def test_a_try_that_did_not_find_a_file_fails_and_its_code_is_looked_at():
+def test_a_try_that_did_not_find_a_file_fails_and_its_code_is_checked():
     world = World()
     world.begin(task("a"))
     start = world.started("a").start
@@ -1119,7 +1119,7 @@ def test_a_trigger_whose_code_is_missing_is_hosted_again_when_it_is_back():
     assert again.assignment_id != hosted.assignment_id
 
 
-def test_a_dag_is_deleted_when_its_file_is_gone_and_no_run_goes_on():
+def test_a_dag_is_deleted_when_its_file_is_gone_and_no_run_is_active():
     world = World()
     run = world.begin(task("a"))
 
@@ -1142,7 +1142,7 @@ def test_a_dag_is_deleted_when_its_file_is_gone_and_no_run_goes_on():
     assert world.memory.dags["dag"].version == "v2"
 
 
-def test_a_deleted_file_starts_no_run_but_its_live_runs_go_on():
+def test_a_deleted_file_starts_no_run_but_its_live_runs_continue():
     world = World()
     run = world.begin(task("a"))
 
@@ -1254,7 +1254,7 @@ def test_claims_count_against_the_limit_of_their_run():
     assert all(world.memory.active_runs[dag] == 0 for dag in world.memory.active_runs)
 
 
-def test_a_task_too_heavy_for_its_pool_says_so_and_blocks_nobody():
+def test_a_task_too_heavy_for_its_pool_says_so_and_blocks_no_other():
     world = World(cpu_slots=8)
     world.ask(SetPool(name="ledger", slots=2))
     run = world.begin(
@@ -1303,7 +1303,7 @@ def test_nothing_is_claimed_past_a_task_of_higher_priority_in_another_pool():
     assert world.started("now") is not None
 
 
-def test_what_a_limit_holds_back_costs_one_entry_per_end():
+def test_tasks_that_a_limit_blocks_cost_one_entry_per_end():
     world = World(cpu_slots=8)
     world.begin(*(task(f"t{i}") for i in range(400)), max_active_tasks=2)
     looked_at = []
@@ -1463,7 +1463,7 @@ def scheduled(**fields: Any) -> DagSpec:
     return DagSpec(dag_id="dag", file="dag.py", tasks=(task("a"),), **fields)
 
 
-def test_a_catchup_dag_that_comes_back_goes_on_where_it_was():
+def test_a_catchup_dag_that_comes_back_continues_where_it_was():
     world = World(cpu_slots=50)
     spec = scheduled(catchup=True, start_date=world.now - 300 * SECOND)
     world.load(spec)
@@ -1564,7 +1564,7 @@ def test_a_dag_moved_to_another_file_is_found_there():
     assert world.trigger("x")
 
 
-def test_nobody_may_take_the_form_of_a_made_run_id():
+def test_a_request_may_not_use_the_form_of_a_generated_run_id():
     world = World()
     world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(task("a"),)))
 
@@ -1572,7 +1572,7 @@ def test_nobody_may_take_the_form_of_a_made_run_id():
         world.ask(CreateRun(dag_id="dag", run_id="dag.20260101T000000Z.7"))
 
 
-def test_plans_that_nobody_needs_are_forgotten():
+def test_unused_dag_versions_are_forgotten():
     world = World()
     for number in range(20):
         world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(task("a"),)), version=f"v{number}")
@@ -1587,7 +1587,7 @@ def test_a_task_that_always_runs_starts_with_its_run():
     assert world.started("b") is not None
 
 
-def test_what_was_called_back_from_behind_a_slow_try_is_not_claimed_there_again():
+def test_tries_recalled_from_a_slow_worker_are_not_claimed_there_again():
     world = World(cpu_slots=1)
     world.begin(task("list", feeds_limit=99), mapped("work", 0, map_limit=99))
     world.succeed("list", size=9, width=9)
@@ -1649,8 +1649,8 @@ def test_a_sensor_that_times_out_between_two_tries_keeps_one_row_of_each():
     assert len(keys) == len(set(keys)) == 1
 
 
-def test_who_comes_back_in_the_midst_of_a_look_is_looked_at_before_it_starts():
-    """A task too wide for its pool lets another of its run come back, to a queue seen before."""
+def test_a_task_unblocked_during_granting_is_checked_before_it_starts():
+    """A task too large for its pool unblocks another of its run, in a queue seen before."""
     world = World()
     world.ask(SetPool(name="narrow", slots=1))
     run = world.begin(

@@ -40,7 +40,7 @@ def deferred(
     timeout_method: str = "",
     **fields: Any,
 ) -> World:
-    """A run of one operator that has deferred to a trigger that goes on."""
+    """Return a world in which an operator is deferred to a trigger that yields several events."""
     world = world or World()
     fields.setdefault("retry", TWICE)
     world.begin(TaskSpec(task_id="o", events=events, **fields))
@@ -70,13 +70,13 @@ def start_of(world: World) -> StartTask:
 
 
 def hosting(world: World) -> tuple[int, int]:
-    """The trigger, and the hosting it is in."""
+    """Return the trigger, and its assignment."""
     host = next(e for e in reversed(world.effects) if isinstance(e, AssignTrigger)).host
     return host.trigger_no, host.assignment_id
 
 
 def fire(world: World, *events: int, key: bool = True) -> list[Any]:
-    """Have the trigger yield these, as the events that follow in its hosting."""
+    """Have the trigger yield these as the next events of its assignment."""
     number, hosted = hosting(world)
     first = world.memory.waits[number].stream.index
     return world.turn(
@@ -99,7 +99,7 @@ def given(world: World) -> list[int]:
 
 
 def handle(world: World, *items: bytes) -> list[Any]:
-    """The start that runs takes what it was given, and adds items to the output."""
+    """Let the running start consume its batch, and add items to the output."""
     start = world.starts.pop(start_of(world).task_no).start
     at = (start.task_no, start.start_no, world.now, world.now)
     return world.turn(EventsHandled(*at, start.upto, tuple(items), start.is_closing))
@@ -130,7 +130,7 @@ def test_a_full_batch_waits_for_nothing():
     assert given(world) == [4]
 
 
-def test_its_trigger_goes_on_and_is_told_what_is_stored():
+def test_its_trigger_continues_and_gets_confirmations():
     world = deferred()
 
     [host] = [e.host for e in world.effects if isinstance(e, AssignTrigger)]
@@ -152,7 +152,7 @@ def test_between_two_batches_it_holds_no_place_and_waits_for_its_trigger():
 
 
 @pytest.mark.parametrize("events", [BATCHES, ALONE])
-def test_what_waits_for_the_end_of_a_stream_is_told_that_it_ends_with_its_trigger(events):
+def test_a_wait_for_the_end_of_a_stream_explains_that_it_ends_with_its_trigger(events):
     world = World(cpu_slots=4)
     world.begin(
         TaskSpec(task_id="o", events=events, streams=True),
@@ -169,7 +169,7 @@ def test_what_waits_for_the_end_of_a_stream_is_told_that_it_ends_with_its_trigge
     assert found[3, -1].detail == f"o (0 of 1 ended); {said}"
 
 
-def test_what_was_handled_is_consumed_in_the_commit_that_moves_the_task():
+def test_handled_events_are_consumed_in_the_commit_that_moves_the_task():
     world = deferred()
     fire(world, 1, 2, 3)
     assert all(row.payload for row in world.rows.events.values())
@@ -201,7 +201,7 @@ def test_a_handler_that_fails_gets_the_same_events_again_in_its_next_try():
     fire(world, 4, 5, 6)
     world.fail("o")
     assert state(world) == "retrying"
-    fire(world, 7)  # its trigger goes on meanwhile
+    fire(world, 7)  # its trigger continues before the retry
 
     world.pass_time(5)
 
@@ -220,7 +220,7 @@ def test_a_handler_that_dies_with_its_process_gets_the_same_events_again_uncharg
     assert start_of(world).try_number == 1
 
 
-def test_a_restart_gives_the_first_batch_that_nobody_has_consumed():
+def test_a_restart_hands_out_the_first_unconsumed_batch():
     world = deferred()
     fire(world, 1, 2, 3)
     handle(world)
@@ -229,7 +229,7 @@ def test_a_restart_gives_the_first_batch_that_nobody_has_consumed():
 
     assert given(world) == [4, 5, 6]
     handle(world)
-    fire(world, 1, 4, 6, 7, 8, 9)  # another hosting begins anew
+    fire(world, 1, 4, 6, 7, 8, 9)  # another assignment starts from the first event
     assert given(world) == [7, 8, 9]
 
 
@@ -367,7 +367,7 @@ def test_a_wait_for_the_next_event_that_takes_too_long_fails_the_try():
     world = deferred(timeout_us=2 * SECOND, retry=RetryPolicy(tries=1))
     world.pass_time(1)
     fire(world, 1, 2, 3)
-    handle(world)  # from here it waits anew
+    handle(world)  # the timeout counts from here again
     world.pass_time(1.5)
     assert state(world) == "deferred"
 

@@ -42,7 +42,7 @@ def total(**fields: Any) -> TaskSpec:
 
 
 def streaming(world: World | None = None, *tasks: TaskSpec, **options: Any) -> World:
-    """A run of a generator, what takes its items, and what takes the results of that."""
+    """Start a run of a generator, the consumer of its items, and the consumer of those results."""
     world = world or World()
     world.begin(*(tasks or (pages(), load(), total())), **options)
     return world
@@ -69,7 +69,7 @@ def give(world: World, *indexes: int, payload: bytes | None = None) -> list[Any]
 
 
 def taken(effects: list[Any]) -> list[int]:
-    """What the generator was told to be stored."""
+    """Return how many items are stored, as confirmed to the generator."""
     found = [effect.recorded for effect in effects if isinstance(effect, ConfirmCall)]
     return [word.upto for word in found if isinstance(word, ItemsStored)]
 
@@ -95,7 +95,7 @@ def state(world: World, name: str, index: int = -1) -> str:
     return world.state(run_of(world), name, index)
 
 
-def test_a_child_begins_with_each_item_while_the_generator_goes_on():
+def test_a_child_begins_with_each_item_while_the_generator_continues():
     world = streaming(World(cpu_slots=4))
 
     give(world, 0)
@@ -166,7 +166,7 @@ def test_an_item_reported_twice_is_one_child():
     assert taken(effects) == [2]
 
 
-def test_the_next_try_goes_on_behind_what_is_stored():
+def test_the_next_try_continues_after_what_is_stored():
     world = streaming(World(cpu_slots=4), pages(retry=TWICE), load(), total())
     give(world, 0, 1)
     world.fail("pages")
@@ -204,7 +204,7 @@ def test_a_restart_in_the_midst_of_a_stream_loses_no_item_and_doubles_none():
     assert world.started("total") is not None
 
 
-def test_a_restart_after_the_close_goes_on_with_the_children():
+def test_a_restart_after_the_close_continues_with_the_children():
     world = streaming(World(cpu_slots=1))
     give(world, 0, 1)
     world.succeed("pages")
@@ -217,7 +217,7 @@ def test_a_restart_after_the_close_goes_on_with_the_children():
     assert world.run_state(run_of(world)) == "success"
 
 
-def test_what_has_begun_ends_by_itself_when_the_generator_fails_for_good():
+def test_started_children_finish_when_the_generator_fails_for_good():
     world = streaming(World(cpu_slots=4))
     give(world, 0, 1)
     world.fail("pages")
@@ -338,7 +338,7 @@ def test_a_child_that_comes_back_to_a_place_its_generator_has_is_not_waited_for(
     world = World(cpu_slots=4)
     streaming(world, pages(retry=TWICE), load(window=1, retry=TWICE), total(), max_active_tasks=1)
     give(world, 0)
-    world.fail("pages")  # now the child has the one place there is
+    world.fail("pages")  # now the child has the only slot
     world.fail("load", 0)
     world.pass_time(5)  # and the generator again, before its child
 
@@ -350,7 +350,7 @@ def test_a_stream_waits_for_the_other_parents_of_what_takes_it_and_loses_nothing
     world = World(cpu_slots=4)
     gate = TaskSpec(task_id="gate", retry=ONCE)
     streaming(world, pages(), load(parents=(0, 2), window=1), gate)
-    assert taken(give(world, 0, 1)) == [1, 2]  # nobody could take them yet
+    assert taken(give(world, 0, 1)) == [1, 2]  # no consumer could take them yet
     assert not world.rows.expansions
 
     world.succeed("gate")
@@ -376,7 +376,7 @@ def test_a_gate_that_opens_after_the_stream_has_ended_finds_all_items():
     assert children(world) == [0, 1]
 
 
-def test_what_a_failed_gate_keeps_from_beginning_never_does():
+def test_tasks_blocked_by_a_failed_gate_never_start():
     world = World(cpu_slots=4)
     streaming(world, pages(), load(parents=(0, 2)), TaskSpec(task_id="gate", retry=ONCE))
     give(world, 0)
@@ -448,7 +448,7 @@ def test_a_refused_turn_with_items_is_taken_back_whole():
     assert taken(world.effects)[-1] == 3
 
 
-def test_a_generator_whose_confirmation_was_taken_back_is_told_again():
+def test_a_generator_whose_confirmation_was_rolled_back_is_confirmed_again():
     world = streaming(World(cpu_slots=4), pages(), load(window=1), total())
     give(world, 0)
     world.refuse(ItemYielded(start_of(world).task_no, start_of(world).start_no + 9, 0, b""))
@@ -527,7 +527,7 @@ def handle(world: World, *items: bytes) -> list[Any]:
     return world.turn(EventsHandled(*at, start.upto, items, start.is_closing))
 
 
-def test_what_an_operator_returns_for_its_events_begins_children():
+def test_the_return_values_of_an_operator_for_its_events_start_children():
     world = following()
     fire(world, 1, 2)
     handle(world, b"\x0a", b"\x0b", b"\x0c")
@@ -548,7 +548,7 @@ def test_an_operator_without_a_method_for_the_end_ends_without_a_start():
     assert world.started("total") is not None
 
 
-def test_what_the_method_for_the_end_returns_is_the_last_of_the_items():
+def test_the_return_value_of_the_closing_method_is_the_last_item():
     world = following(next_method="close")
     end(world)
     handle(world, b"\x0a")
@@ -572,7 +572,7 @@ def test_an_operator_is_given_no_more_events_while_the_window_is_full():
     assert [payload for payload, _ in start_of(world).events] == [b"\x03", b"\x04"]
 
 
-def test_an_operator_held_back_by_a_window_goes_on_after_a_restart():
+def test_an_operator_blocked_by_a_window_continues_after_a_restart():
     world = following(None, operator(), load(window=1), total())
     fire(world, 1, 2)
     fire(world, 3)

@@ -101,7 +101,7 @@ def test_one_that_its_run_keeps_back_does_not_keep_others_from_the_place():
     runs = runs_of(world, 3, *tasks, max_active_tasks=1)
     assert running(world, runs, "long") == runs
 
-    for run in runs[1:]:  # the first goes on for long, so that its "load" waits for it
+    for run in runs[1:]:  # the first one runs for long, so that its "load" waits for it
         start = world.starts.pop(world.rows.runs[run].first_task_no + 1).start
         world.turn(Succeeded(start.task_no, start.start_no, world.now, world.now))
 
@@ -138,7 +138,7 @@ def test_each_run_asks_for_the_limit_of_its_own_version():
     assert world.run_state(third) == "success"
 
 
-def test_what_waits_behind_the_limit_costs_one_entry_per_end():
+def test_tasks_that_wait_for_the_limit_cost_one_entry_per_end():
     world = World(cpu_slots=9)
     runs = runs_of(world, 400, limited(at_once=2), max_active_runs=400)
     looked_at = []

@@ -29,7 +29,7 @@ def limited(name: str, **fields: Any) -> TaskSpec:
 
 
 def taken(world: World, name: str) -> StartTask:
-    """What a task was started with; it is no longer at it."""
+    """Return the command that started a task, and remove it from the list."""
     effect = world.started(name)
     assert effect is not None, f"{name} has not been started"
     return world.starts.pop(effect.start.task_no).start
@@ -117,7 +117,7 @@ def test_a_resumed_task_has_what_is_left_of_its_time():
 
 
 def test_one_that_resumes_behind_another_gets_no_more_time():
-    """It was claimed; the instant at which it begins is not that of its try."""
+    """It resumes as a claimed start, which begins later than its try did."""
     world = World(cpu_slots=1)
     run = world.begin(limited("a"), TaskSpec(task_id="busy"))
     hosted = defer(world, "a")

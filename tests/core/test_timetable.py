@@ -260,7 +260,7 @@ def test_a_daily_job_fires_once_per_local_day(zone, after):
     zone=st.sampled_from(["Europe/Berlin", "America/New_York", "Asia/Kathmandu"]),
     after=instants(),
 )
-def test_where_whole_hours_change_wildcards_are_cronsims_own(expression, zone, after):
+def test_wildcards_follow_cronsim_when_whole_hours_change(expression, zone, after):
     theirs = itertools.islice(CronSim(expression, local(after, zone)), 8)
 
     ours = fire_times_between(cron(expression), zone, after=after, until=FAR, limit=8)
@@ -297,7 +297,7 @@ def test_the_next_of_an_interval_is_the_first_multiple_that_is_later(every_us, a
     assert (fire_time - anchor) % every_us == 0
 
 
-# ── what was missed ─────────────────────────────────────────────────────────────────────
+# ── missed fire times ───────────────────────────────────────────────────────────────────
 
 HOURLY = cron("0 * * * *")
 EVERY_HOUR = ScheduleSpec(every_us=HOUR)
@@ -398,7 +398,7 @@ def test_years_of_downtime_cost_no_walk_over_every_minute():
 
 @st.composite
 def schedules(draw):
-    """Of every kind that has fire times, some of them hours apart and shaky."""
+    """Schedules of every kind that has fire times, some hours apart and with jitter."""
     jitter_us = draw(st.sampled_from([0, 20 * 60 * SECOND, 5 * HOUR]))
     every = ScheduleSpec(every_us=draw(st.integers(1, 4)) * HOUR, jitter_us=jitter_us)
     shaky = ScheduleSpec(cron="0 */2 * * *", jitter_us=jitter_us)
@@ -461,7 +461,7 @@ def test_a_limit_that_would_never_get_on_is_refused():
         missed(HOURLY, "UTC", cursor=0, now=DAY, policy="all", limit=0)
 
 
-# ── what is no schedule ─────────────────────────────────────────────────────────────────
+# ── invalid schedules ───────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -502,7 +502,7 @@ def test_a_limit_that_would_never_get_on_is_refused():
         pytest.param(cron("9" * 5_000 + " * * * *"), "too long", id="endless-number"),
     ],
 )
-def test_what_is_no_schedule_is_told_apart(schedule, words):
+def test_invalid_schedules_are_distinguished(schedule, words):
     finding = validate(schedule, "UTC")
 
     assert isinstance(finding, BadSchedule)
@@ -538,7 +538,7 @@ def test_a_good_interval_has_no_findings():
 
 
 @given(text=st.text(alphabet="0123456789*/-,#LWMONSUJA? ", max_size=30), zone=zones)
-def test_whatever_an_author_writes_is_a_schedule_or_a_finding(text, zone):
+def test_any_text_is_a_schedule_or_an_error(text, zone):
     finding = validate(cron(text), zone)
 
     if finding is None:

@@ -16,7 +16,7 @@ from aioflow.model.states import RunState, TaskState
 from tests.differing import differing
 from tests.net_changes import net_is_reachable, net_is_reachable_run
 
-# Every legal step, and who may take it. Whatever is not in this table is a defect.
+# Every legal step with its causes. Any step that is not in this table is a defect.
 LEGAL = """
 pending   queued           ready
 pending   running          granted
@@ -156,14 +156,14 @@ def test_every_task_state_can_be_come_to_and_every_live_one_left(state):
     assert bool(ways) is state.is_live
 
 
-def test_whatever_is_live_can_be_cancelled():
+def test_every_live_state_can_be_cancelled():
     for task in filter(lambda state: state.is_live, TaskState):
         assert TASK_MOVES[task, TaskState.CANCELLED] == {Cause.CANCELLED}
     for run in filter(lambda state: state.is_live, RunState):
         assert is_legal_run(run, RunState.CANCELLED)
 
 
-def test_whatever_has_begun_or_ended_goes_back_to_pending_if_a_person_clears_it_alone():
+def test_started_and_ended_tasks_become_pending_only_by_a_clear():
     for was in set(TaskState) - {TaskState.PENDING}:
         assert TASK_MOVES[was, TaskState.PENDING] == {Cause.CLEARED}
     assert not is_legal(TaskState.PENDING, TaskState.PENDING)
@@ -173,7 +173,7 @@ def test_every_cause_takes_some_step():
     assert frozenset().union(*TASK_MOVES.values()) == set(Cause)
 
 
-def test_a_database_can_be_told_the_moves():
+def test_the_database_can_simulate_the_moves():
     allowed = ", ".join(f"({was:d}, {state:d})" for was, state in TASK_MOVES)
     with sqlite3.connect(":memory:") as database:
         count = database.execute(f"SELECT count(*) FROM (VALUES {allowed})").fetchone()

@@ -1,4 +1,4 @@
-"""The trigger rules where they are used: in runs whose tasks end in every way and order."""
+"""Trigger rules in runs whose tasks end in every state and order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEEN = {
     Verdict.UPSTREAM_FAILED: "upstream_failed",
 }
 WORST_FIRST = "FUSKp"
-"""The order in which the table looks at states that came together."""
+"""The order in which the table evaluates states that are reached in one turn."""
 
 
 def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
@@ -36,7 +36,7 @@ def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
 
 
 def judged(parents: str, rule: TriggerRule, **fields: Any) -> str:
-    """Return what becomes of a task in a run whose other tasks end like this."""
+    """Return the state of a task in a run whose other tasks end like this."""
     world = World(cpu_slots=9)
     spec: list[TaskSpec] = []
     ends = []
@@ -108,11 +108,11 @@ def dags(draw: st.DrawFn) -> tuple[TaskSpec, ...]:
 
 
 def play(tasks: tuple[TaskSpec, ...], ends: int, order: int) -> tuple[str, dict[Any, str]]:
-    """Play a run of it to its end.
+    """Run these tasks to their end. Return the state of the run and those of the tasks.
 
     Args:
-        ends: Says how each task ends that runs, and how long its list is, whenever it does.
-        order: Says who of those that run ends next, and when the daemon dies in between.
+        ends: Seed of how each task ends, and of the length of its list.
+        order: Seed of the order in which running tasks end, and of restarts in between.
     """
     world = World(cpu_slots=99)
     run = world.begin(*tasks)
@@ -135,10 +135,10 @@ def play(tasks: tuple[TaskSpec, ...], ends: int, order: int) -> tuple[str, dict[
 
 
 def is_raced(tasks: tuple[TaskSpec, ...], states: dict[Any, str]) -> bool:
-    """Whether a skipped and a failed parent meet under ``all_success``.
+    """Return whether a skipped and a failed parent meet under ``all_success``.
 
-    There Airflow's table itself depends on who came first: a task that was skipped at once, as
-    the table says, stays so when another parent fails after that.
+    In that case Airflow's table itself depends on the order: a task that was skipped at once, as
+    the table says, stays skipped when another parent fails later.
     """
     for spec in tasks:
         asked = [(spec.rule, spec.parents), *((g.rule, g.parents) for g in spec.groups)]
@@ -151,7 +151,7 @@ def is_raced(tasks: tuple[TaskSpec, ...], states: dict[Any, str]) -> bool:
 
 
 def outcome_is_one(tasks: tuple[TaskSpec, ...], ends: int, orders: tuple[int, int]) -> None:
-    """Two orders of the same ends come to the same states."""
+    """Check that two orders of the same ends lead to the same states."""
     (first, states), (second, others) = (play(tasks, ends, order) for order in orders)
 
     if is_raced(tasks, states) or is_raced(tasks, others):

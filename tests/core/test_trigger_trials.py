@@ -1,4 +1,4 @@
-"""A trigger that kills the daemon is found by halves; the others go on, and are not charged."""
+"""A trigger that kills the daemon is found by halves; others continue, and are not charged."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Machine:
             at = (start.task_no, start.start_no, world.now, world.now)
             world.turn(Deferred(*at, f"m:{name}", KEPT, "after", b"\x80"))
 
-    # ── what happens ────────────────────────────────────────────────────────────────────
+    # ── actions ─────────────────────────────────────────────────────────────────────────
 
     def live(self, seconds: float, *, is_over: Callable[[], bool] = lambda: False) -> None:
         """Let time pass; the daemon dies when a trigger or task kills it."""
@@ -107,7 +107,7 @@ class Machine:
             world.pass_time(0)
 
     def _hear(self) -> None:
-        """Do what was ordered."""
+        """Execute the commands."""
         world = self.world
         while self._seen < len(world.effects):
             effect = world.effects[self._seen]
@@ -126,7 +126,7 @@ class Machine:
                 world.turn(ended)
 
     def _deadly(self) -> list[int]:
-        """When what is hosted, or runs, kills the daemon; the first comes first."""
+        """Return when hosted triggers and running tasks kill the daemon, the earliest first."""
         world = self.world
         for number in self._running.keys() - world.starts.keys():
             del self._running[number]
@@ -144,12 +144,12 @@ class Machine:
         self.world.restart()
 
     def lose(self) -> None:
-        """All processes are gone."""
+        """Let all processes die."""
         self._hosted.clear()
         self._running.clear()
         self._seen = 0
 
-    # ── what one sees ───────────────────────────────────────────────────────────────────
+    # ── observations ────────────────────────────────────────────────────────────────────
 
     @property
     def hosted(self) -> set[str]:
@@ -162,7 +162,7 @@ class Machine:
         return {name for name, seconds in self.kills.items() if seconds < NEVER}
 
     def states(self) -> dict[str, str]:
-        """How the tasks stand."""
+        """Return the states of the tasks."""
         found = {}
         for dag_id, names in (("dag", {**self.waits, **self.works}), ("own", self.isolated)):
             for name in names:
@@ -170,14 +170,14 @@ class Machine:
         return found
 
     def paid(self) -> set[str]:
-        """The tasks that failed, and the DAGs whose triggers are barred."""
+        """Return the tasks that failed, and the DAGs with barred triggers."""
         trial, standing = self.world.memory.trial, self.world.memory.dag_triggers
         barred = () if trial is None else [number for number, _ in trial.barred]
         dags = {one.row.dag_id for one in standing if one.row.trigger_no in barred}
         return {name for name, state in self.states().items() if state == "failed"} | dags
 
     def is_settled(self) -> bool:
-        """Whether every killer has paid, and everything else goes on."""
+        """Return whether every killer was charged, and everything else is hosted."""
         innocent = self.kills.keys() - self.killers - self.works.keys()
         return self.paid() == self.killers and self.hosted >= innocent
 
@@ -218,7 +218,7 @@ def test_the_trigger_of_a_dag_that_kills_is_hosted_again_when_its_file_changes()
     wait = explain_dag_trigger(one, machine.world.memory)
     assert wait is not None
     assert (wait.kind, "killed the daemon" in wait.detail) == ("quarantined", True)
-    machine.crash()  # by somebody else
+    machine.crash()  # by something else
     machine.live(60)
     machine.judge()
     assert machine.crashes == crashes + 1
@@ -244,10 +244,10 @@ def test_killers_are_found_whenever_they_kill_and_whatever_is_beside_them(seed):
     machine.live(40_000, is_over=machine.is_settled)
 
     machine.judge()
-    machine.live(4_000)  # what is left of a trial is forgotten
+    machine.live(4_000)  # the rest of the trial is forgotten
     machine.judge()
     trial = machine.world.memory.trial
-    if trial is not None:  # but for what is barred, and tasks that ran alone and still run
+    if trial is not None:  # except barred triggers, and tasks that ran alone and still run
         assert (trial.groups, trial.deaths) == ((), 0)
         assert {number for number, _ in trial.alone} <= machine.world.starts.keys()
 
@@ -302,7 +302,7 @@ def test_a_daemon_that_was_stopped_has_not_died():
 
 def test_a_daemon_that_dies_without_its_suspect_acquits_it():
     machine = Machine(of(1))
-    for _ in range(40):  # by somebody else, whatever is hosted
+    for _ in range(40):  # by something else, regardless of what is hosted
         machine.crash()
         machine.live(1)
     machine.live(4_000)
@@ -359,7 +359,7 @@ def test_a_turn_that_is_refused_is_as_if_it_had_never_been(deaths):
     machine.live(4_000, is_over=lambda: machine.crashes == deaths)
 
     def take_back() -> bool:
-        """Have a turn rolled back before each that is not."""
+        """Roll back a turn before each one that is committed."""
         before = world.memory.trial
         due = [wake.due for wake in world.armed if world._has_come(wake)]
         _, _, tx = world.decide(due)
@@ -371,7 +371,7 @@ def test_a_turn_that_is_refused_is_as_if_it_had_never_been(deaths):
     machine.judge()
 
 
-def test_what_a_drained_node_does_not_host_is_no_suspect():
+def test_triggers_that_a_drained_node_does_not_host_are_no_suspects():
     machine = Machine(of(8))
     machine.world.ask(DrainNode(node_no=1, is_drained=True))
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Clearing with the newest version: what moves a run, what is refused, and what a crash leaves."""
+"""Clearing with the newest version: moves of runs, refusals, and crashes."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_nothing_under_way_changes_its_code():
     assert version(world, run) == "v2"
 
 
-def test_children_keep_their_numbers_and_go_on_with_the_newest_version():
+def test_children_keep_their_numbers_and_continue_with_the_newest_version():
     world = World(cpu_slots=8)
     run = world.begin(task("list", feeds_limit=99), mapped("work", 0, retry=ONCE), task("sum", 1))
     world.succeed("list", size=9, width=3)
@@ -243,7 +243,7 @@ def test_a_shorter_time_limit_holds_at_once():
     assert world.run_state(run) == "failed"
 
 
-# ── what is refused ─────────────────────────────────────────────────────────────────────────
+# ── refusals ────────────────────────────────────────────────────────────────────────────────
 
 
 A, B = task("a"), task("b", 0)

@@ -1,4 +1,4 @@
-"""The children of a fan-out are grouped by what they wait for, however many they are."""
+"""Explanations group the children of a mapped task by the cause of their wait."""
 
 from __future__ import annotations
 

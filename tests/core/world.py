@@ -52,7 +52,7 @@ def instant(wake: WakeAt) -> int:
 
 
 class World:
-    """A node on dictionaries: takes inputs, remembers what was started and what is armed."""
+    """A node on dictionaries: handles inputs, and records started tasks and armed timers."""
 
     def __init__(self, *, cpu_slots: int = 2, async_slots: int = 1000, random: float = 0.0) -> None:
         self.rows = Rows()
@@ -101,7 +101,7 @@ class World:
             restore_run(self.rows.live_run(run_no), self.memory)
 
     def restart(self) -> None:
-        """Crash, come back with no timer armed, and have every host ready again."""
+        """Crash, restart without armed timers, and report every host as ready."""
         self.armed.clear()
         self.start_up()
         self.turn(Restarted(has_crashed=True))
@@ -120,7 +120,7 @@ class World:
         )
 
     def recall(self, inputs: list[Input]) -> None:
-        """What ``engine.prefetch`` does with a database."""
+        """Read rows for a turn as ``engine.prefetch`` does from a database."""
         self.memory.loaded_outbox = self.rows.found_owed(
             outbox_quota.wanted(inputs, self.memory.outbox_quotas)
         )
@@ -143,7 +143,7 @@ class World:
         return stored_as(row, spec, [(*key, n) for key, n in counts.items()], expansions, rounds)
 
     def turn(self, *inputs: Input) -> list[Effect]:
-        """One turn, and those it asked to be continued in."""
+        """Run one turn, and the turns in which it continues."""
         effects = self._turn(inputs)
         done = list(effects)
         while again := [e for e in effects if isinstance(e, Again)]:
@@ -165,7 +165,7 @@ class World:
         return effects
 
     def aside(self, change: Callable[[Transaction], None]) -> None:
-        """What the engine commits beside its turns."""
+        """Commit what the engine commits outside of its turns."""
         tx = Transaction(
             self.memory,
             self.slots,
@@ -185,7 +185,7 @@ class World:
         tx.mark_durable()
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass, and everything armed come."""
+        """Let time pass, and fire the timers that become due."""
         self.now += int(seconds * SECOND)
         due = [wake for wake in self.armed if self._has_come(wake)]
         self.armed = [wake for wake in self.armed if not self._has_come(wake)]
@@ -201,20 +201,20 @@ class World:
         return Moment(self.now, steady, steady, self.shift)
 
     def set_clock(self, seconds: float) -> None:
-        """Have the wall clock step; a turn notices it."""
+        """Step the wall clock; a turn notices it."""
         self.now += int(seconds * SECOND)
         self.shift += int(seconds * SECOND)
         self.turn(ClockStepped())
 
     def refuse(self, *inputs: Input) -> None:
-        """A turn whose batch is refused: it is taken back, and its inputs come one by one."""
+        """Run a turn whose batch is refused: roll it back, and repeat its inputs one by one."""
         _, _, tx = self.decide(inputs)
         self.take_back(tx)
         for entry in inputs:
             self.turn(entry)
 
     def take_back(self, tx: Transaction) -> None:
-        """What the engine does with a turn that was not committed."""
+        """Roll back a turn that was not committed, as the engine does."""
         places = rollback.forget(self.memory, tx)
         rollback.restore_pools(tx)
         rollback.recall_catalog(
@@ -229,7 +229,7 @@ class World:
         if asking:
             self.turn(*asking)
 
-    # ── what people do ──────────────────────────────────────────────────────────────────
+    # ── requests of users ───────────────────────────────────────────────────────────────
 
     def ask(self, request: Any) -> Any:
         ticket = next(self._tickets)
@@ -254,7 +254,7 @@ class World:
         self.load(DagSpec(dag_id="dag", file="dag.py", tasks=tasks, **options))
         return self.trigger()
 
-    # ── what children do ────────────────────────────────────────────────────────────────
+    # ── reports of children ─────────────────────────────────────────────────────────────
 
     def started(self, name: str, map_index: int = -1) -> StartTry | None:
         for effect in self.starts.values():
@@ -287,7 +287,7 @@ class World:
         )
 
     def finish_all(self) -> None:
-        """Let everything that is started succeed, until nothing more starts."""
+        """Let all started tasks succeed, until no more start."""
         while self.starts:
             reports = [
                 Succeeded(e.start.task_no, e.start.start_no, self.now, self.now + 50)
@@ -296,7 +296,7 @@ class World:
             self.starts.clear()
             self.turn(*reports)
 
-    # ── what one sees ───────────────────────────────────────────────────────────────────
+    # ── observations ────────────────────────────────────────────────────────────────────
 
     def state(self, run_no: int, name: str, map_index: int = -1) -> str:
         """The state a reader sees: without a row, pending."""

@@ -1,4 +1,4 @@
-"""What tests with real processes share."""
+"""Helpers of tests with real processes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def program(source: str, *arguments: object) -> tuple[str, ...]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+    """Return whether a process runs; a zombie does not."""
     with contextlib.suppress(OSError):
         stat = Path(f"/proc/{pid}/stat").read_text()
         return stat[stat.rindex(")") + 2] not in "XZ"
@@ -95,7 +95,7 @@ async def running(*services: Any) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def running_children(home: Path, source: str, *arguments: object) -> AsyncIterator[Children]:
-    """Run ``Children`` whose program is this source."""
+    """Run ``Children`` with this source as their program."""
     children = Children(home, program=program(source, *arguments))
     async with running(children):
         yield children

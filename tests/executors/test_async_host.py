@@ -25,7 +25,7 @@ from tests.executors.processes import program, running, until
 
 pytestmark = pytest.mark.process
 
-# Obeys orders one after the other: what a Start carries in kwargs is run at once.
+# Handles commands one after the other: the source in the kwargs of a start is run at once.
 HOST = """
 import msgspec
 [welcome] = link.receive()
@@ -51,7 +51,7 @@ TELL = "reply(order, [type(o).__name__ for o in orders])"
 
 
 class HeldClock(SystemClock):
-    """A clock by which no sleep begins before it is let go."""
+    """A clock whose sleeps last until the test releases them."""
 
     def __init__(self):
         self.go = anyio.Event()
@@ -109,7 +109,7 @@ async def test_it_says_when_it_is_up(tmp_path):
         assert n.reports == [HostUp("async")]
 
 
-async def test_a_run_is_told_before_its_first_task_and_forgotten_at_its_end(tmp_path):
+async def test_a_run_is_described_before_its_first_task_and_forgotten_at_its_end(tmp_path):
     async with node(tmp_path) as n:
         n.start(1, TELL)
         n.start(2, TELL)
@@ -139,7 +139,7 @@ os.kill(os.getpid(), signal.SIGSEGV)
     assert (lost.role, lost.culprit, lost.failure.reason) == ("async", 42, "crashed")
 
 
-async def test_a_death_while_nobodys_code_runs_blames_nobody(tmp_path):
+async def test_a_death_while_no_user_code_runs_is_attributed_to_nothing(tmp_path):
     async with node(tmp_path) as n:
         n.start(1, "os.pwrite(box, b'\\xff' * 8, 0)\nreply(order, os.getpid())")
         os.kill(await n.value(1), signal.SIGKILL)
@@ -167,7 +167,7 @@ time.sleep(1000)
     assert "1 s" in lost.failure.message
 
 
-async def test_a_host_that_was_stopped_is_replaced_and_nobody_charged(tmp_path):
+async def test_a_host_that_was_stopped_is_replaced_and_no_try_charged(tmp_path):
     clock = HeldClock()
     async with node(tmp_path, clock=clock, health_seconds=1.0) as n:
         n.start(1, "reply(order, os.getpid())")
@@ -218,7 +218,7 @@ async def test_the_log_of_a_try_is_closed_when_nothing_of_it_is_left(tmp_path):
     assert await n.tasklog.read(7, 5) == b"bye"
 
 
-async def test_a_coroutine_that_goes_on_under_another_number_has_one_log(tmp_path):
+async def test_a_coroutine_that_continues_under_another_number_has_one_log(tmp_path):
     async with node(tmp_path) as n:
         n.start(5, TELL)
         await n.value(5)

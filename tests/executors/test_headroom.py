@@ -1,4 +1,4 @@
-"""No process to be had: one asks for all, the log stays short, and all go on at once."""
+"""No process can be started: one waiter polls for all, logs little, and all continue at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LoopClock:
 
 
 class Machine:
-    """Has room for processes or has not; knows when it was asked for one."""
+    """A system that can or cannot start processes, and records each attempt."""
 
     def __init__(self) -> None:
         self.room = ProcessHeadroom(LoopClock())
@@ -56,7 +56,7 @@ class Machine:
 
 @pytest.fixture
 def said(caplog):
-    """What has been logged; asked for when it is looked at."""
+    """A function that returns the messages logged so far."""
     caplog.set_level(logging.INFO, "aioflow.processes.memory")
     return lambda: caplog.messages
 
@@ -139,7 +139,7 @@ async def test_other_errors_than_the_machines_are_no_refusal(said):
     assert said() == []
 
 
-async def test_the_wait_is_over_at_once_where_there_is_room():
+async def test_the_wait_ends_at_once_if_there_is_capacity():
     began = anyio.current_time()
     await ProcessHeadroom(LoopClock()).wait()
 

@@ -1,4 +1,4 @@
-"""The heartbeat of a slot worker: frozen is who neither answers nor uses CPU."""
+"""The heartbeat of slot workers: one that neither answers nor uses CPU is frozen."""
 
 from __future__ import annotations
 

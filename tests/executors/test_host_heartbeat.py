@@ -1,4 +1,4 @@
-"""The pulse of a shared host: who is silent for too long, and who is not."""
+"""The heartbeat of shared hosts: which are silent for too long, and which are not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_silence_for_the_limit_is_noticed():
     assert len(asked) == 31
 
 
-async def test_whoever_answers_late_lives_on():
+async def test_a_host_that_answers_late_is_not_killed():
     pulse = HostHeartbeat(SystemClock(), 30.0)
 
     async def answer_late() -> None:

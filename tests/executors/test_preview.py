@@ -1,4 +1,4 @@
-"""Questions to timetables: few at a time, each answered once or given up in time."""
+"""Previews of timetables: few at a time, each answered once or timed out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOST = StartTrigger(7, 0, 7, -1, "v", "own:Hours", b"\x80", 0, None)
 
 
 class Wire:
-    """What was sent to the host."""
+    """The commands sent to the host."""
 
     def __init__(self) -> None:
         self.orders: list[PreviewFireTimes] = []
@@ -35,7 +35,7 @@ class Wire:
             await anyio.lowlevel.checkpoint()
 
 
-async def test_an_answer_comes_to_whoever_asked():
+async def test_a_reply_reaches_its_query():
     wire, first, second = Wire(), [], []
     async with anyio.create_task_group() as group:
         group.start_soon(wire.ask, first)
@@ -49,7 +49,7 @@ async def test_an_answer_comes_to_whoever_asked():
     assert [answer.fire_times for (answer,) in (first, second)] == [(1,), (2,)]
 
 
-async def test_one_that_stands_still_is_named_and_its_loss_is_told_to_all_that_asked():
+async def test_a_blocking_timetable_is_named_and_its_loss_is_reported_to_all_requests():
     wire, told = Wire(), []
     async with anyio.create_task_group() as group:
         group.start_soon(wire.ask, told)
@@ -63,7 +63,7 @@ async def test_one_that_stands_still_is_named_and_its_loss_is_told_to_all_that_a
     assert wire.foresight.class_of(7) == ""
 
 
-async def test_one_without_an_answer_is_given_up_and_a_late_answer_is_nobodys(monkeypatch):
+async def test_a_query_without_a_reply_is_abandoned_and_a_late_reply_ignored(monkeypatch):
     monkeypatch.setattr(host_inspection, "PREVIEW_SECONDS", 0.01)
     wire, told = Wire(), []
 

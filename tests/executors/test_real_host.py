@@ -147,14 +147,14 @@ async def node(home, **options):
         yield node
 
 
-async def test_a_function_runs_in_a_slot_and_its_output_is_kept(tmp_path):
+async def test_a_function_runs_in_a_slot_and_its_output_is_stored(tmp_path):
     async with node(tmp_path) as n:
         ended = await n.run("add")
     assert msgspec.msgpack.decode(ended.body) == 42
     assert await n.tasklog.read(7, 0) == b"adding\n"
 
 
-async def test_a_coroutine_runs_in_the_async_host_and_its_output_is_kept(tmp_path):
+async def test_a_coroutine_runs_in_the_async_host_and_its_output_is_stored(tmp_path):
     async with node(tmp_path) as n:
         ended = await n.run("hello")
         assert msgspec.msgpack.decode(ended.body) == "hello"
@@ -163,7 +163,7 @@ async def test_a_coroutine_runs_in_the_async_host_and_its_output_is_kept(tmp_pat
 
 
 @pytest.mark.parametrize("value", [False, True, None])
-async def test_every_child_is_told_whether_operators_defer_by_default(tmp_path, value):
+async def test_every_child_knows_whether_operators_defer_by_default(tmp_path, value):
     async with node(tmp_path, default_deferrable=value) as n:
         in_a_worker = await n.run("told_in_a_worker")
         in_a_host = await n.run("told_in_a_host")

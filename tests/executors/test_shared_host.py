@@ -1,4 +1,4 @@
-"""A shared host that dies again and again comes back later each time, and fills no log."""
+"""A shared host that dies again and again restarts after longer delays, and fills no log."""
 
 from __future__ import annotations
 

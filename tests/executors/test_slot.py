@@ -1,4 +1,4 @@
-"""Slot workers: one process each, and nothing a body does to it is lost or spreads."""
+"""Slot workers: one process each; the damage of a body is reported, and affects no other task."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def info(version="v1", run_no=7):
 
 
 def start(number, source="", *, at=0, version="v1", run_no=7, expected_us=10**9, **options):
-    """Return a try; one nobody expects to be short, or a slow machine gives back what waits."""
+    """Return a try. It is expected to be long, or a slow machine would recall claimed tries."""
     order = StartTask(run_no, number, 1, number, -1, 1, kwargs=source.encode())
     return StartTry(
         Body.FUNCTION, at, info(version, run_no), order, expected_us=expected_us, **options
@@ -57,7 +57,7 @@ class LeapingClock(SystemClock):
 
 
 class Node:
-    """An executor, and what it reported."""
+    """An executor, and its reports."""
 
     def __init__(self, home, slots, **options):
         self.reports, self.asked = [], []
@@ -76,7 +76,7 @@ class Node:
         self.executor = SlotExecutor(context, slots, **options)
 
     def unloaded(self):
-        """Return the processes that are ready for a version that has none."""
+        """Return the spare processes, which no version uses yet."""
         return self.executor._processes._unloaded
 
     def of(self, kind, number=None):
@@ -113,7 +113,7 @@ PID = "value = msgspec.msgpack.encode(os.getpid())"
 
 
 def until_there(path):
-    """Return the source of a body that stands until a file is there."""
+    """Return the source of a body that blocks until a file exists."""
     return f"while not os.path.exists({str(path)!r}): time.sleep(0.001)"
 
 
@@ -131,7 +131,7 @@ async def test_tries_of_a_worker_run_in_order_and_report_their_begin(tmp_path):
     )
 
 
-async def test_a_begin_that_came_with_its_end_is_told_by_that(tmp_path):
+async def test_a_start_that_came_with_its_end_is_reported_by_the_end(tmp_path):
     both = "link.send([TaskStarted(2, 1, 5), Succeeded(2, 1, 5, 6)])"
     async with node(tmp_path) as n:
         n.executor.start_try(start(1, both))
@@ -155,7 +155,7 @@ while len(set(os.listdir(os.environ["HOME"])) & {"1", "2"}) < 2:
         await n.ended(1, 2)
 
 
-async def test_a_run_is_told_once_and_forgotten_when_it_has_ended(tmp_path):
+async def test_a_run_is_described_once_and_forgotten_when_it_has_ended(tmp_path):
     tell = "value = msgspec.msgpack.encode([type(o).__name__ for o in orders])"
     async with node(tmp_path) as n:
         n.executor.start_try(start(1))
@@ -205,7 +205,7 @@ async def test_work_that_alternates_between_versions_costs_a_process_for_each_of
     assert len(set.union(*pids.values())) == 5
 
 
-async def test_a_slot_that_waits_for_a_process_is_given_one_that_another_slot_puts_back(
+async def test_a_slot_that_waits_for_a_process_gets_one_that_another_slot_returns(
     tmp_path, monkeypatch
 ):
     async with node(tmp_path, slots=2) as n:
@@ -235,7 +235,7 @@ async def test_one_process_stands_ready_for_a_version_that_has_none(tmp_path):
 
 async def test_idle_processes_that_take_too_much_memory_go_the_least_recently_used_first(tmp_path):
     async with node(tmp_path) as n:
-        n.executor._processes._memory_bytes = 0  # none beyond the number of slots
+        n.executor._processes._memory_bytes = 0  # no more than the number of slots
         pids = {}
         for number, version in ((1, "v1"), (2, "v2"), (3, "v1"), (4, "v1")):
             n.executor.start_try(start(number, PID, version=version))
@@ -319,7 +319,7 @@ async def test_a_death_fails_what_had_begun_and_gives_back_what_had_not(tmp_path
     assert not n.of(TaskStarted, 3)
 
 
-async def test_what_a_body_last_said_is_quoted_when_its_process_dies(tmp_path):
+async def test_the_last_output_of_a_body_is_quoted_when_its_process_dies(tmp_path):
     async with node(tmp_path) as n:
         n.executor.start_try(start(1, "os.write(2, b'Fatal: no more beans'); os._exit(9)"))
         await n.ended(1)
@@ -425,7 +425,7 @@ async def test_a_result_that_waits_for_the_disk_costs_no_time(tmp_path):
     assert not n.of(Failed)
 
 
-async def test_a_short_timeout_is_kept_behind_a_long_one(tmp_path):
+async def test_a_short_timeout_after_a_long_one_holds(tmp_path):
     async with node(tmp_path) as n:
         n.executor.start_try(start(1, timeout_us=3_600_000_000))
         await n.ended(1)
@@ -491,7 +491,7 @@ async def test_a_worker_that_is_frozen_is_killed_and_its_try_interrupted(tmp_pat
     assert silent.since < silent.until
 
 
-async def test_a_worker_that_is_frozen_for_a_while_goes_on_and_is_charged_nothing(tmp_path):
+async def test_a_worker_that_is_frozen_for_a_while_continues_and_is_not_charged(tmp_path):
     async with node(tmp_path, frozen_seconds=8) as n:
         n.executor.start_try(start(1, PID))
         pid = await n.value(1)
@@ -556,7 +556,7 @@ async def test_a_process_frozen_while_idle_gives_its_next_try_back_uncharged(tmp
     assert not n.of(Failed)
 
 
-async def test_what_a_leftover_thread_says_takes_nothing_from_the_slot(tmp_path):
+async def test_reports_of_a_leftover_thread_do_not_affect_the_slot(tmp_path):
     talk = f"""
 def talk():
     {until_there(tmp_path / "talk")}
@@ -618,7 +618,7 @@ async def test_stopping_what_waits_for_a_process_is_silent(tmp_path):
     assert not n.of(TaskStarted, 1)
 
 
-async def test_what_is_recalled_is_either_given_back_or_run(tmp_path):
+async def test_a_recalled_try_is_either_returned_or_run(tmp_path):
     numbers = range(1, 400)
     async with node(tmp_path) as n:
         for number in numbers:
@@ -654,7 +654,7 @@ async def test_a_child_may_ask_about_its_own_run(tmp_path):
         assert await n.value(1) == [b"that", ""]
 
 
-async def test_a_child_is_told_nothing_of_another_run(tmp_path):
+async def test_a_child_gets_nothing_of_another_run(tmp_path):
     async with node(tmp_path) as n:
         n.executor.start_try(start(1, ASK.format(run_no=8)))
         body, error = await n.value(1)

@@ -1,4 +1,4 @@
-"""The wall clock is set, and processes stand still: nothing twice, nothing killed."""
+"""The wall clock is set, and processes are stopped: nothing runs twice, nothing is killed."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def clock_steps(folder: Path, *steps: int, count: int = 80, running: int = 10) -
     """Set the clock while tasks are deferred, run, and have an hour to do so."""
     shim = tools.ClockShim(folder)
     ground, gate = Ground(folder), folder / "gate"
-    slots = ("--cpu-slots", str(running))  # one of those that run takes none
+    slots = ("--cpu-slots", str(running))  # one of the running tasks uses none
     with ground.daemon(*slots).wrap((), **shim.environment) as daemon:
         run_id = _deferred(ground, daemon, gate, count, running)
         before = _pids(daemon)
         for step in steps:
             shim.set(step)
             _assert_nothing_moves(daemon, run_id, before)
-        small = ground.ask(daemon)  # what begins under the new clock ends under it
+        small = ground.ask(daemon)  # runs that start under the new clock end under it
         assert small is not None
         assert daemon.wait(small)["state"] == "success"
         gate.write_text("open")
@@ -100,7 +100,7 @@ def _states(daemon: Victim, run_id: str) -> Counter[str]:
 
 
 def stand_still(folder: Path, role: str, seconds: float) -> dict[str, float]:
-    """The daemon or a child stands still for a while; then all goes on as if it had not."""
+    """Stop the daemon or a child for a while; then everything continues as if it had not."""
     ground, gate = Ground(folder), folder / "gate"
     with ground.daemon() as daemon:
         run_id = _deferred(ground, daemon, gate, 20)
@@ -124,7 +124,7 @@ def stand_still(folder: Path, role: str, seconds: float) -> dict[str, float]:
 
 
 def frozen_worker(folder: Path) -> dict[str, float]:
-    """A worker is stopped for good while its task runs: it is killed, and the task begins again."""
+    """Stop a worker for good while its task runs: it is killed, and the task starts again."""
     ground, gate = Ground(folder), folder / "gate"
     with ground.daemon("--cpu-slots", "1") as daemon:
         run_id = _deferred(ground, daemon, gate, 1)
@@ -178,7 +178,7 @@ def _assert_nothing_moves(daemon: Victim, run_id: str, before: dict[str, list[in
 
 
 def _let_pass(seconds: float) -> None:
-    """What must not happen is given this long to happen."""
+    """Seconds to wait for something that must not happen."""
     time.sleep(seconds)
 
 

@@ -38,11 +38,11 @@ def crowd_killed(
     seconds: float,
     seed: int = 1,
 ) -> dict[str, Any]:
-    """Kill them in turn, open the gate, and judge what each body said of itself.
+    """Kill the processes in turn, open the gate, and check what each body recorded.
 
     Args:
-        seconds: How long the streams and the short waits take, which should be as long as
-            the kills do.
+        seconds: How long the streams and the short waits take; should be as long as the
+            kills take.
     """
     ground, gate, dice = Ground(folder), folder / "gate", random.Random(seed)
     deferred = coroutines = waits * 2 // 5
@@ -109,7 +109,7 @@ def _waiting(daemon: Victim, run_id: str) -> int:
 
 
 def _judge(ground: Ground, run_id: str, conf: Mapping[str, Any], kills: int) -> int:
-    """Assert that each body did everything, in order; return what was begun again."""
+    """Assert that each body did everything in order; return how many started again."""
     done = _ledger(ground, run_id)
     assert len(done) == conf["deferred"] + conf["coroutines"] + conf["streams"]
     doubled = 0
@@ -134,8 +134,8 @@ def _ledger(ground: Ground, run_id: str) -> Ledger:
 
 
 def _judge_rows(ground: Ground, tasks: int) -> None:
-    """Assert that nobody was charged, and that nothing of the waits is left."""
-    # What the hosts have let go of is confirmed a moment after the end of the run.
+    """Assert that no task was charged, and that no row of the waits is left."""
+    # The hosts confirm released triggers a moment after the end of the run.
     eventually(lambda: _ask(ground, "SELECT count(*) FROM task_trigger") == [(0,)], 60.0)
     assert _ask(ground, "SELECT count(*), min(try_number), max(try_number) FROM task") == [
         (tasks, 1, 1)

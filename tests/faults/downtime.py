@@ -1,4 +1,4 @@
-"""The daemon is down for three days under forty schedules of a minute: what runs after that."""
+"""The daemon is down for three days under forty schedules of a minute: runs after that."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ for number in range({dags}):
 
 
 def three_days_down(folder: Path, *, minutes: int) -> dict[str, Any]:
-    """Judge what runs after three days: each fire time once, live ones in time, answers at once.
+    """Check the runs after three days: each fire time once, live ones in time, prompt responses.
 
     Args:
         minutes: How many live fire times are waited for after the start.
@@ -62,7 +62,7 @@ def three_days_down(folder: Path, *, minutes: int) -> dict[str, Any]:
         eventually(lambda: len(daemon.get("/api/v1/dags")[1]) == DAGS, 30.0)
         stopped = shim.now(0)
         assert daemon.stop() == 0
-        # It comes back half a minute before a fire time.
+        # It restarts half a minute before a fire time.
         offset = DOWN_SECONDS + round(MINUTE / 2 - stopped % MINUTE)
         shim.set(offset)
         began = shim.now(offset)
@@ -142,7 +142,7 @@ def _judge(
 
 
 def _alerts(daemon: Victim) -> Counter[str]:
-    """How often people were told of which DAG that its schedule is late."""
+    """Return how many alerts there were, per DAG, that its schedule is late."""
     found: Counter[str] = Counter()
     for line in daemon.log.read_text(errors="replace").splitlines():
         if "schedule_late" in line and line.startswith("{"):

@@ -1,4 +1,4 @@
-"""The home a fault is made on, what it was asked to do, and the judges outside of it."""
+"""The home for a fault, the runs requested from it, and the checks outside of the daemon."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Victim(DaemonProcess):
         return self
 
     def start_or_die(self) -> bool:
-        """Whether it became ready."""
+        """Return whether it became ready."""
         try:
             self.start()
         except AssertionError:
@@ -88,7 +88,7 @@ class Victim(DaemonProcess):
         return True
 
     def children(self, role: str) -> list[int]:
-        """The living processes of a role, by what the home says."""
+        """Return the living processes of a role, according to the home."""
         found = []
         with contextlib.suppress(FileNotFoundError):
             for path in (self.home / "run" / "children").iterdir():
@@ -107,15 +107,15 @@ class Victim(DaemonProcess):
         return eventually(there, timeout, lambda: f"no {role}: {self.last_words()}")
 
     def last_words(self) -> str:
-        """The end of what it said."""
+        """Return the end of its log."""
         return self.log.read_text(errors="replace")[-2000:]
 
     def log_lines(self) -> int:
-        """How many lines it has said."""
+        """Return how many lines it has logged."""
         return self.log.read_bytes().count(b"\n")
 
     def causes(self, since: int) -> Counter[str]:
-        """How often each cause was named, from this line on: what is said but for its numbers."""
+        """Return how often each message was logged from this line on, ignoring numbers."""
         said = self.log.read_text(errors="replace").splitlines()[since:]
         return Counter(_NUMBERS.sub("#", _event(line)) for line in said)
 
@@ -135,7 +135,7 @@ class Victim(DaemonProcess):
 
 
 class Ground:
-    """One home, its ledger, and every run that was asked for.
+    """One home, its ledger, and every requested run.
 
     Attributes:
         acknowledged: Key of a request to the id of the run it was answered with.
@@ -166,9 +166,9 @@ class Ground:
     def ask(
         self, daemon: Victim, *, key: str | None = None, dag_id: str = "small", **conf: Any
     ) -> str | None:
-        """Ask for a run; return its id, ``None`` if there was no answer that says so.
+        """Request a run; return its id, or ``None`` without a successful response.
 
-        With the key of an earlier request the same is asked again.
+        The key of an earlier request repeats that request.
         """
         if key is None:
             key = f"ask-{next(self._keys)}"
@@ -213,7 +213,7 @@ class Ground:
     # ── judging ─────────────────────────────────────────────────────────────────────────
 
     def judge(self, daemon: Victim, *, count: int = 8, timeout: float = RECOVERY_SECONDS) -> None:
-        """Assert that every acknowledged run exists and ends right, and nothing was doubled."""
+        """Assert that every acknowledged run ends in the right state, and no work was doubled."""
         for key, run_id in self.acknowledged.items():
             if run_id in self._judged:
                 assert daemon.get(f"/api/v1/runs/{run_id}?limit=1", status=None)[0] == 200, key
@@ -235,7 +235,7 @@ class Ground:
         self.judge_durations(tasks.values())
 
     def judge_ledger(self, run_id: str, tasks: Mapping[tuple[str, int], Mapping[str, Any]]) -> None:
-        """Assert that nothing began after its recorded success, or more often than it may."""
+        """Assert that no body started after its recorded success, or more often than allowed."""
         starts = self._starts(run_id, list(tasks))
         begins: dict[tuple[str, int], list[int]] = {}
         for line in self.lines(run_id):
@@ -250,9 +250,9 @@ class Ground:
             assert name in begins or name[0] == "numbers", f"{name} succeeded and never began"
 
     def _starts(self, run_id: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        """How often each task was started, as the database says: once before each begin.
+        """Return how often each task was started according to the database: once before each begin.
 
-        Interruptions are no bound: they are forgotten with any durable progress.
+        The count of interruptions is not used: it is reset by any durable progress.
         """
         connection = sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)
         try:
@@ -268,13 +268,13 @@ class Ground:
 
     @staticmethod
     def judge_durations(tasks: Any) -> None:
-        """Assert that nothing ended before it began."""
+        """Assert that no body ended before it started."""
         for task in tasks:
             if task["started_at"] and task["ended_at"]:
                 assert _us(task["ended_at"]) >= _us(task["started_at"]), task
 
     def lines(self, run_id: str) -> list[Begin]:
-        """What the ledger says of a run. Its last line may have been cut short by a kill."""
+        """Return the ledger's lines of a run. The last one may be truncated by a kill."""
         if not self.ledger.exists():
             return []
         found = []
@@ -287,11 +287,11 @@ class Ground:
         return found
 
     def begun(self, run_id: str) -> list[Begin]:
-        """What the ledger says of the begins of a run's bodies."""
+        """Return the starts of a run's bodies according to the ledger."""
         return [line for line in self.lines(run_id) if line.what == "begin"]
 
     def judge_database(self) -> None:
-        """Assert that the file is whole and says what its journal says."""
+        """Assert that the database is intact, and that its rows match its journal."""
         connection = sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)
         try:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -318,7 +318,7 @@ class Ground:
 
 
 def wait_for_death(daemon: Victim, or_else: Callable[[], bool], timeout: float = 60.0) -> bool:
-    """Wait until the daemon is dead, or something else is so; return whether it is dead."""
+    """Wait until the daemon is dead, or the condition holds; return whether it is dead."""
     eventually(lambda: not daemon.is_alive or or_else(), timeout, daemon.last_words)
     with contextlib.suppress(subprocess.TimeoutExpired):
         daemon.process.wait(0.0 if daemon.is_alive else 5.0)
@@ -326,7 +326,7 @@ def wait_for_death(daemon: Victim, or_else: Callable[[], bool], timeout: float =
 
 
 def has_ended(daemon: DaemonProcess, run_id: str | None) -> bool:
-    """Whether a run has ended; not so where nobody answers."""
+    """Return whether a run has ended; false if the daemon does not answer."""
     if run_id is None:
         return False
     try:
@@ -337,7 +337,7 @@ def has_ended(daemon: DaemonProcess, run_id: str | None) -> bool:
 
 
 def database_copy(ground: Ground, to: Path) -> Path:
-    """Copy the database as of now, with all that is in its log."""
+    """Copy the current database, with the content of its log."""
     source = sqlite3.connect(f"file:{ground.database}?mode=ro", uri=True)
     target = sqlite3.connect(to)
     try:
@@ -349,12 +349,12 @@ def database_copy(ground: Ground, to: Path) -> Path:
 
 
 def digest(path: Path) -> str:
-    """What a file holds, in one word."""
+    """Return the content of a file as one word."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _event(line: str) -> str:
-    """What a line says, without when."""
+    """Return a log line without its time."""
     with contextlib.suppress(ValueError, TypeError, KeyError):
         return str(json.loads(line)["event"])
     return line

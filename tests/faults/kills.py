@@ -30,25 +30,25 @@ __all__ = (
 )
 
 WARM_CALLS = ("pwrite64", "fdatasync", "write")
-"""What a daemon at work calls: into its database, and to whom it speaks."""
+"""System calls of a working daemon: for its database and its sockets."""
 
 COLD_CALLS = (
     "pwrite64", "fdatasync", "fsync", "write", "link", "unlink", "rename", "mkdir", "ftruncate",
 )  # fmt: skip
-"""What a first start calls: it makes the home, the key, the tables, the snapshots."""
+"""System calls of a first start, which creates the home, the key, the tables, the snapshots."""
 
 MISSES = 3
-"""So many runs in a row that ended before their n-th call mean that there is none."""
+"""Consecutive runs that must end before their n-th call to conclude that there is none."""
 
 
 @dataclass
 class Tally:
-    """What kills came to.
+    """The outcome of kills.
 
     Attributes:
-        lost: Acknowledged runs that were gone, or did not end right.
-        doubled: Bodies begun after their recorded success.
-        repeated: Bodies begun again because their try was cut short.
+        lost: Acknowledged runs that were lost, or did not end in the right state.
+        doubled: Bodies started after their recorded success.
+        repeated: Bodies started again because their try was interrupted.
     """
 
     kills: int = 0
@@ -74,10 +74,10 @@ class Tally:
 
 
 class WarmKills:
-    """Kills of one home that goes on: each restart finishes what the last kill cut short.
+    """Repeated kills of one home: each restart finishes what the last kill interrupted.
 
-    ``kill`` begins and ends with a living daemon on a judged home. Leaving the block stops the
-    daemon and judges for the last time.
+    ``kill`` begins and ends with a running daemon on a checked home. Leaving the block stops the
+    daemon and checks the home for the last time.
     """
 
     def __init__(self, folder: Path, tally: Tally) -> None:
@@ -128,7 +128,7 @@ class WarmKills:
 
 
 def count_warm(folder: Path) -> dict[str, int]:
-    """How many calls of each kind one run makes on a living daemon."""
+    """Return how many calls of each kind one run makes on a running daemon."""
     needs("strace")
     ground, output = Ground(folder), folder / "calls"
     with ground.daemon() as daemon:
@@ -143,7 +143,7 @@ def count_warm(folder: Path) -> dict[str, int]:
 
 
 def count_cold(folder: Path) -> dict[str, int]:
-    """How many calls of each kind a first start and one run make."""
+    """Return how many calls of each kind a first start and one run make."""
     needs("strace")
     ground, output = Ground(folder), folder / "calls"
     with ground.daemon().wrap(traced(",".join(COLD_CALLS), None, output)) as daemon:
@@ -161,7 +161,7 @@ def kill_a_start(folder: Path, call: str, number: int, tally: Tally) -> bool:
     daemon = ground.daemon().wrap(traced(call, f"signal=KILL:when={number}"))
     died = not daemon.start_or_die()
     if not died:
-        # Asked until its file has been read: a run that never was kills nobody.
+        # Repeated until its file has been parsed: a run that never existed kills nothing.
         ground.asked.append("first")
         eventually(lambda: ground.ask(daemon, key="first") or not daemon.is_alive, 30.0)
         died = wait_for_death(daemon, lambda: has_ended(daemon, ground.acknowledged.get("first")))
@@ -186,7 +186,7 @@ SETTLEMENT_CALLS = ("pwrite64", "fdatasync", "write")
 
 
 def count_settlement(folder: Path, *, merchants: int = 300) -> dict[str, int]:
-    """How many calls of each kind a settlement makes on a living daemon."""
+    """Return how many calls of each kind a settlement makes on a running daemon."""
     needs("strace")
     folder.mkdir()
     day, output = _day(folder, merchants), folder / "calls"
@@ -202,10 +202,10 @@ def count_settlement(folder: Path, *, merchants: int = 300) -> dict[str, int]:
 def kill_a_settlement(
     folder: Path, seed: int, calls: Mapping[str, int], tally: Tally, *, merchants: int = 300
 ) -> float:
-    """Kill the settlement pipeline at a write that chance picks; return the recovery's seconds.
+    """Kill the settlement pipeline at a random write; return how long the recovery took.
 
     Args:
-        calls: What a settlement makes of each kind, by ``count_settlement``.
+        calls: Number of calls of each kind in a settlement, from ``count_settlement``.
     """
     dice = random.Random(seed)
     call = dice.choice(SETTLEMENT_CALLS)

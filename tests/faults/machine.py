@@ -28,11 +28,11 @@ __all__ = (
 ROLES = ("slot", "async", "triggers")
 
 IDLE_SECONDS = 12.0
-"""Threads that are not used for so long are given back: afterwards they are missing."""
+"""Seconds after which unused threads end; from then on they are missing."""
 
 
 def children_killed(folder: Path, role: str, times: int) -> dict[str, float]:
-    """Kill the slot workers, or the async host, again and again while work goes on.
+    """Kill the slot workers, or the async host, again and again while tasks run.
 
     Between two kills something must have ended or begun for the first time, so that no single
     task is the victim more often than any task may be.
@@ -78,7 +78,7 @@ def children_killed(folder: Path, role: str, times: int) -> dict[str, float]:
 
 
 def _until_replaced(daemon: Victim, role: str, killed: Sequence[int], standing: int) -> float:
-    """Wait until as many processes of the role stand as before; return the seconds it took."""
+    """Wait until there are as many processes of the role as before; return the seconds it took."""
     began = time.monotonic()
     eventually(lambda: len({*daemon.children(role)} - {*killed}) >= standing, 60.0)
     return time.monotonic() - began
@@ -109,7 +109,7 @@ def _wait_for_nap(ground: Ground, run_id: str) -> None:
 
 
 def trigger_hosts_killed(folder: Path, times: int, count: int = 20) -> dict[str, float]:
-    """Kill each trigger host while it hosts; what it hosted fires afterwards, each once."""
+    """Kill each trigger host while it has triggers; afterwards each of them fires once."""
     ground, gate = Ground(folder), folder / "gate"
     killed: list[int] = []
     hosted, began_all = 0.0, time.monotonic()
@@ -143,10 +143,10 @@ def trigger_hosts_killed(folder: Path, times: int, count: int = 20) -> dict[str,
 
 
 def no_inotify(folder: Path, call: str, error: str, count: int = 20) -> dict[str, float]:
-    """The kernel watches no folder for the trigger host, and then does again.
+    """Let the kernel refuse inotify watches to the trigger host, and then grant them again.
 
-    Looking finds the same, once per period; the host says so once. When nobody waits any more
-    it forgets that it was refused, and asks the kernel for the next ones.
+    Polling finds the same, once per period; the host logs that once. When no trigger waits any more
+    it forgets the refusal, and asks the kernel for the next ones.
     """
     tools.needs("strace")
     ground, output = Ground(folder), folder / "injected"
@@ -180,7 +180,7 @@ def _opened(
     count: int,
     meanwhile: Callable[[], bool] = lambda: True,
 ) -> float:
-    """Have so many wait for a file, and make it; each is told once. Return how long that took."""
+    """Have ``count`` tasks wait for a file, then create it. Return how long their end took."""
     gate = ground.folder / name
     run_id = ground.ask_until_answered(daemon, dag_id="deferred", gate=str(gate), count=count)
     ground.acknowledged.clear()  # judged here, not as a run of ``small``
@@ -196,7 +196,7 @@ def _opened(
 
 
 def _has_watches(pid: int) -> bool:
-    """Whether a process has folders watched by the kernel."""
+    """Return whether the kernel watches folders for a process."""
     for entry in Path(f"/proc/{pid}/fdinfo").iterdir():
         with contextlib.suppress(FileNotFoundError):
             if "inotify wd:" in entry.read_text():
@@ -239,10 +239,10 @@ def parsers_killed(folder: Path, times: int) -> dict[str, float]:
 
 
 def no_descriptors(folder: Path, *, seconds: float, limit: int = 16) -> dict[str, float]:
-    """The daemon has no descriptors left: what needs one waits, and goes on afterwards.
+    """Leave the daemon no descriptors: work that needs one waits, and continues afterwards.
 
     Args:
-        limit: Lower than what its children and clients have, so that none comes back free.
+        limit: Lower than the number that its children and clients have, so that none becomes free.
     """
     ground = Ground(folder)
     with ground.daemon() as daemon:
@@ -262,10 +262,10 @@ def no_descriptors(folder: Path, *, seconds: float, limit: int = 16) -> dict[str
 
 
 def no_processes(folder: Path, *, seconds: float, idle: bool = False) -> dict[str, float]:
-    """No process and no thread can be made for a while.
+    """Let no process and no thread be created for a while.
 
     Args:
-        idle: Whether the daemon has done nothing for long when its children die.
+        idle: Whether the daemon has been idle for long when its children die.
     """
     ground = Ground(folder)
     with tools.ControlGroup("pids", f"aioflow-faults-{os.getpid()}") as group:
@@ -274,7 +274,7 @@ def no_processes(folder: Path, *, seconds: float, idle: bool = False) -> dict[st
             ground.judge(daemon)
             run_id = ground.ask(daemon, count=16, seconds=0.2)
             assert run_id is not None
-            group.limit(1)  # what is there may stay
+            group.limit(1)  # existing threads may stay
             if idle:
                 daemon.wait(run_id)
                 time.sleep(IDLE_SECONDS)  # a part of the fault
@@ -288,10 +288,10 @@ def no_processes(folder: Path, *, seconds: float, idle: bool = False) -> dict[st
 
 
 def _fault(daemon: Victim, seconds: float) -> int:
-    """Have it need new processes while it can have none; return how many lines it says."""
+    """Let it need new processes while it cannot start any; return how many lines it logs."""
     before = daemon.log_lines()
     there = {role: daemon.children(role) for role in ROLES}
-    assert all(there.values()), there  # how many stand ready for slots depends on what was asked
+    assert all(there.values()), there  # the number of idle slot workers depends on the requests
     killed = [pid for pids in there.values() for pid in pids]
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
@@ -330,7 +330,7 @@ def _descriptors(daemon: Victim) -> set[int]:
 
 @contextmanager
 def _connections(daemon: Victim, count: int) -> Iterator[None]:
-    """Clients that connect and say nothing."""
+    """Clients that connect and send nothing."""
     with ExitStack() as stack:
         for _ in range(count):
             client = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -341,7 +341,7 @@ def _connections(daemon: Victim, count: int) -> Iterator[None]:
 
 
 def no_memory(folder: Path) -> dict[str, float]:
-    """A task takes more memory than there is: it alone fails, and says why."""
+    """Let a task use more memory than there is: only that task fails, with the reason."""
     ground = Ground(folder)
     with tools.ControlGroup("memory", f"aioflow-faults-{os.getpid()}") as group:
         group.limit(768 * 2**20)

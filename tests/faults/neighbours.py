@@ -79,9 +79,9 @@ def _settle(daemon: Victim) -> None:
 def _defer(
     daemon: Victim, ground: Ground, conf: dict[str, object], count: int
 ) -> tuple[str, float]:
-    """Have so many wait before the first is due; return their run, and that instant.
+    """Have ``count`` tasks wait before the first is due; return their run, and when it is due.
 
-    Where the machine is too slow for that, anew with a longer lead.
+    If the machine is too slow for that, try again with a longer lead.
     """
     lead, counts = LEAD_SECONDS + count / 500, dict[str, int]()
     for factor in (1, 3, 9):
@@ -180,7 +180,7 @@ def _thread(work: Any, stop: Event) -> Iterator[None]:
 def _judge_healthy(
     ground: Ground, daemon: DaemonProcess, run_id: str, ended: dict[str, Any]
 ) -> Figures:
-    """Assert that each healthy one went on once and was not charged; return how late."""
+    """Assert that each healthy task resumed once, without a charged try. Return how late."""
     assert ended["state"] == "success", ended
     late: dict[str, list[float]] = {"instant": [], "arrival": []}
     for line in ground.ledger.read_text().splitlines():
@@ -276,7 +276,7 @@ def _never_cleans_up(daemon: DaemonProcess, run_id: str, *_: Any) -> str:
 
 
 def _floods_a_stream(daemon: DaemonProcess, run_id: str, _: Any, folder: Path) -> str:
-    """What is stored ahead is bounded, and the task ends when it has had enough."""
+    """Check that events stored in advance are limited, and that the task ends when done."""
     with daemon.database() as database:
         asked = "SELECT count(*), sum(payload IS NOT NULL) FROM event"
         stored, ahead = database.execute(asked).fetchone()

@@ -1,4 +1,4 @@
-"""The disk has room for the database and not for a result."""
+"""The disk has space for the database, but not for a result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEFT = 2 * 2**20
 """Bytes left on the disk: more than with which it counts as full."""
 
 TIMEOUT_SECONDS = 2.0
-"""That of the tasks of ``large``."""
+"""The size of the results of ``large``."""
 
 
 def results_that_do_not_fit(folder: Path, *, seconds: float = 0.0) -> dict[str, float]:
@@ -35,7 +35,7 @@ def results_that_do_not_fit(folder: Path, *, seconds: float = 0.0) -> dict[str, 
             os.truncate(filler, filler.stat().st_size - LEFT)
             run_id = daemon.trigger("large", {"ledger": str(ground.ledger)})
             eventually(lambda: not _ready(daemon)["disk"], 30.0)
-            behind = ground.ask_until_answered(daemon)  # the database has room
+            behind = ground.ask_until_answered(daemon)  # the database has space
             why = f"/api/v1/runs/{behind}/tasks/numbers/why"
             eventually(lambda: "2 results" in str(daemon.get(why)[1]), 30.0)
             time.sleep(TIMEOUT_SECONDS + seconds)  # the length of the fault

@@ -1,4 +1,4 @@
-"""The PostgreSQL server under a daemon ends in the middle of its work, and comes back."""
+"""The PostgreSQL server of a daemon stops in the middle of its work, and restarts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNT = 24
 
 
 def postgres_restarted(folder: Path, *, times: int, seconds: float) -> dict[str, float]:
-    """Crash the server again and again under runs and waits; nobody may notice but by the time.
+    """Crash the server again and again during runs and waits, which may only be delayed by that.
 
     Args:
         seconds: How long it is away each time.
@@ -82,7 +82,7 @@ def postgres_down_at_start(folder: Path) -> dict[str, float]:
 
 
 def _status(port: str, check: str) -> int:
-    """Return the status of a health check; 0 where nobody answers."""
+    """Return the status of a health check; 0 if there is no answer."""
     connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=10)
     try:
         connection.request("GET", f"/health/{check}")
@@ -94,7 +94,7 @@ def _status(port: str, check: str) -> int:
 
 
 def _judge(ground: Ground, daemon: Victim, run_id: str) -> int:
-    """Assert that each body of a run began once: nothing of ours has died."""
+    """Assert that each body of a run started once, so none of our processes has died."""
     eventually(lambda: has_ended(daemon, run_id), 60.0, daemon.last_words)
     run = daemon.run(run_id)
     assert run["state"] == "success", run

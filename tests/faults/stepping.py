@@ -24,7 +24,7 @@ VICTIMS = ("daemon", "everything", "async")
 def steps_killed(
     folder: Path, *, tasks: int, kills: int, seconds: float, seed: int
 ) -> dict[str, Any]:
-    """Kill at random while ``tasks`` go on, then open the gate at their end; judge what they did.
+    """Kill at random while ``tasks`` run, then open the gate at their end. Check what they did.
 
     Args:
         seconds: How long a task sleeps at most before its second step.
@@ -82,5 +82,5 @@ def _results(ground: Ground, run_id: str) -> dict[int, list[str]]:
         ).fetchall()
     finally:
         connection.close()
-    assert {tries for _, _, tries in rows} == {1}, "somebody innocent was charged"
+    assert {tries for _, _, tries in rows} == {1}, "an innocent task was charged"
     return {index: msgspec.msgpack.decode(body, type=list[str]) for index, body, _ in rows}

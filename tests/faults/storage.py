@@ -1,4 +1,4 @@
-"""The disk fails, fills up, or is somebody else's: what is said, and what is never said."""
+"""The disk fails, is full, or is locked by another program: what is reported, and what never is."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TOLD_SECONDS = 7.0
 """A request that the database keeps waiting is refused before that."""
 
 FAILED_SECONDS = 60.0
-"""What an answer that says no, or none at all, counts as."""
+"""Duration recorded for a request that is rejected, or not answered at all."""
 
 
 class _Reader:
@@ -98,7 +98,7 @@ def _working(ground: Ground, count: int = 8, seconds: float = 0.0) -> Iterator[t
 
 
 def calls_that_fail(folder: Path, call: str, error: str, seconds: float) -> dict[str, float]:
-    """A call fails once, or for a while; the run ends right by itself.
+    """Let a call fail once, or for a while; the run still ends in the right state.
 
     Args:
         seconds: For how long; 0 for a single call.
@@ -114,7 +114,7 @@ def calls_that_fail(folder: Path, call: str, error: str, seconds: float) -> dict
         inject = f"error={error}:{when}"
         with ExitStack() as asked, tools.injecting(daemon.process.pid, call, inject, output):
             began = time.monotonic()
-            asked.enter_context(ground.asking(daemon))  # answered when the fault is over
+            asked.enter_context(ground.asking(daemon))  # answered when the fault has ended
             eventually(lambda: "INJECTED" in output.read_text(), 60.0)
             _hold(seconds)
             if seconds:
@@ -179,12 +179,12 @@ def _judge_sync_failure(daemon: Victim) -> None:
 
 
 def _hold(seconds: float) -> None:
-    """The fault lasts this long: nothing is waited for, this is its length."""
+    """Sleep for the duration of the fault."""
     time.sleep(seconds)
 
 
 def disk_full(folder: Path, *, seconds: float = 3.0) -> dict[str, float]:
-    """The disk of the home is full for a while: readers go on, then the run does by itself."""
+    """Fill the disk of the home for a while: readers continue, and later the run does by itself."""
     with tools.memory_disk(folder / "disk", 48) as disk:
         ground = Ground(folder, home=disk / "home")
         with _working(ground, seconds=1.0) as (daemon, run_id):
@@ -216,7 +216,7 @@ def disk_full(folder: Path, *, seconds: float = 3.0) -> dict[str, float]:
 
 
 def another_writer(folder: Path, seconds: float) -> dict[str, float]:
-    """Another program holds the database: nobody fails, and who must wait long is told so."""
+    """Lock the database by another program: nothing fails, and long waits are reported."""
     ground = Ground(folder)
     with _working(ground, seconds=0.05) as (daemon, run_id):
         with _Reader(daemon, run_id) as reader:
@@ -294,7 +294,7 @@ STRANGERS: dict[str, Callable[[Ground, Path], None]] = {
     "newer": _newer,
     "corrupt": _corrupt,
 }
-"""What may stand in the place of the database while the daemon runs."""
+"""What may replace the database file while the daemon runs."""
 
 REFUSED = {
     "foreign": "store.foreign",
@@ -302,11 +302,11 @@ REFUSED = {
     "corrupt": "store.foreign",
     "of_another": "store.strange",
 }
-"""What a start refuses, with the code it gives."""
+"""What a start refuses, with the error code."""
 
 
 def strange_database(folder: Path, stranger: str) -> dict[str, float]:
-    """The database becomes another one under the daemon: it ends, and writes nothing into it."""
+    """Replace the database of a running daemon: it exits, and writes nothing to the new one."""
     ground = Ground(folder)
     daemon = ground.daemon().start()
     try:
@@ -337,7 +337,7 @@ def strange_database(folder: Path, stranger: str) -> dict[str, float]:
 
 
 def refused_at_start(folder: Path, stranger: str) -> dict[str, float]:
-    """A database that cannot be ours is refused in one line, and left as it is."""
+    """Start on a file that is no aioflow database: refused in one line, and left unchanged."""
     ground = Ground(folder)
     with ground.daemon() as daemon:
         ground.ask_until_answered(daemon)
@@ -356,7 +356,7 @@ def refused_at_start(folder: Path, stranger: str) -> dict[str, float]:
 
 
 def damaged_after_a_kill(folder: Path) -> dict[str, float]:
-    """A page is damaged after a kill: the start refuses the file, and says what to do."""
+    """Damage a page after a kill: the start refuses the file, and says what to do."""
     ground = Ground(folder)
     daemon = ground.daemon().start()
     ground.ask_until_answered(daemon)
@@ -382,7 +382,7 @@ def damaged_after_a_kill(folder: Path) -> dict[str, float]:
 
 
 def log_lost_while_stopped(folder: Path) -> dict[str, float]:
-    """The write-ahead log is deleted after a crash: the rest is whole, or it is refused."""
+    """Delete the write-ahead log after a crash: the rest is consistent, or it is refused."""
     ground = Ground(folder)
     daemon = ground.daemon().start()
     ground.ask_until_answered(daemon)
@@ -396,7 +396,7 @@ def log_lost_while_stopped(folder: Path) -> dict[str, float]:
     again = ground.daemon()
     came_up = again.start_or_die()
     if came_up:
-        ground.acknowledged.clear()  # what only the log knew is lost with it
+        ground.acknowledged.clear()  # changes that were only in the log are lost with it
         ground.asked.clear()
         ground.ask_until_answered(again)
         ground.judge(again)
@@ -409,7 +409,7 @@ def log_lost_while_stopped(folder: Path) -> dict[str, float]:
 
 
 def read_only_home(folder: Path) -> dict[str, float]:
-    """A home that cannot be written is refused in one line, and left as it is."""
+    """Start on a home that cannot be written: refused in one line, and left unchanged."""
     ground = Ground(folder)
     with ground.daemon() as daemon:
         ground.ask_until_answered(daemon)
@@ -432,7 +432,7 @@ def read_only_home(folder: Path) -> dict[str, float]:
 
 
 def stuck_reader(folder: Path, *, mebibytes: int = 80) -> dict[str, float]:
-    """Somebody reads and does not stop: work goes on, and the log is short again afterwards."""
+    """Keep a reader open: work continues, and the log is short again afterwards."""
     ground = Ground(folder)
     log = Path(f"{ground.database}-wal")
     padding = "x" * 900_000

@@ -1,7 +1,7 @@
 """One smoke case of each family of faults; ``tests/campaigns`` tries all of them, to the end.
 
-How many seconds anything takes is judged by the campaigns, which have the machine to themselves.
-These wait for facts.
+Only the campaigns limit durations, because they have the machine to themselves. These cases wait
+for conditions.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def test_a_sync_that_fails_ends_the_daemon_and_the_next_start_makes_it_good(tmp_
     assert storage.sync_that_fails(tmp_path, "EIO")["runs"] >= 2
 
 
-def test_a_full_disk_stops_work_but_no_reader_and_work_goes_on_by_itself(tmp_path):
+def test_a_full_disk_stops_work_but_no_reader_and_work_continues_by_itself(tmp_path):
     assert storage.disk_full(tmp_path, seconds=0.0)["lines_said"] >= 1
 
 
-def test_results_that_do_not_fit_stop_work_and_charge_nobody(tmp_path):
+def test_results_that_do_not_fit_stop_work_without_a_charged_try(tmp_path):
     assert results.results_that_do_not_fit(tmp_path)["resumed_seconds"] < 30
 
 
-def test_a_clock_that_is_set_fires_nothing_and_kills_nobody(tmp_path):
+def test_a_clock_that_is_set_fires_nothing_and_kills_no_process(tmp_path):
     assert clocks.clock_steps(tmp_path, 6 * clocks.HOUR, count=10, running=2)["tasks"] >= 12
 
 

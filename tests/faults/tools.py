@@ -1,4 +1,4 @@
-"""What makes faults: strace, a preloaded clock, mounts, control groups, limits, signals."""
+"""Tools that inject faults: strace, a preloaded clock, mounts, control groups, limits, signals."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def needs(*programs: str) -> None:
 
 
 def _strace(calls: str, inject: str | None, output: Path | str) -> list[str]:
-    # Children are let go as soon as they become a program of their own.
+    # Children are detached as soon as they execute a program of their own.
     words = ["strace", "-f", "-b", "execve", "-qq", "-o", str(output), "-e", f"trace={calls}"]
     words += ["-e", "signal=none"]
     return words if inject is None else [*words, "-e", f"inject={calls}:{inject}"]
 
 
 def traced(calls: str, inject: str | None, output: Path | str = "/dev/null") -> list[str]:
-    """Words before a command that make its own process, no child of it, suffer ``inject``.
+    """Return a command prefix that applies ``inject`` to the command, but not to its children.
 
-    The command keeps the number of the process that was started: strace stands beside it.
+    The command has the id of the started process: strace runs beside it.
     """
     return [*_strace(calls, inject, output), "-D", "--"]
 
@@ -70,7 +70,7 @@ def traced(calls: str, inject: str | None, output: Path | str = "/dev/null") -> 
 def injecting(
     pid: int, calls: str, inject: str | None, output: Path | str = "/dev/null"
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Have a running process, with all its threads, suffer ``inject`` for the block."""
+    """Apply ``inject`` to a running process and all its threads, within the block."""
     tracer = subprocess.Popen(
         [*_strace(calls, inject, output), "-p", str(pid)],
         stdin=subprocess.DEVNULL,
@@ -83,7 +83,7 @@ def injecting(
         yield tracer
     finally:
         if tracer.poll() is None:
-            tracer.terminate()  # lets go of the process
+            tracer.terminate()  # detaches from the process
         tracer.wait(60.0)
 
 
@@ -92,13 +92,13 @@ def _is_traced(pid: int) -> bool:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
         return all("TracerPid:\t0\n" not in (thread / "status").read_text() for thread in threads)
     except FileNotFoundError:
-        return not Path(f"/proc/{pid}").exists()  # a thread that ended meanwhile is no answer
+        return not Path(f"/proc/{pid}").exists()  # a thread that has ended counts for nothing
     except OSError:
         return True
 
 
 def count_calls(output: Path) -> Counter[str]:
-    """How often each call was made, by the thread that made it most often."""
+    """Return how often each call was made, by the thread that made it most often."""
     calls: dict[str, Counter[str]] = {}
     for thread, call in _CALL.findall(output.read_text(errors="replace")):
         calls.setdefault(call, Counter())[thread] += 1
@@ -145,7 +145,7 @@ time_t time(time_t *into) {
 
 
 class ClockShim:
-    """A wall clock that can be set, for whoever is started with ``environment``.
+    """A wall clock that can be set, for processes started with ``environment``.
 
     The monotonic clock stays what it is, as when a real wall clock is set.
     """
@@ -170,7 +170,7 @@ class ClockShim:
         }
 
     def set(self, seconds: int) -> None:
-        """Step it: so many seconds off from now on."""
+        """Step it by this many seconds."""
         with self._offset.open("r+b" if self._offset.exists() else "wb") as file:
             file.write(seconds.to_bytes(8, "little", signed=True))
 
@@ -197,7 +197,7 @@ def memory_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
 
 @contextmanager
 def read_only(folder: Path, shown_at: Path) -> Iterator[Path]:
-    """The same folder under another name, where nothing can be written."""
+    """Mount the same folder under another name, read-only."""
     needs("mount")
     shown_at.mkdir()
     subprocess.run(["mount", "--bind", folder, shown_at], check=True)
@@ -209,7 +209,7 @@ def read_only(folder: Path, shown_at: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Take all the room there is on the disk of a folder; return what takes it."""
+    """Fill the disk of a folder; return the file that fills it."""
     filler = folder / "filler"
     with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
         for size in (2**20, 4096, 1):
@@ -236,7 +236,7 @@ def write_locked(database: Path) -> Iterator[None]:
 
 @contextmanager
 def stopped(pids: Sequence[int]) -> Iterator[None]:
-    """These processes stand still for the block."""
+    """Stop these processes, within the block."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -260,7 +260,7 @@ def descriptors_limited(pid: int, limit: int) -> Iterator[None]:
 
 
 class ControlGroup:
-    """A control group of version 1 or 2, and what is started in it."""
+    """A control group of version 1 or 2, and the processes started in it."""
 
     def __init__(self, controller: str, name: str) -> None:
         first = Path("/sys/fs/cgroup") / controller
@@ -306,5 +306,5 @@ class ControlGroup:
 
     @property
     def current(self) -> int:
-        """How many processes and threads are in it."""
+        """Return how many processes and threads are in it."""
         return int((self.path / "pids.current").read_text())

@@ -1,4 +1,4 @@
-"""The CPU budget of a case is kept, charged to the right one, and its exceptions are honest."""
+"""The CPU budget of test cases: charged to the right case, enforced, with justified exceptions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Meter:
 
 
 class Installed:
-    """What ``tests/conftest.py`` does, for a session inside a test."""
+    """Does what ``tests/conftest.py`` does, for a session inside a test."""
 
     def pytest_addoption(self, parser: pytest.Parser) -> None:
         parser.addoption("--cpu-report")
@@ -74,7 +74,7 @@ def session(pytester, listed, monkeypatch):
     return run
 
 
-# ── what is judged ──────────────────────────────────────────────────────────────────────
+# ── which cases are checked ─────────────────────────────────────────────────────────────
 
 
 def test_a_case_above_the_budget_fails_a_green_session_and_is_named(session):
@@ -135,7 +135,7 @@ def test_it({fixture}): pass
     result.stdout.fnmatch_lines(["test_it.py::test_it took 3.0 s *"])
 
 
-def test_what_a_child_process_took_counts_once_it_has_ended():
+def test_the_cpu_time_of_a_child_process_counts_once_it_has_ended():
     spin = "while time.process_time() < 0.3: pass"
     before = cpu_budget._cpu()
     subprocess.run([sys.executable, "-c", f"import time\n{spin}"], check=True)
@@ -154,7 +154,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def spinning():
-    """Start a process that uses 0.3 s of CPU for each line it is sent."""
+    """Start a process that uses 0.3 s of CPU for each line that it receives."""
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", SPINNING], stdin=pipe, stdout=pipe) as process:
         yield process
@@ -168,7 +168,7 @@ def spin(process: subprocess.Popen[bytes]) -> None:
     process.stdout.readline()
 
 
-def test_what_a_shared_process_takes_counts_when_it_does_so_and_not_when_it_ends(spinning):
+def test_the_cpu_time_of_a_shared_process_counts_when_it_is_used_and_not_at_its_end(spinning):
     cpu_budget.measure(spinning.pid)
     before = cpu_budget._cpu()
     spin(spinning)
@@ -180,7 +180,7 @@ def test_what_a_shared_process_takes_counts_when_it_does_so_and_not_when_it_ends
     assert cpu_budget._cpu() - while_it_runs < 0.1
 
 
-def test_what_is_done_uncharged_counts_for_no_case(spinning):
+def test_uncharged_work_counts_for_no_case(spinning):
     cpu_budget.measure(spinning.pid)
     before = cpu_budget._cpu()
     with cpu_budget.uncharged():

@@ -79,7 +79,7 @@ def test_no_small_module_serves_a_single_other_one(package):
     assert slivers(package) == {}, "merge it into the one that imports it"
 
 
-def test_what_these_tests_forbid_is_noticed(tmp_path):
+def test_violations_are_noticed(tmp_path):
     package = tmp_path / "thing"
     package.mkdir()
     (package / "__init__.py").write_text("")

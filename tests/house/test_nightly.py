@@ -15,7 +15,7 @@ ENDLESS = "import time\ndef test_a(): pass\ndef test_b(): time.sleep(600)\n"
 
 @pytest.fixture
 def part(tmp_path, monkeypatch):
-    """Return a function that makes a part of one file of tests, which nothing else configures."""
+    """Return a function that creates a part with one file of tests, without other configuration."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTEST_ADDOPTS", "")
 

@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def alerts() -> Iterator[Heard]:
-    """Return what the shared daemon's alerts have said abroad."""
+    """Return the alerts that the shared daemon sent to the webhook."""
     with listening(failures=0) as heard:
         yield heard
 
@@ -41,7 +41,7 @@ def _steady_daemon(
         flags=("--cpu-slots", "2"),
     )
     daemon.home.chmod(0o755)
-    before = os.umask(0)  # one of its tests looks at what others may read
+    before = os.umask(0)  # one of its tests checks what other users may read
     try:
         daemon.start()
     finally:
@@ -52,14 +52,14 @@ def _steady_daemon(
 
 @pytest.fixture
 def shared_daemon(_steady_daemon: SharedDaemon) -> SharedDaemon:
-    """Return a daemon on which many tests run, none of which stops it."""
+    """Return a daemon that many tests share; none of them stops it."""
     assert _steady_daemon.is_alive
     return _steady_daemon.lend()
 
 
 @pytest.fixture(scope="session")
 def site_packages(tmp_path_factory: pytest.TempPathFactory) -> SitePackages:
-    """Return what is installed for the daemon that may be killed, besides the environment."""
+    """Return the packages installed for the daemon that may be killed, besides the environment."""
     return SitePackages(tmp_path_factory.mktemp("packages"))
 
 
@@ -71,7 +71,7 @@ def _mortal_daemon(
         tmp_path_factory.mktemp("killed"),
         flags=("--cpu-slots", "1"),
         environment={
-            # No test waits for what another has left, nor is a slow import taken for a stall.
+            # No test waits for leftovers of another, and no slow import counts as a stall.
             "AIOFLOW_DAEMON__GRACE_SECONDS": "600",
             "AIOFLOW_HOSTS__STALL_SECONDS": "3600",
             "PYTHONPATH": str(site_packages.folder),
@@ -83,7 +83,7 @@ def _mortal_daemon(
 
 @pytest.fixture
 def killed_daemon(_mortal_daemon: SharedDaemon) -> Iterator[SharedDaemon]:
-    """Return a daemon that may be killed and started again; what it knew before is still there."""
+    """Return a daemon that may be killed and restarted; it keeps its database."""
     yield _mortal_daemon.lend()
     _mortal_daemon.clear_dags()
 

@@ -1,4 +1,4 @@
-"""A server for webhooks that keeps what it was sent."""
+"""A server for webhooks that records its requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ("Heard", "listening")
 
 
 class Heard:
-    """What a webhook was sent; the first of them it has no time for."""
+    """A webhook target that records requests, and does not answer the first one in time."""
 
     def __init__(self, failures: int) -> None:
         self.failures = failures
@@ -20,14 +20,14 @@ class Heard:
         self.url = ""
 
     def take(self, headers: dict[str, str], body: bytes) -> int:
-        """Keep one post; return the status it is answered with."""
+        """Record one post; return the status of the response."""
         self.posts.append((headers, body))
         return 503 if len(self.posts) <= self.failures else 204
 
 
 @contextmanager
 def listening(failures: int = 1) -> Iterator[Heard]:
-    """Serve on a port of its own, refusing so many posts first."""
+    """Serve on a port of its own; refuse the first ``failures`` posts."""
     heard = Heard(failures)
 
     class Handler(BaseHTTPRequestHandler):
@@ -38,7 +38,7 @@ def listening(failures: int = 1) -> Iterator[Heard]:
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     heard.url = f"http://127.0.0.1:{server.server_port}"

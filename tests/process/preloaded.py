@@ -1,7 +1,7 @@
 """A program ``aioflow`` for shell scripts whose imports are done once, not by each command.
 
-A server imports the command line and forks for each command; the program hands it its words, its
-folder, its environment and its three streams, and ends with the status the command ends with.
+A server imports the command line and forks for each command; the program passes its arguments,
+folder, environment and three streams to it, and exits with the status of the command.
 """
 
 from __future__ import annotations

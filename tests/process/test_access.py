@@ -1,4 +1,4 @@
-"""Tokens and users on a real daemon: what was answered is kept, whatever kills the daemon."""
+"""Tokens and users on a real daemon: what was acknowledged survives any kill of the daemon."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def aioflow(daemon: DaemonProcess, *words: str, given: str = "") -> Done:
     return run(*words, home=daemon.home, given=given)
 
 
-def test_a_token_that_was_told_is_good_after_kill_9_and_a_revoked_one_is_not(killed_daemon):
+def test_a_token_that_was_shown_is_valid_after_kill_9_and_a_revoked_one_is_not(killed_daemon):
     daemon = killed_daemon
     told: list[dict] = []
 
@@ -69,7 +69,7 @@ def test_a_token_that_was_told_is_good_after_kill_9_and_a_revoked_one_is_not(kil
     maker.join(60)
     daemon.start()
 
-    last = told.pop()  # of this one nobody knows what was answered last
+    last = told.pop()  # the last response to this one is unknown
     assert status_of(daemon, last["token"]) in {200, 401}
     for made in told:
         assert status_of(daemon, made["token"]) == (401 if made["state"] == "revoked" else 200)
@@ -117,8 +117,8 @@ def test_the_commands_let_people_in_and_tell_who_did_what(killed_daemon):
     assert re.search(r"\bci\b.*revoked", tokens.out)
 
 
-def test_what_was_refused_last_is_in_the_audit_and_an_end_that_was_cut_off_shows(tmp_path):
-    # One of its own: refusals that follow each other are counted together, whoever made them.
+def test_the_last_refusals_are_in_the_audit_and_a_truncated_end_is_noticed(tmp_path):
+    # A daemon of its own: consecutive refusals are counted together, even of several clients.
     daemon = SharedDaemon(tmp_path).lend()
     for _ in range(3):
         assert status_of(daemon, "aio_nothing", "/api/v1/runs") == 401
@@ -138,7 +138,7 @@ def test_what_was_refused_last_is_in_the_audit_and_an_end_that_was_cut_off_shows
     assert any("entries were deleted or forged" in one for one in cut["problems"])
 
 
-def test_somebody_chooses_another_password_by_a_command(shared_daemon):
+def test_a_user_changes_the_password_by_a_command(shared_daemon):
     daemon = shared_daemon
     aioflow(daemon, "users", "create", "anna", given="a long one\n")
     wrong = aioflow(daemon, "users", "password", "anna", given="not hers\nanother long one\n")
@@ -213,11 +213,11 @@ FOLDERS = ("code", "logs", "results", "run")
 def mode_of(path: Path) -> int:
     try:
         return path.stat().st_mode
-    except FileNotFoundError:  # the record of a child that ended meanwhile
+    except FileNotFoundError:  # the record of a child that has just ended
         return 0
 
 
-def test_nothing_secret_is_for_others_whatever_the_umask_and_whoever_made_the_folder(
+def test_secrets_are_private_for_any_umask_and_any_owner_of_the_folder(
     shared_daemon,
 ):
     home = shared_daemon.home  # made by others, with a mode that lets everybody in

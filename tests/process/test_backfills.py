@@ -1,4 +1,4 @@
-"""A backfill whose daemon is killed again and again: each fire time gets its run, and one only."""
+"""A backfill whose daemon is killed again and again: each fire time gets exactly one run."""
 
 from __future__ import annotations
 

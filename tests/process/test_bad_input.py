@@ -1,4 +1,4 @@
-"""Bad input, one thing at a time: a clear line, a distinct reason, and nobody else harmed."""
+"""Bad input, one kind at a time: a clear message, a distinct reason, and no harm to others."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_a_task_killed_by_a_memory_cgroup_fails_as_out_of_memory(tmp_path):
 
 
 def oom_scores(daemon: DaemonProcess) -> dict[str, int]:
-    """Say for a process of each role how much larger than the daemon the kernel takes it for."""
+    """Return, for a process of each role, how much higher than the daemon's its OOM score is."""
     scores = {}
     for path in (daemon.home / "run" / "children").iterdir():
         with suppress(OSError, msgspec.DecodeError):  # it ends, or begins
@@ -241,7 +241,7 @@ def oom_score(pid: int) -> int:
     return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
 
-def test_where_memory_runs_out_a_worker_goes_before_a_host_and_the_daemon_goes_last(daemon):
+def test_out_of_memory_kills_workers_before_hosts_and_the_daemon_last(daemon):
     daemon.trigger("segfaulting_async")
 
     wanted = {"slot": 400, "async": 300, "triggers": 300}.items()
@@ -384,7 +384,7 @@ def test_a_newer_database_is_refused(tmp_path, migrated_sqlite):
     assert (status, "[store.schema]" in line) == (1, True)
 
 
-@pytest.mark.nightly  # in `make test` this is seen where nothing may be left of such a start
+@pytest.mark.nightly  # tests of leftovers of such a start cover this in `make test`
 def test_a_port_in_use_is_said(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

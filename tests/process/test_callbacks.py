@@ -1,4 +1,4 @@
-"""Callbacks and alerts of a real daemon: in processes of their own, at least once, told abroad."""
+"""Callbacks and alerts of a real daemon: in separate processes, at least once, to webhooks."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def keep_secret(home: Path) -> None:
 
 def nothing_is_owed(daemon: DaemonProcess) -> bool:
     owed: dict[str, int] = daemon.get("/health/ready")[1]["owed"]
-    daemon.get("/api/v1/pools")  # the engine answers when what memory said is committed
+    daemon.get("/api/v1/pools")  # the engine answers when the decided state is committed
     return not any(owed.values())
 
 

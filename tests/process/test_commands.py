@@ -1,4 +1,4 @@
-"""Every example of the reference of commands does what is printed there, against a real daemon."""
+"""Every example of the reference of commands prints what is shown there, with a real daemon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ END = "<end of {}>"
 
 
 def examples() -> list[tuple[str, list[str]]]:
-    """Each command with the lines it is to print."""
+    """Return each command with its expected lines."""
     found: list[tuple[str, list[str]]] = []
     for block in re.findall(r"^```console\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE):
         for line in block.splitlines():
@@ -32,7 +32,7 @@ def examples() -> list[tuple[str, list[str]]]:
 
 
 def pattern(lines: list[str]) -> str:
-    """What fits: ``...`` for anything in a line, alone for any lines; blanks of any width."""
+    """Return a pattern: ``...`` matches anything in a line, alone any lines; blanks any width."""
 
     def of_line(line: str) -> str:
         parts = (re.escape(plain(part)) for part in line.split("..."))
@@ -42,7 +42,7 @@ def pattern(lines: list[str]) -> str:
 
 
 def plain(text: str) -> str:
-    """A text whose blanks are as narrow as may be."""
+    """Return a text with runs of blanks reduced to one."""
     return "\n".join(re.sub(r"\s+", " ", line).strip() for line in text.split("\n"))
 
 
@@ -74,7 +74,7 @@ def test_every_example_prints_what_the_reference_says(tmp_path):
     }
 
     daemon = DaemonProcess(tmp_path / "home", tmp_path / "dags")
-    # An import on a slow machine would be listed among what holds up a loop.
+    # A slow import would be listed among the code that blocks a loop.
     daemon.environment = {**os.environ, "AIOFLOW_HOSTS__STALL_SECONDS": "3600"}
     with daemon, program(tmp_path / "bin"):
         eventually(lambda: daemon.get("/api/v1/dags")[1])
@@ -109,7 +109,7 @@ def test_every_command_has_an_example():
 
 
 def groups() -> dict[str, argparse.ArgumentParser]:
-    """What is followed by one of its own commands."""
+    """Commands that are followed by a command of their own."""
     (nouns,) = (a for a in command_parser()._actions if isinstance(a, argparse._SubParsersAction))
     return {
         name: noun

@@ -107,14 +107,14 @@ def steps(folder: Path) -> Counter[int]:
 
 def pid_of(daemon: DaemonProcess, role: str) -> int | None:
     for path in (daemon.home / "run" / "children").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # parsers come and go
+        with contextlib.suppress(FileNotFoundError):  # parsers start and end
             if json.loads(path.read_text() or "{}").get("role") == role:
                 return int(path.name)
     return None
 
 
 def strike(daemon: DaemonProcess, what: str) -> None:
-    """Kill one thing, and have it there again."""
+    """Kill one process, and wait until it runs again."""
     if what in {"daemon", "everything"}:
         daemon.kill(whole_tree=what == "everything")
         daemon.start()
@@ -177,7 +177,7 @@ def test_a_kill_between_any_two_calls_repeats_no_step(daemon_on, out, kills, dat
     assert steps(out) == Counter(range(ROUNDS))
     assert task["result"]["done"] == list(range(ROUNDS))
     assert task["interruptions"] == 0
-    if "triggers" not in kills:  # a trigger whose own code ran at that moment is charged a try
+    if "triggers" not in kills:  # a trigger whose code ran at that moment costs a try
         assert task["try_number"] == 1
 
 
@@ -255,7 +255,7 @@ def is_newer(daemon: DaemonProcess, was: str | None) -> bool:
     return version_of(daemon) not in {None, was}
 
 
-def test_runs_of_two_versions_go_on_with_the_calls_of_their_own(killed_daemon, out):
+def test_runs_of_two_versions_continue_with_the_calls_of_their_own(killed_daemon, out):
     daemon, runs = killed_daemon, []
     for name in ("older", "newer"):
         was = version_of(daemon)
@@ -331,7 +331,7 @@ def misused():
 """
 
 
-def test_whoever_misuses_a_wait_is_told_and_nobody_waits_for_ever(shared_daemon):
+def test_a_misused_wait_raises_and_no_wait_lasts_for_ever(shared_daemon):
     shared_daemon.add("misused.py", MISUSED)
     run_id = shared_daemon.trigger("misused", {})
     shared_daemon.wait(run_id, 60)
@@ -350,7 +350,7 @@ def test_whoever_misuses_a_wait_is_told_and_nobody_waits_for_ever(shared_daemon)
     assert tasks["patient"]["result"] == "in time"
 
 
-def test_a_host_that_is_short_of_memory_finishes_what_it_had_let_go(tmp_path, out):
+def test_a_host_that_is_short_of_memory_finishes_what_it_had_released(tmp_path, out):
     daemon = SharedDaemon(
         tmp_path,
         flags=("--cpu-slots", "1"),
@@ -404,7 +404,7 @@ def changes(folder: str) -> None:
 """
 
 
-def test_what_follows_changed_calls_is_what_the_task_says(killed_daemon, out):
+def test_after_changed_calls_the_task_decides_how_to_continue(killed_daemon, out):
     daemon = killed_daemon
     daemon.add("changes.py", FICKLE)
     policies = ("fail", "restart", "keep")

@@ -1,4 +1,4 @@
-"""What fields of triggers hide stands nowhere that a viewer, a command or a log shows."""
+"""Hidden fields of triggers are in no response to a viewer, in no command's output, in no log."""
 
 from __future__ import annotations
 
@@ -115,10 +115,10 @@ ASKED = {
 
 @contextmanager
 def site() -> Iterator[tuple[str, set[str]]]:
-    """Serve a place where some are refused and the others are to come again.
+    """Serve HTTP: some requests are refused, the others are answered with a status to retry.
 
     Yields:
-        The place, and the paths that have been asked for with the canary.
+        The address, and the paths that were requested with the canary.
     """
     asked: set[str] = set()
 
@@ -130,10 +130,10 @@ def site() -> Iterator[tuple[str, set[str]]]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        do_HEAD = do_GET  # noqa: N815 - it is called so
+        do_HEAD = do_GET  # noqa: N815 - the name that the class requires
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
@@ -153,11 +153,11 @@ class Viewer:
         words = ("tokens", "create", "looks-at-fields", "--role", "viewer", "--json")
         self._token = run(*words, home=daemon.home).json["token"]
         said = daemon.log.read_text(errors="replace").split()
-        page = next(word for word in said if word.startswith("http://"))  # the banner comes first
+        page = next(word for word in said if word.startswith("http://"))  # the banner is first
         self._place = urlsplit(page).netloc
 
     def get(self, path: str) -> tuple[int, str]:
-        """Return the answer; of an endless one what comes first."""
+        """Return the response; of an endless one the first part."""
         connection = http.client.HTTPConnection(self._place, timeout=60)
         try:
             connection.request("GET", path, headers={"authorization": f"Bearer {self._token}"})
@@ -202,7 +202,7 @@ def _filled(path: str, named: dict[str, str]) -> str:
 
 
 def printed(daemon: SharedDaemon, run_id: str) -> dict[str, str]:
-    """Run each command that lists, and those that show; return what each has printed."""
+    """Run each command that lists or shows something; return the output of each."""
     verbs = words_of(command_parser(), "aioflow")
     lists = [noun.split()[1:] for noun, words in verbs.items() if "list" in words]
     commands = [[*noun, "list"] for noun in lists]
@@ -277,6 +277,6 @@ def named(log: str) -> set[str]:
 
 
 def states(daemon: SharedDaemon, run_id: str) -> str:
-    """Tell which task has come to what."""
+    """Return the state of each task."""
     tasks = daemon.run(run_id)["tasks"]
     return str([(view["map_label"], view["state"], view["error"]) for view in tasks])

@@ -1,4 +1,4 @@
-"""One daemon for one home: a start that is refused, or fails half way, touches nothing."""
+"""One daemon per home: a start that is refused, or fails half way, changes nothing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def records(home: Path) -> dict[str, str]:
 
 
 def all_records(daemon: DaemonProcess) -> dict[str, str]:
-    """Return the records of the daemon's children; parsers, among others, come and go meanwhile."""
+    """Return the records of the daemon's children; some of them, such as parsers, start and end."""
 
     def read() -> dict[str, str] | None:
         try:
@@ -62,7 +62,9 @@ def all_records(daemon: DaemonProcess) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("words", [("up", "--db", "other"), *STARTS], ids=str)
-def test_a_second_daemon_on_a_home_is_refused_and_the_first_goes_on(shared_daemon, tmp_path, words):
+def test_a_second_daemon_on_a_home_is_refused_and_the_first_continues(
+    shared_daemon, tmp_path, words
+):
     first = shared_daemon
     first.add("waits_for_a_reader.py", DAGS)
     os.mkfifo(tmp_path / "gate")

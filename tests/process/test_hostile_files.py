@@ -1,4 +1,4 @@
-"""Hostile DAG files beside a DAG that runs every five seconds: told apart, and harmless."""
+"""Hostile DAG files beside a DAG that runs every five seconds: reported, and harmless to it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def problems(daemon: DaemonProcess) -> dict[str, str]:
 
 
 def lateness(database: sqlite3.Connection) -> list[float]:
-    """How many seconds after its date each run of the steady DAG ended."""
+    """Return how many seconds after its date each run of the steady DAG ended."""
     rows = database.execute("SELECT logical_date, ended_at FROM run WHERE ended_at IS NOT NULL")
     return [(ended - date) / 1e6 for date, ended in rows]
 
@@ -85,7 +85,7 @@ def started_for(home: Path) -> list[str]:
 
 
 BURNING = {"loop", "flood", "bomb", "memory"}
-"""These use a core until they are stopped."""
+"""Files that use a core until they are stopped."""
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,9 @@ BURNING = {"loop", "flood", "bomb", "memory"}
         pytest.param(set(), 8, id="all", marks=pytest.mark.nightly),
     ],
 )
-def test_hostile_files_are_told_apart_and_never_hold_up_a_dag_beside_them(tmp_path, left_out, runs):
+def test_hostile_files_are_distinguished_and_never_delay_a_dag_beside_them(
+    tmp_path, left_out, runs
+):
     dags, left = tmp_path / "dags", tmp_path / "left"
     hostile = {name: found for name, found in HOSTILE.items() if name not in left_out}
     put(dags / "steady.py", STEADY)
@@ -117,7 +119,7 @@ def test_hostile_files_are_told_apart_and_never_hold_up_a_dag_beside_them(tmp_pa
             late = lateness(database)
         parsers = [process.pid for process in daemon.tree()]
     assert found == wanted
-    assert max(late) < 20.0  # a file that hangs is given up after 30
+    assert max(late) < 20.0  # the parse of a file that hangs is aborted after 30
     assert not is_alive(int(left.read_text()))
     assert not [pid for pid in parsers if is_alive(pid)]
     assert not started_for(tmp_path / "home")

@@ -189,7 +189,7 @@ def results(daemon: DaemonProcess, run_id: str, task_id: str) -> list[Any]:
     return [task["result"] for task in daemon.run(run_id)["tasks"] if task["task_id"] == task_id]
 
 
-def test_a_saved_trigger_goes_on_in_its_newest_code_and_prints_into_its_log(killed_daemon, out):
+def test_a_saved_trigger_continues_in_its_newest_code_and_prints_into_its_log(killed_daemon, out):
     daemon = killed_daemon
     save(daemon, "old")
     run_id = daemon.trigger("moves", {"folder": str(out)})

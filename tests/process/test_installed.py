@@ -1,4 +1,4 @@
-"""What a user installs: the distributions hold what they should, and work in an empty environment.
+"""The distributions that users install: complete, and working in an empty environment.
 
 The wheel is built from the source distribution, so both are shown to be complete.
 """
@@ -28,7 +28,7 @@ pytestmark = [
 
 
 def output(*command: str | Path, cwd: Path) -> str:
-    """Return what a command prints, run as if there were no checkout and no pins."""
+    """Run a command as if there were no checkout and no pins; return its output."""
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -56,7 +56,7 @@ def wheel(distributions) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Path:
-    """An environment with nothing but the wheel and what pip chose for it."""
+    """An environment with only the wheel and the dependencies that pip chose for it."""
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder, with_pip=True)
     pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")

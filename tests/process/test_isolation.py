@@ -1,4 +1,4 @@
-"""A DAG file that changes its process has hosts of its own: a DAG beside it sees nothing of it."""
+"""A DAG file that changes its process has hosts of its own, and does not affect another DAG."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def {}(path: str) -> None:
 
 
 def seen(daemon, dag_id: str, path: Path) -> list[list[str]]:
-    """What a coroutine and a trigger of a DAG see of their processes; first their numbers."""
+    """Return what a coroutine and a trigger of a DAG see of their processes, with the ids first."""
     run_id = daemon.trigger(dag_id, conf={"path": str(path)})
     daemon.wait(run_id)
     run = daemon.run(run_id)

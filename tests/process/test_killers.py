@@ -1,4 +1,4 @@
-"""What kills the daemon, under a supervisor that starts it again, is found and pays alone."""
+"""A task that kills the daemon, under a supervisor that restarts it: found, and charged alone."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_the_api_answers_before_what_ran_at_a_crash_begins_again(
 
 
 @pytest.mark.nightly
-def test_what_runs_beside_a_task_that_kills_the_daemon_is_not_charged(
+def test_tasks_beside_one_that_kills_the_daemon_are_not_charged(
     killed_daemon: SharedDaemon,
 ) -> None:
     daemon = killed_daemon
@@ -152,7 +152,7 @@ def test_what_runs_beside_a_task_that_kills_the_daemon_is_not_charged(
 
 
 @pytest.mark.nightly
-def test_triggers_hosted_beside_one_that_kills_the_daemon_go_on(
+def test_triggers_hosted_beside_one_that_kills_the_daemon_continue(
     killed_daemon: SharedDaemon, tmp_path: Path
 ) -> None:
     daemon = killed_daemon

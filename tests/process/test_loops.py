@@ -1,4 +1,4 @@
-"""A loop on a real daemon that is killed between two rounds: each round once, with what it said."""
+"""A loop on a daemon that is killed between two iterations: each runs once, with its output."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def going_round(folder: str) -> None:
 
 
 def asked(daemon: DaemonProcess, *words: str) -> str:
-    """What the command line says."""
+    """Return the output of the command line."""
     done = run(*words, home=daemon.home)
     assert done.status == 0, done.err
     return done.out
@@ -76,7 +76,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "notes"
 
 
-def test_a_cleared_loop_begins_anew_and_gives_what_it_comes_to_then(
+def test_a_cleared_loop_starts_over_and_gives_what_it_comes_to_then(
     shared_daemon: SharedDaemon, folder: Path
 ):
     daemon = shared_daemon
@@ -106,7 +106,7 @@ def test_a_cleared_loop_begins_anew_and_gives_what_it_comes_to_then(
     assert "has not begun round 4; its last one is 3 [request.unknown_round]" in unseen.err
 
 
-def test_a_loop_goes_on_with_its_round_after_a_kill(killed_daemon: SharedDaemon, folder: Path):
+def test_a_loop_continues_with_its_round_after_a_kill(killed_daemon: SharedDaemon, folder: Path):
     daemon = killed_daemon
     daemon.add("loops.py", DAGS)
 

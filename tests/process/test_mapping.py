@@ -105,7 +105,7 @@ def test_children_follow_each_other_index_by_index_to_one_fan_in(
     out.mkdir()
     daemon.add("mapping.py", DAGS)
     run_id = daemon.trigger(dag, {"folder": str(out)})
-    eventually(partial(has_begun, out))  # though half of what they follow has not ended
+    eventually(partial(has_begun, out))  # half of the children that they follow have not ended
     if is_killed:
         daemon.kill(whole_tree=True)
         daemon.start()

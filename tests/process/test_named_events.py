@@ -92,7 +92,7 @@ def emit(daemon: DaemonProcess, name: str, data: object, key: str = "") -> None:
 
 
 def has_seen(daemon: DaemonProcess, run_id: str, count: int) -> bool:
-    """Whether a task has been told of so many events, and waits for the next."""
+    """Return whether a task has received ``count`` events, and waits for the next."""
     answered = [row for row in records(daemon, run_id) if row is not None]
     return len(answered) == count and state(daemon, run_id) == "deferred"
 
@@ -137,7 +137,7 @@ def test_each_wait_of_a_task_is_given_the_next_event_whatever_is_killed(daemon, 
     assert results(daemon, run_id) == {"reviews": [0, 1, 2]}
 
 
-def test_events_that_came_before_the_wait_are_told_if_the_run_was_there(daemon):
+def test_events_that_came_before_the_wait_are_reported_if_the_run_existed(daemon):
     daemon.knows("approvals")
     emit(daemon, "reviewed", "before the run", key="mine")
     run_id = daemon.trigger("approvals", {"count": 2})
@@ -148,7 +148,7 @@ def test_events_that_came_before_the_wait_are_told_if_the_run_was_there(daemon):
     assert results(daemon, run_id) == {"reviews": ["first", "second"]}
 
 
-def test_what_a_task_emits_is_emitted_once_and_streamed_in_order(daemon):
+def test_events_of_a_task_are_emitted_once_and_streamed_in_order(daemon):
     count = 40
     run_id = daemon.trigger("ticking", {"count": count})
     for what, number in (("everything", 5), ("triggers", 12), ("async", 20)):
@@ -179,7 +179,7 @@ def emitted_by(daemon: DaemonProcess, run_id: str) -> list[dict[str, Any]]:
         pytest.param("async", True, "sqlite"),
     ],
 )
-def test_a_task_that_runs_another_dag_makes_one_run_and_is_told_how_it_ended(
+def test_a_task_that_runs_another_dag_creates_one_run_and_gets_its_end(
     daemon_on, what, good, database
 ):
     daemon = daemon_on(database)

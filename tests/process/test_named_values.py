@@ -1,4 +1,4 @@
-"""Secrets, connections and variables on a real daemon: told to who may know, nowhere in clear."""
+"""Secrets, connections and variables on a real daemon: only where declared, never in plain text."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def assert_nowhere(texts: dict[str, bytes]) -> None:
     assert not found
 
 
-def test_who_declares_a_value_is_told_it_and_it_stands_nowhere_in_clear(daemon):
+def test_a_task_gets_the_values_it_declares_and_they_are_nowhere_in_plain_text(daemon):
     printed, older = keep_all(daemon), logs_of(daemon).keys()
 
     good, bad = tasks_of(daemon, "good"), tasks_of(daemon, "bad")

@@ -1,4 +1,4 @@
-"""Triggers that hold up their host, on a real daemon: they are named, moved, and brought back."""
+"""Triggers that block their host, on a real daemon: named, quarantined, and unquarantined."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_three_stalls_move_a_trigger_to_a_host_of_its_own(shared_daemon, tmp_pat
     second_host = eventually(lambda: [p for p in _pids(tmp_path) if p != first_host])[0]
     moved = len(_pids(tmp_path))
 
-    # It goes on stalling where it is now, and the others do not notice.
+    # It continues to block its new host, and the others do not notice.
     (tmp_path / "good-gate").touch()
     assert value_of(daemon, good) == first_host
     assert daemon.run(slow)["state"] == "running"
@@ -144,7 +144,7 @@ def test_three_stalls_move_a_trigger_to_a_host_of_its_own(shared_daemon, tmp_pat
     assert PLACE in log
 
 
-def test_what_stands_still_for_good_fails_in_quarantine_and_nobody_else(tmp_path):
+def test_a_trigger_that_blocks_for_good_fails_in_quarantine_and_no_other_does(tmp_path):
     folder = str(tmp_path)
     daemon = SharedDaemon(tmp_path, environment={"AIOFLOW_HOSTS__HEALTH_SECONDS": "10"})
     daemon.add("stalling.py", DAGS)
@@ -161,8 +161,8 @@ def test_what_stands_still_for_good_fails_in_quarantine_and_nobody_else(tmp_path
         assert all(value_of(daemon, run_id) for run_id in good)
 
 
-def test_a_host_that_is_killed_while_a_trigger_runs_charges_nobody(killed_daemon, tmp_path):
-    # There no watchdog ends what stands still.
+def test_no_try_is_charged_for_a_host_killed_while_a_trigger_runs(killed_daemon, tmp_path):
+    # There no watchdog ends a blocked step.
     daemon, folder, logged = killed_daemon, str(tmp_path), killed_daemon.log_size
     daemon.add("stalling.py", DAGS)
     good = daemon.trigger("never_stalls", {"folder": folder})
@@ -186,7 +186,7 @@ def test_a_host_that_is_killed_while_a_trigger_runs_charges_nobody(killed_daemon
 
 
 def _state(pid: int) -> str:
-    """Return the letter that the kernel has for what a process does."""
+    """Return the kernel's letter for the state of a process."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 

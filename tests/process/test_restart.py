@@ -1,4 +1,4 @@
-"""A restart with thousands of deferred tasks, itself cut short: each goes on, and once."""
+"""A restart with thousands of deferred tasks, itself interrupted: each resumes exactly once."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def deferred(daemon: DaemonProcess, run_id: str) -> int:
 
 
 def cut_short(daemon: DaemonProcess, seconds: float) -> None:
-    """Start a daemon, and kill it so long after it has begun to read what is unfinished."""
+    """Start a daemon, and kill it this long after it has started to read unfinished runs."""
     before = epoch(daemon)
     daemon.launch()
     eventually(lambda: epoch(daemon) > before)
@@ -79,7 +79,7 @@ def cut_short(daemon: DaemonProcess, seconds: float) -> None:
         pytest.param(2_000, (0.0, 0.1, 0.2, 0.3), id="2000", marks=pytest.mark.nightly),
     ],
 )
-def test_what_was_deferred_goes_on_once_though_restarts_are_cut_short(
+def test_deferred_tasks_resume_once_though_restarts_are_interrupted(
     killed_daemon: SharedDaemon, tmp_path: Path, count: int, cut_after_seconds: tuple[float, ...]
 ) -> None:
     daemon = killed_daemon

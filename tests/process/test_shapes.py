@@ -17,7 +17,7 @@ nightly = pytest.mark.nightly
 
 MISTAKE = 12_000_000
 ROOM_MIB = 24.0
-"""How much the refusal may take, beyond the rows that the task itself has made."""
+"""Maximum growth by the refusal, in addition to the rows that the task itself creates."""
 
 DAGS = """
 import asyncio
@@ -153,7 +153,7 @@ class Day:
 
     merchants: int
     slow_from: int
-    """These and the merchants after it wait until they may go on."""
+    """This merchant and the later ones wait until the test releases them."""
 
     @property
     def refused(self) -> range:

@@ -51,7 +51,7 @@ class Answers(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Send nothing."""
 
 
 @contextmanager

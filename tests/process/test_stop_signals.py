@@ -1,4 +1,4 @@
-"""A daemon that is still starting ends with status 0 at a signal, as one that is up does."""
+"""A daemon that gets a signal during its start exits with status 0, like one that is up."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def start(number: int, module: str, home: Path, *words: str) -> subprocess.Compl
         "aioflow.cli.accounts",  # among the first of all
         "aioflow.settings.reading",
         "aioflow.store.sqlite.store",  # while the database is opened
-        "aioflow.daemon.api_server",  # while the processes come up
+        "aioflow.daemon.api_server",  # while the processes start
     ],
 )
 def test_a_signal_in_the_middle_of_a_start_ends_it_with_success(tmp_path, number, module):

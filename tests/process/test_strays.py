@@ -1,4 +1,4 @@
-"""No process of a task outlives it, whichever way it gets away and whatever is killed."""
+"""No process that a task starts outlives it, however it detaches and whatever is killed."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def host(folder: str) -> None:
 
 
 def number(path: Path) -> int:
-    """Return the process id in a file, once it is there."""
+    """Return the process id in a file, once it exists."""
     written: str = eventually(lambda: path.read_text() if path.exists() else "")
     return int(written)
 
 
-def test_a_task_leaves_no_process_in_a_worker_that_goes_on(
+def test_a_task_leaves_no_process_in_a_worker_that_continues(
     shared_daemon: SharedDaemon, tmp_path: Path
 ) -> None:
     shared_daemon.add("strays.py", DAGS)

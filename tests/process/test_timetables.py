@@ -1,4 +1,4 @@
-"""When authors' own timetables fire next: a child of the daemon is asked, and no other."""
+"""Next fire times of custom timetables: previewed only by a child of the daemon."""
 
 from __future__ import annotations
 
@@ -127,10 +127,10 @@ def left(daemon: DaemonProcess, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def next_fire_times(home, dag_id: str, *words: object, silent: str = "that is not wanted") -> Done:
-    """Ask as soon as there is somebody to ask: another test may have had the host die.
+    """Ask as soon as a host is running: another test may have let the host die.
 
     Args:
-        silent: What it says where it does not answer in time; with other words it was slow.
+        silent: Message for a timetable that is too slow; any other means a slow machine.
     """
 
     def asked() -> Done | None:
@@ -180,7 +180,7 @@ def test_one_that_has_come_to_its_end_says_so(daemon, home):
     assert "has ended" in next_fire_times(home, "ends").err
 
 
-def test_one_that_hangs_is_named_and_goes_into_quarantine_and_the_others_go_on(daemon, home):
+def test_one_that_hangs_is_named_and_quarantined_and_the_others_continue(daemon, home):
     next_fire_times(home, "hangs", silent="")
 
     def named() -> bool:
@@ -201,7 +201,7 @@ def test_without_a_daemon_its_code_does_not_run_and_the_command_says_so(left):
     assert done.out == ""
 
 
-def test_without_a_daemon_nobody_waits_for_a_fire_time(left):
+def test_without_a_daemon_no_command_waits_for_a_fire_time(left):
     dags = run("dags", "list", "--json", home=left).json
 
     assert {dag["next_run_at"] for dag in dags} == {None}

@@ -1,4 +1,4 @@
-"""A trace goes on over ``kill -9``, and what a task traces itself lies below its stay."""
+"""A trace continues after ``kill -9``, and a task's own spans are children of its running span."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def traced() -> None:
 
 
 def are_running(log, count):
-    """Whether so many spans of that name are there; the last may be half written."""
+    """Return whether there are ``count`` spans of that name; the last one may be half written."""
     try:
         return len([span for span in spans_of(log) if span["name"] == "running"]) == count
     except json.JSONDecodeError:
@@ -47,7 +47,7 @@ def are_running(log, count):
 
 
 def spans_of(log):
-    """What the console exporter has printed into a daemon's log."""
+    """Return the spans that the console exporter has printed into a daemon's log."""
     text, decoder = log.read_text(errors="replace"), json.JSONDecoder()
     begins = re.finditer(r'^\{\n    "name": ', text, re.MULTILINE)
     return [decoder.raw_decode(text, begin.start())[0] for begin in begins]

@@ -47,7 +47,7 @@ def test_a_home_whose_daemon_was_killed_is_taken_over_from_after_a_lease(
 ) -> None:
     first = daemon(tmp_path, "first", postgres_url).start()
     first.kill(whole_tree=True)
-    again = daemon(tmp_path, "first", postgres_url).start()  # its own home waits for nobody
+    again = daemon(tmp_path, "first", postgres_url).start()  # the database's own home need not wait
     assert "another daemon serves this database" not in again.log.read_text()
     again.kill(whole_tree=True)
     second = daemon(tmp_path, "second", postgres_url).start()

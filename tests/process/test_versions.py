@@ -1,4 +1,4 @@
-"""Versions of a DAG while its runs go on: each keeps its code, and lost code returns."""
+"""Versions of a DAG with active runs: each run keeps its code, and lost code is restored."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_run_that_is_edited_again_and_again_meanwhile_ends_on_its_own_version(
         put(count, str(2 * number - 1))
         edit(daemon, dag_id, number)
         lines_in(cleanups, number)
-        lines_in(begun, number + 1)  # one that has not begun has nothing to clean up
+        lines_in(begun, number + 1)  # one that has not started has nothing to clean up
         if number % checked_each == 0:
             short = daemon.trigger(dag_id)
             assert daemon.wait(short)["state"] == "success"
@@ -123,7 +123,7 @@ def gone(folder: str = "") -> None:
 """
 
 
-def test_code_that_is_lost_while_a_run_goes_on_comes_back_from_the_database(
+def test_code_that_is_lost_while_a_run_is_active_is_restored_from_the_database(
     shared_daemon, tmp_path
 ):
     daemon, logged = shared_daemon, shared_daemon.log_size
@@ -311,12 +311,12 @@ def test_versions_that_nothing_refers_to_are_cleaned_away_with_their_code(tmp_pa
         cleaned = daemon.request("POST", "/api/v1/db/clean", {})[1]
         assert cleaned["versions"] == 2
         assert {folder.name for folder in old.iterdir()} == {kept, newest}
-        edit(daemon, "edited", 1)  # it was deleted, and comes back
+        edit(daemon, "edited", 1)  # it was deleted, and is restored
         assert daemon.wait(daemon.trigger("edited"))["state"] == "success"
 
 
 def rows_of(daemon: DaemonProcess, dag_id: str) -> list[int]:
-    """How many rows each table has that could be left of a DAG."""
+    """Return the number of rows of each table that could remain of a DAG."""
     with daemon.database() as database:
         return [
             database.execute(question, (dag_id,)).fetchone()[0]
@@ -423,7 +423,7 @@ def test_a_cleared_run_runs_the_old_code_and_with_latest_the_mended_one(shared_d
     assert refused.err.rstrip().endswith("[request.version_differs]")
 
 
-def test_a_coroutine_under_way_that_is_cleared_goes_on_in_the_mended_code(shared_daemon, tmp_path):
+def test_a_running_coroutine_that_is_cleared_continues_in_the_fixed_code(shared_daemon, tmp_path):
     daemon = shared_daemon
     code = """
 import asyncio

@@ -77,7 +77,7 @@ def _judge(args: argparse.Namespace) -> int:
 
 
 async def _judge_each(bugs: list[PlantedBug], args: argparse.Namespace) -> list[Judgement]:
-    """Judge the bugs concurrently; print each judgement as soon as it is made."""
+    """Judge the bugs concurrently. Print each judgement at once."""
     judge = Judge(args.jobs, args.seconds or SECONDS, args.first)
     levels = (1, 2) if args.level is None else (args.level,)
     judged = []

@@ -47,7 +47,7 @@ STUCK_FACTOR, STUCK_FLOOR_US = 10, 5_000  # as in executors.process
 _FIRST_WITH_LABELS = 10_000
 _LENGTHS = (0, 50, 400, 3_000, 3_000, 80_000, 3 * SECOND, 40 * SECOND)
 _BRIEF = (0, 50, 50, 400, 400, 400, 3_000, 3 * SECOND)
-"""Durations of functions in a seed with brief ones: only brief ones are claimed behind others."""
+"""Durations of functions in a seed with brief ones. Only brief functions are claimed."""
 
 _LARGE = 2_000
 """Bytes of a result that is too large to be cached in memory."""
@@ -87,7 +87,7 @@ class Line:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether reports are in flight."""
+        """Return whether reports are in flight."""
         return bool(self._waiting)
 
     def say(self, report: Input) -> None:
@@ -224,7 +224,7 @@ class Worker:
         self._begun: Body | None = None
 
     def start(self, effect: StartTry) -> None:
-        """Queue a try behind the present ones."""
+        """Queue a try after the current ones."""
         body = Body(self._stage, effect)
         self._bodies[body.key] = body
         self._plan(0, self._next)
@@ -232,7 +232,7 @@ class Worker:
             self._watch(self._begun)
 
     def stop(self, key: Key) -> None:
-        """Stop a try at once; those queued behind it are returned."""
+        """Stop a try at once. Return the tries that are queued after it."""
         body = self._bodies.pop(key, None)
         if body is not None and body is self._begun:
             self._die()
@@ -267,7 +267,7 @@ class Worker:
             self._plan(took, lambda: self._end(body))
 
     def _watch(self, body: Body) -> None:
-        """Plan the recall of the tries queued behind one that takes far longer than expected."""
+        """Plan the recall of the tries queued after one that takes far longer than expected."""
         if len(self._bodies) > 1:
             stuck = STUCK_FACTOR * max(STUCK_FLOOR_US, body.effect.expected_us)
             self._plan(stuck, lambda: self._recall_behind(body))

@@ -24,7 +24,7 @@ def runs_answer_their_callers(node: Any) -> None:
 
 
 def outcome_is_true(tables: Any, task_no: int, body: bytes | None, failure: Failure | None) -> None:
-    """E8: check that a task receives the outcome of its own run, as it ended.
+    """E8: check that a task receives the actual outcome of its own run.
 
     Raises:
         Broken: If it does not.
@@ -38,11 +38,11 @@ def outcome_is_true(tables: Any, task_no: int, body: bytes | None, failure: Fail
         case _, "run_refused":
             return
         case _:
-            raise Broken("E8 calls", f"task {task_no} is told {told} and {failure}")
+            raise Broken("E8 calls", f"task {task_no} received {told} and {failure}")
     run_nos = [no for no in tables.called.values() if tables.run_ids[no] == run_id]
     ends = {end.label for no in run_nos for end in tables.ends[no]}
     if not is_good or state not in ends:
-        raise Broken("E8 calls", f"task {task_no} is told {told}, its run has ended {ends}")
+        raise Broken("E8 calls", f"task {task_no} received {told}, its run has ended {ends}")
 
 
 class Positions:

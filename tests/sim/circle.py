@@ -124,7 +124,7 @@ _BLAMED = (
 
 
 Refusal: TypeAlias = Literal["perhaps", "never", "always"]
-"""Whether a storable batch is refused nevertheless."""
+"""Return whether a storable batch is refused nevertheless."""
 
 
 class Crash(Exception):

@@ -15,7 +15,7 @@ from aioflow.core import transaction
 from aioflow.core.repair import execution
 from aioflow.core.runs import backfills, cancel
 from aioflow.core.state import outbox_quota
-from aioflow.core.triggers import event_runs, event_stream
+from aioflow.core.triggers import asset_conditions, event_runs, event_stream
 from aioflow.maintenance import retention
 from aioflow.model.dag import DEFAULT_POOL, Body, DagSpec, TaskSpec
 from tests.sim.evented import Stream, of_the_model, with_events
@@ -143,7 +143,7 @@ _TURNS: tuple[_Choice, ...] = (
     (retention, "DELETION_SLICE_ROWS", (3, 1)),
     (cancel, "BATCH_ROWS", (3, 1)),
     (event_runs, "RUNS_AHEAD", (3, 1)),
-    (event_runs, "PENDING_LIMIT", (3, 2)),
+    (asset_conditions, "PENDING_LIMIT", (3, 2)),
     (backfills, "FIRE_TIMES_AT_ONCE", (2, 1)),
     (backfills, "BACK_AT_ONCE", (2, 1)),
 )

@@ -291,7 +291,7 @@ def _is_of_its_events(node: Any, run: RunRow, events: list[DagEventRow]) -> None
         right = found == {(event.asset, event.key) for event in events}
         right = right and _is_met(row, {name for name, _ in found})
     if not right:
-        raise Broken("I24 events", f"{run} is told {told} by {events}")
+        raise Broken("I24 events", f"{run} received {told} from {events}")
 
 
 def _tells_of(told: Any, event: DagEventRow, row: DagTriggerRow) -> bool:

@@ -201,7 +201,7 @@ def _nobody_else_waits(node: Any, start: StartTry) -> None:
         return
     spec = node.spec_of(row.run_no, start.start.task_index)
     if spec.sensor is not None and spec.body is Body.COROUTINE:
-        return  # it takes no slot
+        return  # it uses no slot
     for run in node.memory.runs.values():
         if run.row.backfill is not None or not run.state.is_live or liveness.has_limits(run):
             continue

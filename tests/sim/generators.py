@@ -39,7 +39,7 @@ class Generator:
         stage, start = self._host.stage, self._start
         stored = len(stage.tables.items_of(start.task_no))
         if stored != start.stored and not stage.tables.is_held(start.run_no):
-            raise Broken("I19 items", f"{start} is told of {start.stored}, {stored} are stored")
+            raise Broken("I19 items", f"{start} received {start.stored}, {stored} are stored")
         took, limit = self.body.begin(self._host.line), self.body.effect.timeout_us
         if limit is not None:
             self._host.after(self, limit, lambda: self._end(self.body.timed_out()))

@@ -73,7 +73,7 @@ def small_capacity(dags: Iterable[DagSpec]) -> int:
 
 
 def starving(triggerers: Iterable[Any], tables: Any) -> set[int]:
-    """Return the runs that fill a host with streams while they wait for one more place in it.
+    """Return the runs that fill a host with streams while they need one more slot in it.
 
     Apart from DAG triggers they are alone there, so that none of them can ever continue.
     """

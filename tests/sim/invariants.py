@@ -250,7 +250,7 @@ def _same_tallies(node: Any, run: Run) -> None:
             mark = streaming.marker(node, run_no, parent)
             if loops.is_round(spec, parent):
                 mark = loops.whole(node, run_no, parent)
-                fresh[at] += mark is None  # it counts as one, begun or not
+                fresh[at] += mark is None  # it counts as one, whether it has begun or not
             else:
                 fresh[at] += node.tables.widths.get((run_no, parent), 1)
             fresh[at] += mark is not None
@@ -323,7 +323,7 @@ def successes_are_heard(node: Any, inputs: Iterable[Input]) -> None:
 
 
 def claimed(slots: Slots) -> list[tuple[int, int]]:
-    """Return the starts that are queued in a worker behind another one."""
+    """Return the starts that are queued in a worker after another one."""
     return [(task.task_no, task.start_no) for worker in slots.all_workers for task in worker.claims]
 
 

@@ -31,7 +31,7 @@ class Ledger:
         deadlines: Triggers whose wait has a deadline.
         over: Tasks that have ended and whose end has been reported.
         begun_after_end: Tasks of ``over`` that began nevertheless.
-        storms: Tries behind which others were recalled again and again.
+        storms: Tries after which others were recalled again and again.
         told: The answers that coroutines received.
         handed: Outbox rows that were ever handed out.
         spoken: The last reports of all processes, received or not.
@@ -110,7 +110,7 @@ class Ledger:
         return self._deferrals[task_no, try_number]
 
     def called_back(self, key: tuple[int, int], count: int) -> None:
-        """Record that tries queued behind a slow one were recalled."""
+        """Record that tries queued after a slow one were recalled."""
         if count:
             self._called_back[key] += 1
             if self._called_back[key] == STORM:

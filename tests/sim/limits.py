@@ -66,7 +66,7 @@ def _pools_with_deferred(node: Any, batch: Batch, starts: list[StartTry]) -> Non
     """Check that a pool that counts deferred tasks never grows beyond its limit.
 
     Tasks that are deferred from their start count, too. Excepted are claims from before it became
-    such a pool, which begin behind a task that waits now.
+    such a pool, which start after a task that waits now.
     """
     tables = node.tables
     counting = {name for name, row in tables.pools.items() if row.include_deferred}

@@ -195,7 +195,7 @@ class Corner(Watch[bytes, Any]):
 
     @property
     def is_always_sound(self) -> bool:
-        """Whether it only fails as a whole, each time after so long that no trigger is charged."""
+        """Return whether it only fails as a whole, each time so late that no trigger is charged."""
         is_failing = self._way == "none" or (self._way in RAISED and self._way != "raise")
         return is_failing and self._delay > shared_poller._SOUND_SECONDS
 

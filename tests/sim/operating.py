@@ -203,7 +203,7 @@ def _stands_as_marked(node: Any, request: Mark, answer: Any, batch: Batch) -> No
 
 
 def _stands_as_owed(node: Any, owed: Clearing) -> None:
-    """Check that a mark is complete, unless the run was cut short meanwhile."""
+    """Check that a mark is complete, unless the run was interrupted during it."""
     mark, row = owed.mark, node.tables.runs[owed.run_no]
     assert mark is not None
     is_over = row.state in {RunState.CANCELLED, RunState.FAILED} or node.tables.said[row.run_id]
@@ -214,7 +214,7 @@ def _stands_as_owed(node: Any, owed: Clearing) -> None:
     for task_index, first, end in mark.ranges:
         is_gone = end > 0 and (row.run_no, task_index) not in node.tables.widths
         if is_gone or is_round(spec, task_index):
-            continue  # its stream was stopped, or it ran another iteration meanwhile
+            continue  # its stream was stopped, or it ran another iteration since
         for index in (first,) if first < 0 else range(first, end):
             task = rows.get((task_index, index))
             if task is None or task.state is not mark.state:

@@ -2,7 +2,7 @@
 
 I20 of ``tests.sim.invariants``: an event of a task or run adds its callback to the outbox in the
 same commit, once, and nothing else does; only stored rows are handed out; and no row is deleted
-before it was handed out. L3: an outbox row waits only behind rows that are handed out.
+before it was handed out. L3: an outbox row waits only for rows that are handed out.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _of_runs(node: Any, turn: Any) -> Counter[tuple[int, str]]:
         if one.state is not one.was
         or (one.run_no in turn.before.over and one.ended_at is not None)  # it has ended once more
     ]
-    ends += [(row.run_no, row.state) for row in turn.batch.new_runs]  # one may end as it begins
+    ends += [(row.run_no, row.state) for row in turn.batch.new_runs]  # a run may end as it starts
     stays = _as_before(node)
     for run_no, state in ends:
         if (run_no, _RUN_EVENTS.get(state, "")) in stays:

@@ -1,8 +1,8 @@
 """A trigger host inside the same event loop: the real role behind a delayed pipe.
 
-Real are ``Triggerer`` and ``SharedHost`` on the daemon's side, the frames between, and
-``worker.triggerer`` with its supervisor on the other side. Replaced are the socket, the process,
-and the few lines that pass commands to the role.
+``Triggerer`` and ``SharedHost`` on the daemon's side, the frames in between, and
+``worker.triggerer`` with its supervisor on the other side are real. The socket, the process and the
+few lines that pass commands to the role are replaced.
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ class InlineChild:
         return found
 
     def loop_seconds(self) -> float:
-        """See ``Child``; nothing here takes any processor time."""
+        """See ``Child``; nothing here uses any processor time."""
         return 0.0
 
     def culprit(self) -> int:
@@ -390,7 +390,7 @@ class InlineChild:
         supervisor.start = noting
 
     def _look_for_two(self, command: StartTrigger) -> None:
-        """A trigger goes on in one hosting at a time: an older one was told to end."""
+        """Check that a trigger runs in one assignment at a time: older ones must be ending."""
         for guest in self._guests:
             if not isinstance(guest, HostedTrigger) or guest.number != command.trigger_no:
                 continue
@@ -411,7 +411,7 @@ class InlineChild:
             self._later(self._go_on, rng.choice(HANGS_SECONDS))
 
     def _stall(self, command: StartTrigger) -> None:
-        """A step of it held up the loop, as whoever watches that has seen."""
+        """Report that a step of the trigger blocked the loop, as the watchdog would."""
         if self._is_dead or self._is_released:
             return
         self._incidents += 1

@@ -1,4 +1,4 @@
-"""Invariants of the memory: it matches the rows, and in the end nothing is left in it."""
+"""Invariants of the memory: it matches the rows, and is empty in the end."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _same_lockstep(group: MappedTask, fresh: MappedTask) -> None:
         return  # they are counted when the clear is done
     if fresh.run.states[fresh.task_index] != TaskState.RUNNING:
         return  # their task is not evaluated yet
-    for index in range(one.evaluated):  # a turn may have had no room for the rest
+    for index in range(one.evaluated):  # the rest may not have fitted into a turn
         if group.states[index] != TaskState.PENDING:
             continue
         if one.may_start(index) != (one_to_one.child_verdict(fresh, index) is Verdict.RUN):

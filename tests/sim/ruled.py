@@ -1,4 +1,4 @@
-"""Invariants of the consequences of ended tasks: for the tasks behind them, and for their run.
+"""Invariants of the consequences of ended tasks: for the tasks after them, and for their run.
 
 They belong to the numbered ones of ``tests.sim.invariants``.
 """
@@ -96,7 +96,7 @@ def tasks_start_when_their_rule_says(node: Any, run_no: int) -> None:
     if (was_cleared or was_marked) and row.quarantine is not None:
         return
     if was_marked and _was_ever_cut_short(node, row):
-        return  # while it was cut short, a mark changed nothing behind the marked tasks
+        return  # an interrupted mark changed nothing after the marked tasks
     spec = _spec(node, run_no)
     rows: defaultdict[int, list[TaskRow]] = defaultdict(list)
     for task_row in present:

@@ -126,7 +126,7 @@ class _Search:
         self._clock = clock
 
     def run(self) -> None:
-        """Repeat until nothing more can be left out, or the time is over."""
+        """Repeat until nothing more can be left out, or the time is up."""
         left = None
         while left != (left := self._weight()) and self._is_time():
             self._shorten()

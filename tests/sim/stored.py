@@ -1,4 +1,4 @@
-"""Invariants of what is written: its owner, the results read, timestamps, and encryption.
+"""Invariants of writes: their owner, the results read, timestamps, and encryption.
 
 They belong to the numbered ones of ``tests.sim.invariants``.
 """

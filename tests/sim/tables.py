@@ -101,10 +101,10 @@ class Tables(Rows):
         weights: The weight in each pool that counts deferred tasks, when last counted.
         weighed: The pools at that time.
         fired: How often each trigger fired.
-        resumptions: How often each task gave its slot back by itself.
+        resumptions: How often each task released its slot itself.
         widths: Width of each expansion as first committed; an open one grows.
         specs: Every DAG of every version, also of old runs.
-        cut_short: How often each task was queued again while it ran.
+        cut_short: How often each task was queued again while it was running.
         recorders: Tasks that have ever recorded a durable call.
         record_counts: Number of records of each task.
         consumed: Number of consumed events of each stream.

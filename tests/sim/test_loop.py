@@ -99,7 +99,7 @@ def test_a_deadline_that_is_forgotten_is_found_and_shrunk_to_what_it_takes(monke
 
 
 def _arms_no_second_due(timers, due: TimerFired, *, at=None):
-    """As the real one, but ignores what is due after the first timer."""
+    """Like the real one, but ignores timers due after the first one."""
     if not len(timers):
         timers._armed += 1
         timers._by_wall.append((due.at if at is None else at, timers._armed, due))
@@ -164,7 +164,7 @@ def test_a_length_of_time_that_comes_at_another_time_is_noticed(mono_seconds, sa
     assert [str(found).rpartition(" comes ")[2] for found in broken] == said
 
 
-def test_whatever_a_body_raises_its_try_alone_ends():
+def test_any_exception_of_a_body_ends_only_its_try():
     drawn = Failed(7, 2, 1, 5, Failure(type="ValueError", message="no", reason="raised"), False, 9)
 
     reports = [as_run(drawn, random.Random(seed)) for seed in range(50)]
@@ -194,7 +194,7 @@ def test_only_a_trigger_with_a_timeout_waits_for_ever():
         assert b"swallow" not in fields.partition(b"leaving")[0]
 
 
-async def test_whatever_exit_a_trigger_raises_is_known_for_one_of_a_trigger():
+async def test_any_exit_that_a_trigger_raises_is_attributed_to_the_trigger():
     """The second level reports these as a broken fence, and lets others pass."""
     with pytest.raises(SystemExit) as of_its_class:
         Refuses({}, "cancelled", 0.0, "exit", "")

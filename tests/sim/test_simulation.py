@@ -234,7 +234,7 @@ def test_a_broken_promise_is_found_and_shrunk(monkeypatch):
     assert minimal.broken
 
 
-def test_what_a_campaign_has_not_met_often_enough_is_named():
+def test_cases_that_a_campaign_has_not_met_often_enough_are_named():
     points = Counter(dict.fromkeys(coverage.EVENTS, 9))
 
     missing = coverage.short(points, 10)
@@ -244,7 +244,7 @@ def test_what_a_campaign_has_not_met_often_enough_is_named():
     assert not coverage.short(Counter(dict.fromkeys(missing, 10)), 10)
 
 
-def test_an_instant_that_nobody_heeded_is_noticed():
+def test_a_time_that_nothing_reacted_to_is_noticed():
     tables = Tables()
     run = RunRow(
         run_no=1,
@@ -359,7 +359,7 @@ def test_a_theme_makes_its_faults_likely_whatever_else_a_seed_draws():
         assert odds["refused for good"] >= 0.5
 
 
-def test_what_is_owed_and_is_read_by_no_turn_is_noticed(monkeypatch):
+def test_outbox_rows_that_no_turn_reads_are_noticed(monkeypatch):
     monkeypatch.setattr(outbox_quota, "WINDOW", 2)
     rows = [OutboxRow(outbox_no=number, kind=ALERT, body=b"") for number in range(3)]
     memory, tables = Memory(epoch=1), Tables()
@@ -373,7 +373,7 @@ def test_what_is_owed_and_is_read_by_no_turn_is_noticed(monkeypatch):
     with pytest.raises(Broken, match="L3 progress: 3 of alert are owed, 0 handed out"):
         what_is_owed_is_read(node)
     memory.outbox = {row.outbox_no: (row.kind, row.body) for row in rows[:2]}
-    what_is_owed_is_read(node)  # behind the two that are handed out
+    what_is_owed_is_read(node)  # after the two that are handed out
 
 
 def test_the_functions_of_some_seeds_may_follow_each_other_in_a_slot():
@@ -424,7 +424,7 @@ def test_the_oracle_knows_the_rules(rule, parents, said):
 STEP = Call(kind="step", name="f")
 
 
-def test_a_coroutine_that_is_told_another_answer_than_before_is_noticed():
+def test_a_coroutine_that_gets_another_answer_than_before_is_noticed():
     told = Told()
     told.begin(7, "", 1)
     told.hears((7, 1), 0, STEP, msgspec.msgpack.encode([7, 1, 0]), None)
@@ -433,14 +433,14 @@ def test_a_coroutine_that_is_told_another_answer_than_before_is_noticed():
         told.hears((7, 2), 0, STEP, msgspec.msgpack.encode([7, 2, 0]), None)
 
 
-def test_a_coroutine_that_is_told_the_answer_of_another_is_noticed():
+def test_a_coroutine_that_gets_the_answer_of_another_is_noticed():
     told = Told()
 
     with pytest.raises(Broken, match="E6 answers"):
         told.hears((7, 1), 0, STEP, msgspec.msgpack.encode([8, 1, 0]), None)
 
 
-def test_a_coroutine_whose_record_is_shorter_than_what_it_was_told_is_noticed():
+def test_a_coroutine_whose_record_is_shorter_than_the_answers_it_got_is_noticed():
     told = Told()
     told.hears((7, 1), 0, STEP, msgspec.msgpack.encode([7, 1, 0]), None)
 
@@ -448,7 +448,7 @@ def test_a_coroutine_whose_record_is_shorter_than_what_it_was_told_is_noticed():
         told.replays(7, 0, [])
 
 
-def test_the_next_try_is_told_anew_what_had_failed():
+def test_the_next_try_is_given_again_what_had_failed():
     told = Told()
     failure = Failure(type="ValueError", message="no", reason="step")
     told.hears((7, 1), 0, STEP, None, failure)
@@ -466,7 +466,7 @@ def test_another_edition_of_the_code_keeps_some_of_the_calls_at_its_beginning():
 
 
 def test_a_lost_stream_event_is_found(monkeypatch):
-    """A planted bug: an event repeated with its key takes the place of the next one."""
+    """A planted bug: a repeated event with the same key replaces the next one."""
     monkeypatch.setattr(event_stream, "_is_known", lambda stream, key: False)
 
     said = (verdict.broken or "" for verdict in map(model.play, range(40)))

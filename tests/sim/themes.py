@@ -53,7 +53,7 @@ def themes_of(seed: int) -> frozenset[str]:
 
 
 def is_brief(seed: int) -> bool:
-    """Return whether the functions of a seed are brief, so that tries are claimed behind others.
+    """Return whether the functions of a seed are brief, so that tries are claimed.
 
     Those of small seeds are not: tests and planted bugs have chosen these seeds for the cases that
     occur in them.

@@ -117,7 +117,7 @@ class TriggerHost:
             self.after(hosted, self.stage.rng.choice(_DELAYS_US), lambda: self._stall(hosted))
 
     def _stall(self, hosted: _Hosted) -> None:
-        """Report that a step of the trigger blocks the loop: while it does, and when it is over."""
+        """Report that a step of the trigger blocks the loop, once during it and once after it."""
         self._incidents += 1
         for milliseconds, is_over in ((300, False), (self.stage.rng.choice((400, 9_000)), True)):
             self.line.say(
@@ -318,7 +318,7 @@ class _Stream:
             right = right and key == str(numbers[-1])
             right = right and self._stage.tables.has_stored(self.host.trigger_no, key or "")
         if not right:
-            raise Broken("I6 streams", f"{self.host} is told of an event that is none")
+            raise Broken("I6 streams", f"{self.host} received an event that does not exist")
 
     def take(self, upto: int) -> None:
         """Continue after backpressure; check that the confirmed events are stored."""

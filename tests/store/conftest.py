@@ -1,4 +1,4 @@
-"""What tests of a store ask for, on each database."""
+"""Fixtures of store tests, for each database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.store.samples import VAULT
 
 @pytest.fixture(params=DATABASES)
 def empty_store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the URL of a database that nobody has opened yet, once for each kind."""
+    """Return the URL of a database that was never opened, once for each kind of database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/aioflow.db"
     url: str = request.getfixturevalue("postgres_url")

@@ -1,8 +1,8 @@
-"""Fails each sync of a run once, and judges what a power cut would leave at every later moment.
+"""Fails each sync of a run once, and checks what a power cut would leave at any later moment.
 
     LD_PRELOAD=disk.so python -m tests.store.failing_syncs FOLDER full [held] FILE:NTH ...
 
-A run is two lives of a store: the first has the sync that fails, the second goes on. Each commit
+A run is two lives of a store: the first has the sync that fails, the second continues. Each commit
 writes pages all over the file; the log is copied back all the time, and again and again a reader
 keeps a pass from reaching its end. Before each sync the power is cut, on paper: what the disk has
 then must be a whole database with all that was acknowledged, whether or not the pages that wait
@@ -115,7 +115,7 @@ class Trial:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Have the database open in another process, and do nothing with it."""
+        """Keep the database open in another process that does nothing with it."""
         environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         with subprocess.Popen(
             [sys.executable, "-c", _HOLDER, self._path],
@@ -130,7 +130,7 @@ class Trial:
 
     @contextmanager
     def _reading(self, *, often: int) -> Iterator[None]:
-        """Most of the time hold what was there, so that a pass ends before the log does."""
+        """Most of the time keep a reader open, so that a pass ends before the log does."""
         uri = f"{self._path.as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as raw:
             if often:
@@ -139,7 +139,7 @@ class Trial:
             yield
 
     def cut(self) -> None:
-        """Judge what the disk has now; in any thread."""
+        """Check the current content of the disk. May run in any thread."""
         with self._one_cut:
             for is_written in (0, 1):
                 self._cut(is_written)
@@ -152,7 +152,7 @@ class Trial:
         disk.disk_left(1, os.fsencode(left / FILES[1]), 0)
         try:
             self._judge(left / FILES[0])
-        except Exception as exc:  # noqa: BLE001 - told at the end, whatever thread this is
+        except Exception as exc:  # noqa: BLE001 - reported at the end, from any thread
             self.errors.append(f"cut {self.cuts}: {type(exc).__name__}: {exc}")
         shutil.rmtree(left)
 
@@ -191,7 +191,7 @@ async def made(folder: Path) -> Path:
 async def try_one(
     folder: Path, start: Path, durability: Durability, file: str, nth: int, *, held: bool
 ) -> dict[str, Any]:
-    """Have one sync fail, and judge."""
+    """Let one sync fail, and check the result."""
     trial = Trial(folder, durability)
     shutil.copy(start, folder)
     trial.begin(file, nth)
@@ -206,10 +206,10 @@ async def try_one(
 
 
 async def main(folder: Path, durability: Durability, wanted: list[str]) -> None:
-    """Try those that are named; of a file without a number each, until none is left to fail.
+    """Try the named syncs; for a file without a number, try each until none is left to fail.
 
-    On a slow machine the sync of a number may come with the end of a life, or not at all: then the
-    one before it is tried, until a life is ended by it.
+    On a slow machine the sync with a number may happen at the end of a life, or not at all. Then
+    the one before it is tried, until one ends a life.
     """
     checkpointer.WAL_GOAL_BYTES = LOG_BYTES
     database_file._WAL_LIMIT_BYTES = LOG_BYTES

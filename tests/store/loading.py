@@ -12,7 +12,7 @@ __all__ = ("load",)
 
 
 async def load(store: Store) -> RecoverySnapshot:
-    """Return what ``store.unfinished`` gives, its pieces put together."""
+    """Return the joined pieces of ``store.unfinished``."""
     snapshot: RecoverySnapshot | None = None
     async with store.unfinished() as parts:
         async for part in parts:

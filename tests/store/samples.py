@@ -1,4 +1,4 @@
-"""Rows and batches to store, and a way around the store to what lies in the database."""
+"""Rows and batches to store, and access to the database without the store."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def batch(number: int, **changes: Any) -> Batch:
 
 
 def moved(row: TaskRow, state: TaskState, **values: Any) -> TaskChange:
-    """Return the change that takes a row to another state."""
+    """Return the change that moves a row to another state."""
     new = msgspec.structs.replace(row, state=state, **values)
     return change(row, new)
 
@@ -155,7 +155,7 @@ def change(old: TaskRow, new: TaskRow) -> TaskChange:
 
 
 def execute(url: str, statement: str) -> None:
-    """Run a statement behind the store's back."""
+    """Run a statement on a connection that the store does not know."""
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         with closing(sqlite3.connect(str(parsed.database), isolation_level=None)) as raw:

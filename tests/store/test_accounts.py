@@ -1,4 +1,4 @@
-"""Accounts, tokens, sessions and the audit come back as they were stored, and go by number."""
+"""Accounts, tokens, sessions and the audit: read as they were stored, and deleted by number."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_the_audit_comes_in_pages_both_ways_and_goes_when_it_is_old(store)
     assert await compare_with_replay(store) == []
 
 
-async def test_where_the_audit_ends_is_known_to_who_has_the_key_alone(store, store_url):
+async def test_the_end_of_the_audit_is_readable_only_with_the_key(store, store_url):
     assert await store.find_audit_head() == AuditHead()
     await store.commit(everything())
     later = replace(HEAD, erased=1, erased_until=10)
@@ -142,7 +142,7 @@ async def test_where_the_audit_ends_is_known_to_who_has_the_key_alone(store, sto
         assert await stranger.find_audit_head() == AuditHead(written=None, last=CHAIN_LOST)
 
 
-async def test_where_the_audit_ends_is_lost_if_only_its_lines_are_left(store, store_url):
+async def test_the_end_of_the_audit_is_lost_if_only_its_entries_are_left(store, store_url):
     await store.commit(everything())
     execute(store_url, "DELETE FROM audit_head")
 

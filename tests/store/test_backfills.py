@@ -64,7 +64,7 @@ async def test_backfills_come_in_pages_the_newest_first(store):
     assert await store.list_backfills(dag_id="never") == []
 
 
-async def test_of_several_rows_of_one_the_last_counts_and_a_restart_has_what_goes_on(
+async def test_the_last_of_several_rows_counts_and_a_restart_restores_active_ones(
     store,
 ):
     await store.commit(first_batch())
@@ -76,7 +76,7 @@ async def test_of_several_rows_of_one_the_last_counts_and_a_restart_has_what_goe
     assert await compare_with_replay(store) == []
 
 
-async def test_a_dag_has_one_backfill_that_goes_on(store):
+async def test_a_dag_has_one_active_backfill(store):
     await store.commit(first_batch())
     await store.commit(batch(2, backfills=[ONE]))
 

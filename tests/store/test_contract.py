@@ -1,4 +1,4 @@
-"""What both databases promise."""
+"""The promises that both databases keep."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_each_claim_begins_a_new_epoch_and_knows_the_last_commit(store_url
 
 async def test_a_batch_asked_for_twice_is_applied_once(store):
     await store.commit(first_batch())
-    await store.commit(first_batch())  # the reply was lost, the engine asks again
+    await store.commit(first_batch())  # the reply was lost, so the engine repeats the batch
 
     assert len(await store.list_runs()) == 1
     assert [row.commit_no for row in await store.read_journal()] == [1]
@@ -106,7 +106,7 @@ async def test_nothing_is_committed_before_the_claim(store_url):
             await store.commit(first_batch())
 
 
-async def test_a_cancelled_commit_is_whole_or_nothing_and_holds_up_nobody(store):
+async def test_a_cancelled_commit_is_whole_or_nothing_and_blocks_no_other(store):
     await store.commit(first_batch())
     with anyio.move_on_after(0):
         await store.commit(batch(2, done_outbox=[3], gone_files=["etl.py"]))
@@ -301,7 +301,7 @@ async def test_a_run_is_moved_to_another_version_from_the_one_it_has(store):
     assert await compare_with_replay(store) == []
 
 
-async def test_what_is_done_is_deleted(store):
+async def test_finished_outbox_rows_are_deleted(store):
     await store.commit(first_batch())
     await store.commit(
         batch(
@@ -404,7 +404,7 @@ async def test_a_fire_time_has_one_run_whichever_incarnation_makes_it(store, sto
     with pytest.raises(BatchRefused):
         await store.commit(again)
     execute(store_url, "UPDATE node SET epoch = epoch + 1")
-    with pytest.raises(Fenced):  # and one that does not know that it is over
+    with pytest.raises(Fenced):  # and a node that does not know that it was fenced
         await store.commit(again)
 
     assert [run.run_no for run in await store.list_runs() if run.cause == "schedule"] == [2]
@@ -475,7 +475,7 @@ async def test_both_databases_judge_a_number_alike(store, number, is_stored):
 
 
 @pytest.mark.parametrize("name", ["\ud800", "a\0b"], ids=["surrogate", "nul"])
-async def test_what_no_row_can_hold_is_simply_not_found(store, name):
+async def test_values_that_no_row_can_have_are_not_found(store, name):
     assert await store.find_run(name) is None
     assert await store.list_tasks_between(2**70, 2**71) == []
 
@@ -553,7 +553,7 @@ async def test_many_runs_and_tasks_are_found_at_once(store, count):
     assert all(run in runs for run in found)
 
 
-async def test_of_several_runs_for_a_fire_time_the_newest_is_found(store):
+async def test_the_newest_of_several_runs_for_a_fire_time_is_found(store):
     runs = [
         replace(RUN, run_no=n, run_id=f"r{n}", key=None, logical_date=NOON + 9, dag_id=dag_id)
         for n, dag_id in ((2, "etl"), (3, "etl"), (4, "other"))
@@ -588,7 +588,7 @@ async def test_tasks_come_in_pages_and_ranges_and_are_counted(store):
     assert await store.count_states(1) == [(0, S.RUNNING, 1), (1, S.SUCCESS, 5)]
 
 
-async def test_what_children_are_called_is_what_the_last_try_said(store):
+async def test_the_label_of_a_child_is_that_of_its_last_try(store):
     await store.commit(first_batch())
     child = replace(TASK, task_no=100, task_index=1, map_index=0)
     await store.commit(batch(2, new_tasks=[child], labels=[(100, 1, "a"), (100, 1, "b")]))
@@ -621,7 +621,7 @@ async def test_a_store_opened_for_reading_reads_and_cannot_write(store, store_ur
             await reader.claim()
 
 
-async def test_the_size_is_told(store):
+async def test_the_size_is_reported(store):
     before = await store.size_bytes()
     large = replace(RESULT, body=b"x" * 1_000_000)
     await store.commit(replace(first_batch(), results=[large]))

@@ -1,4 +1,4 @@
-"""A database that was copied says the same, wherever it came from and went to."""
+"""A copy of a database has the same content, for any source and target."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def urls(request, store_url, tmp_path):
     return (store_url, other) if request.param == "from-it" else (other, store_url)
 
 
-async def test_a_copy_has_all_rows_and_goes_on_where_the_source_stood(urls):
+async def test_a_copy_has_all_rows_and_continues_where_the_source_was(urls):
     source, target = urls
     await fill(source)
 
@@ -61,7 +61,7 @@ async def test_a_copy_has_all_rows_and_goes_on_where_the_source_stood(urls):
         assert await compare_with_replay(store) == []
 
 
-async def test_whoever_is_let_in_is_let_in_to_the_copy_and_the_audit_goes_along(urls):
+async def test_accounts_are_valid_in_the_copy_and_the_audit_is_copied(urls):
     source, target = urls
     async with open_store(source, VAULT) as store:
         await store.claim()
@@ -82,7 +82,7 @@ def test_a_program_that_does_nothing_else_knows_all_tables():
     assert {"account", "api_token", "session", "audit", "run"} <= set(known.stdout.decode().split())
 
 
-async def test_what_has_rows_is_not_copied_to(urls):
+async def test_a_database_with_rows_is_not_copied_to(urls):
     source, target = urls
     await fill(source)
     await fill(target)
@@ -106,7 +106,7 @@ async def test_a_file_that_a_daemon_serves_is_not_copied(tmp_path):
             await copy(source, f"sqlite:///{tmp_path}/copy.db", VAULT)
 
 
-async def test_what_is_sealed_is_put_out_sealed(store_url):
+async def test_encrypted_values_are_exported_encrypted(store_url):
     async with open_store(store_url, VAULT) as store:
         await store.claim()
         canary = replace(TOKEN, value=b"canary-7f3a91")

@@ -42,7 +42,7 @@ def then(number: int, **changes: Any):
     return batch(number, of_dags=DagTriggerChanges(**changes))
 
 
-async def test_what_is_stored_is_read_at_the_next_start(store):
+async def test_stored_triggers_are_read_at_the_next_start(store):
     held = HeldEvent(2, 82, "b", b"\x01", NOON, NOON + 5)
     moved = replace(TRIGGER, sequence=3, event=b"\x07", event_key="b", held=held, run_no=1)
     await store.commit(first(FIRST, SECOND, replace(THIRD, outcome=EventOutcome.HELD)))
@@ -138,7 +138,7 @@ async def test_keys_of_many_triggers_are_found_with_one_statement_and_are_each_i
     assert fetches == [1]
 
 
-async def test_what_was_held_is_not_any_more(store):
+async def test_consumed_pending_events_are_gone(store):
     await store.commit(first(SECOND))
     await store.commit(then(2, outcomes=[OutcomeChange(81, EventOutcome.RUN, 1)]))
 

@@ -1,4 +1,4 @@
-"""A database, its log and a home that do not belong together are refused, and left as they are."""
+"""A database, a log and a home that do not belong together are refused, and left unchanged."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ async def commit_more(home: Path, *numbers: int) -> None:
 
 
 def image(home: Path, to: Path) -> Path:
-    """Copy what a daemon that is killed now would leave: all but the index."""
+    """Copy the files that a kill would leave now: all but the index."""
     shutil.copytree(home, to, ignore=shutil.ignore_patterns("*-shm"))
     return to
 
 
 async def killed(home: Path, to: Path, *numbers: int) -> Path:
-    """Live once with these commits, and be killed; return what is left."""
+    """Commit these batches and be killed; return the files that are left."""
     async with opened(home) as store:
         await store.claim()
         await commit(store, *numbers)
@@ -183,7 +183,7 @@ async def test_a_copy_from_right_before_the_life_of_a_log_is_completed_by_it_or_
         left = image(home, tmp_path / "left")
     shutil.copy(before, left / "aioflow.db")
 
-    if starts_over:  # it lacks what has been copied back into the file since
+    if starts_over:  # it lacks the pages that were checkpointed since
         with pytest.raises(StrangeDatabase, match="is the log of another database"):
             await commits_in(left)
     else:
@@ -206,7 +206,7 @@ async def test_a_restored_copy_is_served_once_the_old_log_is_moved_away_as_it_sa
     assert await commits_in(left) == 1
 
 
-async def test_what_is_left_at_any_moment_belongs_together_wherever_it_is_moved(
+async def test_the_files_left_at_any_moment_are_consistent_wherever_they_are_moved(
     home, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(checkpointer, "WAL_GOAL_BYTES", 100_000)
@@ -311,7 +311,7 @@ async def test_a_moved_home_and_one_without_an_identity_are_served(home, tmp_pat
 
 
 async def _left(home, tmp_path) -> Path:
-    """What a kill leaves of a database all of whose log has been copied back."""
+    """Return what a kill leaves of a database whose log was completely checkpointed."""
     async with opened(home) as store:
         await store.claim()
         await commit(store, 1, 2, 3)
@@ -407,9 +407,7 @@ async def test_a_start_refuses_no_file_for_single_values_that_cannot_be_read(hom
     assert not [line for line in done.json["problems"] if line.startswith("damaged: aioflow")]
 
 
-async def test_what_the_start_has_no_time_to_check_is_checked_while_it_works(
-    home, tmp_path, monkeypatch
-):
+async def test_checks_that_the_start_skips_run_while_it_works(home, tmp_path, monkeypatch):
     monkeypatch.setattr(writer_module, "CHECK_SECONDS", 0.0)
     monkeypatch.setattr(database_file, "_STEPS_BETWEEN_LOOKS", 1)
     left = await _left(home, tmp_path)

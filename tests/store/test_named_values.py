@@ -45,7 +45,7 @@ async def test_a_value_that_is_set_again_replaces_what_it_was(store):
 
 
 @pytest.mark.parametrize("last", [None, b"new"], ids=["deleted-last", "set-last"])
-async def test_of_several_changes_in_one_batch_the_last_one_counts(store, last):
+async def test_the_last_of_several_changes_in_one_batch_counts(store, last):
     first = None if last else b"new"
     one, two = replace(TOKEN, value_no=50, value=first), replace(TOKEN, value_no=51, value=last)
     await store.commit(with_values(TOKEN))
@@ -56,7 +56,7 @@ async def test_of_several_changes_in_one_batch_the_last_one_counts(store, last):
     assert await compare_with_replay(store) == []
 
 
-async def test_what_is_not_there_may_be_deleted(store):
+async def test_deleting_an_unknown_value_is_no_error(store):
     await store.commit(with_values(replace(TOKEN, value=None)))
 
     assert await store.list_values(ValueKind.SECRET) == []

@@ -1,4 +1,4 @@
-"""What is special about a server: it goes away, and its last answer may be lost."""
+"""Cases of a database server only: it becomes unavailable, and its last reply may be lost."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_a_reader_cannot_write_even_if_it_tried(store, postgres_url):
 
 
 async def test_no_session_may_hold_up_the_server_without_end(store):
-    """The server ends a statement that takes too long, and a transaction that stands still."""
+    """The server aborts a statement that takes too long, and a transaction that is idle."""
     limits = [f"current_setting('{name}')" for name in TIME_LIMITS]
     query = f"SELECT {', '.join(limits)}"
     postgres = cast(PostgresStore, store)
@@ -147,9 +147,9 @@ async def test_no_session_may_hold_up_the_server_without_end(store):
 
 @asynccontextmanager
 async def _proxy(folder: Path, server: Path, *, lose: list[bytes]) -> AsyncIterator[None]:
-    """Pass on what goes to and fro; cut the line instead of passing on a reply in ``lose``.
+    """Relay both directions. Instead of relaying a reply in ``lose``, cut the connection.
 
-    What is lost has happened: the server sent it.
+    A lost reply was sent by the server, so its statement has taken effect.
     """
 
     async def serve(client):
@@ -199,6 +199,6 @@ async def test_a_commit_whose_reply_was_lost_is_not_applied_again(postgres_url, 
 
 @pytest.fixture
 def short_folder():
-    """Return a folder whose path leaves room for the name of a socket."""
+    """Return a folder whose path is short enough to add the name of a socket."""
     with tempfile.TemporaryDirectory(prefix="af-", dir="/tmp") as folder:
         yield Path(folder)

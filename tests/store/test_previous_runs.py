@@ -1,4 +1,4 @@
-"""Which run of a DAG came right before another."""
+"""Lookup of the run directly before another one of the same DAG."""
 
 from __future__ import annotations
 

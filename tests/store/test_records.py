@@ -1,4 +1,4 @@
-"""What durable calls leave in the database."""
+"""Rows of durable calls."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_a_dropped_call_may_be_made_again_in_the_same_batch(store):
         pytest.param({"new_records": [replace(STEP, task_no=99)]}, id="of-no-task"),
     ],
 )
-async def test_what_does_not_fit_is_refused_as_a_whole(store, changes):
+async def test_a_mismatching_change_is_refused_as_a_whole(store, changes):
     await store.commit(with_records(STEP))
 
     with pytest.raises(BatchRefused):

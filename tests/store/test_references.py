@@ -1,4 +1,4 @@
-"""A row that refers to a missing row is found, whichever foreign key it is of."""
+"""Rows that refer to a missing row are found, for every foreign key."""
 
 from __future__ import annotations
 
@@ -106,6 +106,6 @@ def _fill(url, table):
 
 
 def _execute(url, statement):
-    """Run a statement without foreign keys, as after a repair by hand."""
+    """Run a statement without foreign keys, as a manual repair may."""
     is_sqlite = make_url(url).get_backend_name() == "sqlite"  # there it is the default
     execute(url, statement if is_sqlite else f"SET session_replication_role = replica; {statement}")

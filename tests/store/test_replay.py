@@ -1,4 +1,4 @@
-"""The journal tells the whole story, and notices whoever tells another one."""
+"""The journal contains every change, and its replay finds rows that differ."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ _numbers = itertools.count(1000, 1000)
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(width=st.integers(1, 12), rounds=st.lists(SEEDS, max_size=8))
-async def test_what_was_written_is_what_a_restart_reads(store, width, rounds):
+async def test_a_restart_reads_what_was_written(store, width, rounds):
     """One run an example, all in one database: each is a story of legal moves."""
     base = next(_numbers)
     number = (await _last_commit(store)) + 1
@@ -174,7 +174,7 @@ async def _last_commit(store):
 
 
 def _round(number, seeds, base, tasks, expected):
-    """Return a batch in which some tasks move on, wait, fail and return; note what it does."""
+    """Return a batch in which some tasks proceed, wait, fail and return; record its changes."""
     made = Batch(number=number, at=NOON + number)
     for task_no in {base + seed % len(tasks) for seed in seeds}:
         old = tasks[task_no]

@@ -1,4 +1,4 @@
-"""What is old is found by an index, page by page; a journal without its beginning is checked."""
+"""Old rows are found by an index, page by page; a journal without its beginning can be checked."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_numbers_come_with_their_instants(store):
 
 
 async def shortened(store):
-    """A story of which the first two commits have gone from the journal."""
+    """A store whose journal no longer has the first two commits."""
     await store.commit(first_batch())
     await store.commit(batch(2, new_tasks=[SECOND_TASK]))
     await store.commit(
@@ -135,12 +135,12 @@ async def test_a_hand_in_the_database_is_noticed_as_far_as_the_journal_goes(
     assert said in " ".join(await compare_with_replay(store))
 
 
-async def test_what_the_rest_of_the_journal_tells_wrongly_is_noticed(store, store_url):
+async def test_errors_in_the_rest_of_the_journal_are_noticed(store, store_url):
     await shortened(store)
     await store.commit(
         batch(
             6,
-            steps=[(10, TaskState.RUNNING)],  # from success nothing runs again like that
+            steps=[(10, TaskState.RUNNING)],  # a task that succeeded does not run again like this
             task_changes=[moved(replace(TASK, state=TaskState.SUCCESS), TaskState.RUNNING)],
         )
     )

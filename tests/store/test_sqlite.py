@@ -1,4 +1,4 @@
-"""What is special about a file: who holds it, whose it is, and what a crash leaves of it."""
+"""Cases of a database file only: its lock, its identity, and its state after a crash."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _through_a_linked_folder(path):
     [lambda path: path, _through_a_symlink, _through_a_hard_link, _through_a_linked_folder],
     ids=["same", "symlink", "hard-link", "linked-folder"],
 )
-async def test_a_second_daemon_is_told_who_serves_the_file(holder, path, way):
+async def test_the_error_of_a_second_daemon_names_the_one_that_serves_the_file(holder, path, way):
     with pytest.raises(HomeBusy) as refused:
         async with open_store(f"sqlite:///{way(path)}", VAULT):
             pass
@@ -332,7 +332,9 @@ async def test_a_locked_file_is_unavailable_and_then_is_not(url, path, monkeypat
         assert await store.list_runs() == [RUN]
 
 
-async def test_a_full_disk_is_unavailable_and_work_goes_on_when_there_is_room(store, monkeypatch):
+async def test_a_full_disk_is_unavailable_and_work_continues_when_there_is_space(
+    store, monkeypatch
+):
     await store.commit(first_batch())
     large = batch(2, results=[replace(RESULT, body=b"x" * 10_000_000)])
 

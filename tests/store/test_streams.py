@@ -1,4 +1,4 @@
-"""What streams leave in the database: items in order, and fan-outs that grow until they close."""
+"""Rows of streams: items in order, and expansions that grow until they are closed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_items_come_back_in_order_and_in_pages(store):
     assert await store.list_items(12) == []
 
 
-async def test_a_restart_is_told_how_many_items_there_are(store):
+async def test_a_restart_is_given_the_number_of_items(store):
     await begun(store)
     await store.commit(batch(2, new_items=[item(1)]))
 
@@ -84,7 +84,7 @@ async def test_an_item_is_stored_once(store):
     assert await store.list_items(10) == [item(0)]
 
 
-async def test_items_that_nobody_needs_go_together(store):
+async def test_items_without_a_consumer_are_deleted_together(store):
     await begun(store)
     await store.commit(batch(2, new_items=[item(1)], gone_items=[10]))
 

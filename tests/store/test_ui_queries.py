@@ -1,4 +1,4 @@
-"""What only people ask of a store, on each database: right, bounded, and given up in time."""
+"""Queries for the user interface, on each database: correct, bounded, and aborted in time."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_the_newest_runs_of_many_dags_come_together(store):
     }
 
 
-async def test_failed_runs_are_counted_and_listed_without_a_look_at_the_others(store):
+async def test_failed_runs_are_counted_and_listed_without_reading_the_others(store):
     await store.commit(first_batch())
     states = [RunState.SUCCESS, RunState.FAILED, RunState.CANCELLED, RunState.FAILED]
     await store.commit(batch(2, new_runs=[ended(n + 2, s) for n, s in enumerate(states)]))
@@ -212,7 +212,7 @@ ENDLESS = {
 
 
 class LimitClock:
-    """A clock by which SQLite's time for an answer is over once the test says so."""
+    """A clock by which SQLite's time limit for a query is exceeded once the test says so."""
 
     is_over = False
 

@@ -1,4 +1,4 @@
-"""The fixture of the kit, as it comes to those who have installed aioflow."""
+"""The fixture of ``aioflow.testing``, as its users get it."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ async def test_the_context_of_a_failed_run_names_the_task_that_failed_first(sim:
     assert "is failed: ZeroDivisionError: divide[1]: " in json.loads(sent.body)["text"]
 
 
-async def test_what_never_began_calls_nobody(sim: Sim):
+async def test_a_task_that_never_started_has_no_callback(sim: Sim):
     called: Called = []
 
     @task(retry=ONCE)
@@ -198,7 +198,7 @@ async def test_a_run_that_is_partial_has_failed_to_its_callbacks(sim: Sim):
     assert [context["state"] for context in called] == ["partial"]
 
 
-async def test_what_a_person_cancels_calls_nobody(sim: Sim):
+async def test_tasks_cancelled_by_a_person_have_no_callback(sim: Sim):
     called: Called = []
 
     @sensor(on_failure=called.append, on_skip=called.append)
@@ -233,7 +233,7 @@ async def test_a_deadline_calls_back_once(sim: Sim):
     assert said == [("waits", "deadline", "queued"), ("", "deadline", "running")]
 
 
-async def test_a_failing_callback_is_told_and_changes_nothing(sim: Sim):
+async def test_a_failing_callback_is_reported_and_changes_nothing(sim: Sim):
     called: Called = []
 
     def breaks(_: dict[str, Any]) -> None:
@@ -304,7 +304,7 @@ async def test_a_callback_that_takes_too_long_is_ended(sim: Sim):
     assert len(called) == 1
 
 
-async def test_what_a_callback_prints_is_in_the_log_of_its_task(sim: Sim):
+async def test_output_of_a_callback_is_in_the_log_of_its_task(sim: Sim):
     def loud(context: dict[str, Any]) -> None:
         print("paging", context["task_id"])
 
@@ -425,6 +425,6 @@ def _nothing() -> None:
         pytest.param(lambda: task(on_failure=cast(Any, "mail"))(_nothing), id="no-callback"),
     ],
 )
-def test_what_makes_no_sense_is_refused_where_it_is_written(make):
+def test_nonsense_is_refused_where_it_is_written(make):
     with pytest.raises(DagError):
         make()

@@ -1,4 +1,4 @@
-"""A trigger alone on virtual time: what ``collect`` gives, and when it stops."""
+"""A single trigger on virtual time: the result of ``collect``, and when it stops."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ended: list[str] = []
 
 @dataclass(frozen=True)
 class Ticks(Trigger[int]):
-    """Yields a number each hour, from behind the last one that is stored."""
+    """Yields a number each hour, starting after the last stored one."""
 
     count: int = 1_000_000
 
@@ -41,7 +41,7 @@ class Ticks(Trigger[int]):
 
 @dataclass(frozen=True)
 class Clock(Trigger[list[Any]]):
-    """Tells what it knows of time, after an hour in a thread."""
+    """Yields its view of the time, after an hour in a thread."""
 
     async def run(self) -> AsyncIterator[TriggerEvent[list[Any]]]:
         await asyncio.to_thread(time.sleep, 3600)
@@ -51,7 +51,7 @@ class Clock(Trigger[list[Any]]):
 
 @dataclass(frozen=True)
 class Acknowledges(Trigger[int]):
-    """Notes which events were stored when it went on."""
+    """Records after each ``yield`` which event was stored last."""
 
     async def run(self) -> AsyncIterator[TriggerEvent[int]]:
         for number in range(3):
@@ -61,7 +61,7 @@ class Acknowledges(Trigger[int]):
 
 @dataclass(frozen=True)
 class Yields(Trigger[Any]):
-    """Yields what its class attribute says."""
+    """Yields the value of its class attribute."""
 
     what: str
 
@@ -113,7 +113,7 @@ queues: dict[str, FakeQueue] = {}
 
 @dataclass(frozen=True)
 class Messages(Trigger[str]):
-    """As the page on testing has it."""
+    """The example of the page on testing."""
 
     queue: str
 
@@ -139,7 +139,7 @@ async def test_the_events_of_a_trigger_that_ends_come_in_order():
     assert ended == ["finished"]
 
 
-async def test_a_trigger_goes_on_behind_its_last_event_and_the_next_call_knows_nothing_of_that():
+async def test_a_trigger_continues_after_its_last_event_and_the_next_call_knows_nothing_of_that():
     trigger = Ticks(5)
 
     behind = await collect(trigger, last=TriggerEvent(2))
@@ -160,7 +160,7 @@ async def test_a_stream_without_end_stops_with_its_time_or_its_count():
     assert ended == ["timeout", "finished", "timeout"]
 
 
-async def test_each_event_is_stored_before_the_trigger_goes_on():
+async def test_each_event_is_stored_before_the_trigger_continues():
     await collect(Acknowledges())
 
     assert ended == ["0 behind None", "1 behind 0", "2 behind 1"]
@@ -208,7 +208,7 @@ async def test_a_trigger_that_shares_a_watch_has_one_for_itself():
     assert await collect(BellTrigger()) == [TriggerEvent("mine", key="bell")]
 
 
-async def test_what_a_host_refuses_is_refused():
+async def test_refusals_of_a_host_apply():
     @dataclass
     class Local(Lost):
         pass

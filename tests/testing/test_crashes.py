@@ -1,4 +1,4 @@
-"""A crash anywhere changes nothing, unless the DAG depends on what it must not."""
+"""A crash at any point changes nothing, unless the DAG depends on something that it must not."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def forgetful() -> None:
     number()
 
 
-async def test_what_counts_how_often_it_ran_is_found_out():
+async def test_code_that_counts_its_runs_is_detected():
     with pytest.raises(AssertionError, match=r"with a crash just \w+ commit \d+ of \d+:\nnumber: "):
         await Sim.crash_everywhere(forgetful)
 
@@ -215,7 +215,9 @@ def parities() -> None:
     told(each.expand(number=numbers(4)))
 
 
-async def test_what_a_branch_in_a_mapped_group_skips_is_skipped_wherever_the_node_crashes(sim: Sim):
+async def test_tasks_skipped_by_a_branch_in_a_mapped_group_are_skipped_wherever_the_node_crashes(
+    sim: Sim,
+):
     run = await (await sim.start(parities)).finished()
     assert run["told"].result == ["0 is even", "1 is odd", "2 is even", "3 is odd"]
     assert [child.state for child in run["each.even"].children] == ["success", "skipped"] * 2

@@ -1,4 +1,4 @@
-"""A crash at any commit costs no event, and doubles none."""
+"""A crash at any commit loses no event, and doubles none."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def after(triggering_events: dict[str, list[dict[str, Any]]]) -> None:
 
 
 async def life(crash: Callable[[int, bool], bool]) -> dict[str, list[object]]:
-    """Let events come while the node dies where it is told to; return what was started."""
+    """Emit events while the node dies where ``crash`` says. Return the runs that were started."""
     with Sim() as sim:
         sim._world.crash_where(crash)
         for one in (after, orders, numbers):

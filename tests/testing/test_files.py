@@ -152,7 +152,7 @@ async def test_files_that_a_body_writes_while_time_passes_are_found_then(sim: Si
 async def test_several_waits_in_one_folder_each_see_the_change_that_others_asked_for(
     sim: Sim, tmp_path: Path
 ):
-    """A look that one of them asks for by a change is no look that the others have seen."""
+    """A poll caused by one of them through a change does not count as a poll for the others."""
 
     @dag
     def several() -> None:
@@ -218,4 +218,4 @@ async def test_a_crash_leaves_the_waits_for_files_as_they_were(sim: Sim, tmp_pat
     await sim.advance("1m")
 
     assert run.state == "success"
-    assert sim._world._loop.pauses == {}  # nothing is looked at for a wait that has ended
+    assert sim._world._loop.pauses == {}  # nothing is polled for a wait that has ended

@@ -62,7 +62,7 @@ async def test_a_loop_comes_to_its_last_value_and_knows_all_of_them(sim: Sim):
     assert len(run["grow.waited"].children) == 4
 
 
-async def test_a_loop_goes_on_between_two_of_its_rounds(sim: Sim):
+async def test_a_loop_continues_between_two_of_its_rounds(sim: Sim):
     run = await sim.start(growing)
     await sim.advance("90m")
 
@@ -129,7 +129,7 @@ async def test_at_the_cap_the_loop_fails_and_says_so(sim: Sim):
     assert (error.reason, run["short.until"].tries) == ("max_rounds", 1)
 
 
-async def test_what_follows_whatever_happens_takes_the_last_value_there_was(sim: Sim):
+async def test_a_task_that_always_runs_takes_the_last_value(sim: Sim):
     @task_group(until=large, max_rounds=2)
     def short(previous: int) -> int:
         return doubled(previous)

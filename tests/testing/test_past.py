@@ -1,4 +1,4 @@
-"""A schedule whose tasks wait for the run before, over a real database, with crashes."""
+"""A schedule whose tasks wait for the previous run, with a real database and crashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people repeat in a simulation: cleared tasks and backfilled fire times, as with a daemon."""
+"""Repeated work in a simulation: cleared tasks and backfilled fire times, as with a daemon."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_a_cleared_task_runs_again_and_what_comes_after_it_where_that_is_a
     assert run["second"].result == 3
 
 
-async def test_what_has_failed_is_cleared_without_the_rest(sim: Sim):
+async def test_failed_tasks_are_cleared_without_the_others(sim: Sim):
     is_fixed = False
 
     @task(retries=0)

@@ -1,4 +1,4 @@
-"""What a test of a DAG can do with the simulator, and what it leaves behind."""
+"""The simulator as tests of DAGs use it, and the clean-up after it."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_thirteen_hours_of_waiting_need_few_turns_of_the_loop(sim: Sim):
 
 
 def _turns_of(sim: Sim) -> list[float]:
-    """Count what this test's patience is spent on, instead of timing it on a busy machine."""
+    """Return a list of the loop's iterations. Counting does not depend on the machine's load."""
     turns: list[float] = []
     loop: Any = sim._world._loop
     once = loop._run_once
@@ -143,10 +143,10 @@ async def test_every_clock_of_user_code_goes_along(sim: Sim):
 
 
 SAVED: dict[str, Any] = {"time": time.time, "time_ns": time.time_ns, "gmtime": time.gmtime}
-"""Functions that something has kept since before the simulation began."""
+"""Functions that were saved before the simulation started."""
 
 
-async def test_functions_that_were_kept_go_along_to_the_microsecond(sim: Sim):
+async def test_functions_saved_earlier_follow_virtual_time_to_the_microsecond(sim: Sim):
     await sim.advance("1h")
     await sim.advance(0.000_001)
 
@@ -255,7 +255,7 @@ async def test_a_schedule_starts_runs_when_it_is_asked_to(sim: Sim):
     assert [run["days"].result for run in scheduled] == [date(2026, 1, d) for d in (3, 4, 5, 6)]
 
 
-# ── what user code does ─────────────────────────────────────────────────────────────────
+# ── user code ───────────────────────────────────────────────────────────────────────────
 
 
 @dataclass
@@ -304,7 +304,7 @@ async def test_operators_defer_and_resume(sim: Sim):
     assert run["waits"].result == "resumed"
 
 
-async def test_what_is_printed_is_in_the_log_of_its_try_and_nowhere_else(sim: Sim, capsys):
+async def test_output_is_in_the_log_of_its_try_and_nowhere_else(sim: Sim, capsys):
     @task
     def loud() -> None:
         print("from a thread")
@@ -379,7 +379,7 @@ async def test_runs_start_runs_of_the_same_file(sim: Sim):
     assert [child["answer"].result for child in sim.runs(inner)] == [42]
 
 
-# ── what people do ──────────────────────────────────────────────────────────────────────
+# ── requests of users ───────────────────────────────────────────────────────────────────
 
 
 @task
@@ -519,12 +519,12 @@ async def replace_nobody_and_fail() -> None:
         raise ZeroDivisionError
 
 
-async def test_a_task_id_that_no_dag_has_is_told_at_the_end():
+async def test_a_task_id_that_no_dag_has_is_reported_at_the_end():
     with pytest.raises(LookupError, match=r"'asks_agian'.*curious; did you mean 'asks_again'\?"):
         await replace_one_too_many()
 
 
-async def test_a_task_id_that_is_told_wrongly_hides_no_other_error():
+async def test_a_wrong_task_id_hides_no_other_error():
     with pytest.raises(ZeroDivisionError):
         await replace_nobody_and_fail()
 
@@ -576,7 +576,7 @@ async def test_two_simulators_have_two_clocks(sim: Sim):
     assert datetime.now(UTC) == sim.now == BEGINS_AT
 
 
-async def test_a_task_cannot_look_at_the_simulator_that_runs_it(sim: Sim):
+async def test_a_task_cannot_inspect_the_simulator_that_runs_it(sim: Sim):
     seen: list[str] = []
 
     @task(retries=0)

@@ -1,4 +1,4 @@
-"""What a simulation says that takes real time, and that it says nothing else."""
+"""Reports of a simulation that takes real time, and none otherwise."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def _told_soon(monkeypatch):
 
 
 class Reports(list[str]):
-    """Takes the reports, and lets user code go on once it is named in one.
+    """Collects the reports, and releases user code once a report names it.
 
-    A busy machine is slow to get there, which may be told before.
+    On a busy machine, earlier reports may name other code.
     """
 
     def __init__(self, awaited: str) -> None:
@@ -85,7 +85,7 @@ async def test_a_coroutine_that_blocks_the_loop_is_named_with_its_line():
 
     @task
     async def blocks() -> None:
-        reports.came.wait(60)  # as a driver that knows nothing of asyncio
+        reports.came.wait(60)  # like a driver that does not use asyncio
 
     @dag
     def busy() -> None:

@@ -1,4 +1,4 @@
-"""What tests of the catalogue share: a clock on the wall that follows the loop's."""
+"""Fixtures of the catalogue's tests, such as a wall clock that follows the loop's time."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Asked:
-    """A request as it came."""
+    """A request as it was received."""
 
     method: str
     path: str
@@ -19,7 +19,7 @@ class Asked:
 
 @dataclass
 class Reply:
-    """An answer. ``stall`` sends the head and then nothing, until the client has had enough."""
+    """A response. ``stall`` sends the head and then nothing, until the client disconnects."""
 
     status: int = 200
     body: str = ""
@@ -38,7 +38,7 @@ class Site:
         self.url = ""
 
     def reply(self, status=200, body="", **headers):
-        """Add an answer; ``_`` in the names of headers stands for ``-``."""
+        """Add a response; ``_`` in the names of headers means ``-``."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self.replies.append(Reply(status, body, named))
 

@@ -1,4 +1,4 @@
-"""Connections are shared out: no server and no DAG takes those of the others."""
+"""Connections are divided fairly: no server and no DAG uses up those of the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATIENCE = 30.0
 
 
 class Of:
-    """Says for which DAG is asked, as a host does."""
+    """Returns the DAG for which a request is made, as a host does."""
 
     def __init__(self, dag_id: str) -> None:
         self._dag_id = dag_id
@@ -48,7 +48,7 @@ async def asked_for(dag_id: str, trigger: HttpTrigger) -> Any:
 
 @asynccontextmanager
 async def serving(handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]):
-    """Serve on a free port until every client has gone; yields the URL."""
+    """Serve on a free port until every client has disconnected; yields the URL."""
     handled: list[asyncio.Task[None]] = []
 
     async def each(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -66,7 +66,7 @@ async def serving(handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter],
 
 @asynccontextmanager
 async def tarpit():
-    """A server that takes every connection and never says a word.
+    """A server that accepts every connection and never sends anything.
 
     Yields its URL, and a list that grows with each connection.
     """
@@ -83,7 +83,7 @@ async def tarpit():
 
 @asynccontextmanager
 async def waiting(*urls: str, count: int, dag: str = "bad"):
-    """Let so many triggers of a DAG wait for each of these for as long as this lasts."""
+    """Let ``count`` triggers of a DAG wait for each of these, within the block."""
     tasks = [
         asyncio.ensure_future(asked_for(dag, HttpTrigger(url, timeout="1h")))
         for url in urls
@@ -124,7 +124,7 @@ async def test_a_dag_that_asks_many_silent_servers_delays_no_other_dag():
     assert sum(len(taken) for _, taken in pits) <= CONNECTIONS_PER_DAG
 
 
-async def test_who_gets_no_connection_in_time_asks_later():
+async def test_a_request_without_a_connection_in_time_is_retried_later():
     async with tarpit() as (silent, _), ClientShare("test") as line:
         asked = [
             asyncio.ensure_future(line.ask(Request(silent, timeout_seconds=3_600)))
@@ -204,7 +204,7 @@ async def test_no_limit_is_passed_and_each_has_its_turn(seed):
     assert not +slots._of_origin
 
 
-async def test_where_all_is_taken_the_next_slot_is_for_the_dag_with_the_fewest():
+async def test_if_all_slots_are_used_the_next_one_goes_to_the_dag_with_the_fewest():
     slots = ConnectionSlots()
     order: list[str] = []
     release = asyncio.Event()

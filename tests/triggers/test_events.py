@@ -1,4 +1,4 @@
-"""Waiting for what somebody emits."""
+"""Waiting for emitted events."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_longest_name_and_key_are_waited_for():
 
 
 class Daemon:
-    """Has three events of each name, and tells those behind a number."""
+    """Has three events of each name, and returns those after a number."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, object]] = []
@@ -86,7 +86,7 @@ async def test_an_event_says_its_name_key_data_and_number(hosted, daemon):
     assert daemon.is_closed
 
 
-async def test_a_stream_that_is_hosted_again_goes_on_behind_its_last_event(hosted, daemon):
+async def test_a_stream_that_is_hosted_again_continues_after_its_last_event(hosted, daemon):
     query_sender.set(daemon)
     last = TriggerEvent({"name": "e", "key": None, "data": None, "id": 7}, "7")
 
@@ -95,7 +95,7 @@ async def test_a_stream_that_is_hosted_again_goes_on_behind_its_last_event(hoste
     assert [event.payload["id"] for event in events] == [9]
 
 
-async def test_a_wait_behind_an_event_is_told_of_later_ones_alone(hosted, daemon):
+async def test_a_wait_after_an_event_gets_only_later_ones(hosted, daemon):
     query_sender.set(daemon)
     trigger = EventTrigger("e", "k")
 

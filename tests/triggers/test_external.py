@@ -118,7 +118,7 @@ async def test_an_offset_is_added_to_the_logical_date(hosted, daemon, date, offs
         pytest.param({"offset": timedelta(1)}, "logical_date", id="offset-from-nothing"),
     ],
 )
-def test_what_makes_no_sense_is_refused_where_it_is_written(fields, message):
+def test_nonsense_is_refused_where_it_is_written(fields, message):
     with pytest.raises(ValueError, match=message):
         RunTrigger("other", **fields)
 

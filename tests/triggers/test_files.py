@@ -78,7 +78,7 @@ async def test_a_file_system_that_hangs_holds_up_no_loop(tmp_path, monkeypatch):
     pattern = str(tmp_path / "*")
     waiting = asyncio.ensure_future(event_of(FilesTrigger(pattern, poll_seconds=POLL)))
 
-    await hangs.wait()  # the loop turns though the look has not come back
+    await hangs.wait()  # the loop continues though the poll has not returned
     gate.set()
     await waiting
 
@@ -105,7 +105,7 @@ async def test_folders_that_hang_delay_no_other_folder_and_take_one_thread_each(
     slow_ones = [FilesTrigger(f"{tmp_path}/hangs-{n}/*", stable=0) for n in range(6)]
     waiting = [asyncio.ensure_future(event_of(trigger)) for trigger in slow_ones]
     await asyncio.sleep(0)
-    for trigger in slow_ones:  # who comes and goes takes no further thread
+    for trigger in slow_ones:  # triggers that join and leave use no further thread
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(trigger.poll(), 0.01)
 
@@ -120,7 +120,7 @@ async def test_folders_that_hang_delay_no_other_folder_and_take_one_thread_each(
 
 
 class Scripted:
-    """A seat whose looks are told beforehand: seconds and size, ``None`` for no file."""
+    """A subscription with scripted polls: seconds and size, ``None`` for no file."""
 
     def __init__(self, *looks: tuple[float, int | None]) -> None:
         self.looks = [
@@ -226,13 +226,13 @@ async def test_thousands_who_have_one_look_are_woken_without_holding_up_the_loop
                 await seat.poll()
         before = time.thread_time()
         while time.thread_time() - before < 50e-6:
-            pass  # what a sensor does with a look
+            pass  # as a sensor handles a poll
         woken += 1
 
     monkeypatch.setattr("aioflow_triggers.folder_poll.os.scandir", gated)
     waiting = [asyncio.ensure_future(wait(str(n))) for n in range(5_000)]
     await looks.wait()
-    gc.disable()  # collecting what the tests have left takes longer than a slice
+    gc.disable()  # collecting the garbage of earlier tests takes longer than a slice
     try:
         gate.set()
         before = time.thread_time()
@@ -267,7 +267,7 @@ def closed(tmp_path):
 
 @pytest.fixture
 def ordinary_user():
-    """Root may read everything: be nobody for the length of a test."""
+    """Run a test as an unprivileged user, because root may read everything."""
     before = os.geteuid()
     if before == 0:
         os.seteuid(65534)
@@ -295,7 +295,7 @@ async def test_a_file_where_a_folder_should_be_fails_the_wait(tmp_path):
         pytest.param("/a", 0.01, id="too-often"),
     ],
 )
-def test_what_cannot_work_is_refused_where_it_is_written(path, poll_seconds):
+def test_impossible_arguments_are_refused_where_they_are_written(path, poll_seconds):
     with pytest.raises(ValueError, match="must be"):
         FileTrigger(path, poll_seconds)
 
@@ -307,7 +307,7 @@ def test_what_cannot_work_is_refused_where_it_is_written(path, poll_seconds):
         pytest.param({"path": lambda: "/a"}, "path", id="lambda"),
     ],
 )
-def test_what_cannot_be_stored_is_refused_with_its_field(fields, named):
+def test_unstorable_arguments_are_refused_with_their_field(fields, named):
     with pytest.raises(Unserializable, match=rf"FileTrigger\.{named}"):
         FileTrigger(**fields)
 
@@ -346,7 +346,9 @@ async def test_a_watch_of_a_folder_sees_what_is_wanted_only_later(tmp_path, monk
     assert (name, event.payload["path"]) == ("late", f"{tmp_path}/late")
 
 
-async def test_what_is_written_again_in_a_shared_folder_rests_from_then_on(tmp_path, monkeypatch):
+async def test_the_stable_time_of_a_file_in_a_shared_folder_restarts_with_each_write(
+    tmp_path, monkeypatch
+):
     looks = [
         folders.FolderPoll(
             at, {"a": folders.FoundFile(size, 0, 0, True), "b": folders.FoundFile(1, 0, 0, True)}
@@ -396,7 +398,7 @@ async def test_a_pattern_notes_how_many_files_its_last_look_found(tmp_path):
     waiting.cancel()
 
 
-async def test_a_folder_is_looked_at_again_within_its_period(tmp_path):
+async def test_a_folder_is_polled_again_within_its_period(tmp_path):
     with watching(str(tmp_path), "any", POLL) as seat:
         left = seat.next_check() - datetime.now(UTC)
 

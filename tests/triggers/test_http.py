@@ -25,7 +25,7 @@ async def events_of(trigger):
     return [event async for event in trigger.run()]
 
 
-# ── what it waits for ───────────────────────────────────────────────────────────────────
+# ── conditions ──────────────────────────────────────────────────────────────────────────
 
 
 async def test_the_answer_hoped_for_is_the_event(pauses):
@@ -44,7 +44,7 @@ async def test_the_answer_hoped_for_is_the_event(pauses):
 
 
 @pytest.mark.parametrize("status", [201, 204, 404, 408, 409, 410, 423, 425, 429, 500, 503])
-async def test_what_may_change_is_waited_out(pauses, status):
+async def test_transient_errors_are_waited_out(pauses, status):
     async with site() as here:
         here.reply(status)
         here.reply(200, "ready")
@@ -56,7 +56,7 @@ async def test_what_may_change_is_waited_out(pauses, status):
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 405, 422])
-async def test_what_does_not_mend_itself_fails_the_wait(pauses, status):
+async def test_permanent_errors_fail_the_wait(pauses, status):
     async with site() as here:
         here.reply(status)
 
@@ -94,7 +94,7 @@ async def test_json_may_say_that_waiting_is_in_vain(pauses):
             await events_of(HttpTrigger(here.url, fail_if=JsonIs("state", "failed")))
 
 
-async def test_what_calls_itself_json_and_is_none_fails_the_wait(pauses):
+async def test_invalid_json_fails_the_wait(pauses):
     async with site() as here:
         here.reply(200, "<html>", **JSON)
 
@@ -184,10 +184,10 @@ async def test_all_waits_share_the_connections(pauses):
         await events_of(HttpTrigger(here.url))
 
         assert here.connections == 1
-    assert not http_client._pools  # and nobody keeps them
+    assert not http_client._pools  # and nothing refers to them
 
 
-async def test_the_loop_goes_on_while_certificates_are_read_for_all_who_ask_first(
+async def test_the_loop_continues_while_certificates_are_read_for_all_who_ask_first(
     pauses, monkeypatch
 ):
     made_in = []
@@ -209,12 +209,12 @@ async def test_the_loop_goes_on_while_certificates_are_read_for_all_who_ask_firs
     assert not http_client._pools
 
 
-# ── what can go wrong on the way ────────────────────────────────────────────────────────
+# ── errors ──────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_server_that_is_away_is_waited_for(pauses):
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nobody else gets the port, and nobody listens
+        taken.bind(("127.0.0.1", 0))  # no other program gets the port, and none listens on it
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
 
         assert await HttpTrigger(url).poll() is None
@@ -289,7 +289,7 @@ async def test_redirects_without_end_fail_the_wait(pauses):
         pytest.param("http://a/x", "http://a@b/x", False, id="looks-alike"),
     ],
 )
-def test_whom_a_redirect_may_lead_to(url, target, may):
+def test_allowed_targets_of_redirects(url, target, may):
     assert may_follow(url, target) is may
 
 
@@ -324,7 +324,7 @@ async def test_nothing_is_asked_at_an_address_that_is_refused(pauses, monkeypatc
         assert here.asked == []
 
 
-# ── as it is written ────────────────────────────────────────────────────────────────────
+# ── JSON and headers as written ─────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ async def test_nothing_is_asked_at_an_address_that_is_refused(pauses, monkeypatc
         pytest.param({"body_limit": 1 << 30}, "body_limit must", id="body-limit"),
     ],
 )
-def test_what_cannot_work_is_refused_where_it_is_written(fields, message):
+def test_impossible_arguments_are_refused_where_they_are_written(fields, message):
     with pytest.raises(ValueError, match=message):
         HttpTrigger(**{"url": "http://host", **fields})
 
@@ -381,7 +381,7 @@ DOCUMENT = json.loads('{"a": [{"b": null}, {"b": 1}], "c.d": 2, "t": true}')
         pytest.param("t.x", Nothing, id="into-a-value"),
     ],
 )
-def test_what_stands_at_a_path(path, found):
+def test_the_value_at_a_path(path, found):
     assert at_path(DOCUMENT, path) == found
 
 
@@ -397,5 +397,5 @@ def test_what_stands_at_a_path(path, found):
         pytest.param(JsonIs("z"), False, id="should-exist"),
     ],
 )
-def test_what_a_wish_means(wish, holds):
+def test_meanings_of_expectations(wish, holds):
     assert wish.holds(DOCUMENT) is holds

@@ -1,4 +1,4 @@
-"""Streams of files, patterns, files that go; with the kernel's help and without."""
+"""Streams of files, patterns, deleted files; with notifications of the kernel and without."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def too_many(*_, **__):
 
 @pytest.fixture(params=["told-by-the-kernel", "no-inotify-left", "no-watch-left"])
 def kernel(request, monkeypatch):
-    """Run a test where the kernel tells of changes, and where it has no more room for us."""
+    """Run a test with notifications of the kernel, and without, as if its limit was reached."""
     if request.param == "no-inotify-left":
         monkeypatch.setattr(asyncinotify, "Inotify", too_many)
     if request.param == "no-watch-left":
@@ -70,7 +70,7 @@ def names(events):
 # ── a stream of files ───────────────────────────────────────────────────────────────────
 
 
-async def test_each_file_that_comes_is_told_once(tmp_path, kernel):
+async def test_each_new_file_is_reported_once(tmp_path, kernel):
     async with stream(NewFiles(f"{tmp_path}/*.csv", stable=0, poll_seconds=POLL)) as events:
         (tmp_path / "a.csv").write_text("1")
         (tmp_path / "no.txt").write_text("1")
@@ -119,7 +119,9 @@ async def test_the_kernel_is_said_to_be_full_once(tmp_path, kernel, caplog):
 
 
 @pytest.mark.parametrize("change", ["written", "moved", "made-in-a-new-folder"])
-async def test_where_the_kernel_tells_nobody_waits_for_the_next_period(tmp_path, change):
+async def test_with_kernel_notifications_a_change_is_reported_before_the_next_period(
+    tmp_path, change
+):
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "first").touch()
@@ -133,7 +135,7 @@ async def test_where_the_kernel_tells_nobody_waits_for_the_next_period(tmp_path,
             (tmp_path / "next").write_text("x")
             (tmp_path / "next").rename(folder / "next")
         else:
-            # The watched folder goes away, and another one comes under its name.
+            # The watched folder is deleted, and another one gets its name.
             task = asyncio.ensure_future(anext(events))
             folder.rename(tmp_path / "old")
             folder.mkdir()
@@ -178,7 +180,7 @@ async def test_a_name_that_changes_wakes_those_who_wait_for_it_alone(tmp_path):
             other_woken.cancel()
 
 
-async def test_two_paths_to_one_folder_are_told_of_the_same_changes(tmp_path):
+async def test_two_paths_to_one_folder_get_the_same_changes(tmp_path):
     real, link = tmp_path / "real", tmp_path / "link"
     real.mkdir()
     link.symlink_to(real)
@@ -194,14 +196,14 @@ async def test_two_paths_to_one_folder_are_told_of_the_same_changes(tmp_path):
                 pass
 
 
-# ── what counts as new ──────────────────────────────────────────────────────────────────
+# ── new files ───────────────────────────────────────────────────────────────────────────
 
 
 def found(changed_s, size=1):
     return FoundFile(size, 0, changed_s * 1_000_000_000, True)
 
 
-async def test_what_was_there_before_does_not_count_unless_asked_for(tmp_path):
+async def test_existing_items_do_not_count_unless_requested(tmp_path):
     (tmp_path / "old").touch()
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     trigger = NewFiles(f"{tmp_path}/*", stable=0, poll_seconds=POLL)
@@ -224,7 +226,7 @@ def test_hosted_again_it_leaves_out_what_is_older_than_its_last_event():
 
 
 @pytest.mark.parametrize("at", [10.0, 14.9])
-def test_a_file_is_told_when_it_has_rested_and_not_before(at):
+def test_a_file_is_reported_when_it_is_stable_and_not_before(at):
     arrivals = files_arrivals(rest=5)
 
     assert arrivals.see(10.0, {"a": found(1)}) == []
@@ -234,7 +236,7 @@ def test_a_file_is_told_when_it_has_rested_and_not_before(at):
     assert arrivals.see(99.0, {"a": found(1)}) == []
 
 
-def test_a_file_that_grows_begins_to_rest_anew():
+def test_the_stable_time_of_a_file_that_grows_restarts():
     arrivals = files_arrivals(rest=5)
 
     arrivals.see(0.0, {"a": found(1, size=1)})
@@ -250,7 +252,7 @@ def test_files_of_one_look_come_in_the_order_of_their_changes():
     assert [name for name, _ in told] == ["b", "d", "a", "c"]
 
 
-def test_what_was_changed_before_the_horizon_is_left_out():
+def test_files_changed_before_the_horizon_are_left_out():
     arrivals = files_arrivals(rest=0, horizon_s=5)
 
     assert [name for name, _ in arrivals.see(0.0, {"a": found(4), "b": found(5)})] == ["b"]
@@ -273,7 +275,7 @@ async def test_a_name_that_is_no_text_is_left_out_and_said(tmp_path, caplog):
     assert "no valid text" in caplog.text
 
 
-async def test_what_cannot_be_looked_up_is_left_out_and_said_once(tmp_path, caplog, kernel):
+async def test_unreadable_files_are_left_out_and_reported_once(tmp_path, caplog, kernel):
     (tmp_path / "evil.csv").symlink_to("evil.csv")
     (tmp_path / "good.csv").touch()
 
@@ -290,7 +292,7 @@ async def test_what_cannot_be_looked_up_is_left_out_and_said_once(tmp_path, capl
     assert [Path(path).name for path in paths] == ["good.csv", "next.csv"]
 
 
-def test_a_file_no_calendar_has_is_told_by_no_event():
+def test_a_file_with_an_impossible_date_is_reported_by_no_event():
     with pytest.raises(ValueError, match="no calendar"):
         _arrival("/in/a", FoundFile(1, 10**30, 0, True))
 
@@ -304,7 +306,7 @@ def test_a_long_path_leaves_room_in_the_key():
 
 
 @pytest.mark.parametrize("problem", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-async def test_what_this_machine_is_short_of_fails_nobody(tmp_path, monkeypatch, caplog, problem):
+async def test_a_shortage_of_this_machine_fails_no_trigger(tmp_path, monkeypatch, caplog, problem):
     real_list, real_stat, short = os.scandir, os.stat, [3]
 
     def or_short(real):
@@ -351,7 +353,7 @@ async def test_names_are_looked_up_where_the_folder_cannot_be_listed(tmp_path, m
     assert (name, event.payload["path"]) == ("7", f"{tmp_path}/7")
 
 
-# ── patterns, and files that go ─────────────────────────────────────────────────────────
+# ── patterns, and deleted files ─────────────────────────────────────────────────────────
 
 
 async def test_a_pattern_waits_for_as_many_as_it_should(tmp_path, kernel):
@@ -371,7 +373,7 @@ async def test_a_pattern_waits_for_as_many_as_it_should(tmp_path, kernel):
     assert await trigger.poll() == event.payload
 
 
-async def test_a_file_that_has_gone_is_told(tmp_path, kernel):
+async def test_a_file_that_was_deleted_is_reported(tmp_path, kernel):
     marker = tmp_path / "busy"
     marker.touch()
 
@@ -390,7 +392,7 @@ async def test_a_file_that_has_gone_is_told(tmp_path, kernel):
     assert event.payload == {"path": str(marker)}
 
 
-async def test_many_that_are_to_go_are_told_each_when_it_has(tmp_path):
+async def test_each_of_many_is_reported_when_it_is_gone(tmp_path):
     wants = dict.fromkeys(str(n) for n in range(100))
     for name in wants:
         (tmp_path / name).touch()
@@ -423,7 +425,7 @@ def test_a_name_that_came_while_one_looked_is_not_missing_from_that_look():
     for name in ("late", "brief"):
         names[name] = None
         leaving.join(name)
-    leaving.begin(2.0)  # by somebody else, before the first one is back
+    leaving.begin(2.0)  # by another poll, before the first one has returned
     leaving.leave("brief")
 
     looks = [FolderPoll(at, {}, {leaving: ["old", "late"]}) for at in (1.0, 2.0)]
@@ -461,13 +463,13 @@ async def test_a_link_to_nothing_is_gone_and_a_folder_is_not(tmp_path, others):
     assert {name for name, _ in gone} == {"link", "nowhere"}
 
 
-async def test_what_is_given_up_and_wanted_again_meanwhile_is_looked_for_anew(tmp_path):
+async def test_a_file_that_is_dropped_and_wanted_again_is_polled_again(tmp_path):
     wants = dict.fromkeys(["a", "b"])
     watch = GoneFiles(f"{tmp_path}/", POLL)
     set_wanted(watch, wants.keys())
     run: Any = watch.run()
     async with aclosing(run) as events:
-        told, _ = await anext(events)  # that the other is gone as well is known, and not yet said
+        told, _ = await anext(events)  # the other is known to be gone, but not yet reported
         [again] = wants.keys() - {told}
         del wants[told]
         for name in (told, again):
@@ -491,7 +493,7 @@ async def test_nothing_in_a_missing_folder_is_gone_at_once(tmp_path):
         assert (await anext(events)).key == f"{tmp_path}/no/such:gone"
 
 
-async def test_a_late_comer_is_not_told_that_what_nobody_looked_for_is_gone(tmp_path):
+async def test_a_late_listener_does_not_get_an_unpolled_file_reported_as_gone(tmp_path):
     (tmp_path / "there").touch()
     with watching(str(tmp_path), "other", NEVER) as first:
         await first.poll()
@@ -499,7 +501,7 @@ async def test_a_late_comer_is_not_told_that_what_nobody_looked_for_is_gone(tmp_
             assert set((await late.poll()).files) == {"there"}
 
 
-async def test_a_file_that_must_only_exist_is_told_at_the_first_look(tmp_path):
+async def test_a_file_that_must_only_exist_is_reported_at_the_first_poll(tmp_path):
     (tmp_path / "a").touch()
     trigger = FileTrigger(str(tmp_path / "a"), NEVER, stable=0)
 
@@ -534,7 +536,7 @@ def test_which_names_fit(name, glob, fits):
         pytest.param(lambda: FileGoneTrigger("in"), "absolute", id="gone-relative"),
     ],
 )
-def test_what_cannot_work_is_refused_where_it_is_written(make, message):
+def test_impossible_arguments_are_refused_where_they_are_written(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

@@ -73,7 +73,7 @@ def names(events):
     return [event.payload["url"].rpartition("/")[2] for event in events]
 
 
-async def test_an_object_that_comes_is_told(bucket, options, put):
+async def test_a_new_object_is_reported(bucket, options, put):
     trigger = ObjectTrigger(f"{bucket}/in/a.csv", SOON, options)
     assert await trigger.poll() is None
 
@@ -87,7 +87,7 @@ async def test_an_object_that_comes_is_told(bucket, options, put):
     assert datetime.now(UTC) - event.payload["modified"] < timedelta(minutes=10)
 
 
-async def test_the_first_by_name_that_fits_a_pattern_is_told(bucket, options, put):
+async def test_the_first_match_of_a_pattern_by_name_is_reported(bucket, options, put):
     trigger = ObjectTrigger(f"{bucket}/in/*.csv", SOON, options)
     for name in ("in/b.csv", "in/a.csv", "in/deeper/0.csv", "in/0.txt", "0.csv"):
         put(f"{bucket}/{name}")
@@ -112,7 +112,7 @@ async def test_a_bucket_that_does_not_exist_is_waited_for(server, options, put):
         assert names([await anext(one), await anext(other)]) == ["a", "a"]
 
 
-async def test_each_object_that_comes_is_told_once(bucket, options, put):
+async def test_each_new_object_is_reported_once(bucket, options, put):
     trigger = NewObjects(f"{bucket}/in/*.csv", interval=SOON, options=options)
     async with stream(trigger) as events:
         put(f"{bucket}/in/a.csv")
@@ -126,7 +126,7 @@ async def test_each_object_that_comes_is_told_once(bucket, options, put):
     assert len({first.key, second.key, again.key}) == 3
 
 
-async def test_what_was_there_before_does_not_count_unless_asked_for(bucket, options, put):
+async def test_existing_items_do_not_count_unless_requested(bucket, options, put):
     put(f"{bucket}/in/old")
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     pattern = f"{bucket}/in/*"
@@ -288,7 +288,7 @@ async def test_every_store_is_known_by_its_url(folder):
         pytest.param(lambda: NewObjects("s3://bucket/a"), "pattern", id="no-pattern"),
     ],
 )
-def test_what_cannot_work_is_refused_where_it_is_written(make, message):
+def test_impossible_arguments_are_refused_where_they_are_written(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

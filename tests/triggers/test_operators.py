@@ -39,7 +39,7 @@ def test_empty_lines_at_the_end_are_no_result():
     assert bash("echo one; echo; echo") == "one"
 
 
-def test_what_cannot_be_decoded_does_no_harm(capsys):
+def test_undecodable_output_does_no_harm(capsys):
     assert bash(r"printf 'a\xff\nb\xc3'; printf '\xa9'") == "bé"
 
 
@@ -114,19 +114,19 @@ def dies(pid):
         os.close(handle)
 
 
-def test_what_is_left_of_the_group_dies_with_bash(tmp_path):
-    # It holds the output open, which must keep nobody waiting.
+def test_the_rest_of_the_process_group_dies_with_bash(tmp_path):
+    # It keeps the output open, which must not delay the end of ``bash``.
     pid = int(bash("sleep 3600 & echo $!"))
 
     assert dies(pid)
 
 
-def test_what_writes_on_for_ever_keeps_nobody_waiting(capsys):
+def test_a_process_that_writes_for_ever_delays_no_end(capsys):
     bash("yes & echo $!")
 
 
 class CutShort:
-    """A log that is interrupted when it has been told enough, as when a try is cut short."""
+    """A log that raises once it has received enough, as when a try is interrupted."""
 
     def __init__(self):
         self.text = ""

@@ -37,7 +37,7 @@ def by_link(url, **more):
 
 
 async def events_of(trigger, limit=100):
-    """Return the events until the stream ends, or so many."""
+    """Return the events until the stream ends, or the first ``count``."""
     events = []
     async with stream(trigger) as all_of_it:
         async for event in all_of_it:
@@ -53,7 +53,7 @@ def ids(events):
 
 @pytest.fixture
 async def three_pages():
-    """Serve five items on three pages, for each of the ways to go from one to the next."""
+    """Serve five items on three pages, for each method of paging."""
     async with site() as here:
         pages = [page(1, 2, next="b c"), page(3, 4, next="d"), page(5, next=None)]
         for path, reply in zip(["/list", "/list?cursor=b+c", "/list?cursor=d"], pages, strict=True):
@@ -123,7 +123,7 @@ async def test_a_page_can_be_one_event(three_pages, pauses):
     assert [event.key for event in events] == ["2", "4", "5"]
 
 
-async def test_what_comes_to_the_last_page_later_is_told_alone(three_pages, pauses):
+async def test_later_additions_to_the_last_page_are_reported_alone(three_pages, pauses):
     async with stream(by_cursor(three_pages.url, interval=9)) as told:
         before = [await anext(told) for _ in range(5)]
         three_pages.pages["/list?cursor=d"] = page(5, 6, next="e")
@@ -145,7 +145,7 @@ async def test_the_last_page_of_a_count_may_get_more_items(three_pages, pauses):
     assert ids(before + after) == [1, 2, 3, 4, 5, 6, 7]
 
 
-async def test_what_comes_to_a_page_while_the_next_one_begins_is_not_lost(three_pages, pauses):
+async def test_items_added_to_a_page_while_the_next_one_starts_are_not_lost(three_pages, pauses):
     async with stream(by_number(three_pages.url, interval=9)) as told:
         before = [await anext(told) for _ in range(5)]
         # The third page has been read, and had fewer items than others.
@@ -158,7 +158,7 @@ async def test_what_comes_to_a_page_while_the_next_one_begins_is_not_lost(three_
 
 @pytest.mark.parametrize("make", [by_cursor, by_number])
 @pytest.mark.parametrize("last", range(5))
-async def test_hosted_again_it_goes_on_behind_its_last_event(three_pages, pauses, make, last):
+async def test_hosted_again_it_continues_after_its_last_event(three_pages, pauses, make, last):
     event = (await events_of(make(three_pages.url)))[last]
 
     trigger = as_hosted(make(three_pages.url), last=event)
@@ -166,7 +166,7 @@ async def test_hosted_again_it_goes_on_behind_its_last_event(three_pages, pauses
     assert ids([event async for event in trigger.run()]) == [1, 2, 3, 4, 5][last + 1 :]
 
 
-async def test_where_its_last_item_is_gone_the_page_is_told_again(three_pages, pauses):
+async def test_a_page_whose_last_item_is_gone_is_reported_again(three_pages, pauses):
     payload = {"items": [], "page": three_pages.url + "/list?cursor=d"}
     last = TriggerEvent(payload, key="no longer there")
 
@@ -196,7 +196,7 @@ async def test_a_server_in_trouble_is_asked_again_ever_later(pauses):
         pytest.param(Reply(body='{"data": {"items": [{"x": 1}]}}'), "nothing at 'id'", id="no-key"),
     ],
 )
-async def test_what_waiting_does_not_change_fails_the_task(pauses, reply, message):
+async def test_permanent_errors_fail_the_task(pauses, reply, message):
     async with site() as here:
         here.replies = [reply]
 
@@ -225,7 +225,7 @@ async def test_a_long_item_without_a_key_has_a_short_one(pauses):
         pytest.param({"next_link": "a", "body_limit": 0}, "body_limit must", id="limit"),
     ],
 )
-def test_what_cannot_work_is_refused_where_it_is_written(fields, message):
+def test_impossible_arguments_are_refused_where_they_are_written(fields, message):
     with pytest.raises((ValueError, Unserializable), match=message):
         HttpPagesTrigger("http://host", **fields)
 

@@ -1,4 +1,4 @@
-"""Ready sensors, looked at as the host that runs them does."""
+"""Ready-made sensors, poked as their host does."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CONTEXT = {
 
 
 async def trigger_of(sensor):
-    """Return what a sensor defers to."""
+    """Return the trigger to which a sensor defers."""
     with pytest.raises(TaskDeferred) as raised:
         await sensor.poke(CONTEXT)
     assert raised.value.method_name == "execute_complete"
@@ -74,7 +74,7 @@ async def test_files_of_a_pattern_are_looked_for(tmp_path):
     assert await seen_by(sensor) == {"paths": [f"{tmp_path}/a.csv"], "size_bytes": 0}
 
 
-async def test_a_file_that_rests_is_looked_at_twice(tmp_path):
+async def test_a_stable_file_is_polled_twice(tmp_path):
     (tmp_path / "a").touch()
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -193,7 +193,7 @@ async def test_a_length_of_time_begins_at_the_end_of_the_interval():
 
 @pytest.fixture(params=[True, False])
 def deferring(request):
-    """Whether a daemon is set to defer where nothing is said."""
+    """Set whether operators defer by default."""
     set_default_deferrable(value=request.param)
     yield request.param
     set_default_deferrable(value=None)
@@ -228,7 +228,7 @@ def test_every_ready_sensor_is_among_them():
 
 
 async def both_ways(make):
-    """Return what a sensor makes of what is there, which is the same deferred and not."""
+    """Return the outcome of a sensor, which is the same deferred and in its process."""
     polled = await seen_by(make(deferrable=False))
     sensor = make(deferrable=True)
     async with stream(await trigger_of(sensor)) as events:
@@ -313,7 +313,7 @@ def external(**options):
 
 
 async def judged(state, **options):
-    """Return what both modes make of a state, which is the same."""
+    """Return the outcome for a state, which is the same in both modes."""
     verdicts = []
     with asking(Daemon(a=state)):
         for deferrable in (False, True):
@@ -342,7 +342,7 @@ async def judged(state, **options):
         ("partial", "Fail"),
     ],
 )
-async def test_what_each_ending_means(state, verdict):
+async def test_meanings_of_the_final_states(state, verdict):
     kind, said = await judged(state)
 
     assert kind == verdict
@@ -416,7 +416,7 @@ async def test_a_dag_that_does_not_exist_fails_now():
         pytest.param({"allowed_states": ["failed"]}, id="good-and-bad"),
     ],
 )
-async def test_what_contradicts_itself_fails(options):
+async def test_contradictory_arguments_fail(options):
     with pytest.raises(Fail):
         await external(**options).poke(CONTEXT)
 
@@ -454,7 +454,7 @@ async def test_a_run_without_a_logical_date_fails_at_once_and_says_what_to_give(
     assert "RunTrigger" in str(raised.value)
 
 
-async def test_a_run_without_a_logical_date_may_be_told_one():
+async def test_a_run_without_a_logical_date_may_be_given_one():
     daemon = Daemon(a="success")
     with asking(daemon):
         sensor = external(external_task_id="a", logical_date=NOON)

@@ -50,12 +50,12 @@ def takes_text(parameter: inspect.Parameter) -> bool:
 
 
 def no_results(*asked: Any) -> Any:
-    """Stand in for what fetches results: no task here takes any."""
+    """Replaces the fetching of results: no task here has any."""
     raise AssertionError(asked)
 
 
 def given(cls: type[Operator], name: str) -> tuple[Any, list[str]]:
-    """Return what a try is given where the file says ``TEXT``, and what ``dags check`` says."""
+    """Return the argument of a try for ``TEXT`` in the file, and the output of ``dags check``."""
     is_dict = str(parameters(cls)[name].annotation).startswith("Mapping")
     required = (
         one.name for one in parameters(cls).values() if one.default is inspect.Parameter.empty

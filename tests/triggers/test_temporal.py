@@ -91,7 +91,7 @@ async def test_every_way_to_write_an_hour_survives_storing(hosted, wall_clock, d
 
 
 @pytest.mark.parametrize("delta", ["soon", -1, None, True])
-def test_what_is_no_length_of_time_is_refused_where_it_is_written(delta):
+def test_an_invalid_duration_is_refused_where_it_is_written(delta):
     with pytest.raises((DagError, Unserializable), match="delta"):
         TimeDeltaTrigger(delta)
 
@@ -141,7 +141,7 @@ async def test_a_tick_at_the_instant_one_begins_to_wait_is_not_waited_for(hosted
 
 
 @virtual
-async def test_hosted_again_a_cron_goes_on_behind_its_last_tick(hosted, wall_clock):
+async def test_hosted_again_a_cron_continues_after_its_last_tick(hosted, wall_clock):
     loop = asyncio.get_running_loop()
     began = loop.time()
     last = NOON - timedelta(minutes=45)
@@ -153,7 +153,7 @@ async def test_hosted_again_a_cron_goes_on_behind_its_last_tick(hosted, wall_clo
 
     events = await ticks_of(trigger, 4)
 
-    # Two were missed, one is due now, one is to come.
+    # Two were missed, one is due now, one is in the future.
     assert [(event.payload - NOON) / timedelta(minutes=15) for event in events] == [-2, -1, 0, 1]
     assert loop.time() - began == pytest.approx(900)
 
@@ -181,7 +181,7 @@ async def test_a_cron_changes_clocks_as_schedules_do(hosted, wall_clock):
         pytest.param("@daily", "Mars/Olympus", id="no-such-zone"),
     ],
 )
-def test_what_is_no_cron_is_refused_where_it_is_written(expression, zone):
+def test_an_invalid_cron_is_refused_where_it_is_written(expression, zone):
     with pytest.raises(DagError):
         CronTrigger(expression, zone)
 
@@ -197,7 +197,7 @@ def test_a_cron_survives_storing():
 
 
 class Seated:
-    """A watch of instants as a host would have it, and what it has yielded."""
+    """A watch of points in time, as in a host, and what it has yielded."""
 
     def __init__(self):
         self.wants = {}
@@ -258,7 +258,7 @@ async def test_one_that_comes_later_and_is_due_sooner_is_not_overslept(wall_cloc
 
 
 @virtual
-async def test_what_was_given_up_does_not_come_and_is_not_kept(wall_clock):
+async def test_a_cancelled_wait_does_not_fire_and_is_not_stored(wall_clock):
     seated = Seated()
     seated.join(*range(1, 5_000))
     seated.leave(*range(2, 5_000))
@@ -314,12 +314,12 @@ async def test_lengths_that_were_hosted_under_one_clock_share_a_watch(hosted):
 
 
 @virtual
-async def test_a_cron_goes_on_when_a_clock_that_was_wrong_is_set_back(hosted, wall_clock):
+async def test_a_cron_continues_when_a_clock_that_was_wrong_is_set_back(hosted, wall_clock):
     loop = asyncio.get_running_loop()
     trigger = hosted(CronTrigger("*/10 * * * *"))
     loop.call_later(60, wall_clock.append, timedelta(hours=6))
     loop.call_later(63, wall_clock.append, timedelta(hours=-6))
-    came: dict[datetime, float] = {}  # each has a key: what comes again counts once
+    came: dict[datetime, float] = {}  # each has a key: a repeated one counts once
     async with aclosing(trigger.run()) as events:
         while loop.time() < 3600:
             event = await anext(events)

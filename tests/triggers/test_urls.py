@@ -1,4 +1,4 @@
-"""What anybody may read of a URL, and the way back to it for the trigger that asks there."""
+"""The public part of a URL, and how the trigger that requests it gets the whole one back."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_rest_of_it_stays(url, masked):
         ("https://other/a?token=y", "https://other/a?token=y"),
     ],
 )
-def test_what_a_trigger_keeps_of_a_page_leads_back_to_it(url, kept):
+def test_the_stored_part_of_a_page_url_leads_back_to_it(url, kept):
     own = "https://u:p@h/a?token=x&page=1"
 
     assert without_credentials(url, own) == kept

@@ -38,7 +38,7 @@ def test_pyright_agrees() -> None:
     check("pyright", "--pythonpath", sys.executable)
 
 
-def test_what_the_checkers_read_also_runs() -> None:
+def test_the_code_for_the_type_checkers_also_runs() -> None:
     forget_registered()
     spec = importlib.util.spec_from_file_location("user_code", HERE / "user_code.py")
     assert spec is not None

@@ -81,7 +81,7 @@ class PostgresHome:
         """Write a value into one row.
 
         Args:
-            where: The condition of that row; else one that the healthy run does not stand on.
+            where: The condition of that row; by default one that the healthy run does not need.
 
         Returns:
             ``None`` if PostgreSQL cannot hold it there, or holds the same as before.
@@ -100,7 +100,7 @@ class PostgresHome:
             return Written(key_of(table, row), _complaint(table, column, value))
 
     async def set_state(self, table: str, state: int, where: str) -> None:
-        """Have rows be in a state, also in one that there is none of."""
+        """Give rows a state, which may be one that does not exist."""
         async with self._loosened(table) as raw:
             await raw.execute(f"UPDATE {table} SET state = {state} WHERE {where}")
 
@@ -108,10 +108,10 @@ class PostgresHome:
     async def _loosened(
         self, table: str, needed: str | None = None
     ) -> AsyncIterator[asyncpg.Connection]:
-        """Have a table take whatever its types hold, for as long as the block lasts.
+        """Let a table accept any value of its types, within the block.
 
         Args:
-            needed: The column that may be ``NULL`` meanwhile.
+            needed: The column that may be ``NULL`` within the block.
         """
         raw = await asyncpg.connect(self.url)
         try:
@@ -140,7 +140,7 @@ def _dsn(url: URL) -> str:
 
 
 def _fitting(column: Column[Any], value: object) -> object:
-    """Return a value as the driver takes it for a column, if the column's type can hold it."""
+    """Return a value as the driver accepts it for a column, if the column's type can hold it."""
     match column.type, value:
         case _, None:
             return None
@@ -177,7 +177,7 @@ async def _victim(
 async def _write(
     raw: asyncpg.Connection, table: Table, column: Column[Any], value: object, row: Sequence[Any]
 ) -> bool:
-    """Write a value; ``False`` if it cannot stand there, or has stood there before."""
+    """Write a value; ``False`` if the column cannot hold it, or already had it."""
     wanted = "$1::bytea::text" if isinstance(column.type, Text) else "$1"
     keys = [f'"{key.name}" = ${at}' for at, key in enumerate(table.primary_key, 2)]
     sql = (
@@ -192,7 +192,7 @@ async def _write(
 
 
 def _complaint(table: Table, column: Column[Any], value: object) -> str | None:
-    """Return what the schema says against a value, as far as types and bounds tell."""
+    """Return why the schema rejects a value, according to types and bounds."""
     if value is None:
         return None if column.nullable else f"NULL value in {table.name}.{column.name}"
     if isinstance(column.type, Text) and isinstance(value, bytes):

@@ -59,7 +59,7 @@ class SqliteHome:
         """Write a value into one row.
 
         Args:
-            where: The condition of that row; else one that the healthy run does not stand on.
+            where: The condition of that row; by default one that the healthy run does not need.
 
         Returns:
             ``None`` if SQLite cannot hold it there, or holds the same as before.
@@ -71,13 +71,13 @@ class SqliteHome:
         return None if key is None else Written(key, self._complaint(case))
 
     async def set_state(self, table: str, state: int, where: str) -> None:
-        """Have rows be in a state, also in one that there is none of."""
+        """Give rows a state, which may be one that does not exist."""
         with closing(sqlite3.connect(self.path / "aioflow.db")) as raw, raw:
             raw.execute("PRAGMA ignore_check_constraints = ON")
             raw.execute(f"UPDATE {table} SET state = {state} WHERE {where}")
 
     def _complaint(self, case: Case) -> str | None:
-        """Return what SQLite's own check says of a column, if it says anything."""
+        """Return the finding of SQLite's own check on a column, if there is one."""
         with closing(sqlite3.connect(self.path / "aioflow.db")) as raw:
             found = [str(line) for (line,) in raw.execute("PRAGMA integrity_check")]
         of_value = re.compile(rf"(non-\w+|NULL|TEXT|NUMERIC) value in {case.table}.{case.column}$")
@@ -121,7 +121,7 @@ def _victim(raw: sqlite3.Connection, case: Case) -> str:
 
 
 class _Loosened:
-    """Have a table take whatever it is given, for as long as the block lasts."""
+    """Let a table accept any value, within the block."""
 
     def __init__(self, raw: sqlite3.Connection, table: str) -> None:
         self._raw = raw

@@ -46,7 +46,7 @@ TABLES: tuple[Table, ...] = tuple(tables.metadata.sorted_tables)
 assert tables.audit in TABLES
 
 NO_TEXT = object()
-"""Stands for the bytes ff 41 in place of a text."""
+"""Represents the bytes ff 41 instead of a text."""
 
 HOSTILE: dict[str, object] = {
     "null": None,
@@ -67,7 +67,7 @@ HOSTILE: dict[str, object] = {
     "a fraction": 1.5,
     "infinite": float("inf"),
 }
-"""What is written; each column keeps what its database makes of it."""
+"""The values to write. Each database converts them to the column's type."""
 
 WAITS = DagSpec(
     dag_id="waits", file="waits.py", tasks=(TaskSpec(task_id="coroutine", body=Body.COROUTINE),)
@@ -93,18 +93,18 @@ STARTED = DagSpec(
 LASTING = DagSpec(dag_id="lasting", file="lasting.py", tasks=(TaskSpec(task_id="waits"),))
 DEFINED = (CHAIN, FAN, STREAM, WAITS, DEFERRED, TIMED, STARTED, LASTING)
 HEALTHY = ("healthy", "healthy-waits")
-"""Runs that nothing is ever wrong with: one that has a task under way, and one that waits."""
+"""Runs that are never damaged: one with an active task, and one that waits."""
 
 BROKEN = Failure(type="ValueError", message="no", reason="raised")
 ADMIN = Actor(name="admin", role=Role.ADMIN, address="")
 
 
 class Written(NamedTuple):
-    """What was written into a row.
+    """A value that was written into a row.
 
     Attributes:
-        key: Of the row, before.
-        complaint: What the database itself says of the value, if it says anything.
+        key: The key of the row before the change.
+        complaint: The database's own error about the value, if there is one.
     """
 
     key: str
@@ -134,7 +134,7 @@ def cases() -> list[Case]:
 
 
 async def make_home(home: Path, url: str | None = None) -> None:
-    """Have a home in which runs of several kinds go on, and every table but ``drained`` a row."""
+    """Create a home with active runs of several kinds, and a row in every table but ``drained``."""
     async with node(home, url=url, cpu_slots=8) as n:
         n.define(*DEFINED)
         for spec in DEFINED:
@@ -153,7 +153,7 @@ async def make_home(home: Path, url: str | None = None) -> None:
 
 
 DRAINED = "INSERT INTO drained VALUES (7, 1700000000000000)"
-"""What gives that table its row."""
+"""The statement that gives the table its row."""
 
 
 async def _let_in(n: Node) -> None:
@@ -227,7 +227,7 @@ _OF_OTHERS = f"run_no IN (SELECT run_no FROM run WHERE {_OTHERS})"
 
 
 def spared(table: Table) -> str:
-    """Return the condition of rows that the healthy runs do not stand on."""
+    """Return the condition of rows that the healthy runs do not need."""
     if "run_no" in table.columns and table.name not in {"run", "deletion", "named_event"}:
         return _OF_OTHERS
     return _SPARED.get(table.name, "1 = 1")

@@ -1,6 +1,6 @@
-"""Asks every route whatever its description allows, and what it does not, and judges the answers.
+"""Sends valid and invalid requests to every route, and checks the responses.
 
-Schemathesis makes the requests of the description; they go straight into the application.
+Schemathesis generates the requests from the OpenAPI document; they are passed to the application.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _KNOWN = {
 
 
 def ask_everything(web: Any, described: dict[str, Any], count: int) -> Counter[str]:
-    """Make requests in a thread beside the loop; return how many ended how.
+    """Send requests in a thread beside the loop; return the counts of outcomes.
 
     Args:
-        count: About so many; one for each operation at least.
+        count: Approximate number; at least one for each operation.
 
     Raises:
-        AssertionError: If an answer is a defect, or not of the shape it is said to have.
+        AssertionError: If a response is a defect, or does not match its schema.
     """
     schema = schemathesis.openapi.from_dict(described)
     operations = [found.ok() for found in schema.get_all_operations()]

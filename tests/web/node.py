@@ -88,7 +88,7 @@ class EffectRecorder:
         self._arrived = anyio.Event()
 
     def _ignore(self, *effect: object) -> None:
-        """Nothing is hosted here."""
+        """No trigger is hosted here."""
 
     def _deliver(self, effect: DeliverOutbox) -> None:
         self.delivered.append(effect)
@@ -175,10 +175,10 @@ async def node(
     cpu_slots: int = 2,
     passwords: Passwords | None = None,
 ) -> AsyncIterator[Node]:
-    """Run a node; of passwords it makes quick hashes, unless it is given what makes slow ones.
+    """Run a node. It computes fast password hashes, unless a slow function is passed.
 
     Args:
-        url: A database that has its schema; else it is a file in the home.
+        url: A database with the schema; by default a file in the home.
     """
     home.mkdir(parents=True, exist_ok=True)
     database = home / "aioflow.db"
@@ -234,9 +234,9 @@ async def ask(
     pieces: list[bytes] | None = None,
     meanwhile: Callable[[], Awaitable[object]] | None = None,
 ) -> Answer:
-    """Call an ASGI application as a server would. ``pieces`` come without a length.
+    """Call an ASGI application as a server would. ``pieces`` are sent without a length.
 
-    ``meanwhile`` happens before the last of them comes.
+    ``meanwhile`` runs before the last piece is sent.
     """
     given = {"host": "127.0.0.1:8793", **(headers or {})}
     if pieces is None:

@@ -1,4 +1,4 @@
-"""Logging in and out, tokens, CSRF, the audit: what is let in, and what is let in no more."""
+"""Logins, tokens, CSRF protection and the audit: which requests are accepted, and until when."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_a_login_replaces_the_session_that_came_along(tmp_path):
         assert (await me(web, second))["name"] == "anna"
 
 
-async def test_a_session_that_has_run_out_is_over(tmp_path, monkeypatch):
+async def test_an_expired_session_is_invalid(tmp_path, monkeypatch):
     async with app(tmp_path) as (n, web):
         session = cookie_of(await log_in(web))
         now = n.api.clock.now()
@@ -185,7 +185,7 @@ async def test_a_token_that_is_called_like_a_user_is_not_that_user(tmp_path):
     assert paused.actor == "token:anna"
 
 
-async def test_a_wrong_password_and_no_such_user_are_told_alike(tmp_path):
+async def test_a_wrong_password_and_an_unknown_user_get_the_same_response(tmp_path):
     async with app(tmp_path) as (n, web):
         wrong = await log_in(web, "anna", "not her password")
         nobody = await log_in(web, "nobody", PASSWORD)
@@ -196,7 +196,7 @@ async def test_a_wrong_password_and_no_such_user_are_told_alike(tmp_path):
     assert {one.target for one in told} == {"anna", "/api/v1/sessions"}
 
 
-async def test_what_answers_for_long_ends_with_the_token_it_was_asked_with(tmp_path):
+async def test_long_responses_end_with_their_token(tmp_path):
     async with app(tmp_path) as (n, web):
         made = await n.api.access.create_token(BY, "watcher", "viewer")
         sent = []
@@ -220,7 +220,7 @@ async def test_what_answers_for_long_ends_with_the_token_it_was_asked_with(tmp_p
 # ── tokens ──────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_token_is_told_once_used_and_revoked(tmp_path):
+async def test_a_token_is_shown_once_used_and_revoked(tmp_path):
     async with app(tmp_path) as (n, web):
         body = b'{"name": "ci", "role": "operator", "scopes": ["chain"]}'
         made = await ask(web, "POST", "/api/v1/tokens", body=body, headers={**HOME_BEARER, **JSON})
@@ -244,7 +244,7 @@ async def test_a_token_is_told_once_used_and_revoked(tmp_path):
     assert (after, twice.json["state"]) == (401, "revoked")
 
 
-async def test_whoever_is_shut_out_while_a_body_comes_is_not_heard(tmp_path):
+async def test_a_client_revoked_while_its_body_arrives_is_rejected(tmp_path):
     async with app(tmp_path) as (n, web):
         made = await n.api.access.create_token(BY, "one", "admin")
         bearer = {"authorization": f"Bearer {made['token']}"}
@@ -312,7 +312,7 @@ async def test_a_user_that_cannot_be_is_not_made(tmp_path, body, status, code):
     ],
     ids=["token", "user"],
 )
-async def test_what_cannot_be_told_again_takes_no_idempotency_key(tmp_path, path, body):
+async def test_requests_that_cannot_be_answered_again_take_no_idempotency_key(tmp_path, path, body):
     async with app(tmp_path) as (n, web):
         keyed = {**HOME_BEARER, **JSON, "idempotency-key": "k"}
         refused = await ask(web, "POST", path, body=body, headers=keyed)
@@ -339,7 +339,7 @@ async def choose(web, body, **headers):
     )
 
 
-async def test_somebody_chooses_another_password_and_his_other_sessions_end(tmp_path):
+async def test_a_user_changes_the_password_and_other_sessions_of_the_user_end(tmp_path):
     async with app(tmp_path) as (n, web):
         here, there = cookie_of(await log_in(web)), cookie_of(await log_in(web))
         chosen = await choose(web, {"old": PASSWORD, "new": ANOTHER}, **here)
@@ -353,7 +353,7 @@ async def test_somebody_chooses_another_password_and_his_other_sessions_end(tmp_
     assert (line.actor, line.target, line.after) == ("anna", "anna", "operator password")
 
 
-async def test_so_does_somebody_who_has_no_session(tmp_path):
+async def test_so_does_a_user_without_a_session(tmp_path):
     async with app(tmp_path) as (_, web):
         session = cookie_of(await log_in(web))
         chosen = await choose(web, {"name": "anna", "old": PASSWORD, "new": ANOTHER})
@@ -374,7 +374,7 @@ async def test_so_does_somebody_who_has_no_session(tmp_path):
         ({"name": "anna", "new": ANOTHER}, 422, "request.invalid"),
     ],
 )
-async def test_nobody_else_chooses_it(tmp_path, body, status, code):
+async def test_no_other_user_can_change_it(tmp_path, body, status, code):
     async with app(tmp_path) as (n, web):
         answer = await choose(web, body)
         still = await log_in(web)
@@ -397,7 +397,7 @@ async def test_a_session_alone_is_not_enough_and_another_page_has_none(tmp_path)
 
 
 async def test_guessing_a_present_password_is_guessing_a_login(tmp_path, monkeypatch):
-    monkeypatch.setattr(Access, "_seconds", 100.0)  # no try comes back meanwhile
+    monkeypatch.setattr(Access, "_seconds", 100.0)  # no attempt is regained in between
     async with app(tmp_path) as (_, web):
         found = [
             (await choose(web, {"name": "anna", "old": f"guess {n}", "new": ANOTHER})).status
@@ -418,7 +418,7 @@ async def test_a_disabled_user_chooses_nothing(tmp_path):
     assert answer.status == 403
 
 
-# ── what becomes of the tokens somebody has made ────────────────────────────────────────
+# ── tokens of a user who is changed or deleted ──────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -449,7 +449,7 @@ async def test_a_token_can_no_more_than_the_user_who_made_it(tmp_path, change, r
     assert kept["role"] == "admin"
 
 
-# ── what others' pages can send ─────────────────────────────────────────────────────────
+# ── requests from other sites ───────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -499,7 +499,7 @@ async def test_a_session_changes_things_from_its_own_page_as_json_alone(tmp_path
     "headers",
     [{"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}, {"origin": "null"}],
 )
-async def test_no_other_page_logs_somebody_in(tmp_path, headers):
+async def test_no_other_page_can_log_a_user_in(tmp_path, headers):
     async with app(tmp_path) as (_, web):
         answer = await log_in(web, **headers)
 
@@ -513,7 +513,7 @@ async def test_reading_changes_nothing(tmp_path):
         assert await n.api.list_runs() == []
 
 
-async def test_what_anybody_may_send_is_small_and_what_is_told_of_it_is_short(tmp_path):
+async def test_unauthenticated_requests_are_small_and_their_errors_short(tmp_path):
     async with app(tmp_path) as (_, web):
         large = await log_in(web, "anna", "x" * 20_000)
         named = {"name": "anna", "password": PASSWORD, "y" * 10_000: 1}
@@ -539,7 +539,7 @@ async def test_thousands_of_wrong_logins_hash_little_and_do_not_hold_up_the_daem
         async def watch():
             nonlocal longest, waited
             while not is_over.is_set():
-                # What this process computes meanwhile: others may have the processors.
+                # Processor time of this process only: others may occupy the processors.
                 began, asked = time.process_time(), time.monotonic()
                 assert (await ask(web, "GET", "/api/v1/me", headers=HOME_BEARER)).status == 200
                 longest = max(longest, time.process_time() - began)
@@ -567,7 +567,7 @@ async def test_thousands_of_wrong_logins_hash_little_and_do_not_hold_up_the_daem
     assert len(told) < 250
 
 
-async def test_whoever_guesses_a_name_does_not_shut_out_who_has_it(tmp_path):
+async def test_guessing_a_name_does_not_lock_out_its_user(tmp_path):
     async with app(tmp_path) as (n, _web):
         await n.api.access.log_in("anna", PASSWORD, address="10.0.0.1", cookie="c")
         for _ in range(40):
@@ -582,7 +582,7 @@ async def test_whoever_guesses_a_name_does_not_shut_out_who_has_it(tmp_path):
 # ── the audit ───────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_flood_of_strangers_fills_no_disk_and_hides_nobody(tmp_path):
+async def test_a_flood_of_unknown_clients_fills_no_disk_and_hides_no_user(tmp_path):
     async with app(tmp_path) as (n, web):
         viewer = await n.api.access.create_token(BY, "looker", "viewer")
         bearer = {"authorization": f"Bearer {viewer['token']}"}
@@ -608,7 +608,7 @@ async def test_a_flood_of_strangers_fills_no_disk_and_hides_nobody(tmp_path):
     ],
     ids=["nobody", "no-token", "link", "host"],
 )
-async def test_whoever_may_not_read_is_in_the_audit_by_address(tmp_path, target, headers, code):
+async def test_a_denied_read_is_in_the_audit_by_address(tmp_path, target, headers, code):
     async with app(tmp_path) as (n, web):
         await ask(web, "GET", target, headers=headers)
         told = await lines(n, outcome="refused")
@@ -634,7 +634,7 @@ async def test_a_viewer_who_reads_what_is_an_admins_is_in_the_audit_and_one_who_
     ]
 
 
-async def test_what_was_refused_last_is_written_before_a_daemon_ends(tmp_path):
+async def test_the_last_refusals_are_stored_before_a_daemon_ends(tmp_path):
     async with app(tmp_path) as (n, web):
         async with anyio.create_task_group() as services:
             await services.start(n.api.access.run)
@@ -649,7 +649,7 @@ async def test_what_was_refused_last_is_written_before_a_daemon_ends(tmp_path):
     assert re.fullmatch(r"2 more in \d+ s", more)
 
 
-async def test_what_was_changed_behind_the_audits_back_shows(tmp_path):
+async def test_unaudited_changes_are_noticed(tmp_path):
     async with app(tmp_path) as (n, _web):
         await n.api.by(BY).set_pool("a", 3)
         await n.api.by(BY).set_pool("a", 4)
@@ -725,7 +725,7 @@ async def test_an_answer_names_its_request_and_tells_nothing_of_the_inside(tmp_p
     assert len(name) == 16
 
 
-# ── what is written down by itself ──────────────────────────────────────────────────────
+# ── what the audit records automatically ────────────────────────────────────────────────
 
 
 async def test_uses_and_refusals_are_written_down_soon_and_a_start_waits_for_its_database(

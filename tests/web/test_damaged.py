@@ -75,7 +75,7 @@ WRONG = st.binary(max_size=40) | st.tuples(
 
 
 @given(WRONG)
-def test_whatever_bytes_lie_there_something_is_shown(body):
+def test_any_damaged_bytes_are_shown_somehow(body):
     msgspec.json.encode(plain_bytes(body))
     assert isinstance(plain_fields(body), dict)
 
@@ -123,7 +123,7 @@ async def test_no_page_breaks_over_a_damaged_value_and_all_else_is_readable(kind
 
 
 def damage(path: Path, body: bytes) -> None:
-    """Damage what authors have stored, but for the result of the second task."""
+    """Damage the values stored for authors, except the result of the second task."""
     with closing(sqlite3.connect(path)) as raw, raw:
         ((task_no, run_no),) = raw.execute("SELECT min(task_no), run_no FROM task").fetchall()
         raw.execute(

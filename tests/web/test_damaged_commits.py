@@ -1,4 +1,4 @@
-"""A journal that goes beyond the last commit refuses the start, and says what mends it."""
+"""A journal beyond the last commit refuses the start, and the error says how to repair it."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _above(number: int, journal: Sequence[int]) -> CommitsAbove:
 
 
 async def test_wherever_one_number_is_damaged_that_one_is_named():
-    """Of every journal that was shortened, with any one number of it or the node's changed."""
+    """Try every shortened journal, with any one number of it or of the node changed."""
     wrong = []
     for first in range(1, 6):
         for last in range(first + 1, 9):

@@ -1,4 +1,4 @@
-"""One damaged row hurts only what it is of, whatever a column of any table holds."""
+"""A damaged row affects only its own run or object, for any value in any column of any table."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 _SECONDS = 30
 _OF_THE_DAEMON = frozenset({"meta", "node", "number_lease"})
-"""Where a row of these is damaged nothing can be committed, and a start may be refused."""
+"""Tables in which a damaged row prevents any commit, and may refuse a start."""
 
 _NUMBER_OF_COMMIT = ("journal", "commit_no")
-"""The same where this is above the number of the node: a start says what mends it."""
+"""If this number exceeds the node's, a start is refused too, and says how to repair it."""
 
 _READ_BY_START = frozenset(
     {"dag", "dag_file", "pool", "dag_trigger", "account", "api_token", "session", "task_trigger"}
@@ -54,7 +54,7 @@ _TASKS = {
     "cleared": ("deferred", "waits"),
 }
 
-_MET = [  # what a trial has met, and one of each kind besides
+_MET = [  # values that failed once, and one of each kind
     Case("run", "state", "negative"),
     Case("run", "started_at", "a text"),
     Case("task", "failure", "garbage"),
@@ -125,7 +125,7 @@ async def test_no_value_in_any_column_hurts_more_than_its_row(whole, tmp_path, t
         home = tmp_path / "home"
         try:
             written += await hurts_only_itself(whole, home, case)
-        except* Exception as exc:  # noqa: BLE001 - all that fail are told at once
+        except* Exception as exc:  # noqa: BLE001 - all failures are reported together
             hurt.append(f"{case.name}: {exc.exceptions[0]!r}"[:500])
         shutil.rmtree(home)
     assert not hurt, "\n".join(hurt)
@@ -133,7 +133,7 @@ async def test_no_value_in_any_column_hurts_more_than_its_row(whole, tmp_path, t
 
 
 async def hurts_only_itself(whole: Whole, home: Path, case: Case) -> bool:
-    """Start on a home with that value in it, and see what becomes of everything else.
+    """Start on a home with that value in it, and check that everything else works.
 
     Returns:
         Whether the database can hold it there.
@@ -145,7 +145,7 @@ async def hurts_only_itself(whole: Whole, home: Path, case: Case) -> bool:
         try:
             with anyio.fail_after(_SECONDS):
                 async with node(home, url=place.url, cpu_slots=8) as n:
-                    await _is_found(n, case, written)  # a run that ends takes rows with it
+                    await _is_found(n, case, written)  # a run that ends deletes rows
                     await _healthy_runs_end(n)
                     await _is_named(n, case, written)
                     await _everything_can_be_read(n)
@@ -157,7 +157,7 @@ async def hurts_only_itself(whole: Whole, home: Path, case: Case) -> bool:
 
 
 async def _healthy_runs_end(n: Node) -> None:
-    """What nothing is wrong with goes on to its end, also where an event has to come first."""
+    """Let the undamaged runs continue to their end, including those that need an event."""
     n.engine.report([HostUp("async"), HostUp("triggers")])
     runs = {run.run_no for run in map(n.engine.memory.find_run, HEALTHY) if run is not None}
     while runs & n.engine.memory.runs.keys():
@@ -214,15 +214,15 @@ class _Named(dict[str, str]):
 
 
 async def _is_found(n: Node, case: Case, written: Written) -> None:
-    """What the database itself complains of is found, with its table, its row and its column."""
+    """Check that an error of the database itself is found, with table, row and column."""
     key, says = written
-    if says is not None and case.table not in _OF_THE_DAEMON:  # a start writes those anew
+    if says is not None and case.table not in _OF_THE_DAEMON:  # a start overwrites those
         found = await n.store.find_damage()
         assert _named(found, case, key), (says, found)
 
 
 async def _is_named(n: Node, case: Case, written: Written) -> None:
-    """What is read on the way is named in the same way, without a search."""
+    """Check that damage met while reading is named in the same way, without a search."""
     key, says = written
     if says is None or case.table in _OF_THE_DAEMON:
         return
@@ -238,7 +238,7 @@ async def _is_named(n: Node, case: Case, written: Written) -> None:
 
 
 def _named(found: list[Damage], case: Case, key: str) -> bool:
-    is_keyed = case.column in key.replace("=", " ").split()  # then it goes by another key
+    is_keyed = case.column in key.replace("=", " ").split()  # then it has another key
     return any(
         (one.table, one.column) == (case.table, case.column) and (is_keyed or one.key == key)
         for one in found
@@ -246,7 +246,7 @@ def _named(found: list[Damage], case: Case, key: str) -> bool:
 
 
 async def _alerts_once(n: Node) -> None:
-    """Each row that reading has met is told once."""
+    """Check that each damaged row that was read is reported in one alert."""
     await n.api.emit("a turn of its own", key=None, data=None, request="turn")
     told = []
     for effect in n.effects.delivered:
@@ -256,7 +256,7 @@ async def _alerts_once(n: Node) -> None:
     assert sorted(told) == sorted(map(str, n.store.damages.all()))
 
 
-# ── what people see ─────────────────────────────────────────────────────────────────────
+# ── views ───────────────────────────────────────────────────────────────────────────────
 
 
 @on_both

@@ -1,4 +1,4 @@
-"""Fields of triggers that no class declares public reach nobody, whatever route is asked."""
+"""Fields of triggers that are not declared public are in no response, whatever the route."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CHAIN = DagSpec(
 
 
 def fields(cls: Any) -> dict[str, Any]:
-    """Return fields with the canary wherever it is not to be seen."""
+    """Return fields with the canary in all places that must not be shown."""
     public = set(cls.public_fields)
     return {
         field.name: (URL if "url" in field.name else f"public {field.name}")
@@ -45,7 +45,7 @@ def fields(cls: Any) -> dict[str, Any]:
 
 
 def started_by(number: int, cls: Any) -> DagSpec:
-    """Return a DAG whose runs are started by events of a trigger."""
+    """Return a DAG with runs started by events of a trigger."""
     kwargs = encode(fields(cls), "the fields")
     name, path = f"d{number}", class_path(cls)
     trigger = DagTriggerSpec(class_path=path, kwargs=kwargs, name=cls.__name__)

@@ -1,4 +1,4 @@
-"""Whatever is asked, no answer is a defect, and each has the shape it is said to have."""
+"""Random requests: no response is a defect, and each matches the OpenAPI document."""
 
 from __future__ import annotations
 

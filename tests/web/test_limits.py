@@ -1,4 +1,4 @@
-"""How many connections there are, and how long a head, or a body, may take to come."""
+"""Limits on the number of connections, and on the time that a head or a body may take."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def served(home, monkeypatch, **limits):
 
 
 def talk(port, *pieces, seconds=60.0):
-    """Send pieces and return what comes until the other end closes."""
+    """Send pieces, and return what is received until the other end closes."""
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
         for piece in pieces:
             connection.sendall(piece)
@@ -47,9 +47,7 @@ async def in_thread(function, *arguments, **more):
     return await anyio.to_thread.run_sync(functools.partial(function, *arguments, **more))
 
 
-async def test_a_head_that_dawdles_is_cut_off_and_others_are_not_kept_waiting(
-    tmp_path, monkeypatch
-):
+async def test_a_slow_head_is_cut_off_and_delays_no_other(tmp_path, monkeypatch):
     async with served(tmp_path, monkeypatch, head_seconds=3) as (port, _):
         began = time.monotonic()
         slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
@@ -103,7 +101,7 @@ async def test_a_head_is_so_large_at_most(tmp_path, monkeypatch):
 
 
 def head_of(size, *, close=True):
-    """Return the head of a request that has so many bytes, its empty line included."""
+    """Return the head of a request with this many bytes, including its empty line."""
     end = b"\r\nconnection: close\r\n\r\n" if close else b"\r\n\r\n"
     begin = b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\nx: "
     return begin + b"y" * (size - len(begin) - len(end)) + end
@@ -234,7 +232,7 @@ async def test_a_body_with_two_ends_is_none_and_nothing_behind_it_is_heard(tmp_p
     assert b"200 OK" not in answer
 
 
-async def test_what_is_no_http_fills_no_log(tmp_path, monkeypatch, caplog):
+async def test_invalid_http_fills_no_log(tmp_path, monkeypatch, caplog):
     async with served(tmp_path, monkeypatch) as (port, _):
         for _ in range(20):
             assert await in_thread(talk, port, b"\x16\x03\x01 no such thing\r\n\r\n")

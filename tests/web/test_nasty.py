@@ -1,4 +1,4 @@
-"""Names and numbers that have broken others: every route refuses them, or finds nothing."""
+"""Names and numbers that often break software: every route refuses them, or finds nothing."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def targets(described, text):
 
 
 async def printed(n: Node, text: bytes) -> None:
-    """Have the first task of the run print something, and wait until it can be read."""
+    """Let the first task of the run print something, and wait until it can be read."""
     start = (await n.effects.next_start()).start
     log = n.api._tasklog.open(log_key(start))
     await log.write(text)
@@ -103,7 +103,7 @@ async def test_a_link_among_the_logs_is_not_followed(tmp_path):
     assert read == b""
 
 
-async def test_a_log_can_be_kept_as_a_file_and_is_never_more_than_text(tmp_path):
+async def test_a_log_can_be_saved_as_a_file_and_is_never_more_than_text(tmp_path):
     async with node(tmp_path) as n:
         n.define(CHAIN)
         await n.api.set_paused("chain", paused=False)

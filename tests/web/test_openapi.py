@@ -1,4 +1,4 @@
-"""What the API says of itself is whole, and is what it does."""
+"""The OpenAPI document is complete, and matches the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page reads, through the application: shapes, pages, refusals."""
+"""The routes that the page reads, through the application: shapes, paging, refusals."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ async def test_pending_children_without_rows_are_listed(tmp_path):
     assert {task["state"] for task in pending + rest} == {"pending"}
 
 
-async def test_a_gantt_tells_where_the_time_went_also_of_waits_that_are_over(tmp_path):
+async def test_a_gantt_shows_where_the_time_went_also_of_waits_that_have_ended(tmp_path):
     async with app(tmp_path) as (n, web):
         await n.api.trigger("chain", run_id="r")
         await n.defer("aioflow_triggers.temporal:DateTimeTrigger", {"moment": "x"})
@@ -397,7 +397,7 @@ async def test_an_event_tells_whom_it_woke(tmp_path):
     assert unknown["code"] == "request.unknown_event"
 
 
-async def test_an_event_tells_which_runs_it_started_as_an_asset_was_made_anew(tmp_path):
+async def test_an_event_names_the_runs_that_it_started_when_an_asset_was_updated(tmp_path):
     condition = msgspec.msgpack.encode(AssetCondition(True, ("orders", "rates")))
     trigger = DagTriggerSpec(class_path=ASSETS, kwargs=condition, name="orders, rates")
     waiting = replace(CHAIN, dag_id="waiting", file="waiting.py", trigger=trigger)
@@ -467,6 +467,6 @@ async def test_a_drained_node_starts_nothing_until_it_takes_work_again(tmp_path)
 
 
 @pytest.mark.parametrize("path", ["/runs/none/graph", "/runs/none/gantt", "/runs/none/tasks"])
-async def test_what_is_asked_of_an_unknown_run_is_not_found(tmp_path, path):
+async def test_requests_about_an_unknown_run_are_not_found(tmp_path, path):
     async with app(tmp_path) as (_, web):
         assert (await read(web, path, status=404))["code"] == "request.unknown_run"

@@ -1,4 +1,4 @@
-"""Every route there is, for everybody who may ask; enumerated from the router itself."""
+"""Permissions of every route for every kind of caller; the routes are taken from the router."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def token(n, name, role, **more):
 
 
 async def statuses(web, found, headers):
-    """Ask for every place, those that delete last."""
+    """Request every route, those that delete last."""
     order = sorted(found, key=lambda place: place.method == "DELETE")
     answers = {}
     for place in order:
@@ -91,7 +91,7 @@ async def statuses(web, found, headers):
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
-async def test_nobody_unknown_gets_further_than_health_and_the_login(tmp_path):
+async def test_an_unauthenticated_client_gets_only_health_and_the_login(tmp_path):
     async with app(tmp_path) as (_, web, inner):
         found = places(inner)
         answers = await statuses(web, found, JSON)
@@ -212,7 +212,9 @@ async def test_no_trick_with_a_path_or_a_method_gets_past_the_guard(tmp_path):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.asyncio(loop_factories=["uvloop"])
-async def test_an_address_of_the_page_gives_anybody_the_page_and_nothing_else(tmp_path, method):
+async def test_an_address_of_the_page_returns_the_page_to_any_client_and_nothing_else(
+    tmp_path, method
+):
     async with node(tmp_path) as n:
         web = create_app(n.api, TOKEN)
         page = await ask(web, "GET", "/")

@@ -1,4 +1,4 @@
-"""Whom a proxy passes on is believed where that was said, and nobody of himself."""
+"""Proxy headers are believed only if they come from a trusted proxy."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_last_address_that_is_no_proxys_is_where_it_comes_from(peer, given, 
         ("10.0.0.6", ["https"], "http"),
     ],
 )
-def test_what_the_browser_speaks_is_told_by_a_proxy_alone(peer, given, expected):
+def test_the_scheme_of_the_browser_is_taken_only_from_a_proxy(peer, given, expected):
     headers = Headers(raw=[(b"x-forwarded-proto", value.encode()) for value in given])
 
     assert PROXIES.scheme(headers, peer, "http") == expected

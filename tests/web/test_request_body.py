@@ -1,4 +1,4 @@
-"""How deep JSON may be, measured before anything parses it."""
+"""The limit on the depth of JSON, checked before anything parses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is held for those who ask for logs and do not take them."""
+"""Limits on the memory for logs that clients request and do not read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BY = Actor(name=HOME, role=Role.ADMIN)
 LOG = "/api/v1/runs/r/tasks/first/logs"
 MIB = 1024 * 1024
 OTHERS_MIB = 12
-"""What the rest of the daemon may take meanwhile: a piece for each connection, requests, tasks."""
+"""Memory for the rest of the daemon: a piece per connection, requests, tasks."""
 
 
 # ── counting ────────────────────────────────────────────────────────────────────────────
@@ -47,7 +47,7 @@ async def test_one_who_asks_may_hold_so_much_and_all_together_so_much():
     assert counted.total == 25
 
 
-async def test_what_is_given_back_goes_to_one_who_waits_for_it():
+async def test_released_bytes_go_to_a_waiting_client():
     counted = ResponseBudget(in_all=10, of_one=10)
     first = await counted.take("ada", 10, patience_seconds=0)
     got = []
@@ -95,7 +95,7 @@ async def viewer(n, name):
 
 
 class Idle:
-    """Whoever asks for a log and takes nothing of it; it knows who has got an answer."""
+    """Clients that request a log and read nothing of it; records which got a response."""
 
     def __init__(self, web):
         self._web = web
@@ -140,9 +140,7 @@ class Idle:
         ),
     ],
 )
-async def test_bytes_of_logs_that_nobody_takes_are_bounded(
-    tmp_path, monkeypatch, names, connections, limit
-):
+async def test_bytes_of_unread_logs_are_bounded(tmp_path, monkeypatch, names, connections, limit):
     monkeypatch.setattr(limits, "_BUDGET_WAIT_SECONDS", 0.2)
     async with app(tmp_path) as (n, web), anyio.create_task_group() as group:
         idle = Idle(web)
@@ -165,10 +163,10 @@ async def test_bytes_of_logs_that_nobody_takes_are_bounded(
     assert answered * 4 * MIB == limit
     assert set(idle.statuses) <= {200, 429, 503}
     assert after - before < limit + OTHERS_MIB * MIB
-    assert peak - before < limit + (OTHERS_MIB + 8) * MIB  # what is just being read
+    assert peak - before < limit + (OTHERS_MIB + 8) * MIB  # the piece that is being read
 
 
-async def test_whoever_reads_one_piece_after_the_other_gets_all_of_it(tmp_path):
+async def test_a_client_that_reads_one_piece_after_the_other_gets_all_of_it(tmp_path):
     async with app(tmp_path) as (n, web):
         headers, data = await viewer(n, "ada"), b""
         while True:
@@ -183,7 +181,7 @@ async def test_whoever_reads_one_piece_after_the_other_gets_all_of_it(tmp_path):
     assert data == b"a line that is long enough\n" * (MIB // 27) * 9
 
 
-async def test_who_takes_nothing_keeps_no_other_from_reading(tmp_path, monkeypatch):
+async def test_a_client_that_reads_nothing_blocks_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "_BUDGET_WAIT_SECONDS", 0.1)
     async with app(tmp_path) as (n, web), anyio.create_task_group() as group:
         idle, ada, ben = Idle(web), await viewer(n, "ada"), await viewer(n, "ben")

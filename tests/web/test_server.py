@@ -27,7 +27,7 @@ from tests.web.node import CHAIN, node
 async def served(home, **overrides):
     async with node(home) as n:
         n.define(CHAIN)
-        await n.engine.ask(ShowPools())  # what came before it is committed
+        await n.engine.ask(ShowPools())  # earlier inputs are committed
         settings = Settings.read(home, {"web.port": 0, **overrides})
         stop = anyio.Event()
         async with anyio.create_task_group() as group:
@@ -65,7 +65,7 @@ async def test_it_answers_on_both_sockets_and_closes_them_when_stopped(tmp_path)
         connect_home(tmp_path).get("dags")
 
 
-async def test_cancelled_it_lets_go_of_its_port_as_well(tmp_path):
+async def test_cancelled_it_releases_its_port_as_well(tmp_path):
     async with node(tmp_path) as n:
         settings = Settings.read(tmp_path, {"web.port": 0})
         async with anyio.create_task_group() as group:
@@ -83,14 +83,14 @@ async def test_signals_stay_ours(tmp_path):
         assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
-async def test_a_taken_port_is_told(tmp_path):
+async def test_a_port_in_use_is_reported(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         error = await _refused(tmp_path, {"web.port": port}, PortInUse)
     assert str(port) in str(error)
 
 
-async def test_an_address_this_machine_does_not_have_is_told(tmp_path):
+async def test_an_address_this_machine_does_not_have_is_reported(tmp_path):
     overrides = {"web.host": "192.0.2.1", "web.allow_remote": True}
     assert "192.0.2.1" in str(await _refused(tmp_path, overrides, SettingsError))
 

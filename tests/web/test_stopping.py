@@ -1,4 +1,4 @@
-"""What those are told who have asked when the daemon ends."""
+"""Responses to requests that are in flight when the daemon ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JSON = {"content-type": "application/json"}
 
 
 class Away:
-    """A database that takes nothing any more."""
+    """A database that accepts no more commits."""
 
     def __init__(self, store):
         self._store = store
@@ -41,7 +41,7 @@ class Away:
         raise StoreUnavailable("it is away")
 
 
-async def test_who_waits_for_an_answer_when_the_circle_ends_hears_that_at_once(tmp_path):
+async def test_pending_requests_fail_at_once_when_the_engine_ends(tmp_path):
     told = {}
 
     async def change(app):
@@ -61,7 +61,7 @@ async def test_who_waits_for_an_answer_when_the_circle_ends_hears_that_at_once(t
     assert answer.headers["retry-after"] == "5"
 
 
-async def test_of_an_engine_that_has_ended_nobody_is_told_that_the_database_is_away(tmp_path):
+async def test_an_ended_engine_is_not_reported_as_an_unavailable_database(tmp_path):
     async with node(tmp_path) as n:
         n.define(CHAIN)
         await n.api.set_paused("chain", paused=False)
@@ -78,7 +78,7 @@ async def test_of_an_engine_that_has_ended_nobody_is_told_that_the_database_is_a
     ] * 2
 
 
-async def test_what_waits_for_a_slot_of_a_daemon_that_drains_waits_for_its_next_start(tmp_path):
+async def test_tasks_that_wait_for_a_slot_of_a_draining_daemon_wait_for_its_next_start(tmp_path):
     async with node(tmp_path, cpu_slots=1) as n:
         n.define(CHAIN)
         await n.api.set_paused("chain", paused=False)
@@ -115,14 +115,14 @@ def request_of(url, head, *headers):
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
-async def test_who_hangs_when_the_daemon_ends_is_told_and_fills_one_line_without_a_traceback(
+async def test_a_client_that_hangs_when_the_daemon_ends_gets_a_response_and_one_log_line(
     tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setattr(server, "_GRACE_SECONDS", 0.3)
     caplog.set_level(logging.DEBUG)
     with structlog.testing.capture_logs() as lines:
         async with served(tmp_path) as (_, url, stop):
-            # The head of a change whose body never comes: it is read for half a minute.
+            # The head of a change without its body, which is awaited for half a minute.
             head = request_of(
                 url,
                 "POST /api/v1/dags/chain/runs HTTP/1.1",
@@ -149,7 +149,7 @@ async def test_who_hangs_when_the_daemon_ends_is_told_and_fills_one_line_without
 
 
 def _is_heard(url):
-    """Return when another connection is answered: what came before it has been taken."""
+    """Return when another connection is answered: earlier data has been processed."""
     with socket.create_connection((url.hostname, url.port), timeout=10) as other:
         other.sendall(b"GET /health/live HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
         _all_of(other)
@@ -162,7 +162,7 @@ def _all_of(client):
     return received
 
 
-async def test_nothing_is_said_where_nobody_hangs(tmp_path):
+async def test_nothing_is_logged_if_no_client_hangs(tmp_path):
     with structlog.testing.capture_logs() as lines:
         async with served(tmp_path) as (_, url, stop):
             await anyio.to_thread.run_sync(_is_heard, url)

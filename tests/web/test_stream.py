@@ -27,7 +27,7 @@ BY = Actor(name=HOME, role=Role.ADMIN)
 
 
 class Client:
-    """Somebody who watches, as a server has him."""
+    """A client of the live stream, as the server sees it."""
 
     def __init__(self, web, path: str, headers: dict[str, str] | None = None) -> None:
         self._web = web
@@ -116,7 +116,7 @@ async def app(tmp_path):
         n.api.reads.commits.close()
 
 
-async def test_who_watches_is_told_of_runs_and_tasks(tmp_path):
+async def test_a_client_gets_changes_of_runs_and_tasks(tmp_path):
     async with app(tmp_path) as (n, watch):
         client = watch()
         (ready,) = await client.until("ready")
@@ -137,7 +137,7 @@ async def test_who_watches_is_told_of_runs_and_tasks(tmp_path):
     assert set(told[0]) >= {"at", "dags", "triggers"}
 
 
-async def test_who_watches_one_dag_or_run_is_told_of_that_alone(tmp_path):
+async def test_a_client_of_one_dag_or_run_gets_only_its_changes(tmp_path):
     async with app(tmp_path) as (n, watch):
         fan, run = watch("/stream?dag=fan"), watch("/stream?run=s")
         await fan.until("ready")
@@ -158,7 +158,7 @@ def _runs(client: Client) -> set[str]:
     return {run["run_id"] for commit in client.events("commit") for run in commit["runs"]}
 
 
-async def test_a_client_that_missed_commits_is_told_to_reload_also_by_another_daemon(tmp_path):
+async def test_a_client_that_missed_commits_has_to_reload_also_with_another_daemon(tmp_path):
     async with app(tmp_path) as (n, watch):
         client = watch()
         (ready,) = await client.until("ready")
@@ -190,7 +190,7 @@ async def test_a_client_that_missed_no_commit_reloads_nothing(tmp_path):
     assert [client.events("reset") for client in clients] == [[], []]
 
 
-async def test_a_client_with_a_commit_of_another_database_is_told_to_reload(tmp_path):
+async def test_a_client_with_a_commit_of_another_database_has_to_reload(tmp_path):
     async with app(tmp_path) as (n, watch):
         last = n.api.reads.commit_no
         client = watch(f"/stream?since={10**9}")
@@ -200,7 +200,7 @@ async def test_a_client_with_a_commit_of_another_database_is_told_to_reload(tmp_
     assert client.events("commit") == []
 
 
-async def test_who_takes_nothing_is_dropped_and_the_others_are_told(tmp_path):
+async def test_a_client_that_reads_nothing_is_dropped_and_the_others_get_events(tmp_path):
     async with app(tmp_path) as (n, watch):
         stuck, sound = watch(), watch()
         await stuck.until("ready")
@@ -263,7 +263,7 @@ async def test_one_person_takes_no_more_streams_than_are_his_and_the_others_watc
     assert n.api.reads.commits._open == {}
 
 
-async def test_who_watches_is_sent_away_when_the_daemon_ends(tmp_path):
+async def test_streams_are_closed_when_the_daemon_ends(tmp_path):
     async with app(tmp_path) as (n, watch):
         client = watch()
         await client.until("ready")
@@ -273,7 +273,7 @@ async def test_who_watches_is_sent_away_when_the_daemon_ends(tmp_path):
     assert client.is_over
 
 
-async def test_nothing_is_collected_while_nobody_watches():
+async def test_nothing_is_collected_without_a_client():
     commits = Commits(SystemClock())
     commits.committed(None, None)  # type: ignore[arg-type]
     scope = anyio.CancelScope()
@@ -283,7 +283,7 @@ async def test_nothing_is_collected_while_nobody_watches():
 
 
 class Turn:
-    """Stands for a batch and its draft: so many tasks of each run have moved."""
+    """A fake batch and transaction: this many tasks of each run have changed."""
 
     run_changes = new_runs = dags = gone_dags = new_triggers = trigger_changes = ()
     at = 0
@@ -362,7 +362,7 @@ def test_a_task_that_moves_twice_counts_once_as_it_stands_last():
     }
 
 
-def test_of_a_run_of_which_much_moves_only_counts_are_kept():
+def test_only_counts_are_stored_of_a_run_in_which_much_changes():
     news = News()
     turn: Any = Turn(1, {"much": 600, "little": 2})
     news.take(turn, turn)
@@ -377,7 +377,7 @@ def test_of_a_run_of_which_much_moves_only_counts_are_kept():
     assert _told(parts.encoded(Topic("chain")))["tasks"] == []
 
 
-def test_of_very_many_runs_no_more_tasks_are_kept_than_there_is_room_for(monkeypatch):
+def test_no_more_tasks_of_very_many_runs_are_stored_than_the_limit(monkeypatch):
     monkeypatch.setattr(telling, "_TASKS", 50)
     news = News()
     turn: Any = Turn(1, {f"r{number}": 2 for number in range(100)})
@@ -387,7 +387,7 @@ def test_of_very_many_runs_no_more_tasks_are_kept_than_there_is_room_for(monkeyp
     assert _told(news.sorted().encoded(Topic()))["more"] == 200
 
 
-async def test_a_defect_in_what_is_told_ends_no_commit_half_way():
+async def test_a_defect_in_a_notification_interrupts_no_commit():
     commits = Commits(SystemClock())
     with commits.follow(Topic(), 0, anyio.CancelScope()):
         commits.committed(None, None)  # type: ignore[arg-type]
@@ -437,7 +437,7 @@ async def test_a_log_is_followed_until_its_task_has_ended(tmp_path):
     assert end["id"] == len("hällo\n".encode())
 
 
-async def test_whoever_is_shut_out_is_told_no_more_and_that_is_no_defect(tmp_path):
+async def test_a_revoked_client_gets_no_more_events_and_that_is_no_defect(tmp_path):
     async with node(tmp_path) as n:
         n.define(CHAIN)
         await n.api.set_paused("chain", paused=False)

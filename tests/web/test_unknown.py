@@ -1,4 +1,4 @@
-"""What a route names in its path and is not there, or can be no such thing; over the router."""
+"""Unknown and impossible names in the paths of all routes, through the router."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ANY_POOL = {
     ("DELETE", "/api/v1/pools/{name}"),
     ("GET", "/api/v1/pools/{name}/holders"),
 }
-"""A pool without a limit is one all the same, and nobody has to name it before."""
+"""Routes of pools: a pool without a limit is a pool, too, and need not be created first."""
 
 BODIES = {
     ("POST", "/api/v1/dags/{dag_id}/backfills"): b'{"from": "2026-01-01", "to": "2026-01-02"}',
@@ -65,7 +65,7 @@ async def asked(app: Any, route: tuple[str, str], *, number: str = "7", name: st
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
-async def test_what_is_not_there_is_answered_with_404_and_a_code_that_says_what(tmp_path):
+async def test_unknown_names_get_404_and_a_specific_code(tmp_path):
     async with node(tmp_path) as n:
         n.define(CHAIN)
         app = create_app(n.api, TOKEN)
@@ -98,7 +98,7 @@ async def test_a_task_that_its_run_does_not_have_is_as_unknown_as_a_run(tmp_path
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
-async def test_what_can_be_no_number_or_name_is_a_wrong_request_and_never_a_defect(tmp_path):
+async def test_impossible_numbers_and_names_are_bad_requests_and_never_defects(tmp_path):
     async with node(tmp_path) as n:
         n.define(CHAIN)
         app = create_app(n.api, TOKEN)

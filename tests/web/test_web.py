@@ -1,4 +1,4 @@
-"""The application behind its guard: who may ask, what is answered, how it fails."""
+"""The application with its guard: authentication, responses, errors."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ async def session(web):
     return {"cookie": visit.headers["set-cookie"].partition(";")[0]}
 
 
-# ── who may ask ─────────────────────────────────────────────────────────────────────────
+# ── authentication ──────────────────────────────────────────────────────────────────────
 
 
-async def test_what_only_looks_like_an_exempt_path_is_not(tmp_path):
+async def test_paths_that_resemble_exempt_ones_are_not_exempt(tmp_path):
     paths = ("/health/live/", "/health/live/../../api/v1/dags", "//health/live", "/health/ready/x")
     async with app(tmp_path) as (_, web):
         statuses = {path: (await ask(web, "GET", path)).status for path in paths}
@@ -59,7 +59,7 @@ ALMOST_TOKENS = {
 }
 
 
-async def test_what_is_not_quite_a_token_is_none(tmp_path):
+async def test_almost_a_token_is_no_token(tmp_path):
     async with app(tmp_path) as (_, web):
         statuses = {
             name: (await ask(web, "GET", "/api/v1/dags", headers=headers)).status
@@ -176,7 +176,7 @@ async def test_the_unix_socket_needs_no_token_but_has_the_same_limits(tmp_path):
     assert (listed.status, large.status) == (200, 413)
 
 
-# ── how much, and with what headers ─────────────────────────────────────────────────────
+# ── sizes and headers ───────────────────────────────────────────────────────────────────
 
 
 async def test_a_body_sent_in_pieces_is_limited_too(tmp_path):
@@ -208,7 +208,7 @@ async def test_every_answer_carries_what_browsers_need_to_be_careful(tmp_path):
         assert answer.headers["cache-control"] == "no-store", answer
 
 
-# ── what is answered ────────────────────────────────────────────────────────────────────
+# ── responses ───────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_run_is_made_once_per_key_and_shown(tmp_path):
@@ -312,7 +312,7 @@ REFUSALS = (
 )
 
 
-async def test_what_cannot_be_done_is_told_with_a_stable_code(tmp_path):
+async def test_impossible_requests_get_a_stable_error_code(tmp_path):
     async with app(tmp_path) as (_, web):
         answers = [
             (row, await ask(web, row[0], row[1], body=row[2], headers={**BEARER, **JSON}))
@@ -338,7 +338,7 @@ async def test_a_run_of_another_request_is_a_conflict(tmp_path):
     assert (answer.status, answer.json["code"]) == (409, "request.run_exists")
 
 
-async def test_a_database_that_is_away_is_told_with_when_to_ask_again(tmp_path, monkeypatch):
+async def test_an_unavailable_database_is_reported_with_when_to_retry(tmp_path, monkeypatch):
     async with app(tmp_path) as (n, web):
 
         class Away:
@@ -356,7 +356,7 @@ async def test_a_database_that_is_away_is_told_with_when_to_ask_again(tmp_path, 
     assert (to_anybody.status, to_anybody.json) == (503, {"status": "not_ready"})
 
 
-async def test_what_is_owed_and_checked_is_told_to_those_who_are_known(tmp_path):
+async def test_readiness_details_are_only_for_authenticated_clients(tmp_path):
     async with app(tmp_path) as (n, web):
         by = Actor(name=HOME, role=Role.ADMIN)
         scoped = await n.api.access.create_token(by, "one", "admin", scopes=["chain"])
@@ -373,7 +373,7 @@ async def test_what_is_owed_and_checked_is_told_to_those_who_are_known(tmp_path)
         assert set(answer.json) == {"status", "checks", "reason", "owed"}
 
 
-async def test_a_defect_is_told_without_its_inside(tmp_path):
+async def test_a_defect_is_reported_without_internals(tmp_path):
     async with app(tmp_path) as (n, web):
 
         class Broken:
@@ -456,7 +456,7 @@ async def test_a_backfill_is_previewed_started_followed_and_cancelled(tmp_path):
     assert (odd.status, nobody.status) == (400, 404)
 
 
-async def test_what_holds_up_a_loop_is_listed_beside_the_triggers(tmp_path):
+async def test_code_that_blocks_a_loop_is_listed_beside_the_triggers(tmp_path):
     async with app(tmp_path) as (_, web):
         answer = await ask(web, "GET", "/api/v1/triggers/slow", headers=BEARER)
 
@@ -491,7 +491,7 @@ async def test_metrics_are_there_for_prometheus(tmp_path):
 PLACES = ("/", "/dags", "/dags/a b", "/dags/x/grid", "/runs/r/tasks", "/triggers", "/settings")
 
 
-async def test_each_address_of_the_page_is_the_page_for_anybody(tmp_path):
+async def test_each_address_of_the_page_is_the_page_for_any_client(tmp_path):
     async with app(tmp_path) as (_, web):
         pages = {path: await ask(web, "GET", path) for path in PLACES}
 
@@ -503,7 +503,7 @@ async def test_each_address_of_the_page_is_the_page_for_anybody(tmp_path):
         assert page.headers["cache-control"] == "no-store", path
 
 
-async def test_what_the_page_loads_is_there_for_good_and_comes_from_here(tmp_path):
+async def test_files_of_the_page_are_immutable_and_served_from_here(tmp_path):
     async with app(tmp_path) as (_, web):
         page = (await ask(web, "GET", "/")).body.decode()
         names = re.findall(r"(?:src|href)=\"([^\"]+)\"", page)
@@ -529,7 +529,7 @@ ALMOST_PAGES = (
 )
 
 
-async def test_what_only_looks_like_the_page_needs_a_token_and_is_nothing(tmp_path):
+async def test_paths_that_resemble_the_page_need_a_token_and_are_not_found(tmp_path):
     async with app(tmp_path) as (_, web):
         statuses = {
             path: [(await ask(web, "GET", path, headers=known)).status for known in ({}, BEARER)]

@@ -1,4 +1,4 @@
-"""What tests of children share."""
+"""Fixtures for tests of child processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.worker.peer import Child
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Return a folder with room for code and results."""
+    """Return a folder with subfolders for code and results."""
     (tmp_path / "code").mkdir()
     (tmp_path / "results").mkdir()
     return tmp_path
@@ -21,6 +21,6 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def spawn(home: Path) -> Iterator[Callable[..., Child]]:
-    """Return a function that starts a child of a role; all are gone after the test."""
+    """Return a function that starts a child of a role. All of them end with the test."""
     with ExitStack() as children:
         yield lambda role, **options: children.enter_context(Child(role, home, **options))

@@ -30,7 +30,7 @@ Kind = TypeVar("Kind")
 
 
 class Guest(UserCoroutine):
-    """What a nursery hosts, with a number of its own."""
+    """A supervised coroutine with a number of its own."""
 
     def __init__(self, number: int = 7) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Child:
         self._later: list[Any] = []
         self._output = bytearray()
         self._printed = threading.Condition()
-        # The pipe must not fill up while the test looks at the link.
+        # The pipe must not fill up while the test reads from the link.
         self._reader = threading.Thread(target=self._read_output)
         self._reader.start()
         code, results = str(home / "code"), str(home / "results")
@@ -147,7 +147,7 @@ class Child:
             self._later += self.receive()
 
     def printed(self, found: Callable[[bytes], Kind | None]) -> Kind:
-        """Return what is found in all that was printed, as soon as it is there."""
+        """Return the match in the output, as soon as there is one."""
 
         def look() -> Kind | None:
             return found(bytes(self._output))

@@ -161,7 +161,7 @@ def test_one_that_forgets_its_base_is_hosted(child):
         pytest.param("more", "airflow.hooks", id="what-there-is-not"),
     ],
 )
-def test_what_goes_wrong_in_one_is_told_as_everywhere(child, how, says):
+def test_an_error_in_one_is_reported_as_everywhere(child, how, says):
     child.send(hosting("Watches", how=how))
 
     failure = child.expect(TriggerEnded).failure
@@ -249,7 +249,7 @@ def test_providers_without_airflow_are_found_beside_what_stands_in_for_it(path):
     assert mine.BaseTrigger.__module__.startswith("aioflow.")
 
 
-def test_what_there_is_not_is_said_to_be_missing_here(path):
+def test_missing_names_are_reported_as_missing_here(path):
     sdk = importlib.import_module("airflow.sdk")
 
     with pytest.raises(AttributeError, match="aioflow stands in for Airflow here"):
@@ -275,7 +275,7 @@ def test_instants_are_in_utc_unless_something_else_is_said(path):
         timezone.make_naive(naive)
 
 
-# As the tests of Airflow's own provider look at what a trigger yields.
+# As the tests of Airflow's own provider check what a trigger yields.
 @pytest.mark.parametrize(
     ("kind", "state"),
     [

@@ -1,4 +1,4 @@
-"""What is imported from Airflow and does not exist here is refused with what to write instead."""
+"""Imports from Airflow that do not exist here: the error says what to write instead."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_an_attribute_says_the_same(folder):
         _ = airflow.DAG
 
 
-def test_who_asks_or_is_prepared_gets_an_ordinary_answer(folder):
+def test_code_that_tests_for_a_name_gets_an_ordinary_answer(folder):
     (folder / "airflow" / "providers" / "mine").mkdir(parents=True)
     (folder / "airflow" / "providers" / "mine" / "wait.py").touch()
 
@@ -128,7 +128,7 @@ def test_who_asks_or_is_prepared_gets_an_ordinary_answer(folder):
     assert importlib.util.find_spec("airflow.providers.mine.wait") is not None
 
 
-def test_what_is_to_be_written_exists():
+def test_suggested_replacements_exist():
     found = re.findall(
         r"from (aioflow\w*) import (\w+)|(aioflow\w*)\.(\w+)", " ".join(NAMES.values())
     )

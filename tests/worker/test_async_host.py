@@ -58,7 +58,7 @@ def tasks(*bodies: str, options: str = "") -> str:
 
 
 def test_coroutines_run_side_by_side_and_report_in_one_frame(host):
-    # The first waits for what the second does: one after the other they would never end.
+    # The first waits for the second: one after the other they would never end.
     child = host(
         "gate = asyncio.Event()" + tasks("await gate.wait()\nreturn 1", "gate.set()\nreturn 2")
     )
@@ -70,7 +70,7 @@ def test_coroutines_run_side_by_side_and_report_in_one_frame(host):
     assert kinds(child.frames[0]) == ["Succeeded", "Succeeded"]
 
 
-def test_of_very_many_the_first_to_end_are_reported_while_the_others_run(host):
+def test_early_ends_of_very_many_are_reported_while_the_others_run(host):
     child = host(tasks("return 1"))
 
     child.send(*(start(0, task_no=200 + i) for i in range(2 * REPORTS_AT_ONCE + 7)))
@@ -99,10 +99,10 @@ ENDS = {
     "object": ("return object()", "Unserializable", "unserializable"),
     "not-ready": ("raise NotReady()", "NotASensor", "not_ready"),
 }
-"""The body of a coroutine, and what its failure is."""
+"""The body of a coroutine, and its failure."""
 
 
-def test_whatever_a_coroutine_does_fails_its_try_alone(host):
+def test_any_error_of_a_coroutine_fails_only_its_try(host):
     child = host(
         tasks("await asyncio.sleep(0.05)\nreturn 1", *(body for body, *_ in ENDS.values()))
     )
@@ -148,7 +148,7 @@ sys.stdout.buffer.write(b"raw")
         text = b"".join(r.data for r in mine if isinstance(r, Output))
         assert text == f"begin {n}\nthread {n}\nend {n}\nraw".encode()
         assert all(r.start_no == start_no for r in mine)
-        assert isinstance(mine[-1], Succeeded)  # all output stands before it
+        assert isinstance(mine[-1], Succeeded)  # all output precedes it
 
 
 def test_a_flood_of_output_is_bounded_and_what_was_dropped_is_said(host):
@@ -499,7 +499,7 @@ def test_a_coroutine_can_wait_for_another_run(host):
     assert result_of(child.expect(Succeeded)) == ["success", 5]
 
 
-def test_a_forgotten_run_is_told_anew(host):
+def test_a_forgotten_run_is_described_again(host):
     child = host(tasks("return 1"))
     child.send(start(0))
     child.expect(Succeeded)
@@ -593,7 +593,7 @@ def test_a_value_without_an_end_fails_its_try_alone_and_is_named(host, body, rea
 @pytest.mark.parametrize(
     ("name", "place"), [("Waits", "kwargs of execute.rows"), ("WaitsOn", "Later.rows")]
 )
-def test_what_a_deferred_task_waits_with_has_an_end(host, name, place):
+def test_serializing_the_trigger_of_a_deferred_task_has_a_limit(host, name, place):
     child = host(f"{HOSTILE}with DAG('pipeline'):\n    {name}(task_id='wait')\n")
 
     child.send(start(0))

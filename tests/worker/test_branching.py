@@ -1,4 +1,4 @@
-"""What a branch and a short circuit skip, by what they returned."""
+"""The tasks that a branch or a short circuit skips, depending on its return value."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def work() -> None: ...
 
 
 def skips(made: DAG, value: object) -> set[str]:
-    """What the first task of a DAG skips when it returns this."""
+    """Return the tasks that the first task of a DAG skips if it returns this value."""
     return {made.nodes[task_index].task_id for task_index in skipped_by(made.nodes[0], value)}
 
 
 def branching() -> DAG:
-    """``pick`` leads to a, b and c; a goes on to join over b's way as well."""
+    """``pick`` leads to a, b and c; both a and b lead to join."""
     with DAG("d") as made:
         first = pick()
         a, b, c = (work.override(task_id=name)() for name in "abc")
@@ -66,7 +66,7 @@ def test_a_branch_skips_the_children_it_did_not_choose(value: object, skipped: s
 
 
 @pytest.mark.parametrize("value", ["nobody", ["a", "pick"], 7, {"a": 1}, ["a", 3]])
-def test_what_is_no_child_cannot_be_chosen(value: object):
+def test_only_children_can_be_chosen(value: object):
     with pytest.raises(BadChoice, match="There is a, b, c, join"):
         skips(branching(), value)
 
@@ -95,7 +95,7 @@ def test_a_gentle_one_skips_its_children_alone():
     assert skips(made, None) == {"a"}
 
 
-def test_what_any_other_task_returns_skips_nothing():
+def test_return_values_of_other_tasks_skip_nothing():
     with DAG("d") as made:
         work() >> work()
 
@@ -112,7 +112,7 @@ def test_a_task_that_chooses_cannot_be_mapped(chooses: Any):
 
 
 def mapped(first: Any) -> DAG:
-    """The task chooses between a and b, which b's follower comes after, and a fan-in outside."""
+    """The task chooses between a and b; one task follows b, and another one joins both."""
 
     @task_group
     def inside(x: int) -> Any:

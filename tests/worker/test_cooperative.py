@@ -1,4 +1,4 @@
-"""What takes long to pack does not hold up the loop of a shared host."""
+"""Values that take long to serialize do not block the loop of a shared host."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def busiest_turn(work: asyncio.Future) -> float:
     return most
 
 
-async def test_what_is_short_is_done_without_a_turn_of_the_loop():
+async def test_short_work_is_done_without_yielding_to_the_loop():
     work = Slices(seconds=60).run(steps(2))  # however busy the machine is
 
     with pytest.raises(StopIteration) as done:
@@ -44,7 +44,7 @@ async def test_what_is_short_is_done_without_a_turn_of_the_loop():
     assert done.value.value == 2
 
 
-async def test_of_much_work_at_once_each_turn_does_one_slice():
+async def test_each_iteration_of_the_loop_does_one_slice_of_much_work():
     slices = Slices()
     work = asyncio.gather(*(slices.run(steps(40)) for _ in range(20)))
 
@@ -64,7 +64,7 @@ async def test_short_work_does_not_wait_for_the_end_of_long_work():
     long.cancel()
 
 
-async def test_an_error_is_raised_where_the_work_was_asked_for_and_others_go_on():
+async def test_an_error_is_raised_where_the_work_was_requested_and_others_continue():
     def broken() -> Steps[int]:
         yield
         raise ValueError("no")

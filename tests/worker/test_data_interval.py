@@ -1,4 +1,4 @@
-"""What a run stands for: its fire time, or the time from the fire time before to it."""
+"""The data interval of a run: its fire time, or the time since the previous fire time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dicts that changed are found without a look at what they hold."""
+"""Dicts that changed are found without reading their content."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_dicts_that_changed_are_among_those_named(monkeypatch, has_counts):
     assert {0, 1} <= set(counts.changed())
 
 
-def test_what_did_not_change_is_not_among_them_where_changes_are_counted():
+def test_unchanged_dicts_are_not_reported_if_changes_are_counted():
     scopes = [{"a": number} for number in range(3)]
     counts = DictCounts(scopes)
     scopes[1]["a"] = 7

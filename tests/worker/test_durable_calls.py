@@ -101,7 +101,7 @@ class Talker:
         return order
 
     def record(self) -> CallAnswered:
-        """Take the next call that waits for nothing, and confirm it."""
+        """Receive the next call that need not wait, and confirm it."""
         call = self.child.expect(CallAnswered)
         self.child.send(CallRecorded(call.task_no, call.start_no, call.ordinal))
         return call
@@ -143,7 +143,7 @@ def recorded(kind: str, name: str, answer: Any = None, failure: Failure | None =
 # ── making calls ────────────────────────────────────────────────────────────────────────
 
 
-def test_a_step_goes_on_once_it_is_recorded_and_gives_what_was_recorded(talk):
+def test_a_step_continues_once_it_is_recorded_and_returns_what_was_recorded(talk):
     host = talk("a = await step(plain, 7)\nb = await step(awaited, 8)\nreturn [a, list(b)]")
     host.begin()
 
@@ -157,7 +157,7 @@ def test_a_step_goes_on_once_it_is_recorded_and_gives_what_was_recorded(talk):
     assert result_of(host.child.expect(Succeeded)) == [7, [8, 8]]
 
 
-def test_a_step_does_not_go_on_before_it_is_recorded(talk):
+def test_a_step_does_not_continue_before_it_is_recorded(talk):
     host = talk("await step(plain)", "return 5")
     host.begin(0)
     host.child.expect(CallAnswered)
@@ -167,7 +167,7 @@ def test_a_step_does_not_go_on_before_it_is_recorded(talk):
     assert host.child.expect(Succeeded).task_no == 101
 
 
-def test_what_a_step_in_a_thread_prints_stands_in_the_log_of_its_task(talk):
+def test_output_of_a_step_in_a_thread_is_in_the_log_of_its_task(talk):
     host = talk("print('before')\nawait step(plain, 3)\nprint('after')")
     host.begin()
     host.record()
@@ -198,7 +198,7 @@ def test_the_time_and_a_number_come_from_the_record(talk):
     assert isinstance(decode(number.answer, UUID), UUID)
 
 
-def test_a_wait_suspends_and_goes_on_under_the_start_it_is_resumed_in(talk):
+def test_a_wait_suspends_and_continues_under_the_start_it_is_resumed_in(talk):
     host = talk("got = await wait(Never(4), timeout='1m')\nprint('on')\nreturn got")
     host.begin()
 
@@ -367,10 +367,10 @@ def test_changed_code_may_keep_what_still_matches(talk):
     assert result_of(host.child.expect(Succeeded)) == [1, [6, 6], 7]
 
 
-# ── what steps raise ────────────────────────────────────────────────────────────────────
+# ── exceptions of steps ─────────────────────────────────────────────────────────────────
 
 
-def test_what_a_step_raises_is_recorded_and_raised(talk):
+def test_exceptions_of_a_step_are_recorded_and_raised(talk):
     host = talk("try: await step(fails, Oops, 'so', 5)\nexcept Oops as e: return list(e.args)")
     host.begin()
 
@@ -380,7 +380,7 @@ def test_what_a_step_raises_is_recorded_and_raised(talk):
     assert result_of(host.child.expect(Succeeded)) == ["so", 5]
 
 
-def test_what_a_step_raised_is_made_again_of_its_own_class(talk):
+def test_a_recorded_exception_is_restored_with_its_class(talk):
     host = talk("try: await step(fails, Oops, 'so', 5)\nexcept Oops as e: return list(e.args)")
     host.begin()
     call = host.record()
@@ -394,7 +394,7 @@ def test_what_a_step_raised_is_made_again_of_its_own_class(talk):
 @pytest.mark.parametrize(
     "kind", ["flow:Gone", "flow:Picky", "flow:plain", "no.such.module:Error", "Nested.<locals>"]
 )
-def test_what_cannot_be_made_again_is_said_with_its_name(talk, kind):
+def test_exceptions_that_cannot_be_restored_are_named(talk, kind):
     host = talk("try: await step(plain)\nexcept Exception as e: return [type(e).__name__, str(e)]")
 
     item = recorded(
@@ -463,7 +463,7 @@ def test_a_result_that_cannot_be_recorded_ends_the_task_as_one_of_its_own_also_l
 @pytest.mark.parametrize(
     ("raised", "kind"), [("Skip('no')", Skipped), ("Fail('no')", Failed), ("RetryAfter(5)", Failed)]
 )
-def test_what_a_step_says_of_its_task_is_not_recorded(talk, raised, kind):
+def test_outcomes_of_the_task_raised_in_a_step_are_not_recorded(talk, raised, kind):
     host = talk("await step(say)", top=f"\ndef say(): raise {raised}\n")
     host.begin()
 
@@ -501,7 +501,7 @@ return await step(plain, 2)
         pytest.param("Four().method", id="method"),
     ],
 )
-def test_whatever_can_be_called_can_be_a_step(talk, fn):
+def test_every_callable_can_be_a_step(talk, fn):
     host = talk(
         f"return await step({fn})",
         top="""
@@ -579,7 +579,7 @@ def test_a_body_that_ends_while_a_task_of_its_own_still_waits_fails(talk, body):
         assert not failed.retryable
 
 
-def test_a_body_that_ends_while_a_task_of_its_own_is_in_a_step_is_over(talk):
+def test_a_body_that_ends_while_a_task_of_its_own_is_in_a_step_has_ended(talk):
     host = talk(
         "working = asyncio.create_task(step(gate.wait))\nawait asyncio.sleep(0)\nreturn 1",
         "gate.set()\nawait asyncio.sleep(0.05)\nreturn 2",
@@ -686,7 +686,7 @@ def test_a_wait_made_after_the_try_was_stopped_counts_for_nothing(talk):
     assert len(calls) == 1
 
 
-def test_a_task_that_swallows_its_end_in_a_loop_keeps_nobody_from_running(talk):
+def test_a_task_that_swallows_its_end_in_a_loop_blocks_no_other(talk):
     host = talk(
         "while True:\n    try: await wait(Never())\n    except asyncio.CancelledError: pass",
         "return 2",
@@ -704,7 +704,7 @@ def test_a_task_that_swallows_its_end_in_a_loop_keeps_nobody_from_running(talk):
 
 
 @pytest.mark.parametrize("was_start_no", [1, 3], ids=["never-started", "another-start"])
-def test_what_is_not_suspended_here_is_not_resumed(talk, was_start_no):
+def test_coroutines_not_suspended_here_are_not_resumed(talk, was_start_no):
     host = talk("await wait(Never())", "await wait(Never())")
     host.begin(1, start_no=2)
     host.child.expect(Awaiting)
@@ -743,7 +743,7 @@ def test_a_confirmation_of_an_earlier_call_is_late(talk):
     assert result_of(host.child.expect(Succeeded)) == 2
 
 
-def test_the_end_of_a_run_lets_go_of_whoever_is_still_suspended_for_it(talk, home):
+def test_the_end_of_a_run_releases_coroutines_that_are_still_suspended(talk, home):
     host = talk(f"try: await wait(Never())\nfinally: open({str(home / 'left')!r}, 'w')", "return 2")
     host.begin(0)
     host.child.expect(Awaiting)
@@ -806,7 +806,7 @@ class Meter:
 @pytest.mark.parametrize(
     ("used", "excess"), [(50, 0), (100, 0), (101, 1), (125, 20), (200, 50), (10_000, 99)]
 )
-def test_the_share_that_is_too_much_is_let_go(used, excess):
+def test_the_excess_share_is_released(used, excess):
     assert MemoryPressure(100, Meter(used)).excess(100) == excess
 
 
@@ -825,7 +825,7 @@ def test_there_is_one_look_in_its_time_and_none_without_a_limit():
 
 
 def test_the_meter_sees_what_a_process_takes():
-    """A process of its own: what ran before the test in this one is let go of at any moment."""
+    """Uses a process of its own: memory of earlier tests may be freed in this one at any time."""
     program = """
 from aioflow.worker.process import own_memory
 before = own_memory()
@@ -841,7 +841,7 @@ print(own_memory() - before, len(taken))
     assert taken == 64_000_000
 
 
-def test_a_host_above_its_limit_lets_suspended_coroutines_go_and_runs_them_again(home, spawn):
+def test_a_host_above_its_limit_releases_suspended_coroutines_and_runs_them_again(home, spawn):
     source = """
 @task
 async def work() -> int:
@@ -866,8 +866,8 @@ def pipeline():
     assert Hello("async", "", "").memory_limit_bytes == 0
 
 
-def test_a_stream_whose_reader_was_let_go_of_is_read_by_a_start_from_the_top(home, spawn):
-    """The event was there already, so nobody but its host knows that it reads no more."""
+def test_a_stream_whose_reader_was_released_is_read_by_a_start_from_the_top(home, spawn):
+    """The event had arrived already, so only its host knows that it is no longer read."""
     source = """
 @task
 async def work() -> int:

@@ -1,4 +1,4 @@
-"""What a trigger host does beyond firing: logs, newer code, streams, stages, odd triggers."""
+"""The trigger host beyond firing: logs, newer code, streams, stages, unusual triggers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def with_newest(order: StartTrigger, newest: str = NEWER) -> StartTrigger:
 
 
 def printed(child, trigger_no: int = 1, assignment_id: int = 1) -> str:
-    """What a trigger has printed by the time its hosting is over."""
+    """Return what a trigger has printed by the end of its assignment."""
     child.expect(
         TriggerEnded, lambda e: (e.trigger_no, e.assignment_id) == (trigger_no, assignment_id)
     )
@@ -58,7 +58,7 @@ def printed(child, trigger_no: int = 1, assignment_id: int = 1) -> str:
 # ── logs ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_a_trigger_logs_and_prints_is_its_own(host):
+def test_logs_and_output_of_a_trigger_are_its_own(host):
     child = host(
         """
 @dataclass
@@ -85,7 +85,7 @@ class Chatty(Trigger):
     assert b"prints" not in child.output()
 
 
-def test_what_a_trigger_printed_stands_before_the_word_that_it_fired(host):
+def test_output_of_a_trigger_precedes_the_report_of_its_event(host):
     child = host(
         """
 class Chatty(Trigger):
@@ -174,7 +174,7 @@ def test_a_newest_version_that_is_not_on_this_machine_leaves_it_to_its_own(host)
 
 
 @pytest.mark.parametrize("reason", ["reassigned", "paused"])
-def test_a_trigger_told_to_move_leaves_with_that_reason_and_is_hosted_anew(host, home, reason):
+def test_a_trigger_that_has_to_move_ends_with_that_reason_and_is_assigned_again(host, home, reason):
     child = host(NEVER, NEVER.replace("Event().wait()", "sleep(0)"))
     child.send(hosting("Never"))
     child.expect(Output)
@@ -258,7 +258,7 @@ def streaming(hosting_no: int = 1, **fields: object) -> StartTrigger:
     return msgspec.structs.replace(hosting("Counts", 1, hosting_no), window=2, **fields)
 
 
-def test_a_stream_goes_on_after_its_last_stored_event(host):
+def test_a_stream_continues_after_its_last_stored_event(host):
     child = host(COUNTS)
 
     child.send(streaming(last=(encode(41, ""), "41")))
@@ -370,7 +370,7 @@ def test_each_stage_is_fenced_and_named(host, name, reason):
         pytest.param("CleansByNothing", "None is not", id="cleanup-is-none"),
     ],
 )
-def test_what_a_trigger_does_when_it_has_fired_is_for_its_log_alone(host, name, says):
+def test_errors_of_a_trigger_after_it_has_fired_are_only_logged(host, name, says):
     child = host(STAGES)
 
     child.send(hosting(name))
@@ -385,7 +385,7 @@ def test_what_a_trigger_does_when_it_has_fired_is_for_its_log_alone(host, name, 
     )
 
 
-# ── where classes come from, and what is refused ────────────────────────────────────────
+# ── sources of classes, and refusals ────────────────────────────────────────────────────
 
 
 NO_TRIGGERS = {

@@ -30,7 +30,7 @@ def site(tmp_path, monkeypatch):
 
 @pytest.fixture
 def installed(site, tmp_path):
-    """Return what looks at it, of a process that has imported ``spam`` 1.0."""
+    """Return the check of installed packages, in a process that has imported ``spam`` 1.0."""
     site.install("spam", "1.0", "")
     packages = InstalledPackages(str(tmp_path / "code"), lambda: NOW * 1_000_000_000)
     importlib.import_module("spam")
@@ -62,7 +62,7 @@ def test_a_package_that_comes_is_noticed_since_an_import_of_it_may_have_failed(s
     assert installed.check() == "eggs-1.0"
 
 
-def test_an_installation_that_goes_on_counts_only_where_something_failed(site, installed):
+def test_an_unfinished_installation_counts_only_if_something_failed(site, installed):
     site.install("spam", "2.0", "", written=NOW - 1)
 
     assert installed.check() == ""
@@ -85,7 +85,7 @@ def test_a_time_that_is_still_to_come_does_not_keep_a_change_waiting(site, insta
     assert installed.check() == "spam-2.0"
 
 
-def test_modules_that_no_package_brought_are_not_looked_at(site, installed, tmp_path, monkeypatch):
+def test_modules_of_no_package_are_not_checked(site, installed, tmp_path, monkeypatch):
     snapshot = tmp_path / "code" / VERSION
     snapshot.mkdir(parents=True)
     (snapshot / "of_a_version.py").write_text("")

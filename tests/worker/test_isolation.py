@@ -1,4 +1,4 @@
-"""What importing a file changes in its process is found by the parser, and said of its DAGs."""
+"""The parser finds what importing a file changes in its process, and reports it with the DAGs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Parser:
         self._child.__exit__(None, None, None)
 
     def parse(self, change: str, options: str = "", **modules: str) -> Parsed:
-        """Return what is found in a DAG file that begins with this."""
+        """Return the result of parsing a DAG file that begins with this code."""
         for name, source in ({"flow": FLOW.format(change, options)} | modules).items():
             (self._folder / f"{name}.py").write_text(source)
         self._child.send(Parse(str(self._folder), "flow.py"))
@@ -71,11 +71,11 @@ def test_a_change_that_others_would_see_is_named(parser, said):
 
 
 @pytest.mark.parametrize("code", HARMLESS.values(), ids=HARMLESS.keys())
-def test_what_no_other_sees_is_not(parser, code):
+def test_changes_that_no_other_dag_sees_do_not_count(parser, code):
     assert reasons(parser.parse(code)) == ""
 
 
-def test_every_kind_of_state_that_is_looked_at_is_tried():
+def test_every_kind_of_state_that_is_compared_is_tried():
     untried = [name for name in _PROBES if f"changes {name}" not in CHANGES]
 
     assert not untried
@@ -88,13 +88,13 @@ def test_the_values_of_variables_are_not_told(parser):
     assert "s3cret" not in found
 
 
-def test_what_a_module_beside_the_file_changes_counts_for_the_file(parser):
+def test_changes_by_a_module_beside_the_file_count_for_the_file(parser):
     found = reasons(parser.parse("import beside", beside=CHANGES["replaces sqlite3.connect"]))
 
     assert found == "importing the file replaces sqlite3.connect"
 
 
-def test_what_a_library_changes_counts_for_the_file_that_imports_it(parser, tmp_path):
+def test_changes_by_a_library_count_for_the_file_that_imports_it(parser, tmp_path):
     (tmp_path / "changing_library.py").write_text("import os\nos.environ['OF_LIBRARY'] = '1'")
     code = f"import sys\nsys.path.append({str(tmp_path)!r})\nimport changing_library"
 
@@ -116,7 +116,7 @@ def test_a_library_that_puts_its_own_names_in_order_changes_nothing(parser, tmp_
     assert reasons(parser.parse(code)) == ""
 
 
-def test_what_all_hosts_need_is_refused_as_before(parser):
+def test_replacing_names_that_all_hosts_need_is_refused(parser):
     parsed = parser.parse("import json\njson.dumps = len")
 
     assert parsed.dags == ()

@@ -80,7 +80,7 @@ def answer(child: Child, *items: Any, first: int = 0, more: bool = False) -> Res
     return msgspec.msgpack.decode(ask.body, type=ResultsWanted)
 
 
-def test_a_generator_gives_each_item_on_and_goes_on_when_it_is_stored(child):
+def test_a_generator_yields_each_item_and_continues_when_it_is_stored(child):
     host = child("async", STREAM)
     host.send(start(0))
     for index in range(3):
@@ -93,7 +93,7 @@ def test_a_generator_gives_each_item_on_and_goes_on_when_it_is_stored(child):
     assert (ended.body, ended.size, ended.width) == (None, 0, None)
 
 
-def test_what_an_earlier_try_gave_on_is_not_given_on_again(child):
+def test_items_that_an_earlier_try_yielded_are_not_yielded_again(child):
     host = child("async", STREAM)
     host.send(start(0, start_no=4, stored=2))
 
@@ -143,7 +143,7 @@ def test_an_item_may_have_so_many_bytes_and_no_more(child):
     assert not failed.retryable
 
 
-def test_a_generator_nobody_expands_over_returns_a_list(child):
+def test_a_generator_without_a_consumer_returns_a_list(child):
     host = child("async", GENERATOR + "\n@dag\ndef pipeline(): pages()\n")
     host.send(start(0))
 
@@ -156,7 +156,7 @@ def test_a_generator_that_takes_too_long_fails_where_it_stands(child):
     )
     host = child("async", source)
     host.send(start(0))
-    host.expect(ItemYielded)  # and nobody takes it
+    host.expect(ItemYielded)  # and nothing confirms it
 
     assert host.expect(Failed).failure.reason == "timeout"
 
@@ -199,7 +199,7 @@ def test_a_hosted_child_asks_for_its_item_before_it_begins(child):
 
 
 @pytest.mark.parametrize("role", ["slot", "async"])
-def test_who_takes_the_whole_stream_as_an_argument_is_given_a_list(child, role):
+def test_a_task_that_takes_the_whole_stream_gets_a_list(child, role):
     source = STREAM if role == "slot" else STREAM.replace("def plain", "async def plain")
     host = child(role, source)
     host.send(start(2))
@@ -267,7 +267,7 @@ def test_an_operator_is_given_events_with_their_keys_and_says_what_it_has_handle
         ("[None]", [None]),
     ],
 )
-def test_what_a_handler_returns_becomes_items(child, returned, items):
+def test_return_values_of_a_handler_become_items(child, returned, items):
     slot = child("slot", operator(returned))
     slot.send(batch(5))
 
@@ -281,7 +281,7 @@ def test_a_handler_that_raises_fails_its_try(child):
     assert slot.expect(Failed).failure.type == "ZeroDivisionError"
 
 
-def test_a_handler_that_defers_is_told_that_its_stream_goes_on(child):
+def test_a_handler_that_defers_gets_an_error_that_its_stream_continues(child):
     slot = child("slot", operator("self.defer(trigger=Trigger(), method_name='close')"))
     slot.send(batch(5))
 
@@ -290,14 +290,14 @@ def test_a_handler_that_defers_is_told_that_its_stream_goes_on(child):
     assert (failed.failure.reason, failed.retryable) == ("defer_in_stream", False)
 
 
-def test_what_the_last_method_returns_is_the_result(child):
+def test_the_return_value_of_the_last_method_is_the_result(child):
     slot = child("slot", operator("None"))
     slot.send(start(0, start_no=3, method="close", is_closing=True, kwargs=encode({"n": 4}, "")))
 
     assert result_of(slot.expect(Succeeded)) == ["closed", None, 4]
 
 
-def test_what_the_last_method_returns_is_given_on_where_others_expand_over_it(child):
+def test_the_return_value_of_the_last_method_is_yielded_if_others_expand_over_it(child):
     slot = child("slot", operator("None", "load.expand(item=takes.output)"))
     slot.send(start(0, start_no=3, method="close", is_closing=True))
 

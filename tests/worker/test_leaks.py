@@ -1,4 +1,4 @@
-"""What a trigger asks with stands in no log and in no failure: neither ours nor its client's."""
+"""Credentials of a trigger are in no log and no failure: neither ours nor its client library's."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.process
 
 CANARY = "c4n4ry"
 THEIRS = "l1nn3t"
-"""In what the server says: that is data of the task, but an error is none."""
+"""A text in the server's responses. These are data of the task, but no error may contain it."""
 SINCE = 1_767_225_600_000_000
 
 
 class Site(http.server.BaseHTTPRequestHandler):
-    """Answers with the status that stands in the path, and leads on to where one must not go."""
+    """Answers with the status in the path, and redirects to where no client may go."""
 
     def do_GET(self) -> None:
         word = self.path.partition("?")[0].strip("/")
@@ -90,7 +90,7 @@ def test_no_log_and_no_failure_names_what_it_asks_with(home, spawn, port):
         )
 
     ended, said = set(), set()
-    # These wait on, and say so: nobody listens there, and one that answers 500.
+    # These keep waiting, and log it: a port without a listener, and a server that answers 500.
     waiting = {3, 7}
     while len(ended | said) < len(asked):
         report = host.expect((TriggerFired, TriggerEnded, Output))

@@ -1,4 +1,4 @@
-"""What user code may take of its host's time when it begins and when it ends, waited out."""
+"""Time limits of user code when it starts and when it ends, waited for in full."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _reports = msgspec.msgpack.Decoder(Report)
 
 
 class Link:
-    """The daemon's end: keeps what is reported, each with the second it came in."""
+    """The daemon's end of the link: records the reports, each with its time in seconds."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[float, Any]] = []
@@ -56,7 +56,7 @@ class Link:
     async def drain(self) -> None: ...
 
     async def expect(self, kind: type[Any]) -> tuple[float, Any]:
-        """Return the next report of a kind, and when it came."""
+        """Return the next report of a kind, and its time."""
         while True:
             for at, report in self.heard:
                 if isinstance(report, kind):
@@ -125,7 +125,7 @@ class Lingers(Quick):
     assert ended - fired == pytest.approx(CLEANUP_SECONDS - 1)
 
 
-async def test_what_undoes_a_cancelled_wait_has_its_own_time_and_then_the_cleanup_runs(house):
+async def test_undoing_a_cancelled_wait_has_its_own_limit_and_then_the_cleanup_runs(house):
     host, link = house("""
 class Lingers(Slow):
     async def on_kill(self): await asyncio.sleep(1e6)
@@ -168,7 +168,7 @@ class Stays(Slow):
         ),
     ],
 )
-async def test_what_does_not_let_go_is_abandoned_and_the_daemon_told(house, source):
+async def test_a_coroutine_that_does_not_end_is_abandoned_and_reported(house, source):
     host, link = house(source)
     host.handle(hosting("Stays"))
     await asyncio.sleep(1)

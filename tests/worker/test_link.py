@@ -61,6 +61,6 @@ def test_a_packed_message_travels_like_the_message():
         pytest.param(TriggerFired(1, 1, 0, 2**64, b""), id="number-too-large"),
     ],
 )
-def test_what_cannot_travel_is_refused_before_it_meets_others(message):
+def test_unserializable_messages_are_refused_before_they_are_buffered(message):
     with pytest.raises(Unserializable, match="TriggerFired"):
         packed(message)

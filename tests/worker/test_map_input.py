@@ -1,4 +1,4 @@
-"""What a mapped child takes: items of several lists, passed through functions of the author."""
+"""The input of a mapped child: items of several lists, passed through functions of the author."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_an_item_gives_the_parameters_of_its_child(taking, home):
 
 
 def only_asked(process: Child, expected: list[tuple[int, int]], answers: dict[int, object]) -> None:
-    """Answer what a child asks, one at a time: a result for each task index."""
+    """Answer the queries of a child, one at a time: a result for each task index."""
     for task_index, index in expected:
         ask = process.expect(Query)
         wanted = msgspec.msgpack.decode(ask.body, type=ResultsWanted)

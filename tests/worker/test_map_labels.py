@@ -1,4 +1,4 @@
-"""What a mapped child is called, in both hosts: told before its body runs, whatever it does."""
+"""Labels of mapped children, in both hosts: reported before the body runs."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_label_that_raises_does_not_fail_its_child(child, label):
     assert not any(isinstance(said, Labelled) for frame in host.frames for said in frame)
 
 
-def test_what_is_no_child_is_not_called_anything(child):
+def test_only_children_have_labels(child):
     host = child('map_label="{n}"')
 
     host.send(start(1))

@@ -1,4 +1,4 @@
-"""One subscription per name: asked once, whoever joins, leaves, comes late or is slow."""
+"""One subscription per name: one query, for listeners that join, leave, come late or are slow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = 50
 
 
 class Daemon(ReportBuffer):
-    """A line to nowhere, and the daemon at its end: it has events, and answers when it is told."""
+    """A fake link with a daemon that has events, and replies when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Daemon(ReportBuffer):
         return next(e.event_no for e in self.events if e.event_no > after and key in (None, e.key))
 
     def answer(self) -> int:
-        """Answer what can be; return how much that was."""
+        """Answer the queries that have a reply; return how many."""
         answered = 0
         for question, (_, wanted) in list(self.open.items()):
             until = wanted.until
@@ -72,7 +72,7 @@ class Daemon(ReportBuffer):
 
 
 class World:
-    """A host's subscriptions, and who listens."""
+    """A host's subscriptions, and their listeners."""
 
     def __init__(self) -> None:
         self.daemon = Daemon()
@@ -83,7 +83,7 @@ class World:
         self.follower = self.follow()
 
     def follow(self, run_no: int = 7) -> EventFollower:
-        """Have somebody ask for the first event each of many."""
+        """Follow the events for the first one of each of many waits."""
 
         def tell(of: Any, event: NamedEvent | AioflowError) -> None:
             assert of not in self.first, "told twice"
@@ -100,7 +100,7 @@ class World:
         count: int = 10**9,
         run_no: int = 7,
     ) -> None:
-        """Have somebody listen, until they have been told of so many."""
+        """Have ``who`` listen, until it has received ``count`` events."""
         self.told[who] = []
         events = self.subscriptions.events(run_no, "e", key, after)
         self.tasks[who] = asyncio.create_task(self._take(who, events, count))
@@ -115,7 +115,7 @@ class World:
                     return
 
     async def settle(self, *, answering: bool = True) -> None:
-        """Let everything come that will."""
+        """Wait until all pending events have arrived."""
         for _ in range(3):
             while answering and self.daemon.answer():
                 await asyncio.sleep(0)
@@ -162,7 +162,7 @@ async def test_events_come_in_their_order_each_once(world):
     assert world.told == {"a": list(range(1, 300))}
 
 
-async def test_only_those_of_a_key_are_told_to_who_wants_them(world):
+async def test_a_listener_for_a_key_gets_only_its_events(world):
     await world.listen("all")
     await world.listen("k", key="k")
     await world.listen("other", key="o")
@@ -173,7 +173,7 @@ async def test_only_those_of_a_key_are_told_to_who_wants_them(world):
     assert world.told == {"all": [1, 2, 3, 4, 5], "k": [1, 4], "other": [3]}
 
 
-async def test_who_joins_late_reads_what_it_missed_and_then_hears_with_the_others(world):
+async def test_a_late_listener_reads_missed_events_and_then_receives_with_the_others(world):
     await world.listen("a", after=3)
     for number in range(1, 10):
         world.daemon.emit(number)
@@ -248,7 +248,7 @@ async def test_the_last_who_leaves_withdraws_the_question(world):
     assert world.daemon.open == {}
 
 
-async def test_who_leaves_while_it_reads_what_it_missed_withdraws_that(world):
+async def test_a_listener_that_leaves_while_it_reads_missed_events_cancels_its_query(world):
     await world.listen("a", after=10)
     world.daemon.emit(11)
     await world.settle()
@@ -289,7 +289,7 @@ async def test_a_refusal_reaches_everyone_and_the_next_may_ask_again(world):
 # ── the first event, for many ───────────────────────────────────────────────────────────
 
 
-async def test_each_of_many_is_told_the_first_event_behind_its_own(world):
+async def test_each_of_many_gets_the_first_event_after_its_own(world):
     await world.listen("a", after=5)
     for number, key in ((2, "k"), (4, None), (6, "k"), (8, "o")):
         world.daemon.emit(number, key)
@@ -332,7 +332,7 @@ async def test_one_that_was_forgotten_is_not_told(world):
     assert world.first == {"b": 1}
 
 
-async def test_one_that_asks_again_before_it_is_told_is_told_once(world):
+async def test_a_waiter_that_asks_again_before_the_reply_gets_one_reply(world):
     world.follower.ask("a", key="k", after=0)
     world.follower.ask("a", key=None, after=3)
     for number in (2, 4, 6):
@@ -342,7 +342,7 @@ async def test_one_that_asks_again_before_it_is_told_is_told_once(world):
     assert world.first == {"a": 4}
 
 
-async def test_one_whom_another_gives_up_as_it_is_told_is_not_told(world):
+async def test_a_waiter_cancelled_by_the_reply_to_another_gets_no_reply(world):
     told = []
 
     def tell(of: Any, event: NamedEvent | AioflowError) -> None:
@@ -358,7 +358,7 @@ async def test_one_whom_another_gives_up_as_it_is_told_is_not_told(world):
     assert told == ["a"]
 
 
-async def test_a_refusal_is_told_to_each_who_asked(world):
+async def test_a_refusal_is_reported_to_each_waiter(world):
     await world.listen("present", after=4)
     world.daemon.emit(5)
     await world.settle()
@@ -376,10 +376,8 @@ async def test_a_refusal_is_told_to_each_who_asked(world):
 
 @pytest.mark.parametrize("claim", [10**6, 2**63 - 1])
 @pytest.mark.parametrize("comes", ["first", "last", "between"])
-async def test_who_waits_behind_an_event_of_a_distant_future_takes_none_from_the_others(
-    world, claim, comes
-):
-    """The number comes from a parameter: nobody else may be moved on to it."""
+async def test_a_wait_after_a_far_future_event_takes_none_from_the_others(world, claim, comes):
+    """The number comes from a parameter: no other listener may be moved forward to it."""
     healthy: list[tuple[str, int]] = [("a", 3), ("b", 0), ("c", 7), ("d", 1)]
     at = {"first": 0, "last": len(healthy), "between": 2}[comes]
     healthy.insert(at, ("hostile", claim))
@@ -433,7 +431,7 @@ async def test_a_question_no_database_could_be_asked_fails_who_asks_it_alone(wor
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_whatever_comes_and_goes_each_is_told_the_first_event_it_asked_for(world, seed):
+async def test_each_listener_gets_its_first_event_whatever_others_do(world, seed):
     rng = random.Random(seed)
     asked: dict[int, tuple[str | None, int]] = {}
     for number in range(1, 300):
@@ -457,7 +455,7 @@ async def test_whatever_comes_and_goes_each_is_told_the_first_event_it_asked_for
     assert world.first == {of: world.daemon.first(*wanted) for of, wanted in asked.items()}
 
 
-async def test_an_answer_owed_to_an_earlier_process_answers_no_question_of_this_one():
+async def test_a_late_reply_to_an_earlier_process_answers_no_query_of_this_one():
     numbers = []
     for _ in range(2):  # each process has a line of its own
         line = Daemon()

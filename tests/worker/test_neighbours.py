@@ -1,8 +1,8 @@
-"""Whatever one trigger asks of a watch it shares, the others are looked for as if it were alone.
+"""No trigger with odd arguments affects the other triggers of a watch that it shares.
 
-Every class of the catalogue that shares takes part. Beside healthy triggers wait such as nobody
-should write, and as come from the parameters of a run all the same: each field in turn is what no
-file, calendar or database has.
+Every class of the catalogue that shares takes part. Beside healthy triggers wait some with
+arguments that should not be written, but may come from the parameters of a run: each field in turn
+has a value that no file, calendar or database has.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ VALUES = (
 
 @dataclasses.dataclass
 class Kind:
-    """A class of the catalogue, seen by who tests it.
+    """How to test a class of the catalogue.
 
     Attributes:
-        healthy: The fields of one that waits, by its number.
-        come: Has what they wait for come.
-        near: Makes of a text what stands beside a healthy field in the same watch.
+        healthy: Returns the fields of a waiting trigger, by its number.
+        come: Causes the events that they wait for.
+        near: Converts a text into a value beside a healthy field in the same watch.
     """
 
     healthy: Callable[[int], dict[str, Any]]
@@ -168,7 +168,7 @@ def test_every_class_that_shares_takes_part(folder):
 
 
 @pytest.mark.parametrize("cls", catalogue(), ids=lambda cls: cls.__name__)
-def test_whatever_one_asks_for_the_others_have_their_events(cls, folder, home, spawn):
+def test_the_others_get_their_events_whatever_one_asks_for(cls, folder, home, spawn):
     kind = kinds(folder)[cls.__name__]
     write_version(home)
     if cls.__name__ == "FileGoneTrigger":

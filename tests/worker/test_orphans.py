@@ -1,4 +1,4 @@
-"""What a task leaves without a parent is killed when it ends; what it keeps is left alone."""
+"""Orphaned processes of a task are killed at its end; its other processes are left alone."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(child, number):
 
 
 @pytest.mark.parametrize("way", WAYS_TO_GET_AWAY)
-def test_what_has_got_away_is_dead_when_the_end_of_its_try_is_reported(slot, tmp_path, way):
+def test_detached_processes_are_dead_when_the_end_of_their_try_is_reported(slot, tmp_path, way):
     where = tmp_path / "pid"
     child = slot(f"{way}({str(where)!r})\nreturn os.getpid()")
 
@@ -62,7 +62,7 @@ def test_what_has_got_away_is_dead_when_the_end_of_its_try_is_reported(slot, tmp
     assert child.output().count(b"aioflow: killed 1 processes") == 2
 
 
-def test_it_is_found_though_nobody_was_told_of_the_end_of_its_parent(slot, tmp_path):
+def test_it_is_found_though_the_end_of_its_parent_was_not_reported(slot, tmp_path):
     where = tmp_path / "pid"
     body = f"""
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -106,7 +106,9 @@ while len(os.listdir({str(pids)!r})) < 16: time.sleep(0.001)
     assert not any(map(is_alive, found))
 
 
-def test_what_a_task_keeps_for_the_next_is_left_alone_with_its_children(slot, tmp_path):
+def test_processes_that_a_task_keeps_for_the_next_are_left_alone_with_their_children(
+    slot, tmp_path
+):
     kept = """
 pool = ProcessPoolExecutor(1)
 server, SLEEP = [], ["sh", "-c", "sleep 1000; true"]

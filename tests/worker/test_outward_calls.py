@@ -67,7 +67,7 @@ def confirm(host: Talker, call: Any, answer: Any = None, failure: Failure | None
 # ── emitting ────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_event_is_reported_and_the_body_goes_on_once_it_is_stored(talk):
+def test_an_event_is_reported_and_the_body_continues_once_it_is_stored(talk):
     host = talk("await emit('approved', key='k', data={'n': 1})\nawait emit('plain')")
     host.begin()
 
@@ -104,7 +104,7 @@ def test_an_event_that_is_recorded_is_not_emitted_again(talk):
         pytest.param("run_dag('d', n='x' * 1024 ** 2)", "BadConf", "allowed", id="large-conf"),
     ],
 )
-def test_what_cannot_be_is_refused_where_it_is_called(talk, call, error, message):
+def test_impossible_calls_are_refused_where_they_are_made(talk, call, error, message):
     body = f"try:\n    await {call}\nexcept Exception as exc:\n    return repr(exc)"
     host = talk(body)
     host.begin()
@@ -117,7 +117,7 @@ def test_what_cannot_be_is_refused_where_it_is_called(talk, call, error, message
     assert message in told
 
 
-def test_outside_of_a_task_there_is_nobody_to_emit_for():
+def test_emit_outside_of_a_task_fails():
     from aioflow import emit
 
     with pytest.raises(RuntimeError, match="aioflow events emit"):
@@ -188,7 +188,7 @@ def test_a_dag_that_is_not_there_is_an_error_of_the_call(talk):
     assert result_of(host.child.expect(Succeeded)) == "d"
 
 
-def test_an_error_nobody_catches_fails_the_try(talk):
+def test_an_uncaught_error_fails_the_try(talk):
     host = talk("await run_dag('d')")
     host.begin()
 
@@ -210,7 +210,7 @@ def fields(suspended: Awaiting) -> list[Any]:
     return [decode(kwargs) for _, kwargs in suspended.triggers]
 
 
-def test_each_wait_for_a_name_goes_on_behind_what_the_one_before_was_given(talk):
+def test_each_wait_for_a_name_continues_after_the_event_of_the_previous_one(talk):
     host = talk(
         "for _ in range(2):\n    await wait(EventTrigger('e'))\n"
         "await wait(EventTrigger('e', key='k'))\nawait wait(EventTrigger('f'))"
@@ -236,7 +236,7 @@ def test_a_replay_comes_to_the_same_place(talk):
     assert fields(host.child.expect(Awaiting)) == [{"name": "e", "key": None, "after": 9}]
 
 
-def test_only_the_branch_that_was_given_an_event_goes_on(talk):
+def test_only_the_branch_that_got_an_event_continues(talk):
     host = talk(
         "a, b = EventTrigger('e', 'a'), EventTrigger('e', 'b')\n"
         "await wait(any_of(a, b))\nawait wait(all_of(a, b))\nawait wait(any_of(a, b))"

@@ -65,7 +65,7 @@ def pipeline():
 """
 
 
-def test_what_a_task_imports_only_when_it_runs_is_named_too(parse, home):
+def test_imports_inside_tasks_are_named_too(parse, home):
     package = write_version(home, deeper__more="") / "deeper" / "__init__.py"
     package.touch()
 
@@ -122,7 +122,7 @@ def test_a_file_in_a_subfolder_imports_its_helpers_from_the_top(parse):
         ),
     ],
 )
-def test_whatever_a_file_does_has_a_reason_and_a_line(parse, source, reason, line, message):
+def test_every_failure_of_a_file_has_a_reason_and_a_line(parse, source, reason, line, message):
     parsed = parse(flow=source)
 
     (failure,) = parsed.failures

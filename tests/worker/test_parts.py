@@ -16,14 +16,14 @@ from aioflow.worker.stdio import PENDING_LIMIT, OutputBuffer
 from aioflow.worker.task_supervisor import TaskSupervisor, UserCoroutine
 from tests.worker.peer import Guest
 
-# ── nursery ─────────────────────────────────────────────────────────────────────────────
+# ── task supervisor ─────────────────────────────────────────────────────────────────────
 
 
 class House:
-    """A nursery, and what it said.
+    """A task supervisor, and its reports.
 
     Args:
-        limit: How many seconds a guest has to end once it is cancelled.
+        limit: How many seconds a user coroutine has to end once it is cancelled.
     """
 
     def __init__(self, limit: float = 20.0) -> None:
@@ -40,7 +40,7 @@ class House:
         return hosted
 
 
-async def test_a_guest_is_cancelled_once_and_heard_of_once():
+async def test_a_coroutine_is_cancelled_once_and_reported_once():
     house = House()
     cancelled = []
 
@@ -63,7 +63,7 @@ async def test_a_guest_is_cancelled_once_and_heard_of_once():
     assert house.abandoned.empty()
 
 
-async def test_a_guest_cancelled_before_its_first_step_is_heard_of_too():
+async def test_a_coroutine_cancelled_before_its_first_step_is_reported_too():
     house = House()
     hosted = house.host(asyncio.sleep(3600))
 
@@ -72,7 +72,7 @@ async def test_a_guest_cancelled_before_its_first_step_is_heard_of_too():
     assert await house.ended.get() is hosted
 
 
-async def test_a_guest_that_swallows_its_cancellation_is_abandoned_and_counted():
+async def test_a_coroutine_that_swallows_its_cancellation_is_abandoned_and_counted():
     house = House(0.05)
     let_go = asyncio.Event()
 
@@ -95,10 +95,10 @@ async def test_a_guest_that_swallows_its_cancellation_is_abandoned_and_counted()
     await task
     await asyncio.sleep(0)
     assert house.supervisor.abandoned_count == 0
-    assert house.ended.empty()  # it had been given up already
+    assert house.ended.empty()  # it had been abandoned already
 
 
-async def test_a_guest_that_ends_leaves_nothing_behind():
+async def test_a_coroutine_that_ends_leaves_nothing_behind():
     house = House()
 
     class Thing: ...
@@ -117,7 +117,7 @@ async def test_a_guest_that_ends_leaves_nothing_behind():
     assert alive() is None
 
 
-async def test_the_box_is_signed_while_a_guest_and_its_own_tasks_are_stepped():
+async def test_the_crash_recorder_is_signed_while_a_coroutine_and_its_own_tasks_are_stepped():
     house = House()
     seen = []
 
@@ -240,7 +240,7 @@ def test_a_folder_without_init_yields_to_a_real_package(version):
     assert module.msgspec.Struct
 
 
-def test_forgetting_a_version_lets_it_be_loaded_anew(version, tmp_path):
+def test_forgetting_a_version_lets_it_be_loaded_again(version, tmp_path):
     namespace = version("one", flow="X = 1")
     assert namespace.load_file("flow.py").X == 1
 
@@ -282,7 +282,7 @@ def test_a_class_of_a_file_in_a_folder_named_like_an_installed_package_is_found(
     assert namespace.load_module(name) is module
 
 
-def test_versions_nobody_uses_are_put_back_once_there_are_many(tmp_path):
+def test_unused_versions_are_removed_once_there_are_many(tmp_path):
     code_cache = CodeCache(tmp_path, exclusive=False)
     for n in range(20):
         (tmp_path / f"v{n}").mkdir()
@@ -309,7 +309,7 @@ def test_a_line_is_short_and_valid(text):
     assert "\n" not in line
 
 
-def test_an_exit_is_told_from_an_error():
+def test_an_exit_is_distinguished_from_an_error():
     assert failure_of(SystemExit(3)).reason == "exit"
     assert failure_of(ValueError("x")).reason == "raised"
     assert failure_of(ValueError("x"), "argument").reason == "argument"
@@ -328,7 +328,7 @@ def test_output_wakes_once_and_comes_in_order():
     assert buffer.take() == []
 
 
-def test_output_that_comes_too_fast_is_counted_instead_of_kept():
+def test_output_that_comes_too_fast_is_counted_instead_of_stored():
     buffer = OutputBuffer(lambda: None)
     buffer.add((1, 1), b"x" * PENDING_LIMIT)
 
@@ -361,7 +361,7 @@ def _doubled(leaf: object) -> object:
         pytest.param(ExceptionGroup("g", [ValueError(_doubled(1))]), id="group"),
     ],
 )
-def test_what_has_no_end_in_an_exception_costs_its_message_and_its_traceback_little(problem):
+def test_endless_texts_in_an_exception_cost_little(problem):
     cause = RuntimeError("sound")
     cause.__cause__ = problem
 
@@ -377,7 +377,7 @@ def test_what_has_no_end_in_an_exception_costs_its_message_and_its_traceback_lit
     assert peak < 16 * 1024 * 1024
 
 
-def test_an_exception_with_many_items_is_told_whole():
+def test_an_exception_with_many_items_is_reported_whole():
     problem = ValueError(list(range(1000)))
 
     assert failure_of(problem).message.startswith("[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10,")
@@ -386,7 +386,7 @@ def test_an_exception_with_many_items_is_told_whole():
 
 
 class Counting(Exception):
-    """Counts how often its text is made, which takes long in some."""
+    """Counts how often it is converted to text, which takes long for some."""
 
     made = 0
 

@@ -1,4 +1,4 @@
-"""Whatever is below a process is killed, as far as it may be."""
+"""All descendants of a process are killed, as far as permitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A result that a full disk refuses is kept, and written later."""
+"""A result that does not fit on a full disk is kept in memory, and written later."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_a_shared_host_does_so_without_holding_a_thread(capsys):
     assert "is retried" in capsys.readouterr().out
 
 
-def test_what_is_no_refusal_of_the_disk_is_raised():
+def test_errors_other_than_those_of_the_disk_are_raised():
     def broken() -> None:
         raise ValueError("no")
 

@@ -1,4 +1,4 @@
-"""How runs end, for all in a host: asked in batches, told each once, taken back when given up."""
+"""Ends of runs, for all waits in a host: queried in batches, reported once, cancelled if unused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TARGET = (7, "d", None)
 
 
 class Daemon(ReportBuffer):
-    """A line to nowhere, and what came over it."""
+    """A fake link, and the messages sent over it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,17 +39,17 @@ class Daemon(ReportBuffer):
 
     @property
     def runs(self) -> dict[str, int]:
-        """The ids of the runs that were asked about, with their numbers."""
+        """The ids of the queried runs, with their numbers."""
         return {run.run_id or "": run.number for _, wanted in self.asked for run in wanted.runs}
 
     def tell(self, *numbers: int, state: str = "success", result: bytes | None = None) -> None:
-        """Answer the question that was asked last."""
+        """Answer the last query."""
         told = [RunEnded(no, messages.RunEnding(f"r{no}", state, result)) for no in numbers]
         self.handle_reply(Reply(self.asked[-1][0].question, msgspec.msgpack.encode(told)))
 
 
 class World:
-    """Somebody who asks, and what was told."""
+    """Queries for the completion of runs, and the replies."""
 
     def __init__(self) -> None:
         self.daemon = Daemon()
@@ -74,7 +74,7 @@ async def world():
     return World()
 
 
-async def test_what_is_asked_together_leaves_in_few_messages(world):
+async def test_queries_made_together_are_sent_in_few_messages(world):
     names = [str(n) for n in range(2 * PAGE_ITEMS + 1)]
     world.ask(*names)
     world.ask("other", target=(8, "d", None))
@@ -89,7 +89,7 @@ async def test_what_is_asked_together_leaves_in_few_messages(world):
     assert len({ask.question for ask, _ in world.daemon.asked}) == 1
 
 
-async def test_each_is_told_once_by_what_it_was_asked_for(world):
+async def test_each_is_reported_once_by_its_name(world):
     world.ask("a", "b")
     await wait_all_tasks_blocked()
 
@@ -100,7 +100,7 @@ async def test_each_is_told_once_by_what_it_was_asked_for(world):
 
 
 class Alike(str):
-    """A text whose digest is that of all others of its kind."""
+    """A text with the same digest as all others of its class."""
 
     __slots__ = ()
 
@@ -123,7 +123,7 @@ async def test_two_that_share_a_digest_are_forgotten_and_told_apart(world):
     assert [withdrawn.numbers for withdrawn in world.daemon.withdrawn] == [()]
 
 
-async def test_what_is_asked_twice_is_told_twice(world):
+async def test_a_query_sent_twice_gets_two_replies(world):
     world.ask("a", "a", "a")
     await wait_all_tasks_blocked()
 
@@ -133,7 +133,7 @@ async def test_what_is_asked_twice_is_told_twice(world):
     assert [of for of, _ in world.told] == ["a", "a", "a"]
 
 
-async def test_what_is_given_up_is_withdrawn_and_not_told(world):
+async def test_a_cancelled_wait_is_withdrawn_and_not_reported(world):
     world.ask("a", "b", "b")
     await wait_all_tasks_blocked()
     world.endings.forget("b")
@@ -146,7 +146,7 @@ async def test_what_is_given_up_is_withdrawn_and_not_told(world):
     assert world.told == []
 
 
-async def test_what_is_given_up_at_once_is_never_asked(world):
+async def test_a_wait_cancelled_at_once_is_never_queried(world):
     world.ask("a", "b")
     world.endings.forget("a")
     await wait_all_tasks_blocked()
@@ -155,7 +155,7 @@ async def test_what_is_given_up_at_once_is_never_asked(world):
 
 
 @pytest.mark.parametrize("how", ["told", "given up"])
-async def test_a_question_that_is_about_nothing_is_over_and_there_is_another_later(world, how):
+async def test_a_query_without_waits_ends_and_a_later_wait_starts_another(world, how):
     world.ask("a")
     await wait_all_tasks_blocked()
     (first, _), *_ = world.daemon.asked
@@ -175,7 +175,7 @@ async def test_a_question_that_is_about_nothing_is_over_and_there_is_another_lat
     assert world.told[-1] == ("b", "success")
 
 
-async def test_whoever_raises_when_told_keeps_nothing_from_the_others(world):
+async def test_a_listener_that_raises_keeps_nothing_from_the_others(world):
     world.ask("odd", "a")
     await wait_all_tasks_blocked()
 

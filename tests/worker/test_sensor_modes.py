@@ -1,4 +1,4 @@
-"""What a check returns or raises means the same in a slot and on the shared loop."""
+"""Return values and exceptions of a poke mean the same in a slot and on the shared loop."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ CHECKS: dict[str, tuple[str, str, tuple[Any, ...], int]] = {
         1,
     ),
 }
-"""The body of a check, options of the sensor, what it comes to and after how many looks."""
+"""The body of a poke, options of the sensor, its outcome and the number of pokes until then."""
 
 
 @pytest.mark.parametrize("form", [FUNCTION, CLASS], ids=["function", "class"])
@@ -158,7 +158,7 @@ with DAG("pipeline"):
 @pytest.mark.parametrize(
     ("raises", "kind"), [("OSError", SensorNotReady), ("Fail", Failed), ("SystemExit", Failed)]
 )
-def test_what_is_raised_behind_a_trigger_is_ignored_as_in_a_check(home, spawn, mode, raises, kind):
+def test_errors_after_a_trigger_are_ignored_as_in_a_poke(home, spawn, mode, raises, kind):
     write_version(home, flow="from aioflow import *\n" + RESUMES.format(mode=mode, raises=raises))
     child = spawn("async" if mode else "slot")
     child.send(run_info())

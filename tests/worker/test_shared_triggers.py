@@ -1,4 +1,4 @@
-"""Triggers that share a watch end as those do that have a coroutine of their own."""
+"""Triggers that share a watch end like those with a coroutine of their own."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def notes(home):
 
 
 def over(host):
-    """The next report after which nothing is left of a hosting."""
+    """Return the next report that ends an assignment."""
     return host.expect(
         (TriggerFired, TriggerEnded), lambda r: isinstance(r, TriggerEnded) or r.is_last
     )
@@ -172,7 +172,7 @@ def test_its_event_resumes_the_task_and_ends_the_hosting(host, form):
     fired = host.expect(TriggerFired)
     assert (fired.trigger_no, fired.assignment_id, fired.index) == (7, 3, 0)
     assert (decode(fired.payload), fired.key) == ("ring", "kring")
-    assert fired.is_last == (form == "Shared")  # the others have something to let go of
+    assert fired.is_last == (form == "Shared")  # the others have something to clean up
     if not fired.is_last:
         end = host.expect(TriggerEnded)
         assert (end.trigger_no, end.assignment_id, end.failure, end.reason) == (7, 3, None, "")
@@ -191,7 +191,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("form", ["Shared", "Tidy", "Own"])
-def test_what_goes_wrong_fails_with_the_same_reason(host, form):
+def test_errors_have_the_same_reason_in_both_forms(host, form):
     found = {}
     for number, what in enumerate(WRONG):
         host.send(hosting(form, what, 2 * number))
@@ -215,7 +215,7 @@ def test_thousands_share_one_watch_and_each_has_its_event(host, home):
     assert notes(home).count("made") == 1
 
 
-def test_what_they_share_and_when_that_looks_next_is_told_to_whoever_asks(host):
+def test_a_shared_watch_and_its_next_poll_are_shown_on_request(host):
     host.send(hosting("Shared", "ring", 7), hosting("Own", "ring", 8))
     ended(host, 2)  # their classes are at hand now
     host.send(*(hosting("Shared", "never", n) for n in range(2)), hosting("Shared", "never:2", 2))
@@ -253,7 +253,7 @@ def test_a_trigger_is_described_in_the_words_of_its_author(host, form):
         assert known.next_check_at - known.last_check_at == 60_000_000
 
 
-def test_those_who_want_the_same_are_told_together(host, home):
+def test_waits_for_the_same_file_are_reported_together(host, home):
     host.send(*(hosting("Shared", "never", n) for n in range(5)))
     host.send(hosting("Shared", "all", 5))
 
@@ -263,7 +263,7 @@ def test_those_who_want_the_same_are_told_together(host, home):
     assert notes(home) == ["made", "joined never", "joined all", "left never", "left all", "closed"]
 
 
-def test_what_is_looked_at_elsewhere_has_a_watch_of_its_own(host, home):
+def test_another_target_has_a_watch_of_its_own(host, home):
     host.send(hosting("Shared", "never", 1), hosting("Shared", "break", 2, street="side street"))
 
     end = host.expect(TriggerEnded)
@@ -280,7 +280,7 @@ def test_a_trigger_that_no_watch_survives_fails_alone_and_says_why_in_its_log(ho
     end = over(host)
     assert (end.trigger_no, end.failure is None) == (6, False)
     assert host.expect(Output).task_no == 6
-    # The others are looked for as before, in as many watches as they are in by now.
+    # The others are polled as before, in the watches into which they were split.
     host.send(*(StopTrigger(n, 1, "cancelled") for n in range(1, 5)), hosting("Shared", "ring", 7))
     assert set(ended(host, 5)) == {1, 2, 3, 4, 7}
     host.send(
@@ -290,7 +290,7 @@ def test_a_trigger_that_no_watch_survives_fails_alone_and_says_why_in_its_log(ho
 
 
 def ended_by_order(host, *numbers):
-    """Those of these that have ended without an event."""
+    """Return which of these have ended without an event."""
     reports = ended(host, len(numbers))
     assert set(reports) == set(numbers)
     return {n: end for n, end in reports.items() if isinstance(end, TriggerEnded)}
@@ -309,14 +309,14 @@ def test_a_watch_that_fails_once_is_begun_again_for_all_of_its_triggers(host, ho
     assert notes(home).count("made") == 2
 
 
-def test_what_a_watch_raises_as_one_leaves_is_the_failure_of_nobody(host):
+def test_an_error_of_a_watch_while_a_trigger_leaves_fails_no_trigger(host):
     host.send(hosting("Shared", "never:clings", 1), hosting("Shared", "never", 2))
     host.send(hosting("Shared", "all", 3))
 
     assert all(isinstance(event, TriggerFired) for event in ended(host, 3).values())
 
 
-def test_what_cannot_be_wanted_fails_who_wants_it(host):
+def test_an_unusable_wanted_value_fails_its_triggers(host):
     host.send(hosting("Odd", "never", 1), hosting("Shared", "never", 2))
     assert over(host).failure.type == "TypeError"
 
@@ -366,7 +366,7 @@ def test_an_end_right_behind_its_hosting_is_confirmed(host):
         ("reassigned", ["cleanup reassigned never 2026"]),
     ],
 )
-def test_what_it_does_at_its_end_is_done_by_an_instance(host, home, reason, said):
+def test_its_cleanup_runs_on_an_instance(host, home, reason, said):
     host.send(hosting("Shared", "ring", 1))
     over(host)
     host.send(hosting("Tidy", "ring", 2), hosting("Tidy", "never", 3))
@@ -404,7 +404,7 @@ def test_a_stream_is_hosted_by_its_run(host):
     assert host.expect(TriggerEnded).failure is None
 
 
-def test_what_it_prints_while_it_is_made_is_in_its_log_and_what_the_watch_prints_in_no_log(host):
+def test_output_of_its_construction_is_in_its_log_and_that_of_the_watch_in_none(host):
     host.send(hosting("Talks", "never:a", 1))
     assert host.expect(Output, lambda out: out.task_no == 1).data == b"made of never:a\n"
 

@@ -139,7 +139,7 @@ def test_a_claimed_try_is_given_back_while_another_runs(slot, home):
     assert child.expect(Succeeded).task_no == 3
 
 
-def test_what_is_recalled_never_begins_however_the_two_race(slot):
+def test_a_recalled_try_never_starts_whatever_the_race(slot):
     child = slot(one_task("return 1"))
     count = 300
 
@@ -157,7 +157,7 @@ def test_what_is_recalled_never_begins_however_the_two_race(slot):
     assert not begun & back
 
 
-# ── what user code does wrong ───────────────────────────────────────────────────────────
+# ── errors of user code ─────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_what_is_recalled_never_begins_however_the_two_race(slot):
         ),
     ],
 )  # fmt: skip
-def test_whatever_a_task_does_fails_its_try_alone(slot, body, options, kind, reason, retryable):
+def test_any_error_of_a_task_fails_only_its_try(slot, body, options, kind, reason, retryable):
     child = slot(
         one_task(f"if os.environ.get('done'): return 1\nos.environ['done'] = '1'\n{body}", options)
     )
@@ -219,7 +219,7 @@ def test_whatever_a_task_does_fails_its_try_alone(slot, body, options, kind, rea
     assert result_of(child.expect(Succeeded)) == 1  # the worker lives
 
 
-def test_skip_and_retry_after_say_how_it_goes_on(slot):
+def test_skip_and_retry_after_say_how_it_continues(slot):
     child = slot(
         one_task("if os.environ.setdefault('n', 'a') == 'a':\n"
                  "    os.environ['n'] = 'b'\n    raise Skip('nothing to do')\n"
@@ -276,7 +276,7 @@ def test_a_forked_copy_of_the_worker_reports_nothing(slot):
 
 
 def parts_of(child) -> list[bytes]:
-    """What was printed, each part from its mark on; that of a worker without work left out."""
+    """Return the output in parts, each starting at its mark, without that of the idle worker."""
     return [part for part in child.output().split(MARK) if part != b" 0 0\n"]
 
 
@@ -318,7 +318,7 @@ def test_a_traceback_is_printed_from_the_authors_first_line_on(slot):
     assert "aioflow/worker" not in output
 
 
-def test_a_closed_stdout_harms_nobody(slot):
+def test_a_closed_stdout_does_no_harm(slot):
     child = slot(one_task("print('heard')\nsys.stdout.close()\nreturn 1"))
 
     child.send(start(0, task_no=1), start(0, task_no=2))
@@ -349,7 +349,7 @@ def test_a_redirected_stdout_is_put_back(slot):
         pytest.param("os.closerange(0, 3)\nopen('/dev/null'); os.pipe()", id="taken-by-others"),
     ],
 )
-def test_what_a_try_does_to_its_descriptors_ends_with_it(slot, harm):
+def test_changes_of_a_try_to_its_descriptors_end_with_it(slot, harm):
     child = slot(one_task(f"if os.environ.setdefault('n', 'a') == 'a':\n    os.environ['n'] = 'b'\n"
                           f"    {harm.replace(chr(10), chr(10) + '    ')}\n    return 1\n"
                           "os.system('echo heard')\nprint('seen')"))  # fmt: skip
@@ -456,7 +456,7 @@ def test_the_conf_of_the_run_overrides_a_default_and_is_restored_by_annotation(s
     child.send(start(1, at_hand=(0,)))
 
     amount, _, day, ds, _ = result_of(child.expect(Succeeded))
-    assert amount is None  # the parent is known to have given nothing
+    assert amount is None  # the parent is known to have no result
     assert day.isoformat() == "2025-12-31"
     assert ds == "2026-01-01"
 
@@ -471,7 +471,7 @@ def test_a_result_that_is_not_at_hand_is_asked_for(slot):
     page = ResultsPage(-1, [(-1, 100, 1, encode(Decimal(9), ""))], [], -1, more=False)
     child.send(Reply(ask.question, msgspec.msgpack.encode(page)))
 
-    # It stands in two arguments, so it is asked for twice.
+    # It is in two arguments, so it is queried twice.
     again = child.expect(Query)
     child.send(Reply(again.question, msgspec.msgpack.encode(page)))
     assert result_of(child.expect(Succeeded))[0] == Decimal(9)
@@ -607,7 +607,7 @@ def test_a_list_wider_than_the_cap_fails_before_anything_is_written(slot, home, 
 
 
 @pytest.mark.parametrize("items", ["'text'", "{'a': 1}", "7", "None"])
-def test_what_is_no_list_cannot_be_expanded(slot, items):
+def test_only_lists_can_be_expanded_over(slot, items):
     child = slot(fan(items))
 
     child.send(start(0))

@@ -1,4 +1,4 @@
-"""Triggers of tasks that wait straight from their start, made where they are hosted."""
+"""Triggers of tasks that start deferred, created in their host."""
 
 from __future__ import annotations
 
@@ -352,7 +352,7 @@ def pipeline(): Mine(task_id="a")
         ("TaskFailedEvent()", "Says gave no reason"),
     ],
 )
-def test_what_an_end_comes_to_is_said_as_its_payload_or_in_airflows_words(host, said, expected):
+def test_outcomes_of_events_are_declared_by_payload_or_in_airflows_terms(host, said, expected):
     child = host(
         f"""
 class Says(Trigger):
@@ -480,8 +480,8 @@ def test_an_event_that_ends_a_deferred_task_carries_its_result(host, value, expe
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_made_fails_with_the_stage(host, source, reason):
-    # The instance made at the import of the file is not the one that says what to wait for.
+def test_a_failed_construction_names_its_stage(host, source, reason):
+    # The instance created at the import of the file is not the one that is asked for its wait.
     child = host(
         f"""
 import threading

@@ -66,7 +66,7 @@ APART, INNER, BESIDE = "flow:Apart", "flow:Apart.Inner", "helper:Beside"
 
 @pytest.fixture
 def digests(home, spawn):
-    """Return a function that parses the file anew, some text of it replaced."""
+    """Return a function that parses the file again, with some text of it replaced."""
     folder = home / "dags"
 
     def digests(file: str = "flow.py", old: str = "", new: str = "") -> dict[str, str]:

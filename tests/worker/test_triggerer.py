@@ -150,7 +150,7 @@ def test_an_end_for_something_unknown_is_confirmed(host):
 
 
 @pytest.mark.parametrize("where", ["in_run", "in_cleanup"])
-def test_what_fired_is_told_before_letting_go_holds_up_the_loop(host, home, where):
+def test_an_event_is_reported_before_the_cleanup_blocks_the_loop(host, home, where):
     child = host(
         """
 @dataclass
@@ -224,10 +224,10 @@ ODD = {
         "payload_too_large",
     ),
 }
-"""The body of a trigger, and what its failure is."""
+"""The body of a trigger, and its failure."""
 
 
-def test_what_else_raises_fail_is_no_failure_of_the_run(host):
+def test_fail_raised_outside_of_run_is_no_failure_of_the_run(host):
     child = host(
         """
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class Made(Trigger):
     assert child.expect(TriggerEnded).failure.reason == "trigger_construct"
 
 
-def test_whatever_a_trigger_does_ends_its_hosting_alone(host, home):
+def test_any_error_of_a_trigger_ends_only_its_assignment(host, home):
     child = host(
         "".join(
             f"""
@@ -296,7 +296,7 @@ class Picky(Trigger):
     assert child.expect(TriggerEnded).failure.reason == reason
 
 
-def test_a_missing_snapshot_is_told_apart_and_does_not_matter_to_plug_ins(host):
+def test_a_missing_snapshot_is_distinguished_and_does_not_matter_to_plug_ins(host):
     child = host("")
     gone = hosting("Plain")
     plug_in = hosting("aioflow_triggers.temporal:TimeDeltaTrigger", 2, delta=0)
@@ -391,7 +391,7 @@ def test_a_run_that_its_last_trigger_has_given_up_is_asked_about_no_more(host):
 
 
 def test_events_are_asked_for_in_the_name_of_one_who_still_waits(host):
-    """The daemon answers nobody whose run it has no trigger of, and all would fail of that."""
+    """The daemon rejects a query of a run without triggers; all listeners would fail with it."""
     child = host("")
     path = "aioflow_triggers.events:EventTrigger"
     fields = encode({"name": "approved", "key": "k", "after": 5}, "")
@@ -408,8 +408,8 @@ def test_events_are_asked_for_in_the_name_of_one_who_still_waits(host):
     assert (again.run_no, again.question > ask.question) == (2, True)
 
 
-def test_what_is_asked_for_one_that_ends_at_once_leaves_before_its_end_does(host):
-    """After that its run is none of this process's: others who want the same would be refused."""
+def test_the_query_of_a_trigger_that_ends_at_once_is_sent_before_its_end(host):
+    """After its end this process has no trigger of its run: the daemon would reject the query."""
     child = host("")
     path = "aioflow_triggers.external:RunTrigger"
     child.send(hosting(path, 1, dag="other", run_id="at hand"))

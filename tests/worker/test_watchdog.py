@@ -1,4 +1,4 @@
-"""Whoever holds up the loop of a shared host is named while it does, and nobody else."""
+"""Code that blocks the loop of a shared host is named while it does, and no other code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STALL = BlockedLoop(3, 7, 120, "flow.py:12 in Slow.run")
 
 
 def looks(*gaps: tuple[float, float]) -> float:
-    """Return what is counted after looks that came so late, with so much processor time used."""
+    """Return the counted time after checks with these delays and processor times."""
     standstill = Standstill(PERIOD)
     now, used = 100.0, 5.0
     standstill.begin(now, used)
@@ -89,7 +89,7 @@ def test_lines_are_taken_out_of_what_is_printed_in_whatever_pieces_they_come(siz
         pytest.param(b"\x1e" * 10, id="bytes-that-begin-one"),
     ],
 )
-def test_what_lacks_the_nonce_is_what_somebody_printed(line):
+def test_a_line_without_the_nonce_is_user_output(line):
     lines = BlockedLoopReader("abcd")
 
     printed, blocks = lines.feed(line + b"\n")
@@ -110,7 +110,7 @@ def test_a_line_fits_into_one_piece_of_the_pipe_however_long_the_path():
     assert longest.endswith(b"\n")
 
 
-# ── the place ────────────────────────────────────────────────────────────────────────────
+# ── source location ──────────────────────────────────────────────────────────────────────
 
 
 def frame_in(path: str, source: str, **names: object):
@@ -130,7 +130,7 @@ def test_the_line_of_the_user_is_named_and_not_the_library_it_calls():
     assert source_location_of(frame, "/code/") == ("flows/a.py:3 in <module>", False)
 
 
-def test_where_nobody_is_the_user_the_package_is_named():
+def test_without_a_user_line_the_package_is_named():
     frame = frame_in("/x/site-packages/driver.py", "look()")
 
     assert source_location_of(frame, "/code/") == (
@@ -139,7 +139,7 @@ def test_where_nobody_is_the_user_the_package_is_named():
     )
 
 
-def test_importing_is_told_apart():
+def test_importing_is_distinguished():
     frame = frame_in("<frozen importlib._bootstrap>", "run('look()', {'look': look})", run=exec)
 
     assert source_location_of(frame, "/code/")[1]
@@ -171,7 +171,7 @@ class Blocks(Trigger):
     path: str
     async def run(self):
         await asyncio.sleep(0)
-        with open(self.path):  # stands until somebody writes
+        with open(self.path):  # blocks until another process writes
             pass
         yield TriggerEvent(1)
 """
@@ -198,7 +198,7 @@ def stalls_in(output: bytes) -> list[BlockedLoop]:
 
 
 def steps_in(output: bytes) -> list[BlockedLoop]:
-    """Return what blocked, but for imports: a slow machine's take as long."""
+    """Return the blocks, except imports: on a slow machine these take as long."""
     return [block for block in stalls_in(output) if not block.is_loading]
 
 
@@ -211,7 +211,7 @@ def last(output: bytes) -> BlockedLoop | None:
 
 
 @pytest.mark.process
-def test_what_blocks_is_named_with_its_line_while_it_does_and_measured_when_it_is_over(host, home):
+def test_blocking_code_is_named_with_its_line_at_once_and_measured_at_its_end(host, home):
     child = host(FIFO)
     gate = str(home / "gate")
     os.mkfifo(gate)
@@ -233,7 +233,7 @@ def test_what_blocks_is_named_with_its_line_while_it_does_and_measured_when_it_i
 
 
 @pytest.mark.process
-def test_it_is_named_again_when_it_goes_on(host, home):
+def test_it_is_named_again_when_it_continues(host, home):
     child = host(FIFO)
     gate = str(home / "gate")
     os.mkfifo(gate)

@@ -1,4 +1,4 @@
-"""How fast are the child processes, and what do they weigh? Run by hand, never by pytest.
+"""Throughput and memory of the child processes. Run manually, never by pytest.
 
 Claims under test: a slot worker runs more than 15,000 no-op tries/s, the async host more than
 20,000 trivial coroutines/s, both against a peer that only feeds and counts; every role is ready
@@ -123,7 +123,7 @@ def hosting(number: int, name: str) -> StartTrigger:
 
 
 def hostings(home: Path, count: int) -> dict[str, float]:
-    """Return how fast triggers are taken in, and what one weighs."""
+    """Return how fast triggers are started, and the memory of one."""
     with Child("triggers", home) as child:
         child.send(hosting(0, "Soon"))
         child.receive()

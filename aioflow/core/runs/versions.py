@@ -161,7 +161,7 @@ def next_run_starts_at(row: DagRow, memory: Memory, now: Timestamp) -> Timestamp
     if spec.schedule is None or (spec.end_date is not None and fire_time > spec.end_date):
         return None
     if spec.schedule.gap_us is not None:
-        # It depends on an earlier run, and the clock may have been set back since that run.
+        # The fire time depends on an earlier run. The clock may have been set back since then.
         soon = min(fire_time, now + spec.schedule.gap_us)
         return soon if spec.start_date is None else max(soon, spec.start_date)
     return timetable.starts_at(spec.schedule, spec.timezone, fire_time, salt=spec.dag_id)

@@ -139,7 +139,7 @@ class Fairness:
         self._line_next[queue_key] = at + _counted_cost(cost_us)
 
     def _sweep(self) -> None:
-        """Forget DAGs that are not ahead of the current turn."""
+        """Forget DAGs whose next turn is not later than the current one."""
         if len(self._next) > max(_DAGS_WORTH_SWEEPING, 2 * self._swept):
             self._next = {
                 key: of for key, of in self._next.items() if of[0] > self._now.get(key[0], 0.0)
@@ -215,7 +215,7 @@ class TaskConcurrency:
         self.passed(entry)
 
     def passed(self, entry: TaskInstance | MappedTask) -> None:
-        """Record that an entry that had returned started, or was set aside for another reason."""
+        """Record that a requeued entry has started, or was set aside for another reason."""
         if not self._returned or _task_limit(entry) is None:
             return
         returned = self._returned.get(_task_key(entry), {})
@@ -224,7 +224,7 @@ class TaskConcurrency:
             del returned[_body_and_pool(entry)]
 
     def next_admitted(self) -> Iterator[Item]:
-        """Yield each queue's next entry if its limit admits it, unless another is returning."""
+        """Yield the next entry of each queue if its limit admits it; see ``_may_call``."""
         for key in list(self._blocked):
             lines, returned = self._blocked[key], self._returned.setdefault(key, {})
             for queue_key in list(lines):
@@ -346,13 +346,13 @@ class Ready:
         return 2 if entry.run.row.backfill is None else 3, priority, age, entry
 
     def unblock(self, task: TaskInstance) -> None:
-        """Bring back entries that the limits of a run admit after a task has left its slot."""
+        """Queue entries again that the limits of their run admit after a task has left its slot."""
         self._unblock(task.run.blocked_at.get(task.task_index))
         self._unblock(task.run.blocked_at.get(_of_starts(task.task_index)))
         self._unblock(task.run.blocked)
 
     def admit_more(self, task: TaskInstance) -> None:
-        """Bring back the next entry of a run if its limits admit it after a task got a slot."""
+        """Queue the next entry of a run again if the limits admit it after a task got a slot."""
         run = task.run
         if run.blocked and not _is_full(run):
             self._unblock(run.blocked)
@@ -362,18 +362,18 @@ class Ready:
         self.readmit()
 
     def readmit(self) -> None:
-        """Bring back entries that the limits over all runs of their DAG now admit."""
+        """Queue entries again that the limits over all runs of their DAG now admit."""
         for item in self.across.next_admitted():
             self._push(item)
             self.has_unblocked = True
 
     def _pass_on(self, entry: TaskInstance | MappedTask) -> None:
-        """Bring back another entry of the task, because this one is blocked for another reason."""
+        """Queue another entry of the task instead: this one is blocked for another reason."""
         self.across.passed(entry)
         self.readmit()
 
     def _unblock(self, blocked: Queue | None) -> None:
-        """Bring back the best entry that is still waiting."""
+        """Queue the best entry again that is still waiting."""
         while blocked:
             item = heapq.heappop(blocked)
             if still_waits(item[3]):

@@ -267,7 +267,7 @@ class Slots:
                 self.offer(task)
 
     def unblock(self, task: TaskInstance) -> None:
-        """Bring back entries that the limits of a run admit, now that a task has left its slot."""
+        """Queue entries again that the limits of their run admit after a task has left its slot."""
         self.ready.unblock(task)
 
     def release(self, task: TaskInstance) -> None:

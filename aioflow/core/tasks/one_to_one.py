@@ -53,7 +53,7 @@ def _width(run: Run, task_index: int, literal: int) -> int | None:
 
 
 def is_known(run: Run, task_index: int) -> bool:
-    """Return whether all tasks that it follows have a final width or ended without expanding."""
+    """Return whether all tasks that a task follows have a final width, or ended unexpanded."""
     mapped = run.spec.tasks[task_index].mapped
     along = () if mapped is None else mapped.along  # mapped tasks of one loop grow together
     for parent in run.graph.indexed[task_index]:

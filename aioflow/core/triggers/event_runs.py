@@ -278,7 +278,7 @@ def _cancel_old(one: DagTrigger, tx: Transaction) -> None:
 def _alert_rejected_event(one: DagTrigger, sequence: int, reason: str, tx: Transaction) -> None:
     """Alert that an event should start a run but does not.
 
-    Only the first of consecutive ones alerts.
+    Of several consecutive events, only the first one alerts.
     """
     if one.is_refusing:
         return

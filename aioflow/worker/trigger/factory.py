@@ -110,7 +110,7 @@ that blocks there blocks the event loop, and the watchdog detects that."""
 
 
 class TriggerMaker:
-    """Creates triggers from the newest code that accepts their fields, else the run's version.
+    """Creates triggers: from the newest code if it accepts the fields, else from the run's version.
 
     Args:
         in_use: Returns the versions of the triggers that are running now.

@@ -1,4 +1,4 @@
-"""A crowd of waits of every kind, which all go on until a gate is there, and some streams."""
+"""Many waits of every kind, which last until the gate file exists, and some streams."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROUNDS = 4
 
 
 def note(ledger: Path, *words: object) -> None:
-    """Append one line, whole: this is what stands outside of any database."""
+    """Append one whole line to the ledger, which is independent of any database."""
     with ledger.open("a") as file:
         file.write(" ".join(map(str, (*words, time.time_ns()))) + "\n")
 
@@ -42,7 +42,7 @@ def numbers(count: int) -> list[int]:
 
 
 def pause(number: int, seconds: float) -> float:
-    """How long a short wait is, so that some are over at any instant."""
+    """Return the length of a short wait, such that some end at any time."""
     return seconds / ROUNDS * (0.5 + number % 17 / 17)
 
 
@@ -146,9 +146,9 @@ def crowd(
     events: int = 50,
     seconds: float = 10.0,
 ) -> None:
-    """So many tasks of each kind.
+    """Run this many tasks of each kind.
 
-    The short waits of a task take so many seconds in all, and so does a stream.
+    The short waits of a task last ``seconds`` in all, and so does a stream.
     """
     told = {"ledger": ledger, "gate": gate, "seconds": seconds}
     Deferring.partial(task_id="deferring", retries=0, **told).expand(

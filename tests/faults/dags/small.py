@@ -18,7 +18,7 @@ PATIENT = Retry(tries=3, delay="0.05s", jitter=False)
 
 
 def note(ledger: Path, *words: object) -> None:
-    """Append one line, whole: this is what stands outside of any database."""
+    """Append one whole line to the ledger, which is independent of any database."""
     with ledger.open("a") as file:
         file.write(" ".join(map(str, (*words, os.getpid(), time.time_ns()))) + "\n")
 
@@ -97,7 +97,7 @@ def small(ledger: Path, count: int = 8, seconds: float = 0.0, padding: str = "")
 
 @dataclass(frozen=True)
 class NotedFile(FileTrigger):
-    """Notes that it is hosted, each time."""
+    """Records each of its assignments."""
 
     ledger: str = ""
     run_id: str = ""

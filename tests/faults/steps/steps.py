@@ -1,4 +1,4 @@
-"""Tasks with three waits and two steps each; what a step does stands outside of any database."""
+"""Tasks with three waits and two steps each, which write to a ledger outside of any database."""
 
 from __future__ import annotations
 

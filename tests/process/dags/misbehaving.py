@@ -1,4 +1,4 @@
-"""Tasks that do what tasks must not, beside tasks that only want to be left alone."""
+"""Tasks that misbehave, beside tasks that must not be affected."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def lambda_argument() -> None:
 
 
 class WaitForFile(Operator):
-    """Waits for a file; returns what its event said."""
+    """Waits for a file; returns the payload of the event."""
 
     def __init__(self, *, path: str, **options: Any) -> None:
         super().__init__(**options)

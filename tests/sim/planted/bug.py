@@ -1,4 +1,4 @@
-"""What a planted bug is."""
+"""The description of a planted bug."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class Seed:
 
 @dataclass(frozen=True)
 class PlantedBug:
-    """A bug that breaks one promise, and what notices it.
+    """A bug that breaks one promise, and its catchers.
 
     Attributes:
         name: How it is selected; unique.
-        broken: What the code does wrong.
-        promise: What it breaks, with the law of the architecture where one says so.
+        broken: The wrong behaviour.
+        promise: The broken promise, with the law of the architecture if there is one.
         where: What has to run for the bug to exist: ``core`` is ``decide()`` over any store,
             ``engine`` the engine with its timers over any store, ``store`` our own stores,
             ``host`` the child processes and the daemon's books of them.
-        needs: What has to happen before it shows.
-        edits: What it changes.
+        needs: The condition under which it shows.
+        edits: Its changes of the code.
         seen_by: An ordinary test that fails over it, as pytest names it; ``None`` if no test of
             one function or module does.
         seed: A seed that is known to break over it, tried before others are drawn. With neither
-            a test nor a seed it is for drawn seeds to notice it.
+            a test nor a seed, random seeds must notice it.
     """
 
     name: str

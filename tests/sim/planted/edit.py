@@ -26,7 +26,7 @@ class Edit:
         module: Dotted name of the module.
         target: Qualified name in the module, such as ``Slots.release``.
         old: An expression, statements, or cases of a ``match``; what is replaced.
-        new: What takes its place, of the same kind. Empty removes it.
+        new: The replacement, of the same kind. Empty removes the fragment.
         times: How often ``old`` occurs in the target.
     """
 
@@ -88,7 +88,7 @@ def _parse(fragment: str) -> Sequence[ast.AST]:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a fragment occurs: consecutive items of a list of nodes, or one node alone."""
+    """An occurrence of a fragment: consecutive items of a list of nodes, or one node alone."""
 
     owner: ast.AST
     field: str

@@ -34,7 +34,7 @@ BUGS = (
                 """,
             ),
         ),
-        seen_by="tests/test_engine.py::test_what_is_started_is_durable_already",
+        seen_by="tests/test_engine.py::test_started_tasks_are_durable_already",
         seed=Seed(2, 0),
     ),
     PlantedBug(

@@ -22,8 +22,8 @@ BUGS = (
                 "report.index < one.index",
             ),
         ),
-        seen_by="tests/core/test_event_runs.py::test_what_comes_behind_an_event_that_could_not_be"
-        "_taken_waits_for_the_next_hosting",
+        seen_by="tests/core/test_event_runs.py::"
+        "test_events_after_a_refused_one_wait_for_the_next_assignment",
         seed=Seed(1, 38),
     ),
     PlantedBug(

@@ -28,7 +28,7 @@ BUGS = (
                 """,
             ),
         ),
-        seen_by="tests/worker/test_slot.py::test_whatever_a_task_does_fails_its_try_alone",
+        seen_by="tests/worker/test_slot.py::test_any_error_of_a_task_fails_only_its_try",
         seed=Seed(2, 0),
     ),
     PlantedBug(
@@ -46,7 +46,7 @@ BUGS = (
             ),
         ),
         seen_by="tests/worker/test_triggerer.py"
-        "::test_whatever_a_trigger_does_ends_its_hosting_alone",
+        "::test_any_error_of_a_trigger_ends_only_its_assignment",
         seed=Seed(2, 6),
     ),
     PlantedBug(

@@ -1,4 +1,4 @@
-"""Bugs of what people do to runs: clear, mark, delete."""
+"""Bugs of user operations on runs: clear, mark, delete."""
 
 from __future__ import annotations
 

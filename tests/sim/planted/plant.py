@@ -1,6 +1,6 @@
 """Plant a bug in this process: the modules it changes are compiled from their edited trees.
 
-``environment`` is what a process needs so that it, and every process it starts, has the bug:
+With the variables of ``environment`` a process, and every process that it starts, has the bug:
 Python imports ``sitecustomize`` at its start, and that one, in ``site/``, calls ``install``.
 """
 
@@ -36,7 +36,7 @@ def environment(bug: PlantedBug | None) -> dict[str, str]:
 
 
 def install(bug: PlantedBug) -> None:
-    """Have the modules a bug changes be imported with it from now on.
+    """Have the modules that a bug changes imported with it from now on.
 
     Raises:
         DoesNotApply: If one of them has been imported already.

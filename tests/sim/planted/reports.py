@@ -1,4 +1,4 @@
-"""Bugs of inputs: reports that are late, events that come twice, inputs that raise."""
+"""Bugs of inputs: late reports, repeated events, inputs that raise."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ BUGS = (
                 """,
             ),
         ),
-        seen_by="tests/core/test_step.py::test_a_restart_goes_on_from_the_rows",
+        seen_by="tests/core/test_step.py::test_a_restart_continues_from_the_rows",
         seed=Seed(1, 0),
     ),
     PlantedBug(
@@ -227,7 +227,7 @@ BUGS = (
                 """,
             ),
         ),
-        seen_by="tests/core/test_step.py::test_a_restart_goes_on_from_the_rows",
+        seen_by="tests/core/test_step.py::test_a_restart_continues_from_the_rows",
         seed=Seed(1, 0),
     ),
     PlantedBug(
@@ -317,7 +317,7 @@ BUGS = (
         edits=(
             Edit("aioflow.core.runs.recovery", "resume_run", "tx.slots.hold_pool_slots_of(run)"),
         ),
-        seen_by="tests/core/test_pools.py::test_what_waits_weighs_the_same_after_a_restart",
+        seen_by="tests/core/test_pools.py::test_deferred_tasks_use_the_same_pool_slots_after_a_restart",
         seed=Seed(2, 1000),
     ),
     PlantedBug(
@@ -338,7 +338,7 @@ BUGS = (
         where="core",
         needs="a crash while a run with a `run_timeout` is running",
         edits=(Edit("aioflow.core.runs.recovery", "resume_run", "deadlines.arm_timeout(run, tx)"),),
-        seen_by="tests/core/test_deadline_alerts.py::test_the_time_of_a_run_goes_on_over_a_restart",
+        seen_by="tests/core/test_deadline_alerts.py::test_the_time_of_a_run_continues_over_a_restart",
         seed=Seed(1, 4),
     ),
     PlantedBug(

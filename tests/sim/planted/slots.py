@@ -1,4 +1,4 @@
-"""Bugs of slots and pools: what is counted, claimed and released."""
+"""Bugs of slots and pools: counting, claiming, releasing."""
 
 from __future__ import annotations
 

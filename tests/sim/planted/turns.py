@@ -1,4 +1,4 @@
-"""Bugs of deciding: what follows from what has happened."""
+"""Bugs of deciding: the consequences of inputs."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ BUGS = (
                 """,
             ),
         ),
-        seen_by="tests/core/test_step.py::test_who_ended_while_a_limit_kept_it_takes_nobodys_place",
+        seen_by="tests/core/test_step.py::test_a_task_that_ended_while_a_limit_blocked_it_takes_no_slot",
         seed=Seed(1, 2),
     ),
     PlantedBug(
@@ -289,7 +289,7 @@ BUGS = (
         needs="more effects of a kind than are handed out at once",
         edits=(Edit("aioflow.core.outbox", "OutboxUpdates.delete", "self.read_more(kind)"),),
         seen_by="tests/core/test_outbox.py"
-        "::test_what_is_owed_beyond_the_window_is_handed_out_in_order",
+        "::test_outbox_rows_beyond_the_window_are_delivered_in_order",
         seed=Seed(1, 2),
     ),
     PlantedBug(
@@ -299,7 +299,7 @@ BUGS = (
         where="core",
         needs="a retry of a task with `on_retry` or `on_failure`",
         edits=(Edit("aioflow.core.callbacks", "_TASK_EVENTS", "'retry'", "'failure'"),),
-        seen_by="tests/core/test_outbox.py::test_each_transition_owes_its_own_callback",
+        seen_by="tests/core/test_outbox.py::test_each_transition_has_its_own_callback",
         seed=Seed(1, 0),
     ),
 )
