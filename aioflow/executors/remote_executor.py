@@ -26,6 +26,7 @@ from aioflow.executors.backend import (
     WorkerInfo,
 )
 from aioflow.executors.executor_context import ExecutorContext
+from aioflow.executors.result_transfer import answer_result_query
 from aioflow.executors.worker_process import Heartbeat, Process, TryKey, key_of
 from aioflow.model.ids import RunNo
 from aioflow.model.states import Failure
@@ -48,6 +49,7 @@ from aioflow.protocol.inputs import (
 from aioflow.protocol.reports import CancelQuery, Query, Recalled, Report
 from aioflow.worker.code.fetch import CODE_QUERY, read_version
 from aioflow.worker.link import MESSAGE_LIMIT, complete_frames, frames
+from aioflow.worker.query.result_transfer import FETCH_QUERY, STORE_QUERY
 
 __all__ = (
     "RemoteExecutor",
@@ -67,6 +69,9 @@ LONGEST_DELAY_SECONDS = 60.0
 """Delays until a backend that has failed is started again."""
 
 _IDLE_LOOKS = 4
+
+_OWN_QUERIES = frozenset({CODE_QUERY, FETCH_QUERY, STORE_QUERY})
+"""Kinds of queries that are answered here, because they are about what the home has."""
 
 _logger = logging.getLogger(__name__)
 
@@ -149,8 +154,8 @@ class RemoteWorker:
         self._on_reports([one for one in reports if not self._is_code_query(one)])
 
     def _is_code_query(self, report: Report) -> bool:
-        """Return whether a report asks for the code of a version. If so, have it answered."""
-        if not isinstance(report, Query) or report.kind != CODE_QUERY:
+        """Return whether a report asks for code or a large result. If so, have it answered."""
+        if not isinstance(report, Query) or report.kind not in _OWN_QUERIES:
             return False
         self._on_code_query(self, report)
         return True
@@ -331,11 +336,15 @@ class RemoteExecutor:
             code=info.code_folder or hello.code,
             results=info.results_folder or hello.results,
             fetches_code=bool(info.code_folder),
+            transfers_results=bool(info.results_folder),
         )
 
     def _queue_code_query(self, worker: RemoteWorker, query: Query) -> None:
         if self._group is not None:
-            self._group.start_soon(self._answer_code_query, worker, query)
+            answer = self._answer_code_query
+            if query.kind != CODE_QUERY:
+                answer = self._answer_result_query
+            self._group.start_soon(answer, worker, query)
 
     async def _answer_code_query(self, worker: RemoteWorker, query: Query) -> None:
         """Send a worker the code of its version, and of no other."""
@@ -349,6 +358,14 @@ class RemoteExecutor:
             error = f"it cannot be read: {exc}"
         if len(body) > MESSAGE_LIMIT:
             body, error = b"", f"it has {len(body)} bytes, {MESSAGE_LIMIT} are allowed"
+        worker.send([Reply(query.question, body, error)])
+
+    async def _answer_result_query(self, worker: RemoteWorker, query: Query) -> None:
+        """Send a worker a piece of a large result, or store one."""
+        if not worker.process.serves(query.run_no):
+            body, error = b"", f"run number {query.run_no} does not belong to this worker"
+        else:
+            body, error = await answer_result_query(self._context.results, query, worker.number)
         worker.send([Reply(query.question, body, error)])
 
     # ── the life of a worker ────────────────────────────────────────────────────────────

@@ -30,9 +30,21 @@ def square(n: int) -> int:
 def total(squares: list[int]) -> int:
     return sum(squares)
 
+@task
+def large(n: int) -> bytes:
+    return bytes([n % 256]) * (9_000_000 if n == 1 else 100_000)
+
+@task
+def sizes(parts: list[bytes], first: bytes) -> list[int]:
+    return [len(part) for part in parts] + [len(first), first[-1]]
+
 @dag(executor="dask")
 def squares():
     total(square.expand(n=numbers()))
+
+@dag(executor="dask")
+def larges():
+    sizes(large.expand(n=[1, 2, 3]), large(7))
 """
 
 SLOW = """
@@ -68,7 +80,6 @@ def daemon(tmp_path_factory, cluster):
     settings = f"""
 [executors.dask]
 address = "{cluster.address}"
-shared_home = true
 """
     folder = tmp_path_factory.mktemp("daemon")
     daemon = SharedDaemon(folder, settings=settings, flags=("--cpu-slots", "1"))
@@ -93,6 +104,17 @@ def test_a_fan_out_runs_on_the_cluster_with_results_and_logs(daemon):
     assert task_of(daemon, run_id, "total")["result"] == sum(n * n for n in range(200))
     _, log = daemon.get(f"/api/v1/runs/{run_id}/tasks/square/logs?map=7")
     assert "squared 7" in str(log)
+
+
+def test_large_results_travel_to_and_from_machines_without_the_home(daemon):
+    daemon.add("squares.py", SQUARES)
+    run_id = daemon.trigger("larges")
+    assert daemon.wait(run_id)["state"] == "success"
+    result = task_of(daemon, run_id, "sizes")["result"]
+    assert result == [9_000_000, 100_000, 100_000, 100_000, 7]
+    files = [path for path in (daemon.home / "results").glob("*/*") if path.is_file()]
+    assert sum(path.stat().st_size > 90_000 for path in files) == 4
+    assert not [path for path in files if path.name.endswith(".part")]
 
 
 def test_a_cancelled_run_ends_its_process(daemon, tmp_path):
