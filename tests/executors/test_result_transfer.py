@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from aioflow.errors import TaskError
-from aioflow.executors.result_transfer import answer_result_query
+from aioflow.executors.remote_executor import answer_result_query
 from aioflow.protocol.commands import Reply
 from aioflow.protocol.reports import Query
 from aioflow.results import RESULT_LIMIT, read_value, result_path, write_value
@@ -45,7 +45,7 @@ def run(coroutine):
 @pytest.fixture
 def link(tmp_path, monkeypatch):
     monkeypatch.setattr(result_transfer, "PIECE_BYTES", 1_000)
-    monkeypatch.setattr("aioflow.executors.result_transfer.PIECE_BYTES", 1_000)
+    monkeypatch.setattr("aioflow.executors.remote_executor.PIECE_BYTES", 1_000)
     return Link(tmp_path / "home")
 
 
