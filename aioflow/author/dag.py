@@ -20,6 +20,7 @@ from aioflow.author.node import FromContext, LiteralValue, Node, Placeholder, So
 from aioflow.author.options import (
     SensorClassOptions,
     check_names,
+    executor_name,
 )
 from aioflow.author.params import Param
 from aioflow.author.schedule import Schedule, Timetable, instant, time_zone
@@ -65,7 +66,8 @@ class DagOptions(TypedDict, total=False):
     its tasks. ``if_running`` and ``debounce`` require a trigger as ``schedule``: ``if_running``
     says what happens to an event while a run is active, and ``debounce`` how long there must be
     no further event before the last event starts a run. With ``isolated`` its coroutines and
-    triggers run in processes that no other DAG uses.
+    triggers run in processes that no other DAG uses. ``executor`` is where its ``def`` tasks run,
+    unless they name another; sensors stay on the daemon's machine.
     """
 
     schedule: Schedule | Trigger[Any] | AssetSchedule | Timetable
@@ -89,6 +91,7 @@ class DagOptions(TypedDict, total=False):
     retry_budget: int | None
     if_paused: IfPaused
     isolated: bool
+    executor: str | None
     default_args: SensorClassOptions
     params: Mapping[str, Any]
     tags: Sequence[str]
@@ -180,6 +183,7 @@ class DAG:
         self.retry_budget = None if budget is None else _limit(budget, "retry_budget", least=0)
         self.if_paused: IfPaused = _if_paused(options)
         self.isolated = _flag(options.get("isolated", False), "isolated")
+        self.executor = _executor(options.get("executor"))
         self._uses: dict[str, int] = {}
         self.open_groups: list[OpenGroup] = []
         self.unfinished: dict[int, object] = {}
@@ -288,6 +292,13 @@ def _if_paused(options: DagOptions) -> IfPaused:
     if value not in {"stay", "stop"}:
         raise dag_error(f"if_paused is 'stay' or 'stop', not {value!r}")
     return value
+
+
+def _executor(value: object) -> str | None:
+    try:
+        return executor_name(value)
+    except ValueError as exc:
+        raise dag_error(str(exc)) from None
 
 
 def _flag(value: object, name: str) -> bool:

@@ -17,6 +17,7 @@ import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.clock import Clock
+from aioflow.model.workers import LOCAL
 from aioflow.processes import Child, Children, describe_exit
 from aioflow.protocol.commands import Hello, Inspect, Parse, ParserLimits
 from aioflow.protocol.reports import (
@@ -48,6 +49,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             is killed, with all of them.
         default_deferrable: Value that replaces ``deferrable=None`` of an operator, if set.
         default_tries: Number of tries of a task that does not set it.
+        default_executor: Executor of a ``def`` task that does not name one.
     """
 
     wall_seconds: float = 30.0
@@ -56,6 +58,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     processes: int = 64
     default_deferrable: bool | None = None
     default_tries: int = DEFAULT_TRIES
+    default_executor: str = LOCAL
 
 
 class Parser:
@@ -73,6 +76,7 @@ class Parser:
             "",
             default_deferrable=limits.default_deferrable,
             default_tries=limits.default_tries,
+            default_executor=limits.default_executor,
         )
         self._group: TaskGroup | None = None
         self._idle: list[_Forker] = []

@@ -25,7 +25,6 @@ from aioflow.cli.offline_parser import (
     dag_folders,
     data_files_of,
     parse_files,
-    passed_variables,
     path_in_folder,
 )
 from aioflow.cli.output import hint, print_json, safe, task_name
@@ -173,16 +172,19 @@ def test_dag(arguments: argparse.Namespace) -> int:
 
 
 async def _test_dag(arguments: argparse.Namespace, folder: Path) -> int:
-    path, folders, allowed = (
-        Path(arguments.file),
-        dag_folders(arguments),
-        passed_variables(arguments),
-    )
-    (parsed,) = await parse_files([path], folders, allowed)
+    path, folders = Path(arguments.file), dag_folders(arguments)
+    of_home = Settings.read(arguments.home)
+    (parsed,) = await parse_files([path], folders, of_home)
     dag_id = _chosen_dag(parsed, arguments.dag, arguments.file)
     beside = data_files_of(path, folders, parsed).digests
     _copy_sources([*parsed.modules, *beside], path_in_folder(path, folders)[0], folder / "dags")
-    overrides = {"dags": [str(folder / "dags")], "web.port": 0, "children.env": allowed}
+    overrides = {
+        "dags": [str(folder / "dags")],
+        "web.port": 0,
+        "children.env": of_home.children_env,
+        "executor": of_home.executor,
+        "executors": of_home.executors or None,
+    }
     settings = Settings.read(folder / "home", overrides)
 
     async def visit(client: AsyncClient, ready: Ready) -> int:

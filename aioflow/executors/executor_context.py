@@ -10,6 +10,7 @@ import msgspec
 
 from aioflow.clock import Clock
 from aioflow.model.ids import RunNo
+from aioflow.model.workers import LOCAL
 from aioflow.processes import Children
 from aioflow.protocol.commands import Hello, Reply, RunInfo
 from aioflow.protocol.inputs import Input
@@ -70,6 +71,7 @@ class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
     default_deferrable: bool | None = None
     default_tries: int = 3
     traces: bool = False
+    default_executor: str = LOCAL
 
     def hello(self, role: str) -> Hello:
         """Return the first command for a child."""
@@ -82,6 +84,7 @@ class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
             self.default_deferrable,
             self.default_tries,
             self.traces,
+            self.default_executor,
         )
 
 

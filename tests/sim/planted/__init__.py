@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.sim.planted import (
     engine,
     events,
+    executors,
     hosting,
     operations,
     reports,
@@ -16,6 +17,6 @@ from tests.sim.planted import (
 
 __all__ = ("BUGS", "THEMES")
 
-THEMES = (store, engine, reports, turns, slots, restart, hosting, operations, events)
+THEMES = (store, engine, reports, turns, slots, restart, hosting, operations, events, executors)
 
 BUGS = {bug.name: bug for theme in THEMES for bug in theme.BUGS}
