@@ -57,7 +57,7 @@ def iteration_limit_failure(task: TaskInstance) -> Failure | None:
 
 
 def add_iteration(run: Run, decider: int, tx: Transaction) -> list[MappedTask]:
-    """Add an iteration. Return the mapped tasks to evaluate, themselves or their new children.
+    """Add an iteration. Return the mapped tasks to evaluate: as a whole, or their new children.
 
     If a task before the loop was marked after the loop started, the rules may not allow the new
     iteration to run.

@@ -64,7 +64,7 @@ def rewind_cursors(tx: Transaction) -> None:
 
 
 def _next_fire_time(row: DagRow, tx: Transaction) -> Timestamp | None:
-    """Return the next fire time from now on if the cursor has passed it, else ``None``."""
+    """Return the next fire time from now on; ``None`` if the schedule has not run ahead."""
     memory, now, last = tx.memory, tx.now, row.last_fire_time
     dag_version = memory.dag_versions.get((row.version, row.dag_id))
     spec = None if dag_version is None else dag_version.graph.spec

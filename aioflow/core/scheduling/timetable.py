@@ -331,7 +331,8 @@ def first_instant(reading: datetime, zone: ZoneInfo) -> datetime:
 def _elapsed(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
     """Yield wildcard times by calendar arithmetic, for each period with a constant UTC offset.
 
-    cronsim is wrong here if clocks change by half an hour.
+    The time zone support of cronsim is not used, because it is wrong where clocks change by half an
+    hour.
     """
     change: datetime | None = after
     clock = after + _offset(zone, after)

@@ -148,7 +148,7 @@ _KILLED = "killed"
 
 
 class CrashSuspects:
-    """Counts of kills during which each task or trigger was running, in memory only."""
+    """For each task or trigger, the kills of its host at which its code was running."""
 
     def __init__(self) -> None:
         self._kills: dict[TaskNo | TriggerNo, set[Timestamp]] = {}

@@ -90,9 +90,9 @@ def waits_to_start(task: TaskInstance) -> bool:
 
 
 def hosted_only(trial: Trial | None) -> tuple[Span, bool] | None:
-    """Return the triggers on trial and whether they may be hosted.
+    """Return the span of the triggers on trial, and whether they may be assigned to hosts yet.
 
-    ``None`` if all triggers may be hosted. Otherwise no trigger outside of the returned span may.
+    ``None`` if all triggers may be assigned. Otherwise no trigger outside of the span may.
     """
     if trial is None or trial.process != DAEMON or not trial.groups or not trial.spans:
         return None

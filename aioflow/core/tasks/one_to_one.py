@@ -65,7 +65,10 @@ def is_known(run: Run, task_index: int) -> bool:
 
 
 def may_open(run: Run, task_index: int) -> bool:
-    """Return whether a child's verdict depends only on the instances it follows."""
+    """Return whether a task may expand although children that it follows have not ended.
+
+    It may if its width is known and all its other parents have ended.
+    """
     if not is_known(run, task_index):
         return False
     for look in run.graph.evaluated[task_index]:
@@ -108,13 +111,13 @@ def child_verdict(group: MappedTask, index: int) -> Verdict:
 
 
 def may_skip(group: MappedTask, index: int) -> bool:
-    """Return whether a child has not started and no rule has allowed it to start."""
+    """Return whether a child may be skipped: it is pending, and no rule has allowed it to start."""
     is_let = group.one_to_one is not None and group.one_to_one.may_start(index)
     return group.states[index] == TaskState.PENDING and not is_let
 
 
 def followers(run: Run, task_index: int, index: int) -> Iterator[Entry]:
-    """Yield the children that follow a child of this task and were already evaluated."""
+    """Yield the children of other tasks that follow this child, if they were evaluated before."""
     for follower in run.graph.followers[task_index]:
         group = run.groups.get(follower)
         mapped = run.spec.tasks[follower].mapped

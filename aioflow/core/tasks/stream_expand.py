@@ -48,7 +48,7 @@ def consumers(run: Run, task_index: int) -> list[int]:
 
 
 def has_begun(run: Run, task_index: int) -> bool:
-    """Return whether the stream of a task has yielded items and not ended."""
+    """Return whether a task expands over a stream that has yielded items and has not ended."""
     source = source_of(run, task_index)
     return source >= 0 and run.states[source] < TaskState.SUCCESS and item_count(run, source) > 0
 
@@ -127,7 +127,7 @@ def _is_cut_short(run: Run, group: MappedTask) -> bool:
 
 
 def restore(run: Run, row: ExpansionRow) -> None:
-    """Restore the state that the end of the stream counts as.
+    """Restore the state that the end of a stream adds to a mapped task over the stream.
 
     All tasks must already be restored.
     """

@@ -221,7 +221,8 @@ def store_event(
 ) -> None:
     """Store an event.
 
-    The first event of a batch waits for more, up to the delay of the operator.
+    The waiting task resumes when a batch is full, or when the operator's delay has passed since the
+    first event of the batch.
     """
     stream = wait.stream
     assert stream is not None  # noqa: S101 - checked by the caller

@@ -322,7 +322,10 @@ def _fail(
     *,
     retryable: bool = True,
 ) -> None:
-    """Fail the task that waits, without a slot."""
+    """Fail the task that waits for a failed trigger. A sensor may be skipped or poked instead.
+
+    The task needs no slot for this.
+    """
     task = wait.task
     if task is None:
         tx.drop_wait(wait)
