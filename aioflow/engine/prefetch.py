@@ -55,7 +55,7 @@ _READING = (
 """The inputs that may need rows. Most inputs of a turn do not."""
 
 _DENSE = 2
-"""Rows are read as one range of numbers if it spans at most this many per needed row."""
+"""Rows are read as one range of numbers if it has at most this many numbers per needed row."""
 
 
 class Recalling:
@@ -259,7 +259,7 @@ async def _stored_spec(run: RunRow, store: Store) -> DagSpec | None:
 
 
 async def _ended(row: RunRow | None, store: Store, memory: Memory) -> EndedRun | None:
-    """Return the state of an ended run; ``None`` for no run, or one that is live in memory."""
+    """Return the summary of an ended run; ``None`` if there is no run, or if it is live."""
     if row is None or row.run_no in memory.runs:
         return None
     dag_version = memory.dag_versions.get((row.version, row.dag_id))
