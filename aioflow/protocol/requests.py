@@ -290,11 +290,13 @@ class Unquarantine(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class FireTrigger(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Send a waiting task an event in place of its trigger. Answered with ``(run, task, index)``.
+    """Send a waiting task an event in place of its trigger.
+
+    Answered with ``(run_id, task_id, map_index)``.
 
     Attributes:
         payload: msgpack.
-        key: The key of the event, as a trigger may yield it.
+        key: The optional key of the event, like the one that a trigger may yield with an event.
     """
 
     trigger_no: TriggerNo
