@@ -12,7 +12,7 @@ from aioflow.model.timestamps import Moment, Timestamp
 __all__ = ("STEP_US", "Clock", "SteadyClock", "SystemClock")
 
 STEP_US = 100_000
-"""Difference from the monotonic clock from which a move of the wall clock counts as a step."""
+"""Minimum move of the wall clock, relative to the monotonic clock, that counts as a step."""
 
 
 class Clock(Protocol):
