@@ -64,7 +64,7 @@ TRIGGER_DEATHS = 3
 """Deaths of the daemon in a row after which triggers are suspected."""
 
 _MARGIN_US = 1_000_000
-"""Extra time, because a task may start a little later in its process than the last time."""
+"""Time added to a proof, because a task may start later in its process than before the death."""
 
 _FIRST_PROOF_US = 1_000_000
 _LONGEST_PROOF_US = 3_600_000_000

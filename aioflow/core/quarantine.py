@@ -58,7 +58,7 @@ Culprit: TypeAlias = Run | DagTrigger
 def culprits(exc: BaseException | None) -> list[Culprit]:
     """Return the runs and DAG triggers that an exception concerns, usually one.
 
-    These are the ones in the local variables of the innermost frame that has any.
+    They are found in the local variables of the innermost frame that refers to any.
     """
     frames = [] if exc is None else list(_frame_locals(exc.__traceback__))
     for known in reversed(frames):
@@ -117,7 +117,7 @@ class FailBackfill(msgspec.Struct, frozen=True):
 
 
 class RepeatInput(msgspec.Struct, frozen=True):
-    """Process another input instead."""
+    """Process another input instead of the one that failed."""
 
     input: Input
 
@@ -208,7 +208,7 @@ def blamed(entry: Input, memory: Memory) -> list[Run]:
 
 
 def _named(numbers: Mapping[str, int], memory: Memory) -> list[RunNo]:
-    """Return the number of the run to which a row belongs, in a list. It is empty if unknown.
+    """Return the number of the run to which a row belongs, as a list; empty if it is unknown.
 
     Args:
         numbers: The numbers in the row, by column: of its run, task or trigger.

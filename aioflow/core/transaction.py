@@ -57,7 +57,7 @@ BATCH_ROWS = 10_000
 
 
 class Transaction:
-    """One turn being decided.
+    """The changes of one turn, collected while the turn is decided.
 
     Attributes:
         slots: Worker slots and pools of the node.
@@ -383,7 +383,7 @@ class Transaction:
 
     @property
     def refused(self) -> dict[str, dict[str, tuple[DagSpec, str]]]:
-        """``memory.refused``, to be changed. Its previous value is copied first, for a rollback."""
+        """The value of ``memory.refused``, for a change. It is copied first, for a rollback."""
         if self._refused is None:
             self._refused = {name: dict(files) for name, files in self.memory.refused.items()}
         return self.memory.refused

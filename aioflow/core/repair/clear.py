@@ -26,7 +26,7 @@ __all__ = ("asks", "clear", "has_to_wait", "key_of", "needed", "portion")
 
 
 def asks(inputs: Iterable[Input]) -> Iterator[ClearTasks | Mark]:
-    """Yield the requests among these inputs to clear or mark tasks.
+    """Yield the requests to clear or mark tasks that are among these inputs.
 
     They can be executed only if their run is live, or in ``memory.loaded``.
     """

@@ -50,7 +50,9 @@ __all__ = (
 )
 
 SLICE_TASKS = 1_500
-"""Maximum tasks cleared or marked in one turn. Each changes its row, its tries and its result."""
+"""Maximum number of tasks that are cleared or marked in one turn.
+
+For each of them, rows of the task, its tries and its result may change."""
 
 
 def _but(*states: TaskState) -> re.Pattern[bytes]:
@@ -282,7 +284,7 @@ def _unrun(run: Run) -> Iterator[_Target]:
 
 
 def _is_begun(run: Run, chosen: Clearing, task_index: int) -> bool:
-    """Return whether an unmapped task, or a mapped one that has not expanded, is not pending."""
+    """Return whether a task without children has left ``pending`` and is not retained."""
     is_there = task_index not in run.groups and task_index not in chosen.retained
     return is_there and run.states[task_index] != TaskState.PENDING
 

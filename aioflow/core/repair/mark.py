@@ -48,7 +48,10 @@ _Range: TypeAlias = tuple[int, int, int]
 
 
 def asks(inputs: Iterable[Input]) -> Iterator[Mark | DeleteRun]:
-    """Yield the requests about a run as a whole, whose row may have to be loaded."""
+    """Yield the requests to delete a run, or to mark it as a whole.
+
+    The row of such a run may have to be loaded, see ``is_row_needed``.
+    """
     for entry in inputs:
         match entry:
             case RequestReceived(request=DeleteRun() as request):

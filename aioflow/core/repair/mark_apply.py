@@ -83,7 +83,7 @@ def restart(old: TaskInstance, tx: Transaction) -> None:
 
 
 def overtake(run: Run, tx: Transaction) -> bool:
-    """Stop unmapped tasks in progress whose trigger rule no longer says run.
+    """Stop unmapped tasks in progress that their trigger rule no longer allows to run.
 
     Returns:
         Whether more tasks may have to be stopped: children, by ``stop_overtaken``, or later tasks.
@@ -156,7 +156,7 @@ def _may_be_overtaken(group: MappedTask) -> bool:
 
 
 def stop_overtaken(run: Run, tx: Transaction, limit: int) -> int:
-    """Stop children in progress whose trigger rule no longer says run.
+    """Stop children in progress that their trigger rule no longer allows to run.
 
     Args:
         limit: Maximum number of children to check.

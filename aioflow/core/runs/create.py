@@ -267,7 +267,7 @@ def fire_time_due(dag_id: str, at: Timestamp, tx: Transaction) -> None:
     """
     row = tx.memory.dags.get(dag_id)
     if row is None or row.gone or row.paused or row.next_run_at != at:
-        return  # armed for another fire time
+        return  # the timer was armed for another fire time
     dag_version = tx.memory.dag_versions[row.version, dag_id]
     schedule = dag_version.graph.spec.schedule
     if schedule is None:

@@ -71,7 +71,7 @@ _WHAT_RUNS = {
 
 
 def alert_if_late(row: DagRow, spec: DagSpec, starts: Timestamp, tx: Transaction) -> DagRow:
-    """Alert if the next run of a DAG is created late. Return the DAG's row.
+    """Alert if the next run of a DAG is created late. Return the DAG's row with a note of that.
 
     Args:
         starts: When the run should have started.
@@ -284,7 +284,7 @@ def arm_waits(run: Run, tx: Transaction) -> None:
 
 
 def _start_waits(run: Run, counted: Container[int], tx: Transaction) -> None:
-    """Start the time of each ``max_wait`` of a run, except of those that are counted already."""
+    """Start the time of each ``max_wait`` of a run, except of the durations in ``counted``."""
     lengths = {task.max_wait_us for task in run.spec.tasks}
     for length in sorted(length for length in lengths if length is not None):
         if length not in counted:

@@ -1,4 +1,4 @@
-"""Iterations of loops: sets of tasks that repeat together until one of them ends them.
+"""Iterations of loops: sets of tasks that repeat together until one of the tasks ends the loop.
 
 The task that ends a loop is its decider. The map index is the iteration. All tasks of a loop have
 as many children as iterations have started, and stay open until the decider ends in the last

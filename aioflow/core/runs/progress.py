@@ -202,7 +202,7 @@ def _ended(
 
 
 def step(run: Run, first: Iterable[int], tx: Transaction) -> None:
-    """Evaluate these tasks, and all that follow from them."""
+    """Evaluate tasks, and then the tasks whose trigger rules can be decided as a result."""
     _step(run, [(task_index, WHOLE) for task_index in first], tx)
 
 

@@ -318,7 +318,7 @@ def _on_the_wall(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[d
 def first_instant(reading: datetime, zone: ZoneInfo) -> datetime:
     """Return when a clock first shows a wall time.
 
-    If it never does, return when it first is past it.
+    If the clock skips that time, return when it first shows a later one.
     """
     wall = reading.replace(tzinfo=None)
     found = wall.replace(tzinfo=zone).astimezone(UTC)

@@ -36,9 +36,9 @@ CHAIN_BEGINNING = b""
 """Digest of the predecessor of the very first entry."""
 
 CHAIN_LOST = b"lost"
-"""Digest of the predecessor of the next entry if the last entry is unknown.
+"""Substitute for the digest of the last entry if that entry is unknown.
 
-It breaks the chain, so it is detectable, too.
+The next entry that is chained to it breaks the chain, so the loss is detectable, too.
 """
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -1,4 +1,4 @@
-"""Start permissions during a crash trial: the tasks on trial, and the triggers that may be hosted.
+"""Permissions during a crash trial: which tasks may start, and which triggers hosts may get.
 
 ``core.crash_trials`` decides which suspects are on trial; this module only reads the trial in
 memory.
@@ -28,9 +28,9 @@ __all__ = (
 
 
 DAEMON = "daemon"
-"""The process on trial if the daemon died with all its processes.
+"""Name of the process on trial if the daemon died with all its processes.
 
-If an async host died, the process on trial is its role.
+If an async host died, the name is the role of the host.
 """
 
 

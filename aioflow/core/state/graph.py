@@ -105,7 +105,7 @@ def is_ignorable(task: TaskSpec) -> bool:
 
 
 def reached(first: Iterable[int], neighbours: Sequence[Sequence[int]]) -> set[int]:
-    """Return these tasks, as indexes, and everything reachable from them."""
+    """Return the indexes in ``first``, and those of all tasks that are reachable from them."""
     seen = set(first)
     agenda = list(seen)
     while agenda:

@@ -242,7 +242,7 @@ class Pages(Generic[Value]):
                     yield number - 1
 
     def items(self, after: int = -1) -> Iterator[tuple[int, Value]]:
-        """Yield the numbers above ``after`` with their values, ascending.
+        """Yield the numbers in the map above ``after`` with their values, ascending.
 
         This is faster than ``get`` for each number. The map must not change while iterating.
         """

@@ -181,7 +181,10 @@ def ended_as(
 
 
 def _cut_short(group: MappedTask, absent: TaskState) -> TaskState:
-    """Return the state of a mapped task of an interrupted run. Its last children may end later."""
+    """Return the state of a mapped task whose run ended before it.
+
+    Its last children may end later.
+    """
     if group.is_loop:
         return absent if group.is_open or not group.width else TaskState(group.states[-1])
     ends = [state for state in _WORST if group.counts[state] or group.cut is state]

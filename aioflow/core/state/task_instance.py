@@ -62,7 +62,7 @@ Uncommitted = TypeVar("Uncommitted")
 
 
 class ClearedTasks(Generic[Uncommitted]):
-    """Cleared tasks: the ``TaskInstance`` until the clear is committed, then ``start_no``."""
+    """Cleared tasks: a ``TaskInstance`` each until the clear is committed, then a ``start_no``."""
 
     __slots__ = ("_stored", "_uncommitted")
 
@@ -81,7 +81,7 @@ class ClearedTasks(Generic[Uncommitted]):
         self._uncommitted[task_no] = task
 
     def put(self, task_no: TaskNo, start_no: StartNo) -> None:
-        """Record the last ``start_no`` of a cleared task: its clear is committed."""
+        """Replace a cleared task by its last ``start_no``, because its clear is committed."""
         self._uncommitted.pop(task_no, None)
         self._stored.put(task_no, start_no)
 
@@ -331,7 +331,7 @@ class TaskInstance:
 
     @property
     def wait(self) -> TriggerInstance | None:
-        """The first of ``waits``; all of them share their timestamps."""
+        """The first of ``waits``. All of them have the same timestamps."""
         return self.waits[0] if self.waits else None
 
     @property
@@ -686,7 +686,7 @@ def time_limit(spec: TaskSpec) -> int | None:
 
 
 def stored_due(task: TaskInstance) -> Timestamp | None:
-    """Return the value of ``due_at`` in the row of a task."""
+    """Return the value of ``due_at`` to store: when the task is due, or when its try times out."""
     return task.ends_at if task.due_at is None else task.due_at
 
 

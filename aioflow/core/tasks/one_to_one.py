@@ -39,7 +39,10 @@ Entry: TypeAlias = tuple[int, int]
 
 
 def widths(run: Run, mapped: MapSpec) -> list[int | None]:
-    """Return the width of each list; ``None`` where it is not known or there is no list."""
+    """Return the number of items of each list that a task expands over.
+
+    The number is ``None`` where it is not known, or where there is no list.
+    """
     return [_width(run, leaf.task_index, leaf.width) for leaf in leaves(mapped.sources)]
 
 
@@ -138,7 +141,7 @@ def _children(mapped: MapSpec, task_index: int, index: int, sizes: Sequence[int]
 
 
 def reset_queues(run: Run) -> None:
-    """Reset all queues of a run. Steps then evaluate the children again, some in each turn."""
+    """Reset all queues of a run. The children are evaluated again afterwards, some in each turn."""
     for group in run.groups.values():
         mapped = run.spec.tasks[group.task_index].mapped
         if mapped is not None and run.graph.indexed[group.task_index]:

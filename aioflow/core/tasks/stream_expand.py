@@ -116,7 +116,10 @@ def close_left_open(run: Run, tx: Transaction) -> None:
 
 
 def _is_cut_short(run: Run, group: MappedTask) -> bool:
-    """Return whether the stream of a mapped task, or the decider of its loop, has ended."""
+    """Return whether an open mapped task gets no more children.
+
+    That is so if its stream, or the decider of its loop, has ended.
+    """
     mapped = run.spec.tasks[group.task_index].mapped
     if group.is_loop and mapped is not None:
         decider = run.groups.get(mapped.until)
@@ -150,7 +153,10 @@ def count(group: MappedTask) -> None:
 
 
 def cut_of(run: Run, source: int, width: int) -> TaskState:
-    """Return the state that the end of a stream adds to its children; ``PENDING`` for none."""
+    """Return the state that the end of a stream adds to those of its consumer's children.
+
+    It is ``PENDING`` if the end adds none.
+    """
     match run.states[source]:
         case TaskState.SUCCESS:
             return TaskState.PENDING if width else TaskState.SKIPPED

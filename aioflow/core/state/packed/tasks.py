@@ -152,7 +152,7 @@ class Packing:
         self._shrink()
 
     def lose(self, role: str, assignment_id: int) -> None:
-        """Record that a host died. Packed triggers lose their assignments up to this number."""
+        """Record that a host died. Its packed triggers lose assignments up to this number."""
         if kind_of(role) == ASYNC:
             self._async_lives[role] = self._async_lives.get(role, 1) + 1
         else:
@@ -535,7 +535,7 @@ class Packing:
 
 
 class PackedCache(PackedMap[Value]):
-    """Tasks or triggers of all runs, by number.
+    """Tasks or triggers of all runs by number, packed or not.
 
     Args:
         packed_numbers: Packed values by number.
