@@ -22,7 +22,7 @@ class Clock(Protocol):
         """Return the wall time. It may step, also backwards."""
 
     def monotonic_us(self) -> int:
-        """Return microseconds since a fixed moment. They never decrease."""
+        """Return the microseconds since a fixed moment. The value never decreases."""
 
     async def sleep(self, seconds: float) -> None:
         """Sleep this long by the monotonic clock."""

@@ -67,7 +67,7 @@ class Recalling:
         self._began: dict[tuple[str, str | None], int] = {}  # commit number when the read began
 
     def has_all(self, inputs: Sequence[Input], memory: Memory) -> bool:
-        """Return whether every run that these inputs need is loaded."""
+        """Return whether every run that these inputs need is in memory: live, or loaded."""
         return all(_is_at_hand(request, memory) for request in asks(inputs))
 
     async def load(self, inputs: Sequence[Input], memory: Memory) -> None:

@@ -55,7 +55,7 @@ RUNNING = "running"
 
 
 def trace_id(run_no: int, run_id: str, created_at: int) -> int:
-    """Return the id of a run's trace, never 0. The timestamp distinguishes homes."""
+    """Return the id of a run's trace, never 0. The time distinguishes runs of different homes."""
     text = f"{run_no} {created_at} {run_id}".encode()
     return int.from_bytes(blake2b(text, digest_size=16).digest()) or 1
 

@@ -45,7 +45,7 @@ ASSETS = "assets"
 """The class path of a trigger that is a condition over assets. No host runs it."""
 
 IfRunning: TypeAlias = Literal["queue", "skip", "cancel_old"]
-"""What happens to an event while a run of the DAG is live: its run is queued; it starts no run; or
+"""What happens to an event while a run of the DAG is live: its run is queued, it starts no run, or
 its run replaces the runs that earlier events have started."""
 
 
@@ -201,10 +201,10 @@ class DagTriggerChanges(msgspec.Struct, kw_only=True):
 
 
 class TriggerDescription(msgspec.Struct, frozen=True, array_like=True):
-    """The description of a hosted trigger.
+    """The description of a trigger that runs in a host, for display.
 
     Attributes:
-        shared_with: Number of other triggers in its watch.
+        shared_with: Number of other triggers that are served by the same watch.
         next_check_at: When it checks next, if known.
         last_check_at: When it checked last, if reported.
         text: What it waits for, according to its class; empty if the class does not say.

@@ -220,7 +220,7 @@ small, later reads are larger."""
 
 
 async def read_events(store: Reader, wanted: EventsWanted) -> EventsPage | None:
-    """Return the page after ``wanted.after``; ``None`` if there are no such events yet."""
+    """Return a page of the named events after ``wanted.after``; ``None`` if there are none yet."""
     items: list[EventItem] = []
     last, size, piece = wanted.after, 0, EVENTS_PIECE
     while len(items) < PAGE_ITEMS and size < PAGE_BYTES:

@@ -263,7 +263,7 @@ class RunCompletionWaits:
         return self._cycles.of_task(run_no, task_index, map_index)
 
     def submit(self, sender: QuerySender, query: Query) -> None:
-        """Register the runs that a query names. They are added to earlier ones of the same query.
+        """Register the runs that a query names, in addition to the runs that it named before.
 
         Raises:
             msgspec.DecodeError: If the query is malformed.

@@ -119,7 +119,9 @@ def _packed_numbers(numbers: tuple[int, ...]) -> _Numbers:
 
 
 class ChildCount:
-    """The children of a mapped task, numbered from ``first`` to ``end``.
+    """A count of the ended children of one mapped task.
+
+    The numbers of its children begin with ``first`` and are below ``end``.
 
     Attributes:
         missing: Number of children that had not ended at the last look-up. While fewer children
