@@ -128,20 +128,26 @@ BUGS = (
         seed=Seed(1, 4013),
     ),
     PlantedBug(
-        name="worker_gone_before_its_tries",
-        broken="the end of a worker is reported before the end of its tries",
-        promise="what a dead worker did is known before it is forgotten",
+        name="worker_gone_after_its_tries",
+        broken="the end of a worker is reported after the end of its tries",
+        promise="a try is started where it can run",
         where="host",
-        needs="a worker that dies with a begun try",
+        needs="a worker that dies with a claimed try",
         edits=(
             Edit(
                 "aioflow.executors.remote_executor",
                 "RemoteExecutor._serve",
                 "process.end_tries(failure, charge_first=is_charged)",
                 """
-                self._context.report([WorkerGone(worker.number)])
                 process.end_tries(failure, charge_first=is_charged)
+                self._context.report([WorkerGone(worker.number)])
                 """,
+            ),
+            Edit(
+                "aioflow.executors.remote_executor",
+                "RemoteExecutor._end",
+                "self._context.report([WorkerGone(worker.number)])",
+                "pass",
             ),
         ),
         seen_by="tests/executors/test_remote_executor.py::"
