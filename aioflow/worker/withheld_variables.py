@@ -22,7 +22,7 @@ def take_names() -> None:
 
 
 def withheld_variable_hint(problem: BaseException) -> str:
-    """Return how to pass on the withheld variable whose lookup raised ``problem``; else empty."""
+    """Return how to pass on a withheld variable if its lookup raised ``problem``; else empty."""
     if not isinstance(problem, KeyError) or not _names or len(problem.args) != 1:
         return ""
     name = problem.args[0]

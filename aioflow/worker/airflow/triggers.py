@@ -37,7 +37,7 @@ class BaseTrigger(Trigger[Any]):
     Attributes:
         task_instance: ``None``: the daemon's rows are not accessible.
         timeout_after: ``None``: the daemon enforces the timeout.
-        trigger_id: Its number once it runs in the triggerer.
+        trigger_id: The number of the trigger; ``None`` until it runs in the triggerer.
     """
 
     task_instance: Any = None

@@ -85,12 +85,12 @@ class Kinds:
 
 
 class Wait:
-    """A data-only trigger: an entry in a watch.
+    """A trigger held as data, without an instance: an entry in a watch.
 
     Attributes:
         wanted: The key that it waits for in the watch.
         watch: Its watch; ``None`` once the key was found or is no longer watched.
-        command: The command that started it, if ending it needs an instance; else ``None``.
+        command: The command that started it, if an instance is needed to end it; else ``None``.
     """
 
     __slots__ = ("assignment_id", "command", "kind", "number", "run_no", "wanted", "watch")
@@ -197,12 +197,12 @@ class HostedTrigger(UserCoroutine):
 
     @property
     def number(self) -> int:
-        """See ``UserCoroutine``."""
+        """The number of the trigger, also in the crash recorder."""
         return self._number
 
     @property
     def key(self) -> tuple[int, int]:
-        """See ``UserCoroutine``."""
+        """The key of the trigger's log."""
         return self._number, self.assignment_id
 
     def enter(self, stage: str) -> None:
