@@ -222,7 +222,7 @@ class Timetables(Protocol):
     async def preview(
         self, row: DagTriggerRow, version: str, after: Timestamp, count: int
     ) -> FireTimesPreviewed | None:
-        """Preview a timetable's next fire times in a child process; ``None`` without one."""
+        """Preview a timetable's next fire times; ``None`` if there is no child process to ask."""
 
 
 class TimetableHost(Protocol):
@@ -230,12 +230,12 @@ class TimetableHost(Protocol):
 
     @property
     def expected(self) -> Mapping[TriggerNo, Timestamp]:
-        """See ``Triggerer``."""
+        """The fire time that each hosted timetable waits for, by trigger number."""
 
     async def preview(
         self, host: StartTrigger, *, after: Timestamp, count: int
     ) -> FireTimesPreviewed | None:
-        """See ``Triggerer``."""
+        """Preview a timetable's next fire times after a timestamp."""
 
 
 class HostedTimetables:

@@ -64,7 +64,8 @@ _SINCE: dict[TaskState, Callable[[TaskInstance], Timestamp | None]] = {
     TaskState.QUEUED: lambda task: task.queued_at,
     TaskState.SENSING: lambda task: task.started_at,
 }
-"""Returns when a task's wait began, for each state of a task that waits without a trigger."""
+"""Functions that return when a task's wait began, by state of the task. In these states, a task
+waits without a trigger."""
 
 WAITING_STATES = frozenset(_SINCE)
 """States of the tasks listed in ``MemoryStats.oldest``."""

@@ -70,7 +70,10 @@ class TaskReader:
     async def _inputs(
         self, run: RunRow, layout: RunLayout, location: TaskLocation
     ) -> list[InputView]:
-        """Return the results that a task takes as arguments; for many results only their number."""
+        """Return the results that a task takes as arguments.
+
+        For all results of a mapped task together, return only their number.
+        """
         spec = layout.spec.tasks[location.task_index]
         names = {parent: layout.spec.tasks[parent].task_id for parent in spec.argument_parents}
         if spec.mapped is not None:
