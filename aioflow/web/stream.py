@@ -58,7 +58,7 @@ class _EventStream(Response):
 
     Args:
         who: The caller.
-        tell: Sends the events, with a function that sends one message and waits until it is sent.
+        tell: Sends the events. It is called with a function that sends one message.
     """
 
     media_type = "text/event-stream"
