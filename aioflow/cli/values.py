@@ -151,7 +151,10 @@ def _delete(kind: str, arguments: argparse.Namespace) -> int:
 
 
 def _text(kind: str, arguments: argparse.Namespace) -> str:
-    """Return the given value without one trailing newline, which only ends the file."""
+    """Return the value from the argument, or read it from a file, a prompt or standard input.
+
+    From a file or standard input, one trailing newline is removed, because it only ends the text.
+    """
     if arguments.value is not None:
         if arguments.file is not None:
             raise SettingsError("give either a VALUE or --file, not both")
