@@ -200,8 +200,8 @@ def _next_period(
     """Return the period that follows ``period``.
 
     Args:
-        start_no: The last execution at the start of the new period.
-        started_at: Start of the try's first execution, as its row says now.
+        start_no: Number of the latest execution when the new period begins.
+        started_at: Start of the try's first execution, from the row of the task.
     """
     if state in _WITH_CODE:
         is_first = period.began is None and started_at is not None

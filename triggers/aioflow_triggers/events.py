@@ -103,7 +103,7 @@ class EventTrigger(Trigger[Emitted]):
 
 
 class Emissions(Watch[_Wanted, Emitted]):
-    """The events of a name. A wanted key is an event key, or ``None``, and the ``id`` to exceed."""
+    """The events of a name. A wanted key is an event key or ``None``, with the ``id`` to exceed."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -92,7 +92,8 @@ T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _COARSEST_CLOCK_NS = 2_000_000_000
-"""Some file systems store times in units of two seconds, and no file system is exact."""
+"""Tolerance for the times of files: some file systems store times in units of two seconds, and no
+file system is exact."""
 
 _SKEW_NS = 60_000_000_000
 """Maximum difference between the clocks of machines that write into one folder."""

@@ -253,7 +253,7 @@ class _Polling:
         self._missing = missing
 
     def all_names(self) -> set[str]:
-        """Return every single name that is wanted."""
+        """Return the wanted names that are known without listing the folder."""
         return self._names.union(*self._missing)
 
     def look_up(self, names: Iterable[str]) -> None:
