@@ -224,7 +224,7 @@ class Chain:
         return self._met.take(found)
 
     async def _failed_upstream(self, location: TaskLocation, state: str) -> list[TaskLocation]:
-        """Return the upstream tasks, or the children of a mapped task, that made it end badly."""
+        """Return what made a task end badly: upstream tasks, or children of the mapped task."""
         task_index = location.task_index
         if location.map_index < 0 and self._layout.is_expanded(task_index):
             return await self._failing(task_index, _BAD)

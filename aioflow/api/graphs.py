@@ -281,7 +281,7 @@ class RunStateCounts:
     async def _of_live(
         self, run: RunRow, layout: RunLayout, counted: Sequence[tuple[int, TaskState, int]]
     ) -> list[TaskCounts]:
-        """Return the tallies of a live run.
+        """Return the state counts and times of each task of a live run.
 
         A mapped task starts with its first child and ends with its last child.
         """

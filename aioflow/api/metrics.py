@@ -56,8 +56,8 @@ _SLICE = 1_000
 
 _CHEAP_US = 2_000
 _RESTS = 50
-"""A pass longer than ``_CHEAP_US`` is cached for this multiple of its duration, so that all passes
-together take 2 % of the event loop's time.
+"""The result of a pass longer than ``_CHEAP_US`` is cached for this multiple of its duration, so
+that all passes together take 2 % of the event loop's time.
 """
 
 _SINCE: dict[TaskState, Callable[[TaskInstance], Timestamp | None]] = {
