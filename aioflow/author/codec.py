@@ -446,7 +446,7 @@ class Packing:
     # ── limits ──────────────────────────────────────────────────────────────────────────
 
     def _spend(self, size: int) -> None:
-        """Count bytes that are about to be copied."""
+        """Subtract bytes that are about to be copied from what is left of the limit."""
         cost = size + 2
         self._left -= cost
         if cost > self._large:

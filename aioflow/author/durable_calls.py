@@ -127,7 +127,7 @@ class Calls(Protocol):
 
 
 calls: ContextVar[Calls] = ContextVar("calls")
-"""Set around each ``async def`` task."""
+"""The recorder of the running task's durable calls. Set around each ``async def`` task."""
 
 
 # The functions below are plain functions that return an awaitable, so that they know the line that

@@ -47,7 +47,10 @@ ONE_ROUND = (Source(values=(None,)),)
 
 
 class GroupRef(Ref[R_co]):
-    """The result of a group, which is that of one of its tasks. It is linked as the whole group."""
+    """The result of a group, which is that of one of its tasks.
+
+    A dependency on the result is a dependency on the whole group.
+    """
 
     def __new__(cls, node: Node, keys: tuple[str | int, ...], group: Linked) -> Self:
         return super().__new__(cls, node, keys)

@@ -546,7 +546,7 @@ def _pack_text(value: Any, levels: int, budget: Budget) -> Any:
 
 
 def _pack_derived(value: Any, levels: int, budget: Budget) -> Any:
-    """Pack a value whose class is not built in."""
+    """Pack a value whose class is not in ``_PACKERS``, such as an enum or a dataclass."""
     kind = type(value)
     if codec_of(kind) is not None:
         raise _NotSmall
