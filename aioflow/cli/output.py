@@ -100,7 +100,7 @@ def safe(text: object) -> str:
 def safe_text(text: str) -> str:
     """Return a text with characters escaped that could control a terminal.
 
-    Line breaks and tabs are kept.
+    Line breaks and tabs are not escaped.
     """
     return text.translate(_IN_A_TEXT)
 

@@ -48,7 +48,7 @@ _NOUNS = (
 
 
 def add_parser(nouns: Nouns) -> None:
-    """Declare the commands."""
+    """Declare the commands for secrets, connections and variables."""
     for noun in _NOUNS:
         words = f"{noun.kind}s"
         verbs = add_group(nouns, words, text=noun.text, example=f"aioflow {words} list")
