@@ -41,7 +41,7 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 
 class CrashRecorder:
-    """The shared words, in a memfd that the daemon created, or else in private memory.
+    """The two words, in a memfd that the daemon has created, or else in private memory.
 
     Attributes:
         woken: Semaphore that a step releases if it finds the watchdog asleep.

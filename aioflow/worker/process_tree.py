@@ -156,7 +156,7 @@ def _wait_for_end(seconds: float) -> bool:
 
 
 def _reap_children() -> bool:
-    """Reap ended processes. Return whether other children remain."""
+    """Reap ended children. Return whether children that have not ended remain."""
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -187,7 +187,7 @@ _LOWEST_MARK = 1 << 62
 
 
 class Orphans:
-    """Orphans of this process. Create it before user code runs.
+    """Finds and kills the orphans of this process. Create it before user code runs.
 
     If this process has no mark in its resource limit, no orphans are ever found.
     """

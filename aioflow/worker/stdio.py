@@ -71,7 +71,7 @@ class Descriptors:
             if fcntl(1, F_GETOWN) == fcntl(2, F_GETOWN) == self._owner:
                 return False
         except OSError:
-            pass  # one is closed
+            pass  # a descriptor is closed
         for number, descriptor in self._originals.items():
             os.dup2(descriptor, number)
         return True

@@ -228,7 +228,7 @@ class Watchdog:
 
     def _name(self, word: memoryview[int], number: int) -> bool:
         """Report where the step is. Return ``False`` if the step has just ended or continued."""
-        frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - what it is there for
+        frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - no public function does this
         source_location, is_loading = source_location_of(frame, self._code)
         if word[1] != MARKED or word[0] != number:
             return False

@@ -17,7 +17,7 @@ _names: frozenset[str] = frozenset()
 
 def take_names() -> None:
     """Move the names from the environment into this module, before user code runs."""
-    global _names  # noqa: PLW0603 - of the process, as the environment is
+    global _names  # noqa: PLW0603 - state of the process, like the environment
     _names = frozenset(os.environ.pop(WITHHELD, "").split(",")) - {""}
 
 

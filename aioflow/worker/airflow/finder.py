@@ -179,7 +179,7 @@ def _spec(name: str) -> importlib.machinery.ModuleSpec:
 
 
 class _Loader:
-    """Fills a module with its names from the module in this package that defines them."""
+    """A loader that fills a module with its names, taken from the module that defines them here."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return None

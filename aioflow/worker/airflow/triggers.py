@@ -93,7 +93,7 @@ class BaseEventTrigger(BaseTrigger):
 
 
 class _TaskEndEvent(deferral.EndEvent):
-    """Ends its task. The payload is the state of the task, as in Airflow.
+    """An event that ends its task. The payload is the state of the task, as in Airflow.
 
     Attributes:
         task_instance_state: The state of the task.

@@ -24,7 +24,7 @@ from aioflow.protocol.reports import DataFiles
 __all__ = ("FILE_LIMIT_BYTES", "BadFiles", "Opened", "UsedFiles", "is_inside", "patterns_of")
 
 FILE_LIMIT_BYTES = 1024 * 1024
-"""Larger data files do not become part of a version."""
+"""Maximum bytes of a data file in a version. A larger file does not become part of it."""
 
 _NAMED_AT_MOST = 1_000
 _NAME_LENGTH = 255

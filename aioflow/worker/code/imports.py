@@ -127,7 +127,7 @@ def _find_files(folder: Path, name: tuple[str, ...]) -> tuple[set[str], set[str]
     missing: set[str] = set()
     for length in range(1, len(name) + 1):
         place = "/".join(name[:length])
-        path = os.path.join(folder, place)  # noqa: PTH118 - some hundred times for each file
+        path = os.path.join(folder, place)  # noqa: PTH118 - called some hundred times for each file
         is_folder = os.path.isdir(path)  # noqa: PTH112
         is_file = os.path.isfile(f"{path}.py")  # noqa: PTH113
         if is_file:

@@ -204,7 +204,7 @@ def _is_shared_name(name: str, value: object, where: str) -> bool:
 
 
 def _owners(modules: dict[str, ModuleType]) -> Iterator[tuple[Any, str]]:
-    """Yield the modules, and the classes that aioflow's modules define."""
+    """Yield the modules, and the classes that aioflow's modules define, with their full names."""
     for name, module in modules.items():
         yield module, name
         if not name.startswith(_OURS):
@@ -382,7 +382,7 @@ def _is_foreign_module(name: str, module: object) -> bool:
 
 
 def _scopes(name: str, module: ModuleType) -> Iterator[_Scope]:
-    """Yield the module and its mutable classes."""
+    """Yield snapshots of a module and of the mutable classes that it defines."""
     yield _Scope(module, name)
     for value in _classes(_vars(module).values()):
         if value.__module__ == name:

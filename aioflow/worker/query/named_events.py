@@ -244,7 +244,7 @@ class _Once(Listener):
 
 
 class _Audience:
-    """Listeners by key; a single listener is stored without a dict."""
+    """A set of listeners, stored by key. The only listener of a key is stored without a dict."""
 
     def __init__(self) -> None:
         self._by_key: dict[str | None, Listener | dict[Listener, None]] = {}

@@ -45,7 +45,7 @@ def values_by_name(
 
 
 def hidden(value: Any) -> Any:
-    """Return a value with secrets masked, if it is text."""
+    """Return a value. If it is text, mask the secrets in it."""
     return masks.masked_text(value) if isinstance(value, str) else value
 
 

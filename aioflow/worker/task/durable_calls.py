@@ -1,6 +1,7 @@
 """The durable calls of one try: make, record and await them, or answer them from the record.
 
-A task has a position in each series of waits, so that it never gets an event twice.
+For each series of waits (see ``Trigger.series``), the last answer is remembered, so that a task
+never gets an event twice.
 """
 
 from __future__ import annotations
@@ -391,7 +392,10 @@ class DurableCalls:
         self._is_recorded = True
 
     def _cut(self, call: Call) -> CallCutShort:
-        """Forbid further calls, because a replay of this call could have a different outcome."""
+        """Forbid further calls, because a replay of this call could have a different outcome.
+
+        Return the error that the further calls raise.
+        """
         self._cut_short = CallCutShort(_shown(call, self._source_location(call)))
         return self._cut_short
 

@@ -36,7 +36,7 @@ __all__ = (
 
 
 class Kind:
-    """Data common to the running triggers of one class, shared to save memory.
+    """Data common to the running triggers of one class and version, shared to save memory.
 
     Attributes:
         count: Number of running triggers.
@@ -157,7 +157,7 @@ class HostedTrigger(UserCoroutine):
         failure: Why its assignment failed; ``None`` if it did not.
         flow: Flow control, if it is a stream.
         dag_id: The DAG of its task.
-        task_index: The task index and ``map_index`` of its task.
+        task_key: The task index and ``map_index`` of its task.
         start: The execution of the task, whose result it may have to write.
         trigger: The instance, once created.
         is_data: Whether it continues as a ``Wait``; this coroutine must not report its end then.
@@ -206,7 +206,7 @@ class HostedTrigger(UserCoroutine):
         return self._number, self.assignment_id
 
     def enter(self, stage: str) -> None:
-        """Enter a stage."""
+        """Enter a stage: the failure reason for what user code raises from now on."""
         self.stage = stage
 
     def take(self, upto: int) -> None:

@@ -324,7 +324,7 @@ class Watches:
             self._left(hosted, alone)
             await self._each(hosted, waits, self._finder.failed(problem))
         elif not isinstance(problem, TriggerWrong | asyncio.CancelledError):
-            print_traceback(problem)  # raised by its cleanup
+            print_traceback(problem)  # the cleanup of the watch raised it
 
     async def _problem(self, hosted: HostedWatch) -> BaseException:
         """Run the watch until no key is wanted or it fails. Return the reason for its end."""
