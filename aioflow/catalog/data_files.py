@@ -182,7 +182,9 @@ class DataFileUse(msgspec.Struct, frozen=True):
     """The data files that a DAG file uses, as found when it was parsed.
 
     Attributes:
-        folder: The DAG folder that contains it.
+        folder: The DAG folder that contains the DAG file.
+        beside: The paths and patterns that the parser has found.
+        modules: Files of the version that are modules.
     """
 
     folder: Path
@@ -312,7 +314,7 @@ class _Walk:
     """One pass over the disk, which reads a path only once even if several DAG files need it.
 
     Args:
-        contents: Known contents of files, by path.
+        contents: Known states of files, by path.
         unnamed: Unnamed files found by the last pass. If the result is equal, the object is reused.
     """
 
@@ -359,7 +361,7 @@ class _Walk:
         return () if content is None else content.stamp
 
     def content(self, folder: Path, name: str, *, is_named: bool = True) -> FileContent | None:
-        """Return the content of a file; ``None`` without a file. Read it only if it has changed."""
+        """Return the state of a file, or ``None``. Read the file only if it has changed."""
         path = f"{folder}/{name}"
         if is_named:
             self.named.add(path)
@@ -456,7 +458,7 @@ class _Walk:
             path = folder / place
             if (path / IGNORE_FILE).is_file():
                 prefix = f"{place}/" if place else ""
-                above = above.below(path, prefix, lambda _place, _exc: None)  # see the scan
+                above = above.below(path, prefix, lambda _place, _exc: None)  # the scan reports it
             self._ignored[key] = above
         return self._ignored[key]
 

@@ -60,7 +60,7 @@ def forged(scope: Scope, headers: Headers, *, is_login: bool) -> Response | None
     origin = headers.get("origin")
     site = headers.get("sec-fetch-site")
     own = f"{scope['scheme']}://{headers.get('host', '')}"
-    if site is not None:  # pages cannot forge it; behind a TLS proxy, it is still right
+    if site is not None:  # no page can forge it, and it is right behind a TLS proxy
         is_own = site == "same-origin"
     else:
         is_own = origin == own or (is_login and origin is None)

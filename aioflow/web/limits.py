@@ -147,7 +147,7 @@ class Connections:
         return True
 
     def release(self, connection: _Connection) -> None:
-        """Uncount a closed connection."""
+        """Stop counting a closed connection."""
         self._open[connection.address] -= 1
         if not self._open[connection.address]:
             del self._open[connection.address]

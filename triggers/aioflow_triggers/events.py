@@ -112,7 +112,7 @@ class Emissions(Watch[_Wanted, Emitted]):
         self._stirred = asyncio.Event()
 
     def joined(self, wanted: _Wanted) -> None:
-        """Subscribe to the event."""
+        """Subscribe to the first event that matches the key."""
         if self._events is None:
             self._events = NamedEvents(self._name, self._on_event)
         key, after = wanted

@@ -42,6 +42,10 @@ __all__ = (
 class Arrivals:
     """Tracks which files are new and complete.
 
+    Args:
+        rest_seconds: How long a file must not have changed to be complete.
+        horizon_ns: Files that were last changed before this time are not new. In ns since 1970.
+
     Attributes:
         due_in: Seconds from the last poll until another file may be complete.
     """

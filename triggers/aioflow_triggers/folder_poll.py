@@ -167,7 +167,7 @@ class Leaving:
         self._latecomers.pop(name, None)
 
     def begin(self, at: float) -> None:
-        """Copy the names as a poll begins."""
+        """Copy the names as a poll begins, and note the first poll for each added name."""
         self.sought = tuple(self._names)
         for name, first in self._latecomers.items():
             self._latecomers[name] = min(first, at)
