@@ -103,7 +103,7 @@ class EventTrigger(Trigger[Emitted]):
 
 
 class Emissions(Watch[_Wanted, Emitted]):
-    """The events of a name. A wanted key is an event key, or ``None``, and the ``id`` to exceed."""
+    """The events of a name. A wanted key is an event key or ``None``, with the ``id`` to exceed."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -112,7 +112,7 @@ class Emissions(Watch[_Wanted, Emitted]):
         self._stirred = asyncio.Event()
 
     def joined(self, wanted: _Wanted) -> None:
-        """Subscribe to the event."""
+        """Subscribe to the first event that matches the key."""
         if self._events is None:
             self._events = NamedEvents(self._name, self._on_event)
         key, after = wanted

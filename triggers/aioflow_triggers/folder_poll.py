@@ -167,7 +167,7 @@ class Leaving:
         self._latecomers.pop(name, None)
 
     def begin(self, at: float) -> None:
-        """Copy the names as a poll begins."""
+        """Copy the names as a poll begins, and note the first poll for each added name."""
         self.sought = tuple(self._names)
         for name, first in self._latecomers.items():
             self._latecomers[name] = min(first, at)
@@ -253,7 +253,7 @@ class _Polling:
         self._missing = missing
 
     def all_names(self) -> set[str]:
-        """Return every single name that is wanted."""
+        """Return the wanted names that are known without listing the folder."""
         return self._names.union(*self._missing)
 
     def look_up(self, names: Iterable[str]) -> None:
