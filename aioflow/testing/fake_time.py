@@ -63,8 +63,8 @@ SOCKET_SECONDS = 0.05
 """Real seconds that a loop waits for its sockets before it lets virtual time pass."""
 
 THREAD_SECONDS = 5.0
-"""Real seconds that a loop waits for busy threads. Then virtual time passes, in case a thread waits
-for that."""
+"""Real seconds that a loop waits for busy threads. Then it lets virtual time pass, in case a thread
+waits for virtual time to pass."""
 
 RESOLUTION_SECONDS = 1e-6
 
