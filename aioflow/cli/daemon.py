@@ -42,7 +42,7 @@ than for the disk."""
 
 
 def add_up(nouns: Nouns) -> None:
-    """Declare the command."""
+    """Declare ``aioflow up``."""
     parser = add_command(
         nouns,
         "up",
@@ -141,7 +141,7 @@ def _up(arguments: argparse.Namespace) -> int:
 
 
 def add_demo(nouns: Nouns) -> None:
-    """Declare the command."""
+    """Declare ``aioflow demo``."""
     parser = add_command(
         nouns,
         "demo",
@@ -171,7 +171,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def add_config(nouns: Nouns) -> None:
-    """Declare the command."""
+    """Declare ``aioflow config show``."""
     verbs = add_group(nouns, "config", text="show settings", example="aioflow config show")
     add_command(
         verbs,
@@ -215,7 +215,7 @@ def _setting_text(value: Any) -> str:
 
 
 def add_nodes(nouns: Nouns) -> None:
-    """Declare the commands."""
+    """Declare ``aioflow nodes`` and its commands."""
     verbs = add_group(
         nouns,
         "nodes",
@@ -282,7 +282,7 @@ def _undrain_node(arguments: argparse.Namespace) -> int:
 
 
 def add_top(nouns: Nouns) -> None:
-    """Declare the command."""
+    """Declare ``aioflow top``."""
     parser = add_command(
         nouns,
         "top",

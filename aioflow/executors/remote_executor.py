@@ -301,6 +301,14 @@ class RemoteExecutor:
         worker.process.adopt(worker, self._hello(info))
         self._note_idle(worker)
         self._context.report([WorkerUp(worker_no, spec)])
+        _logger.info(
+            "worker %d of %s is up: process %d on %s %s",
+            worker_no,
+            spec.executor,
+            info.pid,
+            info.host,
+            info.address,
+        )
         self._group.start_soon(self._serve, worker)
 
     def frame(self, worker_no: WorkerNo, data: bytes) -> None:
@@ -335,8 +343,8 @@ class RemoteExecutor:
     def worker_gone(self, worker_no: WorkerNo, failure: Failure) -> None:
         """See ``WorkerEvents``."""
         worker = self.workers.get(worker_no)
-        if worker is not None:
-            worker.end(failure)
+        if worker is not None and worker.is_open:
+            self._end(worker, failure)
 
     def unavailable(self, spec: WorkerSpec, why: str) -> None:
         """See ``WorkerEvents``."""
@@ -381,6 +389,18 @@ class RemoteExecutor:
             body, error = await answer_result_query(self._context.results, query, worker.number)
         worker.send([Reply(query.question, body, error)])
 
+    def _end(self, worker: RemoteWorker, failure: Failure) -> None:
+        """Let the engine grant no further try to a dead worker. Its tries are ended afterwards.
+
+        If that were reported with the tries, which may have to wait for a slow disk, the engine
+        would grant them to the same worker again and again.
+        """
+        _logger.info(
+            "worker %d of %s has ended: %s", worker.number, worker.spec.executor, failure.message
+        )
+        worker.end(failure)
+        self._context.report([WorkerGone(worker.number)])
+
     # ── the life of a worker ────────────────────────────────────────────────────────────
 
     async def _serve(self, worker: RemoteWorker) -> None:
@@ -403,18 +423,19 @@ class RemoteExecutor:
         elif process.has_reported:
             self._silent_deaths.pop(spec, None)
         process.end_tries(failure, charge_first=is_charged)
-        self._context.report([WorkerGone(worker.number)])
 
     async def _await_lost(self, worker: RemoteWorker, lost: anyio.CancelScope, why: str) -> None:
         """Give a lost worker up after the patience of its backend. By then it has ended itself."""
         with lost:
             await self._context.clock.sleep(self._backend.patience_seconds)
             self._guard(worker.kill)
-            worker.end(Failure(type="WorkerLost", message=why, reason="killed"))
+            self._end(worker, Failure(type="WorkerLost", message=why, reason="killed"))
         worker.lost = None
 
     def _note_idle(self, worker: RemoteWorker) -> None:
         worker.idle_since_us = self._context.clock.monotonic_us()
+        if worker.process.is_spent:  # it has run so many tries that another is to take its place
+            self._context.report([WorkerIdle(worker.number)])
         if not self._is_watching and self._group is not None:
             self._is_watching = True
             self._group.start_soon(self._watch_idle)
