@@ -65,7 +65,8 @@ class DagOptions(TypedDict, total=False):
     its tasks. ``if_running`` and ``debounce`` require a trigger as ``schedule``: ``if_running``
     says what happens to an event while a run is active, and ``debounce`` how long there must be
     no further event before the last event starts a run. With ``isolated`` its coroutines and
-    triggers run in processes that no other DAG uses.
+    triggers run in processes that no other DAG uses. ``python`` is the name of the interpreter that
+    its file chooses in a comment, repeated here for readers.
     """
 
     schedule: Schedule | Trigger[Any] | AssetSchedule | Timetable
@@ -89,6 +90,7 @@ class DagOptions(TypedDict, total=False):
     retry_budget: int | None
     if_paused: IfPaused
     isolated: bool
+    python: str
     default_args: SensorClassOptions
     params: Mapping[str, Any]
     tags: Sequence[str]
@@ -180,6 +182,7 @@ class DAG:
         self.retry_budget = None if budget is None else _limit(budget, "retry_budget", least=0)
         self.if_paused: IfPaused = _if_paused(options)
         self.isolated = _flag(options.get("isolated", False), "isolated")
+        self.python = _python(options.get("python"))
         self._uses: dict[str, int] = {}
         self.open_groups: list[OpenGroup] = []
         self.unfinished: dict[int, object] = {}
@@ -294,6 +297,12 @@ def _flag(value: object, name: str) -> bool:
     if not isinstance(value, bool):
         raise dag_error(f"{name} must be True or False, got {value!r}")
     return value
+
+
+def _python(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise dag_error(f"python is the name of an interpreter in the settings, not {value!r}")
 
 
 def _missed(value: object) -> MissedFireTimes:

@@ -20,6 +20,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
+from aioflow.catalog.file_patterns import TABLE_FILE
 from aioflow.cli.client import Client, connect_home
 from aioflow.cli.offline_parser import (
     dag_folders,
@@ -27,6 +28,7 @@ from aioflow.cli.offline_parser import (
     parse_files,
     passed_variables,
     path_in_folder,
+    python_paths,
 )
 from aioflow.cli.output import hint, print_json, safe, task_name
 from aioflow.cli.run_progress import RUN_ENDED, RunProgress, run_exit_status
@@ -178,11 +180,15 @@ async def _test_dag(arguments: argparse.Namespace, folder: Path) -> int:
         dag_folders(arguments),
         passed_variables(arguments),
     )
-    (parsed,) = await parse_files([path], folders, allowed)
+    pythons = python_paths(arguments)
+    (parsed,) = await parse_files([path], folders, allowed, pythons)
     dag_id = _chosen_dag(parsed, arguments.dag, arguments.file)
     beside = data_files_of(path, folders, parsed).digests
     _copy_sources([*parsed.modules, *beside], path_in_folder(path, folders)[0], folder / "dags")
+    if interpreter := parsed.dags[0].interpreter:  # chosen in a folder above the file, perhaps
+        await anyio.Path(folder, "dags", TABLE_FILE).write_text(f'python = "{interpreter}"\n')
     overrides = {"dags": [str(folder / "dags")], "web.port": 0, "children.env": allowed}
+    overrides |= {f"pythons.{name}.path": python for name, python in pythons.items()}
     settings = Settings.read(folder / "home", overrides)
 
     async def visit(client: AsyncClient, ready: Ready) -> int:

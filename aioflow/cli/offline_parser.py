@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain
 from pathlib import Path
@@ -18,14 +18,17 @@ from pathlib import Path
 import anyio
 import msgspec
 
+from aioflow._threads import in_thread
 from aioflow.catalog.data_files import Choice, DataFileUse, FilesBeside
 from aioflow.catalog.folder_scan import names_aioflow, scan
+from aioflow.catalog.interpreter_choice import UNCLEAR, choice_of_file
 from aioflow.catalog.parse import Limits, Parser
 from aioflow.catalog.plugins import PlugIn, inspect_plug_in, plug_ins
 from aioflow.cli.output import hint, print_json, print_table, safe
 from aioflow.clock import SystemClock
 from aioflow.errors import DuplicateDag
 from aioflow.processes import Children
+from aioflow.processes.interpreters import Interpreters
 from aioflow.protocol.reports import DagFailure, Parsed
 from aioflow.settings import Settings
 
@@ -38,23 +41,30 @@ __all__ = (
     "parse_files",
     "passed_variables",
     "path_in_folder",
+    "python_paths",
     "temporary_parser",
 )
 
 
 @asynccontextmanager
-async def temporary_parser(prefix: str, allowed: Sequence[str] = ()) -> AsyncIterator[Parser]:
+async def temporary_parser(
+    prefix: str, allowed: Sequence[str] = (), pythons: Mapping[str, str] | None = None
+) -> AsyncIterator[Parser]:
     """Run a parser within the block, then remove its processes and files.
 
     Args:
         prefix: Prefix of the name of the parser's temporary folder.
         allowed: See ``Children``.
+        pythons: The interpreters that files may choose, by name.
     """
     with tempfile.TemporaryDirectory(prefix=prefix) as home:
         children = Children(Path(home), allowed=allowed)
-        parser = Parser(children, Path(home) / "code", SystemClock(), Limits())
+        clock = SystemClock()
+        interpreters = Interpreters(children, clock, pythons)
+        parser = Parser(children, Path(home) / "code", clock, Limits(), interpreters)
         async with anyio.create_task_group() as group:
             await group.start(children.run)
+            await group.start(interpreters.run)
             await group.start(parser.run)
             yield parser
             group.cancel_scope.cancel()
@@ -81,7 +91,8 @@ def check_dags(arguments: argparse.Namespace) -> int:
     within = [Path(path).absolute() for path in named if Path(path).is_dir()]
     files = list(dict.fromkeys(chain.from_iterable(map(_dag_files_in, named))))
     folders = (*dag_folders(arguments), *within)
-    parsed = anyio.run(_check_files, files, folders, passed_variables(arguments))
+    settings = (passed_variables(arguments), python_paths(arguments))
+    parsed = anyio.run(_check_files, files, folders, *settings)
     # A file in a folder that has neither DAGs nor problems may be a module of other files.
     found = [one for one in parsed if one.dags or one.problems or one.file in named]
     for checked in found:
@@ -136,9 +147,12 @@ def _as_json(checked: CheckedFile) -> dict[str, object]:
 
 
 async def _check_files(
-    files: Sequence[str], folders: Sequence[Path], allowed: Sequence[str]
+    files: Sequence[str],
+    folders: Sequence[Path],
+    allowed: Sequence[str],
+    pythons: Mapping[str, str],
 ) -> list[CheckedFile]:
-    parsed = await parse_files([Path(file) for file in files], folders, allowed)
+    parsed = await parse_files([Path(file) for file in files], folders, allowed, pythons)
     found: list[CheckedFile] = []
     first: dict[str, str] = {}
     for file, result in zip(files, parsed, strict=True):
@@ -185,7 +199,10 @@ def _dag_files_in(path: str) -> Sequence[str]:
 
 
 async def parse_files(
-    files: Iterable[Path], folders: Sequence[Path], allowed: Sequence[str]
+    files: Iterable[Path],
+    folders: Sequence[Path],
+    allowed: Sequence[str],
+    pythons: Mapping[str, str],
 ) -> list[Parsed]:
     """Parse the files and return the result of each.
 
@@ -193,8 +210,9 @@ async def parse_files(
         files: The DAG files to parse.
         folders: The DAG folders, see ``path_in_folder``.
         allowed: See ``Children``.
+        pythons: The interpreters that files may choose, by name.
     """
-    async with temporary_parser("aioflow-check-", allowed) as parser:
+    async with temporary_parser("aioflow-check-", allowed, pythons) as parser:
         return [await _parse_file(parser, file, folders) for file in files]
 
 
@@ -205,7 +223,10 @@ async def _parse_file(parser: Parser, file: Path, folders: Sequence[Path]) -> Pa
         why = "no DAG file can be found in it" if is_folder else "there is no such file"
         return Parsed((), (DagFailure("file.missing", why, 0),), ())
     folder, name = path_in_folder(file, folders)
-    return await parser.parse(folder, name)
+    choice = await in_thread(choice_of_file, folder, name)
+    if choice.problem:
+        return Parsed((), (DagFailure(UNCLEAR, choice.problem),), ())
+    return await parser.parse(folder, name, choice.name)
 
 
 def dag_folders(arguments: argparse.Namespace) -> tuple[Path, ...]:
@@ -218,6 +239,11 @@ def dag_folders(arguments: argparse.Namespace) -> tuple[Path, ...]:
 def passed_variables(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return the names of additional environment variables that children receive."""
     return Settings.read(arguments.home).children_env
+
+
+def python_paths(arguments: argparse.Namespace) -> Mapping[str, str]:
+    """Return the interpreters that DAG files may choose, by name."""
+    return Settings.read(arguments.home).pythons
 
 
 def path_in_folder(file: Path, folders: Sequence[Path]) -> tuple[Path, str]:

@@ -35,7 +35,7 @@ import heapq
 from collections.abc import Callable, Container, Iterator
 from typing import TypeAlias
 
-from aioflow.core.state.child_roles import is_own
+from aioflow.core.state.child_roles import is_on_demand, slot_role
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
 from aioflow.core.tasks.readiness import fresh
 from aioflow.model.dag import Body, TaskSpec
@@ -273,7 +273,7 @@ Admits: TypeAlias = Callable[[TaskInstance | MappedTask], bool]
 """Returns whether the pool has capacity for the entry and the entry's host is up."""
 
 _HostQueueKey: TypeAlias = tuple[_QueueKey, str]
-"""The key of a queue: the executor, the pool, and the role of the host if one is required."""
+"""The key of a queue: the executor, the pool, and the role that must be up, if one is required."""
 
 SENSOR_QUEUE = "sensor"
 """The queue of hosted sensors. They wait only for their host.
@@ -286,9 +286,6 @@ START_QUEUE = "start"
 
 Only their window limits them, and their pool if it counts deferred tasks.
 """
-
-_HOSTLESS = frozenset({START_QUEUE, Body.FUNCTION.value})
-"""Executors whose tasks need no async host."""
 
 _WORTH_SWEEPING = 64
 
@@ -411,11 +408,11 @@ class Ready:
         return best_queue
 
     def missing_hosts(self, hosts_up: Container[str]) -> set[str]:
-        """Return the roles of DAGs' own hosts that tasks wait for and that are not up."""
+        """Return the roles of hosts on demand that tasks wait for and that are not up."""
         return {
             role
             for (_, role), queue in self._queues.items()
-            if queue and is_own(role) and role not in hosts_up
+            if queue and is_on_demand(role) and role not in hosts_up
             if any(still_waits(item[3]) for item in queue)
         }
 
@@ -533,7 +530,9 @@ def _expected(entry: TaskInstance | MappedTask) -> float:
 
 def _host_queue_key(entry: TaskInstance | MappedTask) -> _HostQueueKey:
     queue_key = _queue_key(entry)
-    return queue_key, "" if queue_key[0] in _HOSTLESS else entry.run.async_role
+    if queue_key[0] == Body.FUNCTION.value:
+        return queue_key, slot_role(entry.run.spec)
+    return queue_key, "" if queue_key[0] == START_QUEUE else entry.run.async_role
 
 
 def _queue_key(entry: TaskInstance | MappedTask) -> _QueueKey:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 
 from aioflow.core.scheduling.ready import SENSOR_QUEUE, START_QUEUE, Ready, head, is_hosted_sensor
+from aioflow.core.state.child_roles import slot_role
 from aioflow.core.state.crash_trials import DAEMON, on_trial, process_on_trial
 from aioflow.core.state.graph import is_identifier
 from aioflow.core.state.memory import Memory
@@ -448,7 +449,7 @@ class Slots:
                 continue
             idle = [worker for worker in self.workers if worker.is_idle]
             self.ready.across.passed(task)
-            if task.spec.body is Body.FUNCTION and idle:
+            if task.spec.body is Body.FUNCTION and idle and _has_workers(task, hosts_up):
                 worker = best_idle(idle, task.run.row.version)
                 self._occupy(worker, task)
                 yield Grant(task, worker.number)
@@ -459,7 +460,7 @@ class Slots:
                 yield Grant(task)
 
     def missing_hosts(self, hosts_up: Container[str]) -> set[str]:
-        """Return the roles of DAGs' own hosts that tasks wait for, while slots are granted."""
+        """Return the roles of hosts on demand that tasks wait for, while slots are granted."""
         return self.ready.missing_hosts(hosts_up) if self.is_open else set()
 
     def _grant_starts(self) -> Iterator[Grant]:
@@ -494,8 +495,12 @@ class Slots:
 
     def _grant_workers(self, memory: Memory) -> Iterator[Grant]:
         idle = [worker for worker in self.workers if worker.is_idle]
+
+        def admits(entry: TaskInstance | MappedTask) -> bool:
+            return _has_workers(entry, memory.hosts_up) and self._may_start(entry)
+
         while idle:
-            queue = self.ready.best_queue(Body.FUNCTION.value, self._may_start, self.pools)
+            queue = self.ready.best_queue(Body.FUNCTION.value, admits, self.pools)
             if queue is None:
                 break
             task = self.ready.pop(queue)
@@ -513,6 +518,8 @@ class Slots:
         horizon = max(_LEAST_CLAIM_US, 2 * memory.commit_us)
 
         def admits(entry: TaskInstance | MappedTask) -> bool:
+            if not _has_workers(entry, memory.hosts_up):
+                return False
             spec = entry.spec
             inherits = spec.pool == worker.pool and spec.slots == worker.weight
             return inherits or self._may_start(entry)
@@ -563,6 +570,11 @@ class Slots:
         if task.spec.max_active_tis_per_dagrun is not None:
             task.run.running_at[task.task_index] -= 1
         self.ready.across.uncount(task)
+
+
+def _has_workers(entry: TaskInstance | MappedTask, hosts_up: Container[str]) -> bool:
+    """Return whether workers can be started in the interpreter of an entry."""
+    return not entry.run.spec.interpreter or slot_role(entry.run.spec) in hosts_up
 
 
 def _counts_deferred(row: PoolRow | None) -> bool:
