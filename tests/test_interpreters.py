@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
+from aioflow import processes
 from aioflow.clock import SystemClock
 from aioflow.errors import InterpreterUnusable
 from aioflow.processes import Children, Launch, interpreters
@@ -128,9 +129,11 @@ async def _ignore(_):
     pass
 
 
-async def test_one_that_does_not_answer_is_killed(tmp_path, monkeypatch):
+@pytest.mark.parametrize("source", ["sleep 1000", "yes"], ids=["silent", "endless-output"])
+async def test_one_that_does_not_answer_is_killed(tmp_path, monkeypatch, source):
     monkeypatch.setattr(interpreters, "PROBE_SECONDS", 0.2)
-    async with node(tmp_path, "#!/bin/sh\nsleep 1000\n") as n:
+    monkeypatch.setattr(processes, "OUTPUT_GRACE_SECONDS", 0.1)
+    async with node(tmp_path, f"#!/bin/sh\n{source}\n") as n:
         assert "did not answer within 0.2 s" in await n.problem()
 
 

@@ -332,9 +332,10 @@ class Interpreters:
         path = _resolved(state.path)
         nonce, printed = f"aioflow-{secrets.token_hex(8)} ", bytearray()
 
-        async def keep(data: bytes) -> None:
+        async def collect(data: bytes) -> None:
             printed.extend(data)
-            del printed[:-_PRINTED_BYTES]
+            if len(printed) > _PRINTED_BYTES:
+                await anyio.sleep_forever()  # the process blocks on its output, and is killed
 
         launch, ending = Launch(state.name, state.generation, path), None
         unusable: list[BaseException] = []
@@ -342,7 +343,7 @@ class Interpreters:
             async with self._children.child(
                 "probe",
                 on_reports=lambda _: None,
-                on_output=keep,
+                on_output=collect,
                 launch=launch,
                 arguments=("-c", _PROBE, nonce),
             ) as child:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -264,3 +265,52 @@ def test_a_new_version_in_an_interpreter_is_another_one():
     newest = world.memory.newest("lab")
     assert newest is not None
     assert newest.interpreter == "lab"
+
+
+# ── anything at any moment ──────────────────────────────────────────────────────────────
+
+
+def lose(role: str, world: World, rng: random.Random) -> None:
+    """Report that a role is not up any more. Some tries had not begun in a worker then."""
+    if role not in world.memory.hosts_up:
+        return
+    is_slot = role == "slot@lab"
+    lost = [e.start for e in world.starts.values() if e.role == "async@lab"]
+    lost = [s for s in lost if (world.starts[s.task_no].worker >= 0) == is_slot]
+    lost = [s for s in lost if not is_slot or rng.random() < 0.5]
+    for start in lost:
+        del world.starts[start.task_no]
+    if is_slot:
+        keys = tuple((start.task_no, start.start_no) for start in lost)
+        world.turn(unusable(world), *([Recalled(keys)] if keys else []))
+    else:
+        ended = HostLost(role=role, culprit=-1, failure=ENDED, at=world.now, was_dismissed=True)
+        world.turn(ended)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_becomes_of_an_interpreter_each_task_succeeds_in_its_first_try(seed):
+    rng = random.Random(seed)
+    world = World()
+    world.load(lab(), dag("coroutines", Body.COROUTINE, interpreter="lab"), dag("other"))
+    runs: list[int] = []
+    for _ in range(60):
+        role = rng.choice(["slot@lab", "async@lab"])
+        match rng.randrange(5):
+            case 0:
+                world.turn(HostUp(role))
+            case 1:
+                lose(role, world, rng)
+            case 2:
+                world.finish_all()
+            case 3:
+                world.starts.clear()
+                world.start_up()
+                world.turn(Restarted(), HostUp("async"))
+            case _:
+                runs.append(world.trigger(rng.choice(["lab", "coroutines", "other"])))
+    world.turn(HostUp("slot@lab"), HostUp("async@lab"))
+    world.finish_all()
+
+    assert {world.state(run, "work") for run in runs} == {"success"}
+    assert {row.try_number for row in world.rows.tasks.values()} == {1}
