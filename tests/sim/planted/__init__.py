@@ -6,6 +6,7 @@ from tests.sim.planted import (
     engine,
     events,
     hosting,
+    interpreters,
     operations,
     reports,
     restart,
@@ -16,6 +17,6 @@ from tests.sim.planted import (
 
 __all__ = ("BUGS", "THEMES")
 
-THEMES = (store, engine, reports, turns, slots, restart, hosting, operations, events)
+THEMES = (store, engine, reports, turns, slots, restart, hosting, operations, events, interpreters)
 
 BUGS = {bug.name: bug for theme in THEMES for bug in theme.BUGS}
