@@ -174,7 +174,8 @@ async def calling(
 
     Raises:
         NoHeadroom: If the process cannot be started.
-        InterpreterUnusable: If its interpreter cannot be used now, or is being checked.
+        InterpreterUnusable: If its interpreter cannot be used now, or is being checked; perhaps in
+            an exception group.
     """
     caller, launch = Caller(context, version), _launch(context, interpreter)
     try:
