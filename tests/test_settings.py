@@ -53,6 +53,10 @@ def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(home, mon
         pytest.param({}, "[parse]\nprocesses = 1", ["parse.processes"], id="too-few-parsers"),
         pytest.param({"AIOFLOW_CHILDREN__ENV": "A=1"}, "", ["children.env"], id="no-name"),
         pytest.param({}, "[children]\nenv = ['AIOFLOW_X']", ["children.env"], id="ours"),
+        pytest.param({}, 'executor = "dask"', ["[executors.dask]"], id="no-table"),
+        pytest.param({}, "[executors.local]\na = 1", ["executors", "'local'"], id="not-local"),
+        pytest.param({}, '[executors."a b"]\na = 1', ["executors", "'a b'"], id="bad-executor"),
+        pytest.param({}, "executors = 3", ["executors"], id="no-tables"),
     ],
 )
 def test_an_error_is_one_line_with_its_location(home, monkeypatch, variables, text, words):
@@ -218,3 +222,17 @@ def test_commands_that_read_the_database_report_a_wrong_setting(tmp_path):
 
     with pytest.raises(SettingsError, match=r"web\.port"):
         Settings.of_database(tmp_path)
+
+
+def test_executors_have_tables_with_values_of_their_own(home, monkeypatch):
+    text = 'executor = "gpu"\n[executors.gpu]\nkind = "dask"\n[executors.gpu.tls]\nca = "secret"'
+    write(home, text + "\n[executors.plain]")
+    monkeypatch.setenv("AIOFLOW_EXECUTORS__GPU__ADDRESS", "tcp://x:1")
+
+    settings = Settings.read(home)
+
+    gpu = {"kind": "dask", "tls": {"ca": "secret"}, "address": "tcp://x:1"}
+    assert settings.executors == {"gpu": gpu, "plain": {}}
+    assert settings.executor == "gpu"
+    assert settings.values["executors"] == ["gpu", "plain"]  # `config show` prints no value of it
+    assert "aioflow.toml" in settings.sources["executors"]

@@ -20,6 +20,7 @@ from aioflow.author.node import FromContext, LiteralValue, Node, Placeholder, So
 from aioflow.author.options import (
     SensorClassOptions,
     check_names,
+    executor_name,
 )
 from aioflow.author.params import Param
 from aioflow.author.schedule import Schedule, Timetable, instant, time_zone
@@ -65,8 +66,9 @@ class DagOptions(TypedDict, total=False):
     its tasks. ``if_running`` and ``debounce`` require a trigger as ``schedule``: ``if_running``
     says what happens to an event while a run is active, and ``debounce`` how long there must be
     no further event before the last event starts a run. With ``isolated`` its coroutines and
-    triggers run in processes that no other DAG uses. ``python`` is the name of the interpreter that
-    its file chooses in a comment, repeated here for readers.
+    triggers run in processes that no other DAG uses. ``executor`` is where its ``def`` tasks run,
+    unless they name another; sensors stay on the daemon's machine. ``python`` is the name of the
+    interpreter that its file chooses in a comment, repeated here for readers.
     """
 
     schedule: Schedule | Trigger[Any] | AssetSchedule | Timetable
@@ -91,6 +93,7 @@ class DagOptions(TypedDict, total=False):
     if_paused: IfPaused
     isolated: bool
     python: str
+    executor: str | None
     default_args: SensorClassOptions
     params: Mapping[str, Any]
     tags: Sequence[str]
@@ -183,6 +186,7 @@ class DAG:
         self.if_paused: IfPaused = _if_paused(options)
         self.isolated = _flag(options.get("isolated", False), "isolated")
         self.python = _python(options.get("python"))
+        self.executor = _executor(options.get("executor"))
         self._uses: dict[str, int] = {}
         self.open_groups: list[OpenGroup] = []
         self.unfinished: dict[int, object] = {}
@@ -291,6 +295,13 @@ def _if_paused(options: DagOptions) -> IfPaused:
     if value not in {"stay", "stop"}:
         raise dag_error(f"if_paused is 'stay' or 'stop', not {value!r}")
     return value
+
+
+def _executor(value: object) -> str | None:
+    try:
+        return executor_name(value)
+    except ValueError as exc:
+        raise dag_error(str(exc)) from None
 
 
 def _flag(value: object, name: str) -> bool:

@@ -28,7 +28,7 @@ from aioflow.author.node import (
     Source,
 )
 from aioflow.author.operator import missing_method
-from aioflow.author.options import Retry, Settings
+from aioflow.author.options import Retry, Settings, executor_of
 from aioflow.author.params import ANY_TYPE, json_text, type_name
 from aioflow.author.schedule import clock_schedule, dag_trigger_spec, schedule_spec
 from aioflow.author.templates import odd_templates, wrong_templates
@@ -143,7 +143,7 @@ def _feeds_limits(dag: DAG) -> dict[int, int]:
     return limits
 
 
-_CONVERTED = frozenset({"callbacks", "doc", "map_limit", "retry", "rule"})
+_CONVERTED = frozenset({"callbacks", "doc", "executor", "map_limit", "retry", "rule"})
 """Options whose value in the specification depends on more than the author's value."""
 
 COPIED_OPTIONS = tuple(
@@ -179,6 +179,13 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
         start_trigger=start_spec(node.owner) if node.starts_from_trigger else None,
         events=node.events,
         streams=node.makes_items and feeds_limit is not None,
+        executor=executor_of(
+            settings.executor,
+            dag.executor,
+            node.body,
+            is_sensor=settings.sensor is not None,
+            has_requirements=bool(settings.resources or settings.executor_options),
+        ),
         doc=settings.doc or node.doc,
         line=_line(dag, node),
     )

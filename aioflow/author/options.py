@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
@@ -15,9 +17,10 @@ from aioflow.author.callbacks import TASK_EVENTS, Callback, Callbacks, callbacks
 from aioflow.author.client import declared_names
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.source_location import dag_error
-from aioflow.errors import DagError
-from aioflow.model.dag import DEFAULT_POOL, RetryPolicy, SensorSpec, ValueKind
+from aioflow.errors import BadExecutor, DagError
+from aioflow.model.dag import DEFAULT_POOL, Body, RetryPolicy, SensorSpec, ValueKind
 from aioflow.model.states import TriggerRule
+from aioflow.model.workers import LOCAL
 
 __all__ = (
     "SENSOR_NAMES",
@@ -30,7 +33,10 @@ __all__ = (
     "Settings",
     "TaskOptions",
     "check_names",
+    "executor_name",
+    "executor_of",
     "rule_of",
+    "set_default_executor",
     "set_default_tries",
     "settled",
     "without_replaced",
@@ -164,6 +170,9 @@ class OperatorOptions(TypedDict, total=False):
     on_retry_callback: Callbacks
     on_skipped_callback: Callbacks
     outlets: Sequence[Asset]
+    executor: str | None
+    resources: Mapping[str, float | str]
+    executor_options: Mapping[str, Any]
     doc: str
 
 
@@ -213,7 +222,7 @@ _AIRFLOW_SENSOR_NAMES = {**_AIRFLOW_NAMES, "max_wait": "max_interval"}
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The complete options of a task. ``retry`` and ``rule`` are ``None`` if not set."""
+    """The complete options of a task. ``retry``, ``rule``, ``executor``: ``None`` if not set."""
 
     retry: Retry | None = None
     rule: TriggerRule | None = None
@@ -235,6 +244,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     values: tuple[tuple[ValueKind, str], ...] = ()
     callbacks: Mapping[str, tuple[Callback, ...]] = {}
     outlets: tuple[tuple[str, bytes], ...] = ()
+    executor: str | None = None
+    resources: tuple[tuple[str, float], ...] = ()
+    executor_options: bytes = b""
     doc: str = ""
     sensor: SensorSpec | None = None
 
@@ -306,6 +318,9 @@ def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Setti
             values=_values(said),
             callbacks=callbacks_of(said, TASK_EVENTS),
             outlets=outlets_of(said.get("outlets", ())),
+            executor=executor_name(said.get("executor")),
+            resources=resources_of(said.get("resources", {})),
+            executor_options=packed_options(said.get("executor_options", {})),
             doc=_text(said, "doc", ""),
             sensor=_sensor(said) if is_sensor else None,
         )
@@ -444,3 +459,126 @@ def _positive(said: Mapping[str, Any], name: str) -> int | None:
     if length_us == 0:
         raise ValueError(f"{name} must be longer than nothing")
     return length_us
+
+
+# ── executors ───────────────────────────────────────────────────────────────────────────
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}", re.ASCII)
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKMGTP]i?)?B", re.ASCII)
+_POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+
+RESOURCES_LIMIT = 16
+OPTIONS_LIMIT_BYTES = 4_096
+_AMOUNT_LIMIT = 1e18
+
+_default_executor = LOCAL
+
+
+def set_default_executor(name: str) -> None:
+    """Set the daemon's setting ``executor`` in this process."""
+    global _default_executor  # noqa: PLW0603 - one setting of a process, set once before any user code
+    _default_executor = name
+
+
+def executor_name(value: object, name: str = "executor") -> str | None:
+    """Return the validated name of an executor; ``None`` if none is set.
+
+    Raises:
+        ValueError: If it is not a name.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise ValueError(
+            f"{name} must be the name of an executor in the settings, such as 'dask', got {value!r}"
+        )
+    return value
+
+
+def resources_of(value: object) -> tuple[tuple[str, float], ...]:
+    """Return validated resources, sorted by name. Sizes such as ``"4GiB"`` become bytes.
+
+    Raises:
+        ValueError: If a name or an amount is not valid.
+    """
+    if not isinstance(value, Mapping):
+        raise ValueError(f'resources must be a dict, such as {{"GPU": 1}}, got {value!r}')  # noqa: TRY004 - see settled()
+    if len(value) > RESOURCES_LIMIT:
+        raise ValueError(f"resources has {len(value)} names; at most {RESOURCES_LIMIT} are allowed")
+    for name in value:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ValueError(f"a resource cannot be named {name!r}; use letters, digits, _ and -")
+    return tuple(sorted((name, _amount(name, value[name])) for name in value))
+
+
+def _amount(name: str, value: object) -> float:
+    amount = math.nan
+    if isinstance(value, str) and (found := _SIZE.fullmatch(value.strip())):
+        number, unit = found.groups(default="")
+        amount = float(number) * (1024 if unit.endswith("i") else 1000) ** _POWERS[unit[:1]]
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        amount = float(value)
+    if not 0 < amount <= _AMOUNT_LIMIT:
+        raise ValueError(
+            f'resource {name!r} must be a number above 0 or a size such as "4GiB", got {value!r}'
+        )
+    return amount
+
+
+def packed_options(value: object) -> bytes:
+    """Return the options for an executor as a msgpack map with sorted keys; empty for none.
+
+    Raises:
+        ValueError: If it is not a dict of plain values with text as keys.
+    """
+    if value == {}:
+        return b""
+    try:
+        packed = msgspec.msgpack.encode(value, order="deterministic")
+        decoded = msgspec.msgpack.decode(packed, type=dict[str, Any])
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as exc:
+        raise ValueError(
+            f"executor_options must be a dict of texts, numbers and lists: {exc}"
+        ) from None
+    if decoded != value:  # a tuple, a set or an object would reach the executor as something else
+        raise ValueError("executor_options may contain only texts, numbers, lists and dicts")
+    if len(packed) > OPTIONS_LIMIT_BYTES:
+        raise ValueError(f"executor_options may have {OPTIONS_LIMIT_BYTES} bytes at most")
+    return packed
+
+
+def executor_of(
+    named: str | None,
+    of_dag: str | None,
+    body: Body,
+    *,
+    is_sensor: bool,
+    has_requirements: bool,
+) -> str:
+    """Return the executor of a task: its own, or for a ``def`` task that of its DAG or the default.
+
+    Args:
+        named: The executor that the task names.
+        of_dag: The executor that its DAG names.
+        is_sensor: Whether the task is a sensor, which runs locally unless it names an executor.
+        has_requirements: Whether the task has resources or options for its executor.
+
+    Raises:
+        BadExecutor: If the task cannot run where it says.
+    """
+    is_function = body is Body.FUNCTION
+    if not is_function and (named not in {None, LOCAL} or has_requirements):
+        raise BadExecutor(
+            "an `async def` task runs in the daemon's event loop host, so executor=, resources= "
+            "and executor_options= do not apply to it; make it a `def` task, or name the executor "
+            "with @dag(executor=...), which concerns `def` tasks only"
+        )
+    found = named
+    if found is None:
+        found = (of_dag or _default_executor) if is_function and not is_sensor else LOCAL
+    if found == LOCAL and has_requirements:
+        raise BadExecutor(
+            "the executor 'local' offers no resources= and no executor_options=; name another "
+            "executor, or limit concurrent tasks with pool="
+        )
+    return found

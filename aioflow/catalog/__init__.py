@@ -54,6 +54,7 @@ from aioflow.catalog.snapshot import Snapshots, VersionQuota, version_of
 from aioflow.clock import Clock
 from aioflow.filesystem import find_writable, how_to_mend
 from aioflow.model.rows import DagFileRow
+from aioflow.model.workers import LOCAL
 from aioflow.processes import Children, NoHeadroom
 from aioflow.processes.interpreters import Interpreters
 from aioflow.protocol.inputs import FileBroken, FileDeleted, FileParsed, Input
@@ -86,6 +87,8 @@ class Catalog:
         snapshots: Snapshots of versions; other components may use them, too.
         known: The files in the database. Those that no longer exist are reported as deleted.
         limits: Limits for parsing one file.
+        check: Called with each parsed file. Returns it without the DAGs that this daemon cannot
+            run, and with a failure for each.
         pace: How often files are checked and parsed.
         interpreters: The interpreters that files may choose.
     """
@@ -100,6 +103,7 @@ class Catalog:
         *,
         known: Sequence[DagFileRow] = (),
         limits: Limits | None = None,
+        check: Callable[[Parsed], Parsed] | None = None,
         pace: ParsePace | None = None,
         interpreters: Interpreters | None = None,
     ) -> None:
@@ -113,7 +117,9 @@ class Catalog:
         self._interpreters.listen(lambda _: self._recheck())
         self._is_any_interpreter_other = False
         self.parser = Parser(children, snapshots.folder, clock, limits, self._interpreters)
+        self._check = check
         self._reported_tries = limits.default_tries
+        self._reported_executor = limits.default_executor
         self._pace = pace = pace or ParsePace()
         self._begun = ParseStarts(clock, pace.pause_seconds)
         self._queue = ParseQueue(
@@ -341,6 +347,8 @@ class Catalog:
                 NoHeadroom
             ):  # not the file's fault: the next sweep tries again
                 parsed = parsed or await self.parser.parse(seen.folder, file, choice.name)
+        if parsed is not None and self._check is not None:
+            parsed = self._check(parsed)
         return ParseOutcome(before, places, parsed, (choice, generation))
 
     async def _refuse_writable(self, folder: Path, files: Sequence[str]) -> Parsed | None:
@@ -516,6 +524,8 @@ class Catalog:
         """
         tries = self._reported_tries
         told = [] if tries == DEFAULT_TRIES else [f"default_tries={tries}"]
+        if self._reported_executor != LOCAL:
+            told.append(f"executor={self._reported_executor}")
         if any(dag.isolated for dag in parsed.dags):
             told.append("isolated")
         if parsed.dags[0].interpreter:

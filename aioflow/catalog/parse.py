@@ -18,6 +18,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.clock import Clock
 from aioflow.errors import InterpreterUnusable
+from aioflow.model.workers import LOCAL
 from aioflow.processes import Child, Children, Launch, describe_exit
 from aioflow.processes.interpreters import Interpreters
 from aioflow.protocol.commands import Hello, Inspect, Parse, ParserLimits
@@ -50,6 +51,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             is killed, with all of them.
         default_deferrable: Value that replaces ``deferrable=None`` of an operator, if set.
         default_tries: Number of tries of a task that does not set it.
+        default_executor: Executor of a ``def`` task that does not name one.
     """
 
     wall_seconds: float = 30.0
@@ -58,6 +60,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     processes: int = 64
     default_deferrable: bool | None = None
     default_tries: int = DEFAULT_TRIES
+    default_executor: str = LOCAL
 
 
 UNUSABLE = "file.python_unusable"
@@ -92,6 +95,7 @@ class Parser:
             "",
             default_deferrable=limits.default_deferrable,
             default_tries=limits.default_tries,
+            default_executor=limits.default_executor,
         )
         self._group: TaskGroup | None = None
         self._idle: list[_Forker] = []

@@ -26,9 +26,7 @@ from aioflow.cli.offline_parser import (
     dag_folders,
     data_files_of,
     parse_files,
-    passed_variables,
     path_in_folder,
-    python_paths,
 )
 from aioflow.cli.output import hint, print_json, safe, task_name
 from aioflow.cli.run_progress import RUN_ENDED, RunProgress, run_exit_status
@@ -175,20 +173,22 @@ def test_dag(arguments: argparse.Namespace) -> int:
 
 
 async def _test_dag(arguments: argparse.Namespace, folder: Path) -> int:
-    path, folders, allowed = (
-        Path(arguments.file),
-        dag_folders(arguments),
-        passed_variables(arguments),
-    )
-    pythons = python_paths(arguments)
-    (parsed,) = await parse_files([path], folders, allowed, pythons)
+    path, folders = Path(arguments.file), dag_folders(arguments)
+    of_home = Settings.read(arguments.home)
+    (parsed,) = await parse_files([path], folders, of_home)
     dag_id = _chosen_dag(parsed, arguments.dag, arguments.file)
     beside = data_files_of(path, folders, parsed).digests
     _copy_sources([*parsed.modules, *beside], path_in_folder(path, folders)[0], folder / "dags")
     if interpreter := parsed.dags[0].interpreter:  # chosen in a folder above the file, perhaps
         await anyio.Path(folder, "dags", TABLE_FILE).write_text(f'python = "{interpreter}"\n')
-    overrides = {"dags": [str(folder / "dags")], "web.port": 0, "children.env": allowed}
-    overrides |= {f"pythons.{name}.path": python for name, python in pythons.items()}
+    overrides = {
+        "dags": [str(folder / "dags")],
+        "web.port": 0,
+        "children.env": of_home.children_env,
+        "executor": of_home.executor,
+        "executors": of_home.executors or None,
+        **{f"pythons.{name}.path": python for name, python in of_home.pythons.items()},
+    }
     settings = Settings.read(folder / "home", overrides)
 
     async def visit(client: AsyncClient, ready: Ready) -> int:

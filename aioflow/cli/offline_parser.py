@@ -26,7 +26,10 @@ from aioflow.catalog.parse import Limits, Parser
 from aioflow.catalog.plugins import PlugIn, inspect_plug_in, plug_ins
 from aioflow.cli.output import hint, print_json, print_table, safe
 from aioflow.clock import SystemClock
-from aioflow.errors import DuplicateDag
+from aioflow.errors import BadExecutor, DuplicateDag
+from aioflow.executors.backend import ExecutorBackend
+from aioflow.executors.registry import UnusableBackend, check_executors, open_backends
+from aioflow.model.workers import LOCAL
 from aioflow.processes import Children
 from aioflow.processes.interpreters import Interpreters
 from aioflow.protocol.reports import DagFailure, Parsed
@@ -39,29 +42,32 @@ __all__ = (
     "data_files_of",
     "list_trigger_kinds",
     "parse_files",
-    "passed_variables",
     "path_in_folder",
-    "python_paths",
     "temporary_parser",
 )
 
 
 @asynccontextmanager
 async def temporary_parser(
-    prefix: str, allowed: Sequence[str] = (), pythons: Mapping[str, str] | None = None
+    prefix: str,
+    allowed: Sequence[str] = (),
+    limits: Limits | None = None,
+    pythons: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Parser]:
     """Run a parser within the block, then remove its processes and files.
 
     Args:
         prefix: Prefix of the name of the parser's temporary folder.
         allowed: See ``Children``.
+        limits: Limits for parsing one file, and settings for it.
         pythons: The interpreters that files may choose, by name.
     """
     with tempfile.TemporaryDirectory(prefix=prefix) as home:
         children = Children(Path(home), allowed=allowed)
         clock = SystemClock()
         interpreters = Interpreters(children, clock, pythons)
-        parser = Parser(children, Path(home) / "code", clock, Limits(), interpreters)
+        code, limits = Path(home) / "code", limits or Limits()
+        parser = Parser(children, code, clock, limits, interpreters)
         async with anyio.create_task_group() as group:
             await group.start(children.run)
             await group.start(interpreters.run)
@@ -91,8 +97,7 @@ def check_dags(arguments: argparse.Namespace) -> int:
     within = [Path(path).absolute() for path in named if Path(path).is_dir()]
     files = list(dict.fromkeys(chain.from_iterable(map(_dag_files_in, named))))
     folders = (*dag_folders(arguments), *within)
-    settings = (passed_variables(arguments), python_paths(arguments))
-    parsed = anyio.run(_check_files, files, folders, *settings)
+    parsed = anyio.run(_check_files, files, folders, Settings.read(arguments.home))
     # A file in a folder that has neither DAGs nor problems may be a module of other files.
     found = [one for one in parsed if one.dags or one.problems or one.file in named]
     for checked in found:
@@ -147,16 +152,16 @@ def _as_json(checked: CheckedFile) -> dict[str, object]:
 
 
 async def _check_files(
-    files: Sequence[str],
-    folders: Sequence[Path],
-    allowed: Sequence[str],
-    pythons: Mapping[str, str],
+    files: Sequence[str], folders: Sequence[Path], settings: Settings
 ) -> list[CheckedFile]:
-    parsed = await parse_files([Path(file) for file in files], folders, allowed, pythons)
+    parsed = await parse_files([Path(file) for file in files], folders, settings)
+    backends = open_backends(settings.executors)
     found: list[CheckedFile] = []
     first: dict[str, str] = {}
     for file, result in zip(files, parsed, strict=True):
         choice = data_files_of(Path(file), folders, result)
+        unknown = [*_unknown_executors(result, backends)]
+        result = check_executors(result, backends)  # noqa: PLW2901 - without what never runs
         problems = list(result.failures)
         if choice.refusal is not None:
             problems.append(choice.refusal)
@@ -166,12 +171,27 @@ async def _check_files(
                 problems.append(DagFailure(duplicate.code, str(duplicate), spec.line))
         dags = [spec.dag_id for spec in result.dags]
         isolated = {spec.dag_id: spec.isolated for spec in result.dags if spec.isolated}
-        warnings = [*result.odd, *choice.said]
+        warnings = [*result.odd, *choice.said, *unknown]
         checked = CheckedFile(
             file=file, dags=dags, problems=problems, warnings=warnings, isolated=isolated
         )
         found.append(checked)
     return found
+
+
+def _unknown_executors(
+    parsed: Parsed, backends: dict[str, ExecutorBackend]
+) -> Iterator[DagFailure]:
+    """Yield a warning for each executor that the settings lack, and treat it as an unusable one.
+
+    The machine on which a file is checked may have other settings than its daemon.
+    """
+    for dag in parsed.dags:
+        for task in dag.tasks:
+            if task.executor != LOCAL and task.executor not in backends:
+                why = f"a daemon without a table [executors.{task.executor}] refuses {dag.dag_id}"
+                backends[task.executor] = UnusableBackend(task.executor, why)
+                yield DagFailure(BadExecutor.code, why, task.line)
 
 
 def data_files_of(file: Path, folders: Sequence[Path], parsed: Parsed) -> Choice:
@@ -199,20 +219,18 @@ def _dag_files_in(path: str) -> Sequence[str]:
 
 
 async def parse_files(
-    files: Iterable[Path],
-    folders: Sequence[Path],
-    allowed: Sequence[str],
-    pythons: Mapping[str, str],
+    files: Iterable[Path], folders: Sequence[Path], settings: Settings
 ) -> list[Parsed]:
     """Parse the files and return the result of each.
 
     Args:
         files: The DAG files to parse.
         folders: The DAG folders, see ``path_in_folder``.
-        allowed: See ``Children``.
-        pythons: The interpreters that files may choose, by name.
+        settings: Settings of the home.
     """
-    async with temporary_parser("aioflow-check-", allowed, pythons) as parser:
+    limits = Limits(default_executor=settings.executor)
+    given = (settings.children_env, limits, settings.pythons)
+    async with temporary_parser("aioflow-check-", *given) as parser:
         return [await _parse_file(parser, file, folders) for file in files]
 
 
@@ -234,16 +252,6 @@ def dag_folders(arguments: argparse.Namespace) -> tuple[Path, ...]:
     if arguments.dags is not None:
         return (Path(arguments.dags).absolute(),)
     return tuple(folder.absolute() for folder in Settings.read(arguments.home).dags)
-
-
-def passed_variables(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return the names of additional environment variables that children receive."""
-    return Settings.read(arguments.home).children_env
-
-
-def python_paths(arguments: argparse.Namespace) -> Mapping[str, str]:
-    """Return the interpreters that DAG files may choose, by name."""
-    return Settings.read(arguments.home).pythons
 
 
 def path_in_folder(file: Path, folders: Sequence[Path]) -> tuple[Path, str]:

@@ -1,4 +1,4 @@
-"""Reports about processes: hosts up or lost, restart, shutdown; alerts and draining of the node.
+"""Reports about processes: hosts and workers up or lost, shutdown; draining and demand of a node.
 
 A drained node starts no further task and assigns no further trigger. Running tasks continue to
 their end, and hosted triggers stay hosted. The node stays drained until it is undrained, even after
@@ -31,18 +31,33 @@ from aioflow.core.triggers import dag_triggers, event_runs, lifecycle
 from aioflow.core.triggers.assignment import REASSIGNED, host_all, reassign, request_own_hosts
 from aioflow.errors import UnknownNode
 from aioflow.model.states import Failure, TaskState
-from aioflow.protocol.effects import RecallTries
-from aioflow.protocol.inputs import AlertRaised, Drain, HostLost, HostUp, WorkerUnresponsive
+from aioflow.protocol.effects import RecallTries, RetireWorker, SetWorkerDemand
+from aioflow.protocol.inputs import (
+    AlertRaised,
+    Drain,
+    ExecutorUnavailable,
+    HostLost,
+    HostUp,
+    WorkerGone,
+    WorkerIdle,
+    WorkerUnresponsive,
+    WorkerUp,
+)
 from aioflow.protocol.requests import DrainNode
 
 __all__ = (
     "alert_raised",
+    "demand_workers",
+    "executor_unavailable",
     "host_lost",
     "host_up",
     "recall_claims",
     "set_drained",
     "shut_down",
+    "worker_gone",
+    "worker_idle",
     "worker_unresponsive",
+    "worker_up",
 )
 
 
@@ -75,7 +90,7 @@ def set_drained(request: DrainNode, tx: Transaction) -> bool:
 
 def recall_claims(tx: Transaction) -> None:
     """Recall tries that were prefetched to workers and have not started."""
-    for worker in tx.slots.workers:
+    for worker in tx.slots.all_workers:
         if worker.claims:
             tries = tuple((task.task_no, task.start_no) for task in worker.claims)
             tx.effects.append(RecallTries(worker.number, tries))
@@ -164,6 +179,44 @@ def shut_down(drain: Drain, tx: Transaction) -> None:
 def worker_unresponsive(report: WorkerUnresponsive, tx: Transaction) -> None:
     """Record whether a slot worker answers."""
     tx.slots.note_silence(report)
+
+
+def worker_up(report: WorkerUp, tx: Transaction) -> None:
+    """Grant tries to a worker from now on."""
+    tx.slots.remote.add(report.worker, report.spec)
+
+
+def worker_gone(report: WorkerGone, tx: Transaction) -> None:
+    """Grant no more tries to a worker.
+
+    A try that was granted before this report, and sent after the end of the process, is returned by
+    the executor. Until then the worker is known, and its try holds its pool slots.
+    """
+    tx.slots.remote.remove(report.worker)
+
+
+def worker_idle(report: WorkerIdle, tx: Transaction) -> None:
+    """Retire a worker that still has no try, or that is not known any more."""
+    worker = tx.slots.remote.find(report.worker)
+    if worker is None or worker.is_idle:
+        tx.slots.remote.remove(report.worker)
+        tx.effects.append(RetireWorker(report.worker))
+
+
+def executor_unavailable(report: ExecutorUnavailable, tx: Transaction) -> None:
+    """Record why tasks wait for workers of a spec, or that they no longer do."""
+    if report.why:
+        tx.slots.remote.unavailable[report.spec] = report.why[:1_000]
+    else:
+        tx.slots.remote.unavailable.pop(report.spec, None)
+
+
+def demand_workers(tx: Transaction) -> None:
+    """End the workers that this turn retired, and demand as many as have work, if that changed."""
+    tx.effects.extend(RetireWorker(worker.number) for worker in tx.slots.take_retired())
+    demands = tx.slots.demand(granting=not tx.memory.is_drained)
+    if demands is not None:
+        tx.effects.append(SetWorkerDemand(demands))
 
 
 def alert_raised(alert: AlertRaised, tx: Transaction) -> None:

@@ -86,7 +86,7 @@ def pool_holders(pool: str, memory: Memory, slots: Slots, *, limit: int) -> list
 
 
 def _tasks_in_pool(pool: str, memory: Memory, slots: Slots) -> Iterator[TaskInstance]:
-    for worker in slots.workers:
+    for worker in slots.all_workers:
         if worker.current is not None and worker.pool == pool:
             yield worker.current
     for task in slots.at_work.values():

@@ -57,6 +57,7 @@ from aioflow.protocol.inputs import (
     CreateMissingRuns,
     DamageFound,
     Drain,
+    ExecutorUnavailable,
     FileBroken,
     FileDeleted,
     FileParsed,
@@ -74,7 +75,10 @@ from aioflow.protocol.inputs import (
     Restarted,
     TimerFired,
     TriggerCapacityChanged,
+    WorkerGone,
+    WorkerIdle,
     WorkerUnresponsive,
+    WorkerUp,
 )
 from aioflow.protocol.reports import (
     Awaiting,
@@ -168,6 +172,8 @@ def decide(
                 _grant(tx)
             for role in sorted(slots.missing_hosts(memory.hosts_up)):
                 request_host(role, tx)
+        if granting and (slots.ready.has_remote or slots.remote):
+            processes.demand_workers(tx)
         return tx.close(), tx.effects, tx
     except Exception as exc:
         raise TurnFailed(tx, repr(exc)) from exc
@@ -408,6 +414,10 @@ HANDLERS: dict[type[Input], Handler] = {
     HostLost: processes.host_lost,
     LoopBlocked: migration.loop_blocked,
     WorkerUnresponsive: processes.worker_unresponsive,
+    WorkerUp: processes.worker_up,
+    WorkerGone: processes.worker_gone,
+    WorkerIdle: processes.worker_idle,
+    ExecutorUnavailable: processes.executor_unavailable,
     Restarted: restore.restarted,
     Drain: processes.shut_down,
     AlertRaised: processes.alert_raised,

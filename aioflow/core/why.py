@@ -13,7 +13,7 @@ import msgspec
 from aioflow.core.runs import previous
 from aioflow.core.runs.run_queue import waits_while_paused
 from aioflow.core.runs.task_counts import fresh_queued
-from aioflow.core.scheduling.ready import is_start
+from aioflow.core.scheduling.ready import body_kind, is_start
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.child_roles import (
     dag_of,
@@ -44,6 +44,7 @@ from aioflow.model.states import (
     Wait,
     WaitKind,
 )
+from aioflow.model.workers import LOCAL, WorkerSpec
 from aioflow.protocol.outbox import Trial
 
 __all__ = (
@@ -208,10 +209,14 @@ def _explain_live(task: TaskInstance, memory: Memory, slots: Slots) -> Wait | No
 
 def _explain_silence(task: TaskInstance, slots: Slots) -> Wait | None:
     """Return the time since which the process of a running task neither answers nor uses CPU."""
-    silence = slots.workers[task.worker].silence if task.worker >= 0 else None
-    if silence is None:
+    worker = slots.worker(task.worker) if task.worker >= 0 else None
+    silence = None if worker is None else worker.silence
+    if worker is None or silence is None:
         return None
-    detail = f"the worker of slot {silence.worker} neither answers nor uses CPU"
+    if worker.spec.executor == LOCAL:
+        detail = f"the worker of slot {silence.worker} neither answers nor uses CPU"
+    else:
+        detail = silence.why or f"worker {silence.worker} of {worker.spec.executor} is lost"
     return Wait(kind=WaitKind.EXECUTOR, detail=detail, since=silence.since, until=silence.until)
 
 
@@ -311,6 +316,8 @@ def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots
     if spec.body is Body.COROUTINE and run.async_role not in memory.hosts_up:
         detail = _missing_host(run.async_role, memory)
         return Wait(kind=WaitKind.HOST, detail=detail, since=since)
+    if isinstance(kind := body_kind(entry), WorkerSpec):
+        return Wait(kind=WaitKind.EXECUTOR, detail=_explain_executor(kind, slots), since=since)
     role = slot_role(run.spec)
     if role and spec.body is Body.FUNCTION and role not in memory.hosts_up:
         detail = _problem(role, memory) or f"{shown_interpreter(role)} is being checked"
@@ -318,6 +325,19 @@ def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots
     total = len(slots.workers) if spec.body.value == "def" else slots.coroutines
     name = "" if spec.pool == DEFAULT_POOL else f" of pool {spec.pool}"
     return Wait(kind=WaitKind.SLOT, detail=f"all {total} slots{name} are taken", since=since)
+
+
+def _explain_executor(spec: WorkerSpec, slots: Slots) -> str:
+    """Return why no worker of a spec is free, in the words of its executor if it gave any."""
+    why = slots.remote.unavailable.get(spec)
+    if why is not None:
+        return why
+    required = ", ".join(f"{name}={amount:.15g}" for name, amount in spec.resources)
+    with_those = f" with {required}" if required else ""
+    total = len(slots.remote.of_spec(spec))
+    if total:
+        return f"all {total} workers of {spec.executor}{with_those} are taken"
+    return f"{spec.executor} has been asked for a worker{with_those}"
 
 
 def _explain_trial(entry: TaskInstance | MappedTask, memory: Memory) -> str | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -29,9 +31,12 @@ from aioflow.daemon.startup import open_database
 from aioflow.daemon.stop_signals import StopSignals
 from aioflow.engine.loop import Engine
 from aioflow.errors import HomeBusy, StoreUnavailable
+from aioflow.executors.backend import ExecutorBackend, ExecutorLease
 from aioflow.executors.effect_handlers import effect_handlers
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.host_pool import HostPool
+from aioflow.executors.registry import check_executors, open_backends
+from aioflow.executors.remote_executor import RemoteExecutors
 from aioflow.executors.slot_executor import SlotExecutor
 from aioflow.maintenance.code_restore import CodeMissing
 from aioflow.maintenance.retention import Deleting
@@ -242,7 +247,9 @@ class _Node:
         self._url = ""
         self._api_server: _ApiServer | None = None
         self.stopped = stopped
-        self._engine = engine = _engine(settings, store, clock, about)
+        self._home_id = about.home
+        self._backends = open_backends(settings.executors)
+        self._engine = engine = _engine(settings, store, clock, about, self._backends)
         masks = Masks()
         self._tasklog = TaskLog(
             settings.logs_folder, clock, cap_bytes=settings.log_cap_bytes, masks=masks
@@ -262,6 +269,7 @@ class _Node:
         )
         context = self._wired(settings)
         self._slot = SlotExecutor(context, settings.cpu_slots)
+        self._remote = RemoteExecutors(context, self._backends, settings.cpu_slots)
         self._hosts = HostPool(
             context,
             health_seconds=settings.hosts_health_seconds,
@@ -291,6 +299,7 @@ class _Node:
             default_tries=settings.default_tries,
             traces=settings.export_traces,
             interpreters=self._interpreters,
+            default_executor=settings.executor,
         )
 
     def _report_interpreter(self, name: str) -> None:
@@ -332,7 +341,7 @@ class _Node:
     def _connect(self, api_server: _ApiServer) -> None:
         """Register the handlers of effects and the subscribers of durable batches."""
         dispatcher = self._engine.dispatcher
-        dispatcher.register(effect_handlers(self._slot, self._hosts))
+        dispatcher.register(effect_handlers(self._slot, self._hosts, self._remote))
         dispatcher.register(
             {DeliverOutbox: self._deliveries.put, RestoreCode: self._code_missing.ask}
         )
@@ -361,6 +370,7 @@ class _Node:
             )
             self._connect(api_server)
             await services.start(self._engine.run)
+            await services.start(self._remote.run, self._lease())
             if not self._engine.memory.has_queued:
                 self._open_slots()
             starting.start_soon(services.start, catalog.run)
@@ -379,6 +389,15 @@ class _Node:
         if self._settings.until_idle:
             services.start_soon(self._stop_when_idle, catalog)
 
+    def _lease(self) -> ExecutorLease:
+        memory = self._engine.memory
+        return ExecutorLease(
+            home_id=self._home_id,
+            node_no=memory.node_no,
+            epoch=memory.epoch,
+            secret=secrets.token_hex(32),
+        )
+
     async def _open_catalog(self) -> Catalog:
         """Open the catalog. Restore missing code of all versions that may still run."""
         catalog = Catalog(
@@ -392,7 +411,9 @@ class _Node:
                 wall_seconds=self._settings.parse_timeout_seconds,
                 default_deferrable=self._settings.default_deferrable,
                 default_tries=self._settings.default_tries,
+                default_executor=self._settings.executor,
             ),
+            check=partial(check_executors, backends=self._backends),
             pace=ParsePace(
                 look_seconds=self._settings.parse_look_seconds,
                 pause_seconds=self._settings.parse_pause_seconds,
@@ -480,8 +501,18 @@ class _Node:
         self.stopped.set()
 
 
-def _engine(settings: Settings, store: Store, clock: Clock, about: NodeFacts) -> Engine:
-    slots = Slots(cpu_slots=settings.cpu_slots, async_slots=settings.async_slots)
+def _engine(
+    settings: Settings,
+    store: Store,
+    clock: Clock,
+    about: NodeFacts,
+    backends: Mapping[str, ExecutorBackend],
+) -> Engine:
+    slots = Slots(
+        cpu_slots=settings.cpu_slots,
+        async_slots=settings.async_slots,
+        remote_limits={name: backend.max_workers for name, backend in backends.items()},
+    )
     slots.is_suspended = True
     return Engine(
         store,

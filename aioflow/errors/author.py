@@ -9,6 +9,7 @@ from aioflow.errors.root import AioflowError, MessageTemplate
 
 __all__ = (
     "AirflowImport",
+    "BadExecutor",
     "BadSchedule",
     "BadTemplate",
     "CycleError",
@@ -99,6 +100,12 @@ class PoolTooNarrow(DagError, MessageTemplate):
     slots: int
     pool: str
     size: int
+
+
+class BadExecutor(DagError):
+    """A task names an executor that does not exist, or that can never run it."""
+
+    code = "dag.executor"
 
 
 class DuplicateDag(DagError, MessageTemplate):

@@ -10,6 +10,7 @@ import msgspec
 
 from aioflow.clock import Clock
 from aioflow.model.ids import RunNo
+from aioflow.model.workers import LOCAL
 from aioflow.processes import Children
 from aioflow.processes.interpreters import Interpreters
 from aioflow.protocol.commands import Hello, Reply, RunInfo
@@ -72,6 +73,7 @@ class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
     default_tries: int = 3
     traces: bool = False
     interpreters: Interpreters | None = None
+    default_executor: str = LOCAL
 
     def hello(self, role: str) -> Hello:
         """Return the first command for a child."""
@@ -84,6 +86,7 @@ class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
             self.default_deferrable,
             self.default_tries,
             self.traces,
+            self.default_executor,
         )
 
 

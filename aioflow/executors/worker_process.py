@@ -14,15 +14,15 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, TypeGuard
+from typing import Protocol, TypeAlias, TypeGuard
 
 import anyio
 
 from aioflow.executors.executor_context import ExecutorContext, may_query
 from aioflow.model.ids import RunNo, StartNo, TaskNo
 from aioflow.model.states import Failure
-from aioflow.processes import Child, CommandBuffer, Launch
-from aioflow.protocol.commands import ForgetRun, Ping, Recall, RunInfo, StartTask
+from aioflow.processes import CommandBuffer, Launch
+from aioflow.protocol.commands import ForgetRun, Hello, Ping, Recall, RunInfo, StartTask
 from aioflow.protocol.effects import StartTry
 from aioflow.protocol.inputs import Input
 from aioflow.protocol.reports import (
@@ -47,6 +47,7 @@ from aioflow.worker.stdio import IDLE
 __all__ = (
     "FROZEN_SECONDS",
     "NO_PROCESS",
+    "Connection",
     "Heartbeat",
     "Process",
     "TryKey",
@@ -92,7 +93,7 @@ class Heartbeat:
         """Reset the count, because the process gave a sign of life."""
         self.silent_beats = 0
 
-    def beat(self, child: Child) -> None:
+    def beat(self, child: Connection) -> None:
         """Count one more beat; restart the count if the process computed during the last one."""
         if self.silent_beats:
             used, self._used_seconds = self._used_seconds, child.processor_seconds()
@@ -244,6 +245,33 @@ class _Try:
         self.is_timed_out = False
 
 
+class Connection(Protocol):
+    """The connection to a process that runs tries: a local ``Child``, or a remote worker."""
+
+    @property
+    def log_nonce(self) -> str:
+        """Distinguishes aioflow's marks in the output of the process from what user code prints."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether ``send`` can still reach the process."""
+
+    def send(self, messages: Sequence[object]) -> None:
+        """Send commands. Do nothing if the link has closed."""
+
+    def kill(self) -> None:
+        """Kill the process and all it started. Do nothing if it is dead."""
+
+    def dismiss(self) -> None:
+        """Tell an idle process to exit."""
+
+    def processor_seconds(self) -> float:
+        """Return the processor time that it has used; 0 if that is not known."""
+
+    def memory_bytes(self) -> int:
+        """Return its resident memory; 0 if that is not known."""
+
+
 class Process:
     """A worker process, created by ``Processes``. It lives as long as its ``run``.
 
@@ -274,7 +302,7 @@ class Process:
         self.memory_bytes = 0
         self.idle_since_us = 0
         self._context = context
-        self._child: Child | None = None
+        self._child: Connection | None = None
         self._killed_for: Failure | None = None
         self._outgoing: CommandBuffer | None = None
         self._is_accepting = self._is_retired = False
@@ -301,37 +329,41 @@ class Process:
         failure = NO_PROCESS
         try:
             async with self._context.children.child(
-                "slot", on_reports=self._on_reports, on_output=self._print, launch=self.launch
+                "slot", on_reports=self.on_reports, on_output=self.on_output, launch=self.launch
             ) as child:
-                self._adopt(child)
+                self.adopt(child, self._context.hello("slot"))
                 if self.launch is None:
                     on_up()
                 else:
                     self._on_up = on_up
+                    self._send(Ping(self._context.clock.monotonic_us()))
                 async with anyio.create_task_group() as group:
-                    group.start_soon(self._watch_the_time)
+                    group.start_soon(self.watch_the_time)
                     failure = await child.ended()
                     group.cancel_scope.cancel()
         finally:
             self._child = None
+        return await self.conclude(failure)
+
+    async def conclude(self, failure: Failure) -> Failure:
+        """Write the rest of the output of a dead process. Return why it ended."""
+        self._child = None
         if self._printing is not None:
             await self._printing.finish()
         return self._killed_for or failure
 
-    async def _print(self, data: bytes) -> None:
+    async def on_output(self, data: bytes) -> None:
+        """Write a piece of output. Wait while the disk is slow."""
         if self._printing is not None:
             await self._printing.keep(data)
 
-    def _adopt(self, child: Child) -> None:
+    def adopt(self, child: Connection, hello: Hello) -> None:
+        """Send the first command to a process that has started, and accept tries for it."""
         self._child = child
         self._is_accepting = True
         self._outgoing = CommandBuffer(child)
         self._printing = WorkerOutput(self._context.tasklog, child.log_nonce)
-        hello = self._context.hello("slot")
-        if self.launch is None:
-            child.send([hello])
-        else:
-            child.send([hello, Ping(self._context.clock.monotonic_us())])
+        child.send([hello])
 
     def dismiss(self) -> None:
         """Tell an idle process to exit by itself."""
@@ -477,7 +509,8 @@ class Process:
 
     # ── reports ─────────────────────────────────────────────────────────────────────────
 
-    def _on_reports(self, reports: list[Report]) -> None:
+    def on_reports(self, reports: list[Report]) -> None:
+        """Handle reports of the process, and pass on what the engine has to know."""
         passed: list[Input] = []
         over = {_key_of(report) for report in reports if _implies_begin(report)}
         for report in reports:
@@ -580,7 +613,7 @@ class Process:
 
     # ── time ────────────────────────────────────────────────────────────────────────────
 
-    async def _watch_the_time(self) -> None:
+    async def watch_the_time(self) -> None:
         """Kill the process at the timeout of a try; recall the tries that wait for a slow one."""
         clock = self._context.clock
         while True:

@@ -13,6 +13,7 @@ import msgspec
 from aioflow.model.states import TriggerRule
 from aioflow.model.timestamps import Timestamp
 from aioflow.model.triggers import DagTriggerSpec
+from aioflow.model.workers import LOCAL
 
 __all__ = (
     "CRON_NAMES",
@@ -271,6 +272,9 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         outlets: Assets that each success of it updates, each with the ``extra`` of the update as
             msgpack.
         values: The secrets, connections and variables that it may read, each once.
+        executor: Name of the executor that runs a ``def`` body; a coroutine never has another.
+        resources: What it requires of a worker, see ``model.workers.WorkerSpec``.
+        executor_options: What else it tells the executor, see ``WorkerSpec.options``.
     """
 
     task_id: str
@@ -307,6 +311,9 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     values: tuple[tuple[ValueKind, str], ...] = ()
     callbacks: CallbackSpec | None = None
     outlets: tuple[tuple[str, bytes], ...] = ()
+    executor: str = LOCAL
+    resources: tuple[tuple[str, float], ...] = ()
+    executor_options: bytes = b""
     doc: str = ""
     line: int = 0
 

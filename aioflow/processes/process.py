@@ -13,6 +13,7 @@ import struct
 import subprocess
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import anyio
 import msgspec
@@ -383,12 +384,19 @@ def write_record(folder: Path, pid: int, boot: str, role: str) -> Path:
     return path
 
 
+class Receiver(Protocol):
+    """A child, or a worker on another machine."""
+
+    def send(self, messages: Sequence[object]) -> None:
+        """Send one frame of commands."""
+
+
 class CommandBuffer:
     """Commands to send to one child. Those of one event loop iteration share a frame."""
 
     __slots__ = ("_child", "_messages")
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: Receiver) -> None:
         self._child = child
         self._messages: list[object] = []
 

@@ -13,6 +13,7 @@ from aioflow.model.dag import ValueKind
 from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.model.states import Failure
 from aioflow.model.timestamps import Timestamp
+from aioflow.model.workers import LOCAL
 
 __all__ = (
     "CallRecorded",
@@ -55,6 +56,8 @@ class Hello(_Wire, frozen=True):
         default_deferrable: The value of an operator's ``deferrable=None``, if one is configured.
         default_tries: The number of tries of a task that does not set its own.
         traces: Whether each start receives the id of its tracing span.
+        default_executor: The executor of ``def`` tasks that name none.
+        fetches_code: Whether the process queries code that is missing in ``code``.
     """
 
     role: str
@@ -65,6 +68,8 @@ class Hello(_Wire, frozen=True):
     default_deferrable: bool | None = None
     default_tries: int = 3
     traces: bool = False
+    default_executor: str = LOCAL
+    fetches_code: bool = False
 
 
 class ParserLimits(_Wire, frozen=True):

@@ -9,6 +9,7 @@ import msgspec
 from aioflow.model.dag import Body
 from aioflow.model.ids import StartNo, TaskNo, TriggerNo
 from aioflow.model.timestamps import Timestamp
+from aioflow.model.workers import WorkerDemand, WorkerNo
 from aioflow.protocol.commands import (
     CallRecorded,
     EventsStored,
@@ -45,6 +46,8 @@ __all__ = (
     "RecallTries",
     "ReleaseTrigger",
     "RestoreCode",
+    "RetireWorker",
+    "SetWorkerDemand",
     "StartHost",
     "StartTry",
     "StopTry",
@@ -145,6 +148,18 @@ class StartHost(msgspec.Struct, frozen=True):
     role: str
 
 
+class SetWorkerDemand(msgspec.Struct, frozen=True):
+    """Tell each executor how many workers of each spec have work. It replaces the last demand."""
+
+    demands: tuple[WorkerDemand, ...]
+
+
+class RetireWorker(msgspec.Struct, frozen=True):
+    """End a remote worker that has no tries and will get none."""
+
+    worker: WorkerNo
+
+
 class WakeAt(msgspec.Struct, frozen=True):
     """Put ``due`` into the inbox at its due time, or immediately if that has passed.
 
@@ -220,5 +235,7 @@ Effect: TypeAlias = (
     | ForgetRun
     | RestoreCode
     | StartHost
+    | SetWorkerDemand
+    | RetireWorker
     | Warn
 )

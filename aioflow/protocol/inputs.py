@@ -31,6 +31,7 @@ from aioflow.model.rows import (
 from aioflow.model.states import Failure
 from aioflow.model.timestamps import Timestamp
 from aioflow.model.triggers import DagEventRow, DagTriggerRow
+from aioflow.model.workers import WorkerNo, WorkerSpec
 from aioflow.protocol.reports import (
     Awaiting,
     CallAnswered,
@@ -89,7 +90,10 @@ __all__ = (
     "TimerFired",
     "TriggerCapacityChanged",
     "UnfinishedWork",
+    "WorkerGone",
+    "WorkerIdle",
     "WorkerUnresponsive",
+    "WorkerUp",
 )
 
 
@@ -334,17 +338,49 @@ class LoopBlocked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerUnresponsive(msgspec.Struct, frozen=True):
-    """A slot worker neither answers nor uses CPU, or it answers again.
+    """A worker neither answers nor uses CPU, or it answers again.
 
     Attributes:
         worker: The number of its slot.
         since: Since when it has not answered; ``None`` once it answers again.
         until: When it will be killed.
+        why: What the executor says about it; empty for a local worker.
     """
 
-    worker: int
+    worker: WorkerNo
     since: Timestamp | None = None
     until: Timestamp | None = None
+    why: str = ""
+
+
+class WorkerUp(msgspec.Struct, frozen=True):
+    """A worker of another executor than the local one accepts tries. Its number is new."""
+
+    worker: WorkerNo
+    spec: WorkerSpec
+
+
+class WorkerGone(msgspec.Struct, frozen=True):
+    """The process of a remote worker has ended. What became of its tries was reported before."""
+
+    worker: WorkerNo
+
+
+class WorkerIdle(msgspec.Struct, frozen=True):
+    """A remote worker has had no try for as long as its executor keeps one without work."""
+
+    worker: WorkerNo
+
+
+class ExecutorUnavailable(msgspec.Struct, frozen=True):
+    """An executor can provide no worker of a spec now, or it can again.
+
+    Attributes:
+        why: One sentence; empty if it can again.
+    """
+
+    spec: WorkerSpec
+    why: str
 
 
 class OutboxDelivered(msgspec.Struct, frozen=True):
@@ -438,6 +474,10 @@ Input: TypeAlias = (
     | PauseTriggers
     | LoopBlocked
     | WorkerUnresponsive
+    | WorkerUp
+    | WorkerGone
+    | WorkerIdle
+    | ExecutorUnavailable
     | OutboxDelivered
     | OutboxLoaded
     | CodeRestored

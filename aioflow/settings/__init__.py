@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -53,14 +54,21 @@ class Setting:
         name: Name in the file, with its section, such as ``web.port``.
         split: For a setting with several parts: splits the text of a variable, and checks the
             parts.
+        is_open: Whether it is a section whose names are chosen by the user: a dict of dicts.
         limits: Constraints, see ``pydantic.Field``.
     """
 
     def __init__(
-        self, name: str, split: Callable[[object], object] | None = None, **limits: Any
+        self,
+        name: str,
+        split: Callable[[object], object] | None = None,
+        *,
+        is_open: bool = False,
+        **limits: Any,
     ) -> None:
         self.name = name
         self.split = split
+        self.is_open = is_open
         self.limits = limits
 
 
@@ -95,6 +103,17 @@ def _variables(value: object) -> object:
     return value
 
 
+_EXECUTOR_NAME = r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"
+
+
+def _executors(value: object) -> object:
+    if isinstance(value, dict):
+        for name in value:
+            if not re.match(_EXECUTOR_NAME, str(name)) or name == "local":
+                raise ValueError(f"an executor cannot be named {name!r}")
+    return value
+
+
 def _addresses(value: object) -> object:
     value = _parts(value)
     if isinstance(value, tuple | list) and not all("@" in str(part) for part in value):
@@ -122,6 +141,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         port: Port of the web server; 0 takes any free port.
         keep_runs_days: Retention of ended runs. For this and the five fields below, 0 means
             forever.
+        executor: Name of the executor of ``def`` tasks that name none.
+        executors: A table for each further executor, by its name. ``kind`` is the name of its entry
+            point, by default the name of the executor; all else is for the backend.
         trusted_proxies: Addresses and networks whose forwarding headers are trusted.
         until_idle: Whether to exit once nothing is left to do.
         pythons: Path of each interpreter that DAG files may choose, by its name.
@@ -170,6 +192,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pythons_max_hosts: Annotated[int, Setting("pythons.max_hosts", ge=1, le=256)] = 8
     default_deferrable: Annotated[bool | None, Setting("operators.default_deferrable")] = None
     default_tries: Annotated[int, Setting("default_tries", ge=1, le=1_000)] = 3
+    executor: Annotated[str, Setting("executor", pattern=_EXECUTOR_NAME)] = "local"
+    executors: Annotated[
+        dict[str, dict[str, Any]], Setting("executors", _executors, is_open=True)
+    ] = {}
     callback_processes: Annotated[int, Setting("callbacks.processes", ge=1, le=64)] = 2
     callbacks_per_second: Annotated[float, Setting("callbacks.per_second", gt=0, le=100_000)] = (
         100.0

@@ -100,6 +100,10 @@ FIELDS = {
 """The declaration of each setting, by its field of ``Settings``."""
 
 
+_OPEN = tuple(setting.name for setting in FIELDS.values() if setting.is_open)
+"""Names of the sections with names of the user's choosing."""
+
+
 def _file_structure() -> type[BaseSettings]:
     """Return the structure of ``aioflow.toml`` and of the variables ``AIOFLOW_SECTION__KEY``."""
     outer: dict[str, Any] = {}
@@ -140,7 +144,13 @@ def read(home: Path, home_source: str, overrides: Mapping[str, Any]) -> Settings
         document = _Document.model_validate(merged)
     except ValidationError as exc:
         raise SettingsError(_told(exc, sources)) from exc
-    return _settled(home, dict(_leaves(document.model_dump())), sources)
+    return _settled(home, _flat(document.model_dump()), sources)
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    """Return all values by their names in the file. An open section is one value."""
+    found = {name: values.pop(name) for name in _OPEN}
+    return found | dict(_leaves(values))
 
 
 def _check(given: Mapping[str, Any]) -> None:
@@ -152,6 +162,10 @@ def _check(given: Mapping[str, Any]) -> None:
                 f"pythons: {name!r} is no name for an interpreter: a to z, digits, '_' and '-', "
                 "at most 40"
             )
+    if given["executor"] not in {"local", *given["executors"]}:
+        raise SettingsError(
+            f"executor is {given['executor']!r}, which has no table [executors.{given['executor']}]"
+        )
     if not is_loopback(given["web.host"]) and not given["web.allow_remote"]:
         raise SettingsError(
             f"web.host is {given['web.host']}, which other machines can reach; "
@@ -169,6 +183,10 @@ def _settled(home: Path, given: dict[str, Any], sources: dict[str, str]) -> Sett
         "dags": [str(path) for path in dags],
         "db.url": _without_password(given["db.url"]),
     }
+    # The values of an open section may be secret, so only its names are shown.
+    shown |= {name: sorted(given[name]) for name in _OPEN}
+    for name in _OPEN:
+        sources[name] = _section_source(sources, name)
     values = dict(sorted({**given, **shown}.items()))
     return Settings(
         home=home,
@@ -277,7 +295,7 @@ def _source(kind: str, name: str, home: Path) -> str:
 
 def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:  # an empty section may be a table of its own
             yield from _leaves(value, f"{above}{name}.")
         else:
             yield f"{above}{name}", value
@@ -299,6 +317,10 @@ def _told(exc: ValidationError, sources: Mapping[str, str]) -> str:
     source = _first(sources, lambda known: known == name or known.startswith(f"{name}."))
     what = "there is no such setting" if problem["type"] == "extra_forbidden" else problem["msg"]
     return f"{name}: {what[:1].lower()}{what[1:]} ({source})"
+
+
+def _section_source(sources: Mapping[str, str], section: str) -> str:
+    return _first(sources, lambda known: known.startswith(f"{section}."))
 
 
 def _first(sources: Mapping[str, str], fits: Callable[[str], bool]) -> str:

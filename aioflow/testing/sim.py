@@ -21,8 +21,9 @@ from aioflow.author.dag import DAG, registered
 from aioflow.author.dag_spec import describe
 from aioflow.author.duration import Duration, microseconds
 from aioflow.errors import DagError
-from aioflow.model.dag import Reprocess
+from aioflow.model.dag import Reprocess, TaskSpec
 from aioflow.model.timestamps import to_datetime, to_timestamp
+from aioflow.model.workers import LOCAL
 from aioflow.protocol.inputs import FileParsed
 from aioflow.testing.code import LoadedCodeCache, Replaceable, Understudies
 from aioflow.testing.collect import BEGINS_AT, aware
@@ -379,6 +380,7 @@ class Sim:
             raise DagError("; ".join(failure.message for failure in failures))
         self._dags[dag.dag_id] = dag
         spec = msgspec.structs.replace(spec, if_paused="stay")  # only its schedule is paused
+        spec = msgspec.structs.replace(spec, tasks=tuple(map(_made_local, spec.tasks)))
         version = dag.dag_id
         if spec.trigger is not None and paused:
             spec = msgspec.structs.replace(spec, trigger=None)
@@ -397,6 +399,11 @@ class Sim:
 
     async def _do(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return await self._world.do(make)
+
+
+def _made_local(task: TaskSpec) -> TaskSpec:
+    """Return a task that runs in the simulated node, whatever executor its author named."""
+    return msgspec.structs.replace(task, executor=LOCAL, resources=(), executor_options=b"")
 
 
 def _iso(moment: date | str) -> str:

@@ -29,6 +29,7 @@ from aioflow.errors import DaemonStopping
 from aioflow.executors.effect_handlers import effect_handlers
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.host_pool import HostPool
+from aioflow.executors.remote_executor import RemoteExecutors
 from aioflow.executors.slot_executor import SlotExecutor
 from aioflow.model.batch import Batch
 from aioflow.model.rows import VersionRow
@@ -121,7 +122,9 @@ class Node:
             engine, store, self._tasklog, clock=clock, home=home, cycle=self._answers.cycle
         )
         dispatcher = engine.dispatcher
-        dispatcher.register(effect_handlers(self._slot, self._hosts))
+        dispatcher.register(
+            effect_handlers(self._slot, self._hosts, RemoteExecutors(context, {}, CPU_SLOTS))
+        )
         dispatcher.register({DeliverOutbox: self._deliveries.put, RestoreCode: _ignore})
         dispatcher.subscribe(self.api.committed)
         dispatcher.subscribe(self._answers.committed)

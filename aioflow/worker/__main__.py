@@ -18,7 +18,7 @@ import sys
 
 import aioflow.author.public
 from aioflow.author.deferral import set_default_deferrable
-from aioflow.author.options import set_default_tries
+from aioflow.author.options import set_default_executor, set_default_tries
 from aioflow.errors import LinkClosed
 from aioflow.protocol.commands import Command, Hello
 from aioflow.worker.airflow import finder as airflow
@@ -56,6 +56,7 @@ def _run_role(hello: Hello, first: list[Command], link: BlockingLink, sock: sock
     airflow.install()
     set_default_deferrable(value=hello.default_deferrable)
     set_default_tries(hello.default_tries)
+    set_default_executor(hello.default_executor)
     match hello.role:
         case "parser":
             from aioflow.worker.parser import Forking

@@ -45,6 +45,7 @@ from aioflow.protocol.reports import (
     SensorNotReady,
     TaskStarted,
 )
+from aioflow.worker.code.fetch import CODE_QUERY, write_version
 from aioflow.worker.code.installed_packages import InstalledPackages
 from aioflow.worker.code.loader import CodeCache
 from aioflow.worker.link import BlockingLink
@@ -164,6 +165,8 @@ class Slot:
     def __init__(self, link: BlockingLink, hello: Hello, nonce: bytes) -> None:
         self._link = link
         self._send_lock = threading.Lock()
+        self._code = Path(hello.code)
+        self._fetches_code = hello.fetches_code
         self._results = Path(hello.results)
         self._traces = hello.traces
         self._installed = InstalledPackages(hello.code)
@@ -267,6 +270,8 @@ class Slot:
         self._descriptors.mark(start.task_no, start.start_no)
         stdout, stderr = sys.stdout, sys.stderr
         try:
+            if self._fetches_code:
+                self._fetch_code(start.run_no)
             if not self._traces:
                 return run_body(start, self._runs, self._ask, self._report, self._results)
             with use_span(self._runs.info(start.run_no), start):
@@ -284,6 +289,23 @@ class Slot:
                     f"aioflow: killed {killed} processes that were left running in the background\n"
                 )
                 self._descriptors.write(said.encode())
+
+    def _fetch_code(self, run_no: RunNo) -> None:
+        """Fetch the code of a try's version, unless it is there or cannot be had now.
+
+        In the latter case the try reports that the code is missing, and is repeated later.
+        """
+        info = self._runs.info(run_no)
+        if info is None or (self._code / info.version).is_dir():
+            return
+        got = self._ask(run_no, CODE_QUERY, msgspec.msgpack.encode(info.version))
+        if got.error:
+            self._descriptors.write(f"aioflow: no code: {got.error}\n".encode())
+            return
+        try:
+            write_version(self._code / info.version, got.body)
+        except (OSError, ValueError) as exc:
+            self._descriptors.write(f"aioflow: the code cannot be written: {exc}\n".encode())
 
     # ── messages ────────────────────────────────────────────────────────────────────────
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of
 from aioflow.protocol.commands import ForgetRun
 from aioflow.protocol.effects import (
@@ -16,6 +19,7 @@ from aioflow.protocol.effects import (
 from tests.sim.actors import Stage, Worker
 from tests.sim.broken import Broken
 from tests.sim.coroutines import AsyncHost
+from tests.sim.remote import FarWorkers
 from tests.sim.trigger_actor import TriggerHost
 from tests.sim.workload import SECOND
 
@@ -25,9 +29,10 @@ __all__ = ("Children",)
 class Children:
     """Slot workers, and a host of each role. Hosts of isolated DAGs are started and stopped."""
 
-    def __init__(self, stage: Stage, seed: int, cpu_slots: int) -> None:
+    def __init__(self, stage: Stage, seed: int, cpu_slots: int, slots: Callable[[], Slots]) -> None:
         self._stage = stage
         self._workers = [Worker(stage) for _ in range(cpu_slots)]
+        self.far = FarWorkers(stage, cpu_slots, slots)
         self._seed = seed
         self._async = {ASYNC: AsyncHost(stage, seed)}
         self._triggers = {role: TriggerHost(stage, role) for role in (TRIGGERS, QUARANTINE)}
@@ -73,6 +78,7 @@ class Children:
         Raises:
             Broken: If something is.
         """
+        self.far.nothing_left()
         for role, host in self._async.items():
             if host.hosted:
                 raise Broken("nothing left", f"the {role} host has {list(host.hosted)}")
@@ -95,6 +101,8 @@ class Children:
     ) -> None:
         """Deliver an effect on a try to its host or worker."""
         match effect:
+            case StartTry() | StopTry() | RecallTries() if effect.worker >= len(self._workers):
+                self.far.tell(effect)
             case StartTry():
                 host = self._host_of(effect)
                 if host is not None:

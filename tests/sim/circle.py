@@ -87,6 +87,10 @@ RARE = {
         "LoopBlocked",
         "PauseTriggers",
         "WorkerUnresponsive",
+        "WorkerUp",
+        "WorkerGone",
+        "WorkerIdle",
+        "ExecutorUnavailable",
     ),
     *("ContinueRun", "Drain", "FileBroken", "FileDeleted", "HostLost", "HostUp", "Restarted"),
 }
@@ -260,7 +264,7 @@ class Circle:
 
     def _perhaps_cancel_what_is_claimed(self) -> None:
         """Cancel a claimed try now and then. Claims are too brief to be hit by chance."""
-        claims = [task for worker in self.slots.workers for task in worker.claims]
+        claims = [task for worker in self.slots.all_workers for task in worker.claims]
         if claims and self.node.faults.happens("cancel while claimed"):
             self.node.ask(CancelRun(run_id=claims[0].run.row.run_id))
 

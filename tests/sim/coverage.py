@@ -39,6 +39,10 @@ CANNOT_HAPPEN: Mapping[tuple[str, str], str] = {
         "LoopBlocked",
         "PauseTriggers",
         "WorkerUnresponsive",
+        "WorkerUp",
+        "WorkerGone",
+        "WorkerIdle",
+        "ExecutorUnavailable",
     )
 }
 """Reason by outcome and kind of input."""

@@ -25,6 +25,7 @@ from tests.sim.loops import with_loops
 from tests.sim.misbehaving import draw_stream
 from tests.sim.owing import perhaps_called
 from tests.sim.past import with_past
+from tests.sim.remote import with_executors
 from tests.sim.streaming import with_generators, with_streams
 from tests.sim.themes import is_brief
 from tests.sim.waiting import with_max_wait
@@ -87,7 +88,7 @@ def draw(seed: int, rng: random.Random, mix: Mix) -> Drawn:
         dags = [with_past(dag, dated) for dag in dags]
     dags = with_schedules(dags, seed)
     dags = with_events(dags, seed, mix.stream)
-    dags = with_max_wait(_with_own_hosts(dags, seed), seed)
+    dags = with_executors(with_max_wait(_with_own_hosts(dags, seed), seed), seed)
     return Drawn(perhaps_called(dags, seed), dated, has_past)
 
 

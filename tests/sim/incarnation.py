@@ -35,6 +35,8 @@ from aioflow.protocol.effects import (
     RecallTries,
     ReleaseTrigger,
     RestoreCode,
+    RetireWorker,
+    SetWorkerDemand,
     StartHost,
     StartTry,
     StopTry,
@@ -47,6 +49,7 @@ from tests.sim.broken import Broken
 from tests.sim.coroutines import AsyncHost
 from tests.sim.lengths import Lengths
 from tests.sim.pipe import ChildrenOfRole, InlineChildren
+from tests.sim.remote import LIMITS, FarWorkers
 from tests.sim.workload import SECOND
 
 __all__ = ("Incarnation", "small_capacity", "starving")
@@ -106,12 +109,11 @@ class Incarnation:
         self._node = node
         self.engine = Engine(
             store,
-            Slots(cpu_slots=CPU_SLOTS, async_slots=ASYNC_SLOTS),
+            Slots(cpu_slots=CPU_SLOTS, async_slots=ASYNC_SLOTS, remote_limits=LIMITS),
             clock=node.clock,
             random=node.rng.random,
         )
         self.engine.timers = Lengths(self.engine._steady, self.engine.report, node.found)
-        self.engine.dispatcher.register(self._handlers())
         self.engine.dispatcher.subscribe(self.committed)
         self._answers = QueryHandler(store, node.clock)
         files = node.files
@@ -119,8 +121,10 @@ class Incarnation:
         self.children = InlineChildren(node, node.clock)
         self.triggerers = {role: self._triggerer(role) for role in (TRIGGERS, QUARANTINE)}
         self._workers = [Worker(node) for _ in range(CPU_SLOTS)]
+        self._far = FarWorkers(node, CPU_SLOTS, lambda: self.engine.slots)
         self._async = {ASYNC: AsyncHost(node, node.seed)}
         self._services: Any = None
+        self.engine.dispatcher.register(self._handlers())
 
     def _triggerer(self, role: str) -> Triggerer:
         node, nothing = self._node, Path("/nonexistent")
@@ -186,6 +190,7 @@ class Incarnation:
                     raise Broken("nothing left", f"the triggerer of {role} has {what}")
         if self._answers.waiting:
             raise Broken("nothing left", f"{self._answers.waiting} questions wait")
+        self._far.nothing_left()
         for role, host in self._async.items():
             if host.hosted:
                 raise Broken("nothing left", f"the {role} host has {list(host.hosted)}")
@@ -200,6 +205,8 @@ class Incarnation:
             ConfirmCall: self.confirm,
             ForgetRun: self.forget,
             StartHost: self.start_host,
+            SetWorkerDemand: self._far.set_demand,
+            RetireWorker: self._far.retire,
             AssignTrigger: self.host,
             ReleaseTrigger: self.end_hosting,
             ConfirmEvents: self.take_events,
@@ -210,6 +217,9 @@ class Incarnation:
     def start_try(self, effect: StartTry) -> None:
         self._check(partial(self._starts_rightly, effect))
         self._node.files.print_something(effect.start.run_no)
+        if effect.worker >= CPU_SLOTS:
+            self._check(partial(self._far.start, effect))
+            return
         host = self._async[effect.role] if effect.worker < 0 else self._workers[effect.worker]
         host.start(effect)
 
@@ -225,12 +235,18 @@ class Incarnation:
             self._services.start_soon(triggerer.run)
 
     def stop_try(self, effect: StopTry) -> None:
+        if effect.worker >= CPU_SLOTS:
+            self._far.stop(effect)
+            return
         host = self._async.get(effect.role) if effect.worker < 0 else self._workers[effect.worker]
         if host is not None:
             host.stop((effect.task_no, effect.start_no))
 
     def recall(self, effect: RecallTries) -> None:
-        self._workers[effect.worker].recall(effect.tries)
+        if effect.worker >= CPU_SLOTS:
+            self._far.recall(effect)
+        else:
+            self._workers[effect.worker].recall(effect.tries)
 
     def forget(self, effect: ForgetRun) -> None:
         run_no = effect.run_no

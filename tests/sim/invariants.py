@@ -324,7 +324,7 @@ def successes_are_heard(node: Any, inputs: Iterable[Input]) -> None:
 
 def claimed(slots: Slots) -> list[tuple[int, int]]:
     """Return the starts that are queued in a worker after another one."""
-    return [(task.task_no, task.start_no) for worker in slots.workers for task in worker.claims]
+    return [(task.task_no, task.start_no) for worker in slots.all_workers for task in worker.claims]
 
 
 def claims_of_what_ends_are_stopped(

@@ -14,6 +14,7 @@ from aioflow.model.batch import Batch
 from aioflow.model.dag import Body, TaskSpec
 from aioflow.model.rows import TaskRow
 from aioflow.model.states import TaskState, TriggerState
+from aioflow.model.workers import LOCAL
 from aioflow.protocol.effects import StartTry
 from tests.sim.broken import Broken
 
@@ -41,7 +42,7 @@ def _tasks_and_runs(node: Any, batch: Batch, starts: list[StartTry]) -> None:
                 continue
             task = spec.tasks[row.task_index]
             in_pool[task.pool] += task.slots
-            bodies[task.body] += 1
+            bodies[task.body] += task.executor == LOCAL
             by_run[run_no].append(row)
     if bodies[Body.FUNCTION] > len(node.slots.workers):
         raise Broken("I4 limits", f"{bodies[Body.FUNCTION]} functions run at once")

@@ -17,6 +17,7 @@ from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, Trig
 from aioflow.core.triggers.assignment import HOSTLESS, is_stopped, role_of
 from aioflow.model.dag import Body
 from aioflow.model.states import RunState, TaskState, TriggerState
+from aioflow.model.workers import LOCAL
 from aioflow.protocol.inputs import AssignTriggers, HostLost, HostUp, PauseTriggers
 from tests.sim import evented
 from tests.sim.broken import Broken
@@ -51,7 +52,7 @@ def nothing_waits_beside_a_free_slot(node: Any) -> None:
                 continue  # a limited run is in one queue at a time, with its best task
             for entry in admitted(run):
                 spec = run.spec.tasks[entry.task_index]
-                if slots.ready.across.is_full(entry):
+                if slots.ready.across.is_full(entry) or spec.executor != LOCAL:
                     continue
                 role = async_role(run.spec) if spec.body is Body.COROUTINE else ""
                 limit = slots.pools.get(spec.pool)
@@ -129,12 +130,12 @@ def slots_are_what_tasks_hold(node: Any) -> None:
     in_workers = [task for task in node.memory.active_tasks.values() if task.worker >= 0]
     for task in counted:
         used[task.spec.pool] += task.spec.slots
-    for worker in slots.workers:
+    for worker in slots.all_workers:
         _worker_has(worker, [task for task in in_workers if task.worker == worker.number])
         if not worker.is_idle:
             used[worker.pool] += worker.weight
     for task in in_workers:
-        worker = slots.workers[task.worker]
+        worker = slots.worker(task.worker)
         if (task.spec.pool, task.spec.slots) != (worker.pool, worker.weight):
             raise Broken("slots", f"{task.name} is in a slot of pool {worker.pool}, not of its own")
     for task in (*counted, *in_workers):

@@ -36,6 +36,8 @@ from aioflow.protocol.effects import (
     Effect,
     RecallTries,
     ReleaseTrigger,
+    RetireWorker,
+    SetWorkerDemand,
     StartHost,
     StartTry,
     StopTry,
@@ -75,7 +77,7 @@ from aioflow.protocol.reports import (
     TriggerFired,
 )
 from aioflow.protocol.requests import CancelRun, Request, SetPaused, SetPool
-from tests.sim import evented, filling, liveness, recovery, stored
+from tests.sim import evented, filling, liveness, recovery, remote, stored
 from tests.sim.broken import Broken
 from tests.sim.children import Children
 from tests.sim.circle import Circle, Crash, Paused
@@ -242,7 +244,7 @@ class Node:
         memory.commit_no = tables.commit_no
         self.steady = resumed(self)
         memory.shift = self.steady.read().shift
-        slots = Slots(cpu_slots=CPU_SLOTS, async_slots=ASYNC_SLOTS)
+        slots = Slots(cpu_slots=CPU_SLOTS, async_slots=ASYNC_SLOTS, remote_limits=remote.LIMITS)
         slots.pools = dict(tables.pools)
         if self._is_shuffled:
             slots.ready = Shuffled(self.rng, slots.pool_holds)
@@ -250,7 +252,7 @@ class Node:
         self._eraser = Eraser(self)
         self._wheel = Wheel()
         self.watch = Watch(tables, self.steady)
-        self._children = Children(self, self._seed, CPU_SLOTS)
+        self._children = Children(self, self._seed, CPU_SLOTS, lambda: slots)
         rollback.recall_catalog(memory, list(tables.dags.values()), list(tables.files.values()))
         outbox.begin(memory, *tables.owed())
         for version in tables.versions.values():
@@ -398,6 +400,7 @@ class Node:
         self.watch.look(self.mono)
         if self.rng.random() < 0.1:
             liveness.nothing_waits_beside_a_free_slot(self)
+            remote.nobody_waits_unasked(self)
             liveness.hosts_were_given_what_they_have(self)
             nobody_waits_for_what_ended_well(self)
             what_is_owed_is_read(self)
@@ -443,6 +446,8 @@ class Node:
                     self._children.tell_trigger_hosts(effect)
                 case StartTry() | StopTry() | RecallTries() | ConfirmCall() | ForgetRun():
                     self._children.tell_task_hosts(effect)
+                case SetWorkerDemand() | RetireWorker():
+                    self._children.far.tell(effect)
                 case StartHost():
                     self._children.start_host(effect.role)
                 case WakeAt():

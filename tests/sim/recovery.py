@@ -193,7 +193,7 @@ def nothing_left(node: Any) -> None:
         "items": {no for no, _ in tables.items if not _is_stream(node, no)},
         "runs": set(memory.runs),
         "kept rooms": slots.pool_holds,
-        "busy workers": [w.number for w in slots.workers if not w.is_idle],
+        "busy workers": [w.number for w in slots.all_workers if not w.is_idle],
         "coroutines": slots.running_coroutines,
         "pools": {pool: used for pool, used in slots._used.items() if used},
         "active runs": {dag: count for dag, count in memory.active_runs.items() if count},

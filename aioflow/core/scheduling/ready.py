@@ -33,8 +33,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Container, Iterator
+from itertools import islice
 from typing import TypeAlias
 
+from aioflow.core.scheduling.remote_workers import Waiting
 from aioflow.core.state.child_roles import is_on_demand, slot_role
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
 from aioflow.core.tasks.readiness import fresh
@@ -42,6 +44,7 @@ from aioflow.model.dag import Body, TaskSpec
 from aioflow.model.ids import TaskNo
 from aioflow.model.rows import PoolRow
 from aioflow.model.states import TaskState
+from aioflow.model.workers import LOCAL, WorkerSpec
 
 __all__ = (
     "SENSOR_QUEUE",
@@ -49,14 +52,18 @@ __all__ = (
     "Admits",
     "Fairness",
     "Item",
+    "Kind",
     "Queue",
     "Ready",
     "TaskConcurrency",
     "age_of",
+    "body_kind",
+    "count_waiting",
     "head",
     "is_hosted_sensor",
     "is_start",
     "still_waits",
+    "worker_spec",
 )
 
 STEP_US = 5_000
@@ -65,7 +72,10 @@ _DAGS_WORTH_SWEEPING = 256
 _AGE_BITS = 40
 _TURN_BITS = 2 * _AGE_BITS
 
-_QueueKey: TypeAlias = tuple[str, str]
+Kind: TypeAlias = str | WorkerSpec
+"""What tasks of a queue wait for: a local worker, the async host, a remote worker, or nothing."""
+
+_QueueKey: TypeAlias = tuple[Kind, str]
 _Class: TypeAlias = tuple[_QueueKey, int, int]
 _Next: TypeAlias = tuple[float, int, int]
 """The next turn of a DAG, its last turn, and the age of the first task in that last turn."""
@@ -84,7 +94,7 @@ class Fairness:
         self._now: dict[_Class, float] = {}
         self._next: dict[tuple[_Class, str], _Next] = {}
         self._swept = 0
-        self._virtual_time: dict[str, float] = {}
+        self._virtual_time: dict[Kind, float] = {}
         self._line_next: dict[_QueueKey, float] = {}
 
     def age(self) -> int:
@@ -152,7 +162,7 @@ Item: TypeAlias = tuple[int, int, int, TaskInstance | MappedTask]
 Queue: TypeAlias = list[Item]
 
 _TaskKey: TypeAlias = tuple[str, str]
-_BodyAndPool: TypeAlias = tuple[str, str]
+_BodyAndPool: TypeAlias = tuple[Kind, str]
 
 
 class TaskConcurrency:
@@ -266,7 +276,7 @@ def _task_key(entry: TaskInstance | MappedTask) -> _TaskKey:
 
 def _body_and_pool(entry: TaskInstance | MappedTask) -> _BodyAndPool:
     """Return the queue of an entry. Versions of a DAG may assign a task to different pools."""
-    return entry.spec.body.value, entry.spec.pool
+    return body_kind(entry), entry.spec.pool
 
 
 Admits: TypeAlias = Callable[[TaskInstance | MappedTask], bool]
@@ -310,6 +320,7 @@ class Ready:
         self._swept: dict[_HostQueueKey, int] = {}
         self._too_wide: list[Item] = []
         self._fairness = Fairness()
+        self._remote: list[_HostQueueKey] = []
 
     def offer(self, entry: TaskInstance | MappedTask) -> None:
         """Queue a task, or a mapped task with pending children, for its slots."""
@@ -381,7 +392,7 @@ class Ready:
                 heapq.heapify(queue)
         self.across.rerank(pool, self._ranked)
 
-    def best_queue(self, kind: str, admits: Admits, pools: dict[str, PoolRow]) -> Queue | None:
+    def best_queue(self, kind: Kind, admits: Admits, pools: dict[str, PoolRow]) -> Queue | None:
         """Return the executor's queue whose head is the best that may start, if there is one."""
         while (found := self._look(kind, admits, pools)) is not None:
             queue, item = found
@@ -392,7 +403,7 @@ class Ready:
         return None
 
     def _look(
-        self, kind: str, admits: Admits, pools: dict[str, PoolRow]
+        self, kind: Kind, admits: Admits, pools: dict[str, PoolRow]
     ) -> tuple[Queue, Item] | None:
         best_queue: tuple[Queue, Item] | None = None
         first: tuple[int, int, int, int] | None = None
@@ -406,6 +417,18 @@ class Ready:
             if first is None or order < first:
                 first, best_queue = order, (queue, item)
         return best_queue
+
+    @property
+    def has_remote(self) -> bool:
+        """Whether any task has ever waited for a worker of another executor."""
+        return bool(self._remote)
+
+    def remote_queues(self) -> Iterator[tuple[WorkerSpec, str, Queue]]:
+        """Yield the queues of tasks that wait for remote workers, with the spec and the pool."""
+        for key in self._remote:
+            (kind, pool), _ = key
+            if self._queues[key] and isinstance(kind, WorkerSpec):
+                yield kind, pool, self._queues[key]
 
     def missing_hosts(self, hosts_up: Container[str]) -> set[str]:
         """Return the roles of hosts on demand that tasks wait for and that are not up."""
@@ -443,7 +466,11 @@ class Ready:
 
     def _enqueue(self, item: Item) -> None:
         key = _host_queue_key(item[3])
-        queue = self._queues.setdefault(key, [])
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = []
+            if isinstance(key[0][0], WorkerSpec):
+                self._remote.append(key)
         heapq.heappush(queue, item)
         self._sweep(key, queue)
 
@@ -454,7 +481,7 @@ class Ready:
             heapq.heapify(queue)
             self._swept[key] = len(queue)
 
-    def _clean(self, queue: Queue, kind: str, pool: PoolRow | None) -> bool:
+    def _clean(self, queue: Queue, kind: Kind, pool: PoolRow | None) -> bool:
         """Set aside blocked entries at the head until one is not blocked.
 
         Return whether there is one.
@@ -496,7 +523,7 @@ class Ready:
         return not (_is_full(task.run) or _is_full_at(task) or self.across.is_full(task))
 
     def _is_too_wide(
-        self, entry: TaskInstance | MappedTask, kind: str, pool: PoolRow | None
+        self, entry: TaskInstance | MappedTask, kind: Kind, pool: PoolRow | None
     ) -> bool:
         """Return whether the pool is too small for an entry.
 
@@ -530,20 +557,90 @@ def _expected(entry: TaskInstance | MappedTask) -> float:
 
 def _host_queue_key(entry: TaskInstance | MappedTask) -> _HostQueueKey:
     queue_key = _queue_key(entry)
-    if queue_key[0] == Body.FUNCTION.value:
+    kind = queue_key[0]
+    if kind == Body.FUNCTION.value:
         return queue_key, slot_role(entry.run.spec)
-    return queue_key, "" if queue_key[0] == START_QUEUE else entry.run.async_role
+    is_hostless = kind == START_QUEUE or isinstance(kind, WorkerSpec)
+    return queue_key, "" if is_hostless else entry.run.async_role
 
 
 def _queue_key(entry: TaskInstance | MappedTask) -> _QueueKey:
     return _queue_kind(entry), entry.spec.pool
 
 
-def _queue_kind(entry: TaskInstance | MappedTask) -> str:
-    spec = entry.spec
+def _queue_kind(entry: TaskInstance | MappedTask) -> Kind:
     if is_start(entry):
         return START_QUEUE
-    return SENSOR_QUEUE if is_hosted_sensor(spec) else spec.body.value
+    return SENSOR_QUEUE if is_hosted_sensor(entry.spec) else body_kind(entry)
+
+
+def body_kind(entry: TaskInstance | MappedTask) -> Kind:
+    """Return what the body of a task needs: a kind of local slot, or a remote worker."""
+    spec = entry.spec
+    return spec.body.value if spec.executor == LOCAL else worker_spec(entry)
+
+
+def worker_spec(entry: TaskInstance | MappedTask) -> WorkerSpec:
+    """Return what a ``def`` task requires of its worker."""
+    spec = entry.spec
+    interpreter = entry.run.spec.interpreter
+    return WorkerSpec(spec.executor, interpreter, spec.resources, spec.executor_options)
+
+
+_SCANNED_ITEMS = 1_000
+
+
+def count_waiting(
+    queue: Queue, most: int, free: int, holders: Container[TaskNo], found: Waiting
+) -> None:
+    """Count at most ``most`` tasks of a queue that the limits of their runs admit.
+
+    Only a part of a long queue is examined, so that the cost is bounded.
+
+    Args:
+        free: Number of free slots in the pool.
+        holders: Tasks that keep their slots in the pool while they wait, and need no free ones.
+    """
+    left: dict[int, int] = {}
+    for _, priority, _, entry in islice(queue, _SCANNED_ITEMS):
+        if most <= 0:
+            return
+        if not still_waits(entry):
+            continue
+        run = entry.run
+        is_holder = isinstance(entry, TaskInstance) and entry.task_no in holders
+        weight = 0 if is_holder else entry.spec.slots
+        of_run = left.setdefault(run.run_no, _admitted(run))
+        count = min(most, free // weight if weight else 1, of_run, _admitted_at(entry))
+        if count > 0:
+            since = entry.queued_at if isinstance(entry, TaskInstance) else None
+            found.add(count, -priority, since)
+            left[run.run_no] -= count
+            most -= count
+            free -= count * weight
+
+
+def _admitted(run: Run) -> int:
+    """Return how many more tasks of a run may run at once."""
+    at_once = run.spec.max_active_tasks
+    return _UNLIMITED if at_once is None else at_once - run.running
+
+
+def _admitted_at(entry: TaskInstance | MappedTask) -> int:
+    """Return how many tasks of an entry its own limits admit."""
+    spec = entry.spec
+    count = _UNLIMITED
+    if spec.max_active_tis_per_dagrun is not None:
+        running = entry.run.running_at.get(entry.task_index, 0)
+        count = spec.max_active_tis_per_dagrun - running
+    if isinstance(entry, TaskInstance):
+        return min(count, 1)
+    if spec.window is not None:
+        count = min(count, spec.window - entry.unfinished)
+    return min(count, entry.fresh)
+
+
+_UNLIMITED = 1 << 31
 
 
 def _of_starts(task_index: int) -> int:

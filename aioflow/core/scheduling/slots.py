@@ -4,25 +4,46 @@ A worker that runs a short task gets further *claimed* (prefetched) tasks of the
 and version, as many as are expected to fit in ``max(5 ms, two commits)``. The slot and its capacity
 in the pool pass from each task to the next. Tasks are claimed only in the order of ``ready``.
 
+Workers of other executors get tasks in the same way, each only tasks of its own spec. They come and
+go: see ``remote_workers``.
+
 A pool with ``include_deferred`` also counts tasks that have started and are deferred. Such a task
 *keeps* its slots while it waits, and resumes with them. Tasks of such a pool are not claimed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 
-from aioflow.core.scheduling.ready import SENSOR_QUEUE, START_QUEUE, Ready, head, is_hosted_sensor
+from aioflow.core.scheduling.ready import (
+    SENSOR_QUEUE,
+    START_QUEUE,
+    Kind,
+    Ready,
+    body_kind,
+    count_waiting,
+    head,
+    is_hosted_sensor,
+    worker_spec,
+)
+from aioflow.core.scheduling.remote_workers import RemoteWorkers, Waiting
+from aioflow.core.scheduling.worker import (
+    Worker,
+    best_idle,
+    expected_us,
+    learn_duration,
+)
 from aioflow.core.state.child_roles import slot_role
 from aioflow.core.state.crash_trials import DAEMON, on_trial, process_on_trial
 from aioflow.core.state.graph import is_identifier
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
 from aioflow.errors import BadPool
-from aioflow.model.dag import DEFAULT_POOL, Body, TaskSpec
+from aioflow.model.dag import Body, TaskSpec
 from aioflow.model.ids import StartNo, TaskNo
 from aioflow.model.rows import PoolRow
 from aioflow.model.states import TaskState
+from aioflow.model.workers import LOCAL, WorkerDemand, WorkerNo, WorkerSpec
 from aioflow.protocol.inputs import WorkerUnresponsive
 
 __all__ = (
@@ -34,59 +55,6 @@ __all__ = (
     "expected_us",
     "learn_duration",
 )
-
-_UNKNOWN_US = 1e12
-_SHORTEST_US = 20.0
-"""Minimum cost of a try in a worker, even if it does nothing."""
-
-_OUTLIER = 10
-"""A measured duration is capped at this many times the expected duration."""
-
-_RECENT = 0.2
-"""Weight of the newest measurement in the expected duration of a task."""
-
-
-class Worker:
-    """One worker slot.
-
-    Attributes:
-        current: The running try.
-        claims: Prefetched tries, in the order in which they will start after ``current``.
-        pool: The pool whose slots it uses, as long as it has any try.
-        silence: Time since which its process neither answers nor uses CPU.
-        slow: A try that took so long that the claims after it were recalled.
-    """
-
-    __slots__ = ("claims", "current", "number", "pool", "silence", "slow", "version", "weight")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.version = ""
-        self.current: TaskInstance | None = None
-        self.claims: list[TaskInstance] = []
-        self.slow: TaskInstance | None = None
-        self.silence: WorkerUnresponsive | None = None
-        self.pool = DEFAULT_POOL
-        self.weight = 0
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether this worker could start another try now."""
-        return self.current is None and not self.claims
-
-    def expected_us(self) -> float:
-        """Return how long the tries of this worker are expected to take."""
-        total = 0.0 if self.current is None else expected_us(self.current)
-        return total + sum(expected_us(task) for task in self.claims)
-
-    def is_like(self, entry: TaskInstance | MappedTask) -> bool:
-        """Return whether the task could follow in this worker and take over its slot unchanged."""
-        spec = entry.spec
-        return (
-            entry.run.row.version == self.version
-            and spec.pool == self.pool
-            and spec.slots == self.weight
-        )
 
 
 class Grant:
@@ -112,41 +80,23 @@ class Grant:
         self.is_waiting = is_waiting
 
 
-def expected_us(entry: TaskInstance | MappedTask) -> float:
-    """Return how long a try of a task is expected to take, in microseconds."""
-    return max(entry.run.durations[entry.task_index] or _UNKNOWN_US, _SHORTEST_US)
-
-
-def learn_duration(task: TaskInstance, took_us: int) -> None:
-    """Update the expected duration of a task with a measured try."""
-    durations, task_index = task.run.durations, task.task_index
-    known = durations[task_index]
-    took = max(0, took_us)  # the timestamps are wall time, and the clock may have been set back
-    if known == 0:
-        durations[task_index] = took
-    else:
-        durations[task_index] = known + _RECENT * (min(took, _OUTLIER * known) - known)
-
-
-def best_idle(idle: list[Worker], version: str) -> Worker:
-    """Return the idle worker that must load the least code for a version."""
-    for worker in idle:
-        if worker.version == version:
-            return worker
-    return next((worker for worker in idle if not worker.version), idle[0])
-
+_UNLIMITED = 1 << 62
 
 CLAIM_LIMIT = 256
 """Maximum number of claimed tries of a worker, however short they are."""
 
 _LEAST_CLAIM_US = 5_000.0
+_LEAST_REMOTE_CLAIM_US = 20_000.0
+"""The same for a worker on another machine: two round trips through a busy engine."""
 
 
 class Slots:
     """The limited slots in which tasks run.
 
     Attributes:
-        workers: Slots for ``def`` bodies.
+        workers: The local workers, for ``def`` bodies that name no other executor.
+        remote: The workers of all other executors.
+        retired: Remote workers that the current turn retires; see ``take_retired``.
         coroutines: How many ``async def`` bodies may run at once. Sensors are not counted, because
             a sensor never holds a slot.
         at_work: Running ``async def`` tasks by number, in the order in which they started.
@@ -160,8 +110,16 @@ class Slots:
             and the number of slots.
     """
 
-    def __init__(self, *, cpu_slots: int, async_slots: int) -> None:
+    def __init__(
+        self,
+        *,
+        cpu_slots: int,
+        async_slots: int,
+        remote_limits: Mapping[str, int] | None = None,
+    ) -> None:
         self.workers = [Worker(number) for number in range(cpu_slots)]
+        self.remote = RemoteWorkers(remote_limits or {})
+        self.retired: list[Worker] = []
         self.coroutines = async_slots
         self.at_work: dict[TaskNo, TaskInstance] = {}
         self.is_open = True
@@ -177,6 +135,16 @@ class Slots:
     def running_coroutines(self) -> int:
         """The number of running ``async def`` bodies."""
         return len(self.at_work)
+
+    def worker(self, number: WorkerNo) -> Worker:
+        """Return the worker with a number."""
+        return self.workers[number] if number < len(self.workers) else self.remote[number]
+
+    @property
+    def all_workers(self) -> Iterator[Worker]:
+        """All workers, local ones first."""
+        yield from self.workers
+        yield from self.remote
 
     # ── pools ───────────────────────────────────────────────────────────────────────────
 
@@ -318,15 +286,18 @@ class Slots:
 
     def call_back(self, task: TaskInstance) -> None:
         """Take back a try from a process. No more tasks are claimed after the running try."""
-        worker = self.workers[task.worker]
+        worker = self.worker(task.worker)
         worker.slow = worker.current
         self.release(task)
 
     def note_silence(self, report: WorkerUnresponsive) -> None:
         """Record that a worker stopped answering, or answers again."""
-        worker = self.workers[report.worker]
-        is_over = report.since is None or worker.is_idle
-        worker.silence = None if is_over else report
+        is_local = report.worker < len(self.workers)
+        worker = self.workers[report.worker] if is_local else self.remote.find(report.worker)
+        if worker is not None:  # a remote worker may have gone
+            is_over = report.since is None or worker.is_idle
+            worker.silence = None if is_over else report
+            worker.is_lost = report.since is not None and not is_local
 
     def note_delayed_result(self, task: TaskInstance, *, disk_is_full: bool) -> None:
         """Record whether a process cannot write a result because the disk is full."""
@@ -345,7 +316,7 @@ class Slots:
         )
 
     def _leave_worker(self, task: TaskInstance) -> None:
-        worker = self.workers[task.worker]
+        worker = self.worker(task.worker)
         task.worker = -1
         if task.is_claimed:
             task.is_claimed = False
@@ -357,6 +328,8 @@ class Slots:
         if worker.is_idle:
             self._take(worker.pool, -worker.weight)
             worker.weight = 0
+            if worker.is_leaving:
+                self.remote.drop_if_over(worker)
 
     def begin(self, task: TaskInstance) -> bool:
         """Start a claimed try. It now owns the slot of the previous try.
@@ -366,7 +339,7 @@ class Slots:
         """
         if not task.is_claimed:
             return False
-        worker = self.workers[task.worker]
+        worker = self.worker(task.worker)
         worker.claims.remove(task)
         worker.current = task
         task.is_claimed = False
@@ -379,8 +352,10 @@ class Slots:
         self._used_by_deferred.clear()
         self.pool_holds.clear()
         self.at_work.clear()
-        for worker in self.workers:
+        for worker in self.all_workers:
             worker.current, worker.claims, worker.weight = None, [], 0
+        self.remote.forget_demand()
+        self.retired.clear()
         for run in memory.runs.objects.values():
             run.running = 0
             run.running_at.clear()
@@ -389,9 +364,11 @@ class Slots:
         counted = memory.active_tasks if self._any_counts_deferred else memory.active_tasks.objects
         for task in list(counted.values()):
             self._count(task)
-        for worker in self.workers:
+        for worker in list(self.all_workers):
             if not worker.is_idle:
                 self._take(worker.pool, worker.weight)
+            elif worker.is_leaving:
+                self.remote.drop_if_over(worker)
 
     def _count(self, task: TaskInstance) -> None:
         self.hold_pool_slots(task)
@@ -401,7 +378,10 @@ class Slots:
             self._count_in_run(task)
         if task.worker < 0:
             return
-        worker = self.workers[task.worker]
+        if task.worker < len(self.workers):
+            worker = self.workers[task.worker]
+        else:
+            worker = self.remote.restore(task.worker, worker_spec(task))
         worker.version = task.run.row.version
         worker.pool, worker.weight = task.spec.pool, task.spec.slots
         if task.is_claimed:
@@ -439,6 +419,8 @@ class Slots:
             if hosts:
                 yield from self._grant_hosted(Body.COROUTINE.value, hosts)
             yield from self._grant_workers(memory)
+            if self.remote:
+                yield from self._grant_remote(memory)
 
     def _grant_alone(
         self, suspects: Iterable[TaskInstance], hosts_up: Container[str]
@@ -447,13 +429,13 @@ class Slots:
         for task in suspects:
             if not (self._may_start(task) and self.ready.is_within_limits(task)):
                 continue
-            idle = [worker for worker in self.workers if worker.is_idle]
             self.ready.across.passed(task)
-            if task.spec.body is Body.FUNCTION and idle and _has_workers(task, hosts_up):
-                worker = best_idle(idle, task.run.row.version)
-                self._occupy(worker, task)
-                yield Grant(task, worker.number)
-            elif task.spec.body is Body.COROUTINE and task.run.async_role in hosts_up:
+            if task.spec.body is Body.FUNCTION:
+                worker = self._idle_worker(task) if _has_workers(task, hosts_up) else None
+                if worker is not None:
+                    self._occupy(worker, task)
+                    yield Grant(task, worker.number)
+            elif task.run.async_role in hosts_up:
                 if self.running_coroutines >= self.coroutines:
                     return
                 self._host(task)
@@ -511,11 +493,76 @@ class Slots:
             yield Grant(task, worker.number)
         for worker in self.workers:
             if worker.current is not None:
-                yield from self._claim(worker, memory)
+                yield from self._claim(worker, Body.FUNCTION.value, memory)
 
-    def _claim(self, worker: Worker, memory: Memory) -> Iterator[Grant]:
+    def _idle_worker(self, task: TaskInstance) -> Worker | None:
+        """Return the idle worker for a task; ``None`` if there is none now."""
+        version = task.run.row.version
+        kind = body_kind(task)
+        if isinstance(kind, WorkerSpec):
+            return self._idle_remote(self.remote.of_spec(kind), version)
+        idle = [worker for worker in self.workers if worker.is_idle]
+        return best_idle(idle, version) if idle else None
+
+    def _idle_remote(self, workers: list[Worker], version: str) -> Worker | None:
+        """Return an idle worker that can run a version.
+
+        If all idle workers have loaded other code, retire one of them and return ``None``.
+        """
+        idle = [worker for worker in workers if worker.is_idle and not worker.is_leaving]
+        if not idle:
+            return None
+        worker = best_idle(idle, version)
+        if worker.version in {"", version}:
+            return worker
+        retired = self.remote.replace(idle)
+        if retired is not None:
+            self.retired.append(retired)
+        return None
+
+    def _grant_remote(self, memory: Memory) -> Iterator[Grant]:
+        for spec in self.remote.specs:
+            workers = self.remote.of_spec(spec)
+            while any(worker.is_idle and not worker.is_leaving for worker in workers):
+                queue = self.ready.best_queue(spec, self._may_start, self.pools)
+                if queue is None:
+                    break
+                worker = self._idle_remote(workers, head(queue).run.row.version)
+                if worker is None:
+                    break
+                task = self.ready.pop(queue)
+                self._occupy(worker, task)
+                self.ready.admit_more(task)
+                yield Grant(task, worker.number)
+            for worker in workers:
+                if worker.current is not None and not worker.is_leaving:
+                    yield from self._claim(worker, spec, memory)
+
+    def take_retired(self) -> list[Worker]:
+        """Return the remote workers that the turn retires, once."""
+        retired, self.retired = self.retired, []
+        return retired
+
+    def demand(self, *, granting: bool) -> tuple[WorkerDemand, ...] | None:
+        """Return the whole demand for remote workers; ``None`` if it has not changed.
+
+        Args:
+            granting: Whether waiting tasks may start on this node now.
+        """
+        waiting: dict[WorkerSpec, Waiting] = {}
+        if granting and self.is_open:
+            for spec, pool, queue in self.ready.remote_queues():
+                found = waiting.setdefault(spec, Waiting())
+                most = self.remote.limit(spec.executor) - found.count
+                row = self.pools.get(pool)
+                free = _UNLIMITED if row is None else row.slots - self.used(pool)
+                count_waiting(queue, most, free, self.pool_holds, found)
+        return self.remote.demand({spec: one for spec, one in waiting.items() if one.count})
+
+    def _claim(self, worker: Worker, kind: Kind, memory: Memory) -> Iterator[Grant]:
         """Claim tasks to follow a running try, as many as are expected to fit into the horizon."""
-        horizon = max(_LEAST_CLAIM_US, 2 * memory.commit_us)
+        least = _LEAST_CLAIM_US if kind == Body.FUNCTION.value else _LEAST_REMOTE_CLAIM_US
+        horizon = max(least, 2 * memory.commit_us)
 
         def admits(entry: TaskInstance | MappedTask) -> bool:
             if not _has_workers(entry, memory.hosts_up):
@@ -531,7 +578,7 @@ class Slots:
             return
         expected = worker.expected_us()
         while len(worker.claims) < CLAIM_LIMIT and expected < horizon:
-            queue = self.ready.best_queue(Body.FUNCTION.value, admits, self.pools)
+            queue = self.ready.best_queue(kind, admits, self.pools)
             if queue is None or not worker.is_like(first := head(queue)):
                 return
             if isinstance(first, TaskInstance) and first.task_no in memory.unclaimed:
@@ -573,8 +620,9 @@ class Slots:
 
 
 def _has_workers(entry: TaskInstance | MappedTask, hosts_up: Container[str]) -> bool:
-    """Return whether workers can be started in the interpreter of an entry."""
-    return not entry.run.spec.interpreter or slot_role(entry.run.spec) in hosts_up
+    """Return whether workers of this machine can be started in the interpreter of an entry."""
+    spec = entry.run.spec
+    return not spec.interpreter or entry.spec.executor != LOCAL or slot_role(spec) in hosts_up
 
 
 def _counts_deferred(row: PoolRow | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.sim.planted import (
     engine,
     events,
+    executors,
     hosting,
     interpreters,
     operations,
@@ -17,6 +18,18 @@ from tests.sim.planted import (
 
 __all__ = ("BUGS", "THEMES")
 
-THEMES = (store, engine, reports, turns, slots, restart, hosting, operations, events, interpreters)
+THEMES = (
+    store,
+    engine,
+    reports,
+    turns,
+    slots,
+    restart,
+    hosting,
+    operations,
+    events,
+    executors,
+    interpreters,
+)
 
 BUGS = {bug.name: bug for theme in THEMES for bug in theme.BUGS}

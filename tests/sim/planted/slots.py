@@ -67,7 +67,7 @@ BUGS = (
         promise="a pool is never exceeded",
         where="core",
         needs="short tasks of one version in two pools, one of them limited",
-        edits=(Edit("aioflow.core.scheduling.slots", "Worker.is_like", "spec.pool == self.pool"),),
+        edits=(Edit("aioflow.core.scheduling.worker", "Worker.is_like", "spec.pool == self.pool"),),
         seed=Seed(1, 3),
     ),
     PlantedBug(

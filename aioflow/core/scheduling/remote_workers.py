@@ -1,0 +1,178 @@
+"""Workers of executors other than the local one: they come and go, and are asked for by demand.
+
+A process loads the code of one DAG version for its whole life. So if tries of another version wait
+and no worker is left for them, one idle worker is retired, and the executor starts another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from aioflow.core.scheduling.worker import Worker
+from aioflow.model.timestamps import Timestamp
+from aioflow.model.workers import WorkerDemand, WorkerNo, WorkerSpec
+
+__all__ = (
+    "RemoteWorkers",
+    "Waiting",
+)
+
+
+class Waiting:
+    """The tasks that wait for workers of one spec, counted up to a limit.
+
+    Attributes:
+        count: Number of tasks that the limits of their runs and pools admit.
+        priority: The highest priority among them.
+        since: When the longest wait of them began.
+    """
+
+    __slots__ = ("count", "priority", "since")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.priority: int | None = None
+        self.since: Timestamp | None = None
+
+    def add(self, count: int, priority: int, since: Timestamp | None) -> None:
+        """Count tasks of equal priority."""
+        self.count += count
+        self.priority = priority if self.priority is None else max(self.priority, priority)
+        if since is not None:
+            self.since = since if self.since is None else min(self.since, since)
+
+
+class RemoteWorkers:
+    """The workers of all executors but the local one.
+
+    Args:
+        limits: The most workers of each executor, by its name.
+
+    Attributes:
+        unavailable: Why no worker of a spec can be had now, as its executor reported.
+    """
+
+    def __init__(self, limits: Mapping[str, int]) -> None:
+        self.unavailable: dict[WorkerSpec, str] = {}
+        self._limits = dict(limits)
+        self._workers: dict[WorkerNo, Worker] = {}
+        self._of_spec: dict[WorkerSpec, dict[WorkerNo, Worker]] = {}
+        self._replacing: dict[WorkerSpec, int] = {}
+        self._demanded: dict[WorkerSpec, WorkerDemand] | None = {}
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(self._workers.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._workers)
+
+    def __getitem__(self, number: WorkerNo) -> Worker:
+        return self._workers[number]
+
+    def find(self, number: WorkerNo) -> Worker | None:
+        """Return the worker with a number; ``None`` if its process has ended."""
+        return self._workers.get(number)
+
+    def limit(self, executor: str) -> int:
+        """Return the most workers of an executor; 1 for an unknown one, which says that it is."""
+        return self._limits.get(executor, 1)
+
+    def of_spec(self, spec: WorkerSpec) -> list[Worker]:
+        """Return the workers of a spec that may get tries."""
+        workers = self._of_spec.get(spec, {}).values()
+        return [one for one in workers if not (one.is_leaving or one.is_lost)]
+
+    @property
+    def specs(self) -> list[WorkerSpec]:
+        """The specs of all workers, in the order in which the first of each came up."""
+        return list(self._of_spec)
+
+    # ── workers come and go ─────────────────────────────────────────────────────────────
+
+    def add(self, number: WorkerNo, spec: WorkerSpec) -> None:
+        """Add a worker. Does nothing if it is there."""
+        if number in self._workers:
+            return
+        self._workers[number] = self._of_spec.setdefault(spec, {})[number] = Worker(number, spec)
+        self.unavailable.pop(spec, None)
+        if self._replacing.get(spec):
+            self._replacing[spec] -= 1
+
+    def restore(self, number: WorkerNo, spec: WorkerSpec) -> Worker:
+        """Return the worker of a restored try. It gets no other try if its process has ended."""
+        if number not in self._workers:
+            self.add(number, spec)
+            self._workers[number].is_leaving = True
+        return self._workers[number]
+
+    def remove(self, number: WorkerNo) -> None:
+        """Remove a worker whose process has ended, at once or when its tries have left it."""
+        worker = self._workers.get(number)
+        if worker is not None:
+            worker.is_leaving = True
+            self.drop_if_over(worker)
+
+    def drop_if_over(self, worker: Worker) -> None:
+        """Forget a worker that is leaving and has no try any more."""
+        if worker.is_leaving and worker.is_idle and worker.number in self._workers:
+            del self._workers[worker.number]
+            del self._of_spec[worker.spec][worker.number]
+            if not self._of_spec[worker.spec]:
+                del self._of_spec[worker.spec]
+
+    def retire(self, worker: Worker) -> None:
+        """Retire an idle worker: its executor will end it."""
+        self.remove(worker.number)
+
+    def replace(self, idle: list[Worker]) -> Worker | None:
+        """Retire the first idle worker for the code of another version, and return it.
+
+        Return ``None`` while another worker of the spec is being replaced.
+        """
+        worker = idle[0]
+        if self._replacing.get(worker.spec):
+            return None
+        self._replacing[worker.spec] = 1
+        self.retire(worker)
+        return worker
+
+    # ── demand ──────────────────────────────────────────────────────────────────────────
+
+    def forget_demand(self) -> None:
+        """Demand everything again, because the last demand may not have been acted on."""
+        self._demanded = None
+
+    def demand(self, waiting: Mapping[WorkerSpec, Waiting]) -> tuple[WorkerDemand, ...] | None:
+        """Return the whole demand; ``None`` if it has not changed.
+
+        Args:
+            waiting: The tasks that wait for a worker of each spec.
+        """
+        wanted: dict[WorkerSpec, WorkerDemand] = {}
+        busy: dict[WorkerSpec, int] = {}
+        for worker in self._workers.values():
+            if not (worker.is_idle or worker.is_leaving):
+                busy[worker.spec] = busy.get(worker.spec, 0) + 1
+        for spec in {**busy, **waiting}:
+            found = waiting.get(spec) or Waiting()
+            count = min(busy.get(spec, 0) + found.count, self.limit(spec.executor))
+            if count:
+                wanted[spec] = WorkerDemand(spec, count, found.priority or 0, found.since)
+        if self._demanded is not None and _is_same(wanted, self._demanded):
+            return None
+        self._demanded = wanted
+        for spec in self.unavailable.keys() - wanted.keys():
+            del self.unavailable[spec]
+        for spec in self._replacing.keys() - wanted.keys():
+            del self._replacing[spec]
+        return tuple(wanted.values())
+
+
+def _is_same(
+    one: Mapping[WorkerSpec, WorkerDemand], other: Mapping[WorkerSpec, WorkerDemand]
+) -> bool:
+    """Return whether two demands are for the same workers. The age of the demand may differ."""
+    return one.keys() == other.keys() and all(
+        (demand.count, demand.priority) == (other[spec].count, other[spec].priority)
+        for spec, demand in one.items()
+    )

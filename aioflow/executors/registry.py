@@ -1,0 +1,141 @@
+"""The executors of the settings: their backends, found by entry point, and the check of tasks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
+
+import anyio
+from anyio.abc import TaskStatus
+from msgspec.structs import replace
+
+from aioflow.errors import BadExecutor
+from aioflow.executors.backend import (
+    ENTRY_POINTS,
+    ExecutorBackend,
+    ExecutorFactory,
+    ExecutorLease,
+    WorkerEvents,
+)
+from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.model.workers import LOCAL, WorkerDemand, WorkerNo
+from aioflow.protocol.reports import DagFailure, Parsed
+
+__all__ = (
+    "UnusableBackend",
+    "check_executors",
+    "open_backends",
+)
+
+_logger = logging.getLogger(__name__)
+
+
+class UnusableBackend:
+    """The backend of an executor that cannot be used: its tasks wait, and say why."""
+
+    max_workers = 1
+    idle_seconds = 0.0
+    patience_seconds = 0.0
+
+    def __init__(self, name: str, why: str) -> None:
+        self.name = name
+        self.why = why
+        self._events: WorkerEvents | None = None
+        self._demands: Sequence[WorkerDemand] = ()
+
+    async def run(
+        self, lease: ExecutorLease, events: WorkerEvents, *, task_status: TaskStatus[None]
+    ) -> None:
+        """Report each demanded spec as unavailable, until cancelled."""
+        self._events = events
+        task_status.started()
+        self.set_demand(self._demands)
+        await anyio.sleep_forever()
+
+    def set_demand(self, demands: Sequence[WorkerDemand]) -> None:
+        """Report that there are no such workers."""
+        self._demands = demands
+        if self._events is not None:
+            for demand in demands:
+                self._events.unavailable(demand.spec, self.why)
+
+    def kill(self, worker_no: WorkerNo) -> None:
+        """Do nothing: it has no workers."""
+
+    def retire(self, worker_no: WorkerNo) -> None:
+        """Do nothing: it has no workers."""
+
+    def check(self, task: TaskSpec) -> str:
+        """Accept any task: the package may be repaired before it runs."""
+        return ""
+
+
+def open_backends(tables: Mapping[str, Mapping[str, object]]) -> dict[str, ExecutorBackend]:
+    """Return the backend of each executor of the settings.
+
+    A backend that cannot be created is logged and replaced by an ``UnusableBackend``.
+    """
+    return {name: _open(name, table) for name, table in tables.items()}
+
+
+def _open(name: str, table: Mapping[str, object]) -> ExecutorBackend:
+    kind = table.get("kind", name)
+    rest = {key: value for key, value in table.items() if key != "kind"}
+    found = [point for point in entry_points(group=ENTRY_POINTS) if point.name == kind]
+    if not found:
+        return _unusable(name, f"no installed package provides the kind {kind!r}")
+    try:
+        factory: ExecutorFactory = found[0].load()
+        return factory(name, rest)
+    except ValueError as exc:
+        return _unusable(name, f"[executors.{name}] of the settings: {exc}")
+    except Exception as exc:
+        _logger.exception("the package of executor %s is broken", name)
+        return _unusable(name, f"its package is broken: {type(exc).__name__}: {exc}")
+
+
+def _unusable(name: str, why: str) -> UnusableBackend:
+    _logger.error("executor %s cannot be used: %s", name, why)
+    return UnusableBackend(name, f"executor {name!r} cannot be used: {why}"[:500])
+
+
+def check_executors(parsed: Parsed, backends: Mapping[str, ExecutorBackend]) -> Parsed:
+    """Return a parsed file without the DAGs whose tasks can never run, each with its failures."""
+    refused = {
+        dag.dag_id: failures for dag in parsed.dags if (failures := [*_misfits(dag, backends)])
+    }
+    if not refused:
+        return parsed
+    return replace(
+        parsed,
+        dags=tuple(dag for dag in parsed.dags if dag.dag_id not in refused),
+        failures=(*parsed.failures, *(one for failures in refused.values() for one in failures)),
+    )
+
+
+def _misfits(dag: DagSpec, backends: Mapping[str, ExecutorBackend]) -> Iterator[DagFailure]:
+    for task in dag.tasks:
+        if task.executor == LOCAL:
+            continue
+        backend = backends.get(task.executor)
+        why = _unknown(task.executor, backends) if backend is None else _checked(backend, task)
+        if why:
+            message = f"task {task.task_id!r} of {dag.dag_id}: {why}"
+            yield DagFailure(BadExecutor.code, message, task.line)
+
+
+def _checked(backend: ExecutorBackend, task: TaskSpec) -> str:
+    try:
+        return backend.check(task)
+    except Exception as exc:
+        _logger.exception("executor %s cannot check a task", backend.name)
+        return f"executor {backend.name!r} cannot check it: {type(exc).__name__}: {exc}"[:500]
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    names = ", ".join(sorted({LOCAL, *known}))
+    return (
+        f"there is no executor {name!r}, only {names}; "
+        f"add a table [executors.{name}] to the settings of the daemon"
+    )

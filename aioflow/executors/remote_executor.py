@@ -1,0 +1,479 @@
+"""The daemon's side of executors other than the local one: tries in the workers of a backend.
+
+A backend provides workers, see ``executors.backend``. Which try runs where is decided by the core.
+In between, this module keeps the tries of each worker, as ``worker_process`` does for a process of
+this machine, and reports what became of them. A worker that dies takes one begun try with it; its
+claimed tries return to the engine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup, TaskStatus
+
+from aioflow._threads import in_thread
+from aioflow.errors import LinkClosed
+from aioflow.executors.backend import (
+    ExecutorBackend,
+    ExecutorLease,
+    WorkerChannel,
+    WorkerInfo,
+)
+from aioflow.executors.executor_context import ExecutorContext
+from aioflow.executors.worker_process import Heartbeat, Process, TryKey, key_of
+from aioflow.model.ids import RunNo
+from aioflow.model.states import Failure
+from aioflow.model.workers import WorkerDemand, WorkerNo, WorkerSpec
+from aioflow.protocol.commands import Hello, Reply
+from aioflow.protocol.effects import (
+    RecallTries,
+    RetireWorker,
+    SetWorkerDemand,
+    StartTry,
+    StopTry,
+)
+from aioflow.protocol.inputs import (
+    ExecutorUnavailable,
+    WorkerGone,
+    WorkerIdle,
+    WorkerUnresponsive,
+    WorkerUp,
+)
+from aioflow.protocol.reports import CancelQuery, Query, Recalled, Report
+from aioflow.worker.code.fetch import CODE_QUERY, read_version
+from aioflow.worker.link import MESSAGE_LIMIT, complete_frames, frames
+
+__all__ = (
+    "RemoteExecutor",
+    "RemoteExecutors",
+    "RemoteWorker",
+)
+
+SILENT_DEATHS_LIMIT = 3
+"""Number of consecutive workers of a spec that die before they report anything, after which a try
+fails."""
+
+_NO_FROZEN_SECONDS = 1e8
+"""The backend reports a worker that does not answer, so no heartbeat counts."""
+
+FIRST_DELAY_SECONDS = 1.0
+LONGEST_DELAY_SECONDS = 60.0
+"""Delays until a backend that has failed is started again."""
+
+_IDLE_LOOKS = 4
+
+_logger = logging.getLogger(__name__)
+
+
+class RemoteWorker:
+    """One worker of a backend, with the tries that were sent to it. See ``worker_process``."""
+
+    def __init__(
+        self,
+        number: WorkerNo,
+        spec: WorkerSpec,
+        channel: WorkerChannel,
+        info: WorkerInfo,
+        context: ExecutorContext,
+        backend: ExecutorBackend,
+        on_code_query: Callable[[RemoteWorker, Query], None],
+    ) -> None:
+        self.number = number
+        self.spec = spec
+        self.info = info
+        self.process = Process(context, Heartbeat(_NO_FROZEN_SECONDS))
+        self.idle_since_us: int | None = None
+        self.lost: anyio.CancelScope | None = None
+        self._channel = channel
+        self._backend = backend
+        self._on_code_query = on_code_query
+        self._received = bytearray()
+        self._decoder = msgspec.msgpack.Decoder(list[Report])
+        self._over = anyio.Event()
+        self._failure: Failure | None = None
+
+    # ── its connection, see worker_process.Connection ───────────────────────────────────
+
+    @property
+    def log_nonce(self) -> str:
+        """See ``Connection``."""
+        return self.info.log_nonce
+
+    @property
+    def is_open(self) -> bool:
+        """See ``Connection``."""
+        return not self._over.is_set()
+
+    def send(self, messages: Sequence[object]) -> None:
+        """See ``Connection``."""
+        if self.is_open:
+            for frame in frames(messages):
+                self._channel.send(bytes(frame))
+
+    def kill(self) -> None:
+        """See ``Connection``."""
+        if self.is_open:
+            self._backend.kill(self.number)
+
+    def dismiss(self) -> None:
+        """See ``Connection``."""
+        if self.is_open:
+            self._backend.retire(self.number)
+
+    def processor_seconds(self) -> float:
+        """See ``Connection``."""
+        return 0.0
+
+    def memory_bytes(self) -> int:
+        """See ``Connection``."""
+        return 0
+
+    # ── what comes from it ──────────────────────────────────────────────────────────────
+
+    def receive(self, data: bytes) -> None:
+        """Handle bytes of its link. A worker that sends anything else than reports is killed."""
+        self._received += data
+        reports: list[Report] = []
+        try:
+            for frame in complete_frames(self._received):
+                reports += self._decoder.decode(frame)
+        except (LinkClosed, msgspec.DecodeError) as exc:
+            _logger.error("worker %d of %s is killed: %s", self.number, self.spec.executor, exc)  # noqa: TRY400
+            self.kill()
+        self._on_reports([one for one in reports if not self._is_code_query(one)])
+
+    def _is_code_query(self, report: Report) -> bool:
+        """Return whether a report asks for the code of a version. If so, have it answered."""
+        if not isinstance(report, Query) or report.kind != CODE_QUERY:
+            return False
+        self._on_code_query(self, report)
+        return True
+
+    def _on_reports(self, reports: list[Report]) -> None:
+        if reports:
+            self.process.on_reports(reports)
+
+    def end(self, failure: Failure) -> None:
+        """Record that it is dead. The first call counts."""
+        if self.is_open:
+            self._failure = failure
+            self._over.set()
+            self._channel.close()
+
+    async def ended(self) -> Failure:
+        """Wait until it is dead; return why."""
+        await self._over.wait()
+        assert self._failure is not None  # noqa: S101 - set before the event
+        return self._failure
+
+
+class RemoteExecutor:
+    """Runs ``def`` bodies in the workers of one backend. Implements ``backend.WorkerEvents``.
+
+    The commands never block and never fail: outcomes are reported.
+    """
+
+    def __init__(
+        self,
+        context: ExecutorContext,
+        backend: ExecutorBackend,
+        next_worker_no: Callable[[], WorkerNo],
+    ) -> None:
+        self.workers: dict[WorkerNo, RemoteWorker] = {}
+        self._context = context
+        self._backend = backend
+        self._next_worker_no = next_worker_no
+        self._group: TaskGroup | None = None
+        self._silent_deaths: dict[WorkerSpec, int] = {}
+        self._demands: tuple[WorkerDemand, ...] = ()
+        self._is_watching = False
+
+    async def run(
+        self, lease: ExecutorLease, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Run the backend until cancelled. If it fails, report that, and start it again later."""
+        async with anyio.create_task_group() as self._group:
+            task_status.started()
+            for failures in itertools.count():
+                try:
+                    await self._serve_backend(lease)
+                    why = "its service has ended"
+                except Exception as exc:
+                    _logger.exception("executor %s has failed", self._backend.name)
+                    why = f"{type(exc).__name__}: {exc}"
+                self._lose_all(f"executor {self._backend.name!r} has failed: {why}"[:500])
+                delay = FIRST_DELAY_SECONDS * 2.0 ** min(failures, 10)
+                await self._context.clock.sleep(min(delay, LONGEST_DELAY_SECONDS))
+
+    async def _serve_backend(self, lease: ExecutorLease) -> None:
+        async with anyio.create_task_group() as group:
+            await group.start(self._backend.run, lease, self)
+            self.set_demand(self._demands)
+
+    def _lose_all(self, why: str) -> None:
+        for demand in self._demands:
+            self.unavailable(demand.spec, why)
+        for number in list(self.workers):
+            self.worker_lost(number, why)
+
+    # ── commands of the engine ──────────────────────────────────────────────────────────
+
+    def start(self, effect: StartTry) -> None:
+        """Send a try to its worker. If the worker is dead, return the try."""
+        worker = self.workers.get(effect.worker)
+        if worker is None or not worker.is_open or not worker.process.can_take(effect.info.version):
+            self._context.report([Recalled((key_of(effect),))])
+            return
+        worker.idle_since_us = None
+        worker.process.start(effect)
+
+    def stop(self, number: WorkerNo, key: TryKey) -> None:
+        """End a try at once, and kill all that its process has started. It reports nothing more."""
+        if (worker := self.workers.get(number)) is not None:
+            worker.process.stop(key)
+
+    def recall(self, effect: RecallTries) -> None:
+        """Recall claimed tries. Those that have begun in the meantime continue."""
+        if (worker := self.workers.get(effect.worker)) is not None:
+            worker.process.recall(effect.tries)
+
+    def forget(self, run_no: RunNo) -> None:
+        """Drop a run that has ended, also in all workers."""
+        for worker in self.workers.values():
+            worker.process.forget(run_no)
+
+    def set_demand(self, demands: Iterable[WorkerDemand]) -> None:
+        """Tell the backend how many workers have work."""
+        self._demands = tuple(demands)
+        self._guard(self._backend.set_demand, self._demands)
+
+    def retire(self, number: WorkerNo) -> None:
+        """Let the backend end a worker without tries."""
+        self._guard(self._backend.retire, number)
+
+    def _guard(self, call: Callable[..., None], *arguments: object) -> None:
+        """Call a method of the backend. An error in a plug-in must not end the daemon."""
+        try:
+            call(*arguments)
+        except Exception:
+            _logger.exception("a call of executor %s has failed", self._backend.name)
+
+    # ── events of the backend, see backend.WorkerEvents ─────────────────────────────────
+
+    def next_worker_no(self) -> WorkerNo:
+        """See ``WorkerEvents``."""
+        return self._next_worker_no()
+
+    def worker_up(
+        self, worker_no: WorkerNo, spec: WorkerSpec, channel: WorkerChannel, info: WorkerInfo
+    ) -> None:
+        """See ``WorkerEvents``."""
+        assert self._group is not None  # noqa: S101 - called by the backend that ``run`` runs
+        worker = RemoteWorker(
+            worker_no, spec, channel, info, self._context, self._backend, self._queue_code_query
+        )
+        self.workers[worker_no] = worker
+        worker.process.on_idle = partial(self._note_idle, worker)
+        worker.process.adopt(worker, self._hello(info))
+        self._note_idle(worker)
+        self._context.report([WorkerUp(worker_no, spec)])
+        self._group.start_soon(self._serve, worker)
+
+    def frame(self, worker_no: WorkerNo, data: bytes) -> None:
+        """See ``WorkerEvents``."""
+        worker = self.workers.get(worker_no)
+        if worker is not None and worker.is_open:
+            worker.receive(data)
+
+    async def output(self, worker_no: WorkerNo, data: bytes) -> None:
+        """See ``WorkerEvents``."""
+        worker = self.workers.get(worker_no)
+        if worker is not None and worker.is_open:
+            await worker.process.on_output(data)
+
+    def worker_lost(self, worker_no: WorkerNo, why: str) -> None:
+        """See ``WorkerEvents``."""
+        worker = self.workers.get(worker_no)
+        if worker is None or not worker.is_open:
+            return
+        if not why:
+            if worker.lost is not None:
+                worker.lost.cancel()
+                self._context.report([WorkerUnresponsive(worker_no)])
+            return
+        if worker.lost is None and self._group is not None:
+            worker.lost = anyio.CancelScope()
+            now = self._context.clock.now()
+            until = now + round(self._backend.patience_seconds * 1e6)
+            self._context.report([WorkerUnresponsive(worker_no, now, until, why)])
+            self._group.start_soon(self._await_lost, worker, worker.lost, why)
+
+    def worker_gone(self, worker_no: WorkerNo, failure: Failure) -> None:
+        """See ``WorkerEvents``."""
+        worker = self.workers.get(worker_no)
+        if worker is not None:
+            worker.end(failure)
+
+    def unavailable(self, spec: WorkerSpec, why: str) -> None:
+        """See ``WorkerEvents``."""
+        self._context.report([ExecutorUnavailable(spec, why)])
+
+    def _hello(self, info: WorkerInfo) -> Hello:
+        hello = self._context.hello("slot")
+        return msgspec.structs.replace(
+            hello,
+            code=info.code_folder or hello.code,
+            results=info.results_folder or hello.results,
+            fetches_code=bool(info.code_folder),
+        )
+
+    def _queue_code_query(self, worker: RemoteWorker, query: Query) -> None:
+        if self._group is not None:
+            self._group.start_soon(self._answer_code_query, worker, query)
+
+    async def _answer_code_query(self, worker: RemoteWorker, query: Query) -> None:
+        """Send a worker the code of its version, and of no other."""
+        version, body, error = worker.process.version, b"", ""
+        try:
+            if msgspec.msgpack.decode(query.body, type=str) != version or not version:
+                error = "it is not the version of this worker"
+            else:
+                body = await in_thread(partial(read_version, self._context.code / version))
+        except (OSError, msgspec.DecodeError) as exc:
+            error = f"it cannot be read: {exc}"
+        if len(body) > MESSAGE_LIMIT:
+            body, error = b"", f"it has {len(body)} bytes, {MESSAGE_LIMIT} are allowed"
+        worker.send([Reply(query.question, body, error)])
+
+    # ── the life of a worker ────────────────────────────────────────────────────────────
+
+    async def _serve(self, worker: RemoteWorker) -> None:
+        """Watch the time of a worker's tries until it is dead, then settle them."""
+        process = worker.process
+        async with anyio.create_task_group() as group:
+            group.start_soon(process.watch_the_time)
+            failure = await worker.ended()
+            group.cancel_scope.cancel()
+        if worker.lost is not None:
+            worker.lost.cancel()
+        failure = await process.conclude(failure)
+        self._context.on_query(process, CancelQuery(-1))
+        del self.workers[worker.number]
+        spec, is_charged = worker.spec, False
+        if process.died_silently and process.is_busy:
+            deaths = self._silent_deaths.get(spec, 0) + 1
+            is_charged = deaths >= SILENT_DEATHS_LIMIT
+            self._silent_deaths[spec] = 0 if is_charged else deaths
+        elif process.has_reported:
+            self._silent_deaths.pop(spec, None)
+        process.end_tries(failure, charge_first=is_charged)
+        self._context.report([WorkerGone(worker.number)])
+
+    async def _await_lost(self, worker: RemoteWorker, lost: anyio.CancelScope, why: str) -> None:
+        """Give a lost worker up after the patience of its backend. By then it has ended itself."""
+        with lost:
+            await self._context.clock.sleep(self._backend.patience_seconds)
+            self._guard(worker.kill)
+            worker.end(Failure(type="WorkerLost", message=why, reason="killed"))
+        worker.lost = None
+
+    def _note_idle(self, worker: RemoteWorker) -> None:
+        worker.idle_since_us = self._context.clock.monotonic_us()
+        if not self._is_watching and self._group is not None:
+            self._is_watching = True
+            self._group.start_soon(self._watch_idle)
+
+    async def _watch_idle(self) -> None:
+        """Report the workers that have been idle for long enough, while there are idle ones."""
+        clock, idle_us = self._context.clock, round(self._backend.idle_seconds * 1e6)
+        while any(worker.idle_since_us is not None for worker in self.workers.values()):
+            await clock.sleep(self._backend.idle_seconds / _IDLE_LOOKS)
+            latest = clock.monotonic_us() - idle_us
+            idle = [
+                WorkerIdle(worker.number)
+                for worker in self.workers.values()
+                if worker.idle_since_us is not None and worker.idle_since_us <= latest
+            ]
+            if idle:
+                self._context.report(idle)
+        self._is_watching = False
+
+
+class RemoteExecutors:
+    """All executors of the settings, and those that tasks name although the settings lack them.
+
+    Args:
+        first_worker_no: The first number for workers; lower numbers are local slots.
+    """
+
+    def __init__(
+        self,
+        context: ExecutorContext,
+        backends: Mapping[str, ExecutorBackend],
+        first_worker_no: WorkerNo,
+    ) -> None:
+        self.first_worker_no = first_worker_no
+        self._context = context
+        numbers = partial(next, itertools.count(first_worker_no))
+        self._all = {
+            name: RemoteExecutor(context, backend, numbers) for name, backend in backends.items()
+        }
+
+    async def run(
+        self, lease: ExecutorLease, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Run all backends until cancelled. Each by itself: none waits for another."""
+        async with anyio.create_task_group() as group:
+            for executor in self._all.values():
+                await group.start(executor.run, lease)
+            task_status.started()
+            await anyio.sleep_forever()
+
+    def _owner(self, number: WorkerNo) -> RemoteExecutor | None:
+        return next((one for one in self._all.values() if number in one.workers), None)
+
+    def start_try(self, effect: StartTry) -> None:
+        """Run a try in its worker, after the tries that the worker already has."""
+        owner = self._owner(effect.worker)
+        if owner is None:  # the worker has ended since the try was granted
+            self._context.report([Recalled((key_of(effect),))])
+        else:
+            owner.start(effect)
+
+    def stop_try(self, effect: StopTry) -> None:
+        """End a try at once. Tries claimed after it are reported ``Recalled``."""
+        owner = self._owner(effect.worker)
+        if owner is not None:
+            owner.stop(effect.worker, (effect.task_no, effect.start_no))
+
+    def recall(self, effect: RecallTries) -> None:
+        """Recall claimed tries. Those that have begun in the meantime continue."""
+        owner = self._owner(effect.worker)
+        if owner is not None:
+            owner.recall(effect)
+
+    def forget(self, run_no: RunNo) -> None:
+        """Drop a run that has ended, also in all workers."""
+        for executor in self._all.values():
+            executor.forget(run_no)
+
+    def retire(self, effect: RetireWorker) -> None:
+        """Let a backend end a worker without tries."""
+        owner = self._owner(effect.worker)
+        if owner is not None:
+            owner.retire(effect.worker)
+
+    def set_demand(self, effect: SetWorkerDemand) -> None:
+        """Pass on to each backend its part of the demand."""
+        for name, executor in self._all.items():
+            executor.set_demand(one for one in effect.demands if one.spec.executor == name)
+        for demand in effect.demands:
+            if (name := demand.spec.executor) not in self._all:
+                why = f"the settings have no executor {name!r}; add a table [executors.{name}]"
+                self._context.report([ExecutorUnavailable(demand.spec, why)])

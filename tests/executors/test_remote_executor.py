@@ -1,0 +1,318 @@
+"""The daemon's side of a backend: what becomes of tries when workers come, go and are lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import asynccontextmanager
+from functools import partial
+
+import anyio
+import msgspec
+import pytest
+
+from aioflow.clock import SystemClock
+from aioflow.executors import remote_executor
+from aioflow.executors.backend import ExecutorLease
+from aioflow.executors.executor_context import ExecutorContext
+from aioflow.executors.local_executor import LocalExecutor
+from aioflow.executors.remote_executor import RemoteExecutors
+from aioflow.model.dag import Body
+from aioflow.model.workers import WorkerDemand, WorkerSpec
+from aioflow.processes import Children
+from aioflow.protocol.commands import RunInfo, StartTask
+from aioflow.protocol.effects import (
+    RecallTries,
+    RetireWorker,
+    SetWorkerDemand,
+    StartTry,
+    StopTry,
+)
+from aioflow.protocol.inputs import (
+    ExecutorUnavailable,
+    WorkerGone,
+    WorkerIdle,
+    WorkerUnresponsive,
+    WorkerUp,
+)
+from aioflow.protocol.reports import Failed, Recalled, Succeeded, TaskStarted
+from aioflow.telemetry.task_log import TaskLog
+from tests.executors.far_executor import FarExecutor
+from tests.executors.processes import SLOT, is_alive, program, running, until
+
+pytestmark = pytest.mark.process
+
+LEASE = ExecutorLease(home_id="home", node_no=1, epoch=1, secret="s")
+FAR = WorkerSpec("far")
+SLEEPS = "time.sleep(600)"
+
+
+def start(number, source="", *, worker, **options):
+    info = RunInfo(7, "r7", "d", "v1", "d.py", None, 0, None, 100)
+    order = StartTask(7, number, 1, number, -1, 1, kwargs=source.encode())
+    return StartTry(Body.FUNCTION, worker, info, order, **{"expected_us": 10**9, **options})
+
+
+class Node:
+    """All that the engine would be told, and a backend whose link can be broken."""
+
+    def __init__(self, home, *, source=SLOT, workers=2, patience_seconds=60.0):
+        self.reports = []
+        self.tasklog = TaskLog(home / "logs", SystemClock())
+        self.children = Children(home, program=program(source))
+        self.context = ExecutorContext(
+            children=self.children,
+            code=home / "code",
+            results=home / "results",
+            tasklog=self.tasklog,
+            report=self.reports.extend,
+            clock=SystemClock(),
+            on_query=lambda sender, query: None,
+        )
+        near = LocalExecutor(self.children, max_workers=workers)
+        self.far = FarExecutor(near, home, patience_seconds=patience_seconds)
+        self.executors = RemoteExecutors(self.context, {"far": self.far}, 2)
+
+    def of(self, kind, number=None):
+        return [
+            one
+            for one in self.reports
+            if isinstance(one, kind) and number in {None, getattr(one, "task_no", None)}
+        ]
+
+    def want(self, count, spec=FAR):
+        demands = (WorkerDemand(spec, count),) if count else ()
+        self.executors.set_demand(SetWorkerDemand(demands))
+
+    async def worker(self, count=1):
+        self.want(count)
+        await until(lambda: len(self.of(WorkerUp)) >= count)
+        return self.of(WorkerUp)[count - 1].worker
+
+    def start(self, number, source="", **options):
+        self.executors.start_try(start(number, source, **options))
+
+    def has_seen(self, count):
+        return len(self.of(WorkerUp)) >= count
+
+    async def began(self, number):
+        await until(lambda: self.of(TaskStarted, number))
+
+    async def gone(self, worker):
+        await until(lambda: WorkerGone(worker) in self.reports)
+
+    def recalled(self):
+        return [number for report in self.of(Recalled) for number, _ in report.tries]
+
+
+@asynccontextmanager
+async def node(tmp_path, **options):
+    n = Node(tmp_path, **options)
+    async with running(n.children, n.tasklog), anyio.create_task_group() as group:
+        await group.start(n.executors.run, LEASE)
+        yield n
+        group.cancel_scope.cancel()
+
+
+PID = "value = msgspec.msgpack.encode(os.getpid())"
+
+
+async def test_tries_run_in_the_worker_that_came_up(tmp_path):
+    async with node(tmp_path) as n:
+        worker = await n.worker()
+        assert worker >= 2  # lower numbers are local slots
+        assert n.of(WorkerUp)[0].spec == FAR
+        for number in range(1, 20):
+            n.start(number, "print('hello')", worker=worker, claimed=number > 1)
+        await until(lambda: n.of(Succeeded, 19))
+
+    assert [one.task_no for one in n.of(Succeeded)] == list(range(1, 20))
+
+
+async def test_a_try_for_a_worker_that_has_gone_is_returned(tmp_path):
+    async with node(tmp_path) as n:
+        n.start(1, worker=77)
+        n.executors.stop_try(StopTry(Body.FUNCTION, 77, 1, 1, "cancelled"))
+        n.executors.recall(RecallTries(77, ((1, 1),)))
+        n.executors.retire(RetireWorker(77))
+
+    assert n.recalled() == [1]
+
+
+async def test_a_killed_worker_interrupts_the_begun_try_and_returns_the_claimed_ones(tmp_path):
+    async with node(tmp_path) as n:
+        worker = await n.worker()
+        n.start(1, f"{PID}; link.send([Succeeded(1, 1, 1, 2, value)])", worker=worker)
+        await until(lambda: n.of(Succeeded, 1))
+        pid = msgspec.msgpack.decode(n.of(Succeeded, 1)[0].body)
+        n.start(2, SLEEPS, worker=worker)
+        n.start(3, worker=worker, claimed=True)
+        await n.began(2)
+        os.kill(pid, signal.SIGKILL)
+        await n.gone(worker)
+
+    (failed,) = n.of(Failed)
+    assert (failed.task_no, failed.interrupted) == (2, True)
+    assert n.recalled() == [3]
+    assert n.reports.index(failed) < n.reports.index(WorkerGone(worker))
+
+
+async def test_a_worker_that_exits_charges_its_try(tmp_path):
+    async with node(tmp_path) as n:
+        worker = await n.worker()
+        n.start(1, "os._exit(3)", worker=worker)
+        await n.gone(worker)
+        await until(lambda: len(n.of(WorkerUp)) == 2)  # it is replaced
+
+    (failed,) = n.of(Failed)
+    assert (failed.failure.reason, failed.interrupted) == ("exit", False)
+
+
+async def test_a_stopped_try_ends_with_its_worker_and_reports_nothing(tmp_path):
+    async with node(tmp_path) as n:
+        worker = await n.worker()
+        n.start(1, SLEEPS, worker=worker)
+        n.start(2, worker=worker, claimed=True)
+        await n.began(1)
+        n.executors.stop_try(StopTry(Body.FUNCTION, worker, 1, 1, "cancelled"))
+        await n.gone(worker)
+
+    assert not n.of(Failed)
+    assert n.recalled() == [2]
+
+
+async def test_a_try_that_takes_too_long_fails_with_its_timeout(tmp_path):
+    async with node(tmp_path) as n:
+        worker = await n.worker()
+        n.start(1, SLEEPS, worker=worker, timeout_us=50_000)
+        await n.gone(worker)
+
+    (failed,) = n.of(Failed)
+    assert (failed.failure.type, failed.interrupted) == ("TaskTimeout", False)
+
+
+async def test_a_lost_worker_that_is_back_goes_on_with_its_try(tmp_path):
+    async with node(tmp_path) as n:
+        worker = await n.worker()
+        go_on = tmp_path / "go-on"
+        n.start(1, f"while not os.path.exists({str(go_on)!r}): time.sleep(0.001)", worker=worker)
+        await n.began(1)
+        n.far.lose(worker)
+        n.far.lose(worker)
+        (told,) = n.of(WorkerUnresponsive)
+        assert (told.worker, told.why) == (worker, "the link is broken")
+        assert told.until - told.since == 60_000_000
+        go_on.touch()
+        await anyio.sleep(0.05)
+        assert not n.of(Succeeded)
+        n.far.find_again(worker)
+        await until(lambda: n.of(Succeeded, 1))
+
+    assert n.of(WorkerUnresponsive)[-1] == WorkerUnresponsive(worker)
+    assert not n.of(Failed)
+
+
+async def test_a_lost_worker_is_given_up_after_the_patience_and_never_reports_again(tmp_path):
+    async with node(tmp_path, patience_seconds=0.1) as n:
+        worker = await n.worker()
+        n.start(1, SLEEPS, worker=worker)
+        n.start(2, worker=worker, claimed=True)
+        await n.began(1)
+        n.far.lose(worker)
+        await n.gone(worker)
+        (failed,) = n.of(Failed)
+        assert (failed.failure.message, failed.interrupted) == ("the link is broken", True)
+        assert n.recalled() == [2]
+        n.start(3, worker=worker)
+        assert n.recalled() == [2, 3]
+        said = len(n.reports)
+        n.far.find_again(worker)  # too late: it is killed now, and nothing of it counts
+        await until(lambda: worker not in n.far._near._up)
+        later = [one for one in n.reports[said:] if not isinstance(one, WorkerUp | WorkerIdle)]
+        assert not later
+
+
+async def test_a_worker_without_work_is_reported_and_ends_when_it_is_retired(tmp_path):
+    async with node(tmp_path) as n:
+        worker = await n.worker()
+        await until(lambda: WorkerIdle(worker) in n.reports)
+        n.want(0)
+        n.executors.retire(RetireWorker(worker))
+        await n.gone(worker)
+
+    assert not n.of(Failed)
+
+
+async def test_a_busy_worker_is_not_reported_as_idle(tmp_path):
+    async with node(tmp_path) as n:
+        n.far.idle_seconds = 0.05
+        worker = await n.worker()
+        n.start(1, "time.sleep(0.5)", worker=worker)
+        await n.began(1)
+        del n.reports[:]
+        await until(lambda: n.of(Succeeded, 1))
+        assert not n.of(WorkerIdle)
+        await until(lambda: n.of(WorkerIdle))
+
+
+async def test_workers_that_die_before_a_report_charge_the_third_try(tmp_path):
+    async with node(tmp_path, source="[welcome] = link.receive(); link.receive()") as n:
+        for count in (1, 2, 3):
+            n.want(1)
+            await until(partial(n.has_seen, count))
+            worker = n.of(WorkerUp)[count - 1].worker
+            n.start(1, worker=worker)
+            await n.gone(worker)
+
+    assert n.recalled() == [1, 1]
+    (failed,) = n.of(Failed)
+    assert failed.interrupted
+
+
+async def test_a_worker_that_sends_nonsense_is_killed(tmp_path):
+    async with node(tmp_path) as n:
+        worker = await n.worker()
+        n.executors._all["far"].frame(worker, b"\xff" * 64)
+        await n.gone(worker)
+
+
+async def test_a_backend_that_fails_is_started_again_and_its_workers_are_given_up(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(remote_executor, "FIRST_DELAY_SECONDS", 0.01)
+    async with node(tmp_path, patience_seconds=0.05) as n:
+        worker = await n.worker()
+        n.start(1, SLEEPS, worker=worker)
+        await n.began(1)
+        n.far._near._group.start_soon(_fail)
+        await n.gone(worker)
+        await until(lambda: len(n.of(WorkerUp)) == 2)
+
+    (failed,) = n.of(Failed)
+    assert failed.interrupted
+    (told,) = n.of(ExecutorUnavailable)
+    assert told.spec == FAR
+    assert "executor 'far' has failed" in told.why
+
+
+async def _fail():
+    raise RuntimeError("the scheduler is gone")
+
+
+async def test_a_demand_for_an_executor_that_the_settings_lack_is_answered(tmp_path):
+    async with node(tmp_path) as n:
+        n.want(1, WorkerSpec("dask"))
+
+    (told,) = n.of(ExecutorUnavailable)
+    assert "[executors.dask]" in told.why
+
+
+async def test_all_workers_end_with_the_daemon(tmp_path):
+    async with node(tmp_path) as n:
+        worker = await n.worker()
+        n.start(1, SLEEPS, worker=worker)
+        await n.began(1)
+        pid = n.executors._all["far"].workers[worker].info.pid
+        assert is_alive(pid)
+
+    assert not is_alive(pid)
