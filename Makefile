@@ -75,11 +75,12 @@ docs: .venv/.docs
 bench: .venv/.all
 	$(BIN)/python -m benchmarks
 
-# The wheel and the source distribution, in dist/.
+# The wheel and the source distribution, and the wheel of aioflow-worker, in dist/.
 dist: | .venv/.pip
 	$(PIP) --group dist --constraint constraints.txt
 	rm -rf dist
 	$(BIN)/python -m build
+	$(BIN)/python -m build --wheel --outdir dist packaging/worker
 	$(BIN)/twine check --strict dist/*
 
 # The page, out of ui/ into the package; what is built is committed. Needs Node.js with npm.

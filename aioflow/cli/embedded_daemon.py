@@ -20,6 +20,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
+from aioflow.catalog.file_patterns import TABLE_FILE
 from aioflow.cli.client import Client, connect_home
 from aioflow.cli.offline_parser import (
     dag_folders,
@@ -178,12 +179,15 @@ async def _test_dag(arguments: argparse.Namespace, folder: Path) -> int:
     dag_id = _chosen_dag(parsed, arguments.dag, arguments.file)
     beside = data_files_of(path, folders, parsed).digests
     _copy_sources([*parsed.modules, *beside], path_in_folder(path, folders)[0], folder / "dags")
+    if interpreter := parsed.dags[0].interpreter:  # chosen in a folder above the file, perhaps
+        await anyio.Path(folder, "dags", TABLE_FILE).write_text(f'python = "{interpreter}"\n')
     overrides = {
         "dags": [str(folder / "dags")],
         "web.port": 0,
         "children.env": of_home.children_env,
         "executor": of_home.executor,
         "executors": of_home.executors or None,
+        **{f"pythons.{name}.path": python for name, python in of_home.pythons.items()},
     }
     settings = Settings.read(folder / "home", overrides)
 

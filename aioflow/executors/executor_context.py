@@ -12,6 +12,7 @@ from aioflow.clock import Clock
 from aioflow.model.ids import RunNo
 from aioflow.model.workers import LOCAL
 from aioflow.processes import Children
+from aioflow.processes.interpreters import Interpreters
 from aioflow.protocol.commands import Hello, Reply, RunInfo
 from aioflow.protocol.inputs import Input
 from aioflow.protocol.reports import CancelQuery, Query
@@ -71,6 +72,7 @@ class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
     default_deferrable: bool | None = None
     default_tries: int = 3
     traces: bool = False
+    interpreters: Interpreters | None = None
     default_executor: str = LOCAL
 
     def hello(self, role: str) -> Hello:

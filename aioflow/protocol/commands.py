@@ -88,11 +88,16 @@ class ParserLimits(_Wire, frozen=True):
 
 
 class Parse(_Wire, frozen=True):
-    """Import one file and describe its DAGs."""
+    """Import one file and describe its DAGs.
+
+    Attributes:
+        interpreter: Name of the interpreter in which this happens; empty for the daemon's own.
+    """
 
     folder: str
     file: str
     limits: ParserLimits = ParserLimits()
+    interpreter: str = ""
 
 
 class Inspect(_Wire, frozen=True):
