@@ -76,6 +76,7 @@ async def test_a_resource_that_no_worker_has_is_named(cluster):
         assert events.reasons[spec] == ""
 
 
+@pytest.mark.nightly
 async def test_a_retired_worker_exits_by_itself(cluster, tmp_path):
     async with running(cluster) as (backend, events):
         backend.set_demand(demand(1))
@@ -90,6 +91,7 @@ async def test_a_retired_worker_exits_by_itself(cluster, tmp_path):
         assert (failure.type, failure.message) == ("Exited", "the process ended with exit status 0")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("body", "kind", "reason"),
     [
@@ -108,6 +110,7 @@ async def test_how_a_worker_ended_is_told(cluster, tmp_path, body, kind, reason)
         assert b"last words" in worker.output
 
 
+@pytest.mark.nightly
 async def test_a_kill_ends_a_worker_with_all_it_started(cluster, tmp_path):
     file = tmp_path / "pids"
     body = f"""
@@ -133,6 +136,7 @@ time.sleep(600)
         await events.up()  # the demand is the same
 
 
+@pytest.mark.nightly
 async def test_output_is_complete_and_in_order_and_waits_for_its_reader(cluster, tmp_path):
     lines, width = 40_000, 99
     body = f"for number in range({lines}):\n    print(str(number).rjust({width}, '.'))"
@@ -172,6 +176,7 @@ async def test_a_worker_whose_dask_worker_is_killed_is_gone_within_a_second(own_
         assert time.monotonic() - killed < 5
 
 
+@pytest.mark.nightly
 async def test_a_stopped_dask_worker_is_lost_and_then_back(own_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(agent_link, "BEAT_SECONDS", 0.3)
     monkeypatch.setattr(agent_link, "DIAL_SECONDS", 0.5)
@@ -192,6 +197,7 @@ async def test_a_stopped_dask_worker_is_lost_and_then_back(own_cluster, tmp_path
         assert numbers[-40:] == list(range(40))
 
 
+@pytest.mark.nightly
 async def test_a_worker_out_of_contact_ends_itself_and_counts_as_dead_later(
     own_cluster, tmp_path, monkeypatch
 ):
@@ -212,6 +218,7 @@ async def test_a_worker_out_of_contact_ends_itself_and_counts_as_dead_later(
         os.kill(process.pid, signal.SIGCONT)
 
 
+@pytest.mark.nightly
 async def test_a_dask_worker_that_closes_says_so_first(own_cluster, tmp_path):
     process = own_cluster.start_worker(nanny=True)
     async with running(own_cluster) as (backend, events):
@@ -226,6 +233,7 @@ async def test_a_dask_worker_that_closes_says_so_first(own_cluster, tmp_path):
     assert process.wait(20) is not None
 
 
+@pytest.mark.nightly
 async def test_the_scheduler_comes_back_and_work_goes_on(own_cluster, tmp_path):
     own_cluster.start_worker()
     async with running(own_cluster) as (backend, events):
@@ -260,6 +268,7 @@ async def test_workers_of_an_earlier_daemon_end_before_others_begin(cluster, tmp
             await events.until(lambda: all(worker.failure for worker in old))
 
 
+@pytest.mark.nightly
 async def test_a_smaller_epoch_gets_nothing(own_cluster):
     cluster = own_cluster
     for _ in range(2):

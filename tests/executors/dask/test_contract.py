@@ -44,3 +44,7 @@ class TestDask(ExecutorContract):
     async def find_again(self, backend: ExecutorBackend, worker_no: WorkerNo) -> None:
         for process in self.cluster.workers:
             os.kill(process.pid, signal.SIGCONT)
+
+    @pytest.mark.nightly
+    def test_a_slow_daemon_slows_the_program_and_loses_nothing(self) -> None:
+        super().test_a_slow_daemon_slows_the_program_and_loses_nothing()

@@ -117,6 +117,7 @@ def test_large_results_travel_to_and_from_machines_without_the_home(daemon):
     assert not [path for path in files if path.name.endswith(".part")]
 
 
+@pytest.mark.nightly
 def test_a_cancelled_run_ends_its_process(daemon, tmp_path):
     daemon.add("slow.py", SLOW)
     run_id = daemon.trigger("slow", {"file": str(tmp_path / "never")})
@@ -126,6 +127,7 @@ def test_a_cancelled_run_ends_its_process(daemon, tmp_path):
     eventually(lambda: not is_alive(pid))
 
 
+@pytest.mark.nightly
 def test_a_timeout_ends_the_try_and_keeps_its_log(daemon):
     daemon.add("slow.py", SLOW)
     run_id = daemon.trigger("late")
@@ -135,6 +137,7 @@ def test_a_timeout_ends_the_try_and_keeps_its_log(daemon):
     assert "going to sleep" in str(log)
 
 
+@pytest.mark.nightly
 def test_a_killed_process_costs_its_task_no_try(daemon, tmp_path):
     daemon.add("slow.py", SLOW)
     file = tmp_path / "go-on"
