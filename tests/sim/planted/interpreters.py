@@ -22,8 +22,8 @@ BUGS = (
             Edit(
                 "aioflow.core.scheduling.slots",
                 "_has_workers",
-                "or slot_role(spec) in hosts_up",
-                "or True",
+                "slot_role(spec) in hosts_up",
+                "True",
             ),
         ),
         seen_by=f"{_CORE}test_functions_wait_until_workers_can_be_started_and_say_why",
