@@ -110,7 +110,7 @@ clean:
 
 .venv/.all: pyproject.toml constraints.txt | .venv/.pip
 	@echo "Installing aioflow with everything its tests need into .venv ..."
-	$(PIP) --editable '.[postgres,http,objects,plot,testing]' --group dev --constraint constraints.txt
+	$(PIP) --editable '.[postgres,http,objects,dask,plot,testing]' --group dev --constraint constraints.txt
 	@touch .venv/.run $@
 
 .venv/.docs: pyproject.toml constraints.txt | .venv/.pip

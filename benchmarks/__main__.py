@@ -21,6 +21,7 @@ from benchmarks import (
     density,
     due_resumed,
     event_runs,
+    executors,
     fairness,
     fanout,
     files,
@@ -65,6 +66,7 @@ MODULES: Mapping[str, ModuleType] = {
         latency,
         waiting,
         watchers,
+        executors,
     )
 }
 

@@ -159,6 +159,9 @@ def add_demo(nouns: Nouns) -> None:
     parser.add_argument(
         "--after", type=seconds, default=3.0, metavar="SECONDS", help="when the file arrives"
     )
+    parser.add_argument(
+        "--dask", action="store_true", help="run the tasks on a Dask cluster of two workers"
+    )
 
 
 def _demo(arguments: argparse.Namespace) -> int:

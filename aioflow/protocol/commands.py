@@ -58,6 +58,7 @@ class Hello(_Wire, frozen=True):
         traces: Whether each start receives the id of its tracing span.
         default_executor: The executor of ``def`` tasks that name none.
         fetches_code: Whether the process queries code that is missing in ``code``.
+        transfers_results: Whether ``results`` is a folder that the daemon does not see.
     """
 
     role: str
@@ -70,6 +71,7 @@ class Hello(_Wire, frozen=True):
     traces: bool = False
     default_executor: str = LOCAL
     fetches_code: bool = False
+    transfers_results: bool = False
 
 
 class ParserLimits(_Wire, frozen=True):

@@ -22,7 +22,7 @@ BUGS = (
             Edit(
                 "aioflow.core.scheduling.slots",
                 "_has_workers",
-                "not entry.run.spec.interpreter or slot_role(entry.run.spec) in hosts_up",
+                "slot_role(spec) in hosts_up",
                 "True",
             ),
         ),
