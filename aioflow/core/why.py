@@ -57,8 +57,10 @@ BARRED = (
     "it killed the daemon each time that it ran alone; it is hosted again when its DAG file changes"
 )
 DISK_FULL = "the disk is full: {} results wait to be written, and no task starts until they are"
+BACKLOG = "{} results wait to be stored, and no task starts until they are"
 DRAINED = "the node is drained; see `aioflow nodes undrain`"
 HELD = "the web server does not answer yet; tasks start when it does"
+STORING = "its result is being stored"
 STOPPING = "the daemon is stopping; it continues after the next start"
 
 
@@ -198,7 +200,10 @@ def _explain_live(task: TaskInstance, memory: Memory, slots: Slots) -> Wait | No
         case TaskState.DEFERRED:
             return _explain_window(task, memory, slots) or _explain_wait(task, memory)
         case _:
-            return _explain_silence(task, slots) or _explain_window(task, memory, slots)
+            blocked = _explain_silence(task, slots) or _explain_window(task, memory, slots)
+            if blocked is None and task.worker < 0 and not task.is_hosted:
+                return Wait(kind=WaitKind.EXECUTOR, detail=STORING)
+            return blocked
 
 
 def _explain_silence(task: TaskInstance, slots: Slots) -> Wait | None:
@@ -290,6 +295,8 @@ def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots
         return Wait(kind=WaitKind.SLOT, detail=detail, since=since)
     if unwritten := slots.count_unwritten(memory):
         return Wait(kind=WaitKind.SLOT, detail=DISK_FULL.format(unwritten), since=since)
+    if unstored := slots.count_unstored(memory):
+        return Wait(kind=WaitKind.SLOT, detail=BACKLOG.format(unstored), since=since)
     if (trial := _explain_trial(entry, memory)) is not None:
         return Wait(kind=WaitKind.SLOT, detail=trial, since=since)
     has_capacity = isinstance(entry, TaskInstance) and entry.task_no in slots.pool_holds

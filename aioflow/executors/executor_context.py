@@ -72,6 +72,7 @@ class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
     default_tries: int = 3
     traces: bool = False
     default_executor: str = LOCAL
+    copies: Path | None = None
 
     def hello(self, role: str) -> Hello:
         """Return the first command for a child."""
@@ -85,6 +86,7 @@ class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
             self.default_tries,
             self.traces,
             self.default_executor,
+            copies="" if self.copies is None else str(self.copies),
         )
 
 

@@ -50,7 +50,7 @@ class Hello(_Wire, frozen=True):
 
     Attributes:
         code: Folder of the version snapshots; ``<code>/<version>/`` is one.
-        results: Folder of large results.
+        results: Folder in which the process writes large results.
         memory_limit_bytes: Above this a host evicts suspended coroutines; 0 for no limit.
         stall_seconds: A step that blocks a shared event loop for longer is reported.
         default_deferrable: The value of an operator's ``deferrable=None``, if one is configured.
@@ -58,6 +58,7 @@ class Hello(_Wire, frozen=True):
         traces: Whether each start receives the id of its tracing span.
         default_executor: The executor of ``def`` tasks that name none.
         fetches_code: Whether the process queries code that is missing in ``code``.
+        copies: Folder of copies of results that are stored outside of the home; empty if none are.
     """
 
     role: str
@@ -70,6 +71,7 @@ class Hello(_Wire, frozen=True):
     traces: bool = False
     default_executor: str = LOCAL
     fetches_code: bool = False
+    copies: str = ""
 
 
 class ParserLimits(_Wire, frozen=True):

@@ -45,13 +45,14 @@ from aioflow.protocol.reports import (
     SensorNotReady,
     TaskStarted,
 )
+from aioflow.results import ResultFiles
 from aioflow.worker.code.fetch import CODE_QUERY, write_version
 from aioflow.worker.code.installed_packages import InstalledPackages
 from aioflow.worker.code.loader import CodeCache
 from aioflow.worker.link import BlockingLink
 from aioflow.worker.process_tree import Orphans
 from aioflow.worker.query import values
-from aioflow.worker.query.messages import ResultsPage, ResultsWanted
+from aioflow.worker.query.messages import FilesCopied, FilesWanted, ResultsPage, ResultsWanted
 from aioflow.worker.stdio import (
     IDLE,
     Descriptors,
@@ -77,6 +78,7 @@ from aioflow.worker.task.outcome import (
 __all__ = (
     "AskDaemon",
     "Slot",
+    "result_files",
     "run_body",
 )
 
@@ -86,7 +88,9 @@ AskDaemon: TypeAlias = Callable[[RunNo, str, bytes], Reply]
 """Sends the query ``(run, kind, body)`` and returns the reply; see ``query.messages``."""
 
 
-def run_body(start: StartTask, runs: Runs, ask: AskDaemon, tell: Tell, results: Path) -> Ended:
+def run_body(
+    start: StartTask, runs: Runs, ask: AskDaemon, tell: Tell, results: ResultFiles
+) -> Ended:
     """Run a try in this thread and return its report. User code cannot make it raise.
 
     Args:
@@ -95,7 +99,7 @@ def run_body(start: StartTask, runs: Runs, ask: AskDaemon, tell: Tell, results: 
             threads of user code may call it.
         tell: Called with the label before the body runs, and later each time writing the result
             fails.
-        results: Folder of the large results.
+        results: The files of large results.
     """
     try:
         run = runs.of(start)
@@ -140,6 +144,20 @@ def _fetch_page(ask: AskDaemon, run_no: RunNo, task_index: int, after: int) -> R
     return msgspec.msgpack.decode(got.body, type=ResultsPage)
 
 
+def result_files(hello: Hello, ask: AskDaemon) -> ResultFiles:
+    """Return the result files of a process that may block while the daemon copies one."""
+
+    def copy(run_no: int, task_no: int, start_no: int) -> None:
+        wanted = FilesWanted(((task_no, start_no),))
+        got = ask(run_no, "files", msgspec.msgpack.encode(wanted))
+        if got.error:
+            raise TaskError(f"a stored result cannot be fetched: {got.error}")
+        msgspec.msgpack.decode(got.body, type=FilesCopied).check()
+
+    copies = Path(hello.copies) if hello.copies else None
+    return ResultFiles(Path(hello.results), copies, copy)
+
+
 def _fetch_values(
     ask: AskDaemon, start: StartTask, names: tuple[tuple[ValueKind, str], ...]
 ) -> NamedValues:
@@ -167,7 +185,7 @@ class Slot:
         self._send_lock = threading.Lock()
         self._code = Path(hello.code)
         self._fetches_code = hello.fetches_code
-        self._results = Path(hello.results)
+        self._results = result_files(hello, self._ask)
         self._traces = hello.traces
         self._installed = InstalledPackages(hello.code)
         self._runs = Runs(CodeCache(Path(hello.code), exclusive=True))
