@@ -68,6 +68,8 @@ TRAILER_SIZE = _TRAILER.size + _CHECKSUM.size
 _NAME = re.compile(r"(\d{1,19})\.(\d{1,19})")
 _PREFIX = "results"
 _LAST_TASK = 2**63 - 1
+_SPOOL_LIMIT = 2 * RESULT_LIMIT
+"""Maximum size of a result file: the items of a list, and its index."""
 
 
 class StoredResult(NamedTuple):
@@ -359,6 +361,8 @@ def read_spooled(folder: Path, key: ResultKey, size: int) -> bytearray:
         SpoolDamaged: If it is not such a file.
         OSError: If it cannot be read now.
     """
+    if not 0 <= size <= _SPOOL_LIMIT:
+        raise SpoolDamaged(f"the process of the try reported a result of {size:,} bytes")
     path = result_path(folder, *key)
     try:
         parent = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

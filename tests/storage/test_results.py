@@ -218,6 +218,14 @@ class TestSpool:
         data = read_spooled(tmp_path, (1, 1), path.stat().st_size)
         assert unpack_result((1, 1), bytes(data)) == path.read_bytes()
 
+    @pytest.mark.parametrize("size", [-1, 2**40])
+    def test_a_size_that_no_result_has_is_refused_before_any_memory_is_taken(self, tmp_path, size):
+        write_value(tmp_path / "0" / "1.1", b"x")
+        with (tmp_path / "0" / "1.1").open("r+b") as file:
+            file.truncate(max(size, 0))  # a sparse file
+        with pytest.raises(SpoolDamaged, match="reported"):
+            read_spooled(tmp_path, (1, 1), size)
+
     @pytest.mark.parametrize("kind", ["none", "link", "linked folder", "fifo", "folder", "size"])
     def test_anything_else_is_refused(self, tmp_path, kind):
         secret = tmp_path / "key"
