@@ -156,7 +156,7 @@ def test_no_committed_result_is_without_its_object(
             seen = max(seen, len(rows))
         proxy.watch = lambda *_: None
         daemon.start()
-        assert daemon.wait(runs[-1], 300)["state"] == "success"
+        assert daemon.wait(daemon.trigger("killed"), 300)["state"] == "success"
         stray = objects(moto, name) - committed(daemon.home)
     finally:
         if daemon.is_alive:
