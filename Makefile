@@ -75,11 +75,12 @@ docs: .venv/.docs
 bench: .venv/.all
 	$(BIN)/python -m benchmarks
 
-# The wheel and the source distribution, in dist/.
+# The wheel and the source distribution, and the wheel of aioflow-worker, in dist/.
 dist: | .venv/.pip
 	$(PIP) --group dist --constraint constraints.txt
 	rm -rf dist
 	$(BIN)/python -m build
+	$(BIN)/python -m build --wheel --outdir dist packaging/worker
 	$(BIN)/twine check --strict dist/*
 
 # The page, out of ui/ into the package; what is built is committed. Needs Node.js with npm.
@@ -109,7 +110,7 @@ clean:
 
 .venv/.all: pyproject.toml constraints.txt | .venv/.pip
 	@echo "Installing aioflow with everything its tests need into .venv ..."
-	$(PIP) --editable '.[postgres,http,objects,plot,testing]' --group dev --constraint constraints.txt
+	$(PIP) --editable '.[postgres,http,objects,dask,plot,testing]' --group dev --constraint constraints.txt
 	@touch .venv/.run $@
 
 .venv/.docs: pyproject.toml constraints.txt | .venv/.pip

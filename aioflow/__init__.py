@@ -4,8 +4,8 @@ DAG files, triggers and sensors import from here. All other modules are internal
 
     from aioflow import current, dag, sensor, task
 
-The names are those of ``aioflow.author.public``, which is imported at the first access to one of
-them: the command line needs none of them, and must answer at once.
+The names are those of ``aioflow.author.public``. It is imported only at the first access to one of
+them, because the command line needs none of them and must start fast.
 """
 
 from __future__ import annotations

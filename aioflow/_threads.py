@@ -25,7 +25,7 @@ async def in_thread(
     *arguments: *Arguments,
     limiter: anyio.CapacityLimiter | None = None,
 ) -> Answer:
-    """Run a blocking function in a thread. Once it has begun, it cannot be cancelled.
+    """Run a blocking function in a thread. Once the function has begun, it cannot be cancelled.
 
     If no new thread can be started, wait until a busy thread is free: once any thread has been
     started, at least one always remains.

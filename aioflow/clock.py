@@ -12,7 +12,7 @@ from aioflow.model.timestamps import Moment, Timestamp
 __all__ = ("STEP_US", "Clock", "SteadyClock", "SystemClock")
 
 STEP_US = 100_000
-"""Difference from the monotonic clock from which a move of the wall clock counts as a step."""
+"""Minimum move of the wall clock, relative to the monotonic clock, that counts as a step."""
 
 
 class Clock(Protocol):
@@ -22,7 +22,7 @@ class Clock(Protocol):
         """Return the wall time. It may step, also backwards."""
 
     def monotonic_us(self) -> int:
-        """Return microseconds since a fixed moment. They never decrease."""
+        """Return the microseconds since a fixed moment. The value never decreases."""
 
     async def sleep(self, seconds: float) -> None:
         """Sleep this long by the monotonic clock."""

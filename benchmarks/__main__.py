@@ -21,6 +21,7 @@ from benchmarks import (
     density,
     due_resumed,
     event_runs,
+    executors,
     fairness,
     fanout,
     files,
@@ -67,6 +68,7 @@ MODULES: Mapping[str, ModuleType] = {
         latency,
         waiting,
         watchers,
+        executors,
     )
 }
 

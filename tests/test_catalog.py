@@ -335,9 +335,9 @@ async def test_a_file_that_is_saved_all_the_time_is_parsed_now_and_then(tmp_path
     async with watched(tmp_path, {"a.py": GOOD}, pace=ParsePace(pause_seconds=pause_seconds)) as it:
         parse = it.catalog.parser.parse
 
-        async def counted(folder, file):
+        async def counted(folder, file, interpreter):
             begun.append(anyio.current_time())
-            return await parse(folder, file)
+            return await parse(folder, file, interpreter)
 
         monkeypatch.setattr(it.catalog.parser, "parse", counted)
         for value in range(60):

@@ -51,7 +51,11 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def digest_of(secret: str, cookie: str = "") -> bytes:
-    """Return the stored digest of a token, or of the value of the cookie with that name."""
+    """Return the digest under which a token is stored.
+
+    With ``cookie``, return the digest of a session: ``secret`` is the value of the cookie with that
+    name.
+    """
     return hashlib.sha256(f"{cookie}{secret}".encode("utf-8", "surrogateescape")).digest()
 
 
@@ -86,7 +90,7 @@ class AuthCache:
         self._put_sessions([row for row in sessions if ("session", row.session_no) not in known])
 
     def committed(self, batch: Batch) -> None:
-        """Apply a batch."""
+        """Update the cache with the accounts, tokens and sessions of a committed batch."""
         for number in batch.gone_accounts:
             self._note("account", number)
             self._drop_account(number)
@@ -238,7 +242,9 @@ class Passwords:
             return (await in_thread(self._hasher.hash, text, limiter=self._limiter)).encode()
 
     async def matches(self, secret: bytes | None, password: str) -> bool:
-        """Return whether a password matches a hash. ``None`` never matches, but takes as long.
+        """Return whether a password matches a hash.
+
+        ``None`` never matches, but takes as long: the time must not reveal that a user is unknown.
 
         Raises:
             TooManyLogins: If too many callers wait already.

@@ -74,8 +74,8 @@ class ViewOfRun(msgspec.Struct, frozen=True):
     Attributes:
         count: Counts its tasks by state, see ``Api.states``; called at most once, if needed.
         explain: Asks the engine what tasks of the run wait for; called once per level.
-        children: Asks the engine why the children of the mapped task with an index wait; returns
-            ``None`` if unknown.
+        children: Asks the engine why the children of a mapped task, given by its index, wait.
+            Returns ``None`` if the engine does not say.
     """
 
     run: RunRow
@@ -224,7 +224,7 @@ class Chain:
         return self._met.take(found)
 
     async def _failed_upstream(self, location: TaskLocation, state: str) -> list[TaskLocation]:
-        """Return the upstream tasks, or the children of a mapped task, that made it end badly."""
+        """Return what made a task end badly: upstream tasks, or children of the mapped task."""
         task_index = location.task_index
         if location.map_index < 0 and self._layout.is_expanded(task_index):
             return await self._failing(task_index, _BAD)
@@ -242,7 +242,7 @@ class Chain:
         return found
 
     async def _failing(self, task_index: int, states: Sequence[TaskState]) -> list[TaskLocation]:
-        """Return a task if it ended in one of ``states``; if it is mapped, some such children."""
+        """Return a task if it ended in one of ``states``; for a mapped task, some such children."""
         counts = {state: count for at, state, count in await self._states() if at == task_index}
         if not self._layout.is_expanded(task_index):
             is_one = any(counts.get(state) for state in states)
@@ -265,7 +265,7 @@ class Chain:
         return found
 
     def _alike(self, rows: Sequence[TaskRow]) -> list[TaskLocation]:
-        """Return the children with each kind of error: all if they are few, otherwise one."""
+        """Return examples of each kind of error: all children with it if they are few, else one."""
         alike: dict[object, list[TaskLocation]] = {}
         for row in rows:
             failure = row.failure
@@ -355,7 +355,7 @@ class Chain:
         return TaskState.SUCCESS if TaskState.SUCCESS in counted else TaskState.SKIPPED
 
     async def _unfinished(self, task_index: int) -> list[TaskLocation]:
-        """Return a task if it is unfinished; if it is mapped, some of its unfinished children."""
+        """Return a task if it is unfinished. For a mapped task, return some unfinished children."""
         if not self._layout.is_expanded(task_index):
             task_no = self._run.first_task_no + task_index
             location = TaskLocation(task_index, -1, task_no)
@@ -390,7 +390,7 @@ class Chain:
     def _named(
         self, task_index: int, causes: Sequence[ChildrenCause], left: int
     ) -> list[TaskLocation]:
-        """Return the children with each cause: all if they are few, otherwise one."""
+        """Return examples of each cause: all children with it if they are few, otherwise one."""
         found: list[TaskLocation] = []
         first = self._layout.task_no(task_index, 0) or 0
         for cause in causes[:_CAUSES_SHOWN]:

@@ -104,7 +104,7 @@ class Catalogue:
         dags = {row.dag_id: row for row in await self._store.list_dags()}
         files = {row.file: row for row in await self._store.list_dag_files()}
         if not self._follows or self._is_read or self._missed is not mine:
-            return dags, files  # another reader has finished, or started later and will set them
+            return dags, files  # another reader has set the rows, or started later and will
         self._dags, self._files = dags, files
         self._is_read, self._missed = True, None
         for batch in mine:  # the rows read may be older than these batches, never newer
@@ -222,7 +222,7 @@ class Timetables(Protocol):
     async def preview(
         self, row: DagTriggerRow, version: str, after: Timestamp, count: int
     ) -> FireTimesPreviewed | None:
-        """Preview a timetable's next fire times in a child process; ``None`` without one."""
+        """Preview a timetable's next fire times; ``None`` if there is no child process to ask."""
 
 
 class TimetableHost(Protocol):
@@ -230,12 +230,12 @@ class TimetableHost(Protocol):
 
     @property
     def expected(self) -> Mapping[TriggerNo, Timestamp]:
-        """See ``Triggerer``."""
+        """The fire time that each hosted timetable waits for, by trigger number."""
 
     async def preview(
         self, host: StartTrigger, *, after: Timestamp, count: int
     ) -> FireTimesPreviewed | None:
-        """See ``Triggerer``."""
+        """Preview a timetable's next fire times after a timestamp."""
 
 
 class HostedTimetables:
@@ -244,7 +244,7 @@ class HostedTimetables:
     Args:
         hosts: The current hosts by role.
         memory: The memory of the engine, which knows the role of each class.
-        start: Starts the dedicated host of a DAG.
+        start: Starts the host that serves a role.
     """
 
     def __init__(

@@ -111,7 +111,7 @@ def _take(row: JournalRow, task_nos: Collection[TaskNo], found: StateChanges) ->
             return len(packed)
         steps = steps_of(packed)
     except ValueError:
-        return len(row.body)  # `aioflow db check` reports it
+        return len(row.body)  # `aioflow db check` reports the damaged row
     for task_no, state in steps:
         if task_no in task_nos:
             found.setdefault(task_no, []).append((row.at, TaskState(state)))

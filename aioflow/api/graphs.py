@@ -180,7 +180,8 @@ _ROWS_PER_SLICE = 20_000
 
 _CACHED_RUNS = 1_000
 _GRID_US = 1_000_000
-"""After this time, a grid has no cells for uncounted runs; the next request counts more."""
+"""Time limit for counting the runs of a grid. Runs that are not counted by then have no cells; the
+next request counts more of them."""
 
 _CountsKey: TypeAlias = tuple[RunNo, Timestamp | None]
 
@@ -280,7 +281,7 @@ class RunStateCounts:
     async def _of_live(
         self, run: RunRow, layout: RunLayout, counted: Sequence[tuple[int, TaskState, int]]
     ) -> list[TaskCounts]:
-        """Return the tallies of a live run.
+        """Return the state counts and times of each task of a live run.
 
         A mapped task starts with its first child and ends with its last child.
         """

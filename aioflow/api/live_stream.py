@@ -330,7 +330,7 @@ class Commits:
             self._stirred.set()
         try:
             self._news.take(batch, draft)
-        except Exception as exc:  # noqa: BLE001 - raised by `run`; a commit ends whole
+        except Exception as exc:  # noqa: BLE001 - raised by `run` instead
             self._defect = exc
 
     async def run(self) -> None:

@@ -56,15 +56,16 @@ _SLICE = 1_000
 
 _CHEAP_US = 2_000
 _RESTS = 50
-"""A pass longer than ``_CHEAP_US`` is cached for this multiple of its duration, so that all passes
-together take 2 % of the event loop's time.
+"""The result of a pass longer than ``_CHEAP_US`` is cached for this multiple of its duration, so
+that all passes together take 2 % of the event loop's time.
 """
 
 _SINCE: dict[TaskState, Callable[[TaskInstance], Timestamp | None]] = {
     TaskState.QUEUED: lambda task: task.queued_at,
     TaskState.SENSING: lambda task: task.started_at,
 }
-"""Returns when a task's wait began, for each state of a task that waits without a trigger."""
+"""Functions that return when a task's wait began, by state of the task. In these states, a task
+waits without a trigger."""
 
 WAITING_STATES = frozenset(_SINCE)
 """States of the tasks listed in ``MemoryStats.oldest``."""

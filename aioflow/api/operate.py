@@ -30,7 +30,7 @@ __all__ = ("CLEAR_SECONDS", "REQUEST_SECONDS", "Actions")
 
 REQUEST_SECONDS = 5.0
 CLEAR_SECONDS = 50.0
-"""Timeout for clearing or marking tasks, because an ended run is first read as a whole."""
+"""Timeout for clearing or marking tasks. It is long, as an ended run is first read as a whole."""
 
 RUNS_AT_ONCE = 500
 _CONCURRENT_REQUESTS = 50

@@ -339,7 +339,7 @@ class Reads:
         return self._engine.memory.commit_no
 
     def committed(self, batch: Batch, draft: Transaction) -> None:
-        """Apply a durable batch."""
+        """Update the live stream, the DAG cache and the counts of events with a durable batch."""
         self.commits.committed(batch, draft)
         self._reader.catalogue.committed(batch)
         if self._engine is not None:

@@ -209,6 +209,7 @@ class RunReader:
             missed=spec.missed,
             max_active_runs=spec.max_active_runs,
             isolated=spec.isolated,
+            python=spec.interpreter,
             parameters=spec.parameters,
             required=spec.required,
             params=params_view(spec),

@@ -281,6 +281,7 @@ class DagDetailView(msgspec.Struct, frozen=True, kw_only=True):
     missed: str
     max_active_runs: int
     isolated: tuple[str, ...]
+    python: str
     parameters: tuple[str, ...]
     required: tuple[str, ...]
     params: dict[str, dict[str, Any]]

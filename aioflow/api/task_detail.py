@@ -70,7 +70,10 @@ class TaskReader:
     async def _inputs(
         self, run: RunRow, layout: RunLayout, location: TaskLocation
     ) -> list[InputView]:
-        """Return the results that a task takes as arguments; for many results only their number."""
+        """Return the results that a task takes as arguments.
+
+        For all results of a mapped task together, return only their number.
+        """
         spec = layout.spec.tasks[location.task_index]
         names = {parent: layout.spec.tasks[parent].task_id for parent in spec.argument_parents}
         if spec.mapped is not None:
@@ -245,7 +248,10 @@ class TaskReader:
     async def _so_between(
         self, run: RunRow, segment: Segment, start: TaskNo, stop: TaskNo, state: TaskState
     ) -> TaskLocations:
-        """Return the instances in ``state``. The engine knows which pending ones are queued."""
+        """Return the instances in ``state`` with row numbers from ``start`` to ``stop``.
+
+        Only the engine knows which of the pending children are queued.
+        """
         rows = await self._reader.store.list_tasks_between(start, stop, limit=PAGE)
         states = {row.task_no: row.state for row in rows}
         absent = absent_state(run.state)

@@ -242,7 +242,7 @@ def _whereabouts(number: TriggerNo, memory: Memory) -> _Hosted:
 
 
 def _blocked_shapes(memory: Memory) -> set[TaskShape]:
-    """Return the shapes of packed triggers that may be prevented from running."""
+    """Return the shapes (``TaskShape``) of packed triggers that may be prevented from running."""
     return {
         shape
         for shape in memory.packing.shapes()
@@ -272,7 +272,7 @@ def _trigger_view(
     detail: str,
     shift: int,
 ) -> TriggerView:
-    """Return a row as users see it.
+    """Return a trigger row as users see it.
 
     Args:
         shift: Offset of the wall clock from the steady time that the row uses.

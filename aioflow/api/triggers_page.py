@@ -70,7 +70,7 @@ class TriggerStats:
             return
         for fire in fires:
             if fire.class_path == EVENT_CLASS and fire.run_no is not None:
-                assert fire.task_no is not None  # noqa: S101 - they come together
+                assert fire.task_no is not None  # noqa: S101 - a fire with a run has a task
                 self._note(fire.key, fire.run_no, fire.task_no)
         self._count(Counter(fire.class_path for fire in fires))
 

@@ -175,7 +175,7 @@ def bind_expanded(
     owner: str,
     injects: bool = True,
 ) -> CallArguments:
-    """Bind the arguments of ``partial(**fixed).expand(**mapped)``; see ``take``."""
+    """Bind the arguments of ``partial(**fixed).expand(**mapped)``; see ``bind_call``."""
     if not mapped:
         raise dag_error(f"{owner}: expand() needs at least one argument to map over")
     twice = fixed.keys() & mapped.keys()
@@ -202,7 +202,7 @@ def bind_spread(
     injects: bool = True,
     refused: frozenset[str] = frozenset(),
 ) -> CallArguments:
-    """Bind the arguments of ``partial(**fixed).expand_kwargs(items)``; see ``take``.
+    """Bind the arguments of ``partial(**fixed).expand_kwargs(items)``; see ``bind_call``.
 
     Args:
         refused: Names that an item must not contain: options of the task, not parameters.

@@ -102,7 +102,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 outbound: ContextVar[Callable[[Notification], None]] = ContextVar("outbound")
-"""Set by the test kit: receives messages instead of sending them."""
+"""Receives messages instead of sending them. Set only by the test kit."""
 
 
 def summary(context: Mapping[str, Any]) -> dict[str, Any]:

@@ -111,11 +111,11 @@ class QuerySender(Protocol):
         ...
 
     def run_start_id(self) -> int:
-        """See ``run_start_id`` of the module."""
+        """Return a number below the ``id`` of each event stored since the run was created."""
         ...
 
     def own_dag_id(self) -> str:
-        """See ``own_dag_id`` of the module."""
+        """Return the id of the DAG for which the code runs; empty if it runs for several DAGs."""
         ...
 
     async def value(self, kind: ValueKind, name: str) -> Any:
@@ -157,7 +157,7 @@ class EventFollower(Protocol):
 
 
 query_sender: ContextVar[QuerySender] = ContextVar("asker")
-"""Set by the process around each coroutine of user code that it runs."""
+"""The sender of the running user code. The process sets it around each coroutine of user code."""
 
 
 async def run_ending(

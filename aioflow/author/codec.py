@@ -90,7 +90,8 @@ _LARGE_BYTES = 16 * 1024
 """Values of at least this size in bytes are copied as rarely as possible."""
 
 _PART = 256 * 1024
-"""Characters of long text encoded in one step, and maximum bytes of large unencoded values."""
+"""Characters of long text encoded in one step. Once large values that are not encoded yet take
+more bytes than this, they are encoded early."""
 
 _TINY_TEXT = 256
 
@@ -445,7 +446,7 @@ class Packing:
     # ── limits ──────────────────────────────────────────────────────────────────────────
 
     def _spend(self, size: int) -> None:
-        """Count bytes that are about to be copied."""
+        """Subtract bytes that are about to be copied from what is left of the limit."""
         cost = size + 2
         self._left -= cost
         if cost > self._large:
@@ -509,7 +510,7 @@ Steps: TypeAlias = Generator[None, None, T]
 """A generator that yields after each step, and returns the result of the work."""
 
 _FIRST_STEPS = 100
-"""A few milliseconds of work."""
+"""The number of steps that ``start_steps`` runs: a few milliseconds of work."""
 
 
 def run_steps(steps: Steps[T]) -> T:

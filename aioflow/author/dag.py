@@ -67,7 +67,8 @@ class DagOptions(TypedDict, total=False):
     says what happens to an event while a run is active, and ``debounce`` how long there must be
     no further event before the last event starts a run. With ``isolated`` its coroutines and
     triggers run in processes that no other DAG uses. ``executor`` is where its ``def`` tasks run,
-    unless they name another; sensors stay on the daemon's machine.
+    unless they name another; sensors stay on the daemon's machine. ``python`` is the name of the
+    interpreter that its file chooses in a comment, repeated here for readers.
     """
 
     schedule: Schedule | Trigger[Any] | AssetSchedule | Timetable
@@ -91,6 +92,7 @@ class DagOptions(TypedDict, total=False):
     retry_budget: int | None
     if_paused: IfPaused
     isolated: bool
+    python: str
     executor: str | None
     default_args: SensorClassOptions
     params: Mapping[str, Any]
@@ -183,6 +185,7 @@ class DAG:
         self.retry_budget = None if budget is None else _limit(budget, "retry_budget", least=0)
         self.if_paused: IfPaused = _if_paused(options)
         self.isolated = _flag(options.get("isolated", False), "isolated")
+        self.python = _python(options.get("python"))
         self.executor = _executor(options.get("executor"))
         self._uses: dict[str, int] = {}
         self.open_groups: list[OpenGroup] = []
@@ -305,6 +308,12 @@ def _flag(value: object, name: str) -> bool:
     if not isinstance(value, bool):
         raise dag_error(f"{name} must be True or False, got {value!r}")
     return value
+
+
+def _python(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise dag_error(f"python is the name of an interpreter in the settings, not {value!r}")
 
 
 def _missed(value: object) -> MissedFireTimes:

@@ -423,7 +423,7 @@ def _enum_member(cls: type[Enum], plain: Any) -> Enum:
     if isinstance(plain, cls):
         return plain
     for member in cls:
-        # A value of another type was encoded as such: tuples stay tuples.
+        # In Python ``True == 1``, so a bool matches only a member whose value is a bool.
         if member.value == plain and (type(member.value) is type(plain) or not _is_bool(plain)):
             return member
     raise ValueError(plain)

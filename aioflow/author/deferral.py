@@ -196,7 +196,8 @@ def _count_attribute(cls: type[Any], name: str, most: int) -> int:
 
 
 START_FROM_TRIGGER = "start_from_trigger"
-"""Whether a task starts deferred. Set on the class or the instance, or passed to ``partial``."""
+"""The attribute that says whether a task starts deferred. It is set on the class or the instance,
+or passed to ``partial``."""
 
 TRIGGER_KWARGS = "trigger_kwargs"
 """The argument of a mapped, initially deferred task that holds the fields of its trigger."""
@@ -333,7 +334,7 @@ _default_deferrable: bool | None = None
 def default_deferrable(*, unless_set: bool = False) -> bool:
     """Return the meaning of an operator's ``deferrable=None`` under this daemon's settings.
 
-    The same both while the DAG file is imported and when the task runs.
+    The value is the same while the DAG file is imported and when the task runs.
 
     Args:
         unless_set: The value if the setting is missing, as outside of a daemon's processes. The

@@ -119,12 +119,15 @@ class Calls(Protocol):
     async def run_dag(
         self, call: Call, dag_id: str, conf: bytes | None, *, waits: bool = True
     ) -> Any:
-        """Start a run and suspend the task until the run has ended; return its outcome."""
+        """Start a run and return its outcome. The task is suspended until the run has ended.
+
+        With ``waits=False``, return the id of the run at once.
+        """
         ...
 
 
 calls: ContextVar[Calls] = ContextVar("calls")
-"""Set around each ``async def`` task."""
+"""The recorder of the running task's durable calls. Set around each ``async def`` task."""
 
 
 # The functions below are plain functions that return an awaitable, so that they know the line that
@@ -353,10 +356,10 @@ _INSTEAD_OF_EMIT = (
 def emit(name: str, *, key: str | None = None, data: object = None) -> Coroutine[Any, Any, None]:
     """Emit a named event. Must be awaited.
 
-    A durable call: the event is stored in the same transaction as its record, so it is emitted
-    exactly once, however often the task runs again from the top. Once an event ``approved`` is
-    stored, it reaches every task that waits with ``EventTrigger("approved")``, and also later waits
-    of runs that were created before the event.
+    A durable call: the event is stored in the same transaction as the record of this call. So it is
+    emitted exactly once, however often the task runs again from the top. An event ``approved``
+    resumes every task that waits with ``EventTrigger("approved")``. It is also received by a task
+    that begins to wait later, if its run was created before the event.
 
     Args:
         name: 1 to 250 printable characters.
@@ -364,7 +367,8 @@ def emit(name: str, *, key: str | None = None, data: object = None) -> Coroutine
         data: Any serializable value. Name, key and data together may take at most 1 MiB.
 
     Raises:
-        RuntimeError: Outside an ``async def`` task: in a ``def`` task, or in a ``def`` step.
+        RuntimeError: Outside an ``async def`` task: in a ``def`` task, or in a ``def`` function
+            that ``step`` calls.
         BadEvent: If the name or key is invalid, or the event is too large.
         Unserializable: If the data cannot be serialized.
     """

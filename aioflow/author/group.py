@@ -47,7 +47,10 @@ ONE_ROUND = (Source(values=(None,)),)
 
 
 class GroupRef(Ref[R_co]):
-    """The result of a group, which is that of one of its tasks. It is linked as the whole group."""
+    """The result of a group, which is that of one of its tasks.
+
+    A dependency on the result is a dependency on the whole group.
+    """
 
     def __new__(cls, node: Node, keys: tuple[str | int, ...], group: Linked) -> Self:
         return super().__new__(cls, node, keys)
@@ -136,7 +139,7 @@ def round_value(returned: object, inside: Sequence[Node]) -> Ref[Any]:
 def add_decider(
     until: Until, returned: Ref[Any], inside: Sequence[Node], tails: Sequence[Node], max_rounds: int
 ) -> None:
-    """Add the task that evaluates the condition after all others, and mark all tasks as the loop.
+    """Add the task that evaluates the condition after all others. Mark all tasks as in the loop.
 
     Args:
         returned: The reference to the value of a round.
@@ -225,7 +228,10 @@ class TaskGroup(Linked):
             self._go_along()
 
     def _go_along(self) -> None:
-        """Pair the children of its tasks by index; the first tasks run after the mapped lists."""
+        """Pair the children of its tasks by index.
+
+        Tasks without a parent in the group run after the tasks that the group is mapped over.
+        """
         nodes = self.nodes
         own = frozenset(node.task_index for node in nodes)
         for node in nodes:
@@ -252,7 +258,7 @@ class TaskGroup(Linked):
 
     @property
     def kind(self) -> tuple[str, str]:
-        """The kind of mapped group, and advice for tasks that must not expand inside it."""
+        """The kind of mapped group, and what to do instead of expanding a task inside it."""
         if self.is_loop:
             return f"loop {self.group_id!r}", "let one of its tasks go over the list itself"
         return f"mapped group {self.group_id!r}", "that makes one child per item of it already"

@@ -177,7 +177,7 @@ EXTENSIONS: tuple[tuple[type, int, Callable[[Any], bytes]], ...] = (
 
 
 LOOSE_LIMIT = 256
-"""Maximum number of packed objects. They are then encoded, which needs far less memory."""
+"""Maximum number of packed objects that are not yet encoded. Encoded, they need far less memory."""
 
 NO_KEY: Final = object()
 """A marker for the current key of a map, set while the key itself is being packed."""
@@ -459,16 +459,17 @@ def codec_for(cls: type) -> Codec[Any] | None:
 
 
 SMALL_LEVELS = 8
-"""Maximum nesting of containers."""
+"""Maximum nesting of containers in a small value."""
 
 _SMALL_ITEMS = 1024
-"""Maximum number of items in all containers together, counting repeated objects each time."""
+"""Maximum number of items in all containers of a small value. A repeated object counts each time
+it occurs."""
 
 _SHORT_TEXT = 64
 """Text and bytes count as one item, and as one more for each time they exceed this length."""
 
 _SMALL_TEXT = 64 * 1024
-"""Maximum length of text outside of containers."""
+"""Maximum length of a small value that is text."""
 
 _SMALL_DIGITS = 1024
 
@@ -545,7 +546,7 @@ def _pack_text(value: Any, levels: int, budget: Budget) -> Any:
 
 
 def _pack_derived(value: Any, levels: int, budget: Budget) -> Any:
-    """Pack a value whose class is not built in."""
+    """Pack a value whose class is not in ``_PACKERS``, such as an enum or a dataclass."""
     kind = type(value)
     if codec_of(kind) is not None:
         raise _NotSmall
@@ -597,7 +598,7 @@ def _nested_packer(tag: int) -> Callable[[Any, int, Budget], Ext]:
 
 
 _dataclass_fields: WeakKeyDictionary[type, tuple[str, ...]] = WeakKeyDictionary()
-"""Field names of classes that are dataclasses and nothing else, such as a container."""
+"""Field names by dataclass. A dataclass that is also a container, such as a list, is left out."""
 
 _AUTHORS_CONTAINERS = (Mapping, list, tuple, AbstractSet, Sequence)
 

@@ -79,7 +79,7 @@ class FromParameter(msgspec.Struct, frozen=True):
 
 
 class FromContext(msgspec.Struct, frozen=True):
-    """A value of the run's context: a name for ``context_value``."""
+    """A value of the run's context, named as in ``context_value``."""
 
     name: str
 
@@ -165,7 +165,7 @@ class Part(Enum):
 
 
 CHOOSING = frozenset({Part.BRANCH, Part.SHORT_CIRCUIT, Part.GENTLE_SHORT_CIRCUIT})
-"""Tasks whose result selects which other tasks run."""
+"""Roles of tasks whose result selects which other tasks run."""
 
 
 class NoFill(Enum):
@@ -225,7 +225,7 @@ class Loop:
 
 
 class Siblings(Protocol):
-    """The interface of a DAG to its tasks."""
+    """The part of a DAG that its tasks use."""
 
     nodes: list[Node]
 
@@ -249,7 +249,7 @@ class Node:
         part: Its role in the DAG.
         group: The id of the innermost group it is in, or an empty string.
         is_setup, is_teardown, fails_run: See ``model.TaskSpec``.
-        spec: Set by ``describe``.
+        spec: The description of the task; ``None`` until ``describe`` has set it.
         instance: The operator instance that the author created. It is never executed.
         starts: Whether it starts deferred, if that was passed to ``partial``, else ``None``.
         events: How an operator handles many events; ``None`` if it resumes at the first.

@@ -239,7 +239,7 @@ def _poke_value(seen: object) -> Any:
 
 
 def _skipped(**arguments: object) -> None:
-    """Replace ``__init__`` of a mapped task whose trigger is created without calling it."""
+    """Stand in for the ``__init__`` of a mapped operator that is created without calling it."""
 
 
 def _init_of(cls: type[Operator]) -> Callable[..., None]:

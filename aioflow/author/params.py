@@ -184,7 +184,7 @@ _TYPE_NAMES = {cls: name for name, cls in _TYPES_BY_NAME.items()} | {type(None):
 _LISTS = (list, abc.Sequence, abc.Iterable, abc.Collection, abc.MutableSequence)
 _MAPS = (dict, abc.Mapping, abc.MutableMapping)
 ANY_TYPE = "Any"
-"""The text of all other types."""
+"""The text of a type that has no text of its own."""
 _CONSTANTS = (str, int, bool, type(None))
 _TEXT_LIMIT = 4_000
 

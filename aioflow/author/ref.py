@@ -104,7 +104,7 @@ class _DerivedItems(Items):
 
 
 class GroupItem(Placeholder):
-    """The item that the tasks of a mapped group get, or a part of it.
+    """A placeholder for the item that a task of a mapped group gets, or for a part of the item.
 
     Args:
         sources: The sources of the group.
@@ -148,7 +148,10 @@ class GroupItem(Placeholder):
 
 
 class Previous(Placeholder):
-    """The value of the previous round. In the first round, the argument of the call of the loop.
+    """A placeholder for the value of a loop's previous round.
+
+    In the first round, it is the value that the call of the loop passes as ``previous``, or the
+    default of that parameter.
 
     Args:
         group: The loop.

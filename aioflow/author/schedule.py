@@ -319,7 +319,7 @@ class TimetableTrigger(Trigger[None]):
     end: Timestamp | None = None
 
     def __post_init__(self) -> None:
-        """Set the callback for fire times, which does nothing by default."""
+        """Set a callback for fire times that does nothing; see ``expect_by``."""
         self._tell: Callable[[datetime | None], None] = _ignore_fire_time
 
     def load(self, find: Callable[[str], type]) -> None:

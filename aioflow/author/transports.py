@@ -39,7 +39,7 @@ def post(
     timeout_seconds: float,
     tries: int,
 ) -> None:
-    """Post until the request is accepted. Blocks.
+    """Post until the request is accepted, at most ``tries`` times. Blocks.
 
     Raises:
         NotificationFailed: If it was not accepted.

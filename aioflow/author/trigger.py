@@ -542,7 +542,8 @@ _is_restored: ContextVar[bool] = ContextVar("is_restored", default=False)
 """Set while a trigger is created from stored fields, to skip the checks of its fields."""
 
 _annotations: WeakKeyDictionary[type, Mapping[str, Any]] = WeakKeyDictionary()
-"""Cached, because resolving annotations takes ten times as long as creating a trigger."""
+"""Annotations by class, cached because resolving them takes ten times as long as creating a
+trigger."""
 
 
 def _annotations_of(cls: type[Trigger[Any]]) -> Mapping[str, Any]:

@@ -60,7 +60,7 @@ _NUMBERS = (int, float, Decimal, timedelta, Enum)
 
 
 def misfits(nodes: list[Node], parameters: Mapping[str, Parameter]) -> Iterator[EdgeMisfit]:
-    """Yield the arguments whose value can never match the annotation."""
+    """Yield an error for each argument whose value can never match the annotation."""
     for node in nodes:
         if node.fn is None:
             continue
@@ -119,7 +119,7 @@ def _value_fits(value: object, wanted: Any, node: Node, name: str) -> bool:
 
 
 def _without_items(node: Node, name: str, binding: object) -> Iterator[EdgeMisfit]:
-    """Yield the parents whose result is expanded over, although its type is never a list."""
+    """Yield an error for each parent whose result is expanded over, but can never be a list."""
     if not isinstance(binding, FromSource | Spread):
         return
     wanted = "Mapping" if isinstance(binding, Spread) else _name(node.annotations.get(name, Any))

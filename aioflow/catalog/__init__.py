@@ -33,6 +33,7 @@ from aioflow.catalog.folder_scan import (
     scan,
     watch_folders,
 )
+from aioflow.catalog.interpreter_choice import UNCLEAR, InterpreterChoice
 from aioflow.catalog.parse import DEFAULT_TRIES, Limits, Parser
 from aioflow.catalog.parse_queue import (
     RETRY_SECONDS,
@@ -55,6 +56,7 @@ from aioflow.filesystem import find_writable, how_to_mend
 from aioflow.model.rows import DagFileRow
 from aioflow.model.workers import LOCAL
 from aioflow.processes import Children, NoHeadroom
+from aioflow.processes.interpreters import Interpreters
 from aioflow.protocol.inputs import FileBroken, FileDeleted, FileParsed, Input
 from aioflow.protocol.reports import DagFailure, Parsed
 
@@ -88,6 +90,7 @@ class Catalog:
         check: Called with each parsed file. Returns it without the DAGs that this daemon cannot
             run, and with a failure for each.
         pace: How often files are checked and parsed.
+        interpreters: The interpreters that files may choose.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class Catalog:
         limits: Limits | None = None,
         check: Callable[[Parsed], Parsed] | None = None,
         pace: ParsePace | None = None,
+        interpreters: Interpreters | None = None,
     ) -> None:
         self.first_sweep_done = anyio.Event()
         self._folders = tuple(folder.absolute() for folder in folders)
@@ -109,7 +113,10 @@ class Catalog:
         self._report = report
         self._clock = clock
         limits = limits or Limits()
-        self.parser = Parser(children, snapshots.folder, clock, limits)
+        self._interpreters = interpreters or Interpreters(children, clock)
+        self._interpreters.listen(lambda _: self._recheck())
+        self._is_any_interpreter_other = False
+        self.parser = Parser(children, snapshots.folder, clock, limits, self._interpreters)
         self._check = check
         self._reported_tries = limits.default_tries
         self._reported_executor = limits.default_executor
@@ -175,6 +182,11 @@ class Catalog:
     def _notice(self) -> None:
         self._changed.set()
 
+    def _recheck(self) -> None:
+        """Check soon which files were parsed in an interpreter that has changed since."""
+        self._is_any_interpreter_other = True
+        self._changed.set()
+
     def _check_sweep_done(self) -> None:
         """Set ``first_sweep_done`` if no file is waiting for its first parse."""
         if not self._queue.files and self._again.keys() <= self._known.keys():
@@ -199,12 +211,26 @@ class Catalog:
         self._report_deleted(found)
         if changed:
             self._queue_affected(changed, come)
+        if self._is_any_interpreter_other:
+            self._is_any_interpreter_other = False
+            self._queue_by_interpreter()
         await self._queue_by_data_files()
         now = self._clock.monotonic_us()
         for file in [file for file, at in self._again.items() if at <= now]:
             del self._again[file]
             if file in found.files:
                 self._queue_if_due(file, is_time=True)
+
+    def _queue_by_interpreter(self) -> None:
+        """Queue the files that were parsed in an interpreter that has changed since."""
+        for file, known in self._known.items():
+            if file in self._files and known.interpreter != self._interpreter_of(file):
+                self._queue_if_due(file)
+
+    def _interpreter_of(self, file: str) -> tuple[InterpreterChoice, int]:
+        """Return the interpreter that a file chooses now, and its current generation."""
+        choice = self._files[file].interpreter
+        return choice, self._interpreters.generation(choice.name)
 
     async def _queue_by_data_files(self) -> None:
         """Queue the DAG files that use a data file that has changed."""
@@ -243,7 +269,7 @@ class Catalog:
         elif known is None:
             if seen.has_dags or file in self._reported:
                 self._queue.put(file, ParseRank.NEW)
-        elif self._is_changed(known):
+        elif self._is_changed(known) or known.interpreter != self._interpreter_of(file):
             self._queue.put(file, ParseRank.CHANGED)
         elif is_time and not known.is_good:
             self._queue.put(file, ParseRank.AGAIN, is_slow=known.is_slow)
@@ -310,17 +336,20 @@ class Catalog:
         self._begun.note(file)
         before, places = self._files, self._places
         seen, parsed = before.get(file), None
+        choice = InterpreterChoice() if seen is None else seen.interpreter
+        # Read before the parse: a change during it causes another one.
+        generation = self._interpreters.generation(choice.name)
         if seen is not None and seen.is_too_large and not seen.is_ignored:
             parsed = Parsed((), (too_large_failure(file),), (file,))
         elif seen is not None and not seen.is_ignored:
-            parsed = await self._refuse_writable(seen.folder, (file,))
+            parsed = await self._refuse_writable(seen.folder, (file,)) or _unclear(file, seen)
             with contextlib.suppress(
                 NoHeadroom
             ):  # not the file's fault: the next sweep tries again
-                parsed = parsed or await self.parser.parse(seen.folder, file)
+                parsed = parsed or await self.parser.parse(seen.folder, file, choice.name)
         if parsed is not None and self._check is not None:
             parsed = self._check(parsed)
-        return ParseOutcome(before, places, parsed)
+        return ParseOutcome(before, places, parsed, (choice, generation))
 
     async def _refuse_writable(self, folder: Path, files: Sequence[str]) -> Parsed | None:
         """Return a failure if any of these files is world-writable, else ``None``.
@@ -356,11 +385,18 @@ class Catalog:
         wanted = tuple(sys.intern(place) for place in parsed.wanted if place not in looked.places)
         reason = found.reason if isinstance(found, FileBroken) else ""
         seconds = self._begun.seconds(file)
-        known = ParseResult(digests, wanted, reason, is_slow=is_slow, seconds=seconds)
+        known = ParseResult(
+            digests,
+            wanted,
+            reason,
+            is_slow=is_slow,
+            seconds=seconds,
+            interpreter=looked.interpreter,
+        )
         if choice is not None:
             known = msgspec.structs.replace(known, asked=asked, choice=choice)
         known = self._remember(file, known)
-        if self._is_changed(known):
+        if self._is_changed(known) or known.interpreter != self._interpreter_of(file):
             self._reparse_after(file, 0.0)
         elif not isinstance(found, FileParsed) and self._may_pass(file, before[file], known):
             self._reparse_after(file, WRITING_SECONDS)
@@ -492,7 +528,15 @@ class Catalog:
             told.append(f"executor={self._reported_executor}")
         if any(dag.isolated for dag in parsed.dags):
             told.append("isolated")
+        if parsed.dags[0].interpreter:
+            told.append(f"python={parsed.dags[0].interpreter}")
         return " ".join(told)
+
+
+def _unclear(file: str, seen: ScannedFile) -> Parsed | None:
+    """Return the failure of a file if it is unclear which interpreter it chooses, else ``None``."""
+    problem = seen.interpreter.problem
+    return Parsed((), (DagFailure(UNCLEAR, problem),), (file,)) if problem else None
 
 
 def _differing(before: dict[str, ScannedFile], now: dict[str, ScannedFile]) -> set[str]:

@@ -1,4 +1,4 @@
-"""The data files that belong to the version of a DAG file. Blocks; call it in a thread.
+"""The data files of a DAG file's version. The functions block: call them in a thread.
 
 Data files are all files of a version except its modules. They are the files that the DAG file names
 or reads, see ``worker.code.data_files``, and those named by a comment in the DAG file
@@ -46,11 +46,12 @@ __all__ = (
 )
 
 _SNIFFED_BYTES = 8_000
-"""If one of this many first bytes of a file is zero, the file is not text, as in git."""
+"""Number of bytes examined at the start of a file. As in git, a file with a zero byte among them is
+not text."""
 
 
 class FileContent(msgspec.Struct, frozen=True):
-    """The content of a file at the last read.
+    """The state of a file at the last read, without its content.
 
     Attributes:
         stamp: Modification time, size and inode. As long as it is unchanged, so is the content.
@@ -73,7 +74,13 @@ class FileContent(msgspec.Struct, frozen=True):
 
 
 class FolderEntries(msgspec.Struct, frozen=True):
-    """The names in a folder: of folders, of other entries, and of those in both that are links."""
+    """The names of the entries of a folder.
+
+    Attributes:
+        folders: Names of subfolders.
+        files: Names of all other entries.
+        links: Those names in ``folders`` and ``files`` that are symbolic links.
+    """
 
     folders: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -91,9 +98,9 @@ def read_file(path: Path) -> bytes | None:
 
 
 def content_of(path: str, before: FileContent | None) -> FileContent | None:
-    """Return the content of a file; ``None`` if it does not exist. Read it only if it has changed.
+    """Return the state of a file; ``None`` if the file does not exist. Read it only if it changed.
 
-    If the file cannot be examined, return the content at the last read.
+    If the file cannot be examined or read, return ``before``, its state at the last read.
     """
     try:
         status = os.stat(path)  # noqa: PTH116 - a Path takes longer to make than to look at
@@ -167,14 +174,17 @@ files are binary, or output."""
 
 
 _Place: TypeAlias = tuple[Path, str, tuple[str, ...], frozenset[str]]
-"""What unnamed files depend on: folders, and the files that the DAG file writes when imported."""
+"""What a set of unnamed files depends on: the DAG folder, the folder of the DAG file in it, the
+folders that the DAG file names, and the files that it writes when imported."""
 
 
 class DataFileUse(msgspec.Struct, frozen=True):
     """The data files that a DAG file uses, as found when it was parsed.
 
     Attributes:
-        folder: The DAG folder that contains it.
+        folder: The DAG folder that contains the DAG file.
+        beside: The paths and patterns that the parser has found.
+        modules: Files of the version that are modules.
     """
 
     folder: Path
@@ -229,7 +239,7 @@ class FilesBeside:
         self._unnamed: dict[_Place, dict[str, bytes]] = {}
 
     def is_named(self, path: str) -> bool:
-        """Return whether the last ``look`` found this path named. The file need not exist."""
+        """Return whether a DAG file named this path at the last ``look``, even if it is missing."""
         return path in self._named
 
     def look(self, files: Mapping[str, DataFileUse]) -> dict[str, Choice]:
@@ -304,7 +314,7 @@ class _Walk:
     """One pass over the disk, which reads a path only once even if several DAG files need it.
 
     Args:
-        contents: Known contents of files, by path.
+        contents: Known states of files, by path.
         unnamed: Unnamed files found by the last pass. If the result is equal, the object is reused.
     """
 
@@ -351,7 +361,7 @@ class _Walk:
         return () if content is None else content.stamp
 
     def content(self, folder: Path, name: str, *, is_named: bool = True) -> FileContent | None:
-        """Return the content of a file; ``None`` without a file. Read it only if it has changed."""
+        """Return the state of a file, or ``None``. Read the file only if it has changed."""
         path = f"{folder}/{name}"
         if is_named:
             self.named.add(path)
@@ -382,7 +392,7 @@ class _Walk:
         return self._tables[key]
 
     def _name_all(self, pick: _Pick, file: str, beside: DataFiles) -> list[str]:
-        """Include the files that a DAG file names. Return the folders that it names."""
+        """Add the files that a DAG file names to its version. Return the folders that it names."""
         folders = []
         for name, line in (beside.paths | dict.fromkeys(beside.named, -1)).items():
             if name in (".", file) or file.startswith(f"{name}/") or name in beside.written:
@@ -448,7 +458,7 @@ class _Walk:
             path = folder / place
             if (path / IGNORE_FILE).is_file():
                 prefix = f"{place}/" if place else ""
-                above = above.below(path, prefix, lambda _place, _exc: None)  # see the scan
+                above = above.below(path, prefix, lambda _place, _exc: None)  # the scan reports it
             self._ignored[key] = above
         return self._ignored[key]
 
@@ -520,7 +530,7 @@ class _Pick:
             self._warned.append(DagFailure("odd.file", message, max(line, 0)))
 
     def demand(self, pattern: str, names: Iterable[str]) -> None:
-        """Include the files that a pattern matches.
+        """Add the files that a pattern matches to the version.
 
         Raises:
             BadFiles: If a file is too large, or there are too many files.
@@ -535,7 +545,7 @@ class _Pick:
             self.warn(0, f"no file is at {pattern}, which files names")
 
     def name(self, name: str, line: int, *, is_path: bool = False) -> None:
-        """Include a named file, or add a warning if that is not possible."""
+        """Add a named file to the version, or add a warning if that is not possible."""
         if name in self._modules:
             return
         if self._walk.content(self.folder, name) is None:
@@ -549,7 +559,7 @@ class _Pick:
             )
 
     def add_unnamed(self, unnamed: _Unnamed) -> None:
-        """Include unnamed files: either all of them, or none."""
+        """Add unnamed files to the version: either all of them, or none."""
         if unnamed.names < 0:
             self.warn(0, _too_many_entries())
             return
@@ -581,7 +591,7 @@ class _Pick:
         )
 
     def _take(self, name: str) -> str:
-        """Include a file. Return the reason if that is not possible, else an empty string."""
+        """Add a file to the version. Return why it cannot be added, or an empty string."""
         if name in self._digests or name in self._modules:
             return ""
         content = self._walk.content(self.folder, name)

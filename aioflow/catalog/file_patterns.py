@@ -30,7 +30,10 @@ _TABLE_BYTES = 1024 * 1024
 
 
 def read_table(path: Path, place: str) -> tuple[str, ...] | BadFiles | None:
-    """Return the patterns in an ``aioflow.toml``; ``None`` if it has none."""
+    """Return the patterns in an ``aioflow.toml``; ``None`` without patterns.
+
+    If they are invalid, return the error, so that the caller can cache it.
+    """
     try:
         with path.open("rb") as file:
             values = tomllib.loads(file.read(_TABLE_BYTES).decode())

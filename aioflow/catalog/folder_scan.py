@@ -27,6 +27,12 @@ import anyio
 import msgspec
 
 from aioflow.catalog.file_patterns import IGNORE_FILE, TABLE_FILE, Ignored
+from aioflow.catalog.interpreter_choice import (
+    OURS,
+    InterpreterChoice,
+    choice_of_folder,
+    name_in_comment,
+)
 
 __all__ = (
     "FILE_LIMIT_BYTES",
@@ -91,6 +97,8 @@ class ScannedFile(msgspec.Struct, frozen=True):
         digest: Digest of the content; of the stamp if the file is too large.
         has_dags: Whether it may define DAGs, see ``may_define_dags``.
         is_ignored: Whether a pattern excludes it as a DAG file, whatever it defines.
+        named: Name of the interpreter in its comment; ``None`` if there is no such comment.
+        of_folder: The choice of an interpreter that its folder makes.
     """
 
     folder: Path
@@ -98,6 +106,13 @@ class ScannedFile(msgspec.Struct, frozen=True):
     digest: bytes
     has_dags: bool
     is_ignored: bool = False
+    named: str | None = None
+    of_folder: InterpreterChoice = OURS
+
+    @property
+    def interpreter(self) -> InterpreterChoice:
+        """The interpreter of the file. Its own comment takes precedence."""
+        return self.of_folder if self.named is None else InterpreterChoice(self.named)
 
     @property
     def is_too_large(self) -> bool:
@@ -144,7 +159,7 @@ def scan(
         blind = _Blind(folder)
         _scan_folder(folder, files, before, blind)
         for name in sorted(followed - files.keys()):
-            seen = _scan_file(folder, name, before.get(name), True, blind.note)
+            seen = _scan_file(folder, name, before.get(name), True, OURS, blind.note)
             if seen is not None:
                 files[name] = seen
         for name, seen in before.items():
@@ -163,7 +178,10 @@ def _scan_folder(
             name = place.prefix + file
             if name in files:
                 continue
-            seen = _scan_file(folder, name, before.get(name), place.ignored.hides(name), blind.note)
+            is_ignored = place.ignored.hides(name)
+            seen = _scan_file(
+                folder, name, before.get(name), is_ignored, place.interpreter, blind.note
+            )
             if seen is not None:
                 files[name] = seen
 
@@ -222,15 +240,21 @@ def read_sources(folder: Path, names: Sequence[str]) -> tuple[dict[str, bytes], 
 
 
 def _scan_file(
-    folder: Path, name: str, before: ScannedFile | None, is_ignored: bool, on_error: _OnError
+    folder: Path,
+    name: str,
+    before: ScannedFile | None,
+    is_ignored: bool,
+    of_folder: InterpreterChoice,
+    on_error: _OnError,
 ) -> ScannedFile | None:
     path = f"{folder}/{name}"  # creating a Path takes longer than the stat
     try:
         status = os.stat(path)  # noqa: PTH116
         stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
         if before is not None and (before.folder, before.stamp) == (folder, stamp):
-            is_same = before.is_ignored == is_ignored
-            return before if is_same else msgspec.structs.replace(before, is_ignored=is_ignored)
+            if before.is_ignored == is_ignored and before.of_folder == of_folder:
+                return before
+            return msgspec.structs.replace(before, is_ignored=is_ignored, of_folder=of_folder)
         if not stat.S_ISREG(status.st_mode):
             return None
         if status.st_size > FILE_LIMIT_BYTES:
@@ -246,7 +270,13 @@ def _scan_file(
         on_error(Path(path), exc)
         return None
     return ScannedFile(
-        folder, stamp, hashlib.sha256(content).digest(), may_define_dags(content), is_ignored
+        folder,
+        stamp,
+        hashlib.sha256(content).digest(),
+        may_define_dags(content),
+        is_ignored,
+        name_in_comment(content),
+        of_folder,
     )
 
 
@@ -257,6 +287,7 @@ class _ScannedFolder(msgspec.Struct, frozen=True):
         prefix: Path of the folder below the DAG folder with a trailing slash; empty for the DAG
             folder itself.
         has_patterns: Whether it has an ``.aioflowignore`` of its own.
+        interpreter: The interpreter of its files that name none.
     """
 
     path: Path
@@ -264,20 +295,21 @@ class _ScannedFolder(msgspec.Struct, frozen=True):
     files: list[str]
     ignored: Ignored
     has_patterns: bool
+    interpreter: InterpreterChoice
 
 
 def _walk(folder: Path, on_error: _OnError) -> Iterator[_ScannedFolder]:
     """Yield each folder with its Python files. Follow links, but never in a cycle."""
-    waiting: list[tuple[Path, str, frozenset[_Inode], Ignored]] = []
-    waiting.append((folder, "", frozenset(), Ignored()))
+    waiting: list[tuple[Path, str, frozenset[_Inode], Ignored, InterpreterChoice]] = []
+    waiting.append((folder, "", frozenset(), Ignored(), OURS))
     while waiting:
-        place, prefix, above, ignored = waiting.pop()
+        place, prefix, above, ignored, interpreter = waiting.pop()
         try:
             status = place.stat()
             inode = (status.st_dev, status.st_ino)
             if inode in above:
                 continue
-            folders, files, has_patterns = _list(place, on_error)
+            folders, files, has_patterns, has_table = _list(place, on_error)
         except _GONE:
             continue
         except OSError as exc:
@@ -285,23 +317,26 @@ def _walk(folder: Path, on_error: _OnError) -> Iterator[_ScannedFolder]:
             continue
         if has_patterns:
             ignored = ignored.below(place, prefix, on_error)
-        yield _ScannedFolder(place, prefix, files, ignored, has_patterns)
+        if has_table:
+            interpreter = choice_of_folder(place, prefix, interpreter)
+        yield _ScannedFolder(place, prefix, files, ignored, has_patterns, interpreter)
         waiting += [
-            (place / name, f"{prefix}{name}/", above | {inode}, ignored)
+            (place / name, f"{prefix}{name}/", above | {inode}, ignored, interpreter)
             for name in reversed(folders)
             if not ignored.hides(f"{prefix}{name}/")
         ]
 
 
-def _list(place: Path, on_error: _OnError) -> tuple[list[str], list[str], bool]:
-    """Return the folders and Python files in a folder, and whether it has patterns of its own."""
+def _list(place: Path, on_error: _OnError) -> tuple[list[str], list[str], bool, bool]:
+    """Return the folders and Python files in a folder, and if it has patterns and a table."""
     folders: list[str] = []
     files: list[str] = []
-    has_patterns = False
+    has_patterns = has_table = False
     with os.scandir(place) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             if entry.name == IGNORE_FILE:
                 has_patterns = True
+            has_table = has_table or entry.name == TABLE_FILE
             if entry.name.startswith(".") or entry.name == "__pycache__":
                 continue
             try:
@@ -315,7 +350,7 @@ def _list(place: Path, on_error: _OnError) -> tuple[list[str], list[str], bool]:
                 on_error(place / entry.name, OSError(errno.EILSEQ, "a name is not UTF-8"))
                 continue
             (folders if is_folder else files).append(entry.name)
-    return folders, files, has_patterns
+    return folders, files, has_patterns, has_table
 
 
 def _is_utf_8(name: str) -> bool:

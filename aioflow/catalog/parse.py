@@ -17,8 +17,10 @@ import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.clock import Clock
+from aioflow.errors import InterpreterUnusable
 from aioflow.model.workers import LOCAL
-from aioflow.processes import Child, Children, describe_exit
+from aioflow.processes import Child, Children, Launch, describe_exit
+from aioflow.processes.interpreters import Interpreters
 from aioflow.protocol.commands import Hello, Inspect, Parse, ParserLimits
 from aioflow.protocol.reports import (
     NO_PARSER_CAPACITY,
@@ -61,11 +63,28 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     default_executor: str = LOCAL
 
 
-class Parser:
-    """Parses files and inspects plug-ins. Start ``run`` before the first request."""
+UNUSABLE = "file.python_unusable"
+"""Reason for the failure of a file whose interpreter cannot be used. It depends on the interpreter
+alone, and the file is parsed again when that has changed."""
 
-    def __init__(self, children: Children, code: Path, clock: Clock, limits: Limits) -> None:
+
+class Parser:
+    """Parses files and inspects plug-ins. Start ``run`` before the first request.
+
+    Args:
+        interpreters: The interpreters that files may choose.
+    """
+
+    def __init__(
+        self,
+        children: Children,
+        code: Path,
+        clock: Clock,
+        limits: Limits,
+        interpreters: Interpreters | None = None,
+    ) -> None:
         self._children = children
+        self._interpreters = interpreters or Interpreters(children, clock)
         self._clock = clock
         self._limits = ParserLimits(
             limits.wall_seconds, limits.memory_bytes, limits.output_bytes, limits.processes
@@ -87,15 +106,23 @@ class Parser:
             task_status.started()
             await anyio.sleep_forever()
 
-    async def parse(self, folder: Path, file: str) -> Parsed:
+    async def parse(self, folder: Path, file: str, interpreter: str = "") -> Parsed:
         """Return the DAGs that a file defines, or why they cannot be determined.
 
         If this is cancelled, no process is left running.
 
+        Args:
+            interpreter: Name of the interpreter in which the file is imported; empty for ours.
+
         Raises:
             OSError: If no further process can be started, which is not the file's fault.
         """
-        answer = await self._send(Parse(str(folder), file, self._limits))
+        command = Parse(str(folder), file, self._limits, interpreter)
+        try:
+            launch = await self._interpreters.find(interpreter) if interpreter else None
+            answer = await self._send(command, launch)
+        except InterpreterUnusable as exc:
+            return Parsed((), (DagFailure(UNUSABLE, str(exc)),), (file,))
         if isinstance(answer, Parsed):
             return answer
         failure, named = _failure(answer)
@@ -107,24 +134,40 @@ class Parser:
         Raises:
             OSError: See ``parse``.
         """
-        answer = await self._send(Inspect(entry_point, self._limits))
+        answer = await self._send(Inspect(entry_point, self._limits), None)
         return answer if isinstance(answer, Inspected) else Inspected((), _failure(answer)[0])
 
-    async def _send(self, order: Parse | Inspect) -> Parsed | Inspected | ParserDied:
-        async with self._forker() as forker:
+    async def _send(
+        self, order: Parse | Inspect, launch: Launch | None
+    ) -> Parsed | Inspected | ParserDied:
+        """Have a process handle a request.
+
+        Raises:
+            InterpreterUnusable: If that process died before it answered, because its interpreter
+                has become unusable.
+        """
+        async with self._forker(launch) as forker:
             answer = await forker.ask(order, self._limits.wall_seconds + GRACE_SECONDS)
         if isinstance(answer, ParserDied) and answer.limit == NO_PARSER_CAPACITY:
             raise self._children.refused("parser", OSError(answer.status, answer.message))
+        if launch is not None and forker.died_silently:
+            words = answer.last_words if isinstance(answer, ParserDied) else b""
+            self._interpreters.died_silently(launch, words.decode(errors="replace"))
+            await self._interpreters.find(launch.interpreter)
+        elif launch is not None:
+            self._interpreters.answered(launch)
         return answer
 
     @asynccontextmanager
-    async def _forker(self) -> AsyncIterator[_Forker]:
+    async def _forker(self, launch: Launch | None) -> AsyncIterator[_Forker]:
         """Provide an idle forking process for the block, or a new one if there is none."""
         assert self._group is not None, "run the parser first"  # noqa: S101 - a fault of ours
-        forker = self._idle.pop() if self._idle else None
+        forker = next((one for one in reversed(self._idle) if one.launch == launch), None)
         if forker is None:
-            forker = _Forker(self._clock, self._forget)
+            forker = _Forker(self._clock, self._forget, launch)
             await self._group.start(forker.run, self._children, self._welcome)
+        else:
+            self._idle.remove(forker)
         try:
             yield forker
         finally:
@@ -137,10 +180,23 @@ class Parser:
 
 
 class _Forker:
-    """A process that forks parsers."""
+    """A process that forks parsers.
 
-    def __init__(self, clock: Clock, forget: Callable[[_Forker], None]) -> None:
+    Args:
+        launch: Its interpreter; ``None`` for ours.
+
+    Attributes:
+        died_silently: Whether it died before it answered any request.
+    """
+
+    def __init__(
+        self, clock: Clock, forget: Callable[[_Forker], None], launch: Launch | None
+    ) -> None:
+        self.launch = launch
         self.is_free = True
+        self.died_silently = False
+        self._has_answered = False
+        self._death: ParserDied | None = None
         self._clock = clock
         self._forget = forget
         self._child: Child | None = None
@@ -153,9 +209,10 @@ class _Forker:
 
         Raises:
             NoHeadroom: If the process cannot be started.
+            InterpreterUnusable: If there is no program at the path of its interpreter.
         """
         async with children.child(
-            "parser", on_reports=self._take, on_output=_discard_output
+            "parser", on_reports=self._take, on_output=_discard_output, launch=self.launch
         ) as self._child:
             self._child.send([hello])
             task_status.started()
@@ -163,8 +220,10 @@ class _Forker:
                 group.start_soon(self._wait_for_exit, self._child)
                 failure = await self._child.ended()
                 self.is_free = False
+                self.died_silently = not self._has_answered
                 self._forget(self)
-                self._end(ParserDied(-signal.SIGKILL, failure.message.encode()))
+                self._death = ParserDied(-signal.SIGKILL, failure.message.encode())
+                self._end(self._death)
                 group.cancel_scope.cancel()
 
     async def ask(
@@ -172,6 +231,8 @@ class _Forker:
     ) -> Parsed | Inspected | ParserDied:
         """Process one request. If this is cancelled, kill the process and all its children."""
         assert self._child is not None  # noqa: S101 - it was started
+        if self._death is not None:
+            return self._death
         self._asked += 1
         self._answer, self._heard, self.is_free = None, anyio.Event(), False
         self._child.send([order])
@@ -205,7 +266,7 @@ class _Forker:
     def _take(self, reports: list[Report]) -> None:
         for report in reports:
             if isinstance(report, Parsed | Inspected | ParserDied) and self._answer is None:
-                self.is_free = True
+                self.is_free = self._has_answered = True
                 self._end(report)
 
     def _end(self, answer: Parsed | Inspected | ParserDied) -> None:

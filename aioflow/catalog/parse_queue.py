@@ -21,6 +21,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.catalog.data_files import Choice, DataFileUse
 from aioflow.catalog.folder_scan import FILE_LIMIT_BYTES, ScannedFile
+from aioflow.catalog.interpreter_choice import OURS, InterpreterChoice
 from aioflow.clock import Clock
 from aioflow.protocol.inputs import FileBroken, FileParsed
 from aioflow.protocol.reports import DagFailure, Parsed
@@ -188,7 +189,8 @@ _REST_FACTOR = 10
 _FINAL_REASONS = frozenset(
     {"encoding", "files", "patched", "recursion", "syntax_error", "too_large"}
 )
-"""Failures that depend only on the file, so that they recur until the file changes."""
+"""Failures that depend only on the file, or on its interpreter, whose changes are noticed, too. So
+they recur until the file changes."""
 
 WRITABLE = "writable"
 """Reason for the failure of a world-writable file. Its mode can change without its content."""
@@ -250,6 +252,7 @@ class ParseResult(msgspec.Struct, frozen=True):
         seconds: Duration of the parse.
         asked: The data files that the file uses; ``None`` if there was nothing to store.
         choice: The data files that its version has.
+        interpreter: The interpreter in which it was parsed, and the generation of that.
     """
 
     digests: dict[str, bytes]
@@ -260,6 +263,7 @@ class ParseResult(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     asked: DataFileUse | None = None
     choice: Choice = Choice()
+    interpreter: tuple[InterpreterChoice, int] = (OURS, 0)
 
     @property
     def is_good(self) -> bool:
@@ -268,7 +272,11 @@ class ParseResult(msgspec.Struct, frozen=True):
 
     def is_same(self, other: ParseResult) -> bool:
         """Return whether both results are the same and come from the same files."""
-        is_same = (self.reason, self.digests) == (other.reason, other.digests)
+        is_same = (self.reason, self.digests, self.interpreter) == (
+            other.reason,
+            other.digests,
+            other.interpreter,
+        )
         return is_same and not self.choice.differs(other.choice)
 
 
@@ -277,16 +285,19 @@ class ParseOutcome(msgspec.Struct, frozen=True):
 
     Attributes:
         parsed: The result; ``None`` if the file could not be parsed now.
+        interpreter: See ``ParseResult``.
     """
 
     before: dict[str, ScannedFile]
     places: set[str]
     parsed: Parsed | None
+    interpreter: tuple[InterpreterChoice, int]
 
 
 def is_final_reason(reason: str) -> bool:
     """Return whether a failure with this reason recurs until the file changes."""
-    return reason in _FINAL_REASONS or reason.partition(".")[0] == "dag"
+    is_of_dag = reason.partition(".")[0] == "dag"
+    return reason in _FINAL_REASONS or is_of_dag or reason.startswith("file.python_")
 
 
 def retry_delay_seconds(known: ParseResult, pace: ParsePace) -> float:

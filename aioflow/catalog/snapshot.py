@@ -31,7 +31,7 @@ class Snapshots:
     """The folder of versions. It is shared by code that stores versions and code that deletes them.
 
     A version that is being stored, or is the newest version of a file, is never deleted. The
-    database may say that it is not needed, but the engine may not know of it yet.
+    database may have no row that needs it, because the engine has not processed the version yet.
 
     Args:
         folder: Contains one folder for each version.

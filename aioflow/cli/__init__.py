@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _defect(exc: Exception) -> int:
-    """Print an unexpected exception in one line. The daemon's log gets its traceback."""
+    """Print an unexpected exception in one line. If this process has a log, log its traceback."""
     if logging.getLogger().handlers:
         logging.getLogger(__name__).error("terminated by a defect", exc_info=exc)
     told = safe(_one_line(f"{type(exc).__name__}: {exc}"))
@@ -137,7 +137,10 @@ def _ours(exc: BaseException) -> AioflowError | None:
 
 
 def _refuse_no_character() -> None:
-    """Escape characters that a stream cannot encode. Replace closed streams by ``/dev/null``."""
+    """Make the standard streams escape characters that they cannot encode.
+
+    A closed stream is replaced by ``/dev/null``.
+    """
     sys.stdout = sys.stdout or _nothing()
     sys.stderr = sys.stderr or _nothing()
     for stream in (sys.stdout, sys.stderr):
@@ -150,7 +153,7 @@ def _nothing() -> io.TextIOWrapper:
 
 
 def _no_text(arguments: argparse.Namespace) -> str | None:
-    """Return the first argument with invalid UTF-8, except file names; ``None`` if none has."""
+    """Return the first argument that is not valid UTF-8; ``None`` if none is. Ignore file names."""
     for name, value in vars(arguments).items():
         for word in value if isinstance(value, list) else [value]:
             if name not in _FILES and isinstance(word, str) and any(map(_is_half, word)):

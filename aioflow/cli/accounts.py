@@ -27,7 +27,7 @@ _ROLES = ("viewer", "operator", "admin")
 
 
 def add_users(nouns: Nouns) -> None:
-    """Declare the commands."""
+    """Declare ``aioflow users`` and its commands."""
     verbs = add_group(
         nouns,
         "users",
@@ -158,7 +158,7 @@ def _read_line(question: str) -> str:
 
 
 def add_tokens(nouns: Nouns) -> None:
-    """Declare the commands."""
+    """Declare ``aioflow tokens`` and its commands."""
     verbs = add_group(
         nouns,
         "tokens",
@@ -265,7 +265,7 @@ def _revoke_token(arguments: argparse.Namespace) -> int:
 
 
 def add_audit(nouns: Nouns) -> None:
-    """Declare the command."""
+    """Declare ``aioflow audit list``."""
     verbs = add_group(
         nouns, "audit", text="show who changed what", example="aioflow audit list --limit 3"
     )

@@ -175,7 +175,7 @@ _COMPLETION_SHELLS = ("bash", "zsh", "fish")
 
 
 def add_completion(nouns: Nouns) -> None:
-    """Declare the command."""
+    """Declare ``aioflow completion``."""
     parser = nouns.add_parser(
         "completion",
         help="print a completion script for bash, zsh or fish",

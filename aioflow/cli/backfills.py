@@ -14,7 +14,7 @@ __all__ = ("add_parser", "add_start")
 
 
 def add_start(verbs: Nouns) -> None:
-    """Declare ``dags backfill``."""
+    """Declare ``aioflow dags backfill``."""
     parser = add_command(
         verbs,
         "backfill",
@@ -47,7 +47,7 @@ def add_start(verbs: Nouns) -> None:
 
 
 def add_parser(nouns: Nouns) -> None:
-    """Declare the commands."""
+    """Declare ``aioflow backfills`` and its commands."""
     verbs = add_group(
         nouns, "backfills", text="follow and cancel backfills", example="aioflow backfills list"
     )

@@ -23,7 +23,7 @@ _SHAPES = ("wide", "runs")
 
 
 def add_parser(nouns: Nouns) -> None:
-    """Declare the commands."""
+    """Declare ``aioflow bench`` and its command."""
     verbs = add_group(
         nouns,
         "bench",

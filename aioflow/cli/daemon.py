@@ -42,7 +42,7 @@ than for the disk."""
 
 
 def add_up(nouns: Nouns) -> None:
-    """Declare the command."""
+    """Declare ``aioflow up``."""
     parser = add_command(
         nouns,
         "up",
@@ -141,7 +141,7 @@ def _up(arguments: argparse.Namespace) -> int:
 
 
 def add_demo(nouns: Nouns) -> None:
-    """Declare the command."""
+    """Declare ``aioflow demo``."""
     parser = add_command(
         nouns,
         "demo",
@@ -159,6 +159,9 @@ def add_demo(nouns: Nouns) -> None:
     parser.add_argument(
         "--after", type=seconds, default=3.0, metavar="SECONDS", help="when the file arrives"
     )
+    parser.add_argument(
+        "--dask", action="store_true", help="run the tasks on a Dask cluster of two workers"
+    )
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -168,7 +171,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def add_config(nouns: Nouns) -> None:
-    """Declare the command."""
+    """Declare ``aioflow config show``."""
     verbs = add_group(nouns, "config", text="show settings", example="aioflow config show")
     add_command(
         verbs,
@@ -212,7 +215,7 @@ def _setting_text(value: Any) -> str:
 
 
 def add_nodes(nouns: Nouns) -> None:
-    """Declare the commands."""
+    """Declare ``aioflow nodes`` and its commands."""
     verbs = add_group(
         nouns,
         "nodes",
@@ -279,7 +282,7 @@ def _undrain_node(arguments: argparse.Namespace) -> int:
 
 
 def add_top(nouns: Nouns) -> None:
-    """Declare the command."""
+    """Declare ``aioflow top``."""
     parser = add_command(
         nouns,
         "top",

@@ -27,7 +27,10 @@ _LIVE = ("queued", "running")
 
 
 class Source(Protocol):
-    """Answers queries with JSON-compatible data. Each method names its equal in ``api.Api``."""
+    """Answers queries with JSON-compatible data.
+
+    The docstring of each method names the method of ``api.Api`` with the same result.
+    """
 
     def dags(self) -> Any:
         """``list_dags``."""

@@ -153,7 +153,16 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
         return 0
-    for name in ("dag_id", "file", "version", "schedule", "timezone", "next_run_at", "doc"):
+    for name in (
+        "dag_id",
+        "file",
+        "version",
+        "python",
+        "schedule",
+        "timezone",
+        "next_run_at",
+        "doc",
+    ):
         if found[name]:
             print(safe_text(f"{name}: {found[name]}"))
     for reason in found["isolated"]:

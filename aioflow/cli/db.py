@@ -23,7 +23,7 @@ _KINDS = {
 
 
 def add_parser(nouns: Nouns) -> None:
-    """Declare the command."""
+    """Declare ``aioflow db`` and its commands."""
     verbs = add_group(nouns, "db", text="maintain the database", example="aioflow db check")
     checking = add_command(
         verbs,

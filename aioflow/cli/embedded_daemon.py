@@ -11,7 +11,7 @@ import argparse
 import shutil
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
+from aioflow.catalog.file_patterns import TABLE_FILE
 from aioflow.cli.client import Client, connect_home
 from aioflow.cli.offline_parser import (
     dag_folders,
@@ -178,12 +179,15 @@ async def _test_dag(arguments: argparse.Namespace, folder: Path) -> int:
     dag_id = _chosen_dag(parsed, arguments.dag, arguments.file)
     beside = data_files_of(path, folders, parsed).digests
     _copy_sources([*parsed.modules, *beside], path_in_folder(path, folders)[0], folder / "dags")
+    if interpreter := parsed.dags[0].interpreter:  # chosen in a folder above the file, perhaps
+        await anyio.Path(folder, "dags", TABLE_FILE).write_text(f'python = "{interpreter}"\n')
     overrides = {
         "dags": [str(folder / "dags")],
         "web.port": 0,
         "children.env": of_home.children_env,
         "executor": of_home.executor,
         "executors": of_home.executors or None,
+        **{f"pythons.{name}.path": python for name, python in of_home.pythons.items()},
     }
     settings = Settings.read(folder / "home", overrides)
 
@@ -270,6 +274,7 @@ EXAMPLES = _IN_THE_PACKAGE if _IN_THE_PACKAGE.is_dir() else _BESIDE_IT
 
 DEMO_DAG = "settlements"
 DEMO_DAY = "2026-01-01"
+_DASK_WORKERS = 2
 
 _GENERATE_DEMO_FILE = """
 import sys
@@ -287,15 +292,30 @@ def run_demo(arguments: argparse.Namespace) -> int:
         raise SettingsError(f"the examples are missing: {EXAMPLES}; install aioflow again")
     log.configure(level="warning", style="auto")
     with tempfile.TemporaryDirectory(prefix="aioflow-demo-") as folder:
-        return anyio.run(_run_demo, arguments, Path(folder), backend_options={"use_uvloop": True})
+        run = _run_demo_on_dask if arguments.dask else _run_demo
+        return anyio.run(run, arguments, Path(folder), backend_options={"use_uvloop": True})
 
 
-async def _run_demo(arguments: argparse.Namespace, folder: Path) -> int:
+async def _run_demo_on_dask(arguments: argparse.Namespace, folder: Path) -> int:
+    from aioflow.executors.dask.local_cluster import local_cluster
+
+    async with local_cluster(folder, _DASK_WORKERS) as address:
+        hint(f"A Dask cluster of {_DASK_WORKERS} workers runs at {address}.")
+        table = {"address": address, "shared_home": True}
+        return await _run_demo(
+            arguments, folder, {"executor": "dask", "executors": {"dask": table}}
+        )
+
+
+async def _run_demo(
+    arguments: argparse.Namespace, folder: Path, more: Mapping[str, object] | None = None
+) -> int:
     data = folder / "data"
     overrides = {
         "dags": [str(EXAMPLES / "dags")],
         "web.port": arguments.port,
         "web.host": "127.0.0.1",
+        **(more or {}),
     }
     settings = Settings.read(arguments.home or folder / "home", overrides)
 

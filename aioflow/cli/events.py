@@ -18,7 +18,7 @@ _DATA_SHOWN = 60
 
 
 def add_parser(nouns: Nouns) -> None:
-    """Declare the commands."""
+    """Declare ``aioflow events`` and its commands."""
     verbs = add_group(
         nouns,
         "events",

@@ -42,7 +42,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class _Http:
-    """See ``client.Connection``."""
+    """A ``client.Connection`` that uses ``http.client``."""
 
     def __init__(self, connection: http.client.HTTPConnection) -> None:
         self._connection = connection

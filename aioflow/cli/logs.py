@@ -22,7 +22,7 @@ _LONGEST_LINE = 1024 * 1024
 
 
 def add_logs(verbs: Nouns, add_index: Callable[[argparse.ArgumentParser], None]) -> None:
-    """Declare the command."""
+    """Declare ``aioflow runs logs``."""
     logs = add_command(
         verbs,
         "logs",
@@ -104,7 +104,7 @@ def _whose(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _whole(arguments: argparse.Namespace) -> Iterator[bytes]:
-    """Yield the log in pieces, from the daemon or from its folder."""
+    """Yield the log in pieces, from the daemon or, if no daemon runs, from the home."""
 
     def more(offset: int) -> bytes:
         piece: bytes = read(

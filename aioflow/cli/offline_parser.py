@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain
 from pathlib import Path
@@ -18,8 +18,10 @@ from pathlib import Path
 import anyio
 import msgspec
 
+from aioflow._threads import in_thread
 from aioflow.catalog.data_files import Choice, DataFileUse, FilesBeside
 from aioflow.catalog.folder_scan import names_aioflow, scan
+from aioflow.catalog.interpreter_choice import UNCLEAR, choice_of_file
 from aioflow.catalog.parse import Limits, Parser
 from aioflow.catalog.plugins import PlugIn, inspect_plug_in, plug_ins
 from aioflow.cli.output import hint, print_json, print_table, safe
@@ -29,6 +31,7 @@ from aioflow.executors.backend import ExecutorBackend
 from aioflow.executors.registry import UnusableBackend, check_executors, open_backends
 from aioflow.model.workers import LOCAL
 from aioflow.processes import Children
+from aioflow.processes.interpreters import Interpreters
 from aioflow.protocol.reports import DagFailure, Parsed
 from aioflow.settings import Settings
 
@@ -46,7 +49,10 @@ __all__ = (
 
 @asynccontextmanager
 async def temporary_parser(
-    prefix: str, allowed: Sequence[str] = (), limits: Limits | None = None
+    prefix: str,
+    allowed: Sequence[str] = (),
+    limits: Limits | None = None,
+    pythons: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Parser]:
     """Run a parser within the block, then remove its processes and files.
 
@@ -54,12 +60,17 @@ async def temporary_parser(
         prefix: Prefix of the name of the parser's temporary folder.
         allowed: See ``Children``.
         limits: Limits for parsing one file, and settings for it.
+        pythons: The interpreters that files may choose, by name.
     """
     with tempfile.TemporaryDirectory(prefix=prefix) as home:
         children = Children(Path(home), allowed=allowed)
-        parser = Parser(children, Path(home) / "code", SystemClock(), limits or Limits())
+        clock = SystemClock()
+        interpreters = Interpreters(children, clock, pythons)
+        code, limits = Path(home) / "code", limits or Limits()
+        parser = Parser(children, code, clock, limits, interpreters)
         async with anyio.create_task_group() as group:
             await group.start(children.run)
+            await group.start(interpreters.run)
             await group.start(parser.run)
             yield parser
             group.cancel_scope.cancel()
@@ -218,7 +229,8 @@ async def parse_files(
         settings: Settings of the home.
     """
     limits = Limits(default_executor=settings.executor)
-    async with temporary_parser("aioflow-check-", settings.children_env, limits) as parser:
+    given = (settings.children_env, limits, settings.pythons)
+    async with temporary_parser("aioflow-check-", *given) as parser:
         return [await _parse_file(parser, file, folders) for file in files]
 
 
@@ -229,7 +241,10 @@ async def _parse_file(parser: Parser, file: Path, folders: Sequence[Path]) -> Pa
         why = "no DAG file can be found in it" if is_folder else "there is no such file"
         return Parsed((), (DagFailure("file.missing", why, 0),), ())
     folder, name = path_in_folder(file, folders)
-    return await parser.parse(folder, name)
+    choice = await in_thread(choice_of_file, folder, name)
+    if choice.problem:
+        return Parsed((), (DagFailure(UNCLEAR, choice.problem),), ())
+    return await parser.parse(folder, name, choice.name)
 
 
 def dag_folders(arguments: argparse.Namespace) -> tuple[Path, ...]:

@@ -93,12 +93,15 @@ def on_terminal() -> bool:
 
 
 def safe(text: object) -> str:
-    """Return ``text`` in one line. Escape characters that could control a terminal."""
+    """Return ``text`` as one line, with characters escaped that could control a terminal."""
     return str(text).translate(_IN_A_CELL)
 
 
 def safe_text(text: str) -> str:
-    """Return a text of several lines. Escape characters that could control a terminal."""
+    """Return a text with characters escaped that could control a terminal.
+
+    Line breaks and tabs are not escaped.
+    """
     return text.translate(_IN_A_TEXT)
 
 

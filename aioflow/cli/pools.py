@@ -16,7 +16,7 @@ _COUNTED = {False: "not counted", True: "counted"}
 
 
 def add_parser(nouns: Nouns) -> None:
-    """Declare the commands."""
+    """Declare ``aioflow pools`` and its commands."""
     verbs = add_group(
         nouns,
         "pools",

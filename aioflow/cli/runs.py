@@ -35,7 +35,7 @@ _FEW = 10
 
 
 def add_parser(nouns: Nouns) -> None:
-    """Declare the commands."""
+    """Declare ``aioflow runs`` and its commands."""
     verbs = add_group(
         nouns,
         "runs",

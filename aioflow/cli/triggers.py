@@ -16,7 +16,7 @@ _PAGE = 1_000
 
 
 def add_parser(nouns: Nouns) -> None:
-    """Declare the commands."""
+    """Declare ``aioflow triggers`` and its commands."""
     text = "list, show and fire deferred triggers, and list slow ones"
     verbs = add_group(nouns, "triggers", text=text, example="aioflow triggers list")
     listing = add_command(

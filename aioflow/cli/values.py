@@ -48,7 +48,7 @@ _NOUNS = (
 
 
 def add_parser(nouns: Nouns) -> None:
-    """Declare the commands."""
+    """Declare the commands for secrets, connections and variables."""
     for noun in _NOUNS:
         words = f"{noun.kind}s"
         verbs = add_group(nouns, words, text=noun.text, example=f"aioflow {words} list")
@@ -151,7 +151,10 @@ def _delete(kind: str, arguments: argparse.Namespace) -> int:
 
 
 def _text(kind: str, arguments: argparse.Namespace) -> str:
-    """Return the given value without one trailing newline, which only ends the file."""
+    """Return the value from the argument, or read it from a file, a prompt or standard input.
+
+    From a file or standard input, one trailing newline is removed, because it only ends the text.
+    """
     if arguments.value is not None:
         if arguments.file is not None:
             raise SettingsError("give either a VALUE or --file, not both")

@@ -123,8 +123,8 @@ def _create_account(request: CreateAccount, tx: Transaction) -> AccountRow:
 def _set_account(request: SetAccount, tx: Transaction) -> AccountRow:
     """Change an account and end its sessions, except the one that ``keeps`` names.
 
-    If the account is disabled, its tokens are revoked. If its new role is lower, they are reduced
-    to that role.
+    If the account is disabled, its tokens are revoked. If its new role is lower, its tokens are
+    limited to that role.
     """
     was = _account(request.name, tx)
     if request.seen is not None and (was.secret != request.seen or was.is_disabled):
@@ -190,7 +190,7 @@ def _is_over(row: TokenRow, tx: Transaction) -> bool:
 
 
 def _cap_tokens(name: str, role: Role | None, tx: Transaction) -> int:
-    """Reduce the tokens that an account has created to this role; ``None`` revokes them.
+    """Limit the tokens that an account has created to this role. Revoke them if it is ``None``.
 
     Returns:
         The number of changed tokens.
@@ -208,11 +208,11 @@ def _cap_tokens(name: str, role: Role | None, tx: Transaction) -> int:
 
 
 def _tokens_made_by(name: str, tokens: Mapping[int, TokenRow]) -> Iterator[TokenRow]:
-    """Yield the tokens that an account has created, directly or with one of these tokens."""
+    """Yield the tokens that an account has created, itself or with a token that it had created."""
     is_his = {name: True}
     for _, row in sorted(tokens.items()):
-        # A name is free again once its token has ended, so the earlier token tells who created
-        # which.
+        # A name may be used again once its token has ended. Tokens are visited in the order of
+        # their creation, so ``created_by`` means the latest earlier token with that name.
         is_his[caller_name(row.name, "token")] = found = is_his.get(row.created_by, False)
         if found:
             yield row

@@ -63,7 +63,10 @@ class _AuditFields(msgspec.Struct, frozen=True):
 
 
 def audited_value(request: Request, memory: Memory, slots: Slots) -> str | None:
-    """Return the audited value before the request is executed."""
+    """Return the value before the change, as the audit entry of a request records it.
+
+    Must be called before the request is executed.
+    """
     match request:
         case SetPool(name=name):
             return _pool_text(slots.pools.get(name))

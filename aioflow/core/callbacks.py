@@ -1,4 +1,4 @@
-"""Callbacks: decides which change of a task or run, and which missed deadline, calls one.
+"""Choice of the callback for a state change, or a missed deadline, of a task or run.
 
 No callback is called for a task that a trigger rule or a branch skipped before it started, or that
 a person cancelled or marked.
@@ -69,7 +69,11 @@ def run_callback(run: Run, state: RunState, now: Timestamp) -> Callback | None:
 
 
 def deadline_callback(run: Run, task_index: int, now: Timestamp) -> Callback | None:
-    """Return the callback for a task, or at -1 for the run, that has not ended by its deadline."""
+    """Return the callback for a task that missed its deadline; ``None`` if there is none.
+
+    Args:
+        task_index: Index of the task; -1 if the run itself missed its deadline.
+    """
     spec = run.spec if task_index < 0 else run.spec.tasks[task_index]
     if spec.callbacks is None or "deadline" not in spec.callbacks.events:
         return None

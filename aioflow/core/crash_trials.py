@@ -1,4 +1,4 @@
-"""Search for the task or trigger that kills its process, charging no try to those beside it.
+"""Search for the task or trigger that kills its process, without charging the others a try.
 
 A process may die by a kill from outside, for which no task is responsible, or because of code that
 ran in it. After the first death everything restarts immediately. After the second death the tasks
@@ -19,7 +19,7 @@ it restarts, a *control* runs, which is an empty group. If the process dies duri
 something else kills it, and nothing is suspected any longer. The trigger of a DAG has no task to
 charge. It is not assigned to a host again until the file of its DAG changes.
 
-The trial is an outbox row, because the daemon itself may be the process that dies.
+The trial is stored as an outbox row, because the daemon itself may be the process that dies.
 """
 
 from __future__ import annotations
@@ -64,12 +64,15 @@ TRIGGER_DEATHS = 3
 """Deaths of the daemon in a row after which triggers are suspected."""
 
 _MARGIN_US = 1_000_000
-"""Extra time, because a task may start a little later in its process than the last time."""
+"""Time added to a proof, because a task may start later in its process than before the death."""
 
 _FIRST_PROOF_US = 1_000_000
 _LONGEST_PROOF_US = 3_600_000_000
 _GROWTH = 4
-"""Maximum wait of a group for the previous group: 1 s, 4 s, 16 s, ..., with each interruption."""
+"""Factor by which each interruption multiplies the longest time that a group must run.
+
+This limit is ``_FIRST_PROOF_US`` without interruptions, and never above ``_LONGEST_PROOF_US``.
+"""
 
 _FORGOTTEN_AFTER_US = _LONGEST_PROOF_US
 """Time after which deaths of the daemon are forgotten.
@@ -95,13 +98,14 @@ def crashed(
 ) -> None:
     """Decide which tasks and triggers restart first after the death of a process.
 
-    Must be called before the tasks are interrupted. While one host is on trial, the death of
-    another host is no evidence about it. The tasks of that other host restart after this trial, and
-    are tested if it dies once more.
+    Must be called before the tasks are interrupted. While the tasks of one host restart in groups,
+    the death of another host is no evidence about them, so nothing changes. The tasks of that other
+    host restart after this trial, and are suspected if their host dies again.
 
     Args:
         running: The tasks that ran in the process.
-        hosted: The triggers that were assigned to hosts if the daemon died. Read only if needed.
+        hosted: If the daemon died, the triggers that were assigned to hosts. Iterated only as far
+            as needed.
     """
     before = tx.memory.trial or Trial(process)
     is_part = bool(before.groups) and before.process in {process, DAEMON}
@@ -137,9 +141,10 @@ def crashed(
 def _counted(
     before: Trial, hosted: Iterable[TriggerNo], tx: Transaction
 ) -> tuple[Trial, list[TriggerNo]]:
-    """Return the trial with one more death, if the daemon had triggers, and the suspects.
+    """Count a death of the daemon. Return the trial, and the triggers that are suspected now.
 
-    Deaths count as consecutive while a trigger exists that existed at the first of them.
+    A death counts only if triggers were assigned to hosts. Deaths count as consecutive while a
+    trigger exists that existed at the first of them.
     """
     triggers: list[TriggerNo] = []
     is_row = False
@@ -190,12 +195,12 @@ def _divided(
     *,
     are_held: bool,
 ) -> Trial:
-    """Return a trial of these suspects, in groups; without groups if one of them is charged.
+    """Return the trial with these suspects in groups, or without groups if one of them is charged.
 
     Suspects that were already alone come first, one at a time, then halves of the other suspects.
 
     Args:
-        are_held: Whether triggers that are in no group are not assigned to hosts during the trial.
+        are_held: Whether only triggers of a group may be assigned to hosts during the trial.
     """
     ranked = sorted(tasks, key=lambda task: (-task.interruptions, task.task_no))
     found = [*(task.task_no for task in ranked), *sorted(triggers)]
@@ -233,7 +238,7 @@ def _span_of(numbers: Sequence[TriggerNo]) -> Span:
 
 
 def _span(trial: Trial) -> Span:
-    """Return the triggers of the first group."""
+    """Return the span of the triggers in the first group."""
     return trial.spans[0] if trial.spans else _NO_TRIGGERS
 
 
@@ -258,7 +263,7 @@ def _proof_us(
 
 
 def _began(task: TaskInstance, tx: Transaction) -> Timestamp:
-    """Return when a running task started, in steady time; 0 if the clock was set back later."""
+    """Return when a running task started, in steady time; 0 if the clock was set back since."""
     started_at = tx.now if task.started_at is None else task.started_at
     return started_at - tx.at.shift if started_at <= tx.now else 0
 
@@ -289,7 +294,7 @@ def crashing_triggers(memory: Memory) -> list[tuple[TriggerNo, Failure]]:
 
 
 def advance_trial(tx: Transaction, *, is_open: bool) -> None:
-    """Start the next group once the first is cleared. After the last group, start everything.
+    """Start the next group once the current one is cleared. After the last group, start the rest.
 
     Args:
         is_open: Whether anything may start now.
@@ -326,7 +331,7 @@ def _note_whether_it_may_begin(trial: Trial, tx: Transaction, *, is_open: bool) 
 
 
 def _first_poke_us(group: Collection[int], trial: Trial) -> int:
-    """Return how long after a group became the first one it is evaluated for the first time.
+    """Return the time from when a group becomes the first one to its first evaluation.
 
     If tasks of the group run by then, it is evaluated again when they have run long enough.
     """
@@ -334,7 +339,7 @@ def _first_poke_us(group: Collection[int], trial: Trial) -> int:
 
 
 def _evaluated(trial: Trial, tx: Transaction) -> Trial:
-    """Return the current state of a trial, unchanged while its first group must continue."""
+    """Evaluate the first group. Return the trial, unchanged if this group must continue."""
     memory, (first, *others), now = tx.memory, trial.groups, tx.steady
     has_triggers = _has_triggers(_span(trial), memory)
     if has_triggers and not trial.has_begun:
@@ -365,7 +370,7 @@ def _evaluated(trial: Trial, tx: Transaction) -> Trial:
 def _has_triggers(span: Span, memory: Memory) -> bool:
     """Return whether a trigger of the span may still exist.
 
-    A wide span is not searched each turn.
+    A span of more than 1,000 numbers is not searched, because this is called each turn.
     """
     if span.end - span.first > _LOOKED_AT:
         return True
@@ -373,7 +378,7 @@ def _has_triggers(span: Span, memory: Memory) -> bool:
 
 
 def _is_suspect(memory: Memory, number: TaskNo | TriggerNo) -> bool:
-    """Return whether a restarted suspect has neither ended nor got past its interruption."""
+    """Return whether a suspect has not ended and, if it is a task, still counts interruptions."""
     task = memory.active_tasks.get(number)
     return _is_trigger(memory, number) if task is None else task.interruptions > 0
 

@@ -68,7 +68,7 @@ class OutboxUpdates:
     def add(self, kind: str, body: bytes) -> int:
         """Add a row to the outbox with this batch, and return its number.
 
-        It is handed out right after the commit, unless the quota of its kind is exhausted.
+        The row is handed out right after the commit, unless the quota of its kind is exhausted.
         """
         number = self._take_number()
         self._new[number] = OutboxRow(outbox_no=number, kind=kind, body=body)

@@ -8,7 +8,14 @@ a restart.
 from __future__ import annotations
 
 from aioflow.core import crash_trials
-from aioflow.core.state.child_roles import ASYNC, is_own, kind_of
+from aioflow.core.state.child_roles import (
+    ASYNC,
+    SLOT,
+    hosts_triggers,
+    interpreter_of,
+    is_on_demand,
+    kind_of,
+)
 from aioflow.core.state.task_instance import TaskInstance
 from aioflow.core.tasks.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.tasks.tries import (
@@ -73,7 +80,7 @@ def set_drained(request: DrainNode, tx: Transaction) -> bool:
         memory.group_may_begin_since = None
         recall_claims(tx)
         return True
-    for role in sorted(role for role in memory.hosts_up if kind_of(role) != ASYNC):
+    for role in sorted(role for role in memory.hosts_up if hosts_triggers(role)):
         host_all(role, tx)
         dag_triggers.host_all(role, tx)
     request_own_hosts(tx)
@@ -93,7 +100,9 @@ def host_up(report: HostUp, tx: Transaction) -> None:
     """Assign triggers to a host that is ready for commands."""
     role = report.role
     tx.memory.hosts_up.add(role)
-    if kind_of(role) != ASYNC:
+    if kind_of(role) == SLOT:
+        tx.memory.interpreter_problems.pop(interpreter_of(role), None)
+    elif hosts_triggers(role):
         host_all(role, tx)
         dag_triggers.host_all(role, tx)
 
@@ -102,11 +111,14 @@ def host_lost(lost: HostLost, tx: Transaction) -> None:
     """Interrupt what ran in a shared host that died, and assign its triggers again."""
     memory = tx.memory
     memory.hosts_up.discard(lost.role)
+    if kind_of(lost.role) == SLOT:
+        memory.interpreter_problems[interpreter_of(lost.role)] = lost.failure.message
+        return
     if kind_of(lost.role) != ASYNC:
         lifecycle.lose_host(lost, tx)
         reassign(lost.role, tx)
         event_runs.lose_host(lost, tx)
-        if lost.was_dismissed and is_own(lost.role):
+        if lost.was_dismissed and is_on_demand(lost.role):
             # This host does not restart by itself, and triggers may have been assigned to it.
             request_own_hosts(tx)
             dag_triggers.update_assignments(tx)

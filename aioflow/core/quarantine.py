@@ -56,7 +56,10 @@ Culprit: TypeAlias = Run | DagTrigger
 
 
 def culprits(exc: BaseException | None) -> list[Culprit]:
-    """Return the run or trigger that an exception concerns, or all to which its frame refers."""
+    """Return the runs and DAG triggers that an exception concerns, usually one.
+
+    They are found in the local variables of the innermost frame that refers to any.
+    """
     frames = [] if exc is None else list(_frame_locals(exc.__traceback__))
     for known in reversed(frames):
         found: dict[int, Culprit] = {}
@@ -114,7 +117,7 @@ class FailBackfill(msgspec.Struct, frozen=True):
 
 
 class RepeatInput(msgspec.Struct, frozen=True):
-    """Process another input instead."""
+    """Process another input instead of the one that failed."""
 
     input: Input
 
@@ -205,7 +208,11 @@ def blamed(entry: Input, memory: Memory) -> list[Run]:
 
 
 def _named(numbers: Mapping[str, int], memory: Memory) -> list[RunNo]:
-    """Return the run with one of these row numbers (run, task or trigger), if it is in memory."""
+    """Return the number of the run to which a row belongs, as a list; empty if it is unknown.
+
+    Args:
+        numbers: The numbers in the row, by column: of its run, task or trigger.
+    """
     if "run_no" in numbers:
         return [numbers["run_no"]]
     task = memory.active_tasks.get(numbers.get("task_no", -1))

@@ -135,7 +135,7 @@ def retain_version(version: str, tx: Transaction) -> None:
 
 
 def _drop_pending_events(numbers: set[int], tx: Transaction) -> None:
-    """Drop from the pending asset events of DAGs those that are being deleted."""
+    """Drop asset events that are being deleted from the pending events of DAGs."""
     for one in tx.memory.dag_triggers:
         if not any(event.event_no in numbers for held in one.pending.values() for event in held):
             continue

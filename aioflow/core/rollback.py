@@ -1,4 +1,4 @@
-"""Rollback of a turn: undoing what a transaction changed in memory without being committed.
+"""Rollback of a turn: undoes what a transaction changed in memory but could not commit.
 
 This module drops the runs that the transaction touched, and the engine reads them from their rows
 again. The processes are not involved: they still have the work of the last commit. So a task that
@@ -34,7 +34,7 @@ __all__ = (
 )
 
 SlotsBefore: TypeAlias = dict[TaskNo, tuple[StartNo, tuple[int, bool, bool]]]
-"""The last committed slot of each task, with the number of that start."""
+"""The last committed slot of each task, with the start number to which the slot belongs."""
 
 
 class Refused(AioflowError):

@@ -57,7 +57,7 @@ BATCH_ROWS = 10_000
 
 
 class Transaction:
-    """One turn being decided.
+    """The changes of one turn, collected while the turn is decided.
 
     Attributes:
         slots: Worker slots and pools of the node.
@@ -218,7 +218,7 @@ class Transaction:
         )
 
     def clear_end_time(self, run: Run) -> None:
-        """Clear the end time of an ended run, whose final state is known already."""
+        """Clear the end time of an ended run. The run keeps its final state."""
         run.row = msgspec.structs.replace(self._moving(run, None), ended_at=None)
 
     def _moving(self, run: Run, state: RunState | None) -> RunRow:
@@ -304,7 +304,7 @@ class Transaction:
     def _withdraw(self, trigger_no: int) -> None:
         """Cancel the assignment of a trigger that is both created and deleted in this turn.
 
-        Otherwise no row would record that a host has the trigger.
+        If it were sent, a host would run a trigger that has no row.
         """
         if self._assignments.pop(trigger_no, None) is not None:
             self._withdrawn.add(trigger_no)
@@ -383,7 +383,7 @@ class Transaction:
 
     @property
     def refused(self) -> dict[str, dict[str, tuple[DagSpec, str]]]:
-        """``memory.refused``, to be changed. Its previous value is copied first, for a rollback."""
+        """The value of ``memory.refused``, for a change. It is copied first, for a rollback."""
         if self._refused is None:
             self._refused = {name: dict(files) for name, files in self.memory.refused.items()}
         return self.memory.refused
@@ -439,7 +439,10 @@ class Transaction:
         self.memory.packing.pack_waiting(waiting, self.runs)
 
     def roll_back(self) -> None:
-        """Roll back: restore triggers, refusals and DAG versions as they were before the turn."""
+        """Undo the changes in memory to triggers, the outbox, accounts, backfills and DAG versions.
+
+        ``core.rollback`` restores the rest, such as runs and pools.
+        """
         self.memory.dag_versions.update(self.pruned)
         self.outbox.roll_back()
         self.dag_triggers.roll_back()

@@ -30,7 +30,7 @@ class IllegalMove(AioflowError):
 
 
 class Cause(Enum):
-    """The event that causes a step of a task."""
+    """The event that causes a step of a task, which is called "it" in the descriptions."""
 
     READY = "ready"
     """Its trigger rule, evaluated over its parents, decided that it runs."""
@@ -41,7 +41,7 @@ class Cause(Enum):
     GRANTED = "granted"
     """It got a slot, or a host runs it."""
     BEGAN = "began"
-    """A worker started a try that had been claimed to follow another one."""
+    """A worker started a try that it had received while it ran an earlier one."""
     RECALLED = "recalled"
     """A worker returned it before it had started."""
     INTERRUPTED = "interrupted"

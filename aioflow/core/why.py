@@ -15,7 +15,13 @@ from aioflow.core.runs.run_queue import waits_while_paused
 from aioflow.core.runs.task_counts import fresh_queued
 from aioflow.core.scheduling.ready import body_kind, is_start
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.state.child_roles import dag_of, is_own
+from aioflow.core.state.child_roles import (
+    dag_of,
+    interpreter_of,
+    is_own,
+    shown_interpreter,
+    slot_role,
+)
 from aioflow.core.state.crash_trials import DAEMON, is_barred, may_host
 from aioflow.core.state.dag_triggers import DagTrigger
 from aioflow.core.state.graph import TALLY
@@ -188,7 +194,7 @@ def _explain_live(task: TaskInstance, memory: Memory, slots: Slots) -> Wait | No
             return Wait(kind=kind, detail=detail, until=memory.on_wall(task.due_at))
         case TaskState.SENSING:
             if task.due_at is None and not task.is_hosted:
-                detail = _async_host(task.run.async_role)
+                detail = _missing_host(task.run.async_role, memory)
                 return Wait(kind=WaitKind.HOST, detail=detail, since=task.queued_at)
             return Wait(
                 kind=WaitKind.INTERVAL,
@@ -285,6 +291,14 @@ def _called(fields: dict[str, str], memory: Memory) -> str:
     return f"run {fields['run_id']} of {fields['dag']}{state}"
 
 
+def _explain_results(memory: Memory, slots: Slots) -> str:
+    """Return which results of others no task may start before; empty if there are none."""
+    if unwritten := slots.count_unwritten(memory):
+        return DISK_FULL.format(unwritten)
+    unstored = slots.count_unstored(memory)
+    return BACKLOG.format(unstored) if unstored else ""
+
+
 def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots) -> Wait:
     run = entry.run
     spec = run.spec.tasks[entry.task_index]
@@ -293,10 +307,8 @@ def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots
         detail = HELD if slots.is_suspended else STOPPING
         detail = DRAINED if memory.is_drained else detail
         return Wait(kind=WaitKind.SLOT, detail=detail, since=since)
-    if unwritten := slots.count_unwritten(memory):
-        return Wait(kind=WaitKind.SLOT, detail=DISK_FULL.format(unwritten), since=since)
-    if unstored := slots.count_unstored(memory):
-        return Wait(kind=WaitKind.SLOT, detail=BACKLOG.format(unstored), since=since)
+    if held := _explain_results(memory, slots):
+        return Wait(kind=WaitKind.SLOT, detail=held, since=since)
     if (trial := _explain_trial(entry, memory)) is not None:
         return Wait(kind=WaitKind.SLOT, detail=trial, since=since)
     has_capacity = isinstance(entry, TaskInstance) and entry.task_no in slots.pool_holds
@@ -315,9 +327,14 @@ def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots
     if full is not None:
         return Wait(kind=WaitKind.SLOT, detail=full, since=since)
     if spec.body is Body.COROUTINE and run.async_role not in memory.hosts_up:
-        return Wait(kind=WaitKind.HOST, detail=_async_host(run.async_role), since=since)
+        detail = _missing_host(run.async_role, memory)
+        return Wait(kind=WaitKind.HOST, detail=detail, since=since)
     if isinstance(kind := body_kind(entry), WorkerSpec):
         return Wait(kind=WaitKind.EXECUTOR, detail=_explain_executor(kind, slots), since=since)
+    role = slot_role(run.spec)
+    if role and spec.body is Body.FUNCTION and role not in memory.hosts_up:
+        detail = _problem(role, memory) or f"{shown_interpreter(role)} is being checked"
+        return Wait(kind=WaitKind.EXECUTOR, detail=detail, since=since)
     total = len(slots.workers) if spec.body.value == "def" else slots.coroutines
     name = "" if spec.pool == DEFAULT_POOL else f" of pool {spec.pool}"
     return Wait(kind=WaitKind.SLOT, detail=f"all {total} slots{name} are taken", since=since)
@@ -367,7 +384,19 @@ def _begins_first(trial: Trial) -> str:
 
 
 def _async_host(role: str) -> str:
-    return f"async host of {dag_of(role)}" if is_own(role) else "async host"
+    whose = [dag_of(role)] if is_own(role) else []
+    whose += [shown_interpreter(role)] if interpreter_of(role) else []
+    return f"async host of {' in '.join(whose)}" if whose else "async host"
+
+
+def _missing_host(role: str, memory: Memory) -> str:
+    """Return the host that a task waits for, and why it cannot be started if that is known."""
+    problem = _problem(role, memory)
+    return f"{_async_host(role)}: {problem}" if problem else _async_host(role)
+
+
+def _problem(role: str, memory: Memory) -> str:
+    return memory.interpreter_problems.get(interpreter_of(role), "")
 
 
 def _explain_pool(spec: TaskSpec, memory: Memory, slots: Slots) -> str | None:

@@ -23,6 +23,7 @@ from aioflow.catalog.parse import Parser
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import Clock, SystemClock
 from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.child_roles import SLOT, shared_role
 from aioflow.core.transaction import Transaction
 from aioflow.core.why import still_waits
 from aioflow.crypto import Vault
@@ -43,10 +44,12 @@ from aioflow.maintenance.retention import Deleting
 from aioflow.model.batch import Batch
 from aioflow.model.ids import TaskNo
 from aioflow.model.rows import NodeFacts, ResultRow, VersionRow
+from aioflow.model.states import Failure
 from aioflow.notifications import AlertSettings, OutboxWorker, Pace, targets_of
 from aioflow.processes import Children
+from aioflow.processes.interpreters import Interpreters, PythonPaths
 from aioflow.protocol.effects import DeliverOutbox, RestoreCode
-from aioflow.protocol.inputs import AlertRaised, ContinueRun, Drain
+from aioflow.protocol.inputs import AlertRaised, ContinueRun, Drain, HostLost, HostUp
 from aioflow.protocol.outbox import Alert
 from aioflow.queries import QueryHandler
 from aioflow.redaction import Masks
@@ -258,6 +261,12 @@ class _Node:
         self._stored_logs = StoredLogs.open(settings, self._tasklog, store.mark_storage, clock)
         self._children = Children(settings.home, allowed=settings.children_env)
         self._stored = StoredResults.open(settings, engine.report, self._find_result, store, clock)
+        self._interpreters = Interpreters(
+            self._children,
+            clock,
+            settings.pythons,
+            reread=PythonPaths(settings.home).reread,
+        )
         self._answers = QueryHandler(
             store,
             clock,
@@ -272,7 +281,11 @@ class _Node:
             context,
             health_seconds=settings.hosts_health_seconds,
             capacity=settings.trigger_capacity,
+            max_interpreter_hosts=settings.pythons_max_hosts,
         )
+        self._interpreters.listen(self._report_interpreter)
+        self._interpreters.listen(self._slot.interpreter_changed)
+        self._interpreters.listen(self._hosts.interpreter_changed)
         self._snapshots = Snapshots(settings.code_folder)
         self._deliveries = _deliveries(context, store, settings, self._snapshots)
         self._code_missing = CodeMissing(store, self._snapshots, engine.report, clock)
@@ -299,9 +312,23 @@ class _Node:
             default_deferrable=settings.default_deferrable,
             default_tries=settings.default_tries,
             traces=settings.export_traces,
+            interpreters=self._interpreters,
             default_executor=settings.executor,
             copies=None if stored is None else stored.copies.folder,
+            copied_result=None if stored is None else stored.fetcher.copied,
         )
+
+    def _report_interpreter(self, name: str) -> None:
+        """Tell the engine whether workers can be started in an interpreter."""
+        role = shared_role(SLOT, name)
+        if self._interpreters.launch(name) is not None:
+            self._engine.report([HostUp(role)])
+        elif problem := self._interpreters.complaint(name):
+            failure = Failure(type="InterpreterUnusable", message=problem, reason="interpreter")
+            lost = HostLost(
+                role=role, culprit=-1, failure=failure, at=self._clock.now(), was_dismissed=True
+            )
+            self._engine.report([lost])
 
     def _spans(self) -> tuple[int, int]:
         return (0, 0) if self._traces is None else (self._traces.made, self._traces.dropped)
@@ -344,6 +371,7 @@ class _Node:
     async def start(self, services: TaskGroup) -> None:
         """Start every service, each after the services that it needs."""
         await services.start(self._children.run)
+        await services.start(self._interpreters.run)
         await services.start(self._tasklog.run)
         if self._stored_logs is not None:
             await services.start(self._stored_logs.run)
@@ -415,6 +443,7 @@ class _Node:
                 pause_seconds=self._settings.parse_pause_seconds,
                 processes=self._settings.parse_processes,
             ),
+            interpreters=self._interpreters,
         )
         await self._code_missing.restore_needed(self._settings.code_folder)
         return catalog

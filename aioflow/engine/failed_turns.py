@@ -119,7 +119,7 @@ class FailedTurns:
             await self._commit_alone(partial(restore.report_quarantine, row))
 
     async def _commit_alone(self, change: Callable[[Transaction], None]) -> bool:
-        """Commit an alert or a quarantine of its own. Return whether the database accepted it.
+        """Commit an alert or a quarantine alone. Return whether the database accepted it.
 
         The engine continues even if the database refuses this transaction, too.
 
@@ -219,7 +219,7 @@ class FailedTurns:
     async def _decide_without_others(
         self, entry: Input, exc: TurnFailed | rollback.Refused
     ) -> TurnFailed | rollback.Refused | None:
-        """Quarantine each run that an input fails on but does not concern, and decide it again.
+        """Decide an input again, after quarantining the runs that it fails on but does not concern.
 
         Returns:
             The error that remains; ``None`` if the input was processed.

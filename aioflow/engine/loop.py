@@ -60,7 +60,7 @@ EffectHandler: TypeAlias = Callable[[Any], None]
 """Executes an effect of one type. Returns at once; the outcome arrives in the inbox as an input."""
 
 Subscriber: TypeAlias = Callable[[Batch, Transaction], None]
-"""Processes a durable batch, before its transaction is settled."""
+"""Processes a durable batch, before its transaction is marked as durable."""
 
 
 class EffectDispatcher:

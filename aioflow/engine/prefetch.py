@@ -55,7 +55,7 @@ _READING = (
 """The inputs that may need rows. Most inputs of a turn do not."""
 
 _DENSE = 2
-"""Rows are read as one range of numbers if it spans at most this many per needed row."""
+"""Rows are read as one range of numbers if it has at most this many numbers per needed row."""
 
 
 class Recalling:
@@ -67,7 +67,7 @@ class Recalling:
         self._began: dict[tuple[str, str | None], int] = {}  # commit number when the read began
 
     def has_all(self, inputs: Sequence[Input], memory: Memory) -> bool:
-        """Return whether every run that these inputs need is loaded."""
+        """Return whether every run that these inputs need is in memory: live, or loaded."""
         return all(_is_at_hand(request, memory) for request in asks(inputs))
 
     async def load(self, inputs: Sequence[Input], memory: Memory) -> None:
@@ -259,7 +259,7 @@ async def _stored_spec(run: RunRow, store: Store) -> DagSpec | None:
 
 
 async def _ended(row: RunRow | None, store: Store, memory: Memory) -> EndedRun | None:
-    """Return the state of an ended run; ``None`` for no run, or one that is live in memory."""
+    """Return the summary of an ended run; ``None`` if there is no run, or if it is live."""
     if row is None or row.run_no in memory.runs:
         return None
     dag_version = memory.dag_versions.get((row.version, row.dag_id))

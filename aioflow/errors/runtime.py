@@ -19,6 +19,7 @@ __all__ = (
     "ForeignDatabase",
     "HomeBusy",
     "HomeUnusable",
+    "InterpreterUnusable",
     "LinkClosed",
     "NotificationFailed",
     "ObjectMissing",
@@ -116,6 +117,22 @@ class SettingsError(AioflowError):
     """A setting is unknown or has an invalid value."""
 
     code = "settings"
+
+
+class InterpreterUnusable(AioflowError, MessageTemplate):
+    """An interpreter of the settings cannot run children of this daemon.
+
+    Attributes:
+        interpreter: Its name in the settings.
+        path: Its path.
+        problem: Why it is unusable, and how to mend it.
+    """
+
+    code = "python.unusable"
+    message = "python {interpreter!r} ({path}) cannot be used: {problem}"
+    interpreter: str
+    path: str
+    problem: str
 
 
 class LinkClosed(AioflowError):

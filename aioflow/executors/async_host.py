@@ -149,6 +149,11 @@ class AsyncExecutor:
             self._host.put(ForgetRun(run_no))
 
     @property
+    def host_process(self) -> SharedHost:
+        """The process that runs the coroutines."""
+        return self._host
+
+    @property
     def load(self) -> HostLoad:
         """Load of the host."""
         return self._host.load

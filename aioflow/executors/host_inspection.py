@@ -75,7 +75,9 @@ class _DescriptionRequest:
 
 
 class DescriptionRequests:
-    """Queries to one host. Pass its ``Described`` reports to ``answered``.
+    """Requests to one host for descriptions of triggers.
+
+    Pass its ``Described`` reports to ``answered``.
 
     Args:
         put: Sends a command to the host.

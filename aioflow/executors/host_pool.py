@@ -1,18 +1,31 @@
 """The hosts of coroutines and triggers: shared hosts, and hosts of single DAGs.
 
 ``core`` decides to which role a task or a trigger belongs. The pool runs one process for each role
-in use. The engine requests the hosts of single DAGs. Such a host ends once it has had no work for a
-minute.
+in use. The engine requests the hosts of single DAGs and of other interpreters. Such a host ends
+once it has had no work for a while. Hosts of other interpreters are limited in number. If there are
+too many, one that has no work ends at once for one that is requested.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of
+from aioflow.core.state.child_roles import (
+    ASYNC,
+    QUARANTINE,
+    SLOT,
+    TRIGGERS,
+    interpreter_of,
+    is_on_demand,
+    is_own,
+    kind_of,
+)
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.host_inspection import HostLoad
@@ -28,11 +41,25 @@ from aioflow.protocol.effects import (
     StartTry,
     StopTry,
 )
+from aioflow.protocol.inputs import HostUp
 
-__all__ = ("IDLE_SECONDS", "HostPool")
+__all__ = ("IDLE_SECONDS", "INTERPRETER_IDLE_SECONDS", "MAX_INTERPRETER_HOSTS", "HostPool")
 
 IDLE_SECONDS = 60.0
 """A DAG's own host ends once it has been idle for this long, or at most for twice as long."""
+
+INTERPRETER_IDLE_SECONDS = 600.0
+"""As ``IDLE_SECONDS``, for a host that the DAGs of another interpreter share."""
+
+MAX_INTERPRETER_HOSTS = 8
+"""Default of the setting for the number of hosts of other interpreters."""
+
+_LOOK_SECONDS = 1.0
+"""Interval between two searches for an idle host, while one is requested and there are too many."""
+
+_DELAY_SECONDS = 1.0
+
+_logger = logging.getLogger(__name__)
 
 
 class HostPool:
@@ -42,6 +69,8 @@ class HostPool:
         health_seconds: Maximum seconds for which the event loop of a host may be blocked.
         capacity: Maximum number of triggers per host.
         idle_seconds: See ``IDLE_SECONDS``.
+        interpreter_idle_seconds: See ``INTERPRETER_IDLE_SECONDS``.
+        max_interpreter_hosts: Maximum number of hosts of other interpreters.
     """
 
     def __init__(
@@ -51,11 +80,17 @@ class HostPool:
         health_seconds: float = HEALTH_SECONDS,
         capacity: int = CAPACITY,
         idle_seconds: float = IDLE_SECONDS,
+        interpreter_idle_seconds: float = INTERPRETER_IDLE_SECONDS,
+        max_interpreter_hosts: int = MAX_INTERPRETER_HOSTS,
     ) -> None:
         self._context = context
         self._health_seconds = health_seconds
         self._capacity = capacity
         self._idle_seconds = idle_seconds
+        self._interpreter_idle_seconds = interpreter_idle_seconds
+        self._max_interpreter_hosts = max_interpreter_hosts
+        self._admitted: set[str] = set()
+        self._left = anyio.Event()
         self._group: TaskGroup | None = None
         self._coroutines: dict[str, AsyncExecutor] = {}
         self._triggerers: dict[str, Triggerer] = {}
@@ -63,7 +98,7 @@ class HostPool:
             self._add(role)
 
     def _add(self, role: str) -> AsyncExecutor | Triggerer:
-        health, idle = self._health_seconds, self._idle_seconds if is_own(role) else float("inf")
+        health, idle = self._health_seconds, self._idle_limit(role)
         if kind_of(role) == ASYNC:
             executor = AsyncExecutor(
                 self._context, role=role, health_seconds=health, idle_seconds=idle
@@ -79,12 +114,17 @@ class HostPool:
         )
         return triggerer
 
+    def _idle_limit(self, role: str) -> float:
+        if not is_on_demand(role):
+            return math.inf
+        return self._idle_seconds if is_own(role) else self._interpreter_idle_seconds
+
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Run the hosts until cancelled; signal ``task_status`` when the shared ones are up."""
         async with anyio.create_task_group() as self._group:
             async with anyio.create_task_group() as starting:
                 for role in (*self._coroutines, *self._triggerers):
-                    if is_own(role):  # requested before this ran
+                    if is_on_demand(role):  # requested before this ran
                         self._group.start_soon(self._keep, role)
                     else:
                         starting.start_soon(self._group.start, self._host(role).run)
@@ -92,18 +132,79 @@ class HostPool:
             await anyio.sleep_forever()
 
     def start(self, role: str) -> None:
-        """Start the host of a role, unless it exists."""
+        """Start the host of a role, unless it exists.
+
+        For workers, have their interpreter checked, which then reports whether it is usable.
+        """
         if role in self._coroutines or role in self._triggerers:
+            return
+        if kind_of(role) == SLOT:
+            self._request_workers(role)
             return
         self._add(role)
         if self._group is not None:
             self._group.start_soon(self._keep, role)
 
+    def _request_workers(self, role: str) -> None:
+        """Have an interpreter checked; its workers are up if it was usable already."""
+        known = self._context.interpreters
+        if known is None or known.launch(interpreter_of(role)) is not None:
+            self._context.report([HostUp(role)])
+
     async def _keep(self, role: str) -> None:
-        """Run the own host of a DAG until it is idle. It has been reported as lost by then."""
-        await self._host(role).run()
+        """Run a host on demand until it is idle. It has been reported as lost by then."""
+        host, name, known = self._host(role), interpreter_of(role), self._context.interpreters
+        if name and known is not None:
+            while not host.host_process.was_idle:
+                await known.wait_until_usable(name)
+                async with self._admission(role):
+                    await host.run()
+                if not host.host_process.was_idle:
+                    await self._context.clock.sleep(_DELAY_SECONDS)
+        else:
+            await host.run()
         self._coroutines.pop(role, None)
         self._triggerers.pop(role, None)
+
+    @asynccontextmanager
+    async def _admission(self, role: str) -> AsyncIterator[None]:
+        """Wait until another interpreter may have a host, and count this one within the block."""
+        is_delayed = False
+        while len(self._admitted) >= self._max_interpreter_hosts:
+            if not self._end_idle() and not is_delayed:
+                is_delayed = True
+                say = "the %s host waits: %d hosts of interpreters run (pythons.max_hosts)"
+                _logger.warning(say, role, len(self._admitted))
+            with anyio.move_on_after(_LOOK_SECONDS):
+                await self._left.wait()
+        self._admitted.add(role)
+        try:
+            yield
+        finally:
+            self._admitted.discard(role)
+            self._left.set()
+            self._left = anyio.Event()
+
+    def _end_idle(self) -> bool:
+        """End a host of another interpreter that has no work, unless one is ending already.
+
+        Return whether there is one.
+        """
+        processes = [self._host(role).host_process for role in self._admitted]
+        if any(process.was_idle for process in processes):
+            return True
+        idle = next((process for process in processes if process.is_idle), None)
+        if idle is not None:
+            idle.end()
+        return idle is not None
+
+    def interpreter_changed(self, name: str) -> None:
+        """Replace the hosts of an interpreter that was changed, once no coroutine runs in them."""
+        known = self._context.interpreters
+        if known is None:
+            return
+        for role in [role for role in self._admitted if interpreter_of(role) == name]:
+            self._host(role).host_process.outdate_unless(known.generation(name), name)
 
     def _host(self, role: str) -> AsyncExecutor | Triggerer:
         return self._coroutines.get(role) or self._triggerers[role]

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow._threads import in_thread
-from aioflow.errors import LinkClosed
+from aioflow.errors import AioflowError, LinkClosed
 from aioflow.executors.backend import (
     ExecutorBackend,
     ExecutorLease,
@@ -27,6 +29,7 @@ from aioflow.executors.backend import (
 )
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.worker_process import Heartbeat, Process, TryKey, key_of
+from aioflow.filesystem import make_folder, require_space
 from aioflow.model.ids import RunNo
 from aioflow.model.states import Failure
 from aioflow.model.workers import WorkerDemand, WorkerNo, WorkerSpec
@@ -46,13 +49,22 @@ from aioflow.protocol.inputs import (
     WorkerUp,
 )
 from aioflow.protocol.reports import CancelQuery, Query, Recalled, Report
+from aioflow.results import RESULT_LIMIT, result_path
 from aioflow.worker.code.fetch import CODE_QUERY, read_version
 from aioflow.worker.link import MESSAGE_LIMIT, complete_frames, frames
+from aioflow.worker.query.result_transfer import (
+    FETCH_QUERY,
+    PIECE_BYTES,
+    STORE_QUERY,
+    ResultPiece,
+    ResultWanted,
+)
 
 __all__ = (
     "RemoteExecutor",
     "RemoteExecutors",
     "RemoteWorker",
+    "answer_result_query",
 )
 
 SILENT_DEATHS_LIMIT = 3
@@ -67,6 +79,12 @@ LONGEST_DELAY_SECONDS = 60.0
 """Delays until a backend that has failed is started again."""
 
 _IDLE_LOOKS = 4
+
+_OVERHEAD = 2
+"""An indexed file is at most this many times as large as the items in it."""
+
+_OWN_QUERIES = frozenset({CODE_QUERY, FETCH_QUERY, STORE_QUERY})
+"""Kinds of queries that are answered here, because they are about what the home has."""
 
 _logger = logging.getLogger(__name__)
 
@@ -149,8 +167,8 @@ class RemoteWorker:
         self._on_reports([one for one in reports if not self._is_code_query(one)])
 
     def _is_code_query(self, report: Report) -> bool:
-        """Return whether a report asks for the code of a version. If so, have it answered."""
-        if not isinstance(report, Query) or report.kind != CODE_QUERY:
+        """Return whether a report asks for code or a large result. If so, have it answered."""
+        if not isinstance(report, Query) or report.kind not in _OWN_QUERIES:
             return False
         self._on_code_query(self, report)
         return True
@@ -283,6 +301,14 @@ class RemoteExecutor:
         worker.process.adopt(worker, self._hello(info))
         self._note_idle(worker)
         self._context.report([WorkerUp(worker_no, spec)])
+        _logger.info(
+            "worker %d of %s is up: process %d on %s %s",
+            worker_no,
+            spec.executor,
+            info.pid,
+            info.host,
+            info.address,
+        )
         self._group.start_soon(self._serve, worker)
 
     def frame(self, worker_no: WorkerNo, data: bytes) -> None:
@@ -317,8 +343,8 @@ class RemoteExecutor:
     def worker_gone(self, worker_no: WorkerNo, failure: Failure) -> None:
         """See ``WorkerEvents``."""
         worker = self.workers.get(worker_no)
-        if worker is not None:
-            worker.end(failure)
+        if worker is not None and worker.is_open:
+            self._end(worker, failure)
 
     def unavailable(self, spec: WorkerSpec, why: str) -> None:
         """See ``WorkerEvents``."""
@@ -331,11 +357,16 @@ class RemoteExecutor:
             code=info.code_folder or hello.code,
             results=info.results_folder or hello.results,
             fetches_code=bool(info.code_folder),
+            transfers_results=bool(info.results_folder),
+            copies="" if info.results_folder else hello.copies,
         )
 
     def _queue_code_query(self, worker: RemoteWorker, query: Query) -> None:
         if self._group is not None:
-            self._group.start_soon(self._answer_code_query, worker, query)
+            answer = self._answer_code_query
+            if query.kind != CODE_QUERY:
+                answer = self._answer_result_query
+            self._group.start_soon(answer, worker, query)
 
     async def _answer_code_query(self, worker: RemoteWorker, query: Query) -> None:
         """Send a worker the code of its version, and of no other."""
@@ -350,6 +381,39 @@ class RemoteExecutor:
         if len(body) > MESSAGE_LIMIT:
             body, error = b"", f"it has {len(body)} bytes, {MESSAGE_LIMIT} are allowed"
         worker.send([Reply(query.question, body, error)])
+
+    async def _answer_result_query(self, worker: RemoteWorker, query: Query) -> None:
+        """Send a worker a piece of a large result, or store one."""
+        if not worker.process.serves(query.run_no):
+            body, error = b"", f"run number {query.run_no} does not belong to this worker"
+        else:
+            try:
+                folder = await self._folder_of_result(query)
+            except (AioflowError, msgspec.DecodeError) as exc:
+                body, error = b"", str(exc)
+            else:
+                body, error = await answer_result_query(folder, query, worker.number)
+        worker.send([Reply(query.question, body, error)])
+
+    async def _folder_of_result(self, query: Query) -> Path:
+        """Return the folder with the result that a worker wants, copied here if needed."""
+        copied = self._context.copied_result
+        if copied is None or query.kind != FETCH_QUERY:
+            return self._context.results
+        wanted = msgspec.msgpack.decode(query.body, type=ResultWanted)
+        return await copied(query.run_no, (wanted.task_no, wanted.start_no))
+
+    def _end(self, worker: RemoteWorker, failure: Failure) -> None:
+        """Let the engine grant no further try to a dead worker. Its tries are ended afterwards.
+
+        If that were reported with the tries, which may have to wait for a slow disk, the engine
+        would grant them to the same worker again and again.
+        """
+        _logger.info(
+            "worker %d of %s has ended: %s", worker.number, worker.spec.executor, failure.message
+        )
+        worker.end(failure)
+        self._context.report([WorkerGone(worker.number)])
 
     # ── the life of a worker ────────────────────────────────────────────────────────────
 
@@ -373,18 +437,19 @@ class RemoteExecutor:
         elif process.has_reported:
             self._silent_deaths.pop(spec, None)
         process.end_tries(failure, charge_first=is_charged)
-        self._context.report([WorkerGone(worker.number)])
 
     async def _await_lost(self, worker: RemoteWorker, lost: anyio.CancelScope, why: str) -> None:
         """Give a lost worker up after the patience of its backend. By then it has ended itself."""
         with lost:
             await self._context.clock.sleep(self._backend.patience_seconds)
             self._guard(worker.kill)
-            worker.end(Failure(type="WorkerLost", message=why, reason="killed"))
+            self._end(worker, Failure(type="WorkerLost", message=why, reason="killed"))
         worker.lost = None
 
     def _note_idle(self, worker: RemoteWorker) -> None:
         worker.idle_since_us = self._context.clock.monotonic_us()
+        if worker.process.is_spent:  # it has run so many tries that another is to take its place
+            self._context.report([WorkerIdle(worker.number)])
         if not self._is_watching and self._group is not None:
             self._is_watching = True
             self._group.start_soon(self._watch_idle)
@@ -477,3 +542,57 @@ class RemoteExecutors:
             if (name := demand.spec.executor) not in self._all:
                 why = f"the settings have no executor {name!r}; add a table [executors.{name}]"
                 self._context.report([ExecutorUnavailable(demand.spec, why)])
+
+
+async def answer_result_query(folder: Path, query: Query, worker_no: int) -> tuple[bytes, str]:
+    """Return the body of the reply, and an error if there is none.
+
+    Args:
+        folder: Folder of the daemon's results.
+        worker_no: The worker that asks, whose unfinished files are its own.
+    """
+    try:
+        if query.kind == FETCH_QUERY:
+            wanted = msgspec.msgpack.decode(query.body, type=ResultWanted)
+            return await in_thread(partial(_read, folder, wanted)), ""
+        piece = msgspec.msgpack.decode(query.body, type=ResultPiece)
+        await in_thread(partial(_write, folder, piece, worker_no))
+    except (OSError, ValueError, msgspec.DecodeError) as exc:
+        return b"", str(exc)
+    return b"", ""
+
+
+def _read(folder: Path, wanted: ResultWanted) -> bytes:
+    with result_path(folder, wanted.task_no, wanted.start_no).open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        data = os.pread(file.fileno(), PIECE_BYTES, wanted.offset)
+    piece = ResultPiece(wanted.task_no, wanted.start_no, wanted.offset, size, data)
+    return msgspec.msgpack.encode(piece)
+
+
+def _write(folder: Path, piece: ResultPiece, worker_no: int) -> None:
+    """Write a piece. The last one makes the whole result durable, and visible under its name."""
+    if not piece.offset + len(piece.data) <= piece.size <= _OVERHEAD * RESULT_LIMIT:
+        raise ValueError(f"a result of {piece.size} bytes is too large, or a piece does not fit")
+    path = result_path(folder, piece.task_no, piece.start_no)
+    part = path.with_name(f"{path.name}.{os.getpid()}-{worker_no}.part")
+    make_folder(path.parent)
+    if piece.offset == 0:
+        part.unlink(missing_ok=True)  # of an attempt that failed
+        require_space(path.parent, piece.size)
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        if os.fstat(descriptor).st_size != piece.offset:
+            raise ValueError("a piece of the result is missing")
+        file.seek(piece.offset)
+        file.write(piece.data)
+        if piece.offset + len(piece.data) < piece.size:
+            return
+        file.flush()
+        os.fsync(descriptor)
+    part.rename(path)
+    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)

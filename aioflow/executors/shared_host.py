@@ -16,11 +16,12 @@ import anyio
 from anyio.abc import TaskStatus
 
 from aioflow.clock import Clock
-from aioflow.core.state.child_roles import ASYNC, kind_of
+from aioflow.core.state.child_roles import ASYNC, interpreter_of, kind_of
+from aioflow.errors import InterpreterUnusable
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.host_inspection import HostLoad, WatchLoad
 from aioflow.model.states import Failure
-from aioflow.processes import Child, CommandBuffer, NoHeadroom
+from aioflow.processes import Child, CommandBuffer, Launch, NoHeadroom
 from aioflow.protocol.commands import Ping
 from aioflow.protocol.inputs import HostLost, HostUp, LoopBlocked
 from aioflow.protocol.reports import Pong, Report
@@ -124,6 +125,11 @@ LONG_LIFE_US = 60_000_000
 
 _LAG_SAMPLES = 30
 
+_FIRST_WORK_US = 5_000_000
+"""Within this time after its start, a host may still be sent the work for which it was started."""
+
+_WILL_BE_REPLACED = "%s: the %s host is replaced once no coroutine runs in it"
+
 _logger = logging.getLogger(__name__)
 
 
@@ -133,6 +139,9 @@ class SharedHost:
     A process whose event loop is blocked is killed, because nothing in it can continue or time out.
     If the blocking step is known, ``patience_seconds`` is the limit. Commands are dropped while
     there is no process: the engine sends all of them again after ``HostUp``.
+
+    In another interpreter than the daemon's own, a process is up once it has answered. If one dies
+    before that, ``run`` returns, because its interpreter has to be checked first.
 
     Args:
         role: See ``core.state.child_roles``.
@@ -186,6 +195,9 @@ class SharedHost:
         self._outgoing: CommandBuffer | None = None
         self._child: Child | None = None
         self._starting: TaskStatus[None] | None = None
+        self._launch: Launch | None = None
+        self._is_unusable = False
+        self._up_since_us = 0
         self._late_us: deque[int] = deque(maxlen=_LAG_SAMPLES)
         self._evicted = self._evicted_here = 0
         self._watches: list[WatchLoad] | None = None
@@ -227,13 +239,43 @@ class SharedHost:
         for message in messages:
             self.put(message)
 
+    @property
+    def was_idle(self) -> bool:
+        """True if the last process ended because it had no work."""
+        return self._was_idle
+
+    @property
+    def is_idle(self) -> bool:
+        """True if a process has been up for a while, and has no work."""
+        up_us = self._context.clock.monotonic_us() - self._up_since_us
+        return self.is_up and up_us > _FIRST_WORK_US and self._is_idle()
+
+    def end(self) -> None:
+        """End the process, which is idle, and do not replace it."""
+        if self._child is not None:
+            self._was_idle = True
+            self._child.dismiss()
+
+    def outdate_unless(self, generation: int, name: str) -> None:
+        """Replace the process once no coroutine runs in it, unless its interpreter is this one.
+
+        Args:
+            generation: The current generation of its interpreter.
+        """
+        if self._child is None or self._launch is None or self._changed:
+            return
+        if self._launch.generation != generation:
+            self._changed = f"python {name}"
+            _logger.info(_WILL_BE_REPLACED, f"python {name} changed", self._role)
+            self._replace_if_outdated()
+
     def kill(self) -> None:
         """Kill the process, so that it is replaced."""
         if self._child is not None:
             self._child.kill()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Run a process, and replace it, until cancelled or idle for ``idle_seconds``.
+        """Run a process, and replace it, until cancelled, idle, or without a usable interpreter.
 
         Signals ``task_status`` when the first process is up, or could not be started.
         """
@@ -243,7 +285,7 @@ class SharedHost:
             born = clock.monotonic_us()
             has_headroom = await self._serve()
             self._tell_started()
-            if self._was_idle:
+            if self._was_idle or self._is_unusable:
                 return
             if not has_headroom:
                 await self._context.children.wait_for_headroom()
@@ -257,7 +299,11 @@ class SharedHost:
 
     async def _serve(self) -> bool:
         """Run one process until it is dead. Return whether the machine could start it."""
+        if not self._find_interpreter():
+            self._is_unusable = True
+            return True
         failure: Failure | None = None
+        unusable: BaseException | None = None
         has_headroom = True
         culprit = self._offender = -1
         self._is_outdated = False
@@ -267,6 +313,7 @@ class SharedHost:
                 on_reports=self._receive,
                 on_output=self._on_data,
                 black_box=True,
+                launch=self._launch,
             ) as child:
                 self._send_hello(child)
                 async with anyio.create_task_group() as group:
@@ -280,6 +327,8 @@ class SharedHost:
                 culprit = child.culprit()
         except* NoHeadroom:
             has_headroom = False
+        except* InterpreterUnusable as exc:
+            unusable = exc.exceptions[0]
         except* OSError as exc:
             _logger.error("no %s host: %s", self._role, exc.exceptions)  # noqa: TRY400
         finally:
@@ -290,10 +339,28 @@ class SharedHost:
             self._on_lost()
         if was_up:
             self._report_loss(self._blocked or failure, culprit, class_path)
+        elif self._launch is not None and has_headroom and not self._was_idle:
+            self._died_silently(self._launch, failure or unusable)
         return has_headroom
+
+    def _find_interpreter(self) -> bool:
+        """Find out how to start the process. Return whether its interpreter can be used now."""
+        name, known = interpreter_of(self._role), self._context.interpreters
+        if name and known is not None:
+            self._launch = known.launch(name)
+        return not name or self._launch is not None
+
+    def _died_silently(self, launch: Launch, how: Failure | BaseException | None) -> None:
+        """Have the interpreter checked, because a process died before it answered."""
+        words = how.message if isinstance(how, Failure) else str(how)
+        self._is_unusable = True
+        if self._context.interpreters is not None:
+            self._context.interpreters.died_silently(launch, words)
 
     def _receive(self, reports: list[Report]) -> None:
         self._heartbeat.reset()
+        if self._outgoing is None and self._child is not None:
+            self._be_up(self._child)
         passed: list[Report] = [report for report in reports if not isinstance(report, Pong)]
         if len(passed) < len(reports):
             self._handle_pongs([report for report in reports if isinstance(report, Pong)])
@@ -308,8 +375,7 @@ class SharedHost:
         self._watches = None if told is None else [WatchLoad(*one) for one in told]
         if pongs[-1].changed and not self._changed:
             self._changed = pongs[-1].changed
-            say = "the installed %s changed: the %s host is replaced once no coroutine runs in it"
-            _logger.info(say, self._changed, self._role)
+            _logger.info(_WILL_BE_REPLACED, f"the installed {self._changed} changed", self._role)
 
     def _replace_if_outdated(self) -> None:
         """Replace the process if installed packages have changed since it imported them."""
@@ -354,7 +420,7 @@ class SharedHost:
     async def _dismiss_when_idle(self, child: Child) -> None:
         """End the process once it has had no work, and got no commands, for ``idle_seconds``."""
         sent = -1
-        while sent != self._commands_sent or not self._is_idle():
+        while sent != self._commands_sent or not (self.is_up and self._is_idle()):
             sent = self._commands_sent
             await self._context.clock.sleep(self._idle_seconds)
         self._was_idle = True
@@ -390,8 +456,19 @@ class SharedHost:
             "",
             0,
         )
-        child.send([self._context.hello(kind_of(self._role))])
-        self._child, self._outgoing = child, CommandBuffer(child)
+        self._child = child
+        hello = self._context.hello(kind_of(self._role))
+        if self._launch is None:
+            child.send([hello])
+            self._be_up(child)
+        else:
+            child.send([hello, Ping(self._context.clock.monotonic_us())])
+
+    def _be_up(self, child: Child) -> None:
+        self._outgoing = CommandBuffer(child)
+        self._up_since_us = self._context.clock.monotonic_us()
+        if self._launch is not None and self._context.interpreters is not None:
+            self._context.interpreters.answered(self._launch)
         self._context.report([HostUp(self._role)])
         self._tell_started()
 

@@ -13,13 +13,17 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
+from aioflow.core.state.child_roles import interpreter_of
+from aioflow.errors import InterpreterUnusable
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.worker_process import (
     FROZEN_SECONDS,
@@ -32,7 +36,7 @@ from aioflow.executors.worker_process import (
 )
 from aioflow.model.ids import RunNo
 from aioflow.model.states import Failure
-from aioflow.processes import NoHeadroom, memory_limit_bytes
+from aioflow.processes import Launch, NoHeadroom, memory_limit_bytes
 from aioflow.protocol.effects import RecallTries, StartTry, StopTry
 from aioflow.protocol.inputs import WorkerUnresponsive
 from aioflow.protocol.reports import Recalled
@@ -62,6 +66,13 @@ class Slot(Protocol):
     @property
     def wanted_version(self) -> str | None:
         """Version of the first try that waits for a process; ``None`` if none waits."""
+
+    @property
+    def wanted_interpreter(self) -> str:
+        """Interpreter of that version; empty for the daemon's own."""
+
+    def give_up(self) -> None:
+        """Give the waiting tries back to the engine, because their interpreter is unusable."""
 
     def use(self, process: Process) -> None:
         """Accept a process and send it the waiting tries."""
@@ -105,6 +116,7 @@ class Processes:
         self._idle: dict[str, list[Process]] = {}
         self._idle_count = self._idle_bytes = 0
         self._starting = 0
+        self._starting_others: Counter[str] = Counter()
         self._failures = 0
         self._is_backing_off = self._is_replenishing = self._is_aging = False
         self._is_watching = math.isinf(frozen_seconds)  # infinite: never start the watch
@@ -122,7 +134,7 @@ class Processes:
         version = slot.wanted_version
         if version is None:
             return
-        process = self._take_idle(version)
+        process = self._take_idle(version, slot.wanted_interpreter)
         if process is None:
             self._waiting_slots[slot] = None
         else:
@@ -178,11 +190,14 @@ class Processes:
             version = slot.wanted_version
             if version is None:
                 del self._waiting_slots[slot]
-            elif process.can_take(version):
+            elif process.can_take(version, slot.wanted_interpreter):
                 self._assign(process, slot)
                 return
-        if not process.version:
+        if not process.version and process.launch is None:
             self._unloaded.append(process)
+            return
+        if not process.version:
+            process.dismiss()  # no slot waits for it any more
             return
         process.idle_since_us = self._context.clock.monotonic_us()
         self._idle.setdefault(process.version, []).append(process)
@@ -190,14 +205,14 @@ class Processes:
         self._idle_bytes += process.memory_bytes
         self._trim()
 
-    def _take_idle(self, version: str) -> Process | None:
+    def _take_idle(self, version: str, interpreter: str) -> Process | None:
         """Return the most recently used idle process of a version, or else one without loaded code.
 
         Return ``None`` if there is neither.
         """
         idle = self._idle.get(version)
         if not idle:
-            return self._unloaded.pop() if self._unloaded else None
+            return self._unloaded.pop() if self._unloaded and not interpreter else None
         process = idle[-1]
         self._remove_idle(process)
         return process
@@ -219,12 +234,48 @@ class Processes:
 
     def _fill(self) -> None:
         """Start the processes that slots wait for, and after a delay spare ones without code."""
-        if self._group is None or self._is_backing_off:
+        if self._group is None:
+            return
+        self._fill_others()
+        if self._is_backing_off:
             return
         self._start(self._waiting)
         if not self._is_replenishing and self._missing_ready > self._starting:
             self._is_replenishing = True
             self._group.start_soon(self._replenish)
+
+    def _fill_others(self) -> None:
+        """Start the processes that slots wait for in other interpreters."""
+        known = self._context.interpreters
+        if known is None:
+            return
+        wanted = Counter(slot.wanted_interpreter for slot in self._waiting_slots)
+        for name in wanted.keys() - {""}:
+            launch = known.launch(name)
+            if launch is None and known.complaint(name):
+                for slot in [one for one in self._waiting_slots if one.wanted_interpreter == name]:
+                    del self._waiting_slots[slot]
+                    slot.give_up()
+                continue
+            if launch is None:
+                continue  # it is being checked
+            for _ in range(wanted[name] - self._starting_others[name]):
+                self._starting_others[name] += 1
+                assert self._group is not None  # noqa: S101 - see ``_fill``
+                self._group.start_soon(self._serve_other, launch)
+
+    def interpreter_changed(self, name: str) -> None:
+        """End processes of an interpreter that was changed, and start those that slots wait for."""
+        known = self._context.interpreters
+        generation = 0 if known is None else known.generation(name)
+        for process in list(self._all):
+            launch = process.launch
+            if launch is None or launch.interpreter != name or launch.generation == generation:
+                continue
+            process.retire()
+            if process not in self._holders:
+                self._dismiss(process)
+        self._fill()
 
     async def _replenish(self) -> None:
         """Start spare processes, after a delay in which the taken process can begin its work."""
@@ -242,8 +293,11 @@ class Processes:
 
     @property
     def _waiting(self) -> int:
-        """Number of slots that wait for a process."""
-        return sum(slot.wanted_version is not None for slot in self._waiting_slots)
+        """Number of slots that wait for a process in the daemon's own interpreter."""
+        return sum(
+            slot.wanted_version is not None and not slot.wanted_interpreter
+            for slot in self._waiting_slots
+        )
 
     @property
     def _missing_ready(self) -> int:
@@ -316,10 +370,47 @@ class Processes:
         if not is_up:
             self._starting -= 1
         self._failures += process.died_silently
+        self._settle(process, failure)
+        self._try_again(lacks_headroom=lacks_headroom)
+
+    def _settle(self, process: Process, failure: Failure) -> None:
         self._remove_idle(process)
         slot = self._holders.pop(process, None)
         if slot is not None:
             slot.lost(process, failure)
+
+    async def _serve_other(self, launch: Launch) -> None:
+        """Run a process of another interpreter. If it never answers, no try has to do with it."""
+        heartbeat = Heartbeat(self._frozen_seconds)
+        process, failure = Process(self._context, heartbeat, launch), NO_PROCESS
+        known, is_up, lacks_headroom = self._context.interpreters, False, False
+        assert known is not None  # noqa: S101 - ``launch`` is from there
+
+        def on_up() -> None:
+            nonlocal is_up
+            is_up = True
+            self._starting_others[launch.interpreter] -= 1
+            known.answered(launch)
+            if process.is_spent:  # its interpreter was changed meanwhile
+                process.dismiss()
+            else:
+                self._offer(process)
+
+        self._all.add(process)
+        try:
+            failure = await process.run(on_up)
+        except* NoHeadroom:
+            lacks_headroom = True
+        except* InterpreterUnusable as exc:
+            failure = msgspec.structs.replace(NO_PROCESS, message=str(exc.exceptions[0]))
+        except* OSError as exc:
+            failure = msgspec.structs.replace(NO_PROCESS, message=str(exc.exceptions[0]))
+        self._all.discard(process)
+        if not is_up:
+            self._starting_others[launch.interpreter] -= 1
+            if not lacks_headroom and not process.is_spent:
+                known.died_silently(launch, failure.message)
+        self._settle(process, failure)
         self._try_again(lacks_headroom=lacks_headroom)
 
     def _try_again(self, *, lacks_headroom: bool) -> None:
@@ -364,7 +455,8 @@ class Worker:
     def start(self, effect: StartTry) -> None:
         """Send a try to the process, or queue it for the next process if this one cannot run it."""
         process = self._process
-        can_take = process is not None and process.can_take(effect.info.version)
+        version, name = effect.info.version, self._interpreter_of(effect)
+        can_take = process is not None and process.can_take(version, name)
         if process is not None and can_take and not self._waiting:
             process.start(effect)
             return
@@ -391,6 +483,20 @@ class Worker:
     def wanted_version(self) -> str | None:
         """Version of the first try that waits for a process; ``None`` if none waits."""
         return next((effect.info.version for effect in self._waiting.values()), None)
+
+    @property
+    def wanted_interpreter(self) -> str:
+        """Interpreter of that version; empty for the daemon's own."""
+        return next((self._interpreter_of(effect) for effect in self._waiting.values()), "")
+
+    def _interpreter_of(self, effect: StartTry) -> str:
+        """Return the interpreter of a try. Without a list of interpreters, all run in ours."""
+        return "" if self._context.interpreters is None else interpreter_of(effect.role)
+
+    def give_up(self) -> None:
+        """Give the waiting tries back to the engine, because their interpreter is unusable."""
+        back, self._waiting = tuple(self._waiting), {}
+        self._context.report([Recalled(back)])
 
     def use(self, process: Process) -> None:
         """Accept a process and send it the waiting tries."""
@@ -503,6 +609,10 @@ class SlotExecutor:
     def recall(self, effect: RecallTries) -> None:
         """Recall claimed tries. Those that have begun in the meantime continue."""
         self._workers[effect.worker].recall(effect.tries)
+
+    def interpreter_changed(self, name: str) -> None:
+        """Run tries that start from now on in the interpreter as it is now."""
+        self._processes.interpreter_changed(name)
 
     def forget(self, run_no: RunNo) -> None:
         """Drop a run that has ended, also in all processes."""

@@ -13,7 +13,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
-from aioflow.core.state.child_roles import QUARANTINE, TRIGGERS
+from aioflow.core.state.child_roles import QUARANTINE, TRIGGERS, is_own, kind_of
 from aioflow.core.state.packed_maps import Interner, Numbers, Pages, Rows, packed
 from aioflow.executors.executor_context import ExecutorContext, may_query
 from aioflow.executors.host_inspection import DescriptionRequests, FireTimePreviews, HostLoad
@@ -153,6 +153,11 @@ class Triggerer:
         self._expected: dict[TriggerNo, Timestamp] = {}
 
     @property
+    def host_process(self) -> SharedHost:
+        """The process that runs the triggers."""
+        return self._host
+
+    @property
     def load(self) -> HostLoad:
         """Load of the host, and its triggers, including those that it was told to release."""
         return msgspec.structs.replace(
@@ -181,7 +186,8 @@ class Triggerer:
         no trigger is assigned again and the caller limits the duration.
         """
         others = len(self._hosted) - 1
-        if self._role != TRIGGERS or self._is_closing or others < 1:
+        is_shared = kind_of(self._role) == TRIGGERS and not is_own(self._role)
+        if not is_shared or self._is_closing or others < 1:
             return math.inf
         return REPLACE_SECONDS + others * REASSIGN_SECONDS
 

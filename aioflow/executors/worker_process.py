@@ -21,7 +21,7 @@ import anyio
 from aioflow.executors.executor_context import ExecutorContext, may_query
 from aioflow.model.ids import RunNo, StartNo, TaskNo
 from aioflow.model.states import Failure
-from aioflow.processes import CommandBuffer
+from aioflow.processes import CommandBuffer, Launch
 from aioflow.protocol.commands import ForgetRun, Hello, Ping, Recall, RunInfo, StartTask
 from aioflow.protocol.effects import StartTry
 from aioflow.protocol.inputs import Input
@@ -275,8 +275,11 @@ class Connection(Protocol):
 class Process:
     """A worker process, created by ``Processes``. It lives as long as its ``run``.
 
+    In another interpreter than the daemon's own, it accepts tries once it has answered.
+
     Args:
         heartbeat: Counts for how long the process is silent.
+        launch: Its interpreter; ``None`` for the daemon's own.
 
     Attributes:
         on_idle: Called when the process has reported the end of all tries it was sent.
@@ -288,7 +291,10 @@ class Process:
 
     hosts_triggers = False
 
-    def __init__(self, context: ExecutorContext, heartbeat: Heartbeat) -> None:
+    def __init__(
+        self, context: ExecutorContext, heartbeat: Heartbeat, launch: Launch | None = None
+    ) -> None:
+        self.launch = launch
         self.on_idle: Callable[[], None] = _nothing
         self.heartbeat = heartbeat
         self.version = ""
@@ -299,7 +305,8 @@ class Process:
         self._child: Connection | None = None
         self._killed_for: Failure | None = None
         self._outgoing: CommandBuffer | None = None
-        self._is_accepting = False
+        self._is_accepting = self._is_retired = False
+        self._on_up: Callable[[], None] | None = None
         self._known_runs: dict[RunNo, RunInfo] = {}
         self._sent: dict[TryKey, _Try] = {}
         self._begun: _Try | None = None
@@ -316,14 +323,20 @@ class Process:
         Raises:
             OSError: In an exception group, if the process could not be started. It is a
                 ``NoHeadroom`` if the machine has no room for another process.
+            InterpreterUnusable: In an exception group, if there is no program at the path of its
+                interpreter.
         """
         failure = NO_PROCESS
         try:
             async with self._context.children.child(
-                "slot", on_reports=self.on_reports, on_output=self.on_output
+                "slot", on_reports=self.on_reports, on_output=self.on_output, launch=self.launch
             ) as child:
                 self.adopt(child, self._context.hello("slot"))
-                on_up()
+                if self.launch is None:
+                    on_up()
+                else:
+                    self._on_up = on_up
+                    self._send(Ping(self._context.clock.monotonic_us()))
                 async with anyio.create_task_group() as group:
                     group.start_soon(self.watch_the_time)
                     failure = await child.ended()
@@ -358,6 +371,10 @@ class Process:
         if self._child is not None:
             self._child.dismiss()
 
+    def retire(self) -> None:
+        """Accept no other tries, and end when those that it has are over."""
+        self._is_retired = True
+
     def _kill(self) -> None:
         self._is_accepting = False
         if self._child is not None:
@@ -380,7 +397,7 @@ class Process:
 
     @property
     def is_spent(self) -> bool:
-        """True if it has run enough tries or grown too large. Reading this may check the memory.
+        """True if it must end: retired, too large, or after enough tries. May check the memory.
 
         The memory is checked after its first try, when its code is loaded, and then every
         ``MEMORY_CHECK_TRIES`` tries.
@@ -389,7 +406,8 @@ class Process:
             not self.memory_bytes or self._tries % MEMORY_CHECK_TRIES == 0
         ):
             self.memory_bytes = self._child.memory_bytes()
-        return self.memory_bytes > MEMORY_LIMIT_BYTES or self._tries >= TRIES_LIMIT
+        is_large = self.memory_bytes > MEMORY_LIMIT_BYTES
+        return self._is_retired or is_large or self._tries >= TRIES_LIMIT
 
     @property
     def died_silently(self) -> bool:
@@ -403,9 +421,19 @@ class Process:
         """True while it has tries that have not ended."""
         return bool(self._sent)
 
-    def can_take(self, version: str) -> bool:
-        """Return whether the process accepts tries of this version."""
-        return self._is_accepting and self.version in {"", version}
+    def can_take(self, version: str, interpreter: str = "") -> bool:
+        """Return whether the process accepts tries of this version, which runs in an interpreter.
+
+        A process that has loaded a version has the right interpreter.
+        """
+        if not self._is_accepting or self._is_retired:
+            return False
+        return self.version == version or (not self.version and self.interpreter == interpreter)
+
+    @property
+    def interpreter(self) -> str:
+        """Name of its interpreter; empty for the daemon's own."""
+        return "" if self.launch is None else self.launch.interpreter
 
     def start(self, effect: StartTry) -> None:
         """Send a try to the process, to run after the tries it already has."""
@@ -501,6 +529,9 @@ class Process:
                 _logger.warning("a slot worker reported %s", type(report).__name__)
         self.has_reported = True
         self.heartbeat.reset()
+        if self._on_up is not None:
+            on_up, self._on_up = self._on_up, None
+            on_up()
         if passed:
             self._context.report(passed)
         self._rearm()

@@ -1,4 +1,4 @@
-"""Restoration from the database of version code that children do not find on the disk.
+"""Restoration of the code of DAG versions from the database, if it is missing on the disk.
 
 Until its code is restored, a task or trigger waits, which does not count as a try. If only a module
 was missing, the import error counts as a try. If the code cannot be written, for example on a full

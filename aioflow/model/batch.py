@@ -62,8 +62,8 @@ class Batch(msgspec.Struct, kw_only=True):
         run_versions: ``(run_no, old, new)``: runs that are moved to another version of their DAG.
         labels, results: They replace those of an earlier try. Labels are ``(task_no, run_no,
             label)``.
-        dags, dag_files, pools, values, backfills: Whole rows, inserted or replaced; values also
-            deleted.
+        dags, dag_files, pools, values, backfills: Whole rows, inserted or replaced. A value may
+            also be deleted.
         gone_dags, gone_files, gone_pools: DAGs, files and pools whose row is deleted.
         reencrypted: Triggers whose fields and ``next_kwargs`` are encrypted again, with the same
             content.

@@ -349,6 +349,7 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
             ``stop``.
         trigger: The trigger whose events start runs, in place of a schedule.
         isolated: Why it has hosts of its own; empty if it uses the shared hosts.
+        interpreter: Name of the interpreter that runs its code; empty for the daemon's own.
     """
 
     dag_id: str
@@ -369,6 +370,7 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
     retry_budget: int | None = None
     if_paused: IfPaused = "stay"
     isolated: tuple[str, ...] = ()
+    interpreter: str = ""
     parameters: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     params: tuple[ParamSpec, ...] = ()

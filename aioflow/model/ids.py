@@ -55,7 +55,7 @@ RUNNING = "running"
 
 
 def trace_id(run_no: int, run_id: str, created_at: int) -> int:
-    """Return the id of a run's trace, never 0. The timestamp distinguishes homes."""
+    """Return the id of a run's trace, never 0. The time distinguishes runs of different homes."""
     text = f"{run_no} {created_at} {run_id}".encode()
     return int.from_bytes(blake2b(text, digest_size=16).digest()) or 1
 
@@ -68,7 +68,7 @@ def span_id(trace: int, kind: str, task_no: int, number: int) -> int:
         kind: ``try``, or the kind of a period in which the task is in one state.
         task_no: The number of its task.
         number: For a try, the timestamp at which it started. For a period in one state, the number
-            of the start that it is, or that it follows.
+            of the start that the period is, or that it follows.
     """
     text = f"{trace:x} {kind} {task_no} {number}".encode()
     return int.from_bytes(blake2b(text, digest_size=8).digest()) or 1

@@ -62,13 +62,13 @@ class DagFileRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DagRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A DAG by name.
+    """A DAG, identified by its name.
 
     Attributes:
         version: The newest good version; new runs use it.
         gone: Whether its file no longer defines it. It then starts no run.
-        last_fire_time: The last fire time that was handled; ``None`` if all before the next one
-            count as handled.
+        last_fire_time: The last fire time that was handled; ``None`` if all fire times before
+            ``next_run_at`` count as handled.
         late_alert_for: The last fire time for which no alert about a late run is needed.
     """
 
@@ -106,7 +106,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         conf: msgpack of the parameters that were given; ``None`` if none were.
         key: Idempotency key, unique in its DAG.
         quarantine: Why the engine has suspended it; ``None`` for a healthy run.
-        caller: The wait of the durable call that created it.
+        caller: Number of the trigger with which the durable call that created the run waits for it.
         backfill: The number of the backfill that created it.
     """
 
@@ -163,7 +163,7 @@ class ExpansionRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         is_open: Whether the width still grows, with items or iterations. Once closed, the width is
-            final, unless a loop goes back.
+            final, unless a clear or mark reopens a loop.
     """
 
     run_no: RunNo
@@ -190,7 +190,8 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a task. A result of ``None`` has no row.
 
     Attributes:
-        start_no: The start that returned it; ``task_no`` and ``start_no`` name the file.
+        start_no: The start that returned it. The file of a large result is named by ``task_no``
+            and ``start_no``.
         body: msgpack, at most 64 KiB; ``None`` if the result is in a file.
         size: The size in bytes.
         width: The number of items, if the result feeds an ``expand``. It is then in an indexed
@@ -304,7 +305,7 @@ class NamedEventRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One item of a task's output. A running task has yielded it.
+    """One item that a running task has yielded.
 
     Attributes:
         item_index: Counts the items of a task from 0, without gaps.
@@ -334,7 +335,7 @@ class ValueRow(msgspec.Struct, frozen=True, kw_only=True):
     """A secret, connection or variable, as it was set last.
 
     Attributes:
-        value_no: A new number each time the value is set. The two are encrypted together.
+        value_no: A new number each time the value is set. The encrypted value is bound to it.
         value: msgpack; ``None`` if no available key decrypts it. In a batch ``None`` deletes the
             row.
     """
@@ -370,7 +371,7 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     """A node that has written to this database.
 
     Attributes:
-        is_drained: It starts no task and hosts no further trigger.
+        is_drained: Whether the node starts no tasks and hosts no further triggers.
         started_at: When it last claimed the database.
         seen_at: When it last committed.
         version: The version of aioflow.

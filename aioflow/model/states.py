@@ -90,14 +90,17 @@ class RecordState(IntEnum):
     """The state of a recorded call of a coroutine."""
 
     OPEN = 0
-    """It waits."""
+    """The call waits for its answer."""
     ANSWERED = 1
     FAILED = 2
-    """It raised, and raises again when the coroutine runs again within the same try."""
+    """The call raised, and raises again when the coroutine runs again within the same try."""
 
 
 class TriggerRule(StrEnum):
-    """When a task runs, by the states of its parents: see ``core.tasks.trigger_rules``."""
+    """The rule that decides from the states of the parents whether a task runs.
+
+    See ``core.tasks.trigger_rules``.
+    """
 
     ALL_SUCCESS = "all_success"
     ALL_FAILED = "all_failed"
@@ -115,7 +118,7 @@ class TriggerRule(StrEnum):
 
 
 class WaitKind(StrEnum):
-    """All kinds of reasons for waiting. ``core.why`` determines them."""
+    """The kind of reason for which a task, run or trigger waits, as ``core.why`` determines it."""
 
     UPSTREAM = "upstream"
     SLOT = "slot"

@@ -45,7 +45,7 @@ ASSETS = "assets"
 """The class path of a trigger that is a condition over assets. No host runs it."""
 
 IfRunning: TypeAlias = Literal["queue", "skip", "cancel_old"]
-"""What happens to an event while a run of the DAG is live: its run is queued; it starts no run; or
+"""What happens to an event while a run of the DAG is live: its run is queued, it starts no run, or
 its run replaces the runs that earlier events have started."""
 
 
@@ -72,7 +72,7 @@ class AssetCondition(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DagTriggerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A trigger each of whose events starts a run.
+    """The declaration of a DAG's trigger, each event of which starts a run.
 
     Attributes:
         kwargs: msgpack of its fields, as received from the parser. They are stored only in the row
@@ -95,9 +95,9 @@ class EventOutcome(IntEnum):
 
     RUN = 0
     HELD = 1
-    """The event starts a run once the trigger has been quiet for long enough."""
+    """The event waits until its trigger is quiet for long enough, or its asset condition is met."""
     REPLACED = 2
-    """A later event came before the trigger had been quiet for long enough."""
+    """The event starts no run: a later event replaced it, or it was dropped while it waited."""
     SKIPPED = 3
     """The event started no run, because another run was live."""
     REFUSED = 4
@@ -133,7 +133,7 @@ class DagTriggerRow(msgspec.Struct, frozen=True, kw_only=True):
             event is later than the trigger if its number is higher.
         kwargs: msgpack of its fields, encrypted at rest; ``None`` if no available key decrypts
             them.
-        since: Since when its events count.
+        since: When the trigger got its current class. Only later events count.
         sequence: The number of its next event.
         event: msgpack of the payload of its last event.
         run_no: The run that it started last.
@@ -175,7 +175,7 @@ class DagEventRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutcomeChange(msgspec.Struct, frozen=True, array_like=True):
-    """A new outcome of an event that was waiting for its trigger to be quiet."""
+    """The new outcome of an event that was held."""
 
     event_no: int
     outcome: EventOutcome
@@ -188,7 +188,7 @@ class DagTriggerChanges(msgspec.Struct, kw_only=True):
 
     Attributes:
         triggers: Whole rows, inserted or replaced.
-        moved: Rows whose fields are unchanged.
+        moved: Rows whose position changes, while the class and its fields are unchanged.
     """
 
     triggers: list[DagTriggerRow] = msgspec.field(default_factory=list)
@@ -201,10 +201,10 @@ class DagTriggerChanges(msgspec.Struct, kw_only=True):
 
 
 class TriggerDescription(msgspec.Struct, frozen=True, array_like=True):
-    """The description of a hosted trigger.
+    """The description of a trigger that runs in a host, for display.
 
     Attributes:
-        shared_with: Number of other triggers in its watch.
+        shared_with: Number of other triggers that are served by the same watch.
         next_check_at: When it checks next, if known.
         last_check_at: When it checked last, if reported.
         text: What it waits for, according to its class; empty if the class does not say.

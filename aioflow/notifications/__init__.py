@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from aioflow._threads import in_thread
 from aioflow.clock import Clock
 from aioflow.core.tasks.retry import redelivery_delay
-from aioflow.errors import SettingsError, StoreUnavailable
+from aioflow.errors import InterpreterUnusable, SettingsError, StoreUnavailable
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.model.rows import VersionRow
 from aioflow.notifications.callback_process import Caller, calling
@@ -53,6 +53,7 @@ IDLE_SECONDS = 10.0
 """Seconds for which an idle process waits for its next job before it exits."""
 
 _STORE_AGAIN_SECONDS = 1.0
+_INTERPRETER_AGAIN_SECONDS = 5.0
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +139,7 @@ class OutboxWorker:
         waiting: PreparedDelivery | None = ready
         try:
             async with (
-                calling(self._context, ready.version) as caller,
+                calling(self._context, ready.version, ready.interpreter) as caller,
                 anyio.create_task_group() as group,
             ):
                 group.start_soon(caller.watch)
@@ -147,6 +148,9 @@ class OutboxWorker:
                 group.cancel_scope.cancel()
         except* NoHeadroom:
             await self._context.children.wait_for_headroom()
+        except* InterpreterUnusable:
+            waiting = None  # deliveries of other interpreters need not wait for it
+            self._again(ready.job, _INTERPRETER_AGAIN_SECONDS, attempts=ready.job.attempts)
         except* OSError as exc:
             _log.error("no callback process can be started", error=str(exc.exceptions))
             await self._context.clock.sleep(_STORE_AGAIN_SECONDS)

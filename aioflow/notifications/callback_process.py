@@ -8,11 +8,13 @@ from contextlib import asynccontextmanager
 
 import anyio
 
+from aioflow.errors import InterpreterUnusable
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.model.ids import RunNo
 from aioflow.model.states import Failure
 from aioflow.notifications.delivery import PreparedDelivery
-from aioflow.processes import Child
+from aioflow.processes import Child, Launch
+from aioflow.protocol.commands import Ping
 from aioflow.protocol.reports import CallbackReturned, Report
 from aioflow.telemetry.task_log import Attribution, LogKey, TryLog
 
@@ -77,6 +79,7 @@ class Caller:
         self._answer: CallbackReturned | None = None
         self._answered = anyio.Event()
         self._death: Failure | None = None
+        self._reported = anyio.Event()
 
     @property
     def is_alive(self) -> bool:
@@ -112,6 +115,7 @@ class Caller:
 
     def take(self, reports: list[Report]) -> None:
         """Handle reports of the process."""
+        self._reported.set()
         for report in reports:
             if isinstance(report, CallbackReturned):
                 self._answer = report
@@ -128,6 +132,28 @@ class Caller:
         self._printed = _CallbackOutput(self._context, child.log_nonce)
         child.send([self._context.hello("callbacks")])
 
+    async def wait_for_answer(self, launch: Launch) -> None:
+        """Wait until the process answers.
+
+        Raises:
+            InterpreterUnusable: If the process dies before that.
+        """
+        assert self._child is not None  # noqa: S101 - adopted before
+        self._child.send([Ping()])
+        failure = None
+        async with anyio.create_task_group() as group:
+
+            async def wait_for_death(child: Child) -> None:
+                nonlocal failure
+                failure = await child.ended()
+                group.cancel_scope.cancel()
+
+            group.start_soon(wait_for_death, self._child)
+            await self._reported.wait()
+            group.cancel_scope.cancel()
+        if failure is not None:
+            raise InterpreterUnusable(launch.interpreter, launch.path, failure.message)
+
     async def watch(self) -> None:
         """Wait for the death of the process. It also ends a call in flight."""
         assert self._child is not None  # noqa: S101 - adopted before
@@ -141,18 +167,49 @@ class Caller:
 
 
 @asynccontextmanager
-async def calling(context: ExecutorContext, version: str) -> AsyncIterator[Caller]:
+async def calling(
+    context: ExecutorContext, version: str, interpreter: str = ""
+) -> AsyncIterator[Caller]:
     """Start a process for the duration of the block; it is dead at the end.
 
     Raises:
         NoHeadroom: If the process cannot be started.
+        InterpreterUnusable: If its interpreter cannot be used now, or is being checked; perhaps in
+            an exception group.
     """
-    caller = Caller(context, version)
+    caller, launch = Caller(context, version), _launch(context, interpreter)
     try:
         async with context.children.child(
-            "callbacks", on_reports=caller.take, on_output=caller.keep
+            "callbacks", on_reports=caller.take, on_output=caller.keep, launch=launch
         ) as child:
             caller.adopt(child)
+            if launch is not None:
+                await _answered(context, caller, launch)
             yield caller
     finally:
         await caller.finish()
+
+
+def _launch(context: ExecutorContext, interpreter: str) -> Launch | None:
+    """Return how to start a process in an interpreter; ``None`` for the daemon's own.
+
+    Raises:
+        InterpreterUnusable: If that is not known now.
+    """
+    if not interpreter or context.interpreters is None:
+        return None
+    launch = context.interpreters.launch(interpreter)
+    if launch is None:
+        problem = context.interpreters.complaint(interpreter) or "it is being checked"
+        raise InterpreterUnusable(interpreter, "", problem)
+    return launch
+
+
+async def _answered(context: ExecutorContext, caller: Caller, launch: Launch) -> None:
+    assert context.interpreters is not None  # noqa: S101 - ``launch`` is from there
+    try:
+        await caller.wait_for_answer(launch)
+    except InterpreterUnusable as exc:
+        context.interpreters.died_silently(launch, str(exc))
+        raise
+    context.interpreters.answered(launch)

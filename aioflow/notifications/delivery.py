@@ -132,6 +132,7 @@ class PreparedDelivery(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: Version whose code the delivery needs; empty for none.
+        interpreter: Interpreter of that version; empty for the daemon's own.
         what: Fields for the daemon's log.
         log: Log for the output of the delivery; ``None`` for the daemon's log.
     """
@@ -142,6 +143,7 @@ class PreparedDelivery(msgspec.Struct, frozen=True, kw_only=True):
     what: dict[str, str]
     info: RunInfo | None = None
     log: LogKey | None = None
+    interpreter: str = ""
 
 
 class Preparing:
@@ -231,7 +233,13 @@ class Preparing:
         )
         info = run_info(row, spec.file)
         return PreparedDelivery(
-            job=job, command=command, version=row.version, what=what, info=info, log=log
+            job=job,
+            command=command,
+            version=row.version,
+            what=what,
+            info=info,
+            log=log,
+            interpreter=spec.interpreter,
         )
 
     async def _run(self, run_no: RunNo) -> RunRow:

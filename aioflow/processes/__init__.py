@@ -8,6 +8,7 @@ process that forked twice and created its own session.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import resource
@@ -21,12 +22,14 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import msgspec
 from anyio.abc import TaskStatus
 
 from aioflow._threads import in_thread
 from aioflow.clock import Clock, SystemClock
+from aioflow.errors import InterpreterUnusable
 from aioflow.filesystem import make_folder
-from aioflow.processes.environment import MARK, child_environment
+from aioflow.processes.environment import MARK, child_environment, foreign_environment
 from aioflow.processes.memory import NoHeadroom, ProcessHeadroom, memory_limit_bytes
 from aioflow.processes.orphans import (
     boot_id,
@@ -52,13 +55,31 @@ __all__ = (
     "Child",
     "Children",
     "CommandBuffer",
+    "Launch",
     "NoHeadroom",
     "describe_exit",
     "memory_limit_bytes",
 )
 
-PROGRAM = (sys.executable, "-P", "-m", "aioflow.worker")
+_ARGUMENTS = ("-P", "-m", "aioflow.worker")
+
+PROGRAM = (sys.executable, *_ARGUMENTS)
 """Command line of a child. ``-P`` keeps files in the working directory from shadowing libraries."""
+
+_NO_PROGRAM = frozenset(
+    {
+        errno.EACCES,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOEXEC,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EINVAL,
+    }
+)
+"""Errors of a start that are the fault of the program, and not of the machine."""
 
 OUTPUT_GRACE_SECONDS = 5.0
 REAP_SECONDS = 10.0
@@ -67,6 +88,27 @@ REAP_SECONDS = 10.0
 _SWEEPERS = 2
 
 _logger = logging.getLogger(__name__)
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """How to start a child in another interpreter than the daemon's own.
+
+    Attributes:
+        interpreter: Name of the interpreter in the settings.
+        generation: Grows with each change of the interpreter; see ``interpreters``.
+        path: Path of the interpreter.
+        root: Root of its virtual environment; empty if it is in none.
+    """
+
+    interpreter: str
+    generation: int
+    path: str
+    root: str = ""
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """Command line of a child."""
+        return (self.path, *_ARGUMENTS)
 
 
 class Children:
@@ -91,6 +133,7 @@ class Children:
     ) -> None:
         self._program = tuple(program)
         source = os.environ if environment is None else environment
+        self._allowed = tuple(allowed)
         self._environment = child_environment(source, allowed)
         self._records = home / "run" / "children"
         make_folder(self._records)
@@ -138,6 +181,8 @@ class Children:
         on_output: Callable[[bytes], Awaitable[None]],
         black_box: bool = False,
         limits: Mapping[int, int] | None = None,
+        launch: Launch | None = None,
+        arguments: Sequence[str] = (),
     ) -> AsyncIterator[Child]:
         """Start a child. When the block ends, the child and everything it started are dead.
 
@@ -147,14 +192,17 @@ class Children:
             on_output: Awaited with each piece of output. No more output is read until it returns.
             black_box: Whether the child runs code of many owners and records whose code runs.
             limits: Value of each limit, by ``resource.RLIMIT_*``.
+            launch: The interpreter; ``None`` for the daemon's own.
+            arguments: Arguments of the interpreter ``launch``, if it is to run another program than
+                that of children.
 
         Raises:
             NoHeadroom: If the machine cannot start another process now.
+            InterpreterUnusable: If there is no program at the path of ``launch``.
         """
         # No await between the fork and ``try``: otherwise a cancellation could leave the child
         # without an owner.
-        with self._headroom.attempt(role):
-            child = self._spawn(role, black_box=black_box, limits=limits or {})
+        child = self._start(role, launch, arguments, black_box=black_box, limits=limits or {})
         try:
             await child.connect(on_reports)
             async with anyio.create_task_group() as group:
@@ -183,7 +231,42 @@ class Children:
         """After ``NoHeadroom``, wait until a process was started or another attempt is due."""
         await self._headroom.wait()
 
-    def _spawn(self, role: str, *, black_box: bool, limits: Mapping[int, int]) -> Child:
+    def _start(
+        self,
+        role: str,
+        launch: Launch | None,
+        arguments: Sequence[str],
+        *,
+        black_box: bool,
+        limits: Mapping[int, int],
+    ) -> Child:
+        """Start a process. The errors are those of ``child``."""
+        program, environment = self._program, self._environment
+        if launch is not None:
+            program = (launch.path, *arguments) if arguments else launch.program
+            environment = foreign_environment(environment, launch.path, launch.root, self._allowed)
+        found: Child | OSError
+        with self._headroom.attempt(role):
+            try:
+                found = self._spawn(role, program, environment, black_box=black_box, limits=limits)
+            except OSError as exc:
+                if launch is None or exc.errno not in _NO_PROGRAM:
+                    raise
+                found = exc
+        if isinstance(found, Child):
+            return found
+        assert launch is not None  # noqa: S101 - otherwise it was raised
+        raise InterpreterUnusable(launch.interpreter, launch.path, str(found.strerror))
+
+    def _spawn(
+        self,
+        role: str,
+        program: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        black_box: bool,
+        limits: Mapping[int, int],
+    ) -> Child:
         mark = f"{self._mark}:{secrets.token_hex(8)}"
         log_nonce = secrets.token_hex(8)
         with ExitStack() as ours, ExitStack() as theirs:
@@ -200,14 +283,14 @@ class Children:
                 box = passed["AIOFLOW_BLACKBOX_FD"] = os.memfd_create("aioflow-blackbox")
                 ours.callback(os.close, box)
             process = subprocess.Popen(
-                self._program,
+                program,
                 stdin=subprocess.DEVNULL,
                 stdout=output_end,
                 stderr=output_end,
                 pass_fds=tuple(passed.values()),
                 start_new_session=True,
                 env={
-                    **self._environment,
+                    **environment,
                     **{name: str(number) for name, number in passed.items()},
                     "AIOFLOW_LOG_NONCE": log_nonce,
                     MARK: mark,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from aioflow.worker.withheld_variables import WITHHELD
 
-__all__ = ("MARK", "NAMES_ALLOWED", "child_environment")
+__all__ = ("MARK", "NAMES_ALLOWED", "child_environment", "foreign_environment")
 
 MARK = "AIOFLOW_CHILD_OF"
 """Variable with the mark ``<home id>:<nonce>``, which a child and everything it starts have."""
@@ -43,6 +44,34 @@ def child_environment(source: Mapping[str, str], allowed: Sequence[str] = ()) ->
     given = {name: value for name, value in theirs.items() if _passes(name, patterns)}
     withheld = sorted(name for name in theirs if name not in given and "," not in name)
     return given | {WITHHELD: ",".join(withheld)} if withheld else given
+
+
+_OF_AN_INTERPRETER = frozenset({"PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"})
+"""Variables that lead to the packages of one interpreter."""
+
+
+def foreign_environment(
+    given: Mapping[str, str], program: str, root: str, allowed: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return the variables for a child that runs in another interpreter than the daemon.
+
+    Variables that lead to packages of the daemon's own interpreter are left out, unless the user
+    names them. Commands that the child starts come from its own environment first.
+
+    Args:
+        given: Variables of a child in the daemon's own interpreter, see ``child_environment``.
+        program: Path of the interpreter.
+        root: Root of its virtual environment; empty if it is in none.
+        allowed: See ``child_environment``.
+    """
+    passed = {
+        name: value
+        for name, value in given.items()
+        if name not in _OF_AN_INTERPRETER or any(fnmatchcase(name, one) for one in allowed)
+    }
+    folder = os.path.dirname(program)  # noqa: PTH120 - as it is written, links unresolved
+    passed["PATH"] = os.pathsep.join(filter(None, (folder, passed.get("PATH", os.defpath))))
+    return passed | {"VIRTUAL_ENV": root} if root else passed
 
 
 def _passes(name: str, patterns: Sequence[str]) -> bool:

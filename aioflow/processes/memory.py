@@ -59,7 +59,10 @@ def cgroup_files(version_2: str, version_1: str, root: Path = CGROUPS) -> Iterat
 
 
 def resident_bytes(pid: int | None) -> int:
-    """Return the resident memory of a process; 0 if the process or a free descriptor is missing."""
+    """Return the resident memory of a process.
+
+    Return 0 if the process does not exist, or if this process has no free descriptor to read it.
+    """
     if pid is None:
         return 0
     try:

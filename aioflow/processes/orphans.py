@@ -37,6 +37,7 @@ __all__ = (
     "carries_mark",
     "home_mark",
     "kill_marked",
+    "mark_limits",
     "mark_process",
     "read_start_ticks",
     "reap_marked",
@@ -59,8 +60,18 @@ def mark_process(pid: int, mark: str) -> None:
     Raises:
         ProcessLookupError: If the process has ended.
     """
-    if resource.getrlimit(_MARK_LIMIT)[1] == resource.RLIM_INFINITY:
-        resource.prlimit(pid, _MARK_LIMIT, (_soft_limit(mark), _hard_limit(mark)))
+    for kind, soft, hard in mark_limits(mark):
+        resource.prlimit(pid, kind, (soft, hard))
+
+
+def mark_limits(mark: str) -> tuple[tuple[int, int, int], ...]:
+    """Return the limits ``(resource.RLIMIT_*, soft, hard)`` that mark a process.
+
+    There are none if this process itself runs under such a limit, see ``mark_process``.
+    """
+    if resource.getrlimit(_MARK_LIMIT)[1] != resource.RLIM_INFINITY:
+        return ()
+    return ((_MARK_LIMIT, _soft_limit(mark), _hard_limit(mark)),)
 
 
 def carries_mark(mark: str) -> Callable[[int], bool]:

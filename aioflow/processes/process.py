@@ -35,6 +35,7 @@ __all__ = (
     "OomCounter",
     "Plumbing",
     "describe_exit",
+    "own_words",
 )
 
 MESSAGE_LIMIT = 500
@@ -129,6 +130,11 @@ def _where_it_died(text: str) -> str:
             break
         calls.append(f"{function} ({Path(file).name}:{line})")
     return f"{dump.splitlines()[0]} in {' <- '.join(calls[:_CALLS_SHOWN])}" if calls else ""
+
+
+def own_words(output: bytes) -> bytes:
+    """Return the end of the output without the marks of aioflow and what is before the last one."""
+    return _MARKER.split(_BLOCKED.sub(b"", output))[-1]
 
 
 NO_OWNER = -1
@@ -301,7 +307,7 @@ class Child:
         self._failure = describe_exit(
             self._process.returncode,
             out_of_memory=self._out_of_memory,
-            last_words=_MARKER.split(_BLOCKED.sub(b"", self._last_words))[-1],
+            last_words=own_words(self._last_words),
         )
         self._footprint.record.unlink(missing_ok=True)
         self._over.set()

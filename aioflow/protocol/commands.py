@@ -58,6 +58,7 @@ class Hello(_Wire, frozen=True):
         traces: Whether each start receives the id of its tracing span.
         default_executor: The executor of ``def`` tasks that name none.
         fetches_code: Whether the process queries code that is missing in ``code``.
+        transfers_results: Whether ``results`` is a folder that the daemon does not see.
         copies: Folder of copies of results that are stored outside of the home; empty if none are.
     """
 
@@ -71,6 +72,7 @@ class Hello(_Wire, frozen=True):
     traces: bool = False
     default_executor: str = LOCAL
     fetches_code: bool = False
+    transfers_results: bool = False
     copies: str = ""
 
 
@@ -88,11 +90,16 @@ class ParserLimits(_Wire, frozen=True):
 
 
 class Parse(_Wire, frozen=True):
-    """Import one file and describe its DAGs."""
+    """Import one file and describe its DAGs.
+
+    Attributes:
+        interpreter: Name of the interpreter in which this happens; empty for the daemon's own.
+    """
 
     folder: str
     file: str
     limits: ParserLimits = ParserLimits()
+    interpreter: str = ""
 
 
 class Inspect(_Wire, frozen=True):

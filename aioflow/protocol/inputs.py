@@ -362,7 +362,7 @@ class WorkerUp(msgspec.Struct, frozen=True):
 
 
 class WorkerGone(msgspec.Struct, frozen=True):
-    """The process of a remote worker has ended. What became of its tries was reported before."""
+    """The process of a remote worker has ended. What became of its tries is reported by itself."""
 
     worker: WorkerNo
 

@@ -123,7 +123,7 @@ class Trial(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Callback(msgspec.Struct, frozen=True, array_like=True):
-    """A pending callback of an author for an event: the body of an outbox row.
+    """A pending call of an author's callback: the body of an outbox row.
 
     Attributes:
         event: ``success``, ``failure``, ``retry``, ``skip`` or ``deadline``.
@@ -184,9 +184,9 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
     The states of the tasks show the progress: cleared tasks are pending, or removed.
 
     Attributes:
-        whole: Tasks of which all are selected, as task indexes.
-        failed: Other tasks, whose failed ones are selected.
-        children: Selected children of other tasks, by task index and map index.
+        whole: Indexes of tasks that are selected as a whole, with all their children.
+        failed: Indexes of other mapped tasks, whose failed children are selected.
+        children: Selected children of other mapped tasks, by task index and map index.
         reexpanded: Mapped tasks among ``whole`` that will be expanded again.
         retained: Indexes of tasks among ``whole`` that stay as they are.
         excluded: Children that stay as they are, by task index: one bit for each, the lowest first.

@@ -68,7 +68,7 @@ AUDIT = "audit"
 
 
 class CreateRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Start a run. Answered with ``(run_id, created)``.
+    """Create a run. Answered with ``(run_id, created)``.
 
     A repeated request with the same ``key`` (or ``run_id`` and conf) is answered with the same run.
     """
@@ -84,7 +84,7 @@ class StartBackfill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Create runs for the fire times of a range. Answered with its number, and whether it is new.
 
     Attributes:
-        first, last: Both inclusive.
+        first, last: The range of fire times, with both ends.
         max_active: Maximum number of its live runs; 0 for the DAG's ``max_active_runs``.
         key: Its idempotency key. The same key returns the same backfill, even if that has ended.
     """
@@ -191,7 +191,7 @@ class EraseOld(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class EraseVersions(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Delete versions that nothing refers to any more. Answered with their number.
+    """Delete versions that nothing refers to any more. Answered with the number of deleted ones.
 
     The caller has checked that no run in the database uses one of them.
     """
@@ -271,7 +271,7 @@ class Holder(msgspec.Struct, frozen=True):
 
     Attributes:
         weight: The number of slots.
-        is_waiting: Whether it keeps them while deferred.
+        is_waiting: Whether the task is deferred now, and keeps the slots while it waits.
     """
 
     run_id: str
@@ -290,11 +290,13 @@ class Unquarantine(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class FireTrigger(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Send a waiting task an event in place of its trigger. Answered with ``(run, task, index)``.
+    """Send a waiting task an event in place of its trigger.
+
+    Answered with ``(run_id, task_id, map_index)``.
 
     Attributes:
         payload: msgpack.
-        key: The key of the event, as a trigger may yield it.
+        key: The optional key of the event, like the one that a trigger may yield with an event.
     """
 
     trigger_no: TriggerNo

@@ -64,8 +64,8 @@ RECORDS_PIECE = 8
 """Number of records per read; one record may have 1 MiB."""
 
 RESULTS_PIECE = 64
-"""Number of results in the first read of a page. One may have 64 KiB; if these are small, later
-reads are larger."""
+"""Number of results in the first read of a page. One result may have 64 KiB. If the first results
+are small, later reads are larger."""
 
 
 class Refused(Exception):
@@ -187,7 +187,7 @@ async def read_results(store: Reader, info: RunInfo, wanted: ResultsWanted) -> R
 async def _fill_page(
     store: Reader, page: ResultsPage, first_task_no: TaskNo, first: int, end: int
 ) -> ResultsPage:
-    """Return a page that begins at map index ``first``, with as many as it may contain."""
+    """Return a page that begins at map index ``first``, with as many results as it may contain."""
     rows = await store.list_tasks_between(first_task_no + first, first_task_no + end, PAGE_ITEMS)
     by_no = {row.task_no: row for row in rows}
     size, piece, at = 0, RESULTS_PIECE, first
@@ -215,12 +215,12 @@ def _put_result(page: ResultsPage, index: int, row: TaskRow, result: ResultRow |
 
 
 EVENTS_PIECE = 4
-"""Number of events in the first read of a page. One may have 1 MiB; if these are small, later reads
-are larger."""
+"""Number of events in the first read of a page. One event may have 1 MiB. If the first events are
+small, later reads are larger."""
 
 
 async def read_events(store: Reader, wanted: EventsWanted) -> EventsPage | None:
-    """Return the page after ``wanted.after``; ``None`` if there are no such events yet."""
+    """Return a page of the named events after ``wanted.after``; ``None`` if there are none yet."""
     items: list[EventItem] = []
     last, size, piece = wanted.after, 0, EVENTS_PIECE
     while len(items) < PAGE_ITEMS and size < PAGE_BYTES:

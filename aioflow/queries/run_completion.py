@@ -143,7 +143,7 @@ async def task_ending(
     """Return how a task ended; ``None`` if it has not ended.
 
     Args:
-        mapped: Told which children to count, before any of them are read.
+        mapped: Counts the ends of children. They are registered there before they are read.
         row: The row of the task itself, if it has one.
 
     Returns:
@@ -234,7 +234,7 @@ class _Lookup:
 
 
 class RunCompletionWaits:
-    """Waits for the endings of runs and tasks.
+    """A registry of waits for runs and tasks to end. It looks the waits up and replies to them.
 
     Args:
         still_waits: See ``Cycles``.
@@ -263,7 +263,7 @@ class RunCompletionWaits:
         return self._cycles.of_task(run_no, task_index, map_index)
 
     def submit(self, sender: QuerySender, query: Query) -> None:
-        """Register the runs that a query names. They are added to earlier ones of the same query.
+        """Register the runs that a query names, in addition to the runs that it named before.
 
         Raises:
             msgspec.DecodeError: If the query is malformed.

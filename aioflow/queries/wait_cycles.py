@@ -20,11 +20,12 @@ WAITS_LIMIT = 1_000
 
 
 class Cycles:
-    """Finds cycles among the current waits, without storing any of them.
+    """Finds cycles among the current waits. It stores no waits itself.
 
     Args:
         still_waits: Returns whether a task, given by run, task index and map index, is waiting now.
-            If other waits share its query, the query outlives the wait of the task.
+            A wait may still be registered after its task has stopped waiting, if other waits share
+                its query.
     """
 
     def __init__(self, waits: Waits, still_waits: Callable[[RunNo, int, int], bool]) -> None:

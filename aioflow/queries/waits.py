@@ -1,10 +1,11 @@
-"""Waits for the endings of runs, packed into bytes and indexed by what may answer them.
+"""A registry of waits for runs to end, packed into bytes and indexed by what may answer them.
 
 There may be a hundred thousand waits. The number of a wait combines the number of its query and its
 own number in that query. A wait is indexed under every kind of change that may answer it. An index
 takes little memory for a key with a single waiter, and is fast for a key with a hundred thousand.
 
-A mapped task that has waiters is stored with the number of its children that have not ended.
+A mapped task that has waiters is stored with the number of its children that have not ended. So it
+need not be looked up each time one of them ends.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class WaiterMap(Protocol[Key_contra]):
 
 
 class Waiters(Generic[Key]):
-    """Sets of numbers by key."""
+    """Sets of wait numbers by key."""
 
     __slots__ = ("_map",)
 
@@ -118,7 +119,9 @@ def _packed_numbers(numbers: tuple[int, ...]) -> _Numbers:
 
 
 class ChildCount:
-    """The children of a mapped task, numbered from ``first`` to ``end``.
+    """A count of the ended children of one mapped task.
+
+    The numbers of its children begin with ``first`` and are below ``end``.
 
     Attributes:
         missing: Number of children that had not ended at the last look-up. While fewer children
@@ -424,7 +427,7 @@ class Waits:
         )
 
     def of_run(self, run_no: RunNo) -> Iterator[tuple[WaitNo, Wait]]:
-        """Yield those waits of a run's tasks that are for runs that exist."""
+        """Yield the waits of the tasks of a run, as far as the runs that they wait for exist."""
         for no in self.by_waiting_run.at(run_no):
             wait = self.get(no)
             if wait is not None:

@@ -148,6 +148,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         log_url: Where the output of tries is stored in addition to the home; empty for nowhere.
         results_url: Where large results are stored; empty for the home.
         until_idle: Whether to exit once nothing is left to do.
+        pythons: Path of each interpreter that DAG files may choose, by its name.
         sources: Source of each value, by its name in the file (``web.port``): ``default``, the
             file, the variable, or the flag.
         values: Values to display by the same names, without the database password.
@@ -193,6 +194,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         float, Setting("parse.pause_seconds", ge=0, le=_DAY, allow_inf_nan=False)
     ] = 1.0
     parse_processes: Annotated[int, Setting("parse.processes", ge=2, le=256)] = 6
+    pythons_max_hosts: Annotated[int, Setting("pythons.max_hosts", ge=1, le=256)] = 8
     default_deferrable: Annotated[bool | None, Setting("operators.default_deferrable")] = None
     default_tries: Annotated[int, Setting("default_tries", ge=1, le=1_000)] = 3
     executor: Annotated[str, Setting("executor", pattern=_EXECUTOR_NAME)] = "local"
@@ -224,6 +226,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keep_logs_days: Annotated[float, _days("logs_days")] = 30.0
     keep_versions_days: Annotated[float, _days("versions_days")] = 30.0
     keep_audit_days: Annotated[float, _days("audit_days")] = 365.0
+    pythons: dict[str, str] = {}
     sources: dict[str, str] = {}
     values: dict[str, Any] = {}
     odd_variables: dict[str, str] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import msgspec
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, SettingsConfigDict
 
 from aioflow.errors import SettingsError
@@ -46,9 +47,29 @@ _OF_TESTS = "AIOFLOW_TEST_"
 """Prefix of variables for tests, our own and others', which are not misspelt settings."""
 
 
+PYTHONS = "pythons"
+_PYTHON_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+
+
+class _Python(BaseModel):
+    """The table of one interpreter. Its key is the name that DAG files choose."""
+
+    model_config = ConfigDict(extra="forbid")
+    path: str
+
+
+class _Pythons(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, _Python] = Field(init=False)
+
+
 def _section(name: str, fields: Mapping[str, Any]) -> Any:
     """Return the annotation and default of one section of the file."""
-    made = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+    made: Any
+    if name == PYTHONS:
+        made = create_model(name, __base__=_Pythons, **fields)
+    else:
+        made = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
     return made, Field(default_factory=made)
 
 
@@ -135,6 +156,12 @@ def _flat(values: dict[str, Any]) -> dict[str, Any]:
 def _check(given: Mapping[str, Any]) -> None:
     if given["alerts.webhook"] and given["alerts.webhook_secret"]:
         raise SettingsError("say either alerts.webhook or alerts.webhook_secret, not both")
+    for name in _pythons(given):
+        if not _PYTHON_NAME.fullmatch(name):
+            raise SettingsError(
+                f"pythons: {name!r} is no name for an interpreter: a to z, digits, '_' and '-', "
+                "at most 40"
+            )
     if given["executor"] not in {"local", *given["executors"]}:
         raise SettingsError(
             f"executor is {given['executor']!r}, which has no table [executors.{given['executor']}]"
@@ -164,10 +191,21 @@ def _settled(home: Path, given: dict[str, Any], sources: dict[str, str]) -> Sett
     return Settings(
         home=home,
         **{field: given[setting.name] for field, setting in FIELDS.items()},
+        pythons=_pythons(values),
         sources={name: sources.get(name, "default") for name in values},
         values=values,
         odd_variables=_odd_variables(values),
     )
+
+
+def _pythons(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the path of each interpreter, by its name."""
+    named = (name.removeprefix(f"{PYTHONS}.") for name in given if name.startswith(f"{PYTHONS}."))
+    return {
+        name.removesuffix(".path"): str(Path(given[f"{PYTHONS}.{name}"]).expanduser())
+        for name in named
+        if name.endswith(".path")
+    }
 
 
 def _default_dags(home: Path) -> Path:

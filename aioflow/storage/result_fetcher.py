@@ -123,6 +123,19 @@ class ResultFetcher:
                 return path
         return None
 
+    async def copied(self, run_no: RunNo, key: ResultKey) -> Path:
+        """Return the folder with a result of a run, copying it if needed, however long that takes.
+
+        Raises:
+            AioflowError: If it is missing or damaged, or could not be fetched in time.
+        """
+        if self.local_path(key) is None:
+            await self._copy(key, partial(self._row_of_run, run_no))
+        found = self.local_path(key)
+        if found is None:
+            raise StorageUnavailable("the copy was evicted at once; see results.cache_bytes")
+        return found.parent.parent
+
     async def path(self, row: ResultRow) -> Path:
         """Return the path of a result on this machine, copying it with one attempt if needed.
 

@@ -349,7 +349,7 @@ def reencrypted_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def moved_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the triggers that fired or failed."""
+    """Return the triggers whose state or event changes."""
     return [
         (
             int(change.state),

@@ -109,7 +109,7 @@ def text(
 
 
 def name(column: str, limit: int) -> Column[str]:
-    """Return a text column as primary key.
+    """Return a column for a text that is the primary key, or a part of it.
 
     Its length is limited because PostgreSQL cannot index a text of more than about 2,700 bytes.
     """

@@ -47,7 +47,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         steps: Intermediate task states, see ``Batch.steps``.
-        changes: Rows by the name of their kind, as they were bound, with blobs replaced by digests.
+        changes: Parameters of the written rows, by the name of their kind. Blobs are replaced by
+            digests.
     """
 
     steps: list[tuple[TaskNo, TaskState]]

@@ -1,6 +1,6 @@
 """Ownership of a database: its claim, its fence, its owner, and whether a key decrypts its values.
 
-If a commit does not advance the commit number, the fence shows why.
+If a commit does not advance the commit number, ``confirm_applied`` finds out why.
 """
 
 from __future__ import annotations

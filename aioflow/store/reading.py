@@ -1,4 +1,4 @@
-"""The reads of a store, shared by both databases, with checks whether rows can be read in full.
+"""The queries of a store, shared by both databases, and checks of all stored rows for damage.
 
 References to a missing row of another table are found by the foreign keys of the schema.
 """

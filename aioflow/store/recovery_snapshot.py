@@ -1,4 +1,4 @@
-"""Reads of a restart: every live run with all its rows, and the rows that belong to no single run.
+"""Queries of a restart: the live runs with all their rows, and the rows that belong to no run.
 
 Damage in a row of a run is reported with the run; other damage is reported on its own.
 """
@@ -142,7 +142,7 @@ class RecoveryReader(QueryInterface):
                 yield stray
 
     def _snapshot(self, found: Sequence[Sequence[rows.Values]]) -> RecoverySnapshot:
-        """Return the rows that belong to no single run.
+        """Return the rows that belong to no run.
 
         Damaged rows of DAGs, files, versions, pools and DAG triggers are included with
         placeholders, so that other work continues. A DAG with a damaged row is paused. Other

@@ -84,7 +84,9 @@ TRIGGER_TABLE = "task_trigger"
 """Context to which encrypted kwargs are bound, together with the number of their row."""
 
 _NEXT_KWARGS = "task_trigger.next_kwargs"
-"""Context of encrypted ``next_kwargs``. It differs, so that the two cannot be swapped."""
+"""Context of encrypted ``next_kwargs``.
+
+It differs from ``TRIGGER_TABLE``, so that the two kinds of kwargs of a row cannot be swapped."""
 
 # Calling the enum with a number takes four times as long as this lookup.
 _TASK_STATES = dict(enumerate(TaskState))

@@ -113,7 +113,7 @@ def dag_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def moved_dag_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the triggers whose position has advanced."""
+    """Return the triggers whose position has changed: last event, held event or last run."""
     return [(*_cursor_columns(row), row.trigger_no) for row in batch.of_dags.moved]
 
 

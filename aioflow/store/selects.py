@@ -1,4 +1,4 @@
-"""The statements that read, for both databases; ``changes.compiled`` compiles them."""
+"""The SELECT statements of the store, for both databases; ``changes.compiled`` compiles them."""
 
 from __future__ import annotations
 

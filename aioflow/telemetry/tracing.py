@@ -119,7 +119,7 @@ class Traces:
     # ── committed batches ───────────────────────────────────────────────────────────────
 
     def committed(self, batch: Batch, tx: Transaction) -> None:
-        """Handle a durable batch.
+        """Queue the spans of all periods, tries and runs that have ended with a durable batch.
 
         ``tx`` is not settled yet, so it still has the previous states of rows.
         """
@@ -200,8 +200,8 @@ def _next_period(
     """Return the period that follows ``period``.
 
     Args:
-        start_no: The last execution at the start of the new period.
-        started_at: Start of the try's first execution, as its row says now.
+        start_no: Number of the latest execution when the new period begins.
+        started_at: Start of the try's first execution, from the row of the task.
     """
     if state in _WITH_CODE:
         is_first = period.began is None and started_at is not None
@@ -223,7 +223,7 @@ def _ends_try(was: TaskState, state: TaskState) -> bool:
 
 
 def _spans_of(period: _Period, trace: int, task_no: TaskNo, ended: Timestamp) -> Iterator[Span]:
-    """Yield the span of a finished period, but not if it has no length and no code ran in it."""
+    """Yield the span of a finished period. A period without length or code has no span."""
     name = _PERIODS.get(period.state)
     if name is None or period.since is None:
         return

@@ -63,8 +63,8 @@ SOCKET_SECONDS = 0.05
 """Real seconds that a loop waits for its sockets before it lets virtual time pass."""
 
 THREAD_SECONDS = 5.0
-"""Real seconds that a loop waits for busy threads. Then virtual time passes, in case a thread waits
-for that."""
+"""Real seconds that a loop waits for busy threads. Then it lets virtual time pass, in case a thread
+waits for virtual time to pass."""
 
 RESOLUTION_SECONDS = 1e-6
 
@@ -152,7 +152,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(selector)
         self._waits = selector
         self._own = frozenset(key.fd for key in selector.get_map().values())
-        # After a year, a float cannot represent the default of a nanosecond: no timer would be due.
+        # The default resolution is 1 ns. After a year of virtual time, adding 1 ns to a float does
+        # not change it, so a timer for exactly now would never be due.
         self._clock_resolution = RESOLUTION_SECONDS
 
     def time(self) -> float:

@@ -118,7 +118,7 @@ class _Role(Protocol):
 
 
 class InlineChildren:
-    """The part of ``Children`` that executors and the triggerer use."""
+    """A substitute for ``Children``, whose children run on the event loop of the node."""
 
     def __init__(
         self, code_cache: CodeCache, on_notification: Callable[[Notification], None]
@@ -248,7 +248,7 @@ class InlineChild:
         """See ``Child``."""
         await self._all_is_handed_on.wait()
 
-    # ── the child's side; its line uses it as the link ──────────────────────────────────
+    # ── the child's side, which sends through ``_Link`` ─────────────────────────────────
 
     def on_data(self, frame: bytes) -> None:
         """Deliver a frame that the child sends."""

@@ -49,7 +49,7 @@ def set_cookie(answer: Response, scope: Scope, name: str, secret: str) -> None:
 
 
 def forged(scope: Scope, headers: Headers, *, is_login: bool) -> Response | None:
-    """Return an error response to a possible cross-site request forgery.
+    """Return an error response if the request may be a cross-site request forgery, else ``None``.
 
     Browsers send cookies automatically, so a change must come from our own page. A login must, too,
     if the browser names an origin; otherwise a foreign page could log a user in to another
@@ -60,7 +60,7 @@ def forged(scope: Scope, headers: Headers, *, is_login: bool) -> Response | None
     origin = headers.get("origin")
     site = headers.get("sec-fetch-site")
     own = f"{scope['scheme']}://{headers.get('host', '')}"
-    if site is not None:  # pages cannot forge it; behind a TLS proxy, it is still right
+    if site is not None:  # no page can forge it, and it is right behind a TLS proxy
         is_own = site == "same-origin"
     else:
         is_own = origin == own or (is_login and origin is None)

@@ -54,7 +54,7 @@ OPEN = frozenset({("POST", LOGIN), ("PUT", PASSWORD)})
 """Requests that need no authentication, because they carry a password."""
 
 _SHUT_OUT = frozenset({401, 403, 421, 429})
-"""Statuses of denied reads; other 4xx statuses mean invalid requests."""
+"""Statuses of reads denied for lack of access. Other 4xx statuses mean invalid requests."""
 
 _TRUSTED = "aioflow.trusted"
 _HOME = Caller(name=HOME, role=Role.ADMIN, kind="home")
@@ -92,7 +92,7 @@ class _Revoked(Exception):
 
 
 class Guard:
-    """The outermost application.
+    """The outermost application: rejects requests without access, and has them audited.
 
     Args:
         app: The protected application.

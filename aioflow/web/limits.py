@@ -147,7 +147,7 @@ class Connections:
         return True
 
     def release(self, connection: _Connection) -> None:
-        """Uncount a closed connection."""
+        """Stop counting a closed connection."""
         self._open[connection.address] -= 1
         if not self._open[connection.address]:
             del self._open[connection.address]
@@ -228,7 +228,7 @@ class _Connection(asyncio.Protocol):
         self._stop_waiting()
 
     def end_request(self) -> None:
-        """Start the time limit again when the next data arrives."""
+        """Let the time limit start again when the next data arrives."""
         self._requests -= 1
 
     def abort(self) -> None:
@@ -255,7 +255,7 @@ BODY_LIMIT = 1024 * 1024
 """Maximum bytes of a request's body."""
 
 ANONYMOUS_BODY_LIMIT = 16 * 1024
-"""Maximum bytes without authentication, so that a thousand connections need little memory."""
+"""Maximum bytes of an unauthenticated body. A thousand connections must need little memory."""
 
 JSON_DEPTH = 64
 """Maximum nesting depth of lists and objects."""

@@ -85,10 +85,10 @@ NodeApi = Annotated[Api, Depends(_api)]
 """The API of the node, as a route's parameter."""
 
 CookieName = Annotated[str, Depends(_cookie_name)]
-"""The name of the node's session cookie."""
+"""The name of the node's session cookie, as a route's parameter."""
 
 Budget = Annotated[ResponseBudget, Depends(_response_budget)]
-"""The memory budget of the application's responses."""
+"""The memory budget of the application's responses, as a route's parameter."""
 
 NodeMetrics = Annotated[Exposition, Depends(_metrics)]
-"""Returns the metrics of the node as text."""
+"""A function that returns the metrics of the node as text, as a route's parameter."""

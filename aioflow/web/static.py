@@ -47,7 +47,7 @@ _TYPES = {
     ".svg": "image/svg+xml",
 }
 _FOR_GOOD = {"cache-control": "public, max-age=31536000, immutable"}
-"""Caches files for ever, since their names contain a hash of their content."""
+"""Headers with which browsers cache files for ever: file names contain a hash of the content."""
 
 
 @cache

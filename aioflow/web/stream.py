@@ -58,7 +58,7 @@ class _EventStream(Response):
 
     Args:
         who: The caller.
-        tell: Sends the events, with a function that sends one message and waits until it is sent.
+        tell: Sends the events. It is called with a function that sends one message.
     """
 
     media_type = "text/event-stream"
@@ -79,7 +79,7 @@ class _EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Called by the framework."""
-        refusal = self._refusal()  # here, since others may have connected after the route ran
+        refusal = self._refusal()  # not in the route: other clients may have connected since
         if refusal is not None:
             await refusal(scope, receive, send)
             return
@@ -229,7 +229,7 @@ class _Log:
                 await put(frame("end", {"offset": offset}, offset))
                 return
             else:
-                self._is_live = await self._prints_on()  # after its end, its last output is read
+                self._is_live = await self._prints_on()  # if the task has ended, read once more
                 silent = await self._rest(put, silent)
 
     async def _rest(self, put: _Put, silent: float) -> float:

@@ -22,9 +22,9 @@ from aioflow.errors import LinkClosed, NotificationFailed
 from aioflow.model.ids import clear_number
 from aioflow.model.states import Failure
 from aioflow.model.timestamps import to_datetime
-from aioflow.protocol.commands import Command, ForgetRun, Hello, Notify, RunCallback, RunInfo
+from aioflow.protocol.commands import Command, ForgetRun, Hello, Notify, Ping, RunCallback, RunInfo
 from aioflow.protocol.outbox import Alert, Callback
-from aioflow.protocol.reports import CallbackReturned
+from aioflow.protocol.reports import CallbackReturned, Pong
 from aioflow.worker.code.loader import CodeCache
 from aioflow.worker.failures import failure_of, print_traceback
 from aioflow.worker.link import BlockingLink
@@ -65,6 +65,8 @@ class CallbackHost:
 
     def _handle(self, command: Command) -> None:
         match command:
+            case Ping():
+                self._link.send([Pong()])
             case RunInfo():
                 self._runs.add(command)
             case ForgetRun():

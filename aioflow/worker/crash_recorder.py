@@ -1,8 +1,8 @@
-"""The crash recorder of a shared child: names the user code that runs, for after a crash.
+"""The crash recorder of a shared child: records which user code is running, in case of a crash.
 
-It is a word of shared memory. It holds the number of the task or trigger whose code is running, or
--1 while the loop itself runs. The daemon reads it after a crash. A second word is for the watchdog
-of this process: the watchdog sets a mark there, and the next step clears it.
+It consists of two words of shared memory. The first holds the number of the task or trigger whose
+code is running, or -1 while the loop itself runs. The daemon reads it after a crash. The second is
+for the watchdog of this process: the watchdog sets a mark there, and the next step clears it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ NO_OWNER = -1
 
 
 WIPED, MARKED, ASLEEP = 0, 1, 2
-"""Values of the second word: a step has run since the mark was set; no step has; no step has, and
-the watchdog sleeps until one does."""
+"""Values of the second word. ``WIPED``: a step has run since the watchdog set its mark.
+``MARKED``: no step has. ``ASLEEP``: no step has, and the watchdog sleeps until one does."""
 
 
 _RECORDER_SIZE = 16
@@ -41,7 +41,7 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 
 class CrashRecorder:
-    """The shared words, in a memfd that the daemon created, or else in private memory.
+    """The two words, in a memfd that the daemon has created, or else in private memory.
 
     Attributes:
         woken: Semaphore that a step releases if it finds the watchdog asleep.
@@ -80,7 +80,10 @@ class CrashRecorder:
 
 
 class Signer(Protocol):
-    """The identity with which a coroutine signs; a watch uses the number of one of its triggers."""
+    """The owner of a coroutine, to which each step of the coroutine is attributed.
+
+    A watch uses the number of one of its triggers.
+    """
 
     @property
     def number(self) -> int:
@@ -90,7 +93,7 @@ class Signer(Protocol):
 
 @contextmanager
 def signed(recorder: CrashRecorder, number: int) -> Iterator[None]:
-    """Sign the crash recorder while code runs outside a coroutine of its own."""
+    """Sign the crash recorder with ``number`` while code runs outside a supervised coroutine."""
     word = recorder.word
     before = word[0]
     word[0] = number

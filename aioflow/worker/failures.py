@@ -134,7 +134,7 @@ def _remember_text(problem: BaseException, shown: traceback.TracebackException) 
 
 
 def _shorten_args(problem: BaseException) -> None:
-    """Shorten the arguments whose text would be too large, also in causes and contexts."""
+    """Shorten arguments with too large a text, in the exception, its causes and its contexts."""
     seen: dict[int, BaseException] = {}
     left: list[BaseException | None] = [problem]
     while left:

@@ -118,7 +118,10 @@ def complete_frames(buffer: bytearray) -> list[bytes]:
 
 @cache
 def _command_decoder() -> msgspec.msgpack.Decoder[list[Command]]:
-    """The decoder. Creating it takes as long as parsing a small DAG file, so it is lazy."""
+    """Return the decoder of commands.
+
+    It is created on first use, since that takes as long as parsing a small DAG file.
+    """
     return msgspec.msgpack.Decoder(list[Command])
 
 

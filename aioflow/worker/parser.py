@@ -26,7 +26,7 @@ from typing import NoReturn
 import msgspec
 from msgspec.structs import replace
 
-from aioflow.author.dag import registered
+from aioflow.author.dag import DAG, registered
 from aioflow.author.dag_spec import describe, lint
 from aioflow.author.trigger import Trigger, class_path
 from aioflow.errors import AioflowError, LinkClosed
@@ -122,7 +122,11 @@ def handle_parse_command(
             # Send this before running any code, so that the daemon has it even if the import
             # crashes.
             link.send([NamesFound(*_reached(reach))])
-            found = _parse(folder, command.file, reach, used, shared, modules)
+            found = _of_interpreter(
+                _parse(folder, command.file, reach, used, shared, modules),
+                command.interpreter,
+                registered(str(folder / command.file)),
+            )
         case Inspect():
             found = inspect_plugin(command.entry_point)
     flush()
@@ -167,6 +171,29 @@ def _parse(
     if replaced:
         changes.append(f"replaces {shown(replaced)}")
     return _isolated(_described(folder, file, reach, used), changes)
+
+
+def _of_interpreter(parsed: Parsed, interpreter: str, found: Sequence[DAG]) -> Parsed:
+    """Note the interpreter in the DAGs of a file, and refuse those that name another one."""
+    wrong = [
+        DagFailure(
+            "file.python_differs",
+            f"DAG {dag.dag_id!r} says python={dag.python!r}, but its file is parsed by "
+            f"{_shown_interpreter(interpreter)}; write in one of its first 20 lines: "
+            f'# aioflow: python = "{dag.python}"',
+            dag.line,
+        )
+        for dag in found
+        if dag.python is not None and dag.python != interpreter
+    ]
+    if wrong:
+        return replace(parsed, dags=(), failures=(*wrong, *parsed.failures))
+    return replace(parsed, dags=tuple(replace(dag, interpreter=interpreter) for dag in parsed.dags))
+
+
+def _shown_interpreter(name: str) -> str:
+    """Return an interpreter as messages name it."""
+    return f"python {name!r}" if name else "the python of the daemon"
 
 
 def _beside(used: UsedFiles) -> DataFiles:
@@ -239,9 +266,19 @@ def _dag_failure(problem: BaseException, folder: Path) -> DagFailure:
         case ImportError() | AttributeError() if _HALF_MADE in message or _is_cycle(problem):
             return DagFailure("import_cycle", message, line)
         case ImportError():
-            return DagFailure("import_error", message, line)
+            return DagFailure("import_error", f"{message}{_advice(problem)}", line)
         case _:
             return DagFailure("raised", f"{type(problem).__name__}: {message}", line)
+
+
+_EXTRAS = {"jinja2": "templates", "jsonschema": "params", "referencing": "params"}
+"""The extra of ``aioflow-worker`` with each library that aioflow imports only when it is needed."""
+
+
+def _advice(problem: ImportError) -> str:
+    """Return what to install, if a library of aioflow is missing in this environment."""
+    extra = _EXTRAS.get(problem.name or "")
+    return f"; install aioflow-worker[{extra}] in the environment of this file" if extra else ""
 
 
 def _innermost_line(problem: BaseException, folder: Path) -> int:

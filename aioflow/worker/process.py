@@ -43,14 +43,14 @@ _SPARE_OOM_SCORE = 500
 _HIGHEST_OOM_SCORE = 1_000
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies.
+def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent dies.
 
     If the parent died before this call, the closed link shows that. For the kernel, the parent is
     the *thread* that started this process: children that a daemon starts from a pool's thread die
     with that thread.
     """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def adopt_orphans() -> None:

@@ -35,7 +35,7 @@ _THREADS = "/proc/self/task"
 
 
 class ProcessStat(NamedTuple):
-    """One process.
+    """The status of one process.
 
     Attributes:
         is_zombie: Whether it has ended without being reaped by its parent.
@@ -146,7 +146,7 @@ def kill_descendants() -> int:
 
 
 def _wait_for_end(seconds: float) -> bool:
-    """Reap ended processes until the timeout. Return whether none is left."""
+    """Reap ended children until none is left or the time is over. Return whether none is left."""
     until = time.monotonic() + seconds
     while _reap_children():
         if time.monotonic() > until:
@@ -156,7 +156,7 @@ def _wait_for_end(seconds: float) -> bool:
 
 
 def _reap_children() -> bool:
-    """Reap ended processes. Return whether other children remain."""
+    """Reap ended children. Return whether children that have not ended remain."""
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -187,7 +187,7 @@ _LOWEST_MARK = 1 << 62
 
 
 class Orphans:
-    """Orphans of this process. Create it before user code runs.
+    """Finds and kills the orphans of this process. Create it before user code runs.
 
     If this process has no mark in its resource limit, no orphans are ever found.
     """
@@ -247,7 +247,10 @@ class Orphans:
             return False  # it has ended, or belongs to another user
 
     def _is_orphan(self, pid: int, below: set[int]) -> bool:
-        """Return whether no chain of living parents leads to ``below``; add a found chain."""
+        """Return whether no chain of living parents leads from a process to one in ``below``.
+
+        If there is such a chain, add its processes to ``below``.
+        """
         chain: set[int] = set()
         while pid and pid not in below:
             stat = process_stat(pid)

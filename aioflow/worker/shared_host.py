@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
-import uvloop
 
 from aioflow.errors import TaskError
 from aioflow.model.ids import StartNo, TaskNo
@@ -241,6 +240,15 @@ def _pong(ping: Ping, role: Role, installed: InstalledPackages) -> Pong:
 RoleFactory: TypeAlias = Callable[[ReportBuffer, CrashRecorder, Hello], Role]
 
 
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return an event loop; that of uvloop where it is installed, as it is beside the daemon."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
 def serve(role: RoleFactory, hello: Hello, first: Sequence[Command], sock: socket.socket) -> int:
     """Serve on one event loop until the daemon closes the link, then exit with status 0.
 
@@ -254,7 +262,7 @@ def serve(role: RoleFactory, hello: Hello, first: Sequence[Command], sock: socke
     # Tens of thousands of suspended coroutines are not garbage, and traversing them is expensive.
     gc.set_threshold(20_000, 50, 100)
     gc.freeze()
-    loop = uvloop.new_event_loop()
+    loop = _new_event_loop()
     asyncio.set_event_loop(loop)
     closed = False
 

@@ -53,6 +53,7 @@ from aioflow.worker.link import BlockingLink
 from aioflow.worker.process_tree import Orphans
 from aioflow.worker.query import values
 from aioflow.worker.query.messages import FilesCopied, FilesWanted, ResultsPage, ResultsWanted
+from aioflow.worker.query.result_transfer import ResultTransfer
 from aioflow.worker.stdio import (
     IDLE,
     Descriptors,
@@ -89,7 +90,12 @@ AskDaemon: TypeAlias = Callable[[RunNo, str, bytes], Reply]
 
 
 def run_body(
-    start: StartTask, runs: Runs, ask: AskDaemon, tell: Tell, results: ResultFiles
+    start: StartTask,
+    runs: Runs,
+    ask: AskDaemon,
+    tell: Tell,
+    results: ResultFiles,
+    transfer: ResultTransfer | None = None,
 ) -> Ended:
     """Run a try in this thread and return its report. User code cannot make it raise.
 
@@ -100,6 +106,7 @@ def run_body(
         tell: Called with the label before the body runs, and later each time writing the result
             fails.
         results: The files of large results.
+        transfer: Exchanges large results with the daemon, if this machine lacks its home.
     """
     try:
         run = runs.of(start)
@@ -110,7 +117,9 @@ def run_body(
     body = None
     try:
         set_process_values(_fetch_values(ask, start, spec_of(node).values))
-        body = body_of_try(run, node, start, partial(_fetch_page, ask), results)
+        if transfer is not None:
+            transfer.fetch_sources(start)
+        body = body_of_try(run, node, start, partial(_fetch_page, ask, transfer), results)
         if body.label is not None:
             tell(Labelled(start.task_no, start.start_no, body.label))
         value = body.call()
@@ -128,7 +137,10 @@ def run_body(
             return run_steps(handled(node, start, began_at, value))
         packed = run_steps(pack(node, start, value, results))
         if packed.write is not None:
-            write_result(packed.write, write_failure_reporter(start, tell))
+            write = packed.write
+            if transfer is not None:
+                write = partial(transfer.write, write, start)
+            write_result(write, write_failure_reporter(start, tell))
         return succeeded(start, began_at, packed)
     except BaseException as exc:  # noqa: BLE001 - user code may raise anything
         operator = None if body is None else body.operator
@@ -137,11 +149,14 @@ def run_body(
         set_process_values({})
 
 
-def _fetch_page(ask: AskDaemon, run_no: RunNo, task_index: int, after: int) -> ResultsPage:
+def _fetch_page(
+    ask: AskDaemon, transfer: ResultTransfer | None, run_no: RunNo, task_index: int, after: int
+) -> ResultsPage:
     got = ask(run_no, "results", msgspec.msgpack.encode(ResultsWanted(task_index, after)))
     if got.error:
         raise TaskError(f"results of a parent are not available: {got.error}")
-    return msgspec.msgpack.decode(got.body, type=ResultsPage)
+    page = msgspec.msgpack.decode(got.body, type=ResultsPage)
+    return page if transfer is None else transfer.fetch_page(run_no, page)
 
 
 def result_files(hello: Hello, ask: AskDaemon) -> ResultFiles:
@@ -186,6 +201,8 @@ class Slot:
         self._code = Path(hello.code)
         self._fetches_code = hello.fetches_code
         self._results = result_files(hello, self._ask)
+        folder, transfers = self._results.folder, hello.transfers_results
+        self._transfer = ResultTransfer(folder, self._ask) if transfers else None
         self._traces = hello.traces
         self._installed = InstalledPackages(hello.code)
         self._runs = Runs(CodeCache(Path(hello.code), exclusive=True))
@@ -290,10 +307,13 @@ class Slot:
         try:
             if self._fetches_code:
                 self._fetch_code(start.run_no)
+            body = partial(
+                run_body, start, self._runs, self._ask, self._report, self._results, self._transfer
+            )
             if not self._traces:
-                return run_body(start, self._runs, self._ask, self._report, self._results)
+                return body()
             with use_span(self._runs.info(start.run_no), start):
-                return run_body(start, self._runs, self._ask, self._report, self._results)
+                return body()
         finally:
             flush()
             restore_streams(stdout, stderr)

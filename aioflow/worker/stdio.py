@@ -34,7 +34,7 @@ __all__ = (
 )
 
 IDLE = (0, 0)
-"""Mark for the time after a try that no other try follows; no try has these numbers."""
+"""The numbers in the mark after a try that no other try follows. No try has these numbers."""
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -43,7 +43,7 @@ class Descriptors:
     """The original descriptors 1 and 2, duplicated where user code does not find them.
 
     The open files are marked with this process as their owner (``F_SETOWN``). Without ``O_ASYNC``
-    the owner has no effect. All copies of a descriptor have the same owner, and reading it after
+    the owner has no effect. All copies of a descriptor have the same owner. Reading the owner after
     every try takes a third of the time of ``fstat``.
 
     Args:
@@ -71,7 +71,7 @@ class Descriptors:
             if fcntl(1, F_GETOWN) == fcntl(2, F_GETOWN) == self._owner:
                 return False
         except OSError:
-            pass  # one is closed
+            pass  # a descriptor is closed
         for number, descriptor in self._originals.items():
             os.dup2(descriptor, number)
         return True
@@ -142,7 +142,7 @@ class OutputOwner(Protocol):
 
     @property
     def key(self) -> tuple[TaskNo, StartNo] | None:
-        """The key of the source's log. For a try, it changes when the try resumes."""
+        """The key of the source's log, or ``None``. A try gets a new key when it resumes."""
         ...
 
 

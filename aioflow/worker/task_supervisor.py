@@ -65,7 +65,7 @@ coroutine."""
 watching: contextvars.ContextVar[UserCoroutine | None] = contextvars.ContextVar(
     "watching", default=None
 )
-"""The watch that a trigger is joining. Queries made in this are for all its triggers."""
+"""The watch that a trigger is joining. Queries made meanwhile are for all triggers of the watch."""
 
 Supervised = TypeVar("Supervised", bound=UserCoroutine)
 
@@ -135,7 +135,7 @@ class TaskSupervisor(Generic[Supervised]):
         self.bound(hosted)
 
     def bound(self, hosted: Supervised) -> None:
-        """Abandon a coroutine unless it ends within the limit, which starts at the first call."""
+        """Abandon a coroutine unless it ends within the limit, counted from the first call."""
         if hosted.limit is None:
             hosted.limit = self._loop.call_later(self._limit_seconds, self._abandon, hosted)
 

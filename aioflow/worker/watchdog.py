@@ -140,16 +140,19 @@ class Standstill:
         self.seconds = 0.0
 
     def begin(self, now: float, used: float) -> None:
-        """Start measuring: a step may have begun now.
+        """Start measuring the time of a step. Called when the loop may be about to run one.
 
         Args:
             now: Monotonic seconds.
-            used: CPU seconds used by this process.
+            used: CPU seconds that this process has used so far.
         """
         self._looked_at, self._used, self.seconds = now, used, 0.0
 
     def check(self, now: float, used: float) -> None:
-        """Add the time since the last poll. The step is still running or has just ended."""
+        """Add the time since the last poll to ``seconds``.
+
+        Call it only while the step is running or has just ended.
+        """
         late = max(self._longest, used - self._used)
         self.seconds += min(now - self._looked_at, late)
         self._looked_at, self._used = now, used
@@ -199,7 +202,7 @@ class Watchdog:
             self._follow(word)
 
     def _follow(self, word: memoryview[int]) -> None:
-        """Poll until no step has run since the last poll."""
+        """Poll until the loop is idle: no step is running, and none has run since the last poll."""
         limits = self._mark(word)
         limit = next(limits)
         while True:
@@ -218,14 +221,14 @@ class Watchdog:
             limit = next(limits)
 
     def _mark(self, word: memoryview[int]) -> Iterator[float]:
-        """Restart the measurement with the current or the next step."""
+        """Restart the measurement with the current or next step. Return when to report it."""
         self._standstill.begin(time.monotonic(), time.process_time())
         word[1] = MARKED
         return iter((*self._limits, float("inf")))
 
     def _name(self, word: memoryview[int], number: int) -> bool:
         """Report where the step is. Return ``False`` if the step has just ended or continued."""
-        frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - what it is there for
+        frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - no public function does this
         source_location, is_loading = source_location_of(frame, self._code)
         if word[1] != MARKED or word[0] != number:
             return False
@@ -251,7 +254,10 @@ class Watchdog:
 
 
 def announcer(nonce: bytes) -> Callable[[BlockedLoop], None]:
-    """Return a function that writes to the target that descriptor 2 has now, even if it changes."""
+    """Return a function that writes to the present target of descriptor 2.
+
+    The target stays the same if user code redirects the descriptor later.
+    """
     descriptor = os.dup(2)
 
     def say(block: BlockedLoop) -> None:

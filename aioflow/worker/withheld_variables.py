@@ -17,12 +17,12 @@ _names: frozenset[str] = frozenset()
 
 def take_names() -> None:
     """Move the names from the environment into this module, before user code runs."""
-    global _names  # noqa: PLW0603 - of the process, as the environment is
+    global _names  # noqa: PLW0603 - state of the process, like the environment
     _names = frozenset(os.environ.pop(WITHHELD, "").split(",")) - {""}
 
 
 def withheld_variable_hint(problem: BaseException) -> str:
-    """Return how to pass on the withheld variable whose lookup raised ``problem``; else empty."""
+    """Return how to pass on a withheld variable if its lookup raised ``problem``; else empty."""
     if not isinstance(problem, KeyError) or not _names or len(problem.args) != 1:
         return ""
     name = problem.args[0]

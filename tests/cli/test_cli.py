@@ -820,6 +820,39 @@ def test_check_says_which_dags_run_in_hosts_of_their_own_and_why(tmp_path):
     assert as_json["isolated"]["sums"] == [why]
 
 
+FAR = """
+from aioflow import dag, task
+
+@task(resources={"GPU": 1})
+def work() -> int:
+    return 1
+
+@dag(executor="near")
+def far():
+    work()
+"""
+
+
+def test_check_warns_of_an_executor_that_the_settings_lack(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "flows.py").write_text(FAR)
+    (tmp_path / "default.py").write_text(FAR.replace('executor="near"', ""))
+    words = ("dags", "check", tmp_path / "flows.py")
+
+    lacking = run(*words, home=home)
+    local = run("dags", "check", tmp_path / "default.py", home=home)
+    (home / "aioflow.toml").write_text('executor = "near"\n[executors.near]\nkind = "absent"\n')
+    with_table = run(*words, home=home)
+    by_default = run("dags", "check", tmp_path / "default.py", home=home)
+
+    assert (lacking.status, local.status) == (0, 1)
+    assert f"{tmp_path}/flows.py:10: dag.executor a daemon without a table" in lacking.err
+    assert "dag.executor task 'work': the executor 'local' offers no resources=" in local.out
+    assert (with_table.status, by_default.status) == (0, 0)
+    assert "[executors.near]" not in with_table.err
+
+
 def test_check_sees_a_name_that_two_files_give(tmp_path):
     for name in ("a.py", "b.py"):
         (tmp_path / name).write_text(DAGS)

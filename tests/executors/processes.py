@@ -113,8 +113,10 @@ class Output:
 
 SLOT = """
 import msgspec, queue, threading
-[welcome] = link.receive()
+welcome, *pings = link.receive()
 nonce = os.environ["AIOFLOW_LOG_NONCE"]
+for _ in pings:
+    link.send([Pong()])
 claimed, waiting = {}, queue.SimpleQueue()
 
 def read():

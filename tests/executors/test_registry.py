@@ -24,8 +24,8 @@ class Picky(UnusableBackend):
 
 
 def picky(name, table):
-    if "addres" in table:
-        raise ValueError("addres: there is no such setting")
+    if "host_name" in table:
+        raise ValueError("host_name: there is no such setting")
     assert "kind" not in table
     return Picky(name, repr(table))
 
@@ -66,7 +66,7 @@ def test_a_table_names_its_entry_point_and_passes_on_the_rest():
         ({"kind": "broken"}, "half installed"),
         ({"kind": "absent"}, "no_such_module_here"),
         ({"kind": "unheard"}, "no installed package provides the kind 'unheard'"),
-        ({"kind": "picky", "addres": "x"}, r"\[executors.bad\] of the settings: addres"),
+        ({"kind": "picky", "host_name": "x"}, r"\[executors.bad\] of the settings: host_name"),
     ],
 )
 async def test_a_broken_package_hurts_only_the_tasks_that_name_it(table, why):

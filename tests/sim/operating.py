@@ -190,6 +190,11 @@ def _stands_as_marked(node: Any, request: Mark, answer: Any, batch: Batch) -> No
         return
     if tables.is_clearing(row.run_no):
         return  # some of it is still to be marked
+    if any(
+        change.run_no == row.run_no and change.state is RunState.CANCELLED
+        for change in batch.run_changes
+    ):
+        return  # a newer run replaced this one in the turn of the mark, and ended the mark
     spec = tables.spec_of_run(row.run_no)
     marked = {at for at, task in enumerate(spec.tasks) if task.task_id in request.tasks}
     rows = {(task.task_index, task.map_index): task for task in tables.present(row.run_no)}

@@ -1,7 +1,7 @@
 """Workers of another executor, simulated: they come up by demand, and die or are lost any moment.
 
-They keep the guarantees of a backend and of the daemon's side of it, and no others: all that a dead
-worker reported comes before the report of its death; a try that is sent to a dead worker is
+They keep the guarantees of a backend and of the daemon's side of it, and no others: the death of a
+worker is reported before or after what became of its tries; a try that is sent to a dead worker is
 returned; a lost worker goes on with its tries, and is back or dies.
 """
 
@@ -113,17 +113,25 @@ class FarWorker(Worker):
         self._plan(self._stage.rng.randint(0, _LOST_US), then)
 
     def _die(self) -> None:
-        super()._die()
-        self.end()
+        if self._stage.rng.random() < 0.5:
+            super()._die()
+            self.end()
+        else:
+            self._report_end()
+            super()._die()
+            self.end()
 
     def end(self) -> None:
-        """Report that the process is dead, after all else that it reported."""
+        """End the process, and report that, unless it is reported."""
+        self._report_end()
+        self._life += 1
+        self._far.gone(self)
+
+    def _report_end(self) -> None:
         if not self.is_dead:
             self.is_dead = True
-            self._life += 1
             self._stage.points["far worker gone"] += 1
             self._line.say(WorkerGone(self.number))
-            self._far.gone(self)
 
 
 class FarWorkers:
@@ -190,8 +198,8 @@ class FarWorkers:
 
     def gone(self, worker: FarWorker) -> None:
         """Replace a dead worker if it is demanded."""
-        del self._workers[worker.number]
-        self._fill()
+        if self._workers.pop(worker.number, None) is not None:
+            self._fill()
 
     def start(self, effect: StartTry) -> None:
         """Run a try in its worker, or return it because the worker is dead."""

@@ -35,7 +35,7 @@ def test_no_two_planted_bugs_have_one_name():
     names = [bug.name for theme in THEMES for bug in theme.BUGS]
 
     assert sorted(names) == sorted(BUGS)
-    assert len(BUGS) == 89
+    assert len(BUGS) == 94
 
 
 @pytest.mark.nightly
@@ -267,7 +267,7 @@ def test_code_of_an_edit_keeps_the_lines_of_what_it_replaces():
 
 PROGRAM = """
 import subprocess, sys
-from aioflow.core.outbox import _TASK_EVENTS
+from aioflow.core.callbacks import _TASK_EVENTS
 from aioflow.model.states import TaskState
 print(_TASK_EVENTS[TaskState.RETRYING], flush=True)
 if len(sys.argv) == 1:
@@ -297,7 +297,7 @@ def test_a_process_has_the_bug_of_its_environment_and_so_have_its_children(bug, 
 @pytest.mark.process
 def test_a_bug_that_comes_too_late_says_so():
     program = (
-        "import aioflow.core.outbox\n"
+        "import aioflow.core.callbacks\n"
         "from tests.sim.planted import BUGS\n"
         "from tests.sim.planted.plant import install\n"
         "install(BUGS['retry_reported_as_failure'])\n"
@@ -310,4 +310,4 @@ def test_a_bug_that_comes_too_late_says_so():
         check=False,
     )
 
-    assert "aioflow.core.outbox has been imported without it" in done.stderr
+    assert "aioflow.core.callbacks has been imported without it" in done.stderr

@@ -295,6 +295,16 @@ class TestFetcher:
             assert n.storage.most == 8
             assert all(n.copies.path((number, 1)).exists() for number in range(50))
 
+    async def test_a_worker_elsewhere_gets_the_folder_with_the_copy(self, tmp_path):
+        async with running(tmp_path) as n:
+            n.stored(5)
+            write_value(result_path(n.spool, 6, 1), CONTENT)
+            assert await n.fetcher.copied(7, (5, 1)) == n.copies.folder
+            assert await n.fetcher.copied(7, (6, 1)) == n.spool
+            assert result_path(n.copies.folder, 5, 1).read_bytes() == CONTENT
+            with pytest.raises(ResultMissing):
+                await n.fetcher.copied(8, (9, 1))
+
     async def test_a_result_of_before_is_read_from_the_home(self, tmp_path):
         async with running(tmp_path) as n:
             write_value(result_path(n.spool, 5, 1), CONTENT)

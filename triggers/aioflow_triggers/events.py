@@ -94,7 +94,10 @@ class EventTrigger(Trigger[Emitted]):
             await events.aclose()
 
     def series(self) -> str:
-        """Return the name and key. Waits with equal name and key go through the events in turn."""
+        """Return the series of this wait: its name and key.
+
+        Each wait of a task continues after the event of the previous wait in the same series.
+        """
         return repr((self.name, self.key))
 
     def behind(self, payload: Emitted) -> EventTrigger:
@@ -103,7 +106,11 @@ class EventTrigger(Trigger[Emitted]):
 
 
 class Emissions(Watch[_Wanted, Emitted]):
-    """The events of a name. A wanted key is an event key, or ``None``, and the ``id`` to exceed."""
+    """A watch for the events of one name.
+
+    A wanted value has the key of the event (``None`` for any), and the ``id`` that the event must
+    exceed.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -112,7 +119,7 @@ class Emissions(Watch[_Wanted, Emitted]):
         self._stirred = asyncio.Event()
 
     def joined(self, wanted: _Wanted) -> None:
-        """Subscribe to the event."""
+        """Subscribe to the events that match a wanted value."""
         if self._events is None:
             self._events = NamedEvents(self._name, self._on_event)
         key, after = wanted

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypedDict
 
-import anyio
-
 from aioflow import (
     AioflowError,
     Duration,
@@ -225,6 +223,13 @@ async def _endings(
     ended: dict[str, RunEnding] = {}
     refused: list[AioflowError] = []
 
+    following: list[asyncio.Task[None]] = []
+
+    def stop_others() -> None:
+        for other in following:
+            if other is not asyncio.current_task():
+                other.cancel()
+
     async def follow(task: str | None) -> None:
         try:
             ending = await run_ending(
@@ -232,15 +237,14 @@ async def _endings(
             )
         except AioflowError as exc:
             refused.append(exc)  # raised alone, as an exception group is hard to read for authors
-            group.cancel_scope.cancel()
+            stop_others()
             return
         ended[task or ""] = ending
         if ending.state not in good:
-            group.cancel_scope.cancel()
+            stop_others()
 
-    async with anyio.create_task_group() as group:
-        for task in tasks or (None,):
-            group.start_soon(follow, task)
+    async with asyncio.TaskGroup() as group:
+        following.extend(group.create_task(follow(task)) for task in tasks or (None,))
     if refused:
         raise refused[0]
     run_id = next(iter(ended.values())).run_id

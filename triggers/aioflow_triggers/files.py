@@ -42,6 +42,10 @@ __all__ = (
 class Arrivals:
     """Tracks which files are new and complete.
 
+    Args:
+        rest_seconds: How long a file must not have changed to be complete.
+        horizon_ns: Files that were last changed before this time are not new. In ns since 1970.
+
     Attributes:
         due_in: Seconds from the last poll until another file may be complete.
     """
@@ -92,7 +96,8 @@ T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _COARSEST_CLOCK_NS = 2_000_000_000
-"""Some file systems store times in units of two seconds, and no file system is exact."""
+"""Tolerance for the times of files: some file systems store times in units of two seconds, and no
+file system is exact."""
 
 _SKEW_NS = 60_000_000_000
 """Maximum difference between the clocks of machines that write into one folder."""

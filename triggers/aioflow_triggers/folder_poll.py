@@ -110,11 +110,11 @@ class NameOrGlob(NamedTuple):
 
     @property
     def is_one(self) -> bool:
-        """Whether it is a single name."""
+        """Whether the wait looks for a single name."""
         return not self.is_glob
 
     def is_fit_by(self, name: str) -> bool:
-        """Return whether it includes a name."""
+        """Return whether the wait looks for a file with this name."""
         return matches(name, self.text) if self.is_glob else name == self.text
 
 
@@ -152,7 +152,7 @@ class Leaving:
     def __init__(self, names: Collection[str]) -> None:
         self.sought: tuple[str, ...] = ()
         self._names = names
-        self._latecomers: dict[str, float] = {}  # with the time of the first poll for each
+        self._latecomers: dict[str, float] = {}  # added names, with the time of their first poll
 
     def is_fit_by(self, name: str) -> bool:
         """Return whether a name is wanted."""
@@ -167,7 +167,7 @@ class Leaving:
         self._latecomers.pop(name, None)
 
     def begin(self, at: float) -> None:
-        """Copy the names as a poll begins."""
+        """Copy the names as a poll begins, and note the first poll for each added name."""
         self.sought = tuple(self._names)
         for name, first in self._latecomers.items():
             self._latecomers[name] = min(first, at)
@@ -253,7 +253,7 @@ class _Polling:
         self._missing = missing
 
     def all_names(self) -> set[str]:
-        """Return every single name that is wanted."""
+        """Return the wanted names that are known without listing the folder."""
         return self._names.union(*self._missing)
 
     def look_up(self, names: Iterable[str]) -> None:

@@ -168,7 +168,7 @@ class Folder:
         return await self._handed(wanted, due_at, self._later.setdefault(wanted, {}))
 
     def _longest(self, within: float) -> float:
-        """Return the seconds until the poll for a wait that needs one ``within`` this time."""
+        """Return the seconds until the poll for a wait that needs one within ``within`` seconds."""
         return min(self.seconds_left(), within)
 
     def seconds_left(self) -> float:

@@ -107,7 +107,7 @@ class ConnectionSlots:
         self._hand_on()
 
     async def _wait(self, dag: str, origin: str, seconds: float) -> None:
-        """Wait until a slot is handed over, which counts it as in use."""
+        """Wait until a slot is handed over. It then already counts as in use."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue = self._waiting.setdefault(dag, {}).setdefault(origin, deque())
         queue.append(turn)

@@ -43,7 +43,8 @@ _SHORTEST_SECRET = 5
 
 _STATUS = re.compile(r"status code: ([0-9]{3})")
 _REFUSALS = {"401": "UnauthenticatedError", "403": "PermissionDeniedError"}
-"""Exceptions that the driver raises for a single object. For a listing it raises a generic one."""
+"""Exceptions by status, as the driver raises them for a single object. For a listing, it raises a
+generic exception."""
 
 _COARSEST_CLOCK = timedelta(seconds=2)
 """Stores report times in seconds, with unspecified rounding."""

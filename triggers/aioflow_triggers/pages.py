@@ -194,11 +194,14 @@ class HttpPagesTrigger(Trigger[PageItems]):
             await line.close()
 
     def _counted(self, position: _Position) -> _Position | None:
-        """Return the page if pages are numbered: it is read again when the next page has items."""
+        """Return the position if pages are numbered, else ``None``.
+
+        Such a page is read again when the next page has items.
+        """
         return None if self.page_parameter is None else position
 
     def _start(self) -> _Position:
-        """Return the page to begin with."""
+        """Return the position to begin with: that of the last event, or the first page."""
         if self.last is not None:
             return _Position(
                 with_credentials(self.last.payload["page"], self.url), behind=self.last.key

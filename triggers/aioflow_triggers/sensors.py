@@ -308,7 +308,7 @@ class ExternalTaskSensor(_Deferrable):
         self.soft_fail = bool(options.get("soft_fail"))
 
     async def poke(self, context: Context) -> PokeReturnValue[TasksEnded]:
-        """Wait for the ending."""
+        """Wait until the other run or its tasks have ended."""
         trigger = self._trigger(context)
         if self.deferrable:
             self._wait_as(trigger)
@@ -316,7 +316,7 @@ class ExternalTaskSensor(_Deferrable):
         return PokeReturnValue(is_done=True, xcom_value=self.execute_complete(context, ended))
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
-        """Evaluate the ending."""
+        """Return the event, or raise ``Skip`` or ``Fail``, depending on the final states in it."""
         states: Mapping[str, str] = event["states"]
         for task, state in states.items():
             if state not in self.allowed_states and state not in self.skipped_states:

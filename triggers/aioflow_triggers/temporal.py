@@ -178,7 +178,7 @@ class TimeHeap(Watch[int, datetime]):
             await self._rest(now)
 
     def _time(self) -> int:
-        """Return the current time."""
+        """Return the current time in microseconds since 1970."""
         return _microseconds(_now())
 
     async def _rest(self, now: int) -> None:

@@ -26,7 +26,10 @@ __all__ = ("asks", "clear", "has_to_wait", "key_of", "needed", "portion")
 
 
 def asks(inputs: Iterable[Input]) -> Iterator[ClearTasks | Mark]:
-    """Yield the requests among inputs whose runs must be live, or in ``memory.loaded``."""
+    """Yield the requests to clear or mark tasks that are among these inputs.
+
+    They can be executed only if their run is live, or in ``memory.loaded``.
+    """
     for entry in inputs:
         match entry:
             case RequestReceived(request=ClearTasks() as request):
@@ -43,7 +46,7 @@ def key_of(request: ClearTasks | Mark) -> str | None:
 def needed(inputs: Iterable[Input], memory: Memory) -> Sequence[TaskNo]:
     """Return the tasks whose rows must be in ``memory.prefetched_tasks`` for these inputs.
 
-    Loaded runs that are live again are dropped.
+    Runs that are live again are removed from ``memory.loaded``.
     """
     for key in [key for key in memory.loaded if memory.find_run(key[0]) is not None]:
         del memory.loaded[key]
@@ -68,7 +71,7 @@ def _needed(request: ClearTasks | Mark, run: Run) -> Iterable[TaskNo]:
 def portion(inbox: Iterable[Input], limit: int, memory: Memory) -> int:
     """Return how many inputs the next turn processes.
 
-    An input that needs rows of a run is alone in its turn.
+    An input that may need rows of a run gets a turn of its own.
     """
     count = 0
     for count, entry in enumerate(islice(inbox, limit), 1):

@@ -6,8 +6,8 @@ their numbers, unless its input is cleared as well. Then the children are ``remo
 is expanded again with new children.
 
 A marked task ends in the requested state, and decisions that followed from its earlier end are
-cleared, see ``mark``. Then running tasks whose trigger rule no longer says run are stopped, see
-``mark_apply``.
+cleared, see ``mark``. Then running tasks that their trigger rule no longer allows to run are
+stopped, see ``mark_apply``.
 
 The progress follows from the states of the tasks, so a restart continues where it stopped.
 """
@@ -50,7 +50,9 @@ __all__ = (
 )
 
 SLICE_TASKS = 1_500
-"""Maximum tasks cleared or marked in one turn. Each changes its row, its tries and its result."""
+"""Maximum number of tasks that are cleared or marked in one turn.
+
+For each of them, rows of the task, its tries and its result may change."""
 
 
 def _but(*states: TaskState) -> re.Pattern[bytes]:
@@ -79,7 +81,7 @@ class _Target(NamedTuple):
 
 
 def count(run: Run, chosen: Clearing) -> int:
-    """Return how many tasks are reset."""
+    """Return how many tasks a clear resets."""
     total = sum(_is_begun(run, chosen, task_index) for task_index in chosen.whole)
     for task_index, group in run.groups.items():
         if task_index in chosen.whole:
@@ -94,7 +96,10 @@ def count(run: Run, chosen: Clearing) -> int:
 
 
 def undecided(run: Run) -> Iterable[TaskNo]:
-    """Return the tasks whose rows are needed: ended unmapped tasks, and some children."""
+    """Return the tasks whose rows are needed to decide which tasks a request resets.
+
+    These are the unmapped tasks that have ended, removed tasks, and ``skipped_children``.
+    """
     first = run.row.first_task_no
     ended = (at for at, state in enumerate(run.states) if state >= TaskState.SUCCESS)
     whole = (first + at for at in ended if at not in run.groups)
@@ -113,7 +118,7 @@ def under_way(run: Run, chosen: Clearing) -> list[_Target]:
 
 
 def begin(run: Run, tx: Transaction, *, dag_version: DagVersion | None = None) -> None:
-    """Clear the selected unmapped tasks. The rest follows.
+    """Clear the first slice of the selected unmapped tasks. Later turns clear the rest.
 
     Unmapped tasks come first, so that their effects on other tasks are undone before anything else
     is decided.
@@ -132,7 +137,7 @@ def begin(run: Run, tx: Transaction, *, dag_version: DagVersion | None = None) -
 
 
 def suspend(run: Run, chosen: Clearing, tx: Transaction) -> None:
-    """Suspend a run until the selection is complete. An ended run is added to memory again."""
+    """Suspend a run until all selected tasks are done. An ended run is added to memory again."""
     memory = tx.memory
     selection.suspend_run(run, chosen, tx)
     if run.row.ended_at is not None:
@@ -145,7 +150,7 @@ def suspend(run: Run, chosen: Clearing, tx: Transaction) -> None:
 
 
 def _step_back(run: Run, tx: Transaction) -> None:
-    """Move a run out of its ended or queued state until the selection is complete."""
+    """Move a run out of its ended or queued state until all selected tasks are done."""
     mark = None if run.clearing is None else run.clearing.mark
     if run.row.ended_at is None:
         if run.state is RunState.QUEUED:
@@ -157,7 +162,7 @@ def _step_back(run: Run, tx: Transaction) -> None:
 
 
 def begin_mark(run: Run, tx: Transaction) -> None:
-    """Mark all tasks that fit in a slice."""
+    """Execute the first slice of a mark. A small mark is finished in this turn."""
     _mark(run, tx)
     if run.clearing is not None:
         _step_back(run, tx)
@@ -258,7 +263,10 @@ def _marked(run: Run) -> Iterator[_Target]:
 
 
 def _unrun(run: Run) -> Iterator[_Target]:
-    """Yield children that have ended and, according to memory, never ran."""
+    """Yield children that may never have run, according to their state.
+
+    Only the row of a child tells for certain, see ``_clear_unrun``.
+    """
     chosen = run.clearing
     if chosen is None:
         return
@@ -276,7 +284,7 @@ def _unrun(run: Run) -> Iterator[_Target]:
 
 
 def _is_begun(run: Run, chosen: Clearing, task_index: int) -> bool:
-    """Return whether an unmapped task, or a mapped one that has not expanded, is not pending."""
+    """Return whether a task without children has left ``pending`` and is not retained."""
     is_there = task_index not in run.groups and task_index not in chosen.retained
     return is_there and run.states[task_index] != TaskState.PENDING
 
@@ -353,7 +361,7 @@ def _clear_unrun(run: Run, target: _Target, tx: Transaction) -> None:
 
 
 def _finish(run: Run, tx: Transaction) -> None:
-    """Resume the run after the last slice, or end it in the state in which it had ended."""
+    """Resume the run after the last slice, or end it again if nothing is left to run."""
     chosen = run.clearing
     assert chosen is not None  # noqa: S101 - the caller looked
     tx.runs[run.run_no] = run

@@ -4,7 +4,8 @@ The trigger rules decide the tasks after a marked task as if it had ended in tha
 that followed from its earlier end are made again, unless the affected task ran and has ended. This
 module computes the selection. The selection is executed in slices, see ``execution``, or
 immediately if it is small. A run that had ended resumes if one of its tasks must run. A run that
-was cut short keeps its state, and only the rows of its tasks change.
+was cut short, which means that it ended before its tasks, keeps its state, and only the rows of its
+tasks change.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ _Range: TypeAlias = tuple[int, int, int]
 
 
 def asks(inputs: Iterable[Input]) -> Iterator[Mark | DeleteRun]:
-    """Yield the requests about a run as a whole, whose row may have to be loaded."""
+    """Yield the requests to delete a run, or to mark it as a whole.
+
+    The row of such a run may have to be loaded, see ``is_row_needed``.
+    """
     for entry in inputs:
         match entry:
             case RequestReceived(request=DeleteRun() as request):
@@ -62,7 +66,10 @@ def is_row_needed(request: Mark | DeleteRun, memory: Memory) -> bool:
 
 
 def needed(request: Mark, run: Run) -> Iterable[TaskNo]:
-    """Return the tasks whose rows a mark needs to start, or to finish: at most one slice."""
+    """Return the tasks whose rows a mark needs in its first turn.
+
+    If the children of the run fit in one slice, the mark can be finished with these rows.
+    """
     try:
         ranges = _ranges(request, run)
     except UnknownTask:
@@ -211,7 +218,10 @@ def _revoked_tasks(run: Run, ranges: Iterable[_Range], state: TaskState) -> set[
 def _choose(
     run: Run, ranges: Sequence[_Range], state: TaskState, rows: Mapping[TaskNo, TaskRow]
 ) -> Clearing:
-    """Return the marked tasks, those to reset because of them, and those to check for stopping."""
+    """Return the selection of a mark: the marked tasks, and those to reset because of them.
+
+    Its ``changed`` are the tasks whose dependents may have to be stopped.
+    """
     revoked = _revoked_tasks(run, ranges, state)
     ended = None if run.row.ended_at is None else (run.state, run.row.ended_at)
     is_cut_short = ended is not None and run.unfinished > 0
@@ -238,9 +248,11 @@ def _choose(
 def _decided_by(
     run: Run, revoked: set[int], ranges: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
 ) -> tuple[Chosen, dict[int, bytes]]:
-    """Return tasks that never ran because of these ends, and tasks expanded from their results.
+    """Return the tasks to reset because the ends of the ``revoked`` tasks are undone.
 
-    Also return, by task index, the children that a branch has skipped. They stay skipped.
+    These are tasks that never ran because of those ends, and tasks that were expanded from
+    their results. Also return, by task index, the children that a branch has skipped. They stay
+    skipped.
     """
     again = Chosen()
     unrun, excluded = _unrun(run, revoked, ranges, rows)
@@ -251,7 +263,7 @@ def _decided_by(
         changed = revoked | again.reexpanded
         for task_index in _reached(changed, run, unrun):
             if task_index in run.groups and task_index not in again.whole:
-                again.children[task_index] = set()  # its children's states tell which of them
+                again.children[task_index] = set()  # their states decide which
             else:
                 again.whole.add(task_index)
         _add_reexpanded(run, again, revoked, marked)
@@ -261,9 +273,10 @@ def _decided_by(
 def _unrun(
     run: Run, revoked: set[int], ranges: Sequence[_Range], rows: Mapping[TaskNo, TaskRow]
 ) -> tuple[set[int], dict[int, bytes]]:
-    """Return tasks that never ran and may run when these ends are undone.
+    """Return tasks that never ran but may run once the ends of the ``revoked`` tasks are undone.
 
-    A mapped task with more skipped children than loaded rows is assumed to be one of them.
+    A mapped task is included if the rows of its skipped children are not all loaded. Also return,
+    by task index, the children that a branch has skipped.
     """
     marked, unrun = Chosen(), set[int]()
     marked.whole = set(revoked)
@@ -317,7 +330,7 @@ def _add_reexpanded(run: Run, again: Chosen, revoked: set[int], marked: set[int]
 
 
 def _reached(first: Iterable[int], run: Run, unrun: set[int]) -> list[int]:
-    """Return the indexes of tasks after these that never ran, with only such tasks in between."""
+    """Return the ``unrun`` tasks that depend on ``first``, directly or through other such tasks."""
     found: list[int] = []
     agenda = deque(first)
     while agenda:

@@ -1,4 +1,4 @@
-"""Application of a mark: tasks end in the requested state, and invalidated ones are stopped.
+"""Application of a mark: marked tasks end, and tasks that must no longer run are stopped.
 
 A marked task is stopped wherever it is, or its end is undone. Then it ends in the requested state,
 with a new start number.
@@ -83,7 +83,7 @@ def restart(old: TaskInstance, tx: Transaction) -> None:
 
 
 def overtake(run: Run, tx: Transaction) -> bool:
-    """Stop unmapped tasks in progress whose trigger rule no longer says run.
+    """Stop unmapped tasks in progress that their trigger rule no longer allows to run.
 
     Returns:
         Whether more tasks may have to be stopped: children, by ``stop_overtaken``, or later tasks.
@@ -100,7 +100,7 @@ def overtake(run: Run, tx: Transaction) -> bool:
     whole, groups = _overtaken(run, {*mark.changed, *stopped_in})
     if not whole and not groups:
         return False
-    # Their items are deleted, but a marked task keeps its state.
+    # The items that these tasks emitted are deleted. A marked consumer keeps its state.
     reexpanded = (consumers(run, whole) & run.groups.keys()) - {
         task_range[0] for task_range in mark.ranges
     }
@@ -113,7 +113,7 @@ def overtake(run: Run, tx: Transaction) -> bool:
 def _further(
     chosen: Clearing, mark: Marking, whole: set[int], groups: set[int], reexpanded: set[int]
 ) -> Clearing:
-    """Return the remaining selection after everything that was selected at first is done."""
+    """Return the selection to continue with, after everything that was selected so far is done."""
     return replace(
         chosen,
         whole=tuple(sorted({*chosen.whole, *reexpanded})),
@@ -126,7 +126,7 @@ def _further(
 
 
 def consumers(run: Run, task_indexes: Iterable[int]) -> set[int]:
-    """Return the fan-outs over streams among these task indexes.
+    """Return the mapped tasks that expand over the streams of these tasks.
 
     They end in the state of their stream.
     """
@@ -135,7 +135,7 @@ def consumers(run: Run, task_indexes: Iterable[int]) -> set[int]:
 
 
 def _overtaken(run: Run, changed: Iterable[int]) -> tuple[set[int], set[int]]:
-    """Return the tasks after these to stop, and the fan-outs whose children must be checked."""
+    """Return the dependents of ``changed`` to stop, and mapped ones whose children need a check."""
     whole, groups = set[int](), set[int]()
     for task_index in {
         evaluator for parent in changed for evaluator in run.graph.evaluators[parent]
@@ -156,7 +156,7 @@ def _may_be_overtaken(group: MappedTask) -> bool:
 
 
 def stop_overtaken(run: Run, tx: Transaction, limit: int) -> int:
-    """Stop children in progress whose trigger rule no longer says run.
+    """Stop children in progress that their trigger rule no longer allows to run.
 
     Args:
         limit: Maximum number of children to check.
@@ -193,7 +193,7 @@ def _stop(run: Run, task_no: TaskNo, tx: Transaction) -> None:
 
 
 def end_again(run: Run, state: RunState, mark: Marking, tx: Transaction) -> None:
-    """End a run that had ended before the mark again. A run that was cut short keeps its state."""
+    """End a run again that had ended before the mark. A run that was cut short keeps its state."""
     assert mark.ended is not None  # noqa: S101 - the caller looked
     was, ended_at = mark.ended
     if run.row.ended_at is None:  # the mark took more than one turn

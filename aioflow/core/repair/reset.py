@@ -38,7 +38,7 @@ def stopped(task: TaskInstance, tx: Transaction) -> TaskInstance:
 
 
 def ended(run: Run, row: TaskRow, tx: Transaction) -> TaskInstance:
-    """Create the object of a task that has ended."""
+    """Return a task instance for a task that has ended, so that it can be reset."""
     task = TaskInstance(run, row.task_no, row.task_index, row.map_index)
     task.state = task.stored_state = row.state
     task.start_no = task.stored_start = row.start_no

@@ -97,9 +97,9 @@ class Chosen:
     """Selected tasks of a run.
 
     Attributes:
-        whole: Tasks of which all are selected, as task indexes.
-        failed: Other tasks, whose failed ones are selected.
-        children: Selected map indexes of other tasks.
+        whole: Indexes of tasks that are selected as a whole, with all their children.
+        failed: Indexes of other mapped tasks, whose failed children are selected.
+        children: Map indexes of the selected children of other mapped tasks, by task index.
         reexpanded: Mapped tasks among ``whole`` that will be expanded again.
     """
 
@@ -164,7 +164,7 @@ def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Cle
 
 
 def left_failed(run: Run, tasks: Iterable[str]) -> list[str]:
-    """Return tasks after these that are ``upstream_failed`` and are not being cleared."""
+    """Return the ``upstream_failed`` tasks downstream of these that are not being cleared."""
     graph = run.graph
     known = (graph.index_of[task_id] for task_id in tasks if task_id in graph.index_of)
     first = {child for task_index in known for child in graph.children[task_index]}
@@ -275,7 +275,7 @@ def _complete(chosen: Chosen, run: Run) -> None:
 
 
 def _scope(setup: int, run: Run) -> tuple[set[int], set[int]]:
-    """Return a setup with its teardowns, and the tasks whose clearing requires clearing them.
+    """Return a setup with its teardowns, and the tasks that cannot be cleared without these.
 
     Setup and teardowns must run again, because a teardown has removed the setup's resources.
     """

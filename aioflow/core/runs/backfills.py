@@ -171,7 +171,8 @@ def _next_scheduled(row: DagRow, spec: DagSpec, now: Timestamp) -> Timestamp | N
 def _is_same(known: BackfillRow, wished: BackfillRow) -> bool:
     """Return whether a request repeats a backfill.
 
-    If its range ends today, the end may be later now.
+    The range of the request may end later than that of the backfill: a range that reaches into the
+    future is limited to the time of the request.
     """
     fields = ("first", "reprocess", "max_active", "is_reverse", "conf")
     is_alike = all(getattr(known, name) == getattr(wished, name) for name in fields)

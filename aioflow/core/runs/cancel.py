@@ -45,7 +45,7 @@ def mark_ended(run: Run, state: RunState, tx: Transaction, *, is_reported: bool)
     """Change the final state of an ended run. Its tasks are not changed.
 
     Args:
-        is_reported: Whether the callbacks of its author are called.
+        is_reported: Whether the callbacks of the run are called.
     """
     if run.state is not state:
         for step in (RunState.QUEUED, RunState.RUNNING, state):
@@ -67,7 +67,7 @@ def _cut_short(run: Run, state: RunState, tx: Transaction, at: Timestamp | None 
     if was is RunState.QUEUED and state is not RunState.CANCELLED:
         tx.change_run(run, state=RunState.RUNNING)
     execution.drop_selection(run, tx)
-    tx.change_run(run, state=state, is_reported=at is not None)  # a person needs no callback
+    tx.change_run(run, state=state, is_reported=at is not None)  # no callback if a person ends it
     create.run_ended(run, was=was, tx=tx)
     durable_calls.resume_caller(run, tx)
     cancel_tasks(run, tx, at)

@@ -79,7 +79,7 @@ MISSED_FIRE_TIMES_AT_ONCE = 10
 """Maximum runs created in one turn for missed fire times. The rest follow in later turns."""
 
 QUEUED_RUNS = 32
-"""Queued runs of one DAG at which its schedule is delayed. They wait for ``max_active_runs``."""
+"""Number of queued runs of a DAG from which on its schedule creates no further runs."""
 
 _MADE_ID = re.compile(r".*\.[0-9]{8}T[0-9]{6}Z\.[0-9]+")
 """Form of generated run ids, which requests may not choose."""
@@ -139,8 +139,7 @@ def make_run(
 
     Raises:
         RequestError: If the DAG does not exist, the conf does not fit it, or the logical date is
-            out
-            of range. Nothing has changed.
+            out of range. Nothing has changed.
     """
     _check_date(request.logical_date)
     return _add_run(
@@ -268,7 +267,7 @@ def fire_time_due(dag_id: str, at: Timestamp, tx: Transaction) -> None:
     """
     row = tx.memory.dags.get(dag_id)
     if row is None or row.gone or row.paused or row.next_run_at != at:
-        return  # armed for another fire time
+        return  # the timer was armed for another fire time
     dag_version = tx.memory.dag_versions[row.version, dag_id]
     schedule = dag_version.graph.spec.schedule
     if schedule is None:
@@ -339,7 +338,7 @@ def create_missing_runs(entry: CreateMissingRuns, tx: Transaction) -> None:
     row = tx.memory.dags.get(entry.dag_id)
     known = tx.memory.found_ahead.get(entry.dag_id)
     if row is None or row.gone or row.paused or row.next_run_at != entry.cursor or known is None:
-        return  # its cursor was moved, and that has armed the next fire time
+        return  # the cursor has moved since, which armed the next fire time
     dag_version = tx.memory.dag_versions[row.version, entry.dag_id]
     due = [fire_time for fire_time in entry.fire_times if fire_time not in known]
     _put_made(row, dag_version, due, entry.following, entry.fire_times[-1], tx)

@@ -71,7 +71,7 @@ _WHAT_RUNS = {
 
 
 def alert_if_late(row: DagRow, spec: DagSpec, starts: Timestamp, tx: Transaction) -> DagRow:
-    """Alert if the next run of a DAG is created late. Return the DAG's row.
+    """Alert if the next run of a DAG is created late. Return the DAG's row with a note of that.
 
     Args:
         starts: When the run should have started.
@@ -86,7 +86,7 @@ def alert_if_late(row: DagRow, spec: DagSpec, starts: Timestamp, tx: Transaction
 def alert_if_blocked(row: DagRow, spec: DagSpec, starts: Timestamp, tx: Transaction) -> None:
     """Alert if the next run is late because it is blocked.
 
-    If not late yet, set a timer for that time.
+    If it is not late yet, set a timer for the time at which it will be.
     """
     after = tx.memory.late_after_us
     if _is_known(row) or after is None or row.next_run_at is None:
@@ -252,7 +252,7 @@ def end_deadlines(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
 
 
 def _has_ended_waits(run: Run | None, due: Deadline, tx: Transaction) -> bool:
-    """Fail the tasks that have waited too long. Return whether this is complete.
+    """Fail the tasks whose ``max_wait`` has passed. Return whether its row can be deleted.
 
     During a clear nothing fails, because the time starts again when the clear is complete. During a
     mark nothing fails either, but the time continues: ``arm_waits`` follows. If there are many
@@ -274,8 +274,8 @@ def _has_ended_waits(run: Run | None, due: Deadline, tx: Transaction) -> bool:
 def arm_waits(run: Run, tx: Transaction) -> None:
     """Arm the timers of the ``max_wait`` rows of a run again, after a mark.
 
-    If a time has passed already, it starts again: tasks that ended because of others may be pending
-    again after the mark, and would otherwise wait without a limit.
+    A ``max_wait`` that has passed has no row any more; its time starts again. Otherwise tasks that
+    are pending again because of the mark would wait without a limit.
     """
     waits = [due for due in tx.memory.deadlines.get(run.run_no, {}).values() if due.ends_wait]
     for due in waits:
@@ -284,7 +284,7 @@ def arm_waits(run: Run, tx: Transaction) -> None:
 
 
 def _start_waits(run: Run, counted: Container[int], tx: Transaction) -> None:
-    """Start the time of each ``max_wait`` of a run, except of those that are counted already."""
+    """Start the time of each ``max_wait`` of a run, except of the durations in ``counted``."""
     lengths = {task.max_wait_us for task in run.spec.tasks}
     for length in sorted(length for length in lengths if length is not None):
         if length not in counted:
@@ -292,7 +292,7 @@ def _start_waits(run: Run, counted: Container[int], tx: Transaction) -> None:
 
 
 def _fail_unstarted(run: Run, task_index: int, failure: Failure, tx: Transaction) -> bool:
-    """Fail one task, or its children one by one. Return whether none is left to fail."""
+    """Fail a task, or its children, that have not begun. Return ``False`` if the turn is full."""
     was = run.states[task_index]
 
     def is_full() -> bool:

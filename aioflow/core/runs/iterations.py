@@ -1,4 +1,4 @@
-"""Iterations of loops: sets of tasks that repeat together until one of them ends them.
+"""Iterations of loops: sets of tasks that repeat together until one of the tasks ends the loop.
 
 The task that ends a loop is its decider. The map index is the iteration. All tasks of a loop have
 as many children as iterations have started, and stay open until the decider ends in the last
@@ -57,7 +57,7 @@ def iteration_limit_failure(task: TaskInstance) -> Failure | None:
 
 
 def add_iteration(run: Run, decider: int, tx: Transaction) -> list[MappedTask]:
-    """Add an iteration. Return the mapped tasks to evaluate, themselves or their new children.
+    """Add an iteration. Return the mapped tasks to evaluate: as a whole, or their new children.
 
     If a task before the loop was marked after the loop started, the rules may not allow the new
     iteration to run.

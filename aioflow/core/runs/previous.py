@@ -184,7 +184,7 @@ def _may_wait(run_no: RunNo, memory: Memory) -> bool:
 
 
 def asked(inputs: Iterable[Input]) -> list[RunNo]:
-    """Return the runs whose previous run these inputs need."""
+    """Return the numbers of the runs whose previous run must be known for these inputs."""
     return [entry.run_no for entry in inputs if isinstance(entry, PreviousRunLoaded)]
 
 

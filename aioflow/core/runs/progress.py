@@ -87,13 +87,12 @@ def end(
     skips: tuple[int, ...] = (),
     again: bool = False,
 ) -> None:
-    """End a task in a final state, and step.
+    """End a task in a final state, and evaluate the tasks that depend on it.
 
     Args:
         at: When it ended; now by default.
         skips: Tasks to skip before any rule is evaluated, unless they have started. If the task is
-            a
-            mapped child, their children at its own index are skipped.
+            a mapped child, their children at its own index are skipped.
         again: Whether the loop that it decides continues with another iteration.
     """
     if task.state is TaskState.RETRYING:
@@ -203,7 +202,7 @@ def _ended(
 
 
 def step(run: Run, first: Iterable[int], tx: Transaction) -> None:
-    """Evaluate these tasks, and all that follow from them."""
+    """Evaluate tasks, and then the tasks whose trigger rules can be decided as a result."""
     _step(run, [(task_index, WHOLE) for task_index in first], tx)
 
 
@@ -295,7 +294,7 @@ def continue_evaluation(run: Run, tx: Transaction) -> None:
     for group in list(run.groups.values()):
         if run.states[group.task_index] == TaskState.PENDING and run.state is RunState.RUNNING:
             step(run, [group.task_index], tx)
-        # otherwise the task comes first
+        # while the task itself is undecided, its children are not evaluated
         is_evaluated = run.states[group.task_index] == TaskState.RUNNING
         if group.one_to_one is not None and is_evaluated and run.state is RunState.RUNNING:
             _step(run, _evaluate_children(group, tx), tx)

@@ -4,8 +4,8 @@ Tasks that only wait are packed as their rows are read and never become objects.
 hundred thousand such tasks needs little more memory than the packed tasks. ``RunRestore`` makes no
 decisions.
 
-``recovery`` decides how restored runs continue after a restart. If it fails, it is repeated in
-parts, so that a run that cannot continue does not block other runs.
+``recovery`` decides how restored runs continue after a restart. If this fails, it is repeated run
+by run, so that a run that cannot continue does not block other runs.
 """
 
 from __future__ import annotations
@@ -279,13 +279,16 @@ def _restore_progress(run: Run, progress: CoroutineProgress) -> None:
 
 
 def _stream_of(name: str) -> int:
-    """Return the ordinal of the call that opened the stream of a recorded call; -1 for none."""
+    """Return the ordinal after ``#`` in the name of a recorded call; -1 if there is none.
+
+    It identifies the call that opened the stream to which the recorded call belongs.
+    """
     _, mark, ordinal = name.rpartition("#")
     return int(ordinal) if mark else -1
 
 
 def restarted(entry: Restarted, tx: Transaction) -> None:
-    """Continue from the rows. Idempotent."""
+    """Handle a restart: continue runs, DAGs and backfills as their rows say. Idempotent."""
     memory = tx.memory
     if entry.runs is None or not entry.runs:
         delete_stray_triggers(tx)

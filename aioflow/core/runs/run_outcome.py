@@ -1,4 +1,4 @@
-"""The outcome of a run: decides from the states of its tasks whether it is success or failed."""
+"""The outcome of a run: ``success``, ``partial`` or ``failed``, by the states of its tasks."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def leave_queue(run: Run, tx: Transaction) -> None:
 
 
 def run_reopened(run: Run, tx: Transaction) -> None:
-    """Queue a run whose tasks were cleared again, behind the runs already waiting."""
+    """Queue a run again after its tasks were cleared, behind the runs already waiting."""
     remember(run, tx.memory)
     begin_queued(run.queue, tx)
 

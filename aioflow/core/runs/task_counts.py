@@ -21,9 +21,10 @@ __all__ = (
 
 
 def counted(run: Run) -> list[tuple[int, TaskState, int]]:
-    """Return ``(task_index, state, count)``, including tasks without a row.
+    """Return the number of tasks by index and state, as ``(task_index, state, count)``.
 
-    Children that wait only for a slot count as queued, although they have no row yet.
+    Tasks without a row are included. Children that wait only for a slot count as queued, although
+    they have no row yet.
     """
     of_groups = [
         (group.task_index, state, count)

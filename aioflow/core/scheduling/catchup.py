@@ -19,7 +19,7 @@ __all__ = (
 )
 
 MISSED_US = 30_000_000
-"""If missed fire times are skipped, one that starts later than this counts as missed."""
+"""With the policy ``skip``, a fire time whose run would start later than this counts as missed."""
 
 
 def missed(

@@ -43,7 +43,7 @@ def handle_step(tx: Transaction) -> None:
 
 
 def rewind_cursors(tx: Transaction) -> None:
-    """Move back cursors that are ahead of the next fire time. One alert lists those far ahead."""
+    """Move back the cursors of schedules that ran ahead. An alert lists those far ahead."""
     behind = []
     for row in list(tx.memory.dags.values()):
         cursor = _next_fire_time(row, tx)
@@ -64,7 +64,7 @@ def rewind_cursors(tx: Transaction) -> None:
 
 
 def _next_fire_time(row: DagRow, tx: Transaction) -> Timestamp | None:
-    """Return the next fire time from now on if the cursor has passed it, else ``None``."""
+    """Return the next fire time from now on; ``None`` if the schedule has not run ahead."""
     memory, now, last = tx.memory, tx.now, row.last_fire_time
     dag_version = memory.dag_versions.get((row.version, row.dag_id))
     spec = None if dag_version is None else dag_version.graph.spec
@@ -93,5 +93,5 @@ def wanted(inputs: Iterable[Input]) -> Iterator[CreateMissingRuns]:
 
 
 def found(entry: CreateMissingRuns, runs: Iterable[RunRow], memory: Memory) -> None:
-    """Store the loaded runs of these fire times for this turn."""
+    """Store which of the fire times have a run, for the turn that creates the missing runs."""
     memory.found_ahead[entry.dag_id] = {run.logical_date for run in runs}

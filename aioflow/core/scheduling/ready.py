@@ -37,7 +37,7 @@ from itertools import islice
 from typing import TypeAlias
 
 from aioflow.core.scheduling.remote_workers import Waiting
-from aioflow.core.state.child_roles import is_own
+from aioflow.core.state.child_roles import is_on_demand, slot_role
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance
 from aioflow.core.tasks.readiness import fresh
 from aioflow.model.dag import Body, TaskSpec
@@ -283,7 +283,7 @@ Admits: TypeAlias = Callable[[TaskInstance | MappedTask], bool]
 """Returns whether the pool has capacity for the entry and the entry's host is up."""
 
 _HostQueueKey: TypeAlias = tuple[_QueueKey, str]
-"""The key of a queue: the executor, the pool, and the role of the host if one is required."""
+"""The key of a queue: the executor, the pool, and the role that must be up, if one is required."""
 
 SENSOR_QUEUE = "sensor"
 """The queue of hosted sensors. They wait only for their host.
@@ -296,9 +296,6 @@ START_QUEUE = "start"
 
 Only their window limits them, and their pool if it counts deferred tasks.
 """
-
-_HOSTLESS: frozenset[Kind] = frozenset({START_QUEUE, Body.FUNCTION.value})
-"""Executors whose tasks need no async host."""
 
 _WORTH_SWEEPING = 64
 
@@ -434,11 +431,11 @@ class Ready:
                 yield kind, pool, self._queues[key]
 
     def missing_hosts(self, hosts_up: Container[str]) -> set[str]:
-        """Return the roles of DAGs' own hosts that tasks wait for and that are not up."""
+        """Return the roles of hosts on demand that tasks wait for and that are not up."""
         return {
             role
             for (_, role), queue in self._queues.items()
-            if queue and is_own(role) and role not in hosts_up
+            if queue and is_on_demand(role) and role not in hosts_up
             if any(still_waits(item[3]) for item in queue)
         }
 
@@ -561,7 +558,9 @@ def _expected(entry: TaskInstance | MappedTask) -> float:
 def _host_queue_key(entry: TaskInstance | MappedTask) -> _HostQueueKey:
     queue_key = _queue_key(entry)
     kind = queue_key[0]
-    is_hostless = kind in _HOSTLESS or isinstance(kind, WorkerSpec)
+    if kind == Body.FUNCTION.value:
+        return queue_key, slot_role(entry.run.spec)
+    is_hostless = kind == START_QUEUE or isinstance(kind, WorkerSpec)
     return queue_key, "" if is_hostless else entry.run.async_role
 
 
@@ -584,7 +583,8 @@ def body_kind(entry: TaskInstance | MappedTask) -> Kind:
 def worker_spec(entry: TaskInstance | MappedTask) -> WorkerSpec:
     """Return what a ``def`` task requires of its worker."""
     spec = entry.spec
-    return WorkerSpec(spec.executor, "", spec.resources, spec.executor_options)
+    interpreter = entry.run.spec.interpreter
+    return WorkerSpec(spec.executor, interpreter, spec.resources, spec.executor_options)
 
 
 _SCANNED_ITEMS = 1_000

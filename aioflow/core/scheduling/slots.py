@@ -33,6 +33,7 @@ from aioflow.core.scheduling.worker import (
     expected_us,
     learn_duration,
 )
+from aioflow.core.state.child_roles import slot_role
 from aioflow.core.state.crash_trials import DAEMON, on_trial, process_on_trial
 from aioflow.core.state.graph import is_identifier
 from aioflow.core.state.memory import Memory
@@ -42,7 +43,7 @@ from aioflow.model.dag import Body, TaskSpec
 from aioflow.model.ids import StartNo, TaskNo
 from aioflow.model.rows import PoolRow
 from aioflow.model.states import TaskState
-from aioflow.model.workers import WorkerDemand, WorkerNo, WorkerSpec
+from aioflow.model.workers import LOCAL, WorkerDemand, WorkerNo, WorkerSpec
 from aioflow.protocol.inputs import WorkerUnresponsive
 
 __all__ = (
@@ -446,7 +447,7 @@ class Slots:
                 continue
             self.ready.across.passed(task)
             if task.spec.body is Body.FUNCTION:
-                worker = self._idle_worker(task)
+                worker = self._idle_worker(task) if _has_workers(task, hosts_up) else None
                 if worker is not None:
                     self._occupy(worker, task)
                     yield Grant(task, worker.number)
@@ -457,7 +458,7 @@ class Slots:
                 yield Grant(task)
 
     def missing_hosts(self, hosts_up: Container[str]) -> set[str]:
-        """Return the roles of DAGs' own hosts that tasks wait for, while slots are granted."""
+        """Return the roles of hosts on demand that tasks wait for, while slots are granted."""
         return self.ready.missing_hosts(hosts_up) if self.is_open else set()
 
     def _grant_starts(self) -> Iterator[Grant]:
@@ -492,8 +493,12 @@ class Slots:
 
     def _grant_workers(self, memory: Memory) -> Iterator[Grant]:
         idle = [worker for worker in self.workers if worker.is_idle]
+
+        def admits(entry: TaskInstance | MappedTask) -> bool:
+            return _has_workers(entry, memory.hosts_up) and self._may_start(entry)
+
         while idle:
-            queue = self.ready.best_queue(Body.FUNCTION.value, self._may_start, self.pools)
+            queue = self.ready.best_queue(Body.FUNCTION.value, admits, self.pools)
             if queue is None:
                 break
             task = self.ready.pop(queue)
@@ -576,6 +581,8 @@ class Slots:
         horizon = max(least, 2 * memory.commit_us)
 
         def admits(entry: TaskInstance | MappedTask) -> bool:
+            if not _has_workers(entry, memory.hosts_up):
+                return False
             spec = entry.spec
             inherits = spec.pool == worker.pool and spec.slots == worker.weight
             return inherits or self._may_start(entry)
@@ -626,6 +633,12 @@ class Slots:
         if task.spec.max_active_tis_per_dagrun is not None:
             task.run.running_at[task.task_index] -= 1
         self.ready.across.uncount(task)
+
+
+def _has_workers(entry: TaskInstance | MappedTask, hosts_up: Container[str]) -> bool:
+    """Return whether workers of this machine can be started in the interpreter of an entry."""
+    spec = entry.run.spec
+    return not spec.interpreter or entry.spec.executor != LOCAL or slot_role(spec) in hosts_up
 
 
 def _counts_deferred(row: PoolRow | None) -> bool:

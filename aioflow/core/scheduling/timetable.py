@@ -318,7 +318,7 @@ def _on_the_wall(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[d
 def first_instant(reading: datetime, zone: ZoneInfo) -> datetime:
     """Return when a clock first shows a wall time.
 
-    If it never does, return when it first is past it.
+    If the clock skips that time, return when it first shows a later one.
     """
     wall = reading.replace(tzinfo=None)
     found = wall.replace(tzinfo=zone).astimezone(UTC)
@@ -331,7 +331,8 @@ def first_instant(reading: datetime, zone: ZoneInfo) -> datetime:
 def _elapsed(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
     """Yield wildcard times by calendar arithmetic, for each period with a constant UTC offset.
 
-    cronsim is wrong here if clocks change by half an hour.
+    The time zone support of cronsim is not used, because it is wrong where clocks change by half an
+    hour.
     """
     change: datetime | None = after
     clock = after + _offset(zone, after)

@@ -1,8 +1,8 @@
 """Accounts, API tokens and sessions in the engine's memory, and the hash chain of the audit log.
 
 ``core.accounts`` limits the number of rows of each kind. The chain makes a changed or missing audit
-entry detectable. The encrypted head makes missing entries at the end detectable; forging it
-requires the key.
+entry detectable. The *head* holds the number of entries and the digest of the last one. It makes
+missing entries at the end detectable, and it is encrypted, so that forging it requires the key.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ CHAIN_BEGINNING = b""
 """Digest of the predecessor of the very first entry."""
 
 CHAIN_LOST = b"lost"
-"""Digest of the predecessor of the next entry if the last entry is unknown.
+"""Substitute for the digest of the last entry if that entry is unknown.
 
-It breaks the chain, so it is detectable, too.
+The next entry that is chained to it breaks the chain, so the loss is detectable, too.
 """
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -38,7 +38,7 @@ LONG_BLOCK_MS = 5_000
 """A single block of this length is enough to isolate a class."""
 
 BLOCKER_LIMIT = 1_000
-"""Maximum number of entries. Above it, the least recently reported entry is dropped."""
+"""Maximum number of known loop blockers. Above it, the least recently reported one is dropped."""
 
 _SILENCE_US = 1_000_000
 
@@ -148,7 +148,7 @@ _KILLED = "killed"
 
 
 class CrashSuspects:
-    """Counts of kills during which each task or trigger was running, in memory only."""
+    """For each task or trigger, the kills of its host at which its code was running."""
 
     def __init__(self) -> None:
         self._kills: dict[TaskNo | TriggerNo, set[Timestamp]] = {}

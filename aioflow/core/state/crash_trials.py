@@ -1,4 +1,4 @@
-"""Start permissions during a crash trial: the tasks on trial, and the triggers that may be hosted.
+"""Permissions during a crash trial: which tasks may start, and which triggers hosts may get.
 
 ``core.crash_trials`` decides which suspects are on trial; this module only reads the trial in
 memory.
@@ -28,9 +28,9 @@ __all__ = (
 
 
 DAEMON = "daemon"
-"""The process on trial if the daemon died with all its processes.
+"""Name of the process on trial if the daemon died with all its processes.
 
-If an async host died, the process on trial is its role.
+If an async host died, the name is the role of the host.
 """
 
 
@@ -90,9 +90,9 @@ def waits_to_start(task: TaskInstance) -> bool:
 
 
 def hosted_only(trial: Trial | None) -> tuple[Span, bool] | None:
-    """Return the triggers on trial and whether they may be hosted.
+    """Return the span of the triggers on trial, and whether they may be assigned to hosts yet.
 
-    ``None`` if all triggers may be hosted. Otherwise no trigger outside of the returned span may.
+    ``None`` if all triggers may be assigned. Otherwise no trigger outside of the span may.
     """
     if trial is None or trial.process != DAEMON or not trial.groups or not trial.spans:
         return None

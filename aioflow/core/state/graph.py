@@ -81,7 +81,7 @@ def scope_groups(
                 setups[task_index].append(setup)
     for task_index, indirect in setups.items():
         if tasks[task_index].rule is not TriggerRule.ALWAYS:
-            # As a share, so that the order in which the setups end does not matter.
+            # A share (``min_success``) is decided regardless of the order in which the setups end.
             asked[task_index].append(ParentScope(tuple(indirect), TriggerRule.ALL_SUCCESS, 1.0))
     for teardown, task_indexes in between.items():
         task = tasks[teardown]
@@ -105,7 +105,7 @@ def is_ignorable(task: TaskSpec) -> bool:
 
 
 def reached(first: Iterable[int], neighbours: Sequence[Sequence[int]]) -> set[int]:
-    """Return these tasks, as indexes, and everything reachable from them."""
+    """Return the indexes in ``first``, and those of all tasks that are reachable from them."""
     seen = set(first)
     agenda = list(seen)
     while agenda:
@@ -234,7 +234,7 @@ def is_identifier(name: str) -> bool:
 
 
 def children_of(tasks: Sequence[TaskSpec]) -> tuple[tuple[int, ...], ...]:
-    """Invert the edges; parents that do not exist are ignored."""
+    """Return the children of each task. Parents that do not exist are ignored."""
     children: list[list[int]] = [[] for _ in tasks]
     for task_index, task in enumerate(tasks):
         for parent in task.parents:
@@ -333,7 +333,7 @@ def _counted(
                     evaluators[parent][task_index] = None
                     if parent not in look.indexed:
                         tallies[parent].append(look.tally)
-        for parent in makers[task_index]:  # in a mapped group the setups need not be parents
+        for parent in makers[task_index]:  # in a mapped group the sources need not be parents
             evaluators[parent][task_index] = None
     return tuple(map(tuple, tallies)), tuple(map(tuple, evaluators))
 
@@ -379,7 +379,7 @@ class DagVersion:
     def widest_run(self) -> int:
         """Upper bound of the row numbers that creating and starting one run needs.
 
-        A task needs its own, two for callbacks, and one for each of its timers.
+        A task needs one for its row, two for callbacks, and one for each of its timers.
         """
         tasks = self.graph.spec.tasks
         mapped = sum(task.map_limit for task in tasks if task.mapped is not None)

@@ -20,7 +20,7 @@ class IdBlock:
         return self.end - self.first
 
     def take(self, count: int = 1) -> int:
-        """Return the first of ``count`` consecutive numbers.
+        """Take ``count`` consecutive numbers from the block, and return the first.
 
         Raises:
             ValueError: If the block is too short or ``count`` is negative. This is a bug: the

@@ -60,8 +60,8 @@ class MappedChildren:
     """The children of one mapped task of a run.
 
     Attributes:
-        cursor: Lowest pending index that is not about to start. It stays 0 where children follow
-            other children, because these start in the order in which they are evaluated.
+        cursor: Index of the next child to start, as returned by ``take_fresh``. It stays 0 where
+            children follow other children, because these start in the order of their evaluation.
         unfinished: Children that have left ``pending`` and not ended.
         is_open: Whether more children may be added, from a stream or as iterations of a loop.
         is_loop: Whether the children are iterations. Iterations run one after the other. To

@@ -107,7 +107,9 @@ class Memory:
         deadlines: Pending deadlines by run and by outbox number.
         last_assignment_id: Last assignment number. Its upper half is the epoch, so it starts above
             every number of an earlier incarnation.
-        hosts_up: Roles whose shared host is ready.
+        hosts_up: Roles whose shared host is ready, and those of workers that can be started; see
+            ``child_roles``.
+        interpreter_problems: Why interpreters are unusable, by name.
         node_no: Number of this node.
         is_drained: The node accepts no more work, see ``processes``.
         event_requests: Idempotency keys of recent named events: event number by name and key. Lost
@@ -182,7 +184,7 @@ class Memory:
         self.callbacks_failed = self.schedules_late = 0
         self.deadlines: dict[RunNo, dict[int, Deadline]] = {}
         self.last_assignment_id, self.node_no, self.trial_no = epoch << 32, 1, -1
-        self.hosts_up: set[str] = set()
+        self.hosts_up, self.interpreter_problems = set[str](), dict[str, str]()
         self.is_drained = self.may_host_more = False
         self.event_requests: dict[tuple[str, str], int] = {}
         self.encrypted: tuple[list[ValueRow], list[TriggerRow]] = ([], [])

@@ -15,11 +15,11 @@ from aioflow.protocol.inputs import Input, OutboxLoaded
 __all__ = ("EMPTY", "WINDOW", "OutboxQuota", "backlog", "wanted")
 
 WINDOW = 100
-"""Maximum entries of a kind in flight. At half of it, more rows are read."""
+"""Maximum number of entries of a kind in flight. More rows are read when half of them are done."""
 
 
 class OutboxQuota(msgspec.Struct, frozen=True):
-    """Outbox state of one kind.
+    """The outbox entries of one kind: how many are in flight, and how many wait.
 
     Attributes:
         in_flight: Entries in flight, not yet reported as done.

@@ -211,7 +211,10 @@ class Pages(Generic[Value]):
         return self.numbers()
 
     def numbers(self, after: int = -1) -> Iterator[int]:
-        """Yield the numbers above ``after``, ascending. The map must not change while iterating."""
+        """Yield the numbers in the map above ``after``, ascending.
+
+        The map must not change while iterating.
+        """
         for key in sorted(key for key in self._pages if key >= after + 1 >> _BITS):
             bits, number = self._pages[key].bits, key << _BITS
             while bits:
@@ -222,7 +225,7 @@ class Pages(Generic[Value]):
                     yield number - 1
 
     def between(self, first: int, end: int) -> Iterator[int]:
-        """Yield the numbers in ``[first, end)``, ascending.
+        """Yield the numbers in the map from ``first`` on and below ``end``, ascending.
 
         The map must not change while iterating.
         """
@@ -239,7 +242,7 @@ class Pages(Generic[Value]):
                     yield number - 1
 
     def items(self, after: int = -1) -> Iterator[tuple[int, Value]]:
-        """Yield the numbers above ``after`` with their values, ascending.
+        """Yield the numbers in the map above ``after`` with their values, ascending.
 
         This is faster than ``get`` for each number. The map must not change while iterating.
         """

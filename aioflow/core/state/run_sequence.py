@@ -44,7 +44,7 @@ GOOD = frozenset({TaskState.SUCCESS, TaskState.SKIPPED})
 """End states of a task that let the next run depend on it."""
 
 _WORST = (TaskState.FAILED, TaskState.CANCELLED, TaskState.UPSTREAM_FAILED)
-"""States that any child gives to its mapped task, in order of precedence."""
+"""States that a mapped task gets if any of its children has them, in order of precedence."""
 
 
 class EndedRun(msgspec.Struct, frozen=True):
@@ -130,7 +130,8 @@ class RunSequence:
     def before(self, key: RunKey) -> RunNo | EndedRun | NotLoaded | None:
         """Return the run right before another; ``None`` if there is none.
 
-        For a live run, return its number.
+        A live run is returned as its number, an ended run as its summary. ``NotLoaded`` means that
+        the database must be queried.
         """
         known = self._before.get(key[1], _UNKNOWN)
         if isinstance(known, NotLoaded):
@@ -180,7 +181,10 @@ def ended_as(
 
 
 def _cut_short(group: MappedTask, absent: TaskState) -> TaskState:
-    """Return the state of a mapped task of an interrupted run. Its last children may end later."""
+    """Return the state of a mapped task whose run ended before it.
+
+    Its last children may end later.
+    """
     if group.is_loop:
         return absent if group.is_open or not group.width else TaskState(group.states[-1])
     ends = [state for state in _WORST if group.counts[state] or group.cut is state]
@@ -208,7 +212,7 @@ def stored_as(
 
     Args:
         counts: Number of task rows by task index and state.
-        last_rounds: The tasks that the function ``last_rounds`` returns.
+        last_rounds: Rows of the tasks that the function ``last_rounds`` returns.
     """
     absent = TaskState.PENDING if row.ended_at is None else _absent(row)
     found: list[dict[TaskState, int]] = [{} for _ in spec.tasks]

@@ -62,7 +62,7 @@ Uncommitted = TypeVar("Uncommitted")
 
 
 class ClearedTasks(Generic[Uncommitted]):
-    """Cleared tasks: the ``TaskInstance`` until the clear is committed, then ``start_no``."""
+    """Cleared tasks: a ``TaskInstance`` each until the clear is committed, then a ``start_no``."""
 
     __slots__ = ("_stored", "_uncommitted")
 
@@ -81,7 +81,7 @@ class ClearedTasks(Generic[Uncommitted]):
         self._uncommitted[task_no] = task
 
     def put(self, task_no: TaskNo, start_no: StartNo) -> None:
-        """Record the last ``start_no`` of a cleared task: its clear is committed."""
+        """Replace a cleared task by its last ``start_no``, because its clear is committed."""
         self._uncommitted.pop(task_no, None)
         self._stored.put(task_no, start_no)
 
@@ -94,7 +94,7 @@ class ClearedTasks(Generic[Uncommitted]):
         return self._stored.take(task_no) if uncommitted is None else uncommitted
 
     def between(self, first: int, end: int) -> Iterator[TaskNo]:
-        """Yield the task numbers in ``[first, end)``, ascending."""
+        """Yield the cleared tasks with numbers from ``first`` on and below ``end``, ascending."""
         uncommitted = [number for number in self._uncommitted if first <= number < end]
         stored = self._stored.between(first, end)
         return iter(sorted({*uncommitted, *stored})) if uncommitted else stored
@@ -175,7 +175,7 @@ _DEFERRED = re.compile(re.escape(bytes([TaskState.DEFERRED])))
 
 
 class Fire(NamedTuple):
-    """An event that a trigger fired. If a DAG owns the trigger, no task waited for the event."""
+    """An event that a trigger fired. If the trigger belongs to a DAG, it has no run and no task."""
 
     class_path: str
     key: str | None
@@ -225,7 +225,10 @@ class TriggerInstance:
 
     @property
     def must_resume(self) -> bool:
-        """Whether this is such a stream that has no pending event and has not ended well."""
+        """Whether the trigger must continue before the operator can: no event is pending.
+
+        Only for streams that an operator handles, see ``is_handled``, unless they ended well.
+        """
         if not self.is_handled or self.stream is None or self.stream.pending:
             return False
         return self.state is not TriggerState.FIRED or self.row.failure is not None
@@ -328,7 +331,7 @@ class TaskInstance:
 
     @property
     def wait(self) -> TriggerInstance | None:
-        """The first of ``waits``; all of them share their timestamps."""
+        """The first of ``waits``. All of them have the same timestamps."""
         return self.waits[0] if self.waits else None
 
     @property
@@ -602,7 +605,7 @@ class Run:
             self.count_ended(group.task_index, outcome)
 
     def widen(self, task_index: int, width: int) -> None:
-        """Count a parent as ``width`` instances instead of one instance."""
+        """Count a task as ``width`` instances instead of one in the tallies of its children."""
         for tally in self.graph.counts_in[task_index]:
             self.tallies[tally * TALLY] += width - 1
 
@@ -683,7 +686,7 @@ def time_limit(spec: TaskSpec) -> int | None:
 
 
 def stored_due(task: TaskInstance) -> Timestamp | None:
-    """Return the value of ``due_at`` in the row of a task."""
+    """Return the value of ``due_at`` to store: when the task is due, or when its try times out."""
     return task.ends_at if task.due_at is None else task.due_at
 
 

@@ -39,7 +39,10 @@ Entry: TypeAlias = tuple[int, int]
 
 
 def widths(run: Run, mapped: MapSpec) -> list[int | None]:
-    """Return the width of each list; ``None`` where it is not known or there is no list."""
+    """Return the number of items of each list that a task expands over.
+
+    The number is ``None`` where it is not known, or where there is no list.
+    """
     return [_width(run, leaf.task_index, leaf.width) for leaf in leaves(mapped.sources)]
 
 
@@ -65,7 +68,10 @@ def is_known(run: Run, task_index: int) -> bool:
 
 
 def may_open(run: Run, task_index: int) -> bool:
-    """Return whether a child's verdict depends only on the instances it follows."""
+    """Return whether a task may expand although children that it follows have not ended.
+
+    It may if its width is known and all its other parents have ended.
+    """
     if not is_known(run, task_index):
         return False
     for look in run.graph.evaluated[task_index]:
@@ -108,13 +114,13 @@ def child_verdict(group: MappedTask, index: int) -> Verdict:
 
 
 def may_skip(group: MappedTask, index: int) -> bool:
-    """Return whether a child has not started and no rule has allowed it to start."""
+    """Return whether a child may be skipped: it is pending, and no rule has allowed it to start."""
     is_let = group.one_to_one is not None and group.one_to_one.may_start(index)
     return group.states[index] == TaskState.PENDING and not is_let
 
 
 def followers(run: Run, task_index: int, index: int) -> Iterator[Entry]:
-    """Yield the children that follow a child of this task and were already evaluated."""
+    """Yield the children of other tasks that follow this child, if they were evaluated before."""
     for follower in run.graph.followers[task_index]:
         group = run.groups.get(follower)
         mapped = run.spec.tasks[follower].mapped
@@ -135,7 +141,7 @@ def _children(mapped: MapSpec, task_index: int, index: int, sizes: Sequence[int]
 
 
 def reset_queues(run: Run) -> None:
-    """Reset all queues of a run. Steps then evaluate the children again, some in each turn."""
+    """Reset all queues of a run. The children are evaluated again afterwards, some in each turn."""
     for group in run.groups.values():
         mapped = run.spec.tasks[group.task_index].mapped
         if mapped is not None and run.graph.indexed[group.task_index]:

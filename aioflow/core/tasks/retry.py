@@ -17,10 +17,16 @@ __all__ = (
 )
 
 INTERRUPTION_LIMIT_OWN = 5
-"""Interruptions that a task survives if each was the death of a worker that ran only this task."""
+"""Number of interruptions that a task survives if each was the death of its own worker.
+
+Such a worker runs only this task, which may therefore be the cause.
+"""
 
 INTERRUPTION_LIMIT_SHARED = 25
-"""Interruptions that a task survives if each was a stop of the daemon, which no task causes."""
+"""Number of interruptions that a task survives if each was a stop of the daemon.
+
+No task causes these.
+"""
 
 _OUTBOX_ATTEMPTS = 12
 _OUTBOX_FIRST_SECONDS, _OUTBOX_LONGEST_SECONDS = 5.0, 600.0

@@ -1,4 +1,4 @@
-"""The command that starts a task: the method to run, its items, and the results it takes."""
+"""The command that starts a task: its method, its items, and the results that are its arguments."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def consumers(run: Run, task_index: int) -> list[int]:
 
 
 def has_begun(run: Run, task_index: int) -> bool:
-    """Return whether the stream of a task has yielded items and not ended."""
+    """Return whether a task expands over a stream that has yielded items and has not ended."""
     source = source_of(run, task_index)
     return source >= 0 and run.states[source] < TaskState.SUCCESS and item_count(run, source) > 0
 
@@ -116,7 +116,10 @@ def close_left_open(run: Run, tx: Transaction) -> None:
 
 
 def _is_cut_short(run: Run, group: MappedTask) -> bool:
-    """Return whether the stream of a mapped task, or the decider of its loop, has ended."""
+    """Return whether an open mapped task gets no more children.
+
+    That is so if its stream, or the decider of its loop, has ended.
+    """
     mapped = run.spec.tasks[group.task_index].mapped
     if group.is_loop and mapped is not None:
         decider = run.groups.get(mapped.until)
@@ -127,7 +130,7 @@ def _is_cut_short(run: Run, group: MappedTask) -> bool:
 
 
 def restore(run: Run, row: ExpansionRow) -> None:
-    """Restore the state that the end of the stream counts as.
+    """Restore the state that the end of a stream adds to a mapped task over the stream.
 
     All tasks must already be restored.
     """
@@ -150,7 +153,10 @@ def count(group: MappedTask) -> None:
 
 
 def cut_of(run: Run, source: int, width: int) -> TaskState:
-    """Return the state that the end of a stream adds to its children; ``PENDING`` for none."""
+    """Return the state that the end of a stream adds to those of its consumer's children.
+
+    It is ``PENDING`` if the end adds none.
+    """
     match run.states[source]:
         case TaskState.SUCCESS:
             return TaskState.PENDING if width else TaskState.SKIPPED

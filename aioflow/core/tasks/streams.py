@@ -60,7 +60,7 @@ __all__ = (
 
 
 def store_item(task: TaskInstance, report: ItemYielded, tx: Transaction) -> None:
-    """Store an item that a generator yielded. Items of an earlier try are known by their index."""
+    """Store an item that a generator yielded, unless an earlier try has stored the same index."""
     if task.state is not TaskState.RUNNING:
         return
     stream_output = task.run.items.get(task.task_no)
@@ -146,7 +146,7 @@ def full_window(task: TaskInstance, slots: Slots) -> MappedTask | None:
 
 
 def _get_no_slot(task: TaskInstance, taker: int, slots: Slots) -> bool:
-    """Return whether no further child can get a slot."""
+    """Return whether no further child of a mapped task can get a slot, because all are in use."""
     run, child = task.run, task.run.spec.tasks[taker]
     pool = slots.pools.get(child.pool)
     at_once = run.spec.max_active_tasks
@@ -221,7 +221,8 @@ def store_event(
 ) -> None:
     """Store an event.
 
-    The first event of a batch waits for more, up to the delay of the operator.
+    The waiting task resumes when a batch is full, or when the operator's delay has passed since the
+    first event of the batch.
     """
     stream = wait.stream
     assert stream is not None  # noqa: S101 - checked by the caller

@@ -1,8 +1,8 @@
-"""Trigger rules: they decide by the end states of its parents whether a task or child runs.
+"""Trigger rules: they decide from the end states of the parents whether a task or child runs.
 
 ``decide`` takes counts and never visits parents, so that the end of a parent costs one addition per
 child, however many parents there are. Every rule depends only on *which* states occur among the
-parents, so a rule is a function of a set of six, tabulated once.
+parents, so a rule is stored as a table over the subsets of six states.
 
 Verdicts are reached as early as a rule allows. RUN, UPSTREAM_FAILED and SKIP do not change as
 further parents end, for every rule and in every order. The one exception is ``all_success``: a SKIP
@@ -65,8 +65,9 @@ def decide(
 ) -> Verdict:
     """Return the verdict of ``rule`` for these counts of parents.
 
-    Counts are of parent instances. A mapped parent counts once per child, and as one while its
-    width is unknown, so that no rule that needs all parents decides before it has expanded.
+    Parents are counted by instance. A mapped parent counts once per mapped child. Until it is
+    expanded, it counts as one instance that has not ended, so that no rule that needs all parents
+    decides too early.
     ``cancelled`` counts as ``failed``. ``removed`` counts only as ended. Setups are counted with
     the other parents; only ``all_done_setup_success`` also uses their own counts, and it equals
     ``all_done`` without setups. Without parents every rule says RUN.
@@ -228,7 +229,7 @@ WHOLE = -1
 
 
 def verdict(run: Run, task_index: int, index: int = WHOLE) -> Verdict:
-    """Return the verdict of the trigger rules.
+    """Return the verdict of the trigger rules of a task, or of one of its children.
 
     A task that expands over a stream with yielded items runs if it would run after the stream
     succeeded.

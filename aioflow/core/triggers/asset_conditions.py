@@ -46,7 +46,7 @@ _decode = msgspec.msgpack.Decoder(AssetUpdate)
 
 
 def is_condition_met(condition: AssetCondition, there: set[str]) -> bool:
-    """Return whether these assets meet a condition."""
+    """Return whether a condition is met if there are pending events of these assets."""
     found = (
         part in there if isinstance(part, str) else is_condition_met(part, there)
         for part in condition.parts

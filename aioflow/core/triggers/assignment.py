@@ -8,7 +8,14 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of, own_role
+from aioflow.core.state.child_roles import (
+    QUARANTINE,
+    TRIGGERS,
+    hosts_triggers,
+    is_on_demand,
+    own_role,
+    shared_role,
+)
 from aioflow.core.state.crash_trials import may_host, may_host_all
 from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.memory import Memory
@@ -42,6 +49,8 @@ __all__ = (
     "request_host",
     "request_own_hosts",
     "role_of",
+    "role_of_shape",
+    "role_of_wait",
     "unhost",
 )
 
@@ -57,6 +66,9 @@ RUN = "run"
 HOSTLESS = frozenset({SLEEP, RUN})
 """Class paths of triggers that are never assigned to a host."""
 
+_CATALOGUE = ("aioflow_triggers.", "aioflow_triggers:")
+"""Beginnings of the class paths of triggers that every interpreter would run in the same way."""
+
 ASSIGNED_AT_ONCE = 1_000
 """Maximum number of triggers assigned to a new host in one turn. The others follow."""
 
@@ -69,7 +81,7 @@ def host(wait: TriggerInstance, tx: Transaction) -> None:
     and gets the triggers when it is up.
     """
     row, run = wait.row, wait.run.row
-    role = role_of(row.class_path, wait.run.dag_version, tx.memory)
+    role = role_of_wait(wait, tx.memory)
     tx.record_assignment(wait)
     unhost(wait)
     if row.kwargs is None or row.class_path in HOSTLESS or tx.memory.is_drained:
@@ -148,16 +160,49 @@ def _order(
     )
 
 
-def role_of(class_path: str, dag_version: DagVersion, memory: Memory) -> str:
+def role_of(
+    class_path: str, dag_version: DagVersion, memory: Memory, *, needs_dag: bool = False
+) -> str:
     """Return the role of the host for triggers of a class, in a version of a DAG.
 
     A host imports that version and the newest one. If either of them is isolated, the host is the
-    DAG's own. Quarantine would give no further protection there.
+    DAG's own. Quarantine would give no further protection there. A DAG with an interpreter of its
+    own needs no host in it for triggers of the catalogue.
+
+    Args:
+        needs_dag: See ``_needs_dag``.
     """
     spec = dag_version.graph.spec
-    if spec.isolated or _is_isolated_now(dag_version, memory):
-        return own_role(TRIGGERS, spec.dag_id)
-    return QUARANTINE if memory.loop_blockers.is_quarantined(class_path) else TRIGGERS
+    interpreter = spec.interpreter
+    if interpreter and not needs_dag and class_path.startswith(_CATALOGUE):
+        interpreter = ""
+    elif spec.isolated or _is_isolated_now(dag_version, memory):
+        return own_role(TRIGGERS, spec.dag_id, interpreter)
+    is_quarantined = memory.loop_blockers.is_quarantined(class_path)
+    return shared_role(QUARANTINE if is_quarantined else TRIGGERS, interpreter)
+
+
+def role_of_wait(wait: TriggerInstance, memory: Memory) -> str:
+    """Return the role of the host for the trigger of a task."""
+    dag_version = wait.run.dag_version
+    feeds = wait.task is not None and wait.task.spec.feeds_limit is not None
+    needs_dag = _needs_dag(wait.row.ordinal, feeds=feeds)
+    return role_of(wait.row.class_path, dag_version, memory, needs_dag=needs_dag)
+
+
+def role_of_shape(shape: TaskShape, memory: Memory) -> str:
+    """Return the role of the host for packed triggers of a shape."""
+    needs_dag = _needs_dag(shape.ordinal, feeds=_spec(shape).feeds_limit is not None)
+    return role_of(shape.class_path, shape.dag_version, memory, needs_dag=needs_dag)
+
+
+def _needs_dag(ordinal: int, *, feeds: bool) -> bool:
+    """Return whether the host creates the trigger from arguments of its task, or writes its list.
+
+    Args:
+        feeds: Whether other tasks expand over the result of the task.
+    """
+    return ordinal == FROM_START or (ordinal == RESUMES and feeds)
 
 
 def _is_isolated_now(dag_version: DagVersion, memory: Memory) -> bool:
@@ -169,28 +214,38 @@ def _is_isolated_now(dag_version: DagVersion, memory: Memory) -> bool:
 
 
 def request_host(role: str, tx: Transaction) -> None:
-    """Start the DAG's own host. The shared hosts start by themselves."""
-    if is_own(role):
+    """Start a host on demand. The other hosts start by themselves."""
+    if is_on_demand(role):
         tx.effects.append(StartHost(role))
 
 
 def request_own_hosts(tx: Transaction) -> None:
-    """Start the DAGs' own hosts that triggers of tasks wait for.
+    """Start the hosts on demand that triggers of tasks wait for.
 
     After a restart no such host is up, and nothing else assigns these triggers.
     """
     memory = tx.memory
     if memory.is_drained:
         return
-    roles: set[str] = set()
-    kinds = {(shape.dag_version, shape.class_path) for shape in memory.packing.shapes()}
-    kinds |= {(wait.run.dag_version, wait.row.class_path) for wait in memory.waits.objects.values()}
-    for dag_version, class_path in kinds:
-        if class_path not in HOSTLESS and not is_stopped(dag_version.graph.spec.dag_id, memory):
-            roles.add(role_of(class_path, dag_version, memory))
+    roles = {
+        role_of_shape(shape, memory)
+        for shape in memory.packing.shapes()
+        if _may_have_host(shape.class_path, shape.dag_version, memory)
+    }
+    roles |= {
+        role_of_wait(wait, memory)
+        for wait in memory.waits.objects.values()
+        if _may_have_host(wait.row.class_path, wait.run.dag_version, memory)
+    }
     for role in sorted(roles - memory.hosts_up):
         if may_host_all(memory) or any(may_host(n, memory) for n in _ordered(role, memory)):
             request_host(role, tx)
+
+
+def _may_have_host(class_path: str, dag_version: DagVersion, memory: Memory) -> bool:
+    if class_path in HOSTLESS:
+        return False
+    return not is_stopped(dag_version.graph.spec.dag_id, memory)
 
 
 def is_stopped(dag_id: str, memory: Memory) -> bool:
@@ -215,10 +270,10 @@ def host_all(role: str, tx: Transaction) -> None:
 def host_rest(tx: Transaction) -> None:
     """Assign delayed triggers to the hosts that are up.
 
-    DAGs' own hosts that are not up are started.
+    Hosts on demand that are not up are started.
     """
     memory = tx.memory
-    for role in sorted(role for role in memory.hosts_up if kind_of(role) != ASYNC):
+    for role in sorted(role for role in memory.hosts_up if hosts_triggers(role)):
         numbers = array("q", (n for n in _ordered(role, memory) if may_host(n, memory)))
         assign_next(AssignTriggers(role, 0, numbers), tx)
     request_own_hosts(tx)
@@ -248,7 +303,7 @@ def _ordered(role: str, memory: Memory) -> array[int]:
     """
 
     def priority_of(shape: TaskShape) -> int | None:
-        is_its = role_of(shape.class_path, shape.dag_version, memory) == role
+        is_its = role_of_shape(shape, memory) == role
         return _spec(shape).priority if is_its and shape.class_path not in HOSTLESS else None
 
     found = memory.packing.grouped_triggers(priority_of)
@@ -279,7 +334,7 @@ def reassign(role: str, tx: Transaction) -> None:
     for number, _ in _strays(role, memory):
         wait = memory.packing.peek(number)
         if wait is not None:
-            now = role_of(wait.row.class_path, wait.run.dag_version, memory)
+            now = role_of_wait(wait, memory)
             found.setdefault(now, array("q")).append(number)
     tx.effects.extend(
         AssignTriggers(now, memory.last_assignment_id, found[now]) for now in sorted(found)
@@ -291,12 +346,10 @@ def _strays(role: str, memory: Memory) -> Iterator[tuple[TriggerNo, int]]:
     for wait in list(memory.waits.objects.values()):
         if wait.role != role or wait.task is None or wait.state is not TriggerState.WAITING:
             continue
-        if role_of(wait.row.class_path, wait.run.dag_version, memory) != role:
+        if role_of_wait(wait, memory) != role:
             yield wait.row.trigger_no, wait.assignment_id
     yield from memory.packing.assignments(
-        lambda shape: (
-            shape.role == role and role_of(shape.class_path, shape.dag_version, memory) != role
-        )
+        lambda shape: shape.role == role and role_of_shape(shape, memory) != role
     )
 
 
@@ -306,10 +359,10 @@ def _accepts(role: str, memory: Memory) -> bool:
 
 
 def assign_next(entry: AssignTriggers, tx: Transaction) -> None:
-    """Assign the next triggers to a host that accepts them, or start the DAG's own host."""
+    """Assign the next triggers to a host that accepts them, or start a host on demand."""
     memory = tx.memory
     takes = _accepts(entry.role, memory)
-    if memory.is_drained or not (takes or is_own(entry.role)):
+    if memory.is_drained or not (takes or is_on_demand(entry.role)):
         return  # all triggers follow when the host is up again
     upto = entry.at + ASSIGNED_AT_ONCE
     forms: dict[int, _Assignment] = {}
@@ -362,9 +415,7 @@ def _assignment_of(was: TaskShape, role: str, memory: Memory) -> _Assignment:
     feeds = was.ordinal == RESUMES and spec.feeds_limit is not None
     if feeds or path in HOSTLESS or was.ordinal == FROM_START:
         return "needs task"
-    if role_of(path, was.dag_version, memory) != role or is_stopped(
-        was.dag_version.graph.spec.dag_id, memory
-    ):
+    if role_of_shape(was, memory) != role or is_stopped(was.dag_version.graph.spec.dag_id, memory):
         return "not wanted"
     version = newest_version(was.dag_version, memory)
     form = was._replace(role=role, has_capacity=True, version=version)
@@ -422,17 +473,21 @@ def _is_wanted(wait: TriggerInstance, role: str, memory: Memory) -> bool:
         return False
     if _is_ending(wait) or is_stopped(wait.run.row.dag_id, memory):
         return False
-    return role_of(wait.row.class_path, wait.run.dag_version, memory) == role
+    return role_of_wait(wait, memory) == role
 
 
 def newest_version(dag_version: DagVersion, memory: Memory) -> str:
     """Return the newest version of the DAG, or ``dag_version``.
 
-    ``dag_version`` is returned if the DAG was deleted or has moved to another file.
+    ``dag_version`` is returned if the DAG was deleted, or has moved to another file or another
+    interpreter.
     """
     spec = dag_version.graph.spec
     row = memory.dags.get(spec.dag_id)
     if row is None or row.gone or row.file != spec.file:
+        return dag_version.version
+    newest = memory.dag_versions.get((row.version, spec.dag_id))
+    if newest is not None and newest.graph.spec.interpreter != spec.interpreter:
         return dag_version.version
     return row.version
 

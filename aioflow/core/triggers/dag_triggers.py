@@ -51,10 +51,12 @@ __all__ = (
 )
 
 WINDOW = 64
-"""Maximum number of events that such a trigger yields before they are stored."""
+"""Maximum number of events by which the trigger of a DAG may be ahead of the stored events."""
 
 FIRST_WAIT_US, LONGEST_WAIT_US = 1_000_000, 300_000_000
-"""Delay until an ended trigger is assigned again. It doubles each time it ends without an event."""
+"""First and longest delay until an ended trigger is assigned again.
+
+The delay doubles each time the trigger ends without an event."""
 
 REFUSED = "refused"
 """Failure reason: an event could not be processed."""
@@ -96,7 +98,7 @@ def spec_of(one: DagTrigger, memory: Memory) -> DagTriggerSpec | None:
 
 
 def host_role(one: DagTrigger, memory: Memory) -> str:
-    """Return the role of its host, according to the newest version of its DAG."""
+    """Return the role of the host that a trigger needs, by the newest version of its DAG."""
     row = memory.dags.get(one.row.dag_id)
     dag_version = None if row is None else memory.dag_versions.get((row.version, row.dag_id))
     return TRIGGERS if dag_version is None else role_of(one.row.class_path, dag_version, memory)
@@ -110,7 +112,7 @@ def update_assignment_of(dag_id: str, tx: Transaction) -> None:
 
 
 def update_assignments(tx: Transaction) -> None:
-    """Assign or release all such triggers after a change that may affect many of them."""
+    """Assign or release the triggers of all DAGs after a change that may affect many of them."""
     for one in tx.memory.dag_triggers:
         update_assignment(one, tx)
 

@@ -155,7 +155,7 @@ def _hold(
 ) -> None:
     """Hold the event until the trigger is quiet.
 
-    It replaces the held event, which never starts a run.
+    It replaces the event that was held before, which then starts no run.
     """
     before = one.row.held
     since = tx.steady if before is None else before.since

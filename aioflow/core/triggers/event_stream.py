@@ -35,7 +35,7 @@ EVENTS_AHEAD = 1_000
 """Number of stored and unconsumed events at which a trigger does not continue."""
 
 BYTES_AHEAD = 16 * 1024 * 1024
-"""Total payload size of these events, in bytes, at which a trigger does not continue."""
+"""Payload size of the stored and unconsumed events, in bytes, at which it does not continue."""
 
 
 def take(wait: TriggerInstance, report: TriggerFired, tx: Transaction) -> None:
@@ -79,7 +79,7 @@ def consume(wait: TriggerInstance, tx: Transaction) -> bytes | None:
 
 
 def confirm_events(wait: TriggerInstance, tx: Transaction) -> None:
-    """Let the trigger continue until it is ahead of the stored events by its window."""
+    """Confirm the events to the host, unless too many are pending. Then the trigger continues."""
     stream = wait.stream
     assert stream is not None  # noqa: S101 - the callers looked
     has_capacity = len(stream.pending) < EVENTS_AHEAD and stream.pending_bytes < BYTES_AHEAD

@@ -148,7 +148,7 @@ def await_triggers(task: TaskInstance, report: Awaiting, tx: Transaction) -> Non
 
 
 def open_stream(task: TaskInstance, report: StreamOpened, tx: Transaction) -> None:
-    """Open a stream for a coroutine. Its trigger is hosted even while the task computes."""
+    """Open a stream for a coroutine. Its trigger runs in a host even while the task computes."""
     wait = durable_calls.open_stream(task, report, tx)
     if wait is not None:
         host(wait, tx)
@@ -283,7 +283,7 @@ def _await_code(wait: TriggerInstance, tx: Transaction) -> None:
 
 
 def code_restored(entry: CodeRestored, tx: Transaction) -> None:
-    """Assign a trigger again, unless it has a host by now."""
+    """Assign a trigger again whose code was restored, unless it has a host by now."""
     tx.memory.lacking_code.discard(entry.trigger_no)
     wait = tx.memory.waits.get(entry.trigger_no)
     if wait is not None and wait.state is TriggerState.WAITING and not wait.assignment_id:
@@ -322,7 +322,10 @@ def _fail(
     *,
     retryable: bool = True,
 ) -> None:
-    """Fail the task that waits, without a slot."""
+    """Fail the task that waits for a failed trigger. A sensor may be skipped or poked instead.
+
+    The task needs no slot for this.
+    """
     task = wait.task
     if task is None:
         tx.drop_wait(wait)

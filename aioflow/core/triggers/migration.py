@@ -34,7 +34,8 @@ from aioflow.core.triggers.assignment import (
     host,
     is_stopped,
     newest_version,
-    role_of,
+    role_of_shape,
+    role_of_wait,
 )
 from aioflow.core.triggers.dag_triggers import update_assignment_of, update_assignments
 from aioflow.errors import UnknownClass
@@ -136,30 +137,28 @@ def _outdated(version: str, after: TriggerNo, memory: Memory) -> Iterator[Trigge
 
     def is_outdated(shape: TaskShape) -> bool:
         dag_version, path = shape.dag_version, shape.class_path
-        return _is_other(dag_version, shape.version, path, version, memory) or _is_elsewhere(
-            dag_version, shape.role, path, version, memory
-        )
+        if _is_other(dag_version, shape.version, path, version, memory):
+            return True
+        is_its = _is_of_newest(dag_version, path, version, memory)
+        return is_its and role_of_shape(shape, memory) != shape.role
 
     for number in memory.packing.triggers_after(after, is_outdated):
         wait = memory.packing.peek(number)
         if wait is None or wait.task is None or wait.state is not TriggerState.WAITING:
             continue
-        made = (
-            wait.run.dag_version,
-            wait.version if wait.assignment_id else wait.role,
-            wait.row.class_path,
-        )
-        if (_is_other if wait.assignment_id else _is_elsewhere)(*made, version, memory):
+        dag_version, path = wait.run.dag_version, wait.row.class_path
+        if wait.assignment_id:
+            is_wrong = _is_other(dag_version, wait.version, path, version, memory)
+        else:
+            is_its = _is_of_newest(dag_version, path, version, memory)
+            is_wrong = is_its and role_of_wait(wait, memory) != wait.role
+        if is_wrong:
             yield wait
 
 
-def _is_elsewhere(
-    dag_version: DagVersion, was: str, class_path: str, version: str, memory: Memory
-) -> bool:
-    """Return whether a trigger belongs to another host because of a version."""
-    if class_path in HOSTLESS or newest_version(dag_version, memory) != version:
-        return False
-    return role_of(class_path, dag_version, memory) != was
+def _is_of_newest(dag_version: DagVersion, class_path: str, version: str, memory: Memory) -> bool:
+    """Return whether a version decides which host triggers of a class have."""
+    return class_path not in HOSTLESS and newest_version(dag_version, memory) == version
 
 
 def _is_other(
@@ -284,9 +283,10 @@ def failure_of_culprit(class_path: str, lost: HostLost, memory: Memory) -> Failu
     if lost.failure.reason != BLOCKED:
         known = (memory.active_tasks, memory.waits, memory.dag_triggers)
         return memory.crash_suspects.failure(lost, *known)
-    if lost.role == TRIGGERS:
+    if kind_of(lost.role) == TRIGGERS and not is_own(lost.role):
         return None
-    where = "its host in quarantine too" if lost.role == QUARANTINE else "the own host of its DAG"
+    is_quarantined = kind_of(lost.role) == QUARANTINE
+    where = "its host in quarantine too" if is_quarantined else "the own host of its DAG"
     message = f"{class_path} held up {where}: {lost.failure.message}"
     return Failure(type="Stalled", message=message, reason="stalled")
 
@@ -300,7 +300,7 @@ def _misplaced_of_class(entry: IsolateTriggerClass, memory: Memory) -> Iterator[
         wait = packing.peek(number)
         if wait is None or wait.row.class_path != entry.class_path or wait.task is None:
             continue
-        role = role_of(entry.class_path, wait.run.dag_version, memory)
+        role = role_of_wait(wait, memory)
         if wait.state is TriggerState.WAITING and not (wait.assignment_id and wait.role == role):
             yield wait
 

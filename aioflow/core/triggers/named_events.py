@@ -1,8 +1,8 @@
 """Named events: emitted by tasks and people under a name, for all waiters of that name.
 
 Each named event is a row. The daemon notifies waiters of committed events, so an event costs one
-row, however many waiters it has. Its number is from the same series as the numbers of runs and
-triggers, so an event is later than a run if its number is higher.
+row, however many waiters it has. Events are numbered in the same series as runs and triggers, so an
+event is later than a run if its number is higher.
 """
 
 from __future__ import annotations

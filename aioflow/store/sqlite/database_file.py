@@ -76,7 +76,7 @@ _OF_VALUES = re.compile(
 """Matches the beginning of a line that reports a value in a row, not damage to a page."""
 
 _MORE = 100
-"""Factor by which to raise the number of requested lines if lines about values use it up."""
+"""Factor by which to raise the limit of requested lines if lines about values take up the limit."""
 
 _STEPS_BETWEEN_LOOKS = 20_000
 

@@ -341,7 +341,9 @@ class LastShutdown:
         self.sync_failed = "" if said == _OPEN_NOTE else said
 
     def begin(self) -> None:
-        """Note that the database is open. The note remains if the process is killed.
+        """Leave a note that the database is open.
+
+        The note remains if the process is killed, so the next start detects that.
 
         Raises:
             StoreUnavailable: If the home cannot be written.
@@ -352,7 +354,7 @@ class LastShutdown:
                 write_file(self._note, _OPEN_NOTE.encode())
 
     def fail(self, message: str) -> None:
-        """Note why the process is about to exit.
+        """Write into the note why the process is about to exit.
 
         If the note cannot be written, the next start detects the unclean shutdown by the log.
         """
@@ -361,7 +363,7 @@ class LastShutdown:
                 write_file(self._note, message.encode())
 
     def close(self) -> None:
-        """Note that the database was closed, if its whole log was copied back."""
+        """Delete the note, because the database was closed. Keep it if the log is not empty."""
         if self._note is not None and not self._has_log():
             with contextlib.suppress(OSError):  # then the next start checks the file needlessly
                 self._note.unlink(missing_ok=True)

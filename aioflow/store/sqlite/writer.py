@@ -59,7 +59,7 @@ T = TypeVar("T")
 async def open_to_write(
     path: Path, durability: Durability, home: Path | None
 ) -> AsyncIterator[Writer]:
-    """Open a file exclusively for the block; see ``open_store``."""
+    """Open a file for exclusive writing during a ``with`` block; see ``open_store``."""
     lock = await in_thread(_take_lock, path)
     try:
         last_shutdown = LastShutdown(path, home)
@@ -216,9 +216,9 @@ class Writer:
             raise SyncFailed(self._sync_failure) from cause
 
     def note_end(self) -> None:
-        """Note that the file was closed.
+        """Delete the note that the file is open.
 
-        After a failed sync, no note is written, because the next start must recover the log.
+        After a failed sync the note remains, because it tells the next start to recover the log.
         """
         if not self._sync_failure:
             self.last_shutdown.close()

@@ -14,7 +14,7 @@ from aioflow.errors import AirflowImport
 __all__ = ("CONTENTS", "STANDS_FOR", "install", "names_of")
 
 STANDS_FOR = "3.3.2"
-"""The Airflow release that is imitated."""
+"""The Airflow release that the stand-in imitates."""
 
 _HERE = __package__
 _ROOT = "airflow"
@@ -78,8 +78,8 @@ def install() -> None:
 class _Finder:
     """The finder of the stand-in's modules.
 
-    It must be the first finder, because installed providers alone make ``airflow`` a namespace
-    package.
+    It must be the first finder. If providers are installed without Airflow, Python's own finder
+    would find ``airflow`` as a namespace package.
     """
 
     def find_spec(
@@ -98,7 +98,7 @@ class _Finder:
     def _others(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec found by other finders: providers are installed in many ways."""
+        """Return the spec that other finders find, as for a module of a provider, or ``None``."""
         for finder in sys.meta_path:
             if finder is not self:
                 spec = finder.find_spec(fullname, path, target)
@@ -108,18 +108,19 @@ class _Finder:
 
 
 def _refuse(fullname: str) -> importlib.machinery.ModuleSpec | None:
-    """Report what to write instead of a module or a name that does not exist here.
+    """Raise an error that says what to write instead of a module or name that is missing here.
 
     Missing names arrive here, too: ``from airflow.sdk import dag`` falls back to importing a module
     ``airflow.sdk.dag``.
 
     Raises:
-        AirflowImport: If an import is in progress; a mere check for existence gets ``None``.
+        AirflowImport: If an import statement is running. If code only checks whether the module
+            exists, ``None`` is returned.
     """
     wanted = _imported(fullname)
     if wanted is not None:
         module = wanted.rpartition(".")[0]
-        # Name only the parent module: importlib drops an error with the name it looks for.
+        # Name only the parent: importlib ignores an error that names the module it looks for.
         raise AirflowImport(_instead_of(wanted, module), fullname.rpartition(".")[0])
     return None
 
@@ -158,7 +159,7 @@ def names_of(module: str) -> tuple[str, ...]:
 
 
 def _root_spec() -> importlib.machinery.ModuleSpec | None:
-    """Return the spec of ``airflow`` with its providers' folders; ``None`` if it is installed."""
+    """Return the spec of ``airflow`` with the providers' folders, unless Airflow is installed."""
     found = importlib.machinery.PathFinder.find_spec(_ROOT)
     if found is not None and found.origin is not None:
         return None
@@ -178,7 +179,7 @@ def _spec(name: str) -> importlib.machinery.ModuleSpec:
 
 
 class _Loader:
-    """Fills a module with its names from the module in this package that defines them."""
+    """A loader that fills a module with its names, taken from the module that defines them here."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return None

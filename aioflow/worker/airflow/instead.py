@@ -91,7 +91,7 @@ NAMES = {
     "literal": "`{% raw %} ... {% endraw %}` around it",
     "macros": "a task that computes it of `logical_date` or `logical_day`",
 }
-"""Replacements by name, whichever Airflow module contains it."""
+"""What to write instead of a name of Airflow, whichever of its modules contains the name."""
 
 MODULES = {
     "airflow.datasets": ("Dataset",),
@@ -148,7 +148,7 @@ MODULES = {
     "airflow.utils.task_group": ("TaskGroup",),
     "airflow.utils.trigger_rule": ("TriggerRule",),
 }
-"""The names usually imported from each module."""
+"""The names that are usually imported from each module that does not exist here."""
 
 
 def instead_of(wanted: str, there: Iterable[str] = ()) -> str:

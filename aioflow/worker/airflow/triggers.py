@@ -37,7 +37,7 @@ class BaseTrigger(Trigger[Any]):
     Attributes:
         task_instance: ``None``: the daemon's rows are not accessible.
         timeout_after: ``None``: the daemon enforces the timeout.
-        trigger_id: Its number once it runs in the triggerer.
+        trigger_id: The number of the trigger; ``None`` until it runs in the triggerer.
     """
 
     task_instance: Any = None
@@ -93,7 +93,7 @@ class BaseEventTrigger(BaseTrigger):
 
 
 class _TaskEndEvent(deferral.EndEvent):
-    """Ends its task. The payload is the state of the task, as in Airflow.
+    """An event that ends its task. The payload is the state of the task, as in Airflow.
 
     Attributes:
         task_instance_state: The state of the task.

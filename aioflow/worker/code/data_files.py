@@ -24,7 +24,7 @@ from aioflow.protocol.reports import DataFiles
 __all__ = ("FILE_LIMIT_BYTES", "BadFiles", "Opened", "UsedFiles", "is_inside", "patterns_of")
 
 FILE_LIMIT_BYTES = 1024 * 1024
-"""Larger data files do not become part of a version."""
+"""Maximum bytes of a data file in a version. A larger file does not become part of it."""
 
 _NAMED_AT_MOST = 1_000
 _NAME_LENGTH = 255
@@ -37,7 +37,8 @@ _TEXT_ENDS = (
     "toml tsv txt xml yaml yml"
 )
 _SUFFIXES = frozenset(f".{end}" for end in _TEXT_ENDS.split())
-"""File name endings. A string with one of them may name a file that does not exist yet."""
+"""Endings of text files. A string that has one counts as a file name even if no such file exists:
+it may be created later."""
 
 _SAME = frozenset({"abspath", "absolute", "fspath", "normpath", "realpath", "resolve", "str"})
 """Functions and methods that return the path passed to them."""
@@ -124,7 +125,7 @@ class UsedFiles:
         return name.partition("/")[0] in self._entries[place] and (self._folder / path).exists()
 
     def files(self) -> list[str]:
-        """Return the named files, without those that are too large for a version."""
+        """Return the named files that exist and are small enough for a version."""
         found = []
         for name in sorted({*self._paths, *self._named} - {self._file}):
             path = self._folder / name
@@ -170,8 +171,8 @@ class Opened:
     """Records paths opened and listed in a folder by this process, from ``begin`` to ``end``.
 
     Attributes:
-        read: Files opened for reading, each with its stamp at that time. The stamp is empty if the
-            file was missing.
+        read: Files opened for reading, each with its stamp at that time: modification time in ns,
+            size and inode. The stamp is empty if the file was missing.
         written: Files opened for writing.
         listed: Folders that were listed.
     """
@@ -186,7 +187,7 @@ class Opened:
         self._above = tuple(dict.fromkeys((f"{folder}/", f"{real}/")))
 
     def begin(self) -> None:
-        """Start recording. The hook cannot be removed: use it only in a short-lived process."""
+        """Start recording. Only for a short-lived process, as an audit hook cannot be removed."""
         self._is_on = True
         if not self._has_hook:
             self._has_hook = True
@@ -206,14 +207,14 @@ class Opened:
         if caller.startswith(_READERS) or caller.endswith(_READER_FILES):
             return
         place = "." if args[0] is None else os.fsdecode(args[0])
-        path = os.path.abspath(place)  # noqa: PTH100 - links stay what they are called here
+        path = os.path.abspath(place)  # noqa: PTH100 - symbolic links must not be resolved
         for above in self._above:
             if path.startswith(above):
                 name = path.removeprefix(above)
                 break
         else:
             return
-        name.encode()  # a name that is not UTF-8 cannot be sent
+        name.encode()  # raises if the name is not UTF-8, because it could not be sent
         if event != "open":
             self.listed[name] = None
         elif args[2] & _WRITING:
@@ -237,7 +238,7 @@ def _stamp(path: str) -> tuple[int, ...]:
 
 
 class _Paths:
-    """Yields the constants of a module, and its path expressions, each as a whole.
+    """The path expressions of a module, each with its path, and its other constants with ``None``.
 
     Args:
         file: Path of the module. It is relative to the DAG folder, as are the yielded paths.

@@ -32,7 +32,7 @@ class Reach:
     """Local files, and all files reachable through their imports; each file is read once.
 
     Attributes:
-        files: Relative to the folder.
+        files: Paths of the files, relative to the folder.
         wanted: Paths, without suffix, at which an import found nothing: a file created there would
             be imported.
 
@@ -97,7 +97,10 @@ def _tree(path: Path) -> ast.AST:
 
 
 def _imports(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the modules named in imports; some of them may be names inside modules."""
+    """Yield the dotted names in imports, each split at its dots.
+
+    A name may be a module, or a function or class in a module.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -116,7 +119,7 @@ def _import_base(node: ast.ImportFrom, package: tuple[str, ...]) -> tuple[str, .
 
 
 def _find_files(folder: Path, name: tuple[str, ...]) -> tuple[set[str], set[str]]:
-    """Return the files executed to import a module, and the paths at which none was found.
+    """Return the files executed to import a module, and the paths at which a file is missing.
 
     The files are those of the module itself and of the packages that contain it.
     """
@@ -124,7 +127,7 @@ def _find_files(folder: Path, name: tuple[str, ...]) -> tuple[set[str], set[str]
     missing: set[str] = set()
     for length in range(1, len(name) + 1):
         place = "/".join(name[:length])
-        path = os.path.join(folder, place)  # noqa: PTH118 - some hundred times for each file
+        path = os.path.join(folder, place)  # noqa: PTH118 - called some hundred times for each file
         is_folder = os.path.isdir(path)  # noqa: PTH112
         is_file = os.path.isfile(f"{path}.py")  # noqa: PTH113
         if is_file:
@@ -190,7 +193,7 @@ class _Module:
     """A local module, split into its top-level statements.
 
     Args:
-        file: Relative to the folder.
+        file: Path of the module, relative to the folder.
     """
 
     def __init__(self, folder: Path, file: Path, tree: ast.Module) -> None:

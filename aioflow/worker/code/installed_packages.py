@@ -26,7 +26,7 @@ SETTLE_SECONDS = 2.0
 """Seconds without a write after which an installation counts as finished."""
 
 _OURS = ("aioflow", "aioflow_triggers")
-_OWN_DISTRIBUTION = "aioflow_engine-"
+_OWN_DISTRIBUTIONS = ("aioflow_engine-", "aioflow_worker-")
 _PLACES = frozenset(("site-packages", "dist-packages"))
 _SUFFIXES = (".dist-info", ".egg-info", ".egg-link", ".pth")
 _STDLIB = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 - compared with paths as text
@@ -136,7 +136,7 @@ class InstalledPackages:
     def _find(self) -> _Change | None:
         """Return a change; if possible that of a distribution, because users know its name."""
         distributions = self._changed_distributions()
-        if any(name.startswith(_OWN_DISTRIBUTION) for name in distributions):
+        if any(name.startswith(_OWN_DISTRIBUTIONS) for name in distributions):
             self._is_upgraded = True
             return None
         files = {name: path for name, (path, stamp) in self._files.items() if _stamp(path) != stamp}

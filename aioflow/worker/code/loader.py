@@ -41,7 +41,7 @@ _import = builtins.__import__
 
 
 class CodeMissing(Exception):
-    """The folder of a version is missing on this machine. It can be restored."""
+    """The folder of a version, or a file in it, is missing on this machine. It can be restored."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(f"the code of this version is not at {folder}")
@@ -89,7 +89,7 @@ class Namespace(Protocol):
 
 
 class WholeProcess:
-    """Loads from one folder for the whole life of a process: parsers and slot workers.
+    """Loads modules from one folder for the whole life of a process: a parser or a slot worker.
 
     Do not create a second instance for another folder: their modules would mix.
     """
@@ -283,7 +283,7 @@ class Code:
         self._registered: list[DAG] = []
 
     def dag(self, file: str, dag_id: str) -> DAG:
-        """Return a DAG of the version whose nodes all have their specs.
+        """Return a DAG of the version, with the spec of each of its nodes.
 
         Raises:
             CodeMissing: If the file is missing.
@@ -354,7 +354,7 @@ class CodeCache:
         """Return the code of a version, without importing any of it yet.
 
         Raises:
-            CodeMissing: If its folder is missing.
+            CodeMissing: If its folder is missing, or if the process serves only another version.
         """
         known = self._codes.get(version)
         if known is not None:

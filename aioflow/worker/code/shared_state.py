@@ -53,7 +53,7 @@ __all__ = (
 )
 
 _COUNTER_OFFSET = 24
-"""Offset of the counter: after the reference count, the type, and the length."""
+"""Offset of the change counter in a dict: after the reference count, the type and the length."""
 
 # Saved before any DAG file is imported, because a DAG file could replace the originals.
 _enumerate, _map, _range, _at_address = enumerate, map, range, ctypes.c_uint64.from_address
@@ -79,7 +79,7 @@ _HAS_COUNTS = _has_counts()
 
 
 class DictCounts:
-    """The change counters of dicts at the time of creation. The caller keeps the dicts alive.
+    """A snapshot of the change counters of dicts. The caller keeps the dicts alive.
 
     Args:
         scopes: Dicts, or views of the dicts of classes.
@@ -134,7 +134,7 @@ _PLAIN = frozenset({bool, bytes, float, int, str, tuple})
 
 
 class SharedState:
-    """The values of names in some modules of Python and in all of aioflow at the time of creation.
+    """A snapshot of the values of names in some modules of Python and in all of aioflow.
 
     Names added to a module harm no other code, so only existing names are compared.
     """
@@ -151,7 +151,7 @@ class SharedState:
         self._counts = DictCounts([scope for _, scope, _, _ in self._originals])
 
     def restore(self) -> list[str]:
-        """Restore everything that was changed; return the changed names."""
+        """Restore everything that has changed since the snapshot; return the changed names."""
         changed = []
         for at in self._counts.changed():
             owner, scope, where, counted = self._originals[at]
@@ -173,7 +173,7 @@ def shown(changed: list[str]) -> str:
 
 
 def is_same(value: object, now: object) -> bool:
-    """Return whether a name has its old value; for texts and numbers an equal value suffices."""
+    """Return whether a name has its old value. For types in ``_PLAIN``, an equal value counts."""
     if value is now:
         return True
     kind = _type(value)
@@ -192,7 +192,7 @@ def _is_shared_name(name: str, value: object, where: str) -> bool:
     """Return whether a name is watched. Each watched name costs time for every file.
 
     In Python's modules and in ``aioflow`` itself, public names are watched. In aioflow's other
-    modules, everything that they define is watched.
+    modules, the functions and classes that they define are watched, and the methods of the classes.
     """
     if name == _HOOK:
         return False
@@ -204,7 +204,7 @@ def _is_shared_name(name: str, value: object, where: str) -> bool:
 
 
 def _owners(modules: dict[str, ModuleType]) -> Iterator[tuple[Any, str]]:
-    """Yield the modules, and the classes that aioflow's modules define."""
+    """Yield the modules, and the classes that aioflow's modules define, with their full names."""
     for name, module in modules.items():
         yield module, name
         if not name.startswith(_OURS):
@@ -232,7 +232,7 @@ _HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
 
 
 class _Scope:
-    """The names of one module or class at the time of creation."""
+    """A snapshot of the names of one module or class."""
 
     __slots__ = ("_before", "_owner", "_where", "names")
 
@@ -246,9 +246,9 @@ class _Scope:
         """Return the replaced names, each with its original value."""
         now, before = self.names, self._before
         try:
-            if now == before:  # compares identical values, which nearly all are, in C
+            if now == before:  # fast: C code finds that nearly all values are identical
                 return []
-        except Exception:  # noqa: BLE001, S110 - what is compared may be anything
+        except Exception:  # noqa: BLE001, S110 - the __eq__ of a value may do anything
             pass
         return [
             (name, value)
@@ -271,10 +271,10 @@ class _Scope:
 
 
 class ModuleState:
-    """The modules loaded before a file is imported, and those it brings in.
+    """Detects names that the import of a file replaces, in modules loaded before it or by it.
 
     Args:
-        loaded: The modules already loaded.
+        loaded: The modules already loaded, of which a snapshot is taken.
     """
 
     def __init__(self, loaded: Mapping[str, ModuleType]) -> None:
@@ -291,12 +291,15 @@ class ModuleState:
         self._folder = ""
 
     def begin(self, folder: str) -> None:
-        """Start watching the import of a file; modules in its version's folder are its own."""
+        """Start watching the import of a file. Ignore modules in its version's ``folder``."""
         self._folder = f"{folder}/"
         _Loaders.state = self
 
     def end(self) -> list[str]:
-        """Stop watching. Return the replaced names and restore those of modules loaded before."""
+        """Stop watching. Return the replaced names.
+
+        Those in modules loaded before the file are restored.
+        """
         _Loaders.state = None
         found = self._replaced
         for scopes in self._fresh.values():
@@ -313,7 +316,7 @@ class ModuleState:
     # ── called by loaders ─────────────────────────────────────────────────────────────────
 
     def begin_execution(self, path: str) -> bool:
-        """Note the start of a module. Return whether to call ``end_execution`` afterwards."""
+        """Note that a module starts to run. Return whether to call ``end_execution`` afterwards."""
         if path.startswith(self._folder):
             return False
         if self._depth == 0 and self._fresh:
@@ -325,7 +328,7 @@ class ModuleState:
         return True
 
     def end_execution(self, name: str) -> None:
-        """Note that a module was executed."""
+        """Note that a module has run, or has failed."""
         self._depth -= 1
         self._executed.append(name)
         if self._depth == 0:
@@ -379,7 +382,7 @@ def _is_foreign_module(name: str, module: object) -> bool:
 
 
 def _scopes(name: str, module: ModuleType) -> Iterator[_Scope]:
-    """Yield the module and its mutable classes."""
+    """Yield snapshots of a module and of the mutable classes that it defines."""
     yield _Scope(module, name)
     for value in _classes(_vars(module).values()):
         if value.__module__ == name:
@@ -409,7 +412,7 @@ _OWN_POLICIES = "asyncio."
 
 
 class ProcessState:
-    """The state of this process at the time of creation.
+    """A snapshot of the state of this process: its environment, limits, and other settings.
 
     Args:
         folder: Folder of the version, which its loader has put on ``sys.path``.
@@ -423,7 +426,7 @@ class ProcessState:
         self._values = {name: read() for name, read in _PROBES.items()}
 
     def changes(self) -> list[str]:
-        """Return the changes since creation, as texts to be appended to "importing the file"."""
+        """Return the changes since the snapshot, as texts to append to "importing the file"."""
         now, before = dict(os.environ), self._environment
         put = [name for name, value in now.items() if before.get(name) != value]
         gone = [name for name in before if name not in now]

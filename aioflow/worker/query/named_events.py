@@ -1,10 +1,11 @@
 """Named events in a child: one subscription per name, shared by all its listeners.
 
 A subscription queries the daemon for events after its last one; the reply arrives when there are
-some. A listener that joins with a lower position catches up first, together with all other late
-listeners, and then receives events with the rest. No asyncio task is needed: a callback processes
-the reply and wakes each listener that gets an event. A listener that needs only its first event
-needs no coroutine, see ``EventFollower``.
+some. The position of a listener is the number of the last event it has received. A listener that
+joins with a lower position than the rest catches up first, together with all other late listeners,
+and then receives events with the rest. No asyncio task is needed: a callback processes the reply
+and wakes each listener that gets an event. A listener that needs only its first event needs no
+coroutine, see ``EventFollower``.
 """
 
 from __future__ import annotations
@@ -243,7 +244,7 @@ class _Once(Listener):
 
 
 class _Audience:
-    """Listeners by key; a single listener is stored without a dict."""
+    """A set of listeners, stored by key. The only listener of a key is stored without a dict."""
 
     def __init__(self) -> None:
         self._by_key: dict[str | None, Listener | dict[Listener, None]] = {}
@@ -310,8 +311,8 @@ class Subscription:
         if self._waiting is None and not (self._present or self._late or self._latest):
             self._tip = listener.position
         elif self._known < self._tip and listener.position < self._tip:
-            # An earlier listener claimed the tip without proof: no event up to it is known, and
-            # none may exist for years. Start from the lower position.
+            # The tip is the position of an earlier listener, but no event with this number is
+            # known, and none may exist for years. Start from the lower position.
             self._tip = max(listener.position, self._known)
             self._query_again_soon()
         if listener.position >= self._tip:

@@ -21,11 +21,11 @@ __all__ = (
 )
 
 masks = Masks()
-"""Masks of this process. Once a value is received, it is masked in all failures it reports."""
+"""Masks of this process. A value is masked in all failures reported after it was received."""
 
 
 def encoded_query(task_index: int, names: tuple[tuple[ValueKind, str], ...]) -> bytes:
-    """Return the body of the query; see ``ValuesWanted``."""
+    """Encode the query for the named values; see ``ValuesWanted``."""
     return msgspec.msgpack.encode(ValuesWanted(task_index, names))
 
 
@@ -45,7 +45,7 @@ def values_by_name(
 
 
 def hidden(value: Any) -> Any:
-    """Return a value with secrets masked, if it is text."""
+    """Return a value. If it is text, mask the secrets in it."""
     return masks.masked_text(value) if isinstance(value, str) else value
 
 

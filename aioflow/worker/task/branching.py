@@ -70,7 +70,7 @@ def _not_chosen_tasks(node: Node, value: object) -> tuple[int, ...]:
 
 
 def _at_its_index(node: Node, task_indexes: set[int]) -> set[int]:
-    """Limit the task indexes to the mapped group, if the task is a child of one."""
+    """Return the task indexes; for a mapped task, only those in its mapped group."""
     return task_indexes & node.along if node.is_mapped else task_indexes
 
 

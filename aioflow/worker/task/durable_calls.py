@@ -1,6 +1,7 @@
 """The durable calls of one try: make, record and await them, or answer them from the record.
 
-A task has a position in each series of waits, so that it never gets an event twice.
+For each series of waits (see ``Trigger.series``), the last answer is remembered, so that a task
+never gets an event twice.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ ANSWER_LIMIT = 1024 * 1024
 """Maximum size of the answer to one call, in bytes of msgpack."""
 
 _PASSED_ON = (Skip, Fail, RetryAfter, NotReady)
-"""Signals by which a step ends the try of its task. No result of the step is recorded then."""
+"""Exceptions with which a step ends the try of its task. No result of the step is recorded then."""
 
 
 class Conversation(Protocol):
@@ -309,7 +310,10 @@ class DurableCalls:
             raise self._cut(self._awaited)
 
     def explained(self, problem: BaseException) -> BaseException:
-        """Return the cause of ``problem``, which the body raised: itself, or a call cut short."""
+        """Return the real cause of an exception that the body raised.
+
+        It is the exception itself, or a ``CallCutShort``.
+        """
         if self._reply is not None:
             self._reply.cancel()
         cut = self._cut_short if isinstance(problem, asyncio.CancelledError) else None
@@ -352,13 +356,16 @@ class DurableCalls:
 
     async def _refuse(self) -> NoReturn:
         """Raise ``CancelledError`` once. If that was swallowed, suspend the next call forever."""
-        if self._is_refused:  # in a loop it would starve the other coroutines
+        if self._is_refused:  # code that calls again in a loop would starve the other coroutines
             await asyncio.get_running_loop().create_future()
         self._is_refused = True
         raise asyncio.CancelledError
 
     def _known(self, call: Call) -> RecordItem | None:
-        """Return the record of the next call, or ``None`` if it has none."""
+        """Return the record of a call, or ``None`` if it has none.
+
+        If another call is recorded at this position, act according to ``on_code_change``.
+        """
         if not self._recorded:
             return None
         known = self._recorded[0]
@@ -385,7 +392,10 @@ class DurableCalls:
         self._is_recorded = True
 
     def _cut(self, call: Call) -> CallCutShort:
-        """Forbid further calls, because a replay of this call could have a different outcome."""
+        """Forbid further calls, because a replay of this call could have a different outcome.
+
+        Return the error that the further calls raise.
+        """
         self._cut_short = CallCutShort(_shown(call, self._source_location(call)))
         return self._cut_short
 
@@ -439,7 +449,7 @@ class DurableCalls:
             return await self.packed(_encoded(value, call.name)), None
         except _PASSED_ON:
             raise
-        except Exception as exc:  # noqa: BLE001 - whatever a step raises is what it came to
+        except Exception as exc:  # noqa: BLE001 - whatever a step raises is its outcome
             return await self.packed(_arguments(exc)), exc
 
     def _outcome(self, answer: bytes | None, failure: Failure | None, annotation: Any = Any) -> Any:

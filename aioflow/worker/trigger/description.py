@@ -48,13 +48,13 @@ class Describer:
         self._texts: dict[int, str] = {}
 
     def keep(self, number: int, trigger: Trigger[Any]) -> None:
-        """Store the description of a trigger that becomes data-only, if its class defines one."""
+        """Store the description of a trigger that is now held as data, if its class has one."""
         text = self._call(number, trigger.describe) if describes(trigger) else ""
         if text:
             self._texts[number] = text
 
     def forget(self, number: int) -> None:
-        """Drop the description of a data-only trigger that has ended."""
+        """Drop the description of a trigger held as data, which has ended."""
         self._texts.pop(number, None)
 
     def describe(
@@ -154,12 +154,12 @@ class FireTimePreview(UserCoroutine):
 
     @property
     def number(self) -> int:
-        """See ``UserCoroutine``: a crash or a blocked loop is attributed to the timetable."""
+        """The number of the timetable: a crash or a blocked loop is attributed to it."""
         return self._command.host.trigger_no
 
     @property
     def key(self) -> tuple[int, int]:
-        """See ``UserCoroutine``."""
+        """The key of the timetable's log, which gets the output of its code."""
         return self.number, self._command.host.assignment_id
 
     @property

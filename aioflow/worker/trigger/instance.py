@@ -36,7 +36,7 @@ __all__ = (
 
 
 class Kind:
-    """Data common to the running triggers of one class, shared to save memory.
+    """Data common to the running triggers of one class and version, shared to save memory.
 
     Attributes:
         count: Number of running triggers.
@@ -85,12 +85,12 @@ class Kinds:
 
 
 class Wait:
-    """A data-only trigger: an entry in a watch.
+    """A trigger held as data, without an instance: an entry in a watch.
 
     Attributes:
         wanted: The key that it waits for in the watch.
         watch: Its watch; ``None`` once the key was found or is no longer watched.
-        command: The command that started it, if ending it needs an instance; else ``None``.
+        command: The command that started it, if an instance is needed to end it; else ``None``.
     """
 
     __slots__ = ("assignment_id", "command", "kind", "number", "run_no", "wanted", "watch")
@@ -157,7 +157,7 @@ class HostedTrigger(UserCoroutine):
         failure: Why its assignment failed; ``None`` if it did not.
         flow: Flow control, if it is a stream.
         dag_id: The DAG of its task.
-        task_index: The task index and ``map_index`` of its task.
+        task_key: The task index and ``map_index`` of its task.
         start: The execution of the task, whose result it may have to write.
         trigger: The instance, once created.
         is_data: Whether it continues as a ``Wait``; this coroutine must not report its end then.
@@ -197,16 +197,16 @@ class HostedTrigger(UserCoroutine):
 
     @property
     def number(self) -> int:
-        """See ``UserCoroutine``."""
+        """The number of the trigger, also in the crash recorder."""
         return self._number
 
     @property
     def key(self) -> tuple[int, int]:
-        """See ``UserCoroutine``."""
+        """The key of the trigger's log."""
         return self._number, self.assignment_id
 
     def enter(self, stage: str) -> None:
-        """Enter a stage."""
+        """Enter a stage: the failure reason for what user code raises from now on."""
         self.stage = stage
 
     def take(self, upto: int) -> None:

@@ -102,7 +102,7 @@ class HostedWatch(UserCoroutine):
 
     @property
     def signer(self) -> Wait:
-        """The trigger to which the steps are attributed; the last one if no trigger is left."""
+        """The trigger to which the steps are attributed; if none is left, the last one."""
         if self._signer.watch is not self and self.wants:
             # Not in every `discard`: finding the first key of a dict gets slower and slower if the
             # dict is emptied from its beginning.
@@ -111,7 +111,7 @@ class HostedWatch(UserCoroutine):
 
     @property
     def number(self) -> int:
-        """See ``UserCoroutine``: a crash or a blocked loop is attributed to one of its triggers."""
+        """The number of one of its triggers, to which a crash or a blocked loop is attributed."""
         return self.signer.number
 
     @property
@@ -192,10 +192,10 @@ class Finder(Protocol):
     """What the watches need from the triggerer. The methods never raise."""
 
     async def found(self, event: TriggerEvent[object], name: str) -> Callable[[Wait], None]:
-        """Return a function that reports an event for one trigger; called once per trigger."""
+        """Return a function that reports the event for a trigger. Call it once per trigger."""
 
     def failed(self, problem: BaseException) -> Callable[[Wait], None]:
-        """Return a function that fails one trigger."""
+        """Return a function that fails a trigger with this exception."""
 
 
 class Watches:
@@ -324,7 +324,7 @@ class Watches:
             self._left(hosted, alone)
             await self._each(hosted, waits, self._finder.failed(problem))
         elif not isinstance(problem, TriggerWrong | asyncio.CancelledError):
-            print_traceback(problem)  # raised by its cleanup
+            print_traceback(problem)  # the cleanup of the watch raised it
 
     async def _problem(self, hosted: HostedWatch) -> BaseException:
         """Run the watch until no key is wanted or it fails. Return the reason for its end."""
@@ -442,7 +442,7 @@ class Watches:
             return self._finder.failed(event)
         try:
             return await self._finder.found(checked_event(event, name), name)
-        except BaseException as exc:  # noqa: BLE001 - an event that cannot travel
+        except BaseException as exc:  # noqa: BLE001 - the event cannot be sent
             return self._finder.failed(exc)
 
     async def _each(

@@ -7,6 +7,7 @@ from tests.sim.planted import (
     events,
     executors,
     hosting,
+    interpreters,
     operations,
     reports,
     restart,
@@ -17,6 +18,18 @@ from tests.sim.planted import (
 
 __all__ = ("BUGS", "THEMES")
 
-THEMES = (store, engine, reports, turns, slots, restart, hosting, operations, events, executors)
+THEMES = (
+    store,
+    engine,
+    reports,
+    turns,
+    slots,
+    restart,
+    hosting,
+    operations,
+    events,
+    executors,
+    interpreters,
+)
 
 BUGS = {bug.name: bug for theme in THEMES for bug in theme.BUGS}

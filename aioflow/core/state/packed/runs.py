@@ -51,7 +51,7 @@ _decode_run = msgspec.msgpack.Decoder(_PackedRun).decode
 
 
 class PackedRuns(PackedMap[Run]):
-    """Live runs by number.
+    """Live runs by number, packed or not.
 
     Attributes:
         loose: Runs that may be packed after the commit.

@@ -42,7 +42,7 @@ _WORTH_COPYING = 1_024
 
 
 class TaskShape(NamedTuple):
-    """Fields of ``TaskInstance`` and ``TriggerInstance`` that many waits share."""
+    """Fields of ``TaskInstance`` and ``TriggerInstance`` that many waiting tasks have in common."""
 
     dag_version: DagVersion
     task_index: int
@@ -152,7 +152,7 @@ class Packing:
         self._shrink()
 
     def lose(self, role: str, assignment_id: int) -> None:
-        """Record that a host died. Packed triggers lose their assignments up to this number."""
+        """Record that a host died. Its packed triggers lose assignments up to this number."""
         if kind_of(role) == ASYNC:
             self._async_lives[role] = self._async_lives.get(role, 1) + 1
         else:
@@ -206,7 +206,7 @@ class Packing:
         return heapq.merge(objects, packed_numbers if forms else ())
 
     def assignments(self, is_wanted: Callable[[TaskShape], bool]) -> Iterator[tuple[int, int]]:
-        """Yield packed triggers of the wanted shapes with their assignments; see ``hosting``."""
+        """Yield packed triggers of the wanted shapes with their assignment numbers."""
         forms = self._numbers(is_wanted)
         for one in self._packed_tasks() if forms else ():
             if one.form in forms:
@@ -250,7 +250,7 @@ class Packing:
     # ── one packed task ─────────────────────────────────────────────────────────────────────
 
     def instants(self, run: Run) -> Iterator[tuple[TaskNo, Timestamp]]:
-        """Yield the times that packed tasks of a run wait for."""
+        """Yield the times at which packed tasks of a run are due or time out."""
         if not any(form.has_instants for form, _ in self._shapes.numbered()):
             return
         for task_no in run.active_tasks.packed_numbers():
@@ -535,7 +535,7 @@ class Packing:
 
 
 class PackedCache(PackedMap[Value]):
-    """Tasks or triggers of all runs, by number.
+    """Tasks or triggers of all runs by number, packed or not.
 
     Args:
         packed_numbers: Packed values by number.

@@ -1,0 +1,303 @@
+"""The agent in a Dask worker: runs workers for daemons, and is the other end of their links.
+
+It is a plug-in of the Dask worker, installed by the first pilot that runs there. A plug-in that is
+registered with the scheduler would be sent to every Dask worker of the cluster, and those without
+aioflow could not start any more.
+
+A **session** is what runs for one epoch of one node. It has one link, opened by the daemon, and
+outlives its connections. A pilot with a larger epoch ends the sessions of smaller ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import platform
+import secrets
+import socket
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import anyio
+import msgspec
+from distributed import Status, Worker, WorkerPlugin
+
+from aioflow.clock import SystemClock
+from aioflow.executors.dask.hosted_worker import HostedWorker, NotStarted
+from aioflow.executors.dask.messages import (
+    LINK_OP,
+    PLUGIN_NAME,
+    Kind,
+    LinkHello,
+    LinkWelcome,
+    PilotEnd,
+    PilotOrder,
+    PilotUp,
+    WorkerStarted,
+)
+from aioflow.executors.dask.stream import Comm, Stream
+from aioflow.filesystem import make_folder
+from aioflow.processes.environment import child_environment
+from aioflow.processes.process import OomCounter
+
+__all__ = ("Agent", "serve_pilot")
+
+LINK_SECONDS = 5.0
+"""How long a pilot waits for the daemon's link before it gives up."""
+
+FLUSH_SECONDS = 2.0
+"""How long a Dask worker that ends waits until the daemon knows the last endings."""
+
+
+async def serve_pilot(worker: Worker, data: bytes) -> bytes:
+    """Run one worker until it ends: the work of a pilot."""
+    order = msgspec.msgpack.decode(data, type=PilotOrder)
+    refused = _refusal(order)
+    if refused:
+        end = PilotEnd(refused=f"{worker.address} {refused}", address=worker.address)
+    else:
+        end = await (await _agent_of(worker)).serve(order)
+    return msgspec.msgpack.encode(end)
+
+
+def _refusal(order: PilotOrder) -> str:
+    """Return why workers of the daemon cannot run here; empty if they can."""
+    here = version("aioflow-engine")
+    if here != order.aioflow:
+        return f"has aioflow {here}, and the daemon {order.aioflow}: install the same version"
+    python = (sys.version_info.major, sys.version_info.minor)
+    if python != order.python:
+        major, minor = order.python
+        return (
+            f"runs Python {python[0]}.{python[1]}, and the daemon {major}.{minor}: "
+            "run both with the same version"
+        )
+    if sys.platform != "linux":
+        return f"runs on {sys.platform}, and workers need Linux"
+    return ""
+
+
+async def _agent_of(worker: Worker) -> Agent:
+    found = worker.plugins.get(PLUGIN_NAME)
+    if not isinstance(found, Agent):
+        found = Agent()
+        # Until the first ``await`` in ``plugin_add`` no other pilot runs, and it has none.
+        await worker.plugin_add(plugin=found, name=PLUGIN_NAME, catch_errors=False)
+    return found
+
+
+class _Session:
+    """What runs here for one epoch of one node.
+
+    Attributes:
+        workers: By worker number.
+        refused: Numbers of workers that the daemon killed before their pilots ran here.
+        decided: Set when the daemon has opened the link for the first time, or the session is over.
+        is_over: Whether nothing may start here any more.
+    """
+
+    def __init__(self, order: PilotOrder) -> None:
+        self.epoch = order.epoch
+        self.workers: dict[int, HostedWorker] = {}
+        self.refused: set[int] = set()
+        self.decided = anyio.Event()
+        self.is_over = False
+        self.stream = Stream(self._deliver, self._beat)
+        self._secret = order.secret
+        self._connection: anyio.CancelScope | None = None
+        self._turns = anyio.Lock()
+
+    def admits(self, hello: LinkHello) -> bool:
+        """Return whether a hello comes from the daemon of this session."""
+        return hello.epoch == self.epoch and hmac.compare_digest(hello.secret, self._secret)
+
+    async def connect(self, comm: Comm, received: int) -> None:
+        """Exchange messages over a connection until it breaks or a newer one replaces it."""
+        if self._connection is not None:
+            self._connection.cancel()
+        async with self._turns:
+            with anyio.CancelScope() as self._connection:
+                welcome = LinkWelcome(received=self.stream.received)
+                await comm.write(msgspec.msgpack.encode(welcome))
+                self.decided.set()
+                self._beat()
+                await self.stream.run(comm, received)
+            self._connection = None
+
+    def _deliver(self, kind: int, worker_no: int, data: bytes) -> None:
+        worker = self.workers.get(worker_no)
+        if worker is None:
+            if kind == Kind.KILL:
+                self.refused.add(worker_no)
+        elif kind == Kind.FRAME:
+            worker.write(data)
+        elif kind == Kind.CONSUMED:
+            worker.consumed(int(data))
+        elif kind == Kind.CLOSE:
+            worker.close()
+        elif kind == Kind.KILL:
+            worker.kill()
+
+    def _beat(self) -> None:
+        for worker in self.workers.values():
+            worker.beat()
+
+    def shut_down(self) -> None:
+        """Kill everything, because the Dask worker ends or serves a later daemon."""
+        self.is_over = True
+        self.decided.set()
+        for worker in self.workers.values():
+            worker.shut_down()
+
+
+class Agent(WorkerPlugin):
+    """The plug-in of one Dask worker."""
+
+    name = PLUGIN_NAME
+
+    def __init__(self) -> None:
+        self._id = secrets.token_hex(8)
+        self._clock = SystemClock()
+        self._sessions: dict[tuple[str, int], _Session] = {}
+        self._epochs: dict[tuple[str, int], int] = {}
+        self._worker: Worker | None = None
+        self._folder = Path()
+        self._oom = OomCounter.of_this_process()
+
+    # ── called by Dask ──────────────────────────────────────────────────────────────────
+
+    def setup(self, worker: Worker) -> None:
+        """Accept links from now on."""
+        self._worker = worker
+        self._folder = Path(worker.local_directory) / "aioflow"
+        worker.handlers[LINK_OP] = self._serve_link
+
+    async def teardown(self, worker: Worker) -> None:
+        """End everything, and let the daemons know."""
+        worker.handlers.pop(LINK_OP, None)
+        for session in self._sessions.values():
+            session.shut_down()
+            with anyio.move_on_after(FLUSH_SECONDS):
+                await session.stream.flushed()
+        self._sessions.clear()
+
+    async def _serve_link(self, comm: Comm, hello: bytes) -> Status:
+        """Serve a link until its connection breaks."""
+        asked = msgspec.msgpack.decode(hello, type=LinkHello)
+        session = self._sessions.get((asked.home_id, asked.node_no))
+        if session is None or asked.agent_id != self._id or not session.admits(asked):
+            await comm.write(msgspec.msgpack.encode(LinkWelcome(refused="nothing runs here")))
+        else:
+            await session.connect(comm, asked.received)
+        return Status.dont_reply
+
+    async def end_older(self, home_id: str, node_no: int, epoch: int) -> int:
+        """End what runs for earlier daemons of a node. Return the number of its workers."""
+        key = home_id, node_no
+        self._epochs[key] = max(epoch, self._epochs.get(key, 0))
+        session = self._sessions.get(key)
+        if session is None or session.epoch >= epoch:
+            return 0
+        del self._sessions[key]
+        count = len(session.workers)
+        session.shut_down()
+        while session.workers:
+            await self._clock.sleep(0.01)
+        return count
+
+    # ── pilots ──────────────────────────────────────────────────────────────────────────
+
+    async def serve(self, order: PilotOrder) -> PilotEnd:
+        """Run one worker until it ends."""
+        assert self._worker is not None  # noqa: S101 - set by ``setup``
+        address = self._worker.address
+        session = await self._session_of(order)
+        if session is None:
+            return PilotEnd(
+                refused=f"{address} serves a later daemon of this node", address=address
+            )
+        up = PilotUp(worker_no=order.worker_no, address=address, agent_id=self._id)
+        self._worker.log_event(order.topic, msgspec.msgpack.encode(up))
+        with anyio.move_on_after(LINK_SECONDS):
+            await session.decided.wait()
+        is_open = session.decided.is_set() and not session.is_over
+        if not is_open or order.worker_no in session.refused:
+            return PilotEnd(address=address)
+        try:
+            await self._run(session, order)
+        except NotStarted as exc:
+            return PilotEnd(refused=f"{address} cannot start a process: {exc}", address=address)
+        return PilotEnd(address=address, has_run=True)
+
+    async def _session_of(self, order: PilotOrder) -> _Session | None:
+        """Return the session of a pilot, after all of its node's older sessions have ended."""
+        key = order.home_id, order.node_no
+        await self.end_older(*key, order.epoch)
+        if order.epoch < self._epochs[key]:
+            return None
+        return self._sessions.setdefault(key, _Session(order))
+
+    async def _run(self, session: _Session, order: PilotOrder) -> None:
+        """Run a program, and report its end on the session's stream."""
+        worker_no = order.worker_no
+        environment = child_environment(os.environ, order.environment)
+        if order.scheduler:
+            environment["AIOFLOW_DASK_SCHEDULER"] = order.scheduler
+        hosted = HostedWorker(
+            worker_no,
+            session.stream,
+            mark=_mark(order),
+            environment=environment,
+            contact_seconds=order.contact_seconds,
+            oom=self._oom,
+        )
+        session.workers[worker_no] = hosted
+        ended = anyio.Event()
+
+        async def run() -> None:
+            with anyio.CancelScope(shield=True):
+                try:
+                    failure = await hosted.run(started)
+                finally:
+                    del session.workers[worker_no]
+                    ended.set()
+                session.stream.put(Kind.GONE, worker_no, msgspec.msgpack.encode(failure))
+
+        def started(pid: int) -> None:
+            facts = self._facts(order, hosted, pid)
+            session.stream.put(Kind.STARTED, worker_no, msgspec.msgpack.encode(facts))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            try:
+                await ended.wait()
+            except anyio.get_cancelled_exc_class():
+                hosted.shut_down()  # the Dask worker ends
+                raise
+
+    def _facts(self, order: PilotOrder, hosted: HostedWorker, pid: int) -> WorkerStarted:
+        assert self._worker is not None  # noqa: S101 - set by ``setup``
+        code = results = ""
+        if not order.shared_home:
+            code, results = str(self._folder / "code"), str(self._folder / "results")
+            make_folder(self._folder / "code")
+            make_folder(self._folder / "results")
+        return WorkerStarted(
+            host=socket.gethostname(),
+            pid=pid,
+            address=self._worker.address,
+            python=platform.python_version(),
+            aioflow=version("aioflow-engine"),
+            started_at=self._clock.now(),
+            log_nonce=hosted.log_nonce,
+            code_folder=code,
+            results_folder=results,
+        )
+
+
+def _mark(order: PilotOrder) -> str:
+    """Return a mark for a program and all that it starts, see ``processes.orphans``."""
+    owner = hashlib.sha256(f"{order.home_id} {order.node_no}".encode()).hexdigest()[:16]
+    return f"dask-{owner}:{secrets.token_hex(8)}"

@@ -1,0 +1,214 @@
+"""The daemon's end of the link to the agent in one Dask worker.
+
+The link is opened when the first pilot on a Dask worker announces itself. If its connection breaks,
+or the agent is silent, the daemon dials again, and the stream continues where it was. The agent is
+dead if its port refuses connections, or if another agent answers. Otherwise it is *lost*: it may be
+stopped or cut off, and its workers may be running until they end themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import anyio
+import msgspec
+
+from aioflow.clock import Clock
+from aioflow.executors.dask.messages import LINK_OP, Kind, LinkHello, LinkWelcome
+from aioflow.executors.dask.stream import Comm, Stream
+
+__all__ = ("AgentLink", "Dial", "LinkOwner")
+
+BEAT_SECONDS = 1.5
+LOST_BEATS = 3
+"""Number of unanswered beats after which an agent is lost: at most 6 s after it was stopped."""
+
+DIAL_SECONDS = 3.0
+REDIAL_SECONDS = 0.5
+DEATH_SECONDS = 0.5
+"""Time in which the supervisors of a dead Dask worker certainly kill what is left."""
+
+Dial = Callable[[str], Awaitable[Comm]]
+"""Opens a connection to a Dask worker's address. Raises ``OSError``."""
+
+
+class LinkOwner(Protocol):
+    """What an ``AgentLink`` needs from the backend."""
+
+    def on_message(self, link: AgentLink, kind: int, worker_no: int, data: bytes) -> None:
+        """A message has arrived."""
+
+    def on_contact(self, link: AgentLink, why: str) -> None:
+        """The agent is lost, and why; or it is back if ``why`` is empty."""
+
+    def on_dying(self, link: AgentLink) -> None:
+        """The agent is dead. Its workers die now, or are dead."""
+
+    def on_death(self, link: AgentLink, why: str) -> None:
+        """The agent and all its workers are dead."""
+
+    def has_workers(self, link: AgentLink) -> bool:
+        """Return whether the link is needed."""
+
+
+class AgentLink:
+    """The link to one agent.
+
+    Args:
+        patience_seconds: An agent that is lost for longer counts as dead.
+
+    Attributes:
+        is_running: Whether ``run`` is at work. It ends when the agent is dead, or when the
+            connection breaks while nothing runs there.
+        is_lost: Whether nothing is known about the agent at the moment.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        hello: LinkHello,
+        owner: LinkOwner,
+        dial: Dial,
+        clock: Clock,
+        patience_seconds: float,
+    ) -> None:
+        self.address = address
+        self.is_running = False
+        self.is_lost = False
+        self._hello = hello
+        self._owner = owner
+        self._dial = dial
+        self._clock = clock
+        self._patience_us = round(patience_seconds * 1e6)
+        self._lost_at = 0
+        self._beats = 0
+        self._stream = Stream(self._deliver, self._on_batch)
+
+    def put(self, kind: Kind, worker_no: int, data: bytes = b"") -> None:
+        """Send a message. Never blocks."""
+        self._stream.put(kind, worker_no, data)
+
+    async def flushed(self) -> None:
+        """Wait until the agent has received all messages."""
+        await self._stream.flushed()
+
+    async def run(self) -> None:
+        """Keep the link until its agent is dead, or nothing runs there and it breaks."""
+        self.is_running = True
+        try:
+            why = await self._keep()
+        finally:
+            self.is_running = False
+        if why:
+            self._owner.on_death(self, why)
+
+    async def _keep(self) -> str:
+        """Return why the agent is dead; empty if it is merely not needed any more."""
+        is_first = True
+        while True:
+            # Dask itself dials again and again, also where no process listens.
+            if not is_first and await self._is_refused():
+                self._owner.on_dying(self)
+                await self._clock.sleep(DEATH_SECONDS)
+                return "its Dask worker died"
+            is_first = False
+            try:
+                if not await self._connect_once():
+                    return "its Dask worker was restarted"
+            except OSError as exc:
+                self._set_lost(f"its Dask worker at {self.address} does not answer: {exc}")
+            if not self._owner.has_workers(self):
+                return ""
+            now = self._clock.monotonic_us()
+            if self.is_lost and now - self._lost_at >= self._patience_us:
+                return "its Dask worker did not answer for too long"
+            await self._clock.sleep(REDIAL_SECONDS if self.is_lost else 0)
+
+    async def _connect_once(self) -> bool:
+        """Serve one connection until it breaks. Return false if the agent is another one.
+
+        Raises:
+            OSError: If there is no connection.
+        """
+        comm, welcome = await self._open()
+        if welcome.refused:
+            comm.abort()
+            return False
+        self._set_lost("")
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._beat, comm)
+            try:
+                await self._stream.run(comm, welcome.received)
+            except ValueError:
+                return False  # it is not the agent that this stream is with
+            finally:
+                group.cancel_scope.cancel()
+        return True
+
+    async def _open(self) -> tuple[Comm, LinkWelcome]:
+        """Dial the agent, and return its answer.
+
+        Raises:
+            OSError: If it does not answer.
+        """
+        with anyio.fail_after(2 * DIAL_SECONDS):
+            comm = await self._dial(self.address)
+            is_open = False
+            try:
+                hello = msgspec.structs.replace(self._hello, received=self._stream.received)
+                data = msgspec.msgpack.encode(hello)
+                await comm.write({"op": LINK_OP, "reply": False, "hello": data})
+                answer = await comm.read()
+                is_open = isinstance(answer, bytes)
+            finally:
+                if not is_open:
+                    comm.abort()
+        if not isinstance(answer, bytes):
+            return comm, LinkWelcome(refused="it has no agent")
+        return comm, msgspec.msgpack.decode(answer, type=LinkWelcome)
+
+    async def _beat(self, comm: Comm) -> None:
+        """Ask for signs of life. Abort the connection of an agent that gives none.
+
+        Silence is counted in beats and not measured by the clock. So a daemon that was itself
+        stopped for a while does not blame the agent. After the abort it sends no further signs of
+        life itself, so the workers end themselves in time.
+        """
+        missed = 0
+        while missed < LOST_BEATS:
+            self._beats += 1
+            self._stream.beat(self._beats)
+            await self._clock.sleep(BEAT_SECONDS)
+            missed = 0 if self._stream.echoed == self._beats else missed + 1
+        comm.abort()
+        seconds = BEAT_SECONDS * LOST_BEATS
+        self._set_lost(f"its Dask worker at {self.address} has not answered for {seconds:g} s")
+
+    async def _is_refused(self) -> bool:
+        """Return whether no process listens at the agent's address."""
+        parts = urlsplit(self.address)
+        try:
+            with anyio.fail_after(DIAL_SECONDS):
+                _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        writer.close()
+        return False
+
+    def _set_lost(self, why: str) -> None:
+        if bool(why) == self.is_lost:
+            return
+        self.is_lost = bool(why)
+        self._lost_at = self._clock.monotonic_us()
+        self._owner.on_contact(self, why)
+
+    def _deliver(self, kind: int, worker_no: int, data: bytes) -> None:
+        self._owner.on_message(self, kind, worker_no, data)
+
+    def _on_batch(self) -> None:
+        """Signs of life are counted by their echoes."""

@@ -1,0 +1,160 @@
+"""Large results of a worker on a machine without the daemon's home, in pieces over its link.
+
+A result that the worker writes is sent to the daemon before the try reports its end. A result that
+it needs is fetched before the try reads it, and stays in the folder for later tries of the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from aioflow.errors import TaskError
+from aioflow.model.ids import RunNo, StartNo, TaskNo
+from aioflow.protocol.commands import Reply, StartTask
+from aioflow.results import result_path
+from aioflow.worker.query.messages import ResultsPage
+
+__all__ = (
+    "FETCH_QUERY",
+    "PIECE_BYTES",
+    "STORE_QUERY",
+    "ResultPiece",
+    "ResultTransfer",
+    "ResultWanted",
+)
+
+FETCH_QUERY = "fetch_result"
+"""The kind of the query for a piece of a result; its body is a ``ResultWanted``."""
+
+STORE_QUERY = "store_result"
+"""The kind of the query that sends a piece of a result; its body is a ``ResultPiece``."""
+
+PIECE_BYTES = 4 * 1024 * 1024
+_FOLDER_BYTES = 4 * 1024 * 1024 * 1024
+"""Size of the folder from which the files that were used the longest ago are deleted."""
+
+Ask: TypeAlias = Callable[[RunNo, str, bytes], Reply]
+
+
+class ResultWanted(msgspec.Struct, frozen=True, array_like=True):
+    """Ask for a piece of the result of a start. The reply is a ``ResultPiece``."""
+
+    task_no: TaskNo
+    start_no: StartNo
+    offset: int
+
+
+class ResultPiece(msgspec.Struct, frozen=True, array_like=True):
+    """A piece of the result of a start.
+
+    Attributes:
+        size: Size of the whole result, in bytes.
+    """
+
+    task_no: TaskNo
+    start_no: StartNo
+    offset: int
+    size: int
+    data: bytes
+
+
+class ResultTransfer:
+    """The results of one worker, in a folder of its machine.
+
+    Args:
+        ask: Sends a query to the daemon and waits for the reply.
+    """
+
+    def __init__(self, folder: Path, ask: Ask) -> None:
+        self._folder = folder
+        self._ask = ask
+
+    def write(self, write: Callable[[], None], start: StartTask) -> None:
+        """Write the result of a try with ``write``, and send it to the daemon.
+
+        Raises:
+            OSError: If it cannot be written here, or there. It may be tried again.
+        """
+        write()
+        path = result_path(self._folder, start.task_no, start.start_no)
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            for offset in range(0, size, PIECE_BYTES):
+                piece = ResultPiece(
+                    start.task_no, start.start_no, offset, size, file.read(PIECE_BYTES)
+                )
+                got = self._ask(start.run_no, STORE_QUERY, msgspec.msgpack.encode(piece))
+                if got.error:
+                    raise OSError(f"the daemon cannot store it: {got.error}")
+        self._limit_folder(path)
+
+    def fetch_sources(self, start: StartTask) -> None:
+        """Fetch the lists from which a child of a mapped task takes its items."""
+        for _, task_no, start_no in start.sources:
+            self.fetch(start.run_no, task_no, start_no)
+
+    def fetch_page(self, run_no: RunNo, page: ResultsPage) -> ResultsPage:
+        """Fetch the large results of a page; return the page."""
+        for _, task_no, start_no, body in page.items:
+            if body is None and start_no:
+                self.fetch(run_no, task_no, start_no)
+        return page
+
+    def fetch(self, run_no: RunNo, task_no: TaskNo, start_no: StartNo) -> None:
+        """Fetch the result of a start, unless it is in the folder.
+
+        Raises:
+            TaskError: If the daemon does not have it, or it cannot be written here.
+        """
+        path = result_path(self._folder, task_no, start_no)
+        try:
+            os.utime(path)  # it is used now
+        except OSError:
+            try:
+                self._fetch(run_no, task_no, start_no, path)
+            except OSError as exc:
+                raise TaskError(f"a result cannot be stored on this machine: {exc}") from exc
+
+    def _fetch(self, run_no: RunNo, task_no: TaskNo, start_no: StartNo, path: Path) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        number, name = tempfile.mkstemp(prefix=".fetched-", dir=path.parent)
+        try:
+            with os.fdopen(number, "wb") as file:
+                size = 1
+                while file.tell() < size:
+                    wanted = ResultWanted(task_no, start_no, file.tell())
+                    got = self._ask(run_no, FETCH_QUERY, msgspec.msgpack.encode(wanted))
+                    if got.error:
+                        raise TaskError(f"a result cannot be fetched: {got.error}")
+                    piece = msgspec.msgpack.decode(got.body, type=ResultPiece)
+                    if not piece.data:
+                        raise TaskError("a result cannot be fetched: it has become shorter")
+                    size = piece.size
+                    file.write(piece.data)
+            Path(name).rename(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        self._limit_folder(path)
+
+    def _limit_folder(self, newest: Path) -> None:
+        """Delete the files used the longest ago while the folder is too large."""
+        files = []
+        for path in self._folder.glob("*/*"):
+            with contextlib.suppress(OSError):  # deleted by another worker
+                status = path.stat()
+                files.append((status.st_mtime, status.st_size, path))
+        excess = sum(size for _, size, _ in files) - _FOLDER_BYTES
+        for _, size, path in sorted(files):
+            if excess <= 0:
+                return
+            if path != newest:
+                path.unlink(missing_ok=True)
+                excess -= size

@@ -1,0 +1,166 @@
+"""A daemon whose tasks run on a Dask cluster of real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from benchmarks.daemon import eventually
+from tests.daemons import SharedDaemon
+from tests.executors.dask.cluster import is_alive
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("dask")]
+
+SQUARES = """
+from aioflow import dag, task
+
+@task
+def numbers() -> list[int]:
+    return list(range(200))
+
+@task
+def square(n: int) -> int:
+    print("squared", n)
+    return n * n
+
+@task
+def total(squares: list[int]) -> int:
+    return sum(squares)
+
+@task
+def large(n: int) -> bytes:
+    return bytes([n % 256]) * (9_000_000 if n == 1 else 100_000)
+
+@task
+def sizes(parts: list[bytes], first: bytes) -> list[int]:
+    return [len(part) for part in parts] + [len(first), first[-1]]
+
+@dag(executor="dask")
+def squares():
+    total(square.expand(n=numbers()))
+
+@dag(executor="dask")
+def larges():
+    sizes(large.expand(n=[1, 2, 3]), large(7))
+"""
+
+SLOW = """
+import os, time
+from pathlib import Path
+from aioflow import dag, task, Retry
+
+@task(executor="dask")
+def waits_for(file: str) -> int:
+    with open(file + ".pid", "a") as pids:
+        pids.write(f"{os.getpid()}\\n")
+    while not Path(file).exists():
+        time.sleep(0.01)
+    return os.getpid()
+
+@task(executor="dask", execution_timeout=0.5, retry=Retry(tries=1))
+def takes_too_long() -> None:
+    print("going to sleep", flush=True)
+    time.sleep(600)
+
+@dag
+def slow(file: str):
+    waits_for(file)
+
+@dag
+def late():
+    takes_too_long()
+"""
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory, cluster):
+    settings = f"""
+[executors.dask]
+address = "{cluster.address}"
+"""
+    folder = tmp_path_factory.mktemp("daemon")
+    daemon = SharedDaemon(folder, settings=settings, flags=("--cpu-slots", "1"))
+    daemon.start()
+    yield daemon
+    daemon.end()
+
+
+def task_of(daemon, run_id, name):
+    return next(one for one in daemon.run(run_id)["tasks"] if one["task_id"] == name)
+
+
+def pids_in(file: Path) -> list[int]:
+    return [int(pid) for pid in file.read_text().split()] if file.exists() else []
+
+
+def test_a_fan_out_runs_on_the_cluster_with_results_and_logs(daemon):
+    daemon.add("squares.py", SQUARES)
+    run_id = daemon.trigger("squares")
+    run = daemon.wait(run_id)
+    assert run["state"] == "success"
+    assert task_of(daemon, run_id, "total")["result"] == sum(n * n for n in range(200))
+    _, log = daemon.get(f"/api/v1/runs/{run_id}/tasks/square/logs?map=7")
+    assert "squared 7" in str(log)
+
+
+def test_large_results_travel_to_and_from_machines_without_the_home(daemon):
+    daemon.add("squares.py", SQUARES)
+    run_id = daemon.trigger("larges")
+    assert daemon.wait(run_id)["state"] == "success"
+    result = task_of(daemon, run_id, "sizes")["result"]
+    assert result == [9_000_000, 100_000, 100_000, 100_000, 7]
+    files = [path for path in (daemon.home / "results").glob("*/*") if path.is_file()]
+    assert sum(path.stat().st_size > 90_000 for path in files) == 4
+    assert not [path for path in files if path.name.endswith(".part")]
+
+
+@pytest.mark.nightly
+def test_a_cancelled_run_ends_its_process(daemon, tmp_path):
+    daemon.add("slow.py", SLOW)
+    run_id = daemon.trigger("slow", {"file": str(tmp_path / "never")})
+    (pid,) = eventually(lambda: pids_in(tmp_path / "never.pid"))
+    daemon.request("POST", f"/api/v1/runs/{run_id}/cancel")
+    assert daemon.wait(run_id)["state"] == "cancelled"
+    eventually(lambda: not is_alive(pid))
+
+
+@pytest.mark.nightly
+def test_a_timeout_ends_the_try_and_keeps_its_log(daemon):
+    daemon.add("slow.py", SLOW)
+    run_id = daemon.trigger("late")
+    assert daemon.wait(run_id)["state"] == "failed"
+    assert task_of(daemon, run_id, "takes_too_long")["error"]["type"] == "TaskTimeout"
+    _, log = daemon.get(f"/api/v1/runs/{run_id}/tasks/takes_too_long/logs")
+    assert "going to sleep" in str(log)
+
+
+@pytest.mark.nightly
+def test_a_killed_process_costs_its_task_no_try(daemon, tmp_path):
+    daemon.add("slow.py", SLOW)
+    file = tmp_path / "go-on"
+    run_id = daemon.trigger("slow", {"file": str(file)})
+    (pid,) = eventually(lambda: pids_in(tmp_path / "go-on.pid"))
+    os.kill(pid, signal.SIGKILL)
+    second = eventually(lambda: pids_in(tmp_path / "go-on.pid")[1:])[0]
+    file.touch()
+    assert daemon.wait(run_id)["state"] == "success"
+    task = task_of(daemon, run_id, "waits_for")
+    assert (task["try_number"], task["interruptions"], task["result"]) == (1, 1, second)
+
+
+def test_a_daemon_that_was_killed_finds_its_task_again(daemon, tmp_path):
+    daemon.add("slow.py", SLOW)
+    file = tmp_path / "after"
+    run_id = daemon.trigger("slow", {"file": str(file)})
+    (pid,) = eventually(lambda: pids_in(tmp_path / "after.pid"))
+    daemon.kill()
+    assert is_alive(pid)
+    daemon.start()
+    second = eventually(lambda: pids_in(tmp_path / "after.pid")[1:])[0]
+    assert not is_alive(pid)
+    file.touch()
+    assert daemon.wait(run_id)["state"] == "success"
+    assert task_of(daemon, run_id, "waits_for")["result"] == second
