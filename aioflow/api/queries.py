@@ -36,6 +36,7 @@ from aioflow.api.schemas import (
     summary,
 )
 from aioflow.api.task_instances import (
+    CopyResult,
     RunLayout,
     ShownResults,
     TaskLocation,
@@ -94,12 +95,18 @@ class RunReader:
     watched: DescribeTriggers = staticmethod(describe_no_triggers)
     watched_sensors: DescribeSensors = staticmethod(describe_no_sensors)
 
-    def __init__(self, store: Store, tasklog: TaskLog, results: Path | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        tasklog: TaskLog,
+        results: Path | None = None,
+        copy_result: CopyResult | None = None,
+    ) -> None:
         self.store = store
         self.catalogue = Catalogue(store, follows=False)
         self._tasklog = tasklog
         self.public_fields = PublicFields(tasklog.masks)
-        self.results = ShownResults(store, results)
+        self.results = ShownResults(store, results, copy_result)
         self._specs: dict[tuple[str, str], DagSpec] = {}
         self._counted: dict[tuple[RunNo, Timestamp | None], Counted] = {}
 

@@ -26,6 +26,7 @@ from aioflow.core.state.task_instance import TaskInstance, TriggerInstance
 from aioflow.core.tasks import durable_calls, streams
 from aioflow.core.tasks.tries import (
     begin_try,
+    body_returned,
     drop_record,
     failed,
     labelled,
@@ -50,6 +51,7 @@ from aioflow.protocol.effects import Effect
 from aioflow.protocol.inputs import (
     AlertRaised,
     AssignTriggers,
+    BodyReturned,
     ClockStepped,
     CodeRestored,
     ContinueBackfill,
@@ -325,7 +327,10 @@ def _task_started(report: TaskStarted, tx: Transaction) -> None:
 
 
 def _has_started(
-    task: TaskInstance, report: TaskStarted | Ended, at: Timestamp | None, tx: Transaction
+    task: TaskInstance,
+    report: TaskStarted | BodyReturned | Ended,
+    at: Timestamp | None,
+    tx: Transaction,
 ) -> bool:
     """Record that a try has started, if not yet recorded. Return whether the task runs."""
     if tx.slots.begin(task):
@@ -337,6 +342,12 @@ def _has_started(
     if isinstance(report, Failed) and task.suspended_start == report.start_no:
         lifecycle.fail_suspended(task, report, tx)
     return False
+
+
+def _body_returned(report: BodyReturned, tx: Transaction) -> None:
+    task = _current_task(report.task_no, report.start_no, tx)
+    if task is not None and _has_started(task, report, report.began_at, tx):
+        body_returned(task, report, tx)
 
 
 def _recalled(report: Recalled, tx: Transaction) -> None:
@@ -396,6 +407,7 @@ HANDLERS: dict[type[Input], Handler] = {
     RecordDropped: _of_try(drop_record),
     Labelled: _of_try(labelled),
     ResultWriteFailed: _of_try(result_write_failed),
+    BodyReturned: _body_returned,
     # triggers
     TriggerFired: _of_trigger(lifecycle.fire, event_runs.fire),
     TriggerEnded: _of_trigger(lifecycle.trigger_ended, dag_triggers.ended),

@@ -18,6 +18,7 @@ from aioflow._threads import in_thread
 from aioflow.api import Api
 from aioflow.api.dags import HostedTimetables
 from aioflow.api.schemas import CleanedView
+from aioflow.api.task_instances import CopyResult
 from aioflow.catalog.parse import Parser
 from aioflow.catalog.plugins import warn_of_broken
 from aioflow.catalog.snapshot import Snapshots
@@ -68,6 +69,7 @@ class ApiServer:
         hosts: HostPool,
         spans: Callable[[], tuple[int, int]],
         dags_read: Callable[[], bool],
+        copy_result: CopyResult | None = None,
     ) -> None:
         self._settings = settings
         self._stop = anyio.Event()
@@ -90,6 +92,7 @@ class ApiServer:
             watched_sensors=hosts.describe_sensors,
             spans=spans,
             dags_read=dags_read,
+            copy_result=copy_result,
             timetables=HostedTimetables(hosts.triggerers, lambda: engine.memory, hosts.start),
         )
 
