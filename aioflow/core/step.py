@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from aioflow.core import crash_trials, processes
+from aioflow.core import crash_trials, dag_registry, processes
 from aioflow.core.repair import execution
 from aioflow.core.repair.clear import has_to_wait
 from aioflow.core.requests import answer
-from aioflow.core.runs import backfills, create, restore, versions
+from aioflow.core.runs import backfills, create, restore
 from aioflow.core.runs.cancel import cancel_tasks, run_due
 from aioflow.core.runs.progress import continue_evaluation
 from aioflow.core.scheduling import clock_steps
@@ -418,9 +418,9 @@ HANDLERS: dict[type[Input], Handler] = {
     CodeRestored: _code_restored,
     AssignTriggers: assign_next,
     # DAG files
-    FileParsed: versions.apply_parsed_file,
-    FileBroken: versions.file_broken,
-    FileDeleted: versions.file_gone,
+    FileParsed: dag_registry.apply_parsed_file,
+    FileBroken: dag_registry.file_broken,
+    FileDeleted: dag_registry.file_gone,
     # processes and the node
     HostUp: processes.host_up,
     HostLost: processes.host_lost,

@@ -37,7 +37,7 @@ from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.host_pool import HostPool
 from aioflow.executors.registry import check_executors, open_backends
 from aioflow.executors.remote_executor import RemoteExecutors
-from aioflow.executors.slot_executor import SlotExecutor
+from aioflow.executors.worker_pool import WorkerPool
 from aioflow.maintenance.code_restore import CodeMissing
 from aioflow.maintenance.result_orphans import OrphanedResults
 from aioflow.maintenance.retention import Deleting
@@ -275,7 +275,7 @@ class _Node:
             copy_results=None if self._stored is None else self._stored.fetcher.request,
         )
         context = self._wired(settings)
-        self._slot = SlotExecutor(context, settings.cpu_slots)
+        self._slot = WorkerPool(context, settings.cpu_slots)
         self._remote = RemoteExecutors(context, self._backends, settings.cpu_slots)
         self._hosts = HostPool(
             context,
