@@ -28,7 +28,8 @@ import psutil
 
 from aioflow.clock import SystemClock
 from aioflow.settings import socket_path
-from aioflow.telemetry.task_log import TaskLog, record_header
+from aioflow.telemetry.task_log import TaskLog
+from aioflow.telemetry.task_log_records import record_header
 from benchmarks.daemon import DaemonProcess, eventually, fsync_ms
 from benchmarks.harness import Figure, command, median, report
 from benchmarks.waiting import DAGS

@@ -16,7 +16,8 @@ from aioflow.executors.worker_process import WorkerOutput
 from aioflow.protocol.commands import StartTask
 from aioflow.redaction import Masks
 from aioflow.telemetry import task_log
-from aioflow.telemetry.task_log import Attribution, LogKey, LogPart, TaskLog
+from aioflow.telemetry.task_log import Attribution, LogKey, TaskLog
+from aioflow.telemetry.task_log_records import LogPart
 from aioflow.worker.stdio import IDLE
 from tests.executors.processes import running
 

@@ -61,7 +61,8 @@ from aioflow.model.triggers import (
 )
 from aioflow.protocol.requests import OF_RUN
 from aioflow.store import Store
-from aioflow.telemetry.task_log import LogPart, TaskLog
+from aioflow.telemetry.task_log import TaskLog
+from aioflow.telemetry.task_log_records import LogPart
 
 __all__ = ("PAGE", "Counted", "DagsWanted", "Log", "RunReader")
 

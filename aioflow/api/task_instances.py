@@ -32,7 +32,7 @@ from aioflow.model.rows import DAMAGED, ExpansionRow, ResultRow, RunRow, TaskRow
 from aioflow.model.states import RunState, TaskState, Wait
 from aioflow.results import read_items, read_one_item, result_path
 from aioflow.store import Store
-from aioflow.telemetry.task_log import WHOLE_LOG, LogPart
+from aioflow.telemetry.task_log_records import WHOLE_LOG, LogPart
 
 __all__ = (
     "LOG_LINE_BYTES",

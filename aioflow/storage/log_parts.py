@@ -30,7 +30,8 @@ from aioflow.model.timestamps import Timestamp
 from aioflow.storage.copies import evict
 from aioflow.storage.objects import ObjectStore, StoredObject
 from aioflow.telemetry.log import Logger
-from aioflow.telemetry.task_log import HEADER_SIZE, RUNS_IN_BLOCK, LogSegment, first_timestamp
+from aioflow.telemetry.task_log import RUNS_IN_BLOCK, LogSegment
+from aioflow.telemetry.task_log_records import HEADER_SIZE, first_timestamp
 
 __all__ = ("COPIES_BYTES", "LogParts", "file_id", "part_name")
 

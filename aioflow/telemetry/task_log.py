@@ -18,16 +18,13 @@ writes is slowed down by its own pipe.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import re
-import struct
-import zlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import anyio
 import msgspec
@@ -39,216 +36,25 @@ from aioflow.filesystem import make_folder
 from aioflow.model.ids import RunNo, StartNo, TaskNo
 from aioflow.model.timestamps import Timestamp
 from aioflow.redaction import Masks, Stream
+from aioflow.telemetry.task_log_records import (
+    PIECE_BYTES,
+    WHOLE_LOG,
+    LogPart,
+    LogReader,
+    read_chain,
+    record_header,
+)
 
 __all__ = (
     "CAP_BYTES",
-    "HEADER_SIZE",
-    "RECORD_MAGIC",
     "RUNS_IN_BLOCK",
-    "WHOLE_LOG",
     "Attribution",
     "EarlierLogs",
     "LogKey",
-    "LogPart",
-    "LogReader",
     "LogSegment",
     "TaskLog",
     "TryLog",
-    "first_timestamp",
-    "record_header",
 )
-
-RECORD_MAGIC = b"\x1eLOG"
-_HEADER_FIELDS = struct.Struct("<4siIQqI")
-_HEADER_CHECKSUM = struct.Struct("<I")
-HEADER_SIZE = _HEADER_FIELDS.size + _HEADER_CHECKSUM.size
-_PIECE = 256 * 1024
-_UNBOUNDED = 1 << 62
-
-
-class LogPart(NamedTuple):
-    """The executions of a task whose output is to be read.
-
-    Attributes:
-        after: Only executions with a higher number.
-        upto: Only executions up to this number; ``None`` for no limit.
-        try_number: Only executions of the try with this number; ``None`` for any try.
-        cleared: Numbers of executions after which the task was cleared, each with the note to show
-            before the output that follows.
-    """
-
-    after: StartNo = -1
-    upto: StartNo | None = None
-    try_number: int | None = None
-    cleared: tuple[tuple[StartNo, bytes], ...] = ()
-
-    def includes(self, start_no: StartNo, try_number: int) -> bool:
-        """Return whether a record of this execution and try belongs to the part."""
-        is_before = self.upto is None or start_no <= self.upto
-        return self.after < start_no and is_before and self.try_number in {None, try_number}
-
-    def between(self, before: StartNo, start_no: StartNo) -> bytes:
-        """Return the note to show between the output of two executions; empty if there is none."""
-        said = [text for bound, text in self.cleared if before <= bound < start_no]
-        return said[-1] if said and before >= 0 else b""
-
-
-WHOLE_LOG = LogPart()
-
-
-def record_header(
-    map_index: int, try_number: int, start_no: int, at: Timestamp, length: int
-) -> bytes:
-    """Return the header of a record, which precedes its data."""
-    fields = _HEADER_FIELDS.pack(RECORD_MAGIC, map_index, try_number, start_no, at, length)
-    return fields + _HEADER_CHECKSUM.pack(zlib.crc32(fields))
-
-
-def first_timestamp(head: bytes) -> Timestamp:
-    """Return the time of the first record of a file; 0 if its header is damaged."""
-    if len(head) < HEADER_SIZE:
-        return 0
-    fields = head[: _HEADER_FIELDS.size]
-    magic, _, _, _, at, _ = _HEADER_FIELDS.unpack(fields)
-    checked = _HEADER_CHECKSUM.unpack_from(head, _HEADER_FIELDS.size)[0] == zlib.crc32(fields)
-    return int(at) if checked and magic == RECORD_MAGIC else 0
-
-
-class LogReader:
-    """Reads the output of one task from a segment file, continuing where it stopped.
-
-    Attributes:
-        position: Position of the next record in the file.
-        offset: Size of the task's output before that record.
-        start_no: The execution whose output was read last; -1 if nothing was read yet.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        map_index: int,
-        part: LogPart = WHOLE_LOG,
-        *,
-        position: int = 0,
-        offset: int = 0,
-        start_no: StartNo = -1,
-    ) -> None:
-        self._path = path
-        self._map_index = map_index
-        self._part = part
-        self.position = position
-        self.offset = offset
-        self.start_no = start_no
-
-    @property
-    def key(self) -> tuple[Path, int, LogPart]:
-        """The file, map index and part that it reads."""
-        return self._path, self._map_index, self._part
-
-    def read(self, start: int, limit: int | None = None) -> bytes:
-        """Return up to ``limit`` bytes of output from ``start`` on; empty if there is no more.
-
-        If ``start`` is before ``offset``, reading restarts at the beginning of the file.
-        """
-        try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return b""
-        except OSError as exc:
-            if exc.errno != errno.ELOOP:
-                raise
-            return b""  # aioflow never creates links: another user may have redirected the read
-        with os.fdopen(descriptor, "rb") as file:
-            if start < self.offset or file.seek(0, 2) < self.position:
-                self.position, self.offset, self.start_no = 0, 0, -1
-            return self._read(file, start, start + (_UNBOUNDED if limit is None else limit))
-
-    def _read(self, file: BinaryIO, start: int, end: int) -> bytes:
-        found: list[bytes] = []
-        scan = _Scan(file, self.position)
-        while self.offset < end and (record := scan.next_record()) is not None:
-            map_index, try_number, start_no, length = record
-            if map_index == self._map_index and self._part.includes(start_no, try_number):
-                said = self._part.between(self.start_no, start_no)
-                after = self.offset + len(said) + length
-                if after > start:
-                    data = scan.data(length)
-                    if data is None:
-                        break  # the record is still being written
-                    data = said + data
-                    found.append(data[max(start - self.offset, 0) : end - self.offset])
-                    if after > end:
-                        break  # the next call reads the record from its beginning
-                if not scan.skip(length):
-                    break
-                self.offset, self.start_no = after, max(start_no, self.start_no)
-            elif not scan.skip(length):
-                break
-        self.position = scan.position
-        return b"".join(found)
-
-
-class _Scan:
-    """Reads a file record by record."""
-
-    def __init__(self, file: BinaryIO, position: int) -> None:
-        self._file = file
-        self._size = file.seek(0, 2)
-        self._buffer = b""
-        self._base = file.seek(position)
-        self._at = 0
-
-    @property
-    def position(self) -> int:
-        """Position of the next record, which may be incomplete."""
-        return self._base + self._at
-
-    def next_record(self) -> tuple[int, int, StartNo, int] | None:
-        """Return the map index, try, execution and length in the next valid header, if any."""
-        while True:
-            place = self._buffer.find(RECORD_MAGIC, self._at)
-            if place < 0:
-                self._at = max(self._at, len(self._buffer) - len(RECORD_MAGIC) + 1)
-                if not self._has(HEADER_SIZE):
-                    return None
-                continue
-            self._at = place
-            if not self._has(HEADER_SIZE):
-                return None
-            fields = self._buffer[self._at : self._at + _HEADER_FIELDS.size]
-            _, map_index, try_number, start_no, _, length = _HEADER_FIELDS.unpack(fields)
-            checked = _HEADER_CHECKSUM.unpack_from(self._buffer, self._at + _HEADER_FIELDS.size)[0]
-            if checked == zlib.crc32(fields):
-                return map_index, try_number, start_no, length
-            self._at += 1
-
-    def data(self, length: int) -> bytes | None:
-        """Return the data of the record; ``None`` if the record is incomplete."""
-        if not self._has(HEADER_SIZE + length):
-            return None
-        first = self._at + HEADER_SIZE
-        return self._buffer[first : first + length]
-
-    def skip(self, length: int) -> bool:
-        """Move to the end of the record. Return ``False`` if the record is incomplete."""
-        end = self.position + HEADER_SIZE + length
-        if end > self._size:
-            return False
-        self._at += HEADER_SIZE + length
-        if self._at > len(self._buffer):
-            self._base, self._buffer, self._at = self._file.seek(end), b"", 0
-        return True
-
-    def _has(self, count: int) -> bool:
-        """Fill the buffer with that many bytes. Return ``False`` if the file has fewer."""
-        missing = count - (len(self._buffer) - self._at)
-        if missing <= 0:
-            return True
-        piece = self._file.read(max(_PIECE, missing))
-        self._base += self._at
-        self._buffer, self._at = self._buffer[self._at :] + piece, 0
-        return len(self._buffer) >= count
-
 
 CAP_BYTES = 10 * 1024 * 1024
 SEGMENT_WIDTH = 1_000
@@ -514,7 +320,7 @@ class TaskLog:
                 await self._catch_up()
             files = [*await self.earlier.files(segment, path), path]
             chain = [readers.setdefault(file, LogReader(file, map_index, part)) for file in files]
-            return await in_thread(_read_chain, chain, offset, limit, limiter=self._threads)
+            return await in_thread(read_chain, chain, offset, limit, limiter=self._threads)
 
         return read
 
@@ -533,7 +339,7 @@ class TaskLog:
         while True:
             # Register before reading, so that a write during the read wakes this reader.
             changed = self._followed.setdefault(path, anyio.Event())
-            if data := await in_thread(reader.read, offset, _PIECE, limiter=self._threads):
+            if data := await in_thread(reader.read, offset, PIECE_BYTES, limiter=self._threads):
                 offset += len(data)
                 yield data
             else:
@@ -673,22 +479,6 @@ def _last_at(run: os.DirEntry[str]) -> Timestamp:
     """Return the time of the last write to any file in a run's folder."""
     written = [entry.stat().st_mtime_ns for entry in os.scandir(run)]
     return max(written, default=run.stat().st_mtime_ns) // 1_000
-
-
-def _read_chain(readers: Sequence[LogReader], start: int, limit: int | None) -> bytes:
-    """Return output of several files as if they were one."""
-    found: list[bytes] = []
-    base, left = 0, _UNBOUNDED if limit is None else limit
-    for reader, after in zip(readers, (*readers[1:], None), strict=True):
-        data = reader.read(max(start - base, 0), left)
-        found.append(data)
-        left -= len(data)
-        if after is not None:
-            reader.read(_UNBOUNDED, 0)  # moves to its end, to find the size of its output
-            base += reader.offset
-            if after.offset == 0:
-                after.start_no = max(after.start_no, reader.start_no)
-    return b"".join(found)
 
 
 def _write(batch: list[_Record], now: Timestamp) -> dict[LogSegment, int]:
