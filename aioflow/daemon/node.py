@@ -334,6 +334,7 @@ class _Node:
             cycle=self._answers.cycle,
             snapshots=self._snapshots,
             hosts=self._hosts,
+            worker_pages=self._remote.pages,
             spans=self._spans,
             dags_read=dags_read,
         )

@@ -20,7 +20,7 @@ from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.task_instance import TaskInstance
 from aioflow.model.dag import Body, DagSpec, TaskSpec
 from aioflow.model.states import RunState
-from aioflow.model.workers import LOCAL, WorkerSpec
+from aioflow.model.workers import LOCAL, WorkerLocation, WorkerSpec
 from aioflow.protocol.effects import RecallTries, RetireWorker, SetWorkerDemand, StartTry, StopTry
 from aioflow.protocol.inputs import (
     ExecutorUnavailable,
@@ -193,7 +193,8 @@ class FarWorkers:
         self._starting.remove(spec)
         number = next(self._numbers)
         self._stage.points["far worker up"] += 1
-        self._line.say(WorkerUp(number, spec))
+        location = WorkerLocation(f"machine-{number % 3}", f"process {number}")
+        self._line.say(WorkerUp(number, spec, location))
         self._workers[number] = FarWorker(self, number, spec, self._stage)
 
     def gone(self, worker: FarWorker) -> None:
