@@ -19,23 +19,26 @@ import contextlib
 import os
 import struct
 from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from aioflow.filesystem import create_file, make_folder, require_space
-from aioflow.model.ids import StartNo, TaskNo
+from aioflow.model.ids import RunNo, StartNo, TaskNo
 
 __all__ = (
     "INLINE_LIMIT",
+    "RESULTS_IN_BLOCK",
     "RESULT_LIMIT",
+    "ResultFiles",
     "delete_results",
     "read_item",
     "read_items",
     "read_one_item",
     "read_value",
     "result_path",
+    "result_size",
     "write_list",
     "write_value",
 )
@@ -46,6 +49,9 @@ INLINE_LIMIT = 64 * 1024
 RESULT_LIMIT = 64 * 1024 * 1024
 """Maximum size of any result, in bytes of msgpack."""
 
+RESULTS_IN_BLOCK = 4096
+"""Number of consecutive tasks whose results are in one folder."""
+
 _OPEN_LISTS_LIMIT = 8
 """Maximum number of indexed files that one process keeps open: those used last."""
 
@@ -53,6 +59,9 @@ _CACHED_PATHS = 64
 """Size of the path cache. Paths repeat, because the children of a mapped task read one file."""
 
 _OPEN_ATTEMPTS = 100
+_FETCH_ATTEMPTS = 3
+
+Content = TypeVar("Content")
 
 _DAMAGED = "not an indexed result file, or damaged"
 
@@ -64,14 +73,23 @@ _PAIR = struct.Struct("<QQ")
 @lru_cache(maxsize=_CACHED_PATHS)
 def result_path(folder: Path, task_no: TaskNo, start_no: StartNo) -> Path:
     """Return the path of the result of one start."""
-    return folder / str(task_no // 4096) / f"{task_no}.{start_no}"
+    return folder / str(task_no // RESULTS_IN_BLOCK) / f"{task_no}.{start_no}"
+
+
+def result_size(size: int, width: int | None) -> int:
+    """Return the size of a result file, whose items have ``size`` bytes together."""
+    return size if width is None else _list_head(width) + size
+
+
+def _list_head(count: int) -> int:
+    return len(_MAGIC) + _COUNT.size + 8 * (count + 1)
 
 
 def delete_results(folder: Path, task_nos: Collection[TaskNo]) -> None:
     """Delete the results of all starts of these tasks. Idempotent."""
     by_block: dict[int, set[str]] = defaultdict(set)
     for task_no in task_nos:
-        by_block[task_no // 4096].add(str(task_no))
+        by_block[task_no // RESULTS_IN_BLOCK].add(str(task_no))
     for block, names in by_block.items():
         place = folder / str(block)
         with contextlib.suppress(FileNotFoundError):
@@ -86,20 +104,20 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def write_value(path: Path, body: bytes) -> None:
-    """Write a whole value durably. A second call replaces the file."""
-    _write(path, [body])
+def write_value(path: Path, body: bytes | memoryview, *, sync: bool = True) -> None:
+    """Write a whole value, durably unless ``sync`` is not set. A second call replaces the file."""
+    _write(path, [body], sync=sync)
 
 
-def write_list(path: Path, items: Sequence[bytes]) -> None:
-    """Write an indexed file durably. Each item is encoded as msgpack."""
-    offset = len(_MAGIC) + _COUNT.size + 8 * (len(items) + 1)
+def write_list(path: Path, items: Sequence[bytes], *, sync: bool = True) -> None:
+    """Write an indexed file as ``write_value`` does. Each item is encoded as msgpack."""
+    offset = _list_head(len(items))
     offsets = [offset]
     for item in items:
         offset += len(item)
         offsets.append(offset)
     index = struct.pack(f"<{len(offsets)}Q", *offsets)
-    _write(path, [_MAGIC, _COUNT.pack(len(items)), index, *items])
+    _write(path, [_MAGIC, _COUNT.pack(len(items)), index, *items], sync=sync)
 
 
 def read_value(path: Path) -> bytes:
@@ -145,6 +163,59 @@ def read_items(path: Path) -> list[bytes]:
     if list(offsets) != sorted(offsets) or offsets[-1] != len(data):
         raise ValueError(_DAMAGED)
     return [data[offsets[i] : offsets[i + 1]] for i in range(count)]
+
+
+class ResultFiles:
+    """The result files that a process can read: those of the home, and copies of stored results.
+
+    Attributes:
+        folder: The folder in which this process writes results.
+        sync: Whether it writes them durably. If they are stored elsewhere before their try is
+            committed, the file need not survive the machine.
+
+    Args:
+        copies: The folder of the copies, if results are stored outside of the home.
+        fetch: Has the daemon copy a missing result; for ``(run_no, task_no, start_no)``. It blocks.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        copies: Path | None = None,
+        fetch: Callable[[RunNo, TaskNo, StartNo], None] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.copies = copies
+        self.sync = copies is None
+        self._fetch = fetch
+
+    def has(self, task_no: TaskNo, start_no: StartNo) -> bool:
+        """Return whether a result is on this machine."""
+        folders = (self.folder,) if self.copies is None else (self.copies, self.folder)
+        return any(result_path(folder, task_no, start_no).exists() for folder in folders)
+
+    def read(
+        self, run_no: RunNo, task_no: TaskNo, start_no: StartNo, read: Callable[[Path], Content]
+    ) -> Content:
+        """Return what ``read`` returns for the file of a result. Fetch the file if it is missing.
+
+        Raises:
+            FileNotFoundError: If the start left no file.
+            BaseException: Whatever ``read`` or ``fetch`` raises.
+        """
+        if self.copies is None:
+            return read(result_path(self.folder, task_no, start_no))
+        copy = result_path(self.copies, task_no, start_no)
+        with contextlib.suppress(FileNotFoundError):
+            return read(copy)
+        with contextlib.suppress(FileNotFoundError):  # from before results were stored elsewhere
+            return read(result_path(self.folder, task_no, start_no))
+        for _ in range(_FETCH_ATTEMPTS):
+            if self._fetch is not None:
+                self._fetch(run_no, task_no, start_no)
+            with contextlib.suppress(FileNotFoundError):  # evicted before it could be opened
+                return read(copy)
+        return read(copy)
 
 
 class _OpenList:
@@ -208,18 +279,21 @@ def _open_new(path: Path) -> BinaryIO:
     return create_file(path)
 
 
-def _write(path: Path, parts: Sequence[bytes]) -> None:
+def _write(path: Path, parts: Sequence[bytes | memoryview], *, sync: bool) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         with _open_new(temporary) as file:
             require_space(path.parent, sum(map(len, parts)))
             file.writelines(parts)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         temporary.rename(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    if not sync:
+        return
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)

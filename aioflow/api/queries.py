@@ -36,6 +36,7 @@ from aioflow.api.schemas import (
     summary,
 )
 from aioflow.api.task_instances import (
+    CopyResult,
     RunLayout,
     ShownResults,
     TaskLocation,
@@ -97,12 +98,18 @@ class RunReader:
     watched_sensors: DescribeSensors = staticmethod(describe_no_sensors)
     worker_pages: WorkerPages = staticmethod(dict)
 
-    def __init__(self, store: Store, tasklog: TaskLog, results: Path | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        tasklog: TaskLog,
+        results: Path | None = None,
+        copy_result: CopyResult | None = None,
+    ) -> None:
         self.store = store
         self.catalogue = Catalogue(store, follows=False)
         self._tasklog = tasklog
         self.public_fields = PublicFields(tasklog.masks)
-        self.results = ShownResults(store, results)
+        self.results = ShownResults(store, results, copy_result)
         self._specs: dict[tuple[str, str], DagSpec] = {}
         self._counted: dict[tuple[RunNo, Timestamp | None], Counted] = {}
 

@@ -34,6 +34,7 @@ from aioflow.api.schemas import (
     instant,
     slow_view,
 )
+from aioflow.api.task_instances import CopyResult
 from aioflow.api.triggers import list_dag_triggers, page_of_dag_triggers
 from aioflow.api.validation import (
     check_params,
@@ -100,6 +101,7 @@ class Api(Explaining):
         timetables: Access to custom timetables; ``None`` if no host is available.
         passwords: Hashes passwords; ``None`` for the default, which is deliberately slow.
         dags_read: Returns whether the DAG folders have been read once.
+        copy_result: Copies results that are stored outside of the home; ``None`` if none are.
 
     Attributes:
         actor: The actor of changes, for the audit; ``None`` for the daemon itself.
@@ -129,8 +131,9 @@ class Api(Explaining):
         timetables: Timetables | None = None,
         passwords: Passwords | None = None,
         dags_read: Callable[[], bool] = lambda: True,
+        copy_result: CopyResult | None = None,
     ) -> None:
-        super().__init__(store, tasklog, None if home is None else home / "results")
+        super().__init__(store, tasklog, None if home is None else home / "results", copy_result)
         self.clock = clock
         self.started_at = started_at
         self._engine = engine

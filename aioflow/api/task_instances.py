@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -25,6 +25,7 @@ from aioflow.api.schemas import (
     unreadable,
     wait_view,
 )
+from aioflow.errors import ResultDamaged, ResultMissing, StorageUnavailable
 from aioflow.model.dag import DagSpec
 from aioflow.model.ids import TaskNo
 from aioflow.model.rows import DAMAGED, ExpansionRow, ResultRow, RunRow, TaskRow, TryRow
@@ -36,6 +37,7 @@ from aioflow.telemetry.task_log import WHOLE_LOG, LogPart
 __all__ = (
     "LOG_LINE_BYTES",
     "RESULT_BYTES",
+    "CopyResult",
     "RunLayout",
     "ShownResults",
     "TaskLocation",
@@ -252,12 +254,21 @@ _RESULT_ITEMS = 100
 """Number of stored items that are read. For a list with as many, only its length is shown."""
 
 
-class ShownResults:
-    """Reads results from the store and from the folder of large results."""
+CopyResult: TypeAlias = Callable[[ResultRow], Awaitable[Path]]
+"""Returns the path of a large result on this machine, after copying it here if needed."""
 
-    def __init__(self, store: Store, folder: Path | None) -> None:
+
+class ShownResults:
+    """Reads results from the store and from the folder of large results.
+
+    Args:
+        copy: Copies results that are stored outside of the home; ``None`` if none are.
+    """
+
+    def __init__(self, store: Store, folder: Path | None, copy: CopyResult | None = None) -> None:
         self._store = store
         self._folder = folder
+        self._copy = copy
 
     async def shown(self, row: ResultRow) -> Any:
         """Return a result if it is small. A list that tasks are mapped over has a file of items."""
@@ -271,12 +282,11 @@ class ShownResults:
             return await self._items(row)
         if row.width is None or self._folder is None:
             return {"size_bytes": row.size}
-        path = result_path(self._folder, row.task_no, row.start_no)
         try:
-            items = await in_thread(read_items, path)
-        except OSError:
+            items = await in_thread(read_items, await self._path(self._folder, row))
+        except (OSError, ResultMissing, StorageUnavailable):
             return {"size_bytes": row.size}  # deleted, or on another machine
-        except ValueError as exc:
+        except (ValueError, ResultDamaged) as exc:
             return unreadable(exc)
         return [plain_bytes(item) for item in items]
 
@@ -284,14 +294,18 @@ class ShownResults:
         """Return one item of a list that tasks are mapped over, if the item is small."""
         if row.body is not None or self._folder is None:
             return {"index": index}
-        path = result_path(self._folder, row.task_no, row.start_no)
         try:
-            body = await in_thread(read_one_item, path, index)
-        except (OSError, IndexError):
+            body = await in_thread(read_one_item, await self._path(self._folder, row), index)
+        except (OSError, IndexError, ResultMissing, StorageUnavailable):
             return {"index": index}  # deleted, or on another machine
-        except ValueError as exc:
+        except (ValueError, ResultDamaged) as exc:
             return unreadable(exc)
         return {"size_bytes": len(body)} if len(body) > RESULT_BYTES else plain_bytes(body)
+
+    async def _path(self, folder: Path, row: ResultRow) -> Path:
+        if self._copy is None:
+            return result_path(folder, row.task_no, row.start_no)
+        return await self._copy(row)
 
     async def _items(self, row: ResultRow) -> Any:
         """Return the items a task has stored, if they are small."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from aioflow.core import audit, retention
+from aioflow.core import audit, dag_registry, retention
 from aioflow.core.accounts import answer_of_access
 from aioflow.core.processes import set_drained
 from aioflow.core.repair.clear import clear
 from aioflow.core.repair.mark import mark
 from aioflow.core.retention import delete_dag, delete_run, erase_rows
-from aioflow.core.runs import backfills, create, versions
+from aioflow.core.runs import backfills, create
 from aioflow.core.runs.cancel import cancel
 from aioflow.core.runs.task_counts import counted
 from aioflow.core.scheduling.slots import Slots
@@ -310,7 +310,7 @@ def _set_pool(request: SetPool, tx: Transaction) -> bool:
         tx.batch.gone_pools.append(name)
     else:
         tx.batch.pools.append(after)
-    versions.recheck_pool_fit(tx, tx.slots.pools)
+    dag_registry.recheck_pool_fit(tx, tx.slots.pools)
     return True
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from aioflow.core import crash_trials, processes
+from aioflow.core import crash_trials, dag_registry, processes
 from aioflow.core.repair import execution
 from aioflow.core.repair.clear import has_to_wait
 from aioflow.core.requests import answer
-from aioflow.core.runs import backfills, create, restore, versions
+from aioflow.core.runs import backfills, create, restore
 from aioflow.core.runs.cancel import cancel_tasks, run_due
 from aioflow.core.runs.progress import continue_evaluation
 from aioflow.core.scheduling import clock_steps
@@ -26,6 +26,7 @@ from aioflow.core.state.task_instance import TaskInstance, TriggerInstance
 from aioflow.core.tasks import durable_calls, streams
 from aioflow.core.tasks.tries import (
     begin_try,
+    body_returned,
     drop_record,
     failed,
     labelled,
@@ -51,6 +52,7 @@ from aioflow.protocol.effects import Effect
 from aioflow.protocol.inputs import (
     AlertRaised,
     AssignTriggers,
+    BodyReturned,
     ClockStepped,
     CodeRestored,
     ContinueBackfill,
@@ -326,7 +328,10 @@ def _task_started(report: TaskStarted, tx: Transaction) -> None:
 
 
 def _has_started(
-    task: TaskInstance, report: TaskStarted | Ended, at: Timestamp | None, tx: Transaction
+    task: TaskInstance,
+    report: TaskStarted | BodyReturned | Ended,
+    at: Timestamp | None,
+    tx: Transaction,
 ) -> bool:
     """Record that a try has started, if not yet recorded. Return whether the task runs."""
     if tx.slots.begin(task):
@@ -339,6 +344,12 @@ def _has_started(
     if isinstance(report, Failed) and task.suspended_start == report.start_no:
         lifecycle.fail_suspended(task, report, tx)
     return False
+
+
+def _body_returned(report: BodyReturned, tx: Transaction) -> None:
+    task = _current_task(report.task_no, report.start_no, tx)
+    if task is not None and _has_started(task, report, report.began_at, tx):
+        body_returned(task, report, tx)
 
 
 def _recalled(report: Recalled, tx: Transaction) -> None:
@@ -398,6 +409,7 @@ HANDLERS: dict[type[Input], Handler] = {
     RecordDropped: _of_try(drop_record),
     Labelled: _of_try(labelled),
     ResultWriteFailed: _of_try(result_write_failed),
+    BodyReturned: _body_returned,
     # triggers
     TriggerFired: _of_trigger(lifecycle.fire, event_runs.fire),
     TriggerEnded: _of_trigger(lifecycle.trigger_ended, dag_triggers.ended),
@@ -408,9 +420,9 @@ HANDLERS: dict[type[Input], Handler] = {
     CodeRestored: _code_restored,
     AssignTriggers: assign_next,
     # DAG files
-    FileParsed: versions.apply_parsed_file,
-    FileBroken: versions.file_broken,
-    FileDeleted: versions.file_gone,
+    FileParsed: dag_registry.apply_parsed_file,
+    FileBroken: dag_registry.file_broken,
+    FileDeleted: dag_registry.file_gone,
     # processes and the node
     HostUp: processes.host_up,
     HostLost: processes.host_lost,

@@ -63,8 +63,10 @@ BARRED = (
     "it killed the daemon each time that it ran alone; it is hosted again when its DAG file changes"
 )
 DISK_FULL = "the disk is full: {} results wait to be written, and no task starts until they are"
+BACKLOG = "{} results wait to be stored, and no task starts until they are"
 DRAINED = "the node is drained; see `aioflow nodes undrain`"
 HELD = "the web server does not answer yet; tasks start when it does"
+STORING = "its result is being stored"
 STOPPING = "the daemon is stopping; it continues after the next start"
 
 
@@ -204,7 +206,10 @@ def _explain_live(task: TaskInstance, memory: Memory, slots: Slots) -> Wait | No
         case TaskState.DEFERRED:
             return _explain_window(task, memory, slots) or _explain_wait(task, memory)
         case _:
-            return _explain_silence(task, slots) or _explain_window(task, memory, slots)
+            blocked = _explain_silence(task, slots) or _explain_window(task, memory, slots)
+            if blocked is None and task.worker < 0 and not task.is_hosted:
+                return Wait(kind=WaitKind.EXECUTOR, detail=STORING)
+            return blocked
 
 
 def _explain_silence(task: TaskInstance, slots: Slots) -> Wait | None:
@@ -286,6 +291,14 @@ def _called(fields: dict[str, str], memory: Memory) -> str:
     return f"run {fields['run_id']} of {fields['dag']}{state}"
 
 
+def _explain_results(memory: Memory, slots: Slots) -> str:
+    """Return which results of others no task may start before; empty if there are none."""
+    if unwritten := slots.count_unwritten(memory):
+        return DISK_FULL.format(unwritten)
+    unstored = slots.count_unstored(memory)
+    return BACKLOG.format(unstored) if unstored else ""
+
+
 def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots) -> Wait:
     run = entry.run
     spec = run.spec.tasks[entry.task_index]
@@ -294,8 +307,8 @@ def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots
         detail = HELD if slots.is_suspended else STOPPING
         detail = DRAINED if memory.is_drained else detail
         return Wait(kind=WaitKind.SLOT, detail=detail, since=since)
-    if unwritten := slots.count_unwritten(memory):
-        return Wait(kind=WaitKind.SLOT, detail=DISK_FULL.format(unwritten), since=since)
+    if held := _explain_results(memory, slots):
+        return Wait(kind=WaitKind.SLOT, detail=held, since=since)
     if (trial := _explain_trial(entry, memory)) is not None:
         return Wait(kind=WaitKind.SLOT, detail=trial, since=since)
     has_capacity = isinstance(entry, TaskInstance) and entry.task_no in slots.pool_holds

@@ -18,6 +18,7 @@ from aioflow._threads import in_thread
 from aioflow.api import Api
 from aioflow.api.dags import HostedTimetables
 from aioflow.api.schemas import CleanedView
+from aioflow.api.task_instances import CopyResult
 from aioflow.catalog.parse import Parser
 from aioflow.catalog.plugins import warn_of_broken
 from aioflow.catalog.snapshot import Snapshots
@@ -70,6 +71,7 @@ class ApiServer:
         worker_pages: WorkerPages,
         spans: Callable[[], tuple[int, int]],
         dags_read: Callable[[], bool],
+        copy_result: CopyResult | None = None,
     ) -> None:
         self._settings = settings
         self._stop = anyio.Event()
@@ -93,6 +95,7 @@ class ApiServer:
             worker_pages=worker_pages,
             spans=spans,
             dags_read=dags_read,
+            copy_result=copy_result,
             timetables=HostedTimetables(hosts.triggerers, lambda: engine.memory, hosts.start),
         )
 

@@ -37,11 +37,13 @@ from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.host_pool import HostPool
 from aioflow.executors.registry import check_executors, open_backends
 from aioflow.executors.remote_executor import RemoteExecutors
-from aioflow.executors.slot_executor import SlotExecutor
+from aioflow.executors.worker_pool import WorkerPool
 from aioflow.maintenance.code_restore import CodeMissing
+from aioflow.maintenance.result_orphans import OrphanedResults
 from aioflow.maintenance.retention import Deleting
 from aioflow.model.batch import Batch
-from aioflow.model.rows import NodeFacts, VersionRow
+from aioflow.model.ids import TaskNo
+from aioflow.model.rows import NodeFacts, ResultRow, VersionRow
 from aioflow.model.states import Failure
 from aioflow.notifications import AlertSettings, OutboxWorker, Pace, targets_of
 from aioflow.processes import Children
@@ -53,6 +55,8 @@ from aioflow.queries import QueryHandler
 from aioflow.redaction import Masks
 from aioflow.settings import Settings
 from aioflow.settings.home import check_writers, disable_core_dumps, make_home
+from aioflow.storage.results import FileResults
+from aioflow.storage.stored import StoredLogs, StoredResults
 from aioflow.store import Store
 from aioflow.store.sqlite.lock import FileLock
 from aioflow.store.takeover import Beating, prepare_claim
@@ -254,7 +258,9 @@ class _Node:
         self._tasklog = TaskLog(
             settings.logs_folder, clock, cap_bytes=settings.log_cap_bytes, masks=masks
         )
+        self._stored_logs = StoredLogs.open(settings, self._tasklog, store.mark_storage, clock)
         self._children = Children(settings.home, allowed=settings.children_env)
+        self._stored = StoredResults.open(settings, engine.report, self._find_result, store, clock)
         self._interpreters = Interpreters(
             self._children,
             clock,
@@ -266,9 +272,10 @@ class _Node:
             clock,
             still_waits=lambda *task: still_waits(engine.memory, *task),
             masks=masks,
+            copy_results=None if self._stored is None else self._stored.fetcher.request,
         )
         context = self._wired(settings)
-        self._slot = SlotExecutor(context, settings.cpu_slots)
+        self._slot = WorkerPool(context, settings.cpu_slots)
         self._remote = RemoteExecutors(context, self._backends, settings.cpu_slots)
         self._hosts = HostPool(
             context,
@@ -282,15 +289,22 @@ class _Node:
         self._snapshots = Snapshots(settings.code_folder)
         self._deliveries = _deliveries(context, store, settings, self._snapshots)
         self._code_missing = CodeMissing(store, self._snapshots, engine.report, clock)
-        self._deleting = Deleting(engine, store, self._tasklog, settings.results_folder, clock)
+        self._deleting = Deleting(
+            engine, store, self._tasklog, settings.results_folder, clock, self._stored
+        )
+
+    async def _find_result(self, task_no: TaskNo) -> ResultRow | None:
+        found = await self._store.list_results(task_no, task_no + 1, limit=1)
+        return found[0] if found else None
 
     def _wired(self, settings: Settings) -> ExecutorContext:
+        stored = self._stored
         return ExecutorContext(
             children=self._children,
             code=settings.code_folder,
             results=settings.results_folder,
             tasklog=self._tasklog,
-            report=self._engine.report,
+            report=self._engine.report if stored is None else stored.uploader.report,
             clock=self._clock,
             on_query=self._answers.submit,
             memory_limit_bytes=settings.hosts_memory_limit_bytes,
@@ -300,6 +314,8 @@ class _Node:
             traces=settings.export_traces,
             interpreters=self._interpreters,
             default_executor=settings.executor,
+            copies=None if stored is None else stored.copies.folder,
+            copied_result=None if stored is None else stored.fetcher.copied,
         )
 
     def _report_interpreter(self, name: str) -> None:
@@ -337,6 +353,7 @@ class _Node:
             worker_pages=self._remote.pages,
             spans=self._spans,
             dags_read=dags_read,
+            copy_result=None if self._stored is None else self._stored.fetcher.path,
         )
 
     def _connect(self, api_server: _ApiServer) -> None:
@@ -357,7 +374,11 @@ class _Node:
         await services.start(self._children.run)
         await services.start(self._interpreters.run)
         await services.start(self._tasklog.run)
+        if self._stored_logs is not None:
+            await services.start(self._stored_logs.run)
         await services.start(self._answers.run)
+        if self._stored is not None:
+            await services.start(self._stored.run)
         if self._traces is not None:
             await services.start(self._traces.run)
         catalog = await self._open_catalog()
@@ -383,6 +404,9 @@ class _Node:
         services.start_soon(self._examine_store)
         services.start_soon(self._code_missing.run)
         services.start_soon(self._deleting.run)
+        if self._stored is not None:
+            orphans = (self._stored.storage, FileResults(self._settings.results_folder))
+            services.start_soon(OrphanedResults(orphans, self._store, self._clock).run)
         redirect = self._deliveries.redirect_alerts
         services.start_soon(AlertSettings(self._settings, self._clock, redirect).run)
         await services.start(api_server.clean_up)

@@ -22,10 +22,15 @@ __all__ = (
     "InterpreterUnusable",
     "LinkClosed",
     "NotificationFailed",
+    "ObjectMissing",
     "PortInUse",
+    "ResultDamaged",
+    "ResultMissing",
+    "ResultNotStored",
     "SchemaMismatch",
     "SettingsError",
     "StepFailed",
+    "StorageUnavailable",
     "StoreError",
     "StoreSlow",
     "StoreUnavailable",
@@ -286,6 +291,52 @@ class DagRunFailed(TaskError, MessageTemplate):
     dag_id: str
     run_id: str
     state: str
+
+
+class StorageUnavailable(AioflowError):
+    """The object store, or the shared folder, cannot be used now."""
+
+    code = "storage.unavailable"
+
+
+class ObjectMissing(AioflowError):
+    """The object store has no object of this name."""
+
+    code = "storage.missing"
+
+
+class ResultMissing(TaskError, MessageTemplate):
+    """A stored result that a task needs is neither on this machine nor in the object store."""
+
+    code = "result.missing"
+    message = (
+        "the result of task number {task_no}, start {start_no}, is missing where results are "
+        "stored; clear the task that returned it"
+    )
+    task_no: int
+    start_no: int
+
+
+class ResultDamaged(TaskError, MessageTemplate):
+    """A stored result that a task needs differs from what was stored."""
+
+    code = "result.damaged"
+    message = (
+        "the stored result of task number {task_no}, start {start_no}, is damaged: {why}; "
+        "clear the task that returned it"
+    )
+    task_no: int
+    start_no: int
+    why: str
+
+
+class ResultNotStored(TaskError, MessageTemplate):
+    """A try has returned a result that could not be stored."""
+
+    code = "result.not_stored"
+    message = "the result could not be stored within {seconds:g} s: {why}"
+    seconds: float
+    why: str
 
 
 class UnknownValue(TaskError):

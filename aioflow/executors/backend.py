@@ -231,7 +231,8 @@ class ExecutorBackend(Protocol):
 
         Called for each task that names this executor, when a DAG file is parsed. Answers from the
         settings alone, without asking the engine: a resource that no worker may ever have, an
-        option that does not exist.
+        option that does not exist. Tasks of an interpreter that is not in the attribute
+        ``interpreters`` of the backend are refused without this call; the attribute is optional.
         """
 
 

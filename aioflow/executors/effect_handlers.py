@@ -7,7 +7,7 @@ from typing import Any
 
 from aioflow.executors.host_pool import HostPool
 from aioflow.executors.remote_executor import RemoteExecutors
-from aioflow.executors.slot_executor import SlotExecutor
+from aioflow.executors.worker_pool import WorkerPool
 from aioflow.model.dag import Body
 from aioflow.protocol.commands import ForgetRun
 from aioflow.protocol.effects import (
@@ -27,11 +27,11 @@ __all__ = ("effect_handlers",)
 
 
 def effect_handlers(
-    slots: SlotExecutor, hosts: HostPool, remote: RemoteExecutors
+    slots: WorkerPool, hosts: HostPool, remote: RemoteExecutors
 ) -> dict[type[Any], Callable[[Any], None]]:
     """Return the handlers of effects that concern tries, triggers and their hosts."""
 
-    def executor(effect: StartTry | StopTry) -> SlotExecutor | HostPool | RemoteExecutors:
+    def executor(effect: StartTry | StopTry) -> WorkerPool | HostPool | RemoteExecutors:
         if effect.body is not Body.FUNCTION:
             return hosts
         return slots if effect.worker < remote.first_worker_no else remote

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
 import msgspec
 
 from aioflow.clock import Clock
-from aioflow.model.ids import RunNo
+from aioflow.model.ids import RunNo, StartNo, TaskNo
 from aioflow.model.workers import LOCAL
 from aioflow.processes import Children
 from aioflow.processes.interpreters import Interpreters
@@ -20,6 +20,7 @@ from aioflow.telemetry.task_log import TaskLog
 from aioflow.worker.query.messages import refused
 
 __all__ = (
+    "CopiedResult",
     "ExecutorContext",
     "QuerySender",
     "QuerySink",
@@ -57,6 +58,10 @@ QuerySink: TypeAlias = Callable[[QuerySender, Query | CancelQuery], None]
 """Called with queries of children. Replies later through ``QuerySender.send``, unless cancelled."""
 
 
+CopiedResult: TypeAlias = Callable[[RunNo, tuple[TaskNo, StartNo]], Awaitable[Path]]
+"""Copies a stored result of a run to this machine, and returns the folder with the copy."""
+
+
 class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
     """The connections of every kind of host to the daemon."""
 
@@ -74,6 +79,8 @@ class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
     traces: bool = False
     interpreters: Interpreters | None = None
     default_executor: str = LOCAL
+    copies: Path | None = None
+    copied_result: CopiedResult | None = None
 
     def hello(self, role: str) -> Hello:
         """Return the first command for a child."""
@@ -87,6 +94,7 @@ class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
             self.default_tries,
             self.traces,
             self.default_executor,
+            copies="" if self.copies is None else str(self.copies),
         )
 
 

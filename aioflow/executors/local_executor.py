@@ -1,7 +1,7 @@
 """Workers on this machine behind the interface of backends, each a child process of the daemon.
 
 The daemon itself does not run its local slots through it: several processes share one slot there,
-see ``slot_executor``. It is the reference for authors of backends, and what they test against.
+see ``worker_pool``. It is the reference for authors of backends, and what they test against.
 """
 
 from __future__ import annotations

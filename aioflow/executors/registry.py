@@ -119,10 +119,27 @@ def _misfits(dag: DagSpec, backends: Mapping[str, ExecutorBackend]) -> Iterator[
         if task.executor == LOCAL:
             continue
         backend = backends.get(task.executor)
-        why = _unknown(task.executor, backends) if backend is None else _checked(backend, task)
+        if backend is None:
+            why = _unknown(task.executor, backends)
+        else:
+            why = _lacking(backend, dag.interpreter) or _checked(backend, task)
         if why:
             message = f"task {task.task_id!r} of {dag.dag_id}: {why}"
             yield DagFailure(BadExecutor.code, message, task.line)
+
+
+def _lacking(backend: ExecutorBackend, interpreter: str) -> str:
+    """Return why a backend has no workers of an interpreter; empty if it has some.
+
+    A backend may have an attribute ``interpreters``: the names for which it knows a path. Without
+    it, code would run in another environment than the one that its file chooses.
+    """
+    if not interpreter or interpreter in getattr(backend, "interpreters", ()):
+        return ""
+    return (
+        f"executor {backend.name!r} has no python {interpreter!r}, which its file chooses; "
+        f"run it on the executor {LOCAL!r}, or in a file that chooses none"
+    )
 
 
 def _checked(backend: ExecutorBackend, task: TaskSpec) -> str:

@@ -20,7 +20,7 @@ import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow._threads import in_thread
-from aioflow.errors import LinkClosed
+from aioflow.errors import AioflowError, LinkClosed
 from aioflow.executors.backend import (
     ExecutorBackend,
     ExecutorLease,
@@ -362,6 +362,7 @@ class RemoteExecutor:
             results=info.results_folder or hello.results,
             fetches_code=bool(info.code_folder),
             transfers_results=bool(info.results_folder),
+            copies="" if info.results_folder else hello.copies,
         )
 
     def _queue_code_query(self, worker: RemoteWorker, query: Query) -> None:
@@ -390,8 +391,21 @@ class RemoteExecutor:
         if not worker.process.serves(query.run_no):
             body, error = b"", f"run number {query.run_no} does not belong to this worker"
         else:
-            body, error = await answer_result_query(self._context.results, query, worker.number)
+            try:
+                folder = await self._folder_of_result(query)
+            except (AioflowError, msgspec.DecodeError) as exc:
+                body, error = b"", str(exc)
+            else:
+                body, error = await answer_result_query(folder, query, worker.number)
         worker.send([Reply(query.question, body, error)])
+
+    async def _folder_of_result(self, query: Query) -> Path:
+        """Return the folder with the result that a worker wants, copied here if needed."""
+        copied = self._context.copied_result
+        if copied is None or query.kind != FETCH_QUERY:
+            return self._context.results
+        wanted = msgspec.msgpack.decode(query.body, type=ResultWanted)
+        return await copied(query.run_no, (wanted.task_no, wanted.start_no))
 
     def _end(self, worker: RemoteWorker, failure: Failure) -> None:
         """Let the engine grant no further try to a dead worker. Its tries are ended afterwards.

@@ -273,7 +273,7 @@ class Connection(Protocol):
 
 
 class Process:
-    """A worker process, created by ``Processes``. It lives as long as its ``run``.
+    """A worker process, created by ``WorkerProcesses``. It lives as long as its ``run``.
 
     In another interpreter than the daemon's own, it accepts tries once it has answered.
 

@@ -29,9 +29,9 @@ from aioflow.core.retention import Aged, deletable_runs, needed_versions, old_nu
 from aioflow.core.state.run_sequence import run_key
 from aioflow.core.transaction import Transaction
 from aioflow.engine.loop import Engine
-from aioflow.errors import AioflowError, RequestError, StoreUnavailable
+from aioflow.errors import AioflowError, RequestError, StorageUnavailable, StoreUnavailable
 from aioflow.model.batch import Batch
-from aioflow.model.ids import RunNo
+from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import DeletionRow, RunRow
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.outbox import callback_kind
@@ -46,6 +46,7 @@ from aioflow.protocol.requests import (
     EraseVersions,
 )
 from aioflow.results import delete_results
+from aioflow.storage.stored import StoredResults
 from aioflow.store import TABLES_OF_RUNS, Store
 from aioflow.telemetry.log import Logger
 from aioflow.telemetry.task_log import RUNS_IN_BLOCK, TaskLog
@@ -434,10 +435,17 @@ class Deleting:
 
     Args:
         results: The folder of large results.
+        stored: The results that are stored outside of the home; ``None`` if none are.
     """
 
     def __init__(
-        self, engine: Engine, store: Store, tasklog: TaskLog, results: Path, clock: Clock
+        self,
+        engine: Engine,
+        store: Store,
+        tasklog: TaskLog,
+        results: Path,
+        clock: Clock,
+        stored: StoredResults | None = None,
     ) -> None:
         self._given_up: set[RunNo] = set()  # not deleted until the next start
         self._last_outbox_no: dict[RunNo, int | None] = {}  # number of the last callback to await
@@ -447,6 +455,7 @@ class Deleting:
         self._store = store
         self._tasklog = tasklog
         self._results = results
+        self._stored = stored
         self._clock = clock
         self._wanted = anyio.Event()
         self._wanted.set()  # an earlier process may have left runs to delete
@@ -494,7 +503,7 @@ class Deleting:
                     await self._delete(deletion)
                 finally:
                     self._under_way -= 1
-            except StoreUnavailable as exc:
+            except (StoreUnavailable, StorageUnavailable) as exc:
                 if not self._is_away:  # runs deleted in parallel get the same error
                     _log.warning("deleting runs waits for the database", error=str(exc))
                 self._is_away = True
@@ -539,12 +548,26 @@ class Deleting:
             keys = await self._store.list_erasable(table, number, after=after, limit=limit)
             if not keys:
                 return
-            if table == "task":
-                numbers = [key[0] for key in keys]
-                await in_thread(partial(delete_results, self._results, numbers))
+            if table in {"task", "result"}:
+                await self._delete_results(table, [key[0] for key in keys])
             await self._engine.ask(EraseRows(run_no=number, table=table, keys=keys))
             after = keys[-1][0]
             took = (self._clock.monotonic_us() - began) / 1e6
             await self._clock.sleep(max(_LEAST_REST_SECONDS, _SHARE * took))
             if len(keys) < limit:
                 return
+
+    async def _delete_results(self, table: str, numbers: list[TaskNo]) -> None:
+        """Delete the large results of these tasks, before their rows in a table.
+
+        Their rows name the results that are stored outside of the home. What starts without a
+        committed result have stored there is found later: see ``orphans``.
+        """
+        if table == "task":
+            await in_thread(partial(delete_results, self._results, numbers))
+            if self._stored is not None:
+                await self._stored.copies.delete(numbers)
+        elif self._stored is not None:
+            keys = await self._store.list_stored_results(numbers[0], numbers[-1] + 1)
+            deleted = set(numbers)
+            await self._stored.storage.delete([key for key in keys if key[0] in deleted])

@@ -50,7 +50,7 @@ class Hello(_Wire, frozen=True):
 
     Attributes:
         code: Folder of the version snapshots; ``<code>/<version>/`` is one.
-        results: Folder of large results.
+        results: Folder in which the process writes large results.
         memory_limit_bytes: Above this a host evicts suspended coroutines; 0 for no limit.
         stall_seconds: A step that blocks a shared event loop for longer is reported.
         default_deferrable: The value of an operator's ``deferrable=None``, if one is configured.
@@ -59,6 +59,7 @@ class Hello(_Wire, frozen=True):
         default_executor: The executor of ``def`` tasks that name none.
         fetches_code: Whether the process queries code that is missing in ``code``.
         transfers_results: Whether ``results`` is a folder that the daemon does not see.
+        copies: Folder of copies of results that are stored outside of the home; empty if none are.
     """
 
     role: str
@@ -72,6 +73,7 @@ class Hello(_Wire, frozen=True):
     default_executor: str = LOCAL
     fetches_code: bool = False
     transfers_results: bool = False
+    copies: str = ""
 
 
 class ParserLimits(_Wire, frozen=True):

@@ -14,7 +14,7 @@ import msgspec
 
 from aioflow.model.access import AccountRow, Actor, AuditHead, SessionRow, TokenRow
 from aioflow.model.dag import BackfillRow, DagSpec
-from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.model.rows import (
     DagFileRow,
     DagRow,
@@ -61,6 +61,7 @@ from aioflow.protocol.requests import Request
 __all__ = (
     "AlertRaised",
     "AssignTriggers",
+    "BodyReturned",
     "ClockStepped",
     "CodeRestored",
     "ContinueBackfill",
@@ -384,6 +385,22 @@ class ExecutorUnavailable(msgspec.Struct, frozen=True):
     why: str
 
 
+class BodyReturned(msgspec.Struct, frozen=True):
+    """The body of a try has returned, and its result is being stored outside of the home.
+
+    The report of the try follows once the result is stored, or if it cannot be stored.
+
+    Attributes:
+        is_backlogged: Whether too many results wait to be stored. No task then starts until this
+            one is stored.
+    """
+
+    task_no: TaskNo
+    start_no: StartNo
+    began_at: Timestamp
+    is_backlogged: bool = False
+
+
 class OutboxDelivered(msgspec.Struct, frozen=True):
     """An outbox row was delivered, or its delivery was given up."""
 
@@ -451,6 +468,7 @@ Input: TypeAlias = (
     | RecordDropped
     | Labelled
     | ResultWriteFailed
+    | BodyReturned
     | StreamOpened
     | Recalled
     | TriggerFired

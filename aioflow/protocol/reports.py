@@ -497,6 +497,7 @@ class TriggerFired(_Wire, frozen=True):
         size: The size of a result that is in a file or has a ``width``; see ``Succeeded``.
         is_last: The trigger has ended completely. No ``TriggerEnded`` follows unless it is
             requested.
+        result: The task and start that name the file of a result; ``None`` if there is no file.
     """
 
     trigger_no: TriggerNo
@@ -509,6 +510,7 @@ class TriggerFired(_Wire, frozen=True):
     size: int = 0
     width: int | None = None
     is_last: bool = False
+    result: tuple[TaskNo, StartNo] | None = None
 
 
 class TriggerEnded(_Wire, frozen=True):
@@ -556,8 +558,8 @@ class Query(_Wire, frozen=True):
     Attributes:
         question: Identifies the query in the reply.
         kind: ``results`` (a page of a parent's results), ``records`` (the records of a task),
-            ``runs`` (how runs end, or a task in each), ``events`` (the events of a name) or
-            ``values``.
+            ``runs`` (how runs end, or a task in each), ``events`` (the events of a name),
+            ``values``, or ``files`` (copies of stored results).
         body: msgpack of the kind's own fields, see ``worker.query.messages``.
     """
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import TypeAlias
 
 import anyio
@@ -18,11 +19,11 @@ from anyio.abc import TaskStatus
 
 from aioflow.clock import Clock
 from aioflow.core.transaction import Transaction
-from aioflow.errors import BatchRefused, StoreUnavailable
+from aioflow.errors import AioflowError, BatchRefused, StoreUnavailable
 from aioflow.executors.executor_context import QuerySender, refuse
 from aioflow.model.batch import Batch
 from aioflow.model.dag import TaskSpec
-from aioflow.model.ids import RunNo
+from aioflow.model.ids import RunNo, StartNo, TaskNo
 from aioflow.model.rows import RunRow
 from aioflow.protocol.commands import Reply, RunInfo
 from aioflow.protocol.reports import CancelQuery, Query
@@ -44,6 +45,8 @@ from aioflow.redaction import Masks
 from aioflow.worker.query.messages import (
     EventsPage,
     EventsWanted,
+    FilesCopied,
+    FilesWanted,
     RecordsPage,
     RecordsWanted,
     ResultsPage,
@@ -67,6 +70,12 @@ _KINDS: dict[str, type[Wanted]] = {
     "events": EventsWanted,
     "values": ValuesWanted,
 }
+
+
+CopyResults: TypeAlias = Callable[
+    [RunNo, Collection[tuple[TaskNo, StartNo]], Callable[[AioflowError | None], None]], None
+]
+"""Copies results of a run to this machine, and calls the function when it has, or has failed."""
 
 
 class _PendingQuery:
@@ -96,6 +105,7 @@ class QueryHandler:
     Args:
         still_waits: See ``Cycles``.
         masks: Masks secrets in output, from just before they are sent to a child.
+        copy_results: Copies stored results to this machine; ``None`` if results are in the home.
     """
 
     def __init__(
@@ -105,8 +115,10 @@ class QueryHandler:
         *,
         still_waits: Callable[[RunNo, int, int], bool] = lambda *_: True,
         masks: Masks | None = None,
+        copy_results: CopyResults | None = None,
     ) -> None:
         self._store = store
+        self._copy_results = copy_results
         self._masks = masks or Masks()
         self._specs = DagSpecs(store)
         self._clock = clock
@@ -135,6 +147,11 @@ class QueryHandler:
         try:
             if query.kind == "runs":
                 self._endings.submit(sender, query)
+                return
+            if query.kind == "files" and self._copy_results is not None:
+                files = msgspec.msgpack.decode(query.body, type=FilesWanted)
+                reply = partial(_reply_copied, sender, query.question)
+                self._copy_results(query.run_no, files.keys, reply)
                 return
             wanted = msgspec.msgpack.decode(query.body, type=_KINDS[query.kind])
         except (KeyError, msgspec.DecodeError) as exc:
@@ -196,7 +213,8 @@ class QueryHandler:
     async def _process_queue(self) -> None:
         while True:
             while not self._queue:
-                self._queued = anyio.Event()
+                if self._queued.is_set():  # all that wait share one event
+                    self._queued = anyio.Event()
                 await self._queued.wait()
             pending = self._queue.popleft()
             try:
@@ -268,6 +286,11 @@ class QueryHandler:
         except NoSuchTask:
             why = "only a task that declares a value, or a trigger, may ask for it"
             raise Refused(why) from None
+
+
+def _reply_copied(sender: QuerySender, question: int, error: AioflowError | None) -> None:
+    if sender.is_open:
+        sender.send([Reply(question, msgspec.msgpack.encode(FilesCopied.of(error)))])
 
 
 def _info(pending: _PendingQuery) -> RunInfo:

@@ -145,6 +145,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         executors: A table for each further executor, by its name. ``kind`` is the name of its entry
             point, by default the name of the executor; all else is for the backend.
         trusted_proxies: Addresses and networks whose forwarding headers are trusted.
+        log_url: Where the output of tries is stored in addition to the home; empty for nowhere.
+        results_url: Where large results are stored; empty for the home.
         until_idle: Whether to exit once nothing is left to do.
         pythons: Path of each interpreter that DAG files may choose, by its name.
         sources: Source of each value, by its name in the file (``web.port``): ``default``, the
@@ -182,7 +184,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "info"
     )
     log_format: Annotated[Literal["auto", "pretty", "json"], Setting("log.format")] = "auto"
+    log_url: Annotated[str, Setting("log.url")] = ""
     log_cap_bytes: Annotated[int, Setting("log.cap_bytes", ge=1_024)] = 10 * 1024 * 1024
+    results_url: Annotated[str, Setting("results.url")] = ""
+    results_cache_bytes: Annotated[int, Setting("results.cache_bytes", ge=0)] = 10 * 1024**3
     parse_timeout_seconds: Annotated[float, Setting("parse.timeout_seconds", gt=0, le=3_600)] = 30.0
     parse_look_seconds: Annotated[float, Setting("parse.look_seconds", ge=0.1, le=_DAY)] = 5.0
     parse_pause_seconds: Annotated[
@@ -290,6 +295,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def results_folder(self) -> Path:
         """The folder with large results."""
         return self.home / "results"
+
+    @property
+    def result_copies_folder(self) -> Path:
+        """The folder with copies of results that are stored outside of the home."""
+        return self.home / "cache" / "results"
+
+    @property
+    def log_copies_folder(self) -> Path:
+        """The folder with copies of output that other homes have stored."""
+        return self.home / "cache" / "logs"
 
     @property
     def logs_folder(self) -> Path:

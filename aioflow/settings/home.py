@@ -75,7 +75,7 @@ def check_writers(settings: Settings, dag_files: Iterable[Path]) -> None:
 def _trusted(settings: Settings) -> Iterator[Path]:
     """Yield the paths in a home whose content the daemon trusts."""
     home = settings.home
-    yield from (home, *(home / name for name in _FOLDERS))
+    yield from (home, *(home / name for name in (*_FOLDERS, "cache")))
     yield from (home / FILE_NAME, settings.key_file, settings.token_file)
     if settings.db.startswith(_SQLITE):
         database = settings.db.removeprefix(_SQLITE).partition("?")[0]

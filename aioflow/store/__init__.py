@@ -19,7 +19,7 @@ from aioflow.errors import SettingsError
 from aioflow.model.access import AccountRow, AuditHead, AuditRow, SessionRow, TokenRow
 from aioflow.model.batch import Batch, JournalRow
 from aioflow.model.dag import BackfillRow, ValueKind
-from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.model.rows import (
     DagFileRow,
     DagRow,
@@ -217,6 +217,36 @@ class Store(Browsed, Protocol):
         Raises:
             ValueError: If ``count`` is below 1.
         """
+
+    async def mark_storage(self, proposal: str) -> str:
+        """Return the mark of this database in storage outside of it. The first proposal is stored.
+
+        The mark distinguishes databases that use the same storage.
+        """
+
+    async def put_result_chunk(
+        self, task_no: TaskNo, start_no: StartNo, chunk_no: int, body: bytes, at: Timestamp
+    ) -> None:
+        """Store a piece of a large result durably. This is no part of a batch.
+
+        Pieces of a start that never commits are deleted later; see ``maintenance.result_orphans``.
+        """
+
+    async def delete_result_chunks(self, task_no: TaskNo, start_no: StartNo) -> None:
+        """Delete the pieces of a large result. Missing ones are ignored."""
+
+    async def find_result_chunk(
+        self, task_no: TaskNo, start_no: StartNo, chunk_no: int
+    ) -> bytes | None:
+        """Return a piece of a large result; ``None`` if there is no such piece."""
+
+    async def list_chunked_results(
+        self, first: TaskNo, end: TaskNo
+    ) -> list[tuple[TaskNo, StartNo, Timestamp]]:
+        """Return the large results that are stored in pieces, ``end`` excluded."""
+
+    async def next_chunked_task(self, first: TaskNo) -> TaskNo | None:
+        """Return the first task from ``first`` on with a result that is stored in pieces."""
 
     def unfinished(self) -> AbstractAsyncContextManager[AsyncIterator[UnfinishedWork]]:
         """Open a consistent view of all unfinished work. Versions come without their sources.
@@ -440,6 +470,13 @@ class Store(Browsed, Protocol):
 
     async def last_outbox_no(self, kind: str) -> int | None:
         """Return the highest number of an outbox row of a kind; ``None`` if there is no row."""
+
+    async def list_stored_results(self, first: TaskNo, end: TaskNo) -> list[tuple[TaskNo, StartNo]]:
+        """Return task and start of the results that are not in their rows, ``end`` excluded.
+
+        Results that consist of stream items are included, and those of deleted runs while their
+        rows exist.
+        """
 
     async def list_erasable(
         self, table: str, run_no: RunNo, *, after: TaskNo = -1, limit: int = 1000

@@ -51,11 +51,14 @@ from aioflow.store.run_causes import backfills
 
 __all__ = (
     "CLAIM_NODE",
+    "DELETE_CHUNKS",
     "FENCE",
     "INSERT_JOURNAL",
     "KINDS",
     "LEASE_NUMBERS",
+    "MARK_STORAGE",
     "POSTGRES",
+    "PUT_CHUNK",
     "READ_NODE",
     "SQLITE",
     "Action",
@@ -582,6 +585,29 @@ def _lease(dialect: Any) -> Insert:
     return leased
 
 
+def _mark(dialect: Any) -> Insert:
+    meta = tables.meta
+    first = dialect.insert(meta).values(
+        name=literal_column("'storage'"), value=_bound(meta, "value", "value")
+    )
+    marked: Insert = first.on_conflict_do_update(
+        index_elements=["name"], set_={"value": meta.c.value}
+    ).returning(meta.c.value)
+    return marked
+
+
+def _put_chunk(dialect: Any) -> Insert:
+    chunk = tables.result_chunk
+    first = dialect.insert(chunk).values(
+        {column: _bound(chunk, column.name, column.name) for column in chunk.columns}
+    )
+    put: Insert = first.on_conflict_do_update(
+        index_elements=list(chunk.primary_key),
+        set_={name: first.excluded[name] for name in ("stored_at", "body")},
+    ).returning(chunk.c.chunk_no)
+    return put
+
+
 CLAIM_NODE = {SQLITE: _claim(sqlite), POSTGRES: _claim(postgresql)}
 """Creates the row of a node or increments its epoch. Returns the epoch and the last commit."""
 
@@ -590,3 +616,15 @@ LEASE_NUMBERS = {SQLITE: _lease(sqlite), POSTGRES: _lease(postgresql)}
 
 The first block starts at 1.
 """
+
+MARK_STORAGE = {SQLITE: _mark(sqlite), POSTGRES: _mark(postgresql)}
+"""Stores the mark of the database, unless it has one, and returns the mark."""
+
+PUT_CHUNK = {SQLITE: _put_chunk(sqlite), POSTGRES: _put_chunk(postgresql)}
+"""Stores a chunk of a result, or replaces it."""
+
+DELETE_CHUNKS = delete(tables.result_chunk).where(
+    tables.result_chunk.c.task_no == _bound(tables.result_chunk, "task_no", "task_no"),
+    tables.result_chunk.c.start_no == _bound(tables.result_chunk, "start_no", "start_no"),
+)
+"""Deletes all chunks of a result."""

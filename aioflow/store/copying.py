@@ -21,11 +21,12 @@ from sqlalchemy.pool import NullPool
 from aioflow.crypto import Vault
 from aioflow.errors import SettingsError, StoreUnavailable
 from aioflow.store import open_store
-from aioflow.store.tables import account, meta
+from aioflow.store.tables import account, meta, result_chunk
 
 __all__ = ("copy", "export")
 
 _ROWS_AT_ONCE = 500
+_CHUNKS_AT_ONCE = 8
 
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
 
@@ -63,6 +64,7 @@ async def copy(source: str, target: str, vault: Vault, home: Path | None = None)
                 )
         for table in _tables():
             counts[table.name] = await _copy_table(table, source_connection, target_connection)
+        await _copy_mark(source_connection, target_connection)
         await target_connection.commit()
     return counts
 
@@ -80,6 +82,17 @@ async def _has_rows(connection: AsyncConnection, table: Table) -> bool:
     return found.first() is not None
 
 
+async def _copy_mark(
+    source_connection: AsyncConnection, target_connection: AsyncConnection
+) -> None:
+    """Copy the mark under which results are stored elsewhere: the copy continues to use them."""
+    is_mark = meta.c.name == "storage"
+    found = await source_connection.execute(sqlalchemy.select(meta).where(is_mark))
+    for row in found.mappings():
+        await target_connection.execute(sqlalchemy.delete(meta).where(is_mark))
+        await target_connection.execute(sqlalchemy.insert(meta), [dict(row)])
+
+
 async def _copy_table(
     table: Table, source_connection: AsyncConnection, target_connection: AsyncConnection
 ) -> int:
@@ -93,7 +106,9 @@ async def _copy_table(
 async def _pages(table: Table, connection: AsyncConnection) -> AsyncIterator[list[dict[str, Any]]]:
     result = await connection.stream(sqlalchemy.select(*table.columns))
     try:
-        async for page in result.mappings().partitions(_ROWS_AT_ONCE):
+        async for page in result.mappings().partitions(
+            _CHUNKS_AT_ONCE if table is result_chunk else _ROWS_AT_ONCE
+        ):
             yield [dict(row) for row in page]
     finally:
         await result.close()

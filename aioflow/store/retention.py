@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Select, Table, bindparam, func, literal_co
 
 from aioflow.crypto import Vault
 from aioflow.model.batch import Batch
-from aioflow.model.ids import RunNo, TaskNo
+from aioflow.model.ids import RunNo, StartNo, TaskNo
 from aioflow.model.rows import DeletionRow, RunRow
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import TABLES_OF_RUNS, rows, tables
@@ -85,6 +85,36 @@ _AFTER = (
         or_(_run.c.logical_date > number("date"), _run.c.run_no > number("run_no")),
     )
     .order_by(_run.c.logical_date, _run.c.run_no)
+    .limit(_one)
+)
+_STORED_RESULTS = (
+    select(tables.result.c.task_no, tables.result.c.start_no)
+    .where(
+        tables.result.c.task_no >= number("first"),
+        tables.result.c.task_no < number("end"),
+        tables.result.c.body.is_(None),
+    )
+    .order_by(tables.result.c.task_no)
+)
+_chunk = tables.result_chunk
+_CHUNK = select(_chunk.c.body).where(
+    _chunk.c.task_no == number("task_no"),
+    _chunk.c.start_no == number("start_no"),
+    _chunk.c.chunk_no == number("chunk_no"),
+)
+_CHUNKED = (
+    select(_chunk.c.task_no, _chunk.c.start_no, _chunk.c.stored_at)
+    .where(
+        _chunk.c.task_no >= number("first"),
+        _chunk.c.task_no < number("end"),
+        _chunk.c.chunk_no == literal_column("0"),
+    )
+    .order_by(_chunk.c.task_no, _chunk.c.start_no)
+)
+_NEXT_CHUNKED = (
+    select(_chunk.c.task_no)
+    .where(_chunk.c.task_no >= number("first"))
+    .order_by(_chunk.c.task_no)
     .limit(_one)
 )
 _FIRST_LIVE = (
@@ -202,6 +232,31 @@ class RetentionReader(QueryInterface):
     async def last_outbox_no(self, kind: str) -> int | None:
         """See ``Store``."""
         return await self._one(lambda row: cast("int | None", row[0]), _LAST_OUTBOX_NO, kind=kind)
+
+    async def list_stored_results(self, first: TaskNo, end: TaskNo) -> list[tuple[TaskNo, StartNo]]:
+        """See ``Store``."""
+        keys: list[tuple[TaskNo, StartNo]]
+        keys = await self._all(tuple, _STORED_RESULTS, first=first, end=end)
+        return keys
+
+    async def find_result_chunk(
+        self, task_no: TaskNo, start_no: StartNo, chunk_no: int
+    ) -> bytes | None:
+        """See ``Store``."""
+        key = {"task_no": task_no, "start_no": start_no, "chunk_no": chunk_no}
+        return await self._one(lambda row: bytes(row[0]), _CHUNK, **key)
+
+    async def list_chunked_results(
+        self, first: TaskNo, end: TaskNo
+    ) -> list[tuple[TaskNo, StartNo, Timestamp]]:
+        """See ``Store``."""
+        found: list[tuple[TaskNo, StartNo, Timestamp]]
+        found = await self._all(tuple, _CHUNKED, first=first, end=end)
+        return found
+
+    async def next_chunked_task(self, first: TaskNo) -> TaskNo | None:
+        """See ``Store``."""
+        return await self._one(lambda row: int(row[0]), _NEXT_CHUNKED, first=first)
 
     async def list_erasable(
         self, table: str, run_no: RunNo, *, after: TaskNo = -1, limit: int = 1000

@@ -75,6 +75,7 @@ __all__ = (
     "pool",
     "record",
     "result",
+    "result_chunk",
     "run",
     "session",
     "sqlite_schema_script",
@@ -291,6 +292,18 @@ result = Table(
 )
 _wide = result.c.width.is_not(None)
 Index("result_wide", result.c.run_no, sqlite_where=_wide, postgresql_where=_wide)
+
+result_chunk = Table(
+    "result_chunk",
+    metadata,
+    number("task_no"),
+    count("start_no"),
+    count("chunk_no"),
+    instant("stored_at"),
+    blob("body"),
+    PrimaryKeyConstraint("task_no", "start_no", "chunk_no"),
+    sqlite_strict=True,
+)
 
 map_label = Table(
     "map_label",

@@ -24,10 +24,10 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, Protocol
 
 import anyio
 import msgspec
@@ -42,22 +42,26 @@ from aioflow.redaction import Masks, Stream
 
 __all__ = (
     "CAP_BYTES",
+    "HEADER_SIZE",
     "RECORD_MAGIC",
     "RUNS_IN_BLOCK",
     "WHOLE_LOG",
     "Attribution",
+    "EarlierLogs",
     "LogKey",
     "LogPart",
     "LogReader",
+    "LogSegment",
     "TaskLog",
     "TryLog",
+    "first_timestamp",
     "record_header",
 )
 
 RECORD_MAGIC = b"\x1eLOG"
 _HEADER_FIELDS = struct.Struct("<4siIQqI")
 _HEADER_CHECKSUM = struct.Struct("<I")
-_HEADER_SIZE = _HEADER_FIELDS.size + _HEADER_CHECKSUM.size
+HEADER_SIZE = _HEADER_FIELDS.size + _HEADER_CHECKSUM.size
 _PIECE = 256 * 1024
 _UNBOUNDED = 1 << 62
 
@@ -98,6 +102,16 @@ def record_header(
     """Return the header of a record, which precedes its data."""
     fields = _HEADER_FIELDS.pack(RECORD_MAGIC, map_index, try_number, start_no, at, length)
     return fields + _HEADER_CHECKSUM.pack(zlib.crc32(fields))
+
+
+def first_timestamp(head: bytes) -> Timestamp:
+    """Return the time of the first record of a file; 0 if its header is damaged."""
+    if len(head) < HEADER_SIZE:
+        return 0
+    fields = head[: _HEADER_FIELDS.size]
+    magic, _, _, _, at, _ = _HEADER_FIELDS.unpack(fields)
+    checked = _HEADER_CHECKSUM.unpack_from(head, _HEADER_FIELDS.size)[0] == zlib.crc32(fields)
+    return int(at) if checked and magic == RECORD_MAGIC else 0
 
 
 class LogReader:
@@ -195,11 +209,11 @@ class _Scan:
             place = self._buffer.find(RECORD_MAGIC, self._at)
             if place < 0:
                 self._at = max(self._at, len(self._buffer) - len(RECORD_MAGIC) + 1)
-                if not self._has(_HEADER_SIZE):
+                if not self._has(HEADER_SIZE):
                     return None
                 continue
             self._at = place
-            if not self._has(_HEADER_SIZE):
+            if not self._has(HEADER_SIZE):
                 return None
             fields = self._buffer[self._at : self._at + _HEADER_FIELDS.size]
             _, map_index, try_number, start_no, _, length = _HEADER_FIELDS.unpack(fields)
@@ -210,17 +224,17 @@ class _Scan:
 
     def data(self, length: int) -> bytes | None:
         """Return the data of the record; ``None`` if the record is incomplete."""
-        if not self._has(_HEADER_SIZE + length):
+        if not self._has(HEADER_SIZE + length):
             return None
-        first = self._at + _HEADER_SIZE
+        first = self._at + HEADER_SIZE
         return self._buffer[first : first + length]
 
     def skip(self, length: int) -> bool:
         """Move to the end of the record. Return ``False`` if the record is incomplete."""
-        end = self.position + _HEADER_SIZE + length
+        end = self.position + HEADER_SIZE + length
         if end > self._size:
             return False
-        self._at += _HEADER_SIZE + length
+        self._at += HEADER_SIZE + length
         if self._at > len(self._buffer):
             self._base, self._buffer, self._at = self._file.seek(end), b"", 0
         return True
@@ -308,6 +322,8 @@ class TryLog:
         """Append the end that was not written yet. More data may still follow."""
         if self._left_bytes >= 0:
             self._append(self._masked.finish())
+        if self._log.on_closed is not None:
+            self._log.on_closed(_segment_of(self.key))
 
     def mark_lost(self, why: str) -> None:
         """Note that output is missing. The note is written before the next output."""
@@ -329,8 +345,46 @@ class TryLog:
         self._log.put(_Record(path, self, data))
 
 
+def _segment_of(key: LogKey) -> LogSegment:
+    return LogSegment(key.run_no, key.task_index, max(key.map_index, 0) // SEGMENT_WIDTH)
+
+
 def _note(text: str) -> bytes:
     return f"\n[aioflow: {text}]\n".encode()
+
+
+class LogSegment(NamedTuple):
+    """Names a segment file: the output of a task, or of a thousand children of a mapped task."""
+
+    run_no: RunNo
+    task_index: int
+    number: int
+
+
+class EarlierLogs(Protocol):
+    """Output that is not in the files of this home, because another home has stored it."""
+
+    async def files(self, segment: LogSegment, own: Path) -> list[Path]:
+        """Return files with the stored output of a segment, in order, without that of ``own``.
+
+        They are copied to this machine if needed. While that is impossible, those that are here are
+        returned.
+        """
+
+    async def delete(self, run_no: RunNo) -> None:
+        """Delete the stored output of a run. Idempotent.
+
+        Raises:
+            StorageUnavailable: If that is impossible now.
+        """
+
+    async def list_blocks(self) -> list[int]:
+        """Return the blocks of runs with stored output."""
+
+    async def delete_old(
+        self, block: int, *, before: Timestamp, retained: Collection[RunNo], dry_run: bool = False
+    ) -> int:
+        """See ``TaskLog.delete_old``."""
 
 
 class TaskLog:
@@ -339,6 +393,9 @@ class TaskLog:
     Attributes:
         masks: Redacts secrets in all logs, before output is truncated.
         written_bytes: Number of bytes of output written since this object was created.
+        earlier: Output that is stored outside of the home; ``None`` if none is.
+        on_written: Called with the new sizes of files that have grown.
+        on_closed: Called with the segment of a try whose output has ended.
     """
 
     def __init__(
@@ -360,6 +417,11 @@ class TaskLog:
         self._drained = anyio.Event()
         self._followed: dict[Path, anyio.Event] = {}
         self._positions: dict[tuple[Path, int, LogPart], dict[int, tuple[int, StartNo]]] = {}
+        self.earlier: EarlierLogs | None = None
+        self.on_written: Callable[[Mapping[LogSegment, int]], None] | None = None
+        self.on_closed: Callable[[LogSegment], None] | None = None
+        # Held while files are written, or deleted because they are stored elsewhere.
+        self.writing = anyio.Lock()
         # Separate threads, so that logs and other disk work do not delay each other.
         self._threads = anyio.CapacityLimiter(2)
 
@@ -374,13 +436,12 @@ class TaskLog:
 
     def path(self, run_no: RunNo, task_index: int, map_index: int = -1) -> Path:
         """Return the segment file with the output of a task or mapped task."""
-        segment = max(map_index, 0) // SEGMENT_WIDTH
-        return (
-            self._folder
-            / str(run_no // RUNS_IN_BLOCK)
-            / str(run_no)
-            / f"{task_index}.{segment}.log"
-        )
+        return self.segment_path(LogSegment(run_no, task_index, max(map_index, 0) // SEGMENT_WIDTH))
+
+    def segment_path(self, segment: LogSegment) -> Path:
+        """Return the path of a segment file."""
+        block = self._folder / str(segment.run_no // RUNS_IN_BLOCK)
+        return block / str(segment.run_no) / f"{segment.task_index}.{segment.number}.log"
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Write data as it arrives, until cancelled. Then write what is still waiting."""
@@ -419,6 +480,9 @@ class TaskLog:
         of a large log is scanned twice.
         """
         path = self.path(run_no, task_index, map_index)
+        if self.earlier is not None:
+            segment = LogSegment(run_no, task_index, max(map_index, 0) // SEGMENT_WIDTH)
+            return self._reading_all(segment, path, map_index, part)
         reader: LogReader | None = None
 
         async def read(offset: int, limit: int | None) -> bytes:
@@ -430,6 +494,22 @@ class TaskLog:
             data = await in_thread(reader.read, offset, limit, limiter=self._threads)
             self._remember_position(reader)
             return data
+
+        return read
+
+    def _reading_all(
+        self, segment: LogSegment, path: Path, map_index: int, part: LogPart
+    ) -> Callable[[int, int | None], Awaitable[bytes]]:
+        """Return a function that reads what is stored elsewhere, and then the file of this home."""
+        readers: dict[Path, LogReader] = {}
+
+        async def read(offset: int, limit: int | None) -> bytes:
+            assert self.earlier is not None  # noqa: S101 - checked by the caller
+            with anyio.move_on_after(_CATCH_UP_SECONDS):
+                await self._catch_up()
+            files = [*await self.earlier.files(segment, path), path]
+            chain = [readers.setdefault(file, LogReader(file, map_index, part)) for file in files]
+            return await in_thread(_read_chain, chain, offset, limit, limiter=self._threads)
 
         return read
 
@@ -475,10 +555,15 @@ class TaskLog:
         """Delete the logs of all tasks of a run. Idempotent."""
         folder = self.path(run_no, 0).parent
         await in_thread(_delete, folder, limiter=self._threads)
+        if self.earlier is not None:
+            await self.earlier.delete(run_no)
 
     async def list_blocks(self) -> list[int]:
         """Return the numbers of the blocks of ``RUNS_IN_BLOCK`` runs that have logs, in order."""
-        return await in_thread(_blocks, self._folder, limiter=self._threads)
+        blocks = await in_thread(_blocks, self._folder, limiter=self._threads)
+        if self.earlier is not None:
+            blocks = sorted({*blocks, *await self.earlier.list_blocks()})
+        return blocks
 
     async def delete_old(
         self, block: int, *, before: Timestamp, retained: Collection[RunNo], dry_run: bool = False
@@ -493,7 +578,12 @@ class TaskLog:
         """
         folder = self._folder / str(block)
         work = partial(_delete_old, folder, before, frozenset(retained), dry_run=dry_run)
-        return await in_thread(work, limiter=self._threads)
+        count = await in_thread(work, limiter=self._threads)
+        if self.earlier is not None:
+            count += await self.earlier.delete_old(
+                block, before=before, retained=retained, dry_run=dry_run
+            )
+        return count
 
     def put(self, record: _Record) -> None:
         """Queue a record for the disk. Called by ``TryLog``."""
@@ -519,7 +609,10 @@ class TaskLog:
             size = sum(len(record.data) for record in batch)
             now = self._clock.now()
             with anyio.CancelScope(shield=True):
-                await in_thread(_write, batch, now, limiter=self._threads)
+                async with self.writing:
+                    sizes = await in_thread(_write, batch, now, limiter=self._threads)
+            if self.on_written is not None:
+                self.on_written(sizes)
             self._waiting_bytes -= size
             self.written_bytes += size
             self._drained.set()
@@ -577,18 +670,38 @@ def _last_at(run: os.DirEntry[str]) -> Timestamp:
     return max(written, default=run.stat().st_mtime_ns) // 1_000
 
 
-def _write(batch: list[_Record], now: Timestamp) -> None:
+def _read_chain(readers: Sequence[LogReader], start: int, limit: int | None) -> bytes:
+    """Return output of several files as if they were one."""
+    found: list[bytes] = []
+    base, left = 0, _UNBOUNDED if limit is None else limit
+    for reader, after in zip(readers, (*readers[1:], None), strict=True):
+        data = reader.read(max(start - base, 0), left)
+        found.append(data)
+        left -= len(data)
+        if after is not None:
+            reader.read(_UNBOUNDED, 0)  # moves to its end, to find the size of its output
+            base += reader.offset
+            if after.offset == 0:
+                after.start_no = max(after.start_no, reader.start_no)
+    return b"".join(found)
+
+
+def _write(batch: list[_Record], now: Timestamp) -> dict[LogSegment, int]:
+    """Write records to their files. Return the new size of each file."""
+    sizes: dict[LogSegment, int] = {}
     by_path: dict[Path, list[_Record]] = {}
     for record in batch:
         by_path.setdefault(record.path, []).append(record)
     for path, records in by_path.items():
         try:
-            _append(path, b"".join(_encode(record, now) for record in records))
+            size = _append(path, b"".join(_encode(record, now) for record in records))
+            sizes[_segment_of(records[0].log.key)] = size
         except OSError as exc:
             # A full disk loses output, but must never fail the task that printed it.
             _logger.warning("cannot write to %s: %s", path, exc)
             for record in records:
                 record.log.mark_lost(str(exc))
+    return sizes
 
 
 def _opened(path: Path) -> int:
@@ -606,7 +719,8 @@ def _opened(path: Path) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _append(path: Path, data: bytes) -> None:
+def _append(path: Path, data: bytes) -> int:
+    """Append to a file, and return its new size."""
     descriptor = _opened(path)
     try:
         before, view = os.fstat(descriptor).st_size, memoryview(data)
@@ -617,6 +731,7 @@ def _append(path: Path, data: bytes) -> None:
             with contextlib.suppress(OSError):  # the first error is more useful
                 os.ftruncate(descriptor, before)  # half a record is useless
             raise
+        return before + len(data)
     finally:
         os.close(descriptor)
 

@@ -12,7 +12,6 @@ import contextvars
 import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from aioflow.author.callbacks import Notification, outbound
@@ -33,7 +32,7 @@ from aioflow.testing.fake_time import napping, virtual_loop
 from aioflow.worker.callbacks import call, notify
 from aioflow.worker.code.loader import CodeCache
 from aioflow.worker.shared_host import ReportBuffer
-from aioflow.worker.slot import run_body
+from aioflow.worker.slot import result_files, run_body
 from aioflow.worker.task.arguments import Runs
 from aioflow.worker.task.outcome import now
 
@@ -165,7 +164,7 @@ class BodyHost:
     ) -> None:
         self._reports = reports
         self._loop = asyncio.get_running_loop()
-        self._results = Path(hello.results)
+        self._results = result_files(hello, self._ask)
         self._runs = Runs(code_cache)
         self._announce = announce
         self._claimed: dict[tuple[int, int], StartTask] = {}

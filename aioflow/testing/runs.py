@@ -17,6 +17,7 @@ from aioflow.author.codec import decode
 from aioflow.author.dag import DAG
 from aioflow.author.node import Node
 from aioflow.model.rows import ResultRow
+from aioflow.results import ResultFiles
 from aioflow.worker.task.items import decode_item
 
 __all__ = (
@@ -268,7 +269,8 @@ class SimRun:
         if row.body is not None or row.size or row.width is None:
             is_list = row.width is not None
             annotation = Any if is_list else node.annotations.get("return", Any)
-            location = (self._stage.results, row.task_no, row.start_no, row.body)
+            files = ResultFiles(self._stage.results)
+            location = (files, row.run_no, row.task_no, row.start_no, row.body)
             return decode_item(*location, annotation, is_list=is_list)
         return self._items_of(row.task_no) if row.width else []
 

@@ -30,7 +30,7 @@ from aioflow.executors.effect_handlers import effect_handlers
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.host_pool import HostPool
 from aioflow.executors.remote_executor import RemoteExecutors
-from aioflow.executors.slot_executor import SlotExecutor
+from aioflow.executors.worker_pool import WorkerPool
 from aioflow.model.batch import Batch
 from aioflow.model.rows import VersionRow
 from aioflow.model.timestamps import Timestamp, to_datetime
@@ -150,10 +150,10 @@ async def _nothing_is_missing(_: VersionRow) -> None:
     """Do nothing: all code is in this process."""
 
 
-def _unwatched_slots(context: ExecutorContext) -> SlotExecutor:
+def _unwatched_slots(context: ExecutorContext) -> WorkerPool:
     """Return an executor without liveness checks and idle limits: there are no processes."""
     never = math.inf
-    return SlotExecutor(context, CPU_SLOTS, idle_seconds=never, frozen_seconds=never)
+    return WorkerPool(context, CPU_SLOTS, idle_seconds=never, frozen_seconds=never)
 
 
 SLACK_SECONDS = 0.05

@@ -56,6 +56,7 @@ from aioflow.worker.process import MEMORY_POLL_SECONDS, MemoryPressure, own_memo
 from aioflow.worker.query import values
 from aioflow.worker.query.client import (
     FetchPage,
+    HostedFiles,
     QueryChannels,
     QueryClient,
     fetch_page,
@@ -109,7 +110,7 @@ class TaskTry:
         node: Node,
         start: StartTask,
         fetch: FetchPage,
-        results: Path,
+        results: HostedFiles,
         expire: Callable[[], None],
         tell: Callable[[Labelled], None],
         item_stream: ItemStream | None = None,
@@ -130,7 +131,9 @@ class TaskTry:
 
     async def value(self) -> Any:
         """Return the result of the body, or of the sensor's last poke."""
-        self._pages = await fetch_pages_ahead(self._run, self._node, self._start, self._fetch)
+        self._pages = await fetch_pages_ahead(
+            self._run, self._node, self._start, self._fetch, self._results
+        )
         if self._node.sensor is None or self._start.method:
             return await self._once()
         return await self._sense(self._node.sensor)
@@ -309,7 +312,7 @@ class CoroutineHost:
         )
         self._code_cache = code_cache or CodeCache(Path(hello.code), exclusive=False)
         self._code = hello.code
-        self._results = Path(hello.results)
+        self._results = HostedFiles(hello, reports)
         self._traces = hello.traces
         self._runs = Runs(self._code_cache)
         self._hosted: dict[Key, HostedTry] = {}

@@ -45,13 +45,14 @@ from aioflow.protocol.reports import (
     SensorNotReady,
     TaskStarted,
 )
+from aioflow.results import ResultFiles
 from aioflow.worker.code.fetch import CODE_QUERY, write_version
 from aioflow.worker.code.installed_packages import InstalledPackages
 from aioflow.worker.code.loader import CodeCache
 from aioflow.worker.link import BlockingLink
 from aioflow.worker.process_tree import Orphans
 from aioflow.worker.query import values
-from aioflow.worker.query.messages import ResultsPage, ResultsWanted
+from aioflow.worker.query.messages import FilesCopied, FilesWanted, ResultsPage, ResultsWanted
 from aioflow.worker.query.result_transfer import ResultTransfer
 from aioflow.worker.stdio import (
     IDLE,
@@ -78,6 +79,7 @@ from aioflow.worker.task.outcome import (
 __all__ = (
     "AskDaemon",
     "Slot",
+    "result_files",
     "run_body",
 )
 
@@ -92,7 +94,7 @@ def run_body(
     runs: Runs,
     ask: AskDaemon,
     tell: Tell,
-    results: Path,
+    results: ResultFiles,
     transfer: ResultTransfer | None = None,
 ) -> Ended:
     """Run a try in this thread and return its report. User code cannot make it raise.
@@ -103,7 +105,7 @@ def run_body(
             threads of user code may call it.
         tell: Called with the label before the body runs, and later each time writing the result
             fails.
-        results: Folder of the large results.
+        results: The files of large results.
         transfer: Exchanges large results with the daemon, if this machine lacks its home.
     """
     try:
@@ -157,6 +159,20 @@ def _fetch_page(
     return page if transfer is None else transfer.fetch_page(run_no, page)
 
 
+def result_files(hello: Hello, ask: AskDaemon) -> ResultFiles:
+    """Return the result files of a process that may block while the daemon copies one."""
+
+    def copy(run_no: int, task_no: int, start_no: int) -> None:
+        wanted = FilesWanted(((task_no, start_no),))
+        got = ask(run_no, "files", msgspec.msgpack.encode(wanted))
+        if got.error:
+            raise TaskError(f"a stored result cannot be fetched: {got.error}")
+        msgspec.msgpack.decode(got.body, type=FilesCopied).check()
+
+    copies = Path(hello.copies) if hello.copies else None
+    return ResultFiles(Path(hello.results), copies, copy)
+
+
 def _fetch_values(
     ask: AskDaemon, start: StartTask, names: tuple[tuple[ValueKind, str], ...]
 ) -> NamedValues:
@@ -184,9 +200,9 @@ class Slot:
         self._send_lock = threading.Lock()
         self._code = Path(hello.code)
         self._fetches_code = hello.fetches_code
-        self._results = Path(hello.results)
-        transfers = hello.transfers_results
-        self._transfer = ResultTransfer(self._results, self._ask) if transfers else None
+        self._results = result_files(hello, self._ask)
+        folder, transfers = self._results.folder, hello.transfers_results
+        self._transfer = ResultTransfer(folder, self._ask) if transfers else None
         self._traces = hello.traces
         self._installed = InstalledPackages(hello.code)
         self._runs = Runs(CodeCache(Path(hello.code), exclusive=True))

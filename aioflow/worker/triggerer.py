@@ -33,7 +33,7 @@ from aioflow.worker.code.loader import CodeCache, CodeMissing
 from aioflow.worker.crash_recorder import CrashRecorder, signed
 from aioflow.worker.failures import failure_of, print_traceback, traceback_of
 from aioflow.worker.link import packed
-from aioflow.worker.query.client import QueryChannels, TriggerQueryClient
+from aioflow.worker.query.client import HostedFiles, QueryChannels, TriggerQueryClient
 from aioflow.worker.shared_host import OutputForwarder, ReportBuffer
 from aioflow.worker.task.outcome import LostInHost, now, pack, write_result_in_thread
 from aioflow.worker.task_supervisor import Slices, TaskSupervisor, current_coroutine
@@ -99,7 +99,7 @@ class TriggerHost:
             TaskSupervisor(recorder, 2 * CLEANUP_SECONDS, self._gone, self._abandoned)
         )
         self._watches = Watches(self._supervisor, self)
-        self._results = Path(hello.results)
+        self._results = HostedFiles(hello, reports)
         self._slices = Slices()
         self._describer = Describer(recorder)
         self._hosted: dict[int, HostedTrigger | Wait] = {}
@@ -413,7 +413,8 @@ class TriggerHost:
         body = b"" if packed.body is None else packed.body
         size = 0 if packed.body is not None else packed.size
         at = (*hosted.key, sent, now())
-        return TriggerFired(*at, body, event.key, event.ends, size, packed.width)
+        file = None if packed.write is None else (start.task_no, start.start_no)
+        return TriggerFired(*at, body, event.key, event.ends, size, packed.width, result=file)
 
     async def _clean_up(self, trigger: Trigger[Any], reason: str) -> None:
         """Run the trigger's ``on_kill`` and ``cleanup``, each within the timeout."""

@@ -393,6 +393,24 @@ def test_one_idle_worker_gives_way_to_another_version_at_a_time():
     assert retired(third) == [SECOND]
 
 
+def test_a_replacement_is_demanded_beside_idle_workers_with_other_code():
+    world = RemoteWorld()
+    world.begin(far("a"), far("b"))
+    world.up()
+    world.up(SECOND)
+    world.finish_all()
+
+    world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(far("a"),)), version="v2")
+    since = len(world.effects)
+    world.trigger()
+
+    assert retired(world.effects[since:]) == [FIRST]
+    assert world.count() == 2  # the other idle worker, and one for what waits
+    world.up(102)
+    assert world.started("a").worker == 102
+    assert world.count() == 1
+
+
 def test_a_worker_without_code_is_taken_before_one_is_replaced():
     world = RemoteWorld()
     world.begin(far("a"))

@@ -14,7 +14,7 @@ from aioflow.clock import SystemClock
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.shared_host import HEALTH_SECONDS, UNKNOWN_LOCATION
-from aioflow.executors.slot_executor import SlotExecutor
+from aioflow.executors.worker_pool import WorkerPool
 from aioflow.processes import Children
 from aioflow.protocol.commands import RunInfo, StartTask
 from aioflow.protocol.effects import StartTry
@@ -111,7 +111,7 @@ class Node:
             default_deferrable=default_deferrable,
             default_tries=default_tries,
         )
-        self.slots = SlotExecutor(context, 1)
+        self.slots = WorkerPool(context, 1)
         self.hosted = AsyncExecutor(context, health_seconds=health_seconds)
 
     def of(self, kind, number):

@@ -6,6 +6,7 @@ import re
 from importlib.metadata import EntryPoint
 
 import anyio
+import msgspec
 import pytest
 
 from aioflow.executors import registry
@@ -107,6 +108,31 @@ def test_an_executor_that_the_settings_lack_is_refused_and_what_there_is_named()
     assert not found.dags
     assert "no executor 'dask', only local, picky" in failure.message
     assert "[executors.dask]" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("executor", "interpreter", "is_refused"),
+    [
+        pytest.param("picky", "lab", True, id="without"),
+        pytest.param("picky", "", False, id="ours"),
+        pytest.param("equipped", "lab", False, id="with"),
+        pytest.param("equipped", "other", True, id="with-another"),
+        pytest.param("local", "lab", False, id="local"),
+    ],
+)
+def test_a_task_is_refused_where_no_worker_has_the_interpreter_of_its_file(
+    executor, interpreter, is_refused
+):
+    class Equipped(Picky):
+        interpreters = frozenset({"lab"})
+
+    backends = {"picky": Picky("picky", ""), "equipped": Equipped("equipped", "")}
+    file = parsed(a=task(executor))
+    dags = tuple(msgspec.structs.replace(dag, interpreter=interpreter) for dag in file.dags)
+    found = check_executors(msgspec.structs.replace(file, dags=dags), backends)
+
+    assert [failure.line for failure in found.failures] == [7] * is_refused
+    assert all(f"has no python {interpreter!r}" in one.message for one in found.failures)
 
 
 def test_local_tasks_are_not_checked():

@@ -15,7 +15,7 @@ import pytest
 from aioflow.clock import SystemClock
 from aioflow.executors import worker_process
 from aioflow.executors.executor_context import ExecutorContext
-from aioflow.executors.slot_executor import SlotExecutor
+from aioflow.executors.worker_pool import WorkerPool
 from aioflow.model.dag import Body
 from aioflow.processes import Child, Children
 from aioflow.protocol.commands import Reply, RunInfo, StartTask
@@ -73,7 +73,7 @@ class Node:
             clock=self.clock,
             on_query=lambda child, ask: self.asked.append((child, ask)),
         )
-        self.executor = SlotExecutor(context, slots, **options)
+        self.executor = WorkerPool(context, slots, **options)
 
     def unloaded(self):
         """Return the spare processes, which no version uses yet."""
@@ -341,7 +341,7 @@ async def test_a_process_that_dies_before_it_says_a_word_is_not_tried_for_ever(t
         clock=SystemClock(),
         on_query=lambda child, ask: None,
     )
-    executor = SlotExecutor(context, 1)
+    executor = WorkerPool(context, 1)
     async with running(children, executor):
         while not n.of(Failed):
             seen = len(n.reports)

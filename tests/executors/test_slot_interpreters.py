@@ -11,7 +11,7 @@ import pytest
 
 from aioflow.clock import SystemClock
 from aioflow.executors.executor_context import ExecutorContext
-from aioflow.executors.slot_executor import SlotExecutor
+from aioflow.executors.worker_pool import WorkerPool
 from aioflow.processes import Children, interpreters
 from aioflow.processes.interpreters import Interpreters
 from aioflow.protocol.reports import Failed, Recalled, Succeeded, TaskStarted
@@ -64,7 +64,7 @@ class Node(SlotNode):
             on_query=lambda child, ask: None,
             interpreters=self.known,
         )
-        self.executor = SlotExecutor(context, slots)
+        self.executor = WorkerPool(context, slots)
         self.known.listen(self.executor.interpreter_changed)
 
     def start(self, number, source="", **options):

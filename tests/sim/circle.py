@@ -82,6 +82,7 @@ RARE = {
         "IsolateTriggerClass",
         "AlertRaised",
         "MigrateTriggers",
+        "BodyReturned",
         "ResultWriteFailed",
         "TriggerCapacityChanged",
         "LoopBlocked",

@@ -34,6 +34,7 @@ CANNOT_HAPPEN: Mapping[tuple[str, str], str] = {
         "PreviousRunLoaded",
         "IsolateTriggerClass",
         "MigrateTriggers",
+        "BodyReturned",
         "ResultWriteFailed",
         "TriggerCapacityChanged",
         "LoopBlocked",

@@ -15,6 +15,7 @@ from unittest.mock import patch
 from aioflow.model.dag import Body, TaskSpec
 from aioflow.protocol.commands import Reply, StartTask
 from aioflow.protocol.reports import Failed, Labelled, ResultWriteFailed
+from aioflow.results import ResultFiles
 from aioflow.worker.slot import run_body
 from aioflow.worker.task import outcome
 from tests.sim.broken import Broken
@@ -22,7 +23,7 @@ from tests.sim.misbehaving import RAISED
 
 __all__ = ("as_run",)
 
-_NOWHERE = Path("/nonexistent")
+_NOWHERE = ResultFiles(Path("/nonexistent"))
 _KINDS = sorted(RAISED)
 
 

@@ -130,6 +130,15 @@ async def test_leased_numbers_never_overlap(store_url):
     assert min(numbers) == 1
 
 
+async def test_a_database_has_one_mark_for_ever(store_url):
+    marks = []
+    for proposal in ("first", "second"):
+        async with open_store(store_url, VAULT) as store:
+            marks += [await store.mark_storage(proposal), await store.mark_storage("third")]
+
+    assert marks == ["first"] * 4
+
+
 async def test_a_lease_of_nothing_is_a_mistake(store):
     with pytest.raises(ValueError, match="at least one"):
         await store.lease_numbers(0)
@@ -333,6 +342,8 @@ async def test_whole_rows_replace_what_was_there_and_the_last_one_counts(store):
     assert await store.list_dags() == [paused]
     assert await store.list_dag_files() == [broken]
     assert await store.list_results(10, 11) == [again]
+    assert await store.list_stored_results(0, 11) == [(10, 2)]
+    assert await store.list_stored_results(0, 10) == await store.list_stored_results(11, 99) == []
 
 
 async def test_a_version_that_is_known_stays_as_it_was(store):

@@ -13,6 +13,7 @@ import pytest
 
 from aioflow import DAG, Operator
 from aioflow.author.dag_spec import describe, lint
+from aioflow.results import ResultFiles
 from aioflow.worker.task.arguments import Arguments, KnownRun
 from aioflow.worker.task.body import body_of_try
 from aioflow_triggers import BashOperator, EmptyOperator, FileSensor
@@ -68,7 +69,7 @@ def given(cls: type[Operator], name: str) -> tuple[Any, list[str]]:
     assert spec is not None, failures
     odd = [one.message for one in lint(made) if one.reason == "odd.template"]
     run = KnownRun(run_info(run_id="r-1"), made)
-    value = Arguments(run, made.nodes[0], start(0), no_results, Path()).all()[name]
+    value = Arguments(run, made.nodes[0], start(0), no_results, ResultFiles(Path())).all()[name]
     return value["a"] if is_dict else value, odd
 
 
@@ -122,7 +123,8 @@ def test_a_file_named_by_the_day_is_looked_for(tmp_path):
 def operator(made: DAG, task_index: int) -> Any:
     """Return the instance that a try runs."""
     run = KnownRun(run_info(run_id="r-1"), made)
-    return body_of_try(run, made.nodes[task_index], start(task_index), no_results, Path()).operator
+    files = ResultFiles(Path())
+    return body_of_try(run, made.nodes[task_index], start(task_index), no_results, files).operator
 
 
 def test_an_operator_without_arguments_has_no_fields():

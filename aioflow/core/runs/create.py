@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from aioflow.core.dag_registry import arm_schedule, next_run_starts_at, put_dag
 from aioflow.core.runs import deadlines, previous, run_queue
 from aioflow.core.runs.idempotency import same_run
 from aioflow.core.runs.progress import step
-from aioflow.core.runs.versions import arm_schedule, next_run_starts_at, put_dag
 from aioflow.core.scheduling import clock_steps
 from aioflow.core.scheduling.catchup import missed
 from aioflow.core.state.graph import DagVersion

@@ -26,8 +26,8 @@ from typing import Final
 import msgspec
 
 from aioflow.core import callbacks
+from aioflow.core.dag_registry import put_dag
 from aioflow.core.runs.progress import EVALUATED_CHILDREN, end
-from aioflow.core.runs.versions import put_dag
 from aioflow.core.scheduling import timetable
 from aioflow.core.state.memory import Memory, RunEnd
 from aioflow.core.state.task_instance import Run, TaskInstance

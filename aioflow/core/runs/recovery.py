@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from itertools import chain
 
-from aioflow.core import crash_trials
-from aioflow.core.runs import deadlines, run_queue, versions
+from aioflow.core import crash_trials, dag_registry
+from aioflow.core.runs import deadlines, run_queue
 from aioflow.core.runs.cancel import cancel_tasks
 from aioflow.core.runs.progress import resume
 from aioflow.core.scheduling import clock_steps
@@ -114,7 +114,7 @@ def resume_dags(tx: Transaction) -> None:
     clock_steps.rewind_cursors(tx)
     for row in memory.dags.values():
         if not row.gone:
-            versions.arm_schedule(row, tx)
+            dag_registry.arm_schedule(row, tx)
             run_queue.begin_queued(row.dag_id, tx)
     event_runs.restarted(tx)
     for number, failure in crash_trials.crashing_triggers(memory):

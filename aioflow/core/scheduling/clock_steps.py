@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from aioflow.core.runs.versions import arm_schedule, put_dag
+from aioflow.core.dag_registry import arm_schedule, put_dag
 from aioflow.core.scheduling import timetable
 from aioflow.core.state.memory import Memory
 from aioflow.core.transaction import Transaction

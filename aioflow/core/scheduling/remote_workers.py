@@ -156,7 +156,11 @@ class RemoteWorkers:
                 busy[worker.spec] = busy.get(worker.spec, 0) + 1
         for spec in {**busy, **waiting}:
             found = waiting.get(spec) or Waiting()
-            count = min(busy.get(spec, 0) + found.count, self.limit(spec.executor))
+            count = busy.get(spec, 0) + found.count
+            if self._replacing.get(spec):
+                # Idle workers with other code would otherwise seem to be enough.
+                count = max(count, len(self.of_spec(spec)) + 1)
+            count = min(count, self.limit(spec.executor))
             if count:
                 wanted[spec] = WorkerDemand(spec, count, found.priority or 0, found.since)
         if self._demanded is not None and _is_same(wanted, self._demanded):

@@ -106,6 +106,8 @@ class Slots:
         ready: The tasks that wait for slots.
         unwritten: Starts whose results do not fit on the disk. No slot is granted while one of
             these starts still holds its slot.
+        unstored: Starts whose results are being stored while too many results wait for that. No
+            slot is granted while one of these tasks still runs.
         pool_holds: Tasks that keep their slots in a pool that counts deferred tasks, with the pool
             and the number of slots.
     """
@@ -125,6 +127,7 @@ class Slots:
         self.is_open = True
         self.is_suspended = False
         self.unwritten: dict[TaskNo, StartNo] = {}
+        self.unstored: dict[TaskNo, StartNo] = {}
         self.pool_holds: dict[TaskNo, tuple[str, int]] = {}
         self.ready = Ready(self.pool_holds)
         self.pools: dict[str, PoolRow] = {}
@@ -315,6 +318,15 @@ class Slots:
             if task is not None
         )
 
+    def count_unstored(self, memory: Memory) -> int:
+        """Return how many results of a backlog still wait to be stored."""
+        found = [memory.active_tasks.objects.get(task_no) for task_no in self.unstored]
+        return sum(
+            task.start_no == self.unstored[task.task_no] and task.state is TaskState.RUNNING
+            for task in found
+            if task is not None
+        )
+
     def _leave_worker(self, task: TaskInstance) -> None:
         worker = self.worker(task.worker)
         task.worker = -1
@@ -403,6 +415,10 @@ class Slots:
             if self.count_unwritten(memory):
                 return
             self.unwritten.clear()
+        if self.unstored:
+            if self.count_unstored(memory):
+                return
+            self.unstored.clear()
         self.ready.readmit()
         self.ready.has_unblocked = True
         while self.ready.has_unblocked:

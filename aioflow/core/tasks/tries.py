@@ -22,6 +22,7 @@ from aioflow.model.states import CODE_MISSING, IMPORT_ERROR, Failure, TaskState,
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.commands import ResumeCoroutine
 from aioflow.protocol.effects import RestoreCode, StartTry, StopTry
+from aioflow.protocol.inputs import BodyReturned
 from aioflow.protocol.reports import (
     Failed,
     Labelled,
@@ -36,6 +37,7 @@ __all__ = (
     "await_code",
     "awaits_code",
     "begin_try",
+    "body_returned",
     "cut_short",
     "drop_record",
     "fail",
@@ -518,3 +520,12 @@ def labelled(task: TaskInstance, report: Labelled, tx: Transaction) -> None:
 def result_write_failed(task: TaskInstance, report: ResultWriteFailed, tx: Transaction) -> None:
     """Record that the worker of a task retries to write its result."""
     tx.slots.note_delayed_result(task, disk_is_full=report.disk_is_full)
+
+
+def body_returned(task: TaskInstance, report: BodyReturned, tx: Transaction) -> None:
+    """Free the slot of a try whose result is being stored. The task stays running meanwhile."""
+    tx.slots.release(task)
+    tx.slots.unblock(task)
+    tx.note_slot(task)
+    if report.is_backlogged:
+        tx.slots.unstored[task.task_no] = task.start_no

@@ -309,6 +309,14 @@ CREATE TABLE task_trigger (
     FOREIGN KEY(run_no) REFERENCES run (run_no)
 );
 CREATE INDEX task_trigger_by_run ON task_trigger (run_no);
+CREATE TABLE result_chunk (
+    task_no BIGINT NOT NULL,
+    start_no BIGINT NOT NULL,
+    chunk_no BIGINT NOT NULL,
+    stored_at BIGINT NOT NULL,
+    body BYTEA NOT NULL,
+    PRIMARY KEY (task_no, start_no, chunk_no)
+);
 CREATE TABLE map_label (
     task_no BIGINT NOT NULL,
     run_no BIGINT NOT NULL,

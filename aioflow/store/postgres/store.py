@@ -24,15 +24,19 @@ from aioflow.crypto import Vault
 from aioflow.errors import BatchRefused, Fenced, HomeBusy, StoreSlow, StoreUnavailable
 from aioflow.errors.runtime import ANOTHER_DATABASE
 from aioflow.model.batch import Batch
+from aioflow.model.ids import StartNo, TaskNo
 from aioflow.model.rows import NodeFacts
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import Claim, Durability, Finding, Store, journal
 from aioflow.store.changes import (
     CLAIM_NODE,
+    DELETE_CHUNKS,
     FENCE,
     INSERT_JOURNAL,
     LEASE_NUMBERS,
+    MARK_STORAGE,
     POSTGRES,
+    PUT_CHUNK,
     READ_NODE,
     Changes,
     Statement,
@@ -338,6 +342,35 @@ class PostgresStore(Reading):
         async with self._writing().transaction() as connection:
             (end,) = await _row(connection, statement, {"name": "row", "count": count})
         return int(end) - count
+
+    async def mark_storage(self, proposal: str) -> str:
+        """See ``Store``."""
+        statement = compiled(MARK_STORAGE[POSTGRES], POSTGRES)
+        async with self._writing().transaction() as connection:
+            (mark,) = await _row(connection, statement, {"value": proposal})
+        return str(mark)
+
+    async def put_result_chunk(
+        self, task_no: TaskNo, start_no: StartNo, chunk_no: int, body: bytes, at: Timestamp
+    ) -> None:
+        """See ``Store``."""
+        statement = compiled(PUT_CHUNK[POSTGRES], POSTGRES)
+        values = {
+            "task_no": task_no,
+            "start_no": start_no,
+            "chunk_no": chunk_no,
+            "stored_at": at,
+            "body": body,
+        }
+        async with self._writing().transaction() as connection:
+            await connection.execute(statement.sql, *statement.placed(values))
+
+    async def delete_result_chunks(self, task_no: TaskNo, start_no: StartNo) -> None:
+        """See ``Store``."""
+        statement = compiled(DELETE_CHUNKS, POSTGRES)
+        values = {"task_no": task_no, "start_no": start_no}
+        async with self._writing().transaction() as connection:
+            await connection.execute(statement.sql, *statement.placed(values))
 
     async def commit(self, batch: Batch) -> None:
         """See ``Store``."""

@@ -34,13 +34,18 @@ from aioflow.clock import SystemClock
 from aioflow.crypto import Vault
 from aioflow.errors import BatchRefused, StoreError, StoreSlow
 from aioflow.model.batch import Batch
+from aioflow.model.ids import StartNo, TaskNo
 from aioflow.model.rows import NodeFacts
+from aioflow.model.timestamps import Timestamp
 from aioflow.store import Claim, Durability, Finding, Store, journal
 from aioflow.store.changes import (
     CLAIM_NODE,
+    DELETE_CHUNKS,
     FENCE,
     INSERT_JOURNAL,
     LEASE_NUMBERS,
+    MARK_STORAGE,
+    PUT_CHUNK,
     READ_NODE,
     SQLITE,
     Changes,
@@ -239,6 +244,32 @@ class SqliteStore(Reading):
         values = statement.placed({"name": "row", "count": count})
         (end,) = await self._write_one(statement.sql, values)
         return int(end) - count
+
+    async def mark_storage(self, proposal: str) -> str:
+        """See ``Store``."""
+        statement = compiled(MARK_STORAGE[SQLITE], SQLITE)
+        (mark,) = await self._write_one(statement.sql, statement.placed({"value": proposal}))
+        return str(mark)
+
+    async def put_result_chunk(
+        self, task_no: TaskNo, start_no: StartNo, chunk_no: int, body: bytes, at: Timestamp
+    ) -> None:
+        """See ``Store``."""
+        statement = compiled(PUT_CHUNK[SQLITE], SQLITE)
+        values = {
+            "task_no": task_no,
+            "start_no": start_no,
+            "chunk_no": chunk_no,
+            "stored_at": at,
+            "body": body,
+        }
+        await self._write_one(statement.sql, statement.placed(values))
+
+    async def delete_result_chunks(self, task_no: TaskNo, start_no: StartNo) -> None:
+        """See ``Store``."""
+        statement = compiled(DELETE_CHUNKS, SQLITE)
+        values = {"task_no": task_no, "start_no": start_no}
+        await self._write_one(statement.sql, statement.placed(values))
 
     async def commit(self, batch: Batch) -> None:
         """See ``Store``."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterable
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
@@ -25,11 +26,14 @@ from aioflow.errors import AioflowError, TaskError, UnknownValue
 from aioflow.model.dag import ValueKind
 from aioflow.model.ids import RunNo
 from aioflow.model.timestamps import Timestamp, to_timestamp
-from aioflow.protocol.commands import Reply, StartTask
+from aioflow.protocol.commands import Hello, Reply, StartTask
+from aioflow.results import ResultFiles
 from aioflow.worker.failures import print_traceback
 from aioflow.worker.query import messages, values
 from aioflow.worker.query.messages import (
     PAGE_ITEMS,
+    FilesCopied,
+    FilesWanted,
     ResultsPage,
     ResultsWanted,
     RunsWanted,
@@ -45,6 +49,7 @@ from aioflow.worker.task_supervisor import current_coroutine, watching
 
 __all__ = (
     "FetchPage",
+    "HostedFiles",
     "QueryChannels",
     "QueryClient",
     "RunCompletionQueries",
@@ -427,10 +432,14 @@ async def fetch_page(
 
 
 async def fetch_pages_ahead(
-    run: KnownRun, node: Node, start: StartTask, fetch: FetchPage
+    run: KnownRun, node: Node, start: StartTask, fetch: FetchPage, files: HostedFiles
 ) -> PagesOfRun:
-    """Fetch all pages of the parents' results: reading a sequence must not block the loop."""
+    """Fetch all pages of the parents' results: reading a sequence must not block the loop.
+
+    Have the large results copied that are stored outside of the home, for the same reason.
+    """
     if not (start.is_closing or run.asks_for_results(node)):
+        await files.copy_ahead(start, ())
         return no_page
     pages: dict[tuple[int, int], ResultsPage] = {}
     for task_index in wanted_parents(run, node, start):
@@ -444,7 +453,35 @@ async def fetch_pages_ahead(
     if (source := streamed_from(run, node, start)) is not None and start.item is None:
         after = start.map_index - 1
         pages[source, after] = await fetch(start.run_no, source, after)
+    await files.copy_ahead(start, pages.values())
     return lambda _, task_index, after: pages[task_index, after]
+
+
+class HostedFiles(ResultFiles):
+    """The result files of a host, which must not wait for a copy where a value is read."""
+
+    def __init__(self, hello: Hello, reports: ReportBuffer) -> None:
+        super().__init__(Path(hello.results), Path(hello.copies) if hello.copies else None)
+        self._reports = reports
+
+    async def copy_ahead(self, start: StartTask, pages: Iterable[ResultsPage]) -> None:
+        """Wait until the large results that a try reads are on this machine.
+
+        Raises:
+            TaskError: If one of them cannot be fetched.
+        """
+        if self.copies is None:
+            return
+        keys = {(task_no, start_no): None for _, task_no, start_no in start.sources}
+        for page in pages:
+            for _, task_no, start_no, body in page.items:
+                if body is None and start_no:
+                    keys[task_no, start_no] = None
+        missing = tuple(key for key in keys if not self.has(*key))
+        if missing:
+            wanted = msgspec.msgpack.encode(FilesWanted(missing))
+            got = await self._reports.query(start.run_no, "files", wanted)
+            msgspec.msgpack.decode(got, type=FilesCopied).check()
 
 
 def no_page(run_no: int, task_index: int, after: int) -> ResultsPage:

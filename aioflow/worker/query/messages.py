@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from aioflow.errors import Unserializable
+from aioflow.errors import AioflowError, ResultDamaged, ResultMissing, TaskError, Unserializable
 from aioflow.model.dag import ValueKind
 from aioflow.model.states import Failure, TaskState
 from aioflow.model.timestamps import Timestamp
@@ -19,6 +19,8 @@ __all__ = (
     "EventItem",
     "EventsPage",
     "EventsWanted",
+    "FilesCopied",
+    "FilesWanted",
     "RecordItem",
     "RecordsPage",
     "RecordsWanted",
@@ -167,6 +169,58 @@ class ValuesFound(msgspec.Struct, frozen=True, array_like=True):
     """The msgpack of each requested value, in the order of the query."""
 
     values: tuple[bytes, ...]
+
+
+class FilesWanted(msgspec.Struct, frozen=True, array_like=True):
+    """``Query.kind == "files"``: copies of stored results of the run, on this machine.
+
+    Attributes:
+        keys: ``(task_no, start_no)`` of each.
+    """
+
+    keys: tuple[tuple[int, int], ...]
+
+
+class FilesCopied(msgspec.Struct, frozen=True, array_like=True):
+    """The reply once all files are there, or with the error of one of them.
+
+    Attributes:
+        code: Code of the error; empty if there is none.
+        key: The result that is missing or damaged.
+        why: What is wrong with it.
+    """
+
+    code: str = ""
+    key: tuple[int, int] = (-1, -1)
+    why: str = ""
+
+    @classmethod
+    def of(cls, error: AioflowError | None) -> FilesCopied:
+        """Return the reply with an error, or without one."""
+        match error:
+            case None:
+                return cls()
+            case ResultMissing():
+                return cls(error.code, (error.task_no, error.start_no))
+            case ResultDamaged():
+                return cls(error.code, (error.task_no, error.start_no), error.why)
+            case _:
+                return cls(error.code, why=str(error))
+
+    def check(self) -> None:
+        """Raise the error, if there is one.
+
+        Raises:
+            ResultMissing: If the result is not stored.
+            ResultDamaged: If it differs from what was stored.
+            TaskError: If it could not be copied for any other reason.
+        """
+        if self.code == ResultMissing.code:
+            raise ResultMissing(*self.key)
+        if self.code == ResultDamaged.code:
+            raise ResultDamaged(*self.key, why=self.why)
+        if self.code:
+            raise TaskError(f"a stored result cannot be fetched: {self.why}")
 
 
 class RunWanted(msgspec.Struct, frozen=True, array_like=True):

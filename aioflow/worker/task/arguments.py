@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, get_args
 
 from aioflow.author.codec import decode
@@ -35,7 +34,7 @@ from aioflow.model.dag import TaskSpec
 from aioflow.model.ids import clear_number
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.commands import RunInfo, StartTask
-from aioflow.results import read_item, result_path
+from aioflow.results import ResultFiles, read_item
 from aioflow.worker.code.loader import CodeCache
 from aioflow.worker.query.messages import only
 from aioflow.worker.task.items import (
@@ -262,20 +261,20 @@ class Arguments:
 
     Args:
         pages: Fetches results of a parent; called only for the parents in ``wanted_parents``.
-        results: Folder of the large results.
+        results: The files of large results.
 
     Raises:
         BadConf: If the conf of the run does not fit the DAG's parameters.
     """
 
     def __init__(
-        self, run: KnownRun, node: Node, start: StartTask, pages: Pages, results: Path
+        self, run: KnownRun, node: Node, start: StartTask, pages: Pages, results: ResultFiles
     ) -> None:
         self._run = run
         self._node = node
         self._start = start
         self._pages = pages
-        self._folder = results
+        self._files = results
         run.own_context()  # validates the conf, even for a task that does not use it
         self._templates = FieldTemplates(node, partial(run.context, node, start))
         self._render: Callable[[Any], Any] = unrendered
@@ -359,8 +358,8 @@ class Arguments:
             item = _item_annotation(annotation)
             return Results(
                 partial(self._pages, task_index),
-                lambda task_no, start_no, body: decode_item(
-                    self._folder, task_no, start_no, body, item, is_list=is_list
+                lambda task_no, start_no, body: self._decoded(
+                    task_no, start_no, body, item, is_list=is_list
                 ),
             )
         if task_index in self._start.at_hand:
@@ -370,8 +369,7 @@ class Arguments:
         if not page.items:
             return None
         _, task_no, start_no, body = page.items[0]
-        return decode_item(
-            self._folder,
+        return self._decoded(
             task_no,
             start_no,
             body,
@@ -382,7 +380,7 @@ class Arguments:
     def _last(self, task_index: int, annotation: Any) -> Any:
         """Return the result of the last loop iteration that has one."""
         found = deque(self._rows(task_index), maxlen=1)
-        return decode_item(self._folder, *found[0], annotation) if found else None
+        return self._decoded(*found[0], annotation) if found else None
 
     def _rows(self, task_index: int) -> Iterator[tuple[int, int, bytes | None]]:
         after, more = -2, True
@@ -418,16 +416,29 @@ class Arguments:
             return self._child(task_index, index, annotation)
         for at, task_no, start_no in self._start.sources:
             if at == task_index:
-                path = result_path(self._folder, task_no, start_no)
-                return decode(read_item(path, index), annotation)
+                read = partial(read_item, index=index)
+                body = self._files.read(self._start.run_no, task_no, start_no, read)
+                return decode(body, annotation)
         raise LookupError(f"the list of the task with index {task_index} was not named")
 
     def _child(self, task_index: int, index: int, annotation: Any) -> Any:
         """Return the result of one child; ``None`` if it has none."""
         for at, task_no, start_no, body in self._pages(task_index, only(index)).items:
             if at == index:
-                return decode_item(self._folder, task_no, start_no, body, annotation)
+                return self._decoded(task_no, start_no, body, annotation)
         return None
+
+    def _decoded(
+        self,
+        task_no: int,
+        start_no: int,
+        body: bytes | None,
+        annotation: Any,
+        *,
+        is_list: bool = False,
+    ) -> Any:
+        of_run = (self._start.run_no, task_no, start_no)
+        return decode_item(self._files, *of_run, body, annotation, is_list=is_list)
 
     def _spread(self, spread: Spread) -> dict[str, Any]:
         """Return the arguments that a mapped item provides, by name."""

@@ -12,7 +12,6 @@ import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
@@ -25,6 +24,7 @@ from aioflow.author.operator import runs_by_poke
 from aioflow.author.trigger import TriggerEvent
 from aioflow.model.ids import RUNNING, span_id, trace_id, traceparent
 from aioflow.protocol.commands import RunInfo, StartTask
+from aioflow.results import ResultFiles
 from aioflow.worker.query.messages import ResultsPage
 from aioflow.worker.task.arguments import Arguments, KnownRun, spec_of
 from aioflow.worker.task.items import all_items, label_of
@@ -57,7 +57,7 @@ class Body(msgspec.Struct, frozen=True):
 
 
 def body_of_try(
-    run: KnownRun, node: Node, start: StartTask, pages: PagesOfRun, results: Path
+    run: KnownRun, node: Node, start: StartTask, pages: PagesOfRun, results: ResultFiles
 ) -> Body:
     """Return the body of a try, with its arguments resolved. Runs ``__init__`` of an operator.
 

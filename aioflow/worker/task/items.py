@@ -16,7 +16,6 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import islice
-from pathlib import Path
 from typing import Any, Protocol, TypeAlias, get_args, get_origin, overload
 
 import msgspec
@@ -32,7 +31,7 @@ from aioflow.model.ids import TaskNo
 from aioflow.model.states import Failure, TaskState
 from aioflow.protocol.commands import StartTask
 from aioflow.protocol.reports import ItemYielded, Report
-from aioflow.results import RESULT_LIMIT, read_items, read_value, result_path
+from aioflow.results import RESULT_LIMIT, ResultFiles, read_items, read_value
 from aioflow.worker.failures import one_line, print_traceback
 from aioflow.worker.query.messages import ResultsPage
 from aioflow.worker.query.values import masks
@@ -304,7 +303,8 @@ def _why(failure: Failure | None) -> str:
 
 
 def decode_item(
-    folder: Path,
+    files: ResultFiles,
+    run_no: int,
     task_no: int,
     start_no: int,
     body: bytes | None,
@@ -315,17 +315,17 @@ def decode_item(
     """Return one result of a page, which is inline, in a file, or ``None``.
 
     Args:
-        folder: Folder of the large results.
+        files: The files of large results.
         is_list: Whether the file has an index, because another task expands over the result.
     """
     if body is not None:
         return decode(body, annotation)
     if start_no == 0:
         return None
-    path = result_path(folder, task_no, start_no)
     if is_list:
-        return [decode(item, annotation) for item in read_items(path)]
-    return decode(read_value(path), annotation)
+        items = files.read(run_no, task_no, start_no, read_items)
+        return [decode(item, annotation) for item in items]
+    return decode(files.read(run_no, task_no, start_no, read_value), annotation)
 
 
 ITEM_LIMIT = 1024 * 1024

@@ -11,8 +11,8 @@ import errno
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
+from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
@@ -28,6 +28,8 @@ from aioflow.errors import (
     CallCutShort,
     CallMismatch,
     FanOutCapped,
+    ResultDamaged,
+    ResultMissing,
     TaskTimeout,
     UnknownValue,
     Unserializable,
@@ -45,7 +47,14 @@ from aioflow.protocol.reports import (
     Skipped,
     Succeeded,
 )
-from aioflow.results import INLINE_LIMIT, RESULT_LIMIT, result_path, write_list, write_value
+from aioflow.results import (
+    INLINE_LIMIT,
+    RESULT_LIMIT,
+    ResultFiles,
+    result_path,
+    write_list,
+    write_value,
+)
 from aioflow.worker.code.loader import CodeMissing
 from aioflow.worker.failures import failure_of, one_line, print_traceback
 from aioflow.worker.link import packed
@@ -132,7 +141,7 @@ _NOTHING = Packed()
 _ITEMS_PER_STEP = 8
 
 
-def pack(node: Node, start: StartTask, value: object, results: Path) -> Steps[Packed]:
+def pack(node: Node, start: StartTask, value: object, results: ResultFiles) -> Steps[Packed]:
     """Encode a task's return value within the limits. If it is a generator, this runs user code.
 
     Raises:
@@ -154,7 +163,7 @@ def pack(node: Node, start: StartTask, value: object, results: Path) -> Steps[Pa
     return msgspec.structs.replace(made, skips=skips) if skips else made
 
 
-def _pack(node: Node, start: StartTask, value: object, results: Path) -> Steps[Packed]:
+def _pack(node: Node, start: StartTask, value: object, results: ResultFiles) -> Steps[Packed]:
     limit = spec_of(node).feeds_limit
     if limit is not None:
         return (yield from _pack_list(node, start, value, results, limit))
@@ -164,12 +173,12 @@ def _pack(node: Node, start: StartTask, value: object, results: Path) -> Steps[P
     size = len(body)
     if size <= INLINE_LIMIT:
         return Packed(body, size)
-    path = result_path(results, start.task_no, start.start_no)
-    return Packed(None, size, None, lambda: write_value(path, body))
+    path = result_path(results.folder, start.task_no, start.start_no)
+    return Packed(None, size, None, partial(write_value, path, body, sync=results.sync))
 
 
 def _pack_list(
-    node: Node, start: StartTask, value: object, results: Path, limit: int
+    node: Node, start: StartTask, value: object, results: ResultFiles, limit: int
 ) -> Steps[Packed]:
     if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray | dict):
         raise NotAList(node.task_id, value)
@@ -191,8 +200,9 @@ def _pack_list(
     if not bodies:
         empty = codec.encode([], "", RESULT_LIMIT)
         return Packed(empty, len(empty), 0)
-    path = result_path(results, start.task_no, start.start_no)
-    return Packed(None, size, len(bodies), lambda: write_list(path, bodies))
+    path = result_path(results.folder, start.task_no, start.start_no)
+    write = partial(write_list, path, bodies, sync=results.sync)
+    return Packed(None, size, len(bodies), write)
 
 
 def _check_width(count: int, limit: int, *, is_whole: bool = True) -> None:
@@ -321,6 +331,8 @@ _KNOWN: dict[type[BaseException], tuple[str, bool]] = {
     BadChoice: ("bad_choice", False),
     TaskTimeout: ("timeout", True),
     UnknownValue: ("value", True),
+    ResultMissing: (ResultMissing.code, True),
+    ResultDamaged: (ResultDamaged.code, True),
     CallMismatch: ("call_mismatch", False),
     CallCutShort: ("call_cut_short", False),
 }

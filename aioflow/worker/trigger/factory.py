@@ -10,7 +10,6 @@ import importlib
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 from aioflow.author import codec
@@ -23,7 +22,7 @@ from aioflow.errors import ValueTooLarge
 from aioflow.protocol.commands import StartTask, StartTrigger
 from aioflow.worker.code.loader import CodeCache, CodeMissing
 from aioflow.worker.failures import failure_of, print_traceback
-from aioflow.worker.query.client import FetchPage, fetch_page, fetch_pages_ahead
+from aioflow.worker.query.client import FetchPage, HostedFiles, fetch_page, fetch_pages_ahead
 from aioflow.worker.shared_host import ReportBuffer
 from aioflow.worker.task.arguments import Arguments, KnownRun, Runs
 from aioflow.worker.task_supervisor import Slices
@@ -59,7 +58,7 @@ async def start_trigger(
     node: Node,
     start: StartTask,
     fetch: FetchPage,
-    results: Path,
+    results: HostedFiles,
     find_class: Callable[[str], Any],
 ) -> tuple[type[Trigger[Any]], Steps[bytes]]:
     """Return the trigger class of a task and the encoding of its fields. Runs user code.
@@ -72,7 +71,7 @@ async def start_trigger(
         NoStartTrigger: If the task does not define its trigger.
         Unserializable: If an argument cannot be encoded.
     """
-    pages = await fetch_pages_ahead(run, node, start, fetch)
+    pages = await fetch_pages_ahead(run, node, start, fetch, results)
     read = partial(pages, start.run_no)
     resolved = Arguments(run, node, start, read, results)
     try:
@@ -121,7 +120,7 @@ class TriggerMaker:
         self,
         reports: ReportBuffer,
         code_cache: CodeCache,
-        results: Path,
+        results: HostedFiles,
         in_use: Callable[[], Collection[str]],
         slices: Slices,
     ) -> None:

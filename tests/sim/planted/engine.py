@@ -165,7 +165,7 @@ BUGS = (
         edits=(
             Edit(
                 "aioflow.maintenance.retention",
-                "Deleting._empty",
+                "Deleting._delete_results",
                 "table == 'task'",
                 "table == 'record'",
             ),

@@ -82,8 +82,8 @@ BUGS = (
         needs="a try claimed behind one that runs, after a change",
         edits=(
             Edit(
-                "aioflow.executors.slot_executor",
-                "Processes.interpreter_changed",
+                "aioflow.executors.worker_pool",
+                "WorkerProcesses.interpreter_changed",
                 "process.retire()",
                 "None",
             ),

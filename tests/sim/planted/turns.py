@@ -151,7 +151,7 @@ BUGS = (
         needs="a pause between two fire times",
         edits=(
             Edit("aioflow.core.runs.create", "fire_time_due", "row.paused"),
-            Edit("aioflow.core.runs.versions", "next_run_starts_at", "row.paused"),
+            Edit("aioflow.core.dag_registry", "next_run_starts_at", "row.paused"),
         ),
         seen_by="tests/core/test_step.py::test_a_paused_dag_starts_no_scheduled_run",
         seed=Seed(1, 1),

@@ -1,4 +1,4 @@
-"""Newest versions of DAGs, the files that define them, and the start of their schedules.
+"""The registry of DAGs: newest versions, the files that define them, start of their schedules.
 
 A DAG name belongs to the first file that defined it. Another file that defines the same name gets
 an error, and takes over the name when the first file drops it. A report about a file changes the

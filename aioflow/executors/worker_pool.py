@@ -44,10 +44,10 @@ from aioflow.protocol.reports import Recalled
 __all__ = (
     "IDLE_SECONDS",
     "MEMORY_SHARE",
-    "Processes",
     "Slot",
-    "SlotExecutor",
     "Worker",
+    "WorkerPool",
+    "WorkerProcesses",
 )
 
 HEAD_START_SECONDS = 0.1
@@ -61,7 +61,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Slot(Protocol):
-    """What ``Processes`` needs from a slot; see ``Worker``."""
+    """What ``WorkerProcesses`` needs from a slot; see ``Worker``."""
 
     @property
     def wanted_version(self) -> str | None:
@@ -84,7 +84,7 @@ class Slot(Protocol):
         """Ping the process; return whether to abandon it."""
 
 
-class Processes:
+class WorkerProcesses:
     """Starts processes, assigns them to slots, and caches idle ones.
 
     Args:
@@ -440,9 +440,9 @@ SILENT_DEATHS_LIMIT = 3
 
 
 class Worker:
-    """One slot. ``SlotExecutor`` calls the commands, ``Processes`` calls the other methods."""
+    """One slot. ``WorkerPool`` calls the commands, ``WorkerProcesses`` calls the other methods."""
 
-    def __init__(self, number: int, context: ExecutorContext, processes: Processes) -> None:
+    def __init__(self, number: int, context: ExecutorContext, processes: WorkerProcesses) -> None:
         self._number = number
         self._context = context
         self._processes = processes
@@ -477,7 +477,7 @@ class Worker:
         if self._process is not None:
             self._process.recall(keys)
 
-    # ── for Processes ───────────────────────────────────────────────────────────────────
+    # ── for WorkerProcesses ─────────────────────────────────────────────────────────────
 
     @property
     def wanted_version(self) -> str | None:
@@ -563,7 +563,7 @@ MEMORY_SHARE = 4
 memory."""
 
 
-class SlotExecutor:
+class WorkerPool:
     """Runs ``def`` bodies in ``slots`` slots, numbered from 0.
 
     The commands never block and never fail: outcomes are reported. A worker that dies is replaced.
@@ -583,7 +583,7 @@ class SlotExecutor:
         idle_seconds: float = IDLE_SECONDS,
         frozen_seconds: float = FROZEN_SECONDS,
     ) -> None:
-        self._processes = Processes(
+        self._processes = WorkerProcesses(
             context,
             slots,
             idle_seconds=idle_seconds,

@@ -1,0 +1,238 @@
+"""Uploads the large results of tries, each before the report of its try reaches the engine.
+
+The order is: the result is stored, then the report is passed on, then the engine commits it. So
+every committed result is stored, wherever a process is killed in between. A start that never
+committed leaves an orphan.
+
+A try whose result is being stored holds no slot: the engine learns that its body has returned. If
+the storage is unavailable, the upload is retried; after ``GIVE_UP_SECONDS`` the try fails. While
+too many results wait, the engine starts no further task, so that they do not fill the disk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from aioflow._threads import in_thread
+from aioflow.clock import Clock
+from aioflow.errors import AioflowError, ResultNotStored, StorageUnavailable
+from aioflow.model.ids import TriggerNo
+from aioflow.model.states import Failure
+from aioflow.protocol.inputs import BodyReturned, Input
+from aioflow.protocol.reports import Failed, Succeeded, TriggerEnded, TriggerFired
+from aioflow.results import result_path, result_size
+from aioflow.storage.copies import ResultCopies
+from aioflow.storage.results import ResultKey, ResultStorage, SpoolDamaged, read_spooled
+from aioflow.telemetry.log import Logger
+
+__all__ = (
+    "BACKLOG_BYTES",
+    "BACKLOG_RESULTS",
+    "GIVE_UP_SECONDS",
+    "UPLOADS",
+    "ResultUploader",
+)
+
+UPLOADS = 8
+"""Maximum number of concurrent uploads."""
+
+GIVE_UP_SECONDS = 600.0
+"""If a result cannot be stored for this long, its try fails."""
+
+BACKLOG_RESULTS, BACKLOG_BYTES = 1_000, 1024**3
+"""No task starts while more results wait to be stored, or larger ones."""
+
+IN_MEMORY_BYTES = 128 * 1024 * 1024
+"""Maximum size of the results that are being uploaded, which are in memory. One may be larger."""
+
+_FIRST_DELAY, _LONGEST_DELAY = 0.25, 15.0  # seconds between two attempts
+_SILENCE_US = 10_000_000  # between two log lines about an outage
+
+_log = Logger(__name__)
+
+ReportSink: TypeAlias = Callable[[Sequence[Input]], None]
+
+
+class _Upload(msgspec.Struct):
+    """A report that waits until its result is stored.
+
+    Attributes:
+        size: Size of the result file.
+        since_us: When it was reported, in monotonic microseconds.
+        followers: Later reports about the same trigger, in order.
+    """
+
+    report: Succeeded | TriggerFired
+    key: ResultKey
+    size: int
+    since_us: int
+    followers: list[Input] = []
+
+
+class ResultUploader:
+    """Passes reports of children to the engine, those with a result file once it is stored.
+
+    Args:
+        storage: Where results are stored.
+        spool: The folder in which processes write their results.
+        copies: Receives each file once it is stored.
+        report: Called with the reports that may enter the inbox.
+
+    Attributes:
+        may_store: Whether the storage is known to be that of this database. Until then, each
+            attempt counts as failed.
+        waiting_results, waiting_bytes: The results that wait to be stored.
+    """
+
+    def __init__(
+        self,
+        storage: ResultStorage,
+        spool: Path,
+        copies: ResultCopies,
+        report: ReportSink,
+        clock: Clock,
+    ) -> None:
+        self._storage = storage
+        self._spool = spool
+        self._copies = copies
+        self._report = report
+        self._clock = clock
+        self._queue: deque[_Upload] = deque()
+        self._queued = anyio.Event()
+        self._held: dict[TriggerNo, _Upload] = {}
+        self._in_memory = 0
+        self._freed = anyio.Event()
+        self._silent_until = 0
+        self.waiting_results = self.waiting_bytes = 0
+        self.may_store = False
+
+    def report(self, inputs: Sequence[Input]) -> None:
+        """Pass reports on, in order, except those that have to wait for their results."""
+        passed: list[Input] = []
+        for one in inputs:
+            kind = type(one)
+            if kind is Succeeded or kind is TriggerFired or kind is TriggerEnded:
+                self._sort(one, passed)  # type: ignore[arg-type]  # one of the three
+            else:
+                passed.append(one)
+        if passed:
+            self._report(passed)
+
+    def _sort(self, one: Succeeded | TriggerFired | TriggerEnded, passed: list[Input]) -> None:
+        if isinstance(one, Succeeded):
+            if one.body is None and one.size:
+                self._hold(one, (one.task_no, one.start_no))
+                is_backlogged = (
+                    self.waiting_results > BACKLOG_RESULTS or self.waiting_bytes > BACKLOG_BYTES
+                )
+                passed.append(BodyReturned(one.task_no, one.start_no, one.began_at, is_backlogged))
+                return
+        elif (upload := self._held.get(one.trigger_no)) is not None:
+            upload.followers.append(one)
+            return
+        elif isinstance(one, TriggerFired) and one.result is not None:
+            self._held[one.trigger_no] = self._hold(one, one.result)
+            return
+        passed.append(one)
+
+    def _hold(self, report: Succeeded | TriggerFired, key: ResultKey) -> _Upload:
+        size = result_size(report.size, report.width)
+        upload = _Upload(report, key, size, self._clock.monotonic_us(), [])
+        self._queue.append(upload)
+        self._queued.set()
+        self.waiting_results += 1
+        self.waiting_bytes += size
+        return upload
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Upload until cancelled. Results that wait then are lost; their tries run again."""
+        async with anyio.create_task_group() as group:
+            for _ in range(UPLOADS):
+                group.start_soon(self._work)
+            task_status.started()
+
+    async def _work(self) -> None:
+        while True:
+            while not self._queue:
+                if self._queued.is_set():  # all that wait share one event
+                    self._queued = anyio.Event()
+                await self._queued.wait()
+            upload = self._queue.popleft()
+            report = await self._store(upload)
+            if report is not upload.report:
+                with suppress(OSError):  # left behind, it is only an orphan
+                    await in_thread(result_path(self._spool, *upload.key).unlink)
+            self.waiting_results -= 1
+            self.waiting_bytes -= upload.size
+            if isinstance(upload.report, TriggerFired):
+                del self._held[upload.report.trigger_no]
+            self._report([report, *upload.followers])
+
+    async def _store(self, upload: _Upload) -> Input:
+        """Store a result, and return the report of its try; a failure if that is impossible."""
+        delay = _FIRST_DELAY
+        while True:
+            try:
+                await self._attempt(upload)
+            except SpoolDamaged as exc:
+                return self._failed(upload, exc)
+            except (StorageUnavailable, OSError) as exc:
+                waited = (self._clock.monotonic_us() - upload.since_us) / 1e6
+                if waited + delay > GIVE_UP_SECONDS:
+                    return self._failed(upload, exc)
+                self._note_outage(exc)
+            else:
+                return upload.report
+            await self._clock.sleep(delay)
+            delay = min(2 * delay, _LONGEST_DELAY)
+
+    async def _attempt(self, upload: _Upload) -> None:
+        if not self.may_store:
+            raise StorageUnavailable("the storage has not answered since the start")
+        file = result_path(self._spool, *upload.key)
+        while self._in_memory and self._in_memory + upload.size > IN_MEMORY_BYTES:
+            await self._freed.wait()
+        self._in_memory += upload.size
+        try:
+            data = await in_thread(read_spooled, self._spool, upload.key, upload.size)
+            await self._storage.put(upload.key, data)
+        finally:
+            self._in_memory -= upload.size
+            self._freed.set()
+            self._freed = anyio.Event()
+        await self._copies.adopt(upload.key, file, upload.size)
+
+    def _note_outage(self, exc: Exception) -> None:
+        now = self._clock.monotonic_us()
+        if now >= self._silent_until:
+            self._silent_until = now + _SILENCE_US
+            _log.warning(
+                "results cannot be stored, retrying", error=str(exc), waiting=self.waiting_results
+            )
+
+    def _failed(self, upload: _Upload, exc: Exception) -> Input:
+        """Return the report of a try whose result cannot be stored. Another try may succeed."""
+        seconds = (self._clock.monotonic_us() - upload.since_us) / 1e6
+        error: AioflowError = ResultNotStored(seconds=round(seconds, 1), why=str(exc))
+        _log.error("a result was not stored", task_no=upload.key[0], error=str(exc))
+        report = upload.report
+        if isinstance(report, TriggerFired):
+            message = msgspec.msgpack.encode(str(error))
+            return msgspec.structs.replace(
+                report, payload=message, ends="failed", size=0, width=None, result=None
+            )
+        return Failed(
+            report.task_no,
+            report.start_no,
+            report.began_at,
+            self._clock.now(),
+            Failure(type="ResultNotStored", message=str(error), reason=error.code),
+        )

@@ -1,0 +1,54 @@
+"""An object store that speaks S3, behind a proxy that fails on command."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+from moto.server import ThreadedMotoServer
+
+from tests.storage.fault_proxy import FaultProxy
+
+SECRET = "canary-of-the-object-store"
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[str]:
+    """A server that speaks S3; its URL."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it tells of every request
+    server = ThreadedMotoServer("127.0.0.1", 0)
+    server.start()
+    yield "http://{}:{}".format(*server.get_host_and_port())
+    server.stop()
+
+
+@pytest.fixture
+def proxy(moto: str) -> Iterator[FaultProxy]:
+    """What stands between the driver and the server."""
+    with FaultProxy(moto) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def s3_environment(proxy: FaultProxy) -> dict[str, str]:
+    """The variables from which the driver takes its options."""
+    return {
+        "AWS_ENDPOINT_URL": proxy.url,
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_ALLOW_HTTP": "true",
+    }
+
+
+@pytest.fixture
+def bucket(moto: str, s3_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """Create a bucket, and return its URL."""
+    name = f"b{uuid.uuid4().hex}"
+    httpx2.put(f"{moto}/{name}", timeout=60).raise_for_status()
+    for variable, value in s3_environment.items():
+        monkeypatch.setenv(variable, value)
+    return f"s3://{name}"

@@ -1,0 +1,104 @@
+"""What a process is answered that asks for copies of stored results, and its other queries."""
+
+from __future__ import annotations
+
+import anyio
+import msgspec
+import pytest
+
+from aioflow.clock import SystemClock
+from aioflow.errors import (
+    AioflowError,
+    ResultDamaged,
+    ResultMissing,
+    StorageUnavailable,
+    TaskError,
+)
+from aioflow.protocol.reports import Query
+from aioflow.queries import QueryHandler
+from aioflow.worker.query.messages import FilesCopied, FilesWanted, RecordsWanted
+from tests.test_queries import Child, Tables
+
+WANTED = msgspec.msgpack.encode(FilesWanted(((5, 1), (6, 2))))
+
+
+def asked(error: AioflowError | None) -> FilesCopied:
+    """The answer of a daemon that has copied the results, or could not."""
+    child, requests = Child(), []
+
+    def copy(run_no, keys, reply):
+        requests.append((run_no, keys))
+        reply(error)
+
+    handler = QueryHandler(Tables(), SystemClock(), copy_results=copy)
+    handler.submit(child, Query(3, 7, "files", WANTED))
+
+    assert requests == [(7, ((5, 1), (6, 2)))]
+    (answer,) = child.answers
+    assert (answer.question, answer.error) == (3, "")
+    return msgspec.msgpack.decode(answer.body, type=FilesCopied)
+
+
+def test_copies_are_told():
+    asked(None).check()
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (ResultMissing(5, 1), ResultMissing),
+        (ResultDamaged(5, 1, why="cut"), ResultDamaged),
+        (StorageUnavailable("away"), TaskError),
+    ],
+)
+def test_what_is_wrong_is_raised_in_the_process(error, raised):
+    with pytest.raises(raised) as found:
+        asked(error).check()
+    assert str(error) in str(found.value)
+
+
+def test_a_process_that_has_ended_is_not_answered():
+    child = Child()
+    replies = []
+    handler = QueryHandler(
+        Tables(), SystemClock(), copy_results=lambda _, __, reply: replies.append(reply)
+    )
+    handler.submit(child, Query(3, 7, "files", WANTED))
+    child.is_open = False
+    replies[0](None)
+    assert child.answers == []
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", msgspec.msgpack.encode([["a"]])])
+def test_what_cannot_be_decoded_is_refused(body):
+    child = Child()
+    handler = QueryHandler(Tables(), SystemClock(), copy_results=lambda *_: None)
+    handler.submit(child, Query(3, 7, "files", body))
+    assert "cannot be decoded" in child.answers[0].error
+
+
+def test_without_stored_results_it_is_refused():
+    child = Child()
+    QueryHandler(Tables(), SystemClock()).submit(child, Query(3, 7, "files", WANTED))
+    assert child.answers[0].error
+
+
+async def test_a_slow_look_up_does_not_delay_the_others():
+    class Slow(Tables):
+        async def list_records(self, task_no, after=-1, limit=1000):
+            if task_no == 1:
+                await anyio.sleep_forever()
+            return []
+
+    child = Child()
+    handler = QueryHandler(Slow(), SystemClock())
+    async with anyio.create_task_group() as group:
+        await group.start(handler.run)
+        await anyio.wait_all_tasks_blocked()
+        for question, task_no in ((1, 1), (2, 2)):
+            wanted = msgspec.msgpack.encode(RecordsWanted(task_no))
+            handler.submit(child, Query(question, 7, "records", wanted))
+        with anyio.fail_after(10):
+            await child.answered.wait()
+        assert [answer.question for answer in child.answers] == [2]
+        group.cancel_scope.cancel()
