@@ -342,6 +342,15 @@ CREATE TABLE task_trigger (
 )
  STRICT;
 CREATE INDEX task_trigger_by_run ON task_trigger (run_no);
+CREATE TABLE result_chunk (
+    task_no INTEGER NOT NULL,
+    start_no INTEGER NOT NULL,
+    chunk_no INTEGER NOT NULL,
+    stored_at INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (task_no, start_no, chunk_no)
+)
+ STRICT;
 CREATE TABLE map_label (
     task_no INTEGER NOT NULL,
     run_no INTEGER NOT NULL,
