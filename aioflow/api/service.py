@@ -214,10 +214,12 @@ class Api(Explaining):
             return await self._send_once(request, actor, seconds)
 
     async def _wait_for_dag(self, dag_id: str) -> None:
-        """Wait until a DAG is known while the daemon reads DAG files for the first time.
+        """Wait until a DAG is known, or until the first reading of the DAG files has ended.
+
+        If all files were read and none defines the DAG, return: the caller's look-up then fails.
 
         Raises:
-            UnknownDag: If it is still unknown, and not all files have been read.
+            UnknownDag: If the time limit is over, and neither is the case.
         """
         dags = self._running.memory.dags
         await self._first_read.wait_for(lambda: dag_id in dags)

@@ -61,7 +61,7 @@ _STOPPED = "stopped"
 """State of a trigger that is not hosted because its DAG is paused with ``if_paused="stop"``."""
 
 _BLOCKED = frozenset(
-    {_STOPPED} | {kind.value for kind in WaitKind}  # the latter are states of DAG triggers
+    {_STOPPED} | {kind.value for kind in WaitKind}  # the kinds are states of DAG triggers
 )
 """States that are derived from memory and not stored in rows."""
 
@@ -335,12 +335,13 @@ async def count_dag_triggers(reader: RunReader, memory: Memory) -> Counter[str]:
 async def list_dag_triggers(
     reader: RunReader, memory: Memory | None, rows: Sequence[DagTriggerRow]
 ) -> list[TriggerView]:
-    """Return the triggers in ``rows`` whose DAGs still have a trigger, in the given order.
+    """Return views of those triggers whose DAGs still declare a trigger, in the given order.
 
     Args:
         reader: Reads the database.
-        memory: The memory of a running engine, which knows their hosts.
-        rows: Stored DAG triggers. Many rows do not block the event loop.
+        memory: The memory of a running engine, which knows whether a trigger has a host; ``None``
+            if no engine runs.
+        rows: Stored DAG triggers. Even a long list does not block the event loop.
     """
     if not rows:
         return []

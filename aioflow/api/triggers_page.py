@@ -52,10 +52,10 @@ _RECENT_SECONDS = 60
 
 
 class TriggerStats:
-    """Counts events of triggers by kind.
+    """Counts the events that triggers fired, by kind of trigger (see ``kind_of``).
 
     Attributes:
-        counts: Number of events since the daemon started, by kind.
+        counts: Number of events since the daemon started, by kind of trigger.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -214,11 +214,11 @@ class RunEndings(Generic[Of]):
         logical_date: datetime | None = None,
         since: datetime,
     ) -> None:
-        """Wait for one run, selected by the same arguments as in ``run_ending``.
+        """Register a wait for one run, selected by the same arguments as in ``run_ending``.
 
         Args:
-            of: A key of the caller's choice, passed back to ``tell``. If ``ask`` is called twice
-                with the same key, ``tell`` is called twice.
+            of: Identifies this wait; passed back to ``tell``. If ``ask`` is called twice with the
+                same ``of``, ``tell`` is called twice.
 
         Raises:
             ValueError: If a datetime has no time zone.
@@ -235,7 +235,7 @@ class RunEndings(Generic[Of]):
         )
 
     def forget(self, of: Of) -> None:
-        """Cancel the wait for this key. Does nothing if ``tell`` was called already.
+        """Cancel the wait that ``of`` identifies. Does nothing if ``tell`` was called already.
 
         A watch calls this in its ``left``, so that the daemon drops waits that no one needs.
         """
@@ -301,16 +301,18 @@ class NamedEvents(Generic[Of]):
         self._follower = _current_sender("named events").follow_events(name, told)
 
     def ask(self, of: Of, *, key: str | None = None, after: int) -> None:
-        """Wait for the first event with an ``id`` above ``after``, and with ``key`` if given.
+        """Register a wait for the first event with an ``id`` above ``after``.
 
         Args:
-            of: A key of the caller's choice, passed back to ``tell``. If ``ask`` is called again
-                with the same ``of`` before ``tell`` was called, it replaces the first ``ask``.
+            of: Identifies this wait; passed back to ``tell``. Another ``ask`` with the same ``of``
+                before ``tell`` is called replaces this one.
+            key: If given, wait for the first such event that was emitted with this key.
+            after: The ``id`` of the last event that does not count.
         """
         self._follower.ask(of, key=key, after=after)
 
     def forget(self, of: Of) -> None:
-        """Cancel the wait for this key. Does nothing if there is no such wait any more."""
+        """Cancel the wait that ``of`` identifies. Does nothing if it has already ended."""
         self._follower.forget(of)
 
 

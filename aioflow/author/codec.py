@@ -212,7 +212,10 @@ class Packing:
         return not part
 
     def _scan(self, frame: Frame) -> bool:
-        """Scan the keys of a map, then replace this frame with the frame of the map."""
+        """Check whether all keys of a map are text, then replace this frame with one that packs it.
+
+        The result decides how the map is encoded. A long map is scanned in several steps.
+        """
         for key in frame.items:
             if type(key) is not str:
                 break

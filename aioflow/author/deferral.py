@@ -54,11 +54,11 @@ class TaskDeferred(BaseException):
     Not an ``Exception``, so that a broad ``except`` in a task does not swallow it.
 
     Attributes:
-        method_name: Called with ``context``, ``event`` and ``kwargs``. ``None`` means that the
-            trigger ends the task. An operator that handles its events in batches calls the
-            method after the last event; ``None`` calls nothing then.
+        method_name: The method to call with ``context``, ``event`` and ``kwargs``. If ``None``, the
+            trigger itself ends the task. An operator that handles its events in batches calls the
+            method once, after the last event; if ``None``, the task then ends without such a call.
         timeout_us: How long to wait; ``None`` for no limit.
-        on_timeout: Called after the timeout instead of failing; ``None`` to fail.
+        on_timeout: The method to call after the timeout; ``None`` if the try fails then.
     """
 
     def __init__(

@@ -334,7 +334,7 @@ class TimetableTrigger(Trigger[None]):
     async def preview(self, after: datetime, count: int) -> list[datetime]:
         """Return the fire times after ``after``, at most ``count``.
 
-        Other coroutines may run after each fire time.
+        Yields to the event loop after computing each time.
         """
         if self.begin is not None:
             after = max(after, to_datetime(self.begin - 1))

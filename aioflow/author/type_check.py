@@ -183,7 +183,7 @@ def _is_known(parent: Node) -> bool:
 
 
 def _item(given: Any) -> Any:
-    """Return the item type of a list type, or ``None``."""
+    """Return the item type of a list type; ``None`` if it is not known."""
     origin, args = get_origin(given), get_args(given)
     if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
         return args[0]

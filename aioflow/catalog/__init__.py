@@ -454,7 +454,8 @@ class Catalog:
             self._distrust(changed)
             return None
         if not parsed.dags and not parsed.failures:
-            # A module that only uses aioflow. If it defined DAGs earlier, they are deleted.
+            # The file defines no DAG. Any DAG that it defined earlier no longer exists, as if the
+            # file had been deleted.
             return FileDeleted(file)
         asked = DataFileUse(folder, parsed.beside, frozenset(names))
         is_unsteady = self._unsettled.get(file, 0) >= _UNSTEADY

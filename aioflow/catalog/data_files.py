@@ -361,7 +361,7 @@ class _Walk:
         return () if content is None else content.stamp
 
     def content(self, folder: Path, name: str, *, is_named: bool = True) -> FileContent | None:
-        """Return the state of a file, or ``None``. Read the file only if it has changed."""
+        """Return the state of a file, see ``content_of``; the same state in all later calls."""
         path = f"{folder}/{name}"
         if is_named:
             self.named.add(path)

@@ -146,8 +146,8 @@ def scan(
     """Find Python files.
 
     A file whose stamp has not changed since ``before`` is not read again. A file that cannot be
-    examined is copied from ``before``. If two files have the same relative path, the file in the
-    first folder counts.
+    examined keeps its entry from ``before``. If two files have the same relative path, the file in
+    the first folder counts.
 
     Args:
         followed: Files to examine wherever they are, because other files import them.

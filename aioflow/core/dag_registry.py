@@ -51,7 +51,7 @@ __all__ = (
 
 
 def task_too_wide(specs: Iterable[DagSpec], pools: Mapping[str, PoolRow]) -> PoolTooNarrow | None:
-    """Return the error for the first task that never fits into its pool, or ``None``."""
+    """Return the error for the first task that never fits into its pool; ``None`` if all fit."""
     for spec in specs:
         for task in spec.tasks:
             pool = pools.get(task.pool)

@@ -48,7 +48,7 @@ class Refused(AioflowError):
 
 
 def forget(memory: Memory, tx: Transaction) -> SlotsBefore:
-    """Drop the runs that a transaction touched. Return the slots of their tasks."""
+    """Drop from memory the runs that a transaction touched. Return the slots of their tasks."""
     slots_before: SlotsBefore = {
         task.task_no: (task.stored_start, task.stored_slot) for task in tx.touched
     }

@@ -276,7 +276,7 @@ class FailedTurns:
         return await self._patiently(partial(self._store.find_refused, exc.tx.batch))
 
     async def _quarantine_runs(self, runs: Sequence[Run], reason: str) -> None:
-        """Quarantine runs and exclude them from memory until the next start."""
+        """Quarantine runs, and keep them out of memory until the daemon restarts."""
         await self._quarantine(runs, reason)
         for run in runs:
             restore.quarantine_until_restart(run, reason[:1000], self.memory)

@@ -162,7 +162,7 @@ class Recalling:
         return await self._store.list_tasks_between(first, end, limit=end - first)
 
     async def _answer(self, request: ClearTasks | Mark) -> tuple[int, RunState] | None:
-        """Return the response to a request that has been executed already, or ``None``."""
+        """Return the response to a request; ``None`` if it has not been executed yet."""
         key = key_of(request)
         if key is None:
             return None

@@ -170,7 +170,7 @@ class AsyncExecutor:
             log.close()
 
     async def describe(self, tasks: Sequence[TaskNo]) -> dict[TaskNo, TriggerDescription]:
-        """Return the last and next pokes of those tasks that are sensors in this host."""
+        """Return the last and next poke times of each of these tasks that pokes in this host."""
         return await self._describing.request(tasks) if self._host.is_up else {}
 
     # ── a sender of queries, see executor_context.QuerySender ────────────────────────────────────

@@ -274,7 +274,7 @@ class HostPool:
     async def describe_sensors(
         self, run_no: RunNo, tasks: Sequence[TaskNo]
     ) -> dict[int, TriggerDescription]:
-        """Return the last and next pokes of those tasks of a run that are sensors in a host."""
+        """Return the last and next poke times of each of these tasks that pokes in a host."""
         found: dict[int, TriggerDescription] = {}
         for executor in list(self._coroutines.values()):
             if executor.serves(run_no):

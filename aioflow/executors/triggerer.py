@@ -251,7 +251,7 @@ class Triggerer:
         """Return the next fire times of a timetable or the failure; ``None`` without a process.
 
         Args:
-            host: Definition of the timetable, which need not run in this host.
+            host: Data from which to create an instance of the timetable; this host need not run it.
             after: Only fire times after this timestamp are returned.
             count: Maximum number of fire times.
         """

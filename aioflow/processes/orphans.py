@@ -139,7 +139,10 @@ def boot_id() -> str:
 
 
 def home_mark(home: Path) -> str:
-    """Return the mark prefix of a home's children; a copy of the folder has another prefix."""
+    """Return the home id, with which the marks of all children of a home begin.
+
+    A copy of the home folder has another id.
+    """
     status = home.stat()
     return f"{status.st_dev:x}-{status.st_ino:x}"
 

@@ -283,10 +283,11 @@ class PreviewFireTimes(_Wire, frozen=True):
     """Compute the next fire times of a timetable. Answered by ``FireTimesPreviewed``.
 
     Attributes:
-        host: The data from which to create the timetable, which need not be hosted.
+        host: The data from which to create an instance of the timetable. The trigger that runs the
+            timetable need not be in the receiving host.
         after: Compute only fire times after this.
         count: Maximum number of fire times.
-        limit_seconds: Timeout.
+        limit_seconds: Time limit for the computation.
     """
 
     question: int

@@ -126,10 +126,11 @@ class Parsed(_ParserReport, frozen=True):
 
 
 class NamesFound(_ParserReport, frozen=True):
-    """The names in a file's source, read before it is imported.
+    """The local files that a DAG file imports, found in the sources before any code runs.
 
     Attributes:
-        modules: As in ``Parsed``.
+        modules: The file itself, and all local files that it imports directly or indirectly,
+            relative to the DAG folder.
         wanted: Targets of imports that do not exist yet: paths in the DAG folder, without the
             suffix.
     """

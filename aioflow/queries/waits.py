@@ -157,7 +157,11 @@ class MappedTasks:
         return self._at.get((run_no, task_index))
 
     def count(self, task_no: TaskNo, first: TaskNo, width: int) -> ChildCount:
-        """Begin a look-up: reset the number of ended children, and count from now on."""
+        """Begin to look up whether a mapped task has ended. Return the count of its children.
+
+        ``seen`` is 0, and from now on increases with each child that ends. The caller sets
+        ``missing`` to the result of the look-up.
+        """
         count = self._counts.get(task_no)
         if count is None or (count.first, count.end) != (first, first + width):
             self._uncount(task_no)
@@ -168,7 +172,10 @@ class MappedTasks:
         return count
 
     def child_ended(self, child_no: TaskNo) -> TaskNo | None:
-        """Return the mapped task whose last child may have ended with this child, or ``None``."""
+        """Count an ended child. Return its mapped task if this may have been the last child.
+
+        Return ``None`` if other children have yet to end, or if the task has no waiters.
+        """
         at = bisect_right(self._firsts, (child_no + 1, -1)) - 1
         if at < 0:
             return None
@@ -285,7 +292,7 @@ class Waits:
         return self._queries[no >> _ROWS], no & (1 << _ROWS) - 1
 
     def get(self, no: WaitNo) -> Wait | None:
-        """Return a wait, if it still exists."""
+        """Return a wait; ``None`` if it no longer exists."""
         runs_query = self._queries.get(no >> _ROWS)
         body = None if runs_query is None else runs_query.waits.get(no & (1 << _ROWS) - 1)
         return None if body is None else _decode_wait(body)

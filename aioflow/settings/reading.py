@@ -105,7 +105,7 @@ _OPEN = tuple(setting.name for setting in FIELDS.values() if setting.is_open)
 
 
 def _file_structure() -> type[BaseSettings]:
-    """Return the structure of ``aioflow.toml`` and of the variables ``AIOFLOW_SECTION__KEY``."""
+    """Return the schema of ``aioflow.toml`` and the environment (``AIOFLOW_SECTION__KEY``)."""
     outer: dict[str, Any] = {}
     sections: dict[str, dict[str, Any]] = {}
     for declared in msgspec.structs.fields(Settings):

@@ -94,7 +94,7 @@ def _used_keys(width: int) -> Select[Any]:
 
 
 def dag_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the triggers that are new or whose fields have changed, with encrypted fields."""
+    """Return the new triggers, and those whose fields have changed, with their fields encrypted."""
 
     def values(row: DagTriggerRow) -> tuple[Any, ...]:
         if row.kwargs is None:

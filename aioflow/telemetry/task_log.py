@@ -464,9 +464,14 @@ class TaskLog:
         offset: int = 0,
         limit: int | None = None,
     ) -> bytes:
-        """Return the output of one task from ``offset`` on, from the executions in ``part``.
+        """Return the output of one task, starting at byte ``offset``.
 
         It includes all output that has arrived before the call, unless the disk is very slow.
+
+        Args:
+            part: The executions of the task whose output counts; by default all of them.
+            offset: Position in the output of these executions together.
+            limit: Maximum number of bytes; ``None`` for no limit.
         """
         reading = self.reading(run_no, task_index, map_index, part=part)
         return await reading(offset, limit)

@@ -223,7 +223,11 @@ def _ends_try(was: TaskState, state: TaskState) -> bool:
 
 
 def _spans_of(period: _Period, trace: int, task_no: TaskNo, ended: Timestamp) -> Iterator[Span]:
-    """Yield the span of a finished period. A period without length or code has no span."""
+    """Yield the span of a finished period, if it has one.
+
+    Only the states in ``_PERIODS`` have spans. A period whose start is unknown has none, and
+    neither has a period that took no time, unless it ran user code.
+    """
     name = _PERIODS.get(period.state)
     if name is None or period.since is None:
         return

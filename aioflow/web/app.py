@@ -17,7 +17,6 @@ from starlette.types import ASGIApp
 from aioflow.api import Api
 from aioflow.errors import AioflowError
 from aioflow.web import openapi, static
-from aioflow.web.auth_context import Proxies
 from aioflow.web.guard import Guard
 from aioflow.web.limits import ResponseBudget
 from aioflow.web.metrics import exposition
@@ -27,6 +26,7 @@ from aioflow.web.problems import problem, problem_of
 from aioflow.web.routes import API_ROUTES
 from aioflow.web.routing import NodeApi, NodeMetrics
 from aioflow.web.tokens import Token
+from aioflow.web.trusted_proxies import Proxies
 
 __all__ = ("create_app",)
 

@@ -1,23 +1,16 @@
-"""The context of one HTTP request: its id, caller and outcome, and its client's address.
-
-Forwarding headers are used only from trusted proxies.
-"""
+"""The context of one HTTP request: its id, caller and outcome."""
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Iterable
-from typing import TypeAlias, cast
+from typing import cast
 
 import msgspec
-from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from aioflow.api.authentication import Caller
 from aioflow.model.access import Actor, caller_name
 
 __all__ = (
-    "Proxies",
     "RequestContext",
     "request_context",
     "set_request_context",
@@ -63,63 +56,3 @@ def set_request_context(scope: Scope, context: RequestContext) -> None:
 def request_context(scope: Scope) -> RequestContext | None:
     """Return the context of a scope; ``None`` if the request did not pass the guard."""
     return cast("RequestContext | None", scope.get(_SCOPE_KEY))
-
-
-_Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
-
-_SCHEMES = frozenset({"http", "https"})
-
-
-class Proxies:
-    """The trusted proxies in front of this server.
-
-    Args:
-        trusted: Addresses and networks. ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are used
-            only from these, and ``X-Forwarded-Host`` never.
-    """
-
-    def __init__(self, trusted: Iterable[str] = ()) -> None:
-        self._networks = [ipaddress.ip_network(network) for network in trusted]
-
-    def is_trusted(self, address: str) -> bool:
-        """Return whether the address is that of a trusted proxy."""
-        if not self._networks:
-            return False
-        found = _parsed_address(address)
-        return found is not None and any(found in network for network in self._networks)
-
-    def address(self, headers: Headers, peer: str) -> str:
-        """Return the client's address: the last one that does not belong to a trusted proxy.
-
-        The client may have forged the addresses listed before it.
-        """
-        nearest = peer
-        for given in reversed(",".join(headers.getlist("x-forwarded-for")).split(",")):
-            if not self.is_trusted(nearest):
-                return nearest
-            found = _parsed_address(given.strip())
-            if found is None:
-                return nearest
-            nearest = str(found)
-        return nearest
-
-    def scheme(self, headers: Headers, peer: str, scheme: str) -> str:
-        """Return the scheme that the browser uses."""
-        given = headers.getlist("x-forwarded-proto")
-        is_named = len(given) == 1 and given[0] in _SCHEMES and self.is_trusted(peer)
-        return given[0] if is_named else scheme
-
-
-def _parsed_address(given: str) -> _Address | None:
-    """Parse an address, with or without a port, which some proxies add."""
-    text = given
-    if text.startswith("["):
-        text = text[1:].partition("]")[0]
-    elif text.count(":") == 1:
-        text = text.partition(":")[0]
-    try:
-        found = ipaddress.ip_address(text)
-    except ValueError:
-        return None
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return found if mapped is None else mapped

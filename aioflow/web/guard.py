@@ -23,7 +23,7 @@ from aioflow.clock import Clock
 from aioflow.errors import AioflowError, DaemonStopping
 from aioflow.model.access import HOME, AuditEntry, Role, told
 from aioflow.telemetry.log import Logger
-from aioflow.web.auth_context import Proxies, RequestContext, set_request_context
+from aioflow.web.auth_context import RequestContext, set_request_context
 from aioflow.web.csrf import (
     LOOPBACK_NAMES,
     SAFE_METHODS,
@@ -42,6 +42,7 @@ from aioflow.web.limits import (
 from aioflow.web.problems import problem, problem_of
 from aioflow.web.static import is_page
 from aioflow.web.tokens import Token
+from aioflow.web.trusted_proxies import Proxies
 
 __all__ = ("BODY_LIMIT", "EXEMPT", "OPEN", "Guard", "Trusted", "set_cookie")
 

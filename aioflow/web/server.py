@@ -37,10 +37,10 @@ from aioflow.filesystem import make_folder
 from aioflow.settings import Settings, is_loopback, socket_path
 from aioflow.telemetry.log import Logger
 from aioflow.web.app import create_app
-from aioflow.web.auth_context import Proxies
 from aioflow.web.guard import Trusted
 from aioflow.web.limits import HEAD_BYTES, Connections
 from aioflow.web.tokens import Token
+from aioflow.web.trusted_proxies import Proxies
 
 __all__ = (
     "LoopLag",

@@ -142,7 +142,7 @@ class OutputOwner(Protocol):
 
     @property
     def key(self) -> tuple[TaskNo, StartNo] | None:
-        """The key of the source's log, or ``None``. A try gets a new key when it resumes."""
+        """Key of the source's log; ``None`` for a watch. A try gets a new key when it resumes."""
         ...
 
 

@@ -196,8 +196,8 @@ class Watchdog:
         while True:
             word[1] = ASLEEP
             if word[0] == NO_OWNER:
-                # Poll at least once a second, because a step between these two lines may have gone
-                # unnoticed.
+                # Poll at least once a second. A step that clears an older mark at this moment may
+                # overwrite ``ASLEEP``, and then later steps do not wake this thread.
                 self._recorder.woken.acquire(timeout=_SLEEP_SECONDS)
             self._follow(word)
 

@@ -111,7 +111,7 @@ OURS = {
     *("aioflow.protocol", "aioflow.protocol.requests"),
     *("aioflow.model.access", "aioflow.model.dag", "aioflow.model.dag"),
     *("aioflow.model.triggers", "aioflow.model.ids", "aioflow.model.dag"),
-    *("aioflow.model.states", "aioflow.model.timestamps"),
+    *("aioflow.model.states", "aioflow.model.timestamps", "aioflow.model.workers"),
 }
 HEAVY = {
     *(

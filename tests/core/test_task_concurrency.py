@@ -148,7 +148,7 @@ def test_tasks_that_wait_for_the_limit_cost_one_entry_per_end():
 
     assert max(looked_at) <= 2
     assert {world.run_state(run) for run in runs} == {"success"}
-    assert not list(world.slots.ready.across.waiting())
+    assert not world.slots.ready.across._blocked
 
 
 def test_one_that_has_its_room_does_not_stand_behind_one_that_came_back_and_waits_for_it():

@@ -12,9 +12,9 @@ from aioflow.errors import SettingsError
 from aioflow.model.access import HOME, Actor, Role
 from aioflow.settings import Settings
 from aioflow.web.app import create_app
-from aioflow.web.auth_context import Proxies
 from aioflow.web.limits import Connections
 from aioflow.web.tokens import Token
+from aioflow.web.trusted_proxies import Proxies
 from tests.web.node import ask, node
 
 PROXIES = Proxies(["10.0.0.5", "10.1.0.0/16", "fd00::/8"])

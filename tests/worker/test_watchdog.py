@@ -220,7 +220,7 @@ def test_blocking_code_is_named_with_its_line_at_once_and_measured_at_its_end(ho
     named = child.printed(first)
 
     assert (named.number, named.is_over, named.is_loading) == (7, False, False)
-    line = (HEAD + FIFO).partition("# stands")[0].count("\n") + 1
+    line = (HEAD + FIFO).partition("# blocks until")[0].count("\n") + 1
     assert named.source_location == f"flow.py:{line} in Blocks.run"
     assert named.milliseconds >= 100
 

@@ -112,7 +112,7 @@ def needed(run: Run) -> Iterable[TaskNo]:
 
 
 def under_way(run: Run, chosen: Clearing) -> list[_Target]:
-    """Return selected tasks that are in progress."""
+    """Return the selected tasks that are in progress."""
     targets = chain(_unmapped_targets(run, chosen), _children(run, chosen))
     return [target for target in targets if is_under_way(target.state)]
 
@@ -284,7 +284,11 @@ def _unrun(run: Run) -> Iterator[_Target]:
 
 
 def _is_begun(run: Run, chosen: Clearing, task_index: int) -> bool:
-    """Return whether a task without children has left ``pending`` and is not retained."""
+    """Return whether a selected task is to be reset as a whole.
+
+    This is the case if it has no children, has left ``pending``, and is not in ``retained``, the
+    selected tasks that stay as they are.
+    """
     is_there = task_index not in run.groups and task_index not in chosen.retained
     return is_there and run.states[task_index] != TaskState.PENDING
 

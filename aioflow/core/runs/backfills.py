@@ -149,7 +149,10 @@ def proposed(request: StartBackfill, row: DagRow, spec: DagSpec, now: Timestamp)
 
 
 def _next_scheduled(row: DagRow, spec: DagSpec, now: Timestamp) -> Timestamp | None:
-    """Return the first past fire time whose run the schedule has yet to create, or ``None``."""
+    """Return the first past fire time whose run the schedule has yet to create.
+
+    Return ``None`` if there is no such fire time.
+    """
     cursor, schedule = row.next_run_at, spec.schedule
     if schedule is None or cursor is None or cursor > now:
         return None

@@ -1,9 +1,9 @@
 """Iterations of loops: sets of tasks that repeat together until one of the tasks ends the loop.
 
-The task that ends a loop is its decider. The map index is the iteration. All tasks of a loop have
-as many children as iterations have started, and stay open until the decider ends in the last
-iteration. If it succeeds and asks for another iteration, the same commit adds a child to each. Any
-other end closes the loop.
+The task that ends a loop is its decider. Each task of a loop has one child for each iteration that
+has started; the map index of the child is the iteration. When the decider of the latest iteration
+succeeds and asks for another iteration, the same commit adds a child to each task. When that
+decider ends in any other way, the loop closes. Until then its tasks may get more children.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def loop_groups(run: Run, decider: int) -> Iterator[MappedTask]:
 
 
 def iteration_limit_failure(task: TaskInstance) -> Failure | None:
-    """Return the failure of a loop that needs another iteration beyond its limit, or ``None``."""
+    """Return the failure of a loop that may not start another iteration; ``None`` if it may."""
     limit = task.spec.map_limit
     if task.map_index + 1 < limit:
         return None
@@ -57,7 +57,7 @@ def iteration_limit_failure(task: TaskInstance) -> Failure | None:
 
 
 def add_iteration(run: Run, decider: int, tx: Transaction) -> list[MappedTask]:
-    """Add an iteration. Return the mapped tasks to evaluate: as a whole, or their new children.
+    """Add an iteration. Return the mapped tasks to evaluate, as a whole or only the new child.
 
     If a task before the loop was marked after the loop started, the rules may not allow the new
     iteration to run.
@@ -78,7 +78,7 @@ def add_iteration(run: Run, decider: int, tx: Transaction) -> list[MappedTask]:
 
 
 def is_last_decider(run: Run, task_index: int, map_index: int) -> bool:
-    """Return whether a task is the decider of the last iteration."""
+    """Return whether a task is the decider of the latest iteration."""
     if run.spec.tasks[task_index].chooses is not Chooses.ROUNDS:
         return False
     return map_index < 0 or map_index + 1 == run.groups[task_index].width

@@ -48,7 +48,7 @@ class Blocker(msgspec.Struct, frozen=True):
 
 
 def blocker(run: Run, task_index: int, memory: Memory) -> Blocker | None:
-    """Return the task of the previous run that blocks a task, or ``None``.
+    """Return the task of the previous run that blocks a task; ``None`` if none does.
 
     The first run of a DAG has no previous run, and neither has a run without a logical date. A task
     that does not exist in the previous run blocks nothing.
@@ -116,7 +116,7 @@ def _waits_for_live(run: Run, memory: Memory) -> bool:
 
 
 def needed_run(dag_id: str, memory: Memory) -> Run | None:
-    """Return the queued run that must start regardless of the limit of active runs, or ``None``.
+    """Return the queued run that must start regardless of the limit of active runs, if any.
 
     It is the first run in order, and an active run waits for it, so otherwise neither would ever
     end.

@@ -130,7 +130,7 @@ class RunRestore:
                 self._take_trigger(trigger)
 
     def finish(self) -> Run:
-        """Complete the run and add it to memory. No more rows may follow.
+        """Finish restoring the run and add it to memory. No rows may be added afterwards.
 
         Raises:
             ValueError: If a deferred task has no trigger, or a trigger belongs to no waiting task.

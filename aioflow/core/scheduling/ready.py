@@ -259,12 +259,6 @@ class TaskConcurrency:
             heapq.heappop(blocked)
         return heapq.heappop(blocked) if blocked and not self.is_full(blocked[0][3]) else None
 
-    def waiting(self) -> Iterator[TaskInstance | MappedTask]:
-        """Yield the entries set aside. Some of them may no longer wait."""
-        for lines in self._blocked.values():
-            for blocked in lines.values():
-                yield from (item[3] for item in blocked)
-
 
 def _task_limit(entry: TaskInstance | MappedTask) -> int | None:
     return entry.spec.max_active_tis_per_dag

@@ -132,7 +132,7 @@ class Accounts:
         self.head = snapshot.audit_head
 
     def account(self, name: str) -> AccountRow | None:
-        """Return the account with this name, or ``None``."""
+        """Return the account with this name; ``None`` if there is none."""
         return next((row for row in self.accounts.values() if row.name == name), None)
 
 

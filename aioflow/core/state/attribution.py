@@ -81,7 +81,7 @@ class LoopBlocker(msgspec.Struct, kw_only=True):
         return len(recent) >= BLOCK_LIMIT
 
     def may_log(self, steady: Timestamp) -> bool:
-        """Return whether a block may be logged again: at most one is logged per second."""
+        """Return whether a blocked loop may be logged again: at most once per second."""
         return abs(steady - self.logged_at) >= _SILENCE_US
 
 
@@ -101,7 +101,7 @@ class LoopBlockers:
         return dict(self._counts)
 
     def of_class(self, class_path: str) -> LoopBlocker | None:
-        """Return the entry of a trigger class, or ``None``."""
+        """Return the entry of a trigger class; ``None`` if it has none."""
         return self._known.get(("trigger", class_path))
 
     def is_quarantined(self, class_path: str) -> bool:
@@ -154,7 +154,10 @@ class CrashSuspects:
         self._kills: dict[TaskNo | TriggerNo, set[Timestamp]] = {}
 
     def failure(self, lost: HostLost, *known: Container[TaskNo | TriggerNo]) -> Failure | None:
-        """Return the failure to charge to the culprit of a lost host, or ``None``.
+        """Return the failure to charge to the culprit of a lost host.
+
+        Return ``None`` if the host was killed, and the culprit's code was not yet running at more
+        than ``INTERRUPTION_LIMIT_OWN`` such kills.
 
         If a loss is reported again because its turn was rolled back, it counts once.
 

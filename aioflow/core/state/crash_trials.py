@@ -80,7 +80,7 @@ def is_barred(number: TriggerNo, memory: Memory) -> bool:
 
 
 def known_tasks(numbers: Iterable[TaskNo], memory: Memory) -> list[TaskInstance]:
-    """Return the active tasks among these numbers."""
+    """Return the active tasks that have one of these numbers."""
     return [task for n in numbers if (task := memory.active_tasks.objects.get(n)) is not None]
 
 

@@ -120,11 +120,11 @@ class DagTriggers:
         return number in self._by_number
 
     def get(self, number: TriggerNo) -> DagTrigger | None:
-        """Return the trigger with this number, or ``None``."""
+        """Return the trigger with this number; ``None`` if there is none."""
         return self._by_number.get(number)
 
     def of(self, dag_id: str) -> DagTrigger | None:
-        """Return the trigger of a DAG, or ``None``."""
+        """Return the trigger of a DAG; ``None`` if it has none."""
         return self._by_dag.get(dag_id)
 
     def consumers(self, asset: str) -> list[DagTrigger]:

@@ -92,7 +92,7 @@ def scope_groups(
 
 
 def own_parents(task: TaskSpec) -> tuple[int, ...]:
-    """Return the parents that the task's own rule evaluates: those in no group."""
+    """Return the parents that the task's own rule evaluates: those in no ``ParentScope``."""
     if not task.groups:
         return task.parents
     grouped = {parent for group in task.groups for parent in group.parents}
@@ -377,7 +377,7 @@ class DagVersion:
 
     @property
     def widest_run(self) -> int:
-        """Upper bound of the row numbers that creating and starting one run needs.
+        """Upper bound on how many row numbers the creation and the start of one run need.
 
         A task needs one for its row, two for callbacks, and one for each of its timers.
         """

@@ -1,6 +1,6 @@
 """The children of one mapped task of a run: one byte per child, and a count per state.
 
-Where each child follows the child of another task with the same index, a queue holds the children
+If each child waits for the child of another task with the same index, a queue holds the children
 that may start.
 """
 
@@ -60,8 +60,8 @@ class MappedChildren:
     """The children of one mapped task of a run.
 
     Attributes:
-        cursor: Index of the next child to start, as returned by ``take_fresh``. It stays 0 where
-            children follow other children, because these start in the order of their evaluation.
+        cursor: Index of the next child to start, as returned by ``take_fresh``. It stays 0 if
+            ``one_to_one`` is set, because the children then start in the order of their evaluation.
         unfinished: Children that have left ``pending`` and not ended.
         is_open: Whether more children may be added, from a stream or as iterations of a loop.
         is_loop: Whether the children are iterations. Iterations run one after the other. To
@@ -69,8 +69,8 @@ class MappedChildren:
             iteration.
         cut: State that the end of the stream adds to those of the children: ``UPSTREAM_FAILED`` or
             ``SKIPPED`` if the stream failed or was empty, else ``PENDING``.
-        one_to_one: Queue of the children that may start if children follow other children, else
-            ``None``.
+        one_to_one: If each child waits for a child of another task, the queue of the children that
+            may start; else ``None``.
         origin: Location of the items, ``(sources, widths)`` as in ``protocol.commands.StartTask``.
             It is the same for all children, and computed when the first one starts.
     """
@@ -169,7 +169,7 @@ class MappedChildren:
                 self.cursor = min(self.cursor, index)
 
     def pending_from(self, index: int) -> int:
-        """Return the first pending child from an index on; the width if there is none."""
+        """Return the index of the first pending child from ``index`` on; the width if none is."""
         found = self.states.find(TaskState.PENDING, index)
         return self.width if found < 0 else found
 

@@ -54,7 +54,7 @@ class RunEnd(NamedTuple):
     Attributes:
         began: Start of the run in wall time, as in its row.
         started: The same timestamp in steady time.
-        at: The timeout, in steady time.
+        at: When the run times out, in steady time.
     """
 
     began: Timestamp
@@ -98,11 +98,10 @@ class Memory:
             stored: trigger number and key.
         stray_triggers: Rows to delete of triggers that are no longer needed. Their host died with
             the previous daemon.
-        outbox: Outbox entries in memory, kind and body by number: all that the engine handles
-            itself,
-            and those of other kinds that are in flight.
-        outbox_quotas: Outbox state of each of the other kinds.
-        loaded_outbox: Rows of those kinds that were read for this turn.
+        outbox: Outbox entries in memory, kind and body by number: all entries of the kinds that
+            the engine handles itself, and those of other kinds that are in flight.
+        outbox_quotas: Outbox state of each kind that the engine does not handle itself.
+        loaded_outbox: Rows of these kinds that were read for this turn.
         callbacks_failed: Number of failed callbacks; reset at a restart.
         deadlines: Pending deadlines by run and by outbox number.
         last_assignment_id: Last assignment number. Its upper half is the epoch, so it starts above
@@ -277,7 +276,7 @@ class Memory:
             sequence.add(key)
 
     def find_run(self, run_id: str) -> Run | None:
-        """Return a live run by its id, or ``None``."""
+        """Return a live run by its id; ``None`` if no live run has this id."""
         _, _, number = run_id.rpartition(".")
         named = self._named.get(run_id)
         if named is None and number.isdecimal() and len(number) < _DIGITS:
@@ -286,11 +285,11 @@ class Memory:
         return None if run is None or run.row.run_id != run_id else run
 
     def find_isolated(self, run_id: str) -> RunRow | None:
-        """Return the row of a quarantined run that cannot continue, by its id, or ``None``."""
+        """Return the row of a run in ``isolated`` by its id; ``None`` if there is none."""
         return next((row for row in self.isolated.values() if row.run_id == run_id), None)
 
     def drop_run(self, run: Run) -> None:
-        """Remove a run and all of its tasks. Its trigger rows stay until they are deleted."""
+        """Remove a run and all of its tasks. Its triggers stay until their rows are deleted."""
         self.runs.pop(run.run_no, None)
         self._named.pop(run.row.run_id, None)
         if run.row.key is not None:

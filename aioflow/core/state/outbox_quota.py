@@ -23,8 +23,8 @@ class OutboxQuota(msgspec.Struct, frozen=True):
 
     Attributes:
         in_flight: Entries in flight, not yet reported as done.
-        waiting: Number of rows that are not in flight; all have higher numbers.
-        after: Highest number that was handed out.
+        waiting: Number of rows that are not in flight yet. Their numbers are above ``after``.
+        after: Highest number of an entry that was handed out.
         is_reading: Whether the next rows are being read.
     """
 

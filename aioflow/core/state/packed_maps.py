@@ -66,7 +66,7 @@ class PackedMap(ABC, Generic[Value]):
         return number in self.objects or number in self.packed_numbers()
 
     def get(self, number: int) -> Value | None:
-        """Return the value, or ``None``."""
+        """Return the value of a number, unpacked; ``None`` if the number is not in the map."""
         found = self.objects.get(number)
         return self.unpack(number) if found is None else found
 
@@ -211,7 +211,7 @@ class Pages(Generic[Value]):
         return self.numbers()
 
     def numbers(self, after: int = -1) -> Iterator[int]:
-        """Yield the numbers in the map above ``after``, ascending.
+        """Yield the map's numbers above ``after``, ascending.
 
         The map must not change while iterating.
         """
@@ -225,7 +225,7 @@ class Pages(Generic[Value]):
                     yield number - 1
 
     def between(self, first: int, end: int) -> Iterator[int]:
-        """Yield the numbers in the map from ``first`` on and below ``end``, ascending.
+        """Yield the map's numbers from ``first`` on and below ``end``, ascending.
 
         The map must not change while iterating.
         """
@@ -242,7 +242,7 @@ class Pages(Generic[Value]):
                     yield number - 1
 
     def items(self, after: int = -1) -> Iterator[tuple[int, Value]]:
-        """Yield the numbers in the map above ``after`` with their values, ascending.
+        """Yield the map's numbers above ``after`` with their values, ascending.
 
         This is faster than ``get`` for each number. The map must not change while iterating.
         """
@@ -257,7 +257,7 @@ class Pages(Generic[Value]):
                     yield number - 1, value
 
     def get(self, number: int) -> Value | None:
-        """Return the value of a number, or ``None``."""
+        """Return the value of a number; ``None`` if the number is not in the map."""
         page = self._pages.get(number >> _BITS)
         if page is None:
             return None
@@ -282,7 +282,7 @@ class Pages(Generic[Value]):
         self._count += 1
 
     def take(self, number: int) -> Value | None:
-        """Remove a number and return its value, or ``None``."""
+        """Remove a number and return its value; ``None`` if the number was not in the map."""
         page = self._pages.get(number >> _BITS)
         bit = 1 << (number & _LAST)
         if page is None or not page.bits & bit:
@@ -328,7 +328,7 @@ class Digests(Generic[Key]):
         return self._count + len(self._others)
 
     def get(self, key: Key) -> Any:
-        """Return the value of a key, or ``None``."""
+        """Return the value of a key; ``None`` if there is none."""
         digest = self._digest(key)
         other = self._others.get(digest)
         return self._bucket(digest).get(digest) if other is None else other
@@ -346,7 +346,7 @@ class Digests(Generic[Key]):
             self._grow()
 
     def take(self, key: Key) -> Any:
-        """Remove a key and return its value, or ``None``."""
+        """Remove a key and return its value; ``None`` if there was none."""
         digest = self._digest(key)
         other = self._others.pop(digest, None)
         if other is not None:

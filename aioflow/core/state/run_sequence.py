@@ -114,7 +114,10 @@ class RunSequence:
         self._before.clear()
 
     def forget(self, key: RunKey) -> RunNo | None:
-        """Record that an ended run was deleted. Return the live run that may have followed it."""
+        """Record that an ended run was deleted.
+
+        Return the next live run, which may have followed it directly; ``None`` if there is none.
+        """
         above = self.next_run(key)
         self._before.pop(NEXT[1] if above is None else above, None)
         return above
@@ -143,7 +146,7 @@ class RunSequence:
         return below[1]
 
     def next_run(self, key: RunKey) -> RunNo | None:
-        """Return the live run right after a key, or ``None``.
+        """Return the live run right after a key; ``None`` if there is none.
 
         The key may be outside the sequence.
         """
@@ -238,7 +241,10 @@ def _lack_items(spec: DagSpec, expanded: Iterable[int], states: list[TaskState])
 
 
 def last_rounds(spec: DagSpec, expansions: list[ExpansionRow]) -> list[TaskNo]:
-    """Return the last iteration of each loop, whose state is the state of the loop."""
+    """Return the row number of the last iteration of each task in a loop.
+
+    The state of that iteration is the state of the task.
+    """
     loops = [p for p, task in enumerate(spec.tasks) if task.mapped and task.mapped.until >= 0]
     return [
         row.first_task_no + row.width - 1
@@ -248,7 +254,13 @@ def last_rounds(spec: DagSpec, expansions: list[ExpansionRow]) -> list[TaskNo]:
 
 
 def _together(found: dict[TaskState, int], width: int, absent: TaskState) -> TaskState:
-    """Return the state of a task from the numbers of its instances by state."""
+    """Return the state of a task.
+
+    Args:
+        found: Number of its instances with a row, by state.
+        width: Number of all its instances.
+        absent: State of instances that had not finished when the run ended.
+    """
     for state in _WORST:
         if state in found:
             return state

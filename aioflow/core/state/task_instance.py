@@ -86,9 +86,10 @@ class ClearedTasks(Generic[Uncommitted]):
         self._stored.put(task_no, start_no)
 
     def take(self, task_no: TaskNo) -> Uncommitted | StartNo | None:
-        """Remove a task that is no longer pending.
+        """Remove a task that is no longer pending, and return what was stored for it.
 
-        Return its ``TaskInstance`` or ``start_no``, or ``None``.
+        This is its ``TaskInstance`` if its clear is not committed yet, else its last ``start_no``;
+        ``None`` if the task was not cleared.
         """
         uncommitted = self._uncommitted.pop(task_no, None)
         return self._stored.take(task_no) if uncommitted is None else uncommitted
@@ -225,9 +226,10 @@ class TriggerInstance:
 
     @property
     def must_resume(self) -> bool:
-        """Whether the trigger must continue before the operator can: no event is pending.
+        """Whether the operator that handles this stream must wait until the trigger continues.
 
-        Only for streams that an operator handles, see ``is_handled``, unless they ended well.
+        True if no event is pending, unless the stream has ended without a failure. False if this is
+        not such a stream, see ``is_handled``.
         """
         if not self.is_handled or self.stream is None or self.stream.pending:
             return False

@@ -2,7 +2,8 @@
 
 The product of several sources is counted like an odometer: the last one varies fastest. Widths
 are Python integers and never overflow, so a limit is compared with the true product. A source is
-a tree of joined lists. Its *leaves* are these lists, numbered from left to right over all sources.
+a tree of joined lists. Its *leaves* are these lists, numbered from left to right over all sources:
+lists that are written in the DAG file (literals), and results of tasks.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def width(spec: MapSpec, widths: Sequence[int]) -> int:
 
     Args:
         spec: The expansion.
-        widths: Width of each leaf, including literals, in order.
+        widths: As in ``pick``.
 
     Raises:
         ValueError: If there is not one width per leaf, or one is negative. Two unknown widths (-1)
@@ -71,10 +72,12 @@ def _of_source(source: MapSource, rest: Iterator[int]) -> int:
 
 
 def pick(spec: MapSpec, index: int, widths: Sequence[int]) -> tuple[int, ...]:
-    """Return the index of the item that child ``index`` takes from each leaf; -1 if it takes none.
+    """Return, for each leaf in order, the index of the item that child ``index`` takes from it.
+
+    The index is -1 for a leaf from which the child takes no item.
 
     Args:
-        widths: Width of each leaf, including literals, in order.
+        widths: Number of items of each leaf, whether it is a literal list or a result, in order.
 
     Raises:
         IndexError: If there is no such child.
@@ -104,7 +107,7 @@ def consumers(spec: MapSpec, leaf: int, item: int, widths: Sequence[int]) -> Ite
     """Yield the children that take an item of a leaf, ascending. Inverse of ``pick``.
 
     Args:
-        widths: Width of each leaf, including literals, in order.
+        widths: As in ``pick``.
     """
     sources = spec.sources
     if len(sources) == len(widths) == 1:

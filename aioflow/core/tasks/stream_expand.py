@@ -173,7 +173,7 @@ def item_count(run: Run, source: int) -> int:
 
 
 def remove_unexpanded(run: Run, task_index: int, tx: Transaction) -> None:
-    """Remove the row of a mapped task that ended earlier without expanding, and expands now."""
+    """Remove the row of a mapped task that had ended without expanding, because it now expands."""
     task_no = run.task_no(task_index, -1)
     if task_no in run.cleared:
         task = fresh(run, task_index, -1)

@@ -130,7 +130,7 @@ def has_capacity(task: TaskInstance, slots: Slots) -> bool:
 
 
 def full_window(task: TaskInstance, slots: Slots) -> MappedTask | None:
-    """Return the mapped task whose window is full, or ``None``.
+    """Return a mapped task whose window is full; ``None`` if there is none.
 
     A window does not count if none of its children can run because all slots are in use. The slots
     may be held by the very tasks that wait for these children, which would be a deadlock.
@@ -158,7 +158,7 @@ def _get_no_slot(task: TaskInstance, taker: int, slots: Slots) -> bool:
 
 
 def _has_active_child(group: MappedTask) -> bool:
-    """Return whether a child has a slot or waits for something other than a slot."""
+    """Return whether any child has a slot or waits for something other than a slot."""
     return any(
         task.task_index == group.task_index
         and (task.state is not TaskState.QUEUED or task.worker >= 0 or task.is_hosted)

@@ -268,7 +268,7 @@ def host_all(role: str, tx: Transaction) -> None:
 
 
 def host_rest(tx: Transaction) -> None:
-    """Assign delayed triggers to the hosts that are up.
+    """Assign triggers without a host to the hosts that are up, as far as a crash trial permits.
 
     Hosts on demand that are not up are started.
     """

@@ -118,7 +118,11 @@ def update_assignments(tx: Transaction) -> None:
 
 
 def update_assignment(one: DagTrigger, tx: Transaction) -> None:
-    """Assign the trigger to the right host, or release it. Idempotent."""
+    """Assign the trigger to the right host, unless it has one or waits for its next attempt.
+
+    Release it if its DAG no longer declares it or is stopped, or if an assignment made
+    now would differ. Idempotent.
+    """
     memory = tx.memory
     if one.pending:
         tx.checked_dags.append(one.row.dag_id)

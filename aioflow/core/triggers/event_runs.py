@@ -170,7 +170,11 @@ def _hold(
 
 
 def due(trigger_no: TriggerNo, at: Timestamp, tx: Transaction) -> None:
-    """Process a timer of a DAG's trigger: assign it again, or start a run for its held event."""
+    """Process a timer of a DAG's trigger.
+
+    Depending on the timer, assign the trigger to a host again, or start a run for the event that
+    was held until the trigger is quiet (``debounce``).
+    """
     one = tx.memory.dag_triggers.get(trigger_no)
     if one is None:
         return

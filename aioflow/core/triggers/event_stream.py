@@ -32,10 +32,10 @@ MANUAL_INDEX = -1
 """The index of an event that no host reported. It is not counted in any assignment."""
 
 EVENTS_AHEAD = 1_000
-"""Number of stored and unconsumed events at which a trigger does not continue."""
+"""A trigger does not continue while it has this many unconsumed events."""
 
 BYTES_AHEAD = 16 * 1024 * 1024
-"""Payload size of the stored and unconsumed events, in bytes, at which it does not continue."""
+"""A trigger does not continue while its unconsumed events have this many bytes of payload."""
 
 
 def take(wait: TriggerInstance, report: TriggerFired, tx: Transaction) -> None:
@@ -79,7 +79,11 @@ def consume(wait: TriggerInstance, tx: Transaction) -> bytes | None:
 
 
 def confirm_events(wait: TriggerInstance, tx: Transaction) -> None:
-    """Confirm the events to the host, unless too many are pending. Then the trigger continues."""
+    """Confirm the stored events to the host, so that the trigger may continue.
+
+    Do nothing while too many events are pending. The trigger then stops at the end of its window,
+    until the task has consumed some of them.
+    """
     stream = wait.stream
     assert stream is not None  # noqa: S101 - the callers looked
     has_capacity = len(stream.pending) < EVENTS_AHEAD and stream.pending_bytes < BYTES_AHEAD

@@ -322,9 +322,10 @@ def _fail(
     *,
     retryable: bool = True,
 ) -> None:
-    """Fail the task that waits for a failed trigger. A sensor may be skipped or poked instead.
+    """Fail the task that waits for a failed trigger. The task needs no slot for this.
 
-    The task needs no slot for this.
+    A sensor with ``on_error="skip"`` is skipped instead. A sensor with ``on_error="ignore"`` pokes
+    again later if the trigger itself failed (reason ``trigger``).
     """
     task = wait.task
     if task is None:
@@ -342,7 +343,10 @@ def _fail(
 
 
 def fail_suspended(task: TaskInstance, report: Failed, tx: Transaction) -> None:
-    """Fail a coroutine that ended after reporting a wait that was not answered yet."""
+    """Fail a coroutine that reported a wait, and then ended before the wait was answered.
+
+    If it was only interrupted, its waits continue, and it runs again from the start.
+    """
     if task.state is not TaskState.DEFERRED or report.interrupted:
         forget_suspension(task)  # its waits continue, and then it runs again from the start
         return

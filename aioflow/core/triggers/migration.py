@@ -164,7 +164,7 @@ def _is_of_newest(dag_version: DagVersion, class_path: str, version: str, memory
 def _is_other(
     dag_version: DagVersion, was: str, class_path: str, version: str, memory: Memory
 ) -> bool:
-    """Return whether the DAG's newest version has other code for a trigger's class than it runs."""
+    """Return whether ``version`` is the newest and changes the code of a trigger's class."""
     if was == version or newest_version(dag_version, memory) != version:
         return False
     now = memory.trigger_code.get(version, {}).get(class_path)
@@ -181,7 +181,7 @@ STOPPED_AT_ONCE = 250
 
 
 def pause_triggers(entry: PauseTriggers, tx: Transaction) -> None:
-    """Release the next triggers of a DAG, or assign them again."""
+    """Release the next triggers of a DAG that was stopped, or assign them after it was resumed."""
     memory = tx.memory
     if is_stopped(entry.dag_id, memory) != entry.is_stopped:
         return  # the opposite was requested since
@@ -191,7 +191,8 @@ def pause_triggers(entry: PauseTriggers, tx: Transaction) -> None:
 def _misplaced_by_pause(entry: PauseTriggers, memory: Memory) -> Iterator[TriggerInstance]:
     """Yield the triggers that have a host though their DAG is stopped, or the reverse, by number.
 
-    A trigger whose release is not confirmed yet is assigned when it is.
+    After the DAG was resumed, a trigger whose host has not confirmed the release yet is not among
+    them. It is assigned when the host confirms.
     """
 
     def is_of_dag(shape: TaskShape) -> bool:

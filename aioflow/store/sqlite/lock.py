@@ -99,7 +99,9 @@ class FileLock:
         self._size = max(self._size, status.st_size)
 
     def detach(self) -> None:
-        """Detach SQLite from the file, into which it would copy its log when it closes the file.
+        """Detach SQLite from the database file.
+
+        Otherwise SQLite would copy its log into the file when it closes it.
 
         SQLite's descriptors are redirected to ``/dev/null``, opened for reading, so that its writes
         fail.

@@ -98,7 +98,7 @@ class _Finder:
     def _others(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec that other finders find, as for a module of a provider, or ``None``."""
+        """Return the spec that another finder finds, such as that of a provider; else ``None``."""
         for finder in sys.meta_path:
             if finder is not self:
                 spec = finder.find_spec(fullname, path, target)

@@ -193,7 +193,8 @@ class _Module:
     """A local module, split into its top-level statements.
 
     Args:
-        file: Path of the module, relative to the folder.
+        folder: The folder in which imports are resolved.
+        file: Path of the module, relative to ``folder``.
     """
 
     def __init__(self, folder: Path, file: Path, tree: ast.Module) -> None:

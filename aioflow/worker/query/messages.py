@@ -70,7 +70,10 @@ def only(map_index: int) -> int:
 
 
 def asked_alone(after: int) -> int:
-    """Return the map index of the only child that ``after`` selects; -1 if it selects none."""
+    """Return the map index of the child that a value returned by ``only`` selects.
+
+    Return -1 if ``after`` is not such a value: it then selects all children above it.
+    """
     return _ONLY - after if after <= _ONLY else -1
 
 

@@ -1,4 +1,4 @@
-"""Secrets, connections and variables in a child: fetched for one try, masked in failures."""
+"""Secrets, connections and variables in a child process, which masks them in error reports."""
 
 from __future__ import annotations
 

@@ -222,7 +222,10 @@ def _asked_for(run: KnownRun, task_index: int) -> int:
 
 
 def streamed_from(run: KnownRun, node: Node, start: StartTask) -> int | None:
-    """Return the query index of the stream from which a child gets its item, or ``None``."""
+    """Return the query index of the stream from which a child gets its item.
+
+    Return ``None`` if the task is not such a child.
+    """
     mapped = spec_of(node).mapped
     if mapped is None or start.map_index < 0 or len(mapped.sources) != 1:
         return None

@@ -327,7 +327,11 @@ class Watches:
             print_traceback(problem)  # the cleanup of the watch raised it
 
     async def _problem(self, hosted: HostedWatch) -> BaseException:
-        """Run the watch until no key is wanted or it fails. Return the reason for its end."""
+        """Run the watch until it ends, and return the exception with which it ended.
+
+        If it ended without one, because its ``run`` returned or no key was wanted any more, return
+        a ``TriggerWrong``.
+        """
         try:
             if hosted.delay_seconds:
                 await asyncio.sleep(hosted.delay_seconds)
@@ -466,6 +470,6 @@ class Watches:
 
 
 def _first(watches: Iterable[HostedWatch], recorder: CrashRecorder) -> Timestamp | None:
-    """Return the time of the earliest next check that is known, or ``None``."""
+    """Return the time of the earliest next check; ``None`` if none is known."""
     known = (watch.next_check(recorder) for watch in watches)
     return min((at for at in known if at is not None), default=None)

@@ -318,8 +318,8 @@ class Packing:
     ) -> None:
         """Add a packed task and its trigger from their rows.
 
-        The task must be deferred, and its only trigger must wait for its only event and have no
-        host.
+        The task must be deferred with a single trigger, which is still waiting, fires only once,
+        and has no host.
 
         Args:
             shift: Offset of the wall clock from steady time.
