@@ -236,13 +236,22 @@ class TryView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         try_number: Number of the try, counted across clears. Requests for logs use this number.
+        executor: Name of the executor whose worker ran the try; ``None`` if it ran beside the
+            daemon.
+        host: Machine of that worker; ``None`` if it is unknown.
+        worker: Process of that worker on its machine, and its address in the engine of the
+            executor.
+        worker_url: A page about the worker, such as the dashboard of Dask, while the worker is up.
     """
 
     try_number: int
     state: str
     started_at: str | None
     ended_at: str | None
+    executor: str | None
+    host: str | None
     worker: str | None
+    worker_url: str | None
     error: str | None
     reason: str | None
 

@@ -59,6 +59,7 @@ from aioflow.model.triggers import (
     describe_no_sensors,
     describe_no_triggers,
 )
+from aioflow.model.workers import WorkerPages
 from aioflow.protocol.requests import OF_RUN
 from aioflow.store import Store
 from aioflow.telemetry.task_log import TaskLog
@@ -90,11 +91,13 @@ class RunReader:
         timetables: Access to custom timetables; ``None`` if no host is available.
         watched: Gets descriptions from the hosts of triggers.
         watched_sensors: Gets descriptions of sensors from the async hosts.
+        worker_pages: Gets the addresses of pages about remote workers that are up.
     """
 
     timetables: Timetables | None = None
     watched: DescribeTriggers = staticmethod(describe_no_triggers)
     watched_sensors: DescribeSensors = staticmethod(describe_no_sensors)
+    worker_pages: WorkerPages = staticmethod(dict)
 
     def __init__(
         self,

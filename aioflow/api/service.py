@@ -69,6 +69,7 @@ from aioflow.model.triggers import (
     describe_no_sensors,
     describe_no_triggers,
 )
+from aioflow.model.workers import WorkerPages
 from aioflow.protocol.requests import CountTasks, CreateRun, Note, Request, SetPaused
 from aioflow.store import Store
 from aioflow.telemetry.task_log import TaskLog
@@ -95,6 +96,7 @@ class Api(Explaining):
         hosts: Returns the load of the shared hosts.
         watched: Describes triggers: which share a watch, and when they check.
         watched_sensors: Describes hosted sensors: when they check.
+        worker_pages: Returns the addresses of pages about remote workers that are up.
         spans: Returns the number of trace spans that were made, and of those that were dropped.
         timetables: Access to custom timetables; ``None`` if no host is available.
         passwords: Hashes passwords; ``None`` for the default, which is deliberately slow.
@@ -124,6 +126,7 @@ class Api(Explaining):
         hosts: Callable[[], Sequence[HostLoad]] = tuple,
         watched: DescribeTriggers = describe_no_triggers,
         watched_sensors: DescribeSensors = describe_no_sensors,
+        worker_pages: WorkerPages = dict,
         spans: Callable[[], tuple[int, int]] = lambda: (0, 0),
         timetables: Timetables | None = None,
         passwords: Passwords | None = None,
@@ -141,6 +144,7 @@ class Api(Explaining):
         self._spans = spans
         self.timetables = timetables
         self.watched, self.watched_sensors = watched, watched_sensors
+        self.worker_pages = worker_pages
         self._sizing = Sizing(store, clock)
         self._began_us = clock.monotonic_us()
         self._first_read = FirstScan(clock, dags_read)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -14,9 +14,10 @@ from aioflow.api.task_instances import RESULT_BYTES, RunLayout, TaskLocation, ab
 from aioflow.api.triggers import TriggerReader
 from aioflow.core.tasks.expand import leaves, pick, width
 from aioflow.errors import RequestError, StoreSlow, UnknownTask
-from aioflow.model.ids import TaskNo
-from aioflow.model.rows import RecordRow, ResultRow, RunRow, TryRow
+from aioflow.model.ids import StartNo, TaskNo
+from aioflow.model.rows import RecordRow, ResultRow, RunRow, TryRow, TryWorkerRow
 from aioflow.model.states import RecordState, RunState, TaskState
+from aioflow.model.workers import WorkerLocation
 
 __all__ = ("TaskReader",)
 
@@ -47,13 +48,14 @@ class TaskReader:
         layout = await reader.layout(run)
         (view,) = await reader.tasks_at(run, layout, [location])
         tries = await reader.store.list_tries(location.task_no)
+        workers = await reader.store.list_try_workers(location.task_no)
         records = await reader.store.list_records(location.task_no, limit=_RECORDS)
         (row,) = await reader.store.find_tasks([location.task_no]) or (None,)
         start_no = 0 if row is None else row.start_no
         return TaskShownView(
             **{name: getattr(view, name) for name in TaskView.__struct_fields__},
             inputs=await self._inputs(run, layout, location),
-            tries=_tries(view, tries, start_no),
+            tries=_tries(view, tries, start_no, _ran_on(workers, reader.worker_pages())),
             records=[_record(one) for one in records],
             trigger=await self._trigger(run, location, view),
         )
@@ -336,14 +338,47 @@ def _state(name: str) -> TaskState:
     raise RequestError(f"there is no task state {name!r}; there are {known}")
 
 
-def _tries(view: TaskView, tries: Sequence[TryRow], start_no: int) -> list[TryView]:
+class RanOn(msgspec.Struct, frozen=True):
+    """The remote worker of a try; without values for one beside the daemon. See ``TryView``."""
+
+    executor: str | None = None
+    host: str | None = None
+    worker: str | None = None
+    worker_url: str | None = None
+
+
+_BESIDE_THE_DAEMON = RanOn()
+
+
+def _ran_on(
+    rows: Sequence[TryWorkerRow], pages: Mapping[tuple[str, WorkerLocation], str]
+) -> dict[StartNo, RanOn]:
+    """Return the worker of each start that began in a remote one."""
+    return {
+        row.start_no: RanOn(
+            row.executor,
+            row.host or None,
+            row.worker or None,
+            pages.get((row.executor, WorkerLocation(row.host, row.worker))),
+        )
+        for row in rows
+    }
+
+
+def _tries(
+    view: TaskView, tries: Sequence[TryRow], start_no: StartNo, ran_on: Mapping[StartNo, RanOn]
+) -> list[TryView]:
+    def made(number: int, of: StartNo, **values: Any) -> TryView:
+        where = ran_on.get(of, _BESIDE_THE_DAEMON)
+        return TryView(try_number=number, **values, **msgspec.structs.asdict(where))
+
     found = [
-        TryView(
-            try_number=number,
+        made(
+            number,
+            one.start_no,
             state=one.state.label,
             started_at=iso(one.started_at),
             ended_at=iso(one.ended_at),
-            worker=None,
             error=None if one.failure is None else one.failure.message,
             reason=None if one.failure is None else one.failure.reason,
         )
@@ -353,12 +388,12 @@ def _tries(view: TaskView, tries: Sequence[TryRow], start_no: int) -> list[TryVi
     if view.try_number and view.started_at is not None and not is_listed:
         error: ErrorView | None = view.error
         found.append(
-            TryView(
-                try_number=len(tries) + 1,
+            made(
+                len(tries) + 1,
+                start_no,
                 state=view.state,
                 started_at=view.started_at,
                 ended_at=view.ended_at,
-                worker=None,
                 error=None if error is None else error.message,
                 reason=None if error is None else error.reason,
             )

@@ -54,6 +54,9 @@ class Source(Protocol):
     ) -> Any:
         """``reads.one_task.list``."""
 
+    def task(self, run_id: str, task_id: str, *, map_index: int) -> Any:
+        """``reads.one_task.show``."""
+
     def why(self, run_id: str, task_id: str | None, map_index: int) -> Any:
         """``why``."""
 
@@ -153,6 +156,9 @@ class _Daemon:
         query = {"task": task, "state": state, "offset": offset, "limit": limit}
         return self._client.get("runs", run_id, "tasks", **query)
 
+    def task(self, run_id: str, task_id: str, *, map_index: int) -> Any:
+        return self._client.get("runs", run_id, "tasks", task_id, "show", map=map_index)
+
     def why(self, run_id: str, task_id: str | None, map_index: int) -> Any:
         if task_id is None:
             return self._client.get("runs", run_id, "why")
@@ -241,6 +247,9 @@ class _Database:
                 run_id, task_id=task, state=state, offset=offset, limit=limit
             )
         )
+
+    def task(self, run_id: str, task_id: str, *, map_index: int) -> Any:
+        return self._ask(lambda api: api.reads.one_task.show(run_id, task_id, map_index=map_index))
 
     def why(self, run_id: str, task_id: str | None, map_index: int) -> Any:
         return self._ask(lambda api: api.why(run_id, task_id, map_index=map_index))

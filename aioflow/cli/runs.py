@@ -179,6 +179,8 @@ def _show(arguments: argparse.Namespace) -> int:
         _rows(found["tasks"]),
         empty="no tasks here",
     )
+    if arguments.task and len(found["tasks"]) <= _FEW:
+        _show_workers(arguments, found["tasks"])
     left = sum(found["counts"].values()) - arguments.offset - len(found["tasks"])
     if arguments.state or arguments.task:
         if len(found["tasks"]) == arguments.limit:
@@ -198,6 +200,38 @@ def _rows(tasks: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
         for task in children:
             tries = f"{task['try_number']}/{task['max_tries']}"
             yield task_name(task), task_state, tries, _note(task)
+
+
+def _show_workers(arguments: argparse.Namespace, tasks: list[dict[str, Any]]) -> None:
+    """Print where the tries of these tasks ran, if any of them ran in a remote worker."""
+    is_in_loop = any(task["round"] for task in tasks)
+
+    def details(source: Source) -> list[Any]:
+        return [
+            source.task(
+                arguments.run_id,
+                task["task_id"],
+                map_index=task["round"] if is_in_loop else task["map_index"],
+            )
+            for task in tasks
+            if task["try_number"]
+        ]
+
+    rows = [
+        (task_name(task), one["try_number"], one["state"], _worker_text(one))
+        for task in read(arguments, details)
+        for one in task["tries"]
+        if one["executor"] is not None
+    ]
+    if rows:
+        print()
+        print_table(("TASK", "TRY", "STATE", "RAN ON"), rows, empty="")
+
+
+def _worker_text(one: dict[str, Any]) -> str:
+    """Return where a try ran: its executor, machine and process, and the page of its worker."""
+    where = (one["host"], one["worker"], one["worker_url"])
+    return ", ".join((one["executor"], *filter(None, where)))
 
 
 def _range_of(task_id: str, children: list[dict[str, Any]]) -> str:

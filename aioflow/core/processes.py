@@ -183,7 +183,7 @@ def worker_unresponsive(report: WorkerUnresponsive, tx: Transaction) -> None:
 
 def worker_up(report: WorkerUp, tx: Transaction) -> None:
     """Grant tries to a worker from now on."""
-    tx.slots.remote.add(report.worker, report.spec)
+    tx.slots.remote.add(report.worker, report.spec, report.location)
 
 
 def worker_gone(report: WorkerGone, tx: Transaction) -> None:

@@ -31,6 +31,7 @@ from aioflow.core.tasks.tries import (
     failed,
     labelled,
     not_ready,
+    note_worker,
     recalled,
     result_write_failed,
     skipped,
@@ -334,6 +335,7 @@ def _has_started(
 ) -> bool:
     """Record that a try has started, if not yet recorded. Return whether the task runs."""
     if tx.slots.begin(task):
+        note_worker(task, tx)
         if task.started_at is None:  # otherwise the task resumes, and the time of its try continues
             begin_try(task, tx, at)
         tx.move(task, TaskState.RUNNING)

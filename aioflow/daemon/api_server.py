@@ -31,6 +31,7 @@ from aioflow.maintenance.retention import Cleaning, RetentionDays
 from aioflow.model.batch import Batch
 from aioflow.model.ids import RunNo
 from aioflow.model.timestamps import Timestamp
+from aioflow.model.workers import WorkerPages
 from aioflow.settings import Settings
 from aioflow.store import Store
 from aioflow.telemetry.task_log import TaskLog
@@ -67,6 +68,7 @@ class ApiServer:
         cycle: Callable[[RunNo, int, int], str],
         snapshots: Snapshots,
         hosts: HostPool,
+        worker_pages: WorkerPages,
         spans: Callable[[], tuple[int, int]],
         dags_read: Callable[[], bool],
         copy_result: CopyResult | None = None,
@@ -90,6 +92,7 @@ class ApiServer:
             hosts=hosts.loads,
             watched=hosts.describe,
             watched_sensors=hosts.describe_sensors,
+            worker_pages=worker_pages,
             spans=spans,
             dags_read=dags_read,
             copy_result=copy_result,

@@ -350,6 +350,7 @@ class _Node:
             cycle=self._answers.cycle,
             snapshots=self._snapshots,
             hosts=self._hosts,
+            worker_pages=self._remote.pages,
             spans=self._spans,
             dags_read=dags_read,
             copy_result=None if self._stored is None else self._stored.fetcher.path,

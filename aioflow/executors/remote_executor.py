@@ -32,7 +32,7 @@ from aioflow.executors.worker_process import Heartbeat, Process, TryKey, key_of
 from aioflow.filesystem import make_folder, require_space
 from aioflow.model.ids import RunNo
 from aioflow.model.states import Failure
-from aioflow.model.workers import WorkerDemand, WorkerNo, WorkerSpec
+from aioflow.model.workers import WorkerDemand, WorkerLocation, WorkerNo, WorkerSpec
 from aioflow.protocol.commands import Hello, Reply
 from aioflow.protocol.effects import (
     RecallTries,
@@ -65,6 +65,8 @@ __all__ = (
     "RemoteExecutors",
     "RemoteWorker",
     "answer_result_query",
+    "location_of",
+    "page_of",
 )
 
 SILENT_DEATHS_LIMIT = 3
@@ -72,6 +74,7 @@ SILENT_DEATHS_LIMIT = 3
 fails."""
 
 _NO_FROZEN_SECONDS = 1e8
+_LOCATION_LIMIT, _URL_LIMIT = 200, 2_000
 """The backend reports a worker that does not answer, so no heartbeat counts."""
 
 FIRST_DELAY_SECONDS = 1.0
@@ -105,6 +108,7 @@ class RemoteWorker:
         self.number = number
         self.spec = spec
         self.info = info
+        self.location = location_of(info)
         self.process = Process(context, Heartbeat(_NO_FROZEN_SECONDS))
         self.idle_since_us: int | None = None
         self.lost: anyio.CancelScope | None = None
@@ -300,7 +304,7 @@ class RemoteExecutor:
         worker.process.on_idle = partial(self._note_idle, worker)
         worker.process.adopt(worker, self._hello(info))
         self._note_idle(worker)
-        self._context.report([WorkerUp(worker_no, spec)])
+        self._context.report([WorkerUp(worker_no, spec, worker.location)])
         _logger.info(
             "worker %d of %s is up: process %d on %s %s",
             worker_no,
@@ -534,6 +538,15 @@ class RemoteExecutors:
         if owner is not None:
             owner.retire(effect.worker)
 
+    def pages(self) -> dict[tuple[str, WorkerLocation], str]:
+        """Return the address of a page about each worker that has one."""
+        return {
+            (name, worker.location): url
+            for name, executor in self._all.items()
+            for worker in executor.workers.values()
+            if (url := page_of(worker.info))
+        }
+
     def set_demand(self, effect: SetWorkerDemand) -> None:
         """Pass on to each backend its part of the demand."""
         for name, executor in self._all.items():
@@ -542,6 +555,23 @@ class RemoteExecutors:
             if (name := demand.spec.executor) not in self._all:
                 why = f"the settings have no executor {name!r}; add a table [executors.{name}]"
                 self._context.report([ExecutorUnavailable(demand.spec, why)])
+
+
+def location_of(info: WorkerInfo) -> WorkerLocation:
+    """Return where a worker runs, as texts that can be stored and shown, whatever it reports."""
+    worker = f"process {info.pid}" + (f" at {info.address}" if info.address else "")
+    return WorkerLocation(_shown(info.host), _shown(worker))
+
+
+def page_of(info: WorkerInfo) -> str:
+    """Return the address of a page about a worker; empty if it has none that is safe to link to."""
+    is_safe = info.url.startswith(("http://", "https://")) and info.url.isprintable()
+    return info.url if is_safe and len(info.url) <= _URL_LIMIT else ""
+
+
+def _shown(text: str) -> str:
+    printable = (sign if sign.isprintable() else "?" for sign in text[:_LOCATION_LIMIT])
+    return "".join(printable)
 
 
 async def answer_result_query(folder: Path, query: Query, worker_no: int) -> tuple[bytes, str]:

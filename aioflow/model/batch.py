@@ -28,6 +28,7 @@ from aioflow.model.rows import (
     TriggerChange,
     TriggerRow,
     TryRow,
+    TryWorkerRow,
     ValueRow,
     VersionRow,
 )
@@ -98,6 +99,7 @@ class Batch(msgspec.Struct, kw_only=True):
     gone_results: list[TaskNo] = msgspec.field(default_factory=list)
     gone_expansions: list[tuple[RunNo, int]] = msgspec.field(default_factory=list)
     new_tries: list[TryRow] = msgspec.field(default_factory=list)
+    try_workers: list[TryWorkerRow] = msgspec.field(default_factory=list)
     labels: list[tuple[TaskNo, RunNo, str]] = msgspec.field(default_factory=list)
     results: list[ResultRow] = msgspec.field(default_factory=list)
     new_triggers: list[TriggerRow] = msgspec.field(default_factory=list)

@@ -38,6 +38,7 @@ __all__ = (
     "TriggerChange",
     "TriggerRow",
     "TryRow",
+    "TryWorkerRow",
     "ValueRow",
     "VersionRow",
     "is_damage",
@@ -184,6 +185,24 @@ class TryRow(msgspec.Struct, frozen=True, kw_only=True):
     started_at: Timestamp | None
     ended_at: Timestamp
     failure: Failure | None
+
+
+class TryWorkerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The remote worker in which a start of a task ran, stored for display when the start began.
+
+    A start in a local worker, in the async host or in a trigger has no such row.
+
+    Attributes:
+        executor: Name of the executor.
+        host, worker: See ``WorkerLocation``.
+    """
+
+    task_no: TaskNo
+    start_no: StartNo
+    run_no: RunNo
+    executor: str
+    host: str
+    worker: str
 
 
 class ResultRow(msgspec.Struct, frozen=True, kw_only=True):

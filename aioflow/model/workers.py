@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -11,7 +12,9 @@ from aioflow.model.timestamps import Timestamp
 __all__ = (
     "LOCAL",
     "WorkerDemand",
+    "WorkerLocation",
     "WorkerNo",
+    "WorkerPages",
     "WorkerSpec",
 )
 
@@ -40,6 +43,25 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     interpreter: str = ""
     resources: tuple[tuple[str, float], ...] = ()
     options: bytes = b""
+
+
+class WorkerLocation(msgspec.Struct, frozen=True):
+    """Where a remote worker runs, for display. Empty texts are unknown.
+
+    Attributes:
+        host: Name of the machine.
+        worker: Its process on that machine, and its address in the engine of the executor.
+    """
+
+    host: str = ""
+    worker: str = ""
+
+
+WorkerPages: TypeAlias = Callable[[], Mapping[tuple[str, WorkerLocation], str]]
+"""Returns the address of a page about each remote worker that is up and has one.
+
+The keys are the name of the executor and the location of the worker.
+"""
 
 
 class WorkerDemand(msgspec.Struct, frozen=True):

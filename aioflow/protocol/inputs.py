@@ -31,7 +31,7 @@ from aioflow.model.rows import (
 from aioflow.model.states import Failure
 from aioflow.model.timestamps import Timestamp
 from aioflow.model.triggers import DagEventRow, DagTriggerRow
-from aioflow.model.workers import WorkerNo, WorkerSpec
+from aioflow.model.workers import WorkerLocation, WorkerNo, WorkerSpec
 from aioflow.protocol.reports import (
     Awaiting,
     CallAnswered,
@@ -359,6 +359,7 @@ class WorkerUp(msgspec.Struct, frozen=True):
 
     worker: WorkerNo
     spec: WorkerSpec
+    location: WorkerLocation = WorkerLocation()
 
 
 class WorkerGone(msgspec.Struct, frozen=True):

@@ -37,6 +37,7 @@ from aioflow.model.rows import (
     TaskRow,
     TriggerRow,
     TryRow,
+    TryWorkerRow,
     ValueRow,
     VersionRow,
 )
@@ -86,6 +87,7 @@ TABLES_OF_RUNS = (
     "stream_item",
     "record",
     "try",
+    "try_worker",
     "result",
     "map_label",
     "task",
@@ -346,6 +348,9 @@ class Store(Browsed, Protocol):
 
     async def list_tries(self, task_no: TaskNo) -> list[TryRow]:
         """Return the stored tries of a task, in the order of their starts."""
+
+    async def list_try_workers(self, task_no: TaskNo) -> list[TryWorkerRow]:
+        """Return the remote workers of the starts of a task, in the order of the starts."""
 
     async def list_records(
         self, task_no: TaskNo, after: int = -1, limit: int = 1000

@@ -65,6 +65,7 @@ __all__ = (
     "run_changes",
     "run_versions",
     "task_changes",
+    "try_workers",
     "undrained_nodes",
     "versions",
 )
@@ -233,6 +234,14 @@ def new_tries(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
         return (*key, int(row.state), row.started_at, row.ended_at, packed_failure(row.failure))
 
     return [values(row) for row in batch.new_tries]
+
+
+def try_workers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return the starts that began in a remote worker."""
+    return [
+        (row.task_no, row.start_no, row.run_no, row.executor, row.host, row.worker)
+        for row in batch.try_workers
+    ]
 
 
 def map_labels(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:

@@ -301,6 +301,7 @@ KINDS: tuple[Kind, ...] = (
         guards=("task_no", "state", "start_no"),
     ),
     _kind("new try", tables.try_, Action.INSERT, batch_rows.new_tries),
+    _kind("try worker", tables.try_worker, Action.INSERT, batch_rows.try_workers),
     _kind(
         "gone result",
         tables.result,

@@ -33,6 +33,7 @@ from aioflow.model.rows import (
     TaskRow,
     TriggerRow,
     TryRow,
+    TryWorkerRow,
     ValueRow,
     VersionRow,
 )
@@ -322,6 +323,10 @@ class Reading(
     async def list_tries(self, task_no: TaskNo) -> list[TryRow]:
         """See ``Store``."""
         return await self._all(rows.try_row, selects.TRIES, task_no=task_no)
+
+    async def list_try_workers(self, task_no: TaskNo) -> list[TryWorkerRow]:
+        """See ``Store``."""
+        return await self._all(rows.try_worker_row, selects.TRY_WORKERS, task_no=task_no)
 
     # ── everything else ─────────────────────────────────────────────────────────────────
 

@@ -33,7 +33,7 @@ ERASED: tuple[Table, ...] = tuple(tables.metadata.tables[name] for name in TABLE
 AGED: tuple[Table, ...] = (tables.named_event, tables.dag_event, tables.journal, tables.audit)
 """Tables whose old rows are deleted by number, independently of runs."""
 
-_OF_TASKS = frozenset({tables.try_, tables.result, tables.map_label})
+_OF_TASKS = frozenset({tables.try_, tables.try_worker, tables.result, tables.map_label})
 """Tables without an index on the run. Their rows are found through tasks."""
 
 

@@ -37,6 +37,7 @@ from aioflow.model.rows import (
     TaskRow,
     TriggerRow,
     TryRow,
+    TryWorkerRow,
     ValueRow,
     VersionRow,
 )
@@ -73,6 +74,7 @@ __all__ = (
     "task_row",
     "trigger_row",
     "try_row",
+    "try_worker_row",
     "value_row",
     "version_row",
 )
@@ -213,6 +215,19 @@ def try_row(values: Values) -> TryRow:
         started_at=started_at,
         ended_at=ended_at,
         failure=_failure(failure),
+    )
+
+
+def try_worker_row(values: Values) -> TryWorkerRow:
+    """Return a row of ``try_worker``."""
+    task_no, start_no, run_no, executor, host, worker = values
+    return TryWorkerRow(
+        task_no=task_no,
+        start_no=start_no,
+        run_no=run_no,
+        executor=executor,
+        host=host,
+        worker=worker,
     )
 
 

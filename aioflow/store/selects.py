@@ -64,6 +64,7 @@ __all__ = (
     "TRIES",
     "TRIGGERS_OF_RUN",
     "TRIGGERS_PAGE",
+    "TRY_WORKERS",
     "VALUE",
     "VALUES_OF_KIND",
     "VERSION",
@@ -372,6 +373,11 @@ TRIES = (
     select(tables.try_)
     .where(tables.try_.c.task_no == number("task_no"))
     .order_by(tables.try_.c.start_no)
+)
+TRY_WORKERS = (
+    select(tables.try_worker)
+    .where(tables.try_worker.c.task_no == number("task_no"))
+    .order_by(tables.try_worker.c.start_no)
 )
 
 # ── named events ────────────────────────────────────────────────────────────────────────

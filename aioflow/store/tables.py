@@ -84,6 +84,7 @@ __all__ = (
     "task",
     "task_trigger",
     "try_",
+    "try_worker",
     "unsuccessful",
     "upgrade_schema",
     "version",
@@ -259,6 +260,20 @@ try_ = Table(
     instant("started_at", null=True),
     instant("ended_at"),
     blob("failure", null=True),
+    PrimaryKeyConstraint("task_no", "start_no"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+
+try_worker = Table(
+    "try_worker",
+    metadata,
+    number("task_no", ForeignKey("task.task_no")),
+    count("start_no"),
+    number("run_no"),
+    text("executor"),
+    text("host"),
+    text("worker"),
     PrimaryKeyConstraint("task_no", "start_no"),
     sqlite_strict=True,
     sqlite_with_rowid=False,
@@ -573,7 +588,7 @@ audit_head = Table(
 )
 
 
-HEAD_REVISION = "0001"
+HEAD_REVISION = "0002"
 """The revision that this version of aioflow needs. Revisions are numbered in order."""
 
 PRODUCT = "aioflow"

@@ -80,3 +80,32 @@ def test_a_login_leads_to_the_requested_page(browser, daemon):
         page.page.wait_for_selector(".drawer")
         assert page.page.url == f"{page.base}/runs/loud/gantt?task=gives"
         page.clean()
+
+
+def test_tries_in_remote_workers_say_where_they_ran_and_link_to_pages_of_the_web_only(
+    browser, daemon
+):
+    far = {"executor": "dask", "host": "node-7", "worker": "process 4711"}
+    addresses = ["http://scheduler:8787/status", "javascript:alert(1)", None]
+
+    def answer(route):
+        shown = route.fetch().json()
+        (one, *_) = shown["tries"]
+        shown["tries"] = [{**one, **far, "worker_url": url} for url in addresses]
+        shown["tries"].append(one)
+        route.fulfill(json=shown)
+
+    with watched(browser, daemon) as page:
+        page.go("/runs/loud?task=breaks&map=1")
+        page.see("Why it ended", within=".drawer")
+        assert "Ran on" not in page.text()
+
+        page.page.route("**/tasks/breaks/show*", answer)
+        page.go("/runs/loud?task=breaks&map=1")
+        page.see("Ran on", within=".drawer")
+        cells = page.page.locator(".drawer tbody td:nth-child(5)")
+        assert cells.all_inner_texts() == ["dask, node-7 process 4711"] * 3 + ["local"]
+        links = page.page.locator(".drawer tbody td:nth-child(5) a")
+        assert [link.get_attribute("href") for link in links.all()] == addresses[:1]
+        assert links.first.get_attribute("rel") == "noopener noreferrer"
+        page.clean()

@@ -26,6 +26,7 @@ from aioflow.model.rows import (
     RunRow,
     TaskRow,
     TriggerRow,
+    TryWorkerRow,
 )
 from aioflow.model.states import RecordState, TaskState
 from aioflow.model.triggers import DagEventRow, DagTriggerChanges, DagTriggerRow, EventOutcome
@@ -53,6 +54,7 @@ class Rows:
         self.items: dict[tuple[int, int], ItemRow] = {}
         self.tries: list[Any] = []
         self._tried: set[tuple[int, int]] = set()
+        self.try_workers: dict[tuple[int, int], TryWorkerRow] = {}
         self.labels: dict[int, str] = {}
         self.dags: dict[str, Any] = {}
         self.files: dict[str, Any] = {}
@@ -81,6 +83,7 @@ class Rows:
             assert run.run_no not in self.runs
             self.runs[run.run_no] = run
         self._apply_tasks(batch)
+        self._apply_tries(batch)
         self._apply_triggers(batch)
         self._apply_records(batch)
         for change in batch.run_changes:
@@ -150,6 +153,7 @@ class Rows:
         found: dict[str, dict[Any, Any]] = {
             "stream_item": self.items,
             "record": self.records,
+            "try_worker": self.try_workers,
             "result": self.results,
             "map_label": self.labels,
             "task": self.tasks,
@@ -225,14 +229,20 @@ class Rows:
             self.results.pop(number, None)
         for result in batch.results:
             self.results[result.task_no] = result
+        for task_no, run_no, label in batch.labels:
+            assert self.tasks[task_no].run_no == run_no
+            self.labels[task_no] = label
+
+    def _apply_tries(self, batch: Batch) -> None:
         self.tries.extend(batch.new_tries)
         for ended in batch.new_tries:
             key = (ended.task_no, ended.start_no)
             assert key not in self._tried, "a start has a second row of its try"
             self._tried.add(key)
-        for task_no, run_no, label in batch.labels:
-            assert self.tasks[task_no].run_no == run_no
-            self.labels[task_no] = label
+        for at in batch.try_workers:
+            assert (at.task_no, at.start_no) not in self.try_workers, "a start began twice"
+            assert at.start_no <= self.tasks[at.task_no].start_no
+            self.try_workers[at.task_no, at.start_no] = at
 
     def _apply_triggers(self, batch: Batch) -> None:
         for row in batch.new_triggers:

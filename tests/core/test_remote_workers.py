@@ -9,8 +9,9 @@ from aioflow.core.requests import pool_holders
 from aioflow.core.scheduling.remote_workers import RemoteWorkers
 from aioflow.core.why import explain_task
 from aioflow.model.dag import DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.rows import TryWorkerRow
 from aioflow.model.states import Failure, Wait, WaitKind
-from aioflow.model.workers import WorkerDemand, WorkerSpec
+from aioflow.model.workers import WorkerDemand, WorkerLocation, WorkerSpec
 from aioflow.protocol.effects import Effect, RecallTries, RetireWorker, SetWorkerDemand, StartTry
 from aioflow.protocol.inputs import (
     ExecutorUnavailable,
@@ -19,13 +20,21 @@ from aioflow.protocol.inputs import (
     WorkerUnresponsive,
     WorkerUp,
 )
-from aioflow.protocol.reports import Deferred, Failed, Recalled, Succeeded, TriggerFired
+from aioflow.protocol.reports import (
+    Deferred,
+    Failed,
+    Recalled,
+    Succeeded,
+    TaskStarted,
+    TriggerFired,
+)
 from aioflow.protocol.requests import DrainNode, SetPool
 from tests.core.world import World
 
 DASK = WorkerSpec("dask")
 GPU = WorkerSpec("dask", resources=(("GPU", 1.0),))
 FIRST, SECOND = 100, 101
+THERE = WorkerLocation("node-7", "process 4711 at tcp://10.0.0.7:40331")
 
 
 class RemoteWorld(World):
@@ -48,8 +57,15 @@ class RemoteWorld(World):
     def count(self, spec: WorkerSpec = DASK) -> int:
         return self.demand[spec].count if spec in self.demand else 0
 
-    def up(self, number: int = FIRST, spec: WorkerSpec = DASK) -> list[Effect]:
-        return self.turn(WorkerUp(number, spec))
+    def up(
+        self, number: int = FIRST, spec: WorkerSpec = DASK, location: WorkerLocation = THERE
+    ) -> list[Effect]:
+        return self.turn(WorkerUp(number, spec, location))
+
+    @property
+    def ran_on(self) -> list[TryWorkerRow]:
+        """The stored workers of starts, in the order of the starts."""
+        return [self.rows.try_workers[key] for key in sorted(self.rows.try_workers)]
 
     def why(self, run_no: int, position: int = 0) -> Wait | None:
         return explain_task(self.memory.runs[run_no], position, -1, self.memory, self.slots)
@@ -481,3 +497,80 @@ def test_a_lost_worker_gets_no_further_try():
 
     world.turn(WorkerUnresponsive(FIRST))
     assert world.started("a").worker == FIRST
+
+
+# ── where a start ran ───────────────────────────────────────────────────────────────────
+
+
+def test_a_start_is_stored_with_its_worker_before_it_is_sent():
+    world = RemoteWorld()
+    run = world.begin(far("a"), TaskSpec(task_id="near"))
+    assert not world.ran_on
+
+    world.up()
+
+    task_no, start_no = world.key("a")
+    row = TryWorkerRow(
+        task_no=task_no,
+        start_no=start_no,
+        run_no=run,
+        executor="dask",
+        host=THERE.host,
+        worker=THERE.worker,
+    )
+    assert world.ran_on == [row]
+    world.finish_all()
+    assert world.ran_on == [row]  # a local start has none
+
+
+def test_a_claim_is_stored_with_its_worker_once_it_begins():
+    world = RemoteWorld()
+    world.begin(wide(4))
+    world.up()
+    for count in (1, 2):  # now it is known how long one takes
+        assert len(world.ran_on) == count
+        world.succeed("wide", next(e.start.map_index for e in world.starts.values()))
+    (worker,) = world.slots.remote
+    claim = worker.claims[0]
+    key = claim.task_no, claim.start_no
+    assert key not in world.rows.try_workers
+
+    world.turn(TaskStarted(*key, world.now))
+
+    assert world.rows.try_workers[key].host == "node-7"
+    world.finish_all()
+    assert len(world.ran_on) == 4
+
+
+def test_each_start_of_a_try_has_the_worker_of_its_own():
+    world = RemoteWorld()
+    run = world.begin(far("a"))
+    world.up()
+    failure = Failure(type="WorkerLost", message="the machine is gone", reason="killed")
+    world.turn(
+        WorkerGone(FIRST), Failed(*world.key("a"), None, world.now, failure, interrupted=True)
+    )
+    world.up(SECOND, location=WorkerLocation("node-8", "process 5"))
+    world.finish_all()
+
+    assert world.run_state(run) == "success"
+    assert [(row.start_no, row.host) for row in world.ran_on] == [(1, "node-7"), (2, "node-8")]
+
+
+def test_a_worker_that_reports_no_location_is_stored_with_its_executor():
+    world = RemoteWorld()
+    world.begin(far("a"))
+    world.turn(WorkerUp(FIRST, DASK))
+
+    assert [(row.executor, row.host, row.worker) for row in world.ran_on] == [("dask", "", "")]
+
+
+def test_a_turn_that_is_taken_back_stores_each_start_once():
+    world = RemoteWorld()
+    run = world.begin(far("a"), far("b", parents=(0,)))
+    world.refuse(WorkerUp(FIRST, DASK, THERE))
+    world.up(SECOND)
+    world.finish_all()
+
+    assert world.run_state(run) == "success"
+    assert len(world.ran_on) == 2

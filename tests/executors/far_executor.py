@@ -25,6 +25,7 @@ from aioflow.model.dag import TaskSpec
 from aioflow.model.states import Failure
 
 PIECE = 700
+PAGE = "http://far:8787/status"
 
 
 class _FarChannel:
@@ -101,7 +102,8 @@ class FarExecutor:
     def worker_up(
         self, worker_no: WorkerNo, spec: WorkerSpec, channel: WorkerChannel, info: WorkerInfo
     ) -> None:
-        far = msgspec.structs.replace(info, code_folder=str(self._folder / "far-code"))
+        folder = str(self._folder / "far-code")
+        far = msgspec.structs.replace(info, code_folder=folder, address="far", url=PAGE)
         self._events.worker_up(worker_no, spec, _FarChannel(self, worker_no, channel), far)
 
     def frame(self, worker_no: WorkerNo, data: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -13,12 +14,12 @@ import pytest
 
 from aioflow.clock import SystemClock
 from aioflow.executors import remote_executor
-from aioflow.executors.backend import ExecutorLease
+from aioflow.executors.backend import ExecutorLease, WorkerInfo
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.local_executor import LocalExecutor
-from aioflow.executors.remote_executor import RemoteExecutors
+from aioflow.executors.remote_executor import RemoteExecutors, location_of, page_of
 from aioflow.model.dag import Body
-from aioflow.model.workers import WorkerDemand, WorkerSpec
+from aioflow.model.workers import WorkerDemand, WorkerLocation, WorkerSpec
 from aioflow.processes import Children
 from aioflow.protocol.commands import RunInfo, StartTask
 from aioflow.protocol.effects import (
@@ -37,7 +38,7 @@ from aioflow.protocol.inputs import (
 )
 from aioflow.protocol.reports import Failed, Recalled, Succeeded, TaskStarted
 from aioflow.telemetry.task_log import TaskLog
-from tests.executors.far_executor import FarExecutor
+from tests.executors.far_executor import PAGE, FarExecutor
 from tests.executors.processes import SLOT, is_alive, program, running, until
 
 pytestmark = pytest.mark.process
@@ -123,7 +124,13 @@ async def test_tries_run_in_the_worker_that_came_up(tmp_path):
     async with node(tmp_path) as n:
         worker = await n.worker()
         assert worker >= 2  # lower numbers are local slots
-        assert n.of(WorkerUp)[0].spec == FAR
+        (up,) = n.of(WorkerUp)
+        assert up.spec == FAR
+        (there,) = n.executors._all["far"].workers.values()
+        assert up.location == WorkerLocation(
+            socket.gethostname(), f"process {there.info.pid} at far"
+        )
+        assert n.executors.pages() == {("far", up.location): PAGE}
         for number in range(1, 20):
             n.start(number, "print('hello')", worker=worker, claimed=number > 1)
         await until(lambda: n.of(Succeeded, 19))
@@ -319,3 +326,33 @@ async def test_all_workers_end_with_the_daemon(tmp_path):
         assert is_alive(pid)
 
     assert not is_alive(pid)
+
+
+def test_what_a_worker_reports_of_itself_can_be_stored_and_shown():
+    def located(**facts):
+        return location_of(WorkerInfo(**{"host": "node-7", "pid": 4711, "log_nonce": "", **facts}))
+
+    assert located() == WorkerLocation("node-7", "process 4711")
+    assert located(address="tcp://10.0.0.7:1").worker == "process 4711 at tcp://10.0.0.7:1"
+    assert located(host="a\0b\x1b[31m\udce9\u202e").host == "a?b?[31m??"
+    assert [
+        len(text) for text in msgspec.structs.astuple(located(host="h" * 999, address="a" * 999))
+    ] == [200, 200]
+
+
+@pytest.mark.parametrize(
+    ("url", "is_linked"),
+    [
+        ("http://scheduler:8787/status", True),
+        ("https://hub.example/proxy/8787", True),
+        ("", False),
+        ("javascript:alert(1)", False),
+        ("file:///etc/passwd", False),
+        ("http://host/\n", False),
+        ("http://host/" + "x" * 2_000, False),
+    ],
+)
+def test_only_pages_of_the_web_are_linked_to(url, is_linked):
+    info = WorkerInfo(host="h", pid=1, url=url, log_nonce="")
+
+    assert page_of(info) == (url if is_linked else "")

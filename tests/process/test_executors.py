@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
+import socket
 
 import pytest
 
 from benchmarks.daemon import eventually
+from tests.commands import run
 from tests.daemons import SharedDaemon
 from tests.packages import SitePackages
 
@@ -142,6 +144,23 @@ def test_functions_run_in_its_workers_with_results_and_logs(daemon):
     assert task_of(daemon, run_id, "total")["result"] == sum(n * n for n in range(200))
     _, log = daemon.get(f"/api/v1/runs/{run_id}/tasks/square/logs?map=7")
     assert "squared 7" in str(log)
+
+
+def test_the_page_and_the_command_line_say_where_each_try_ran(daemon):
+    run_id = daemon.trigger("squares")
+    daemon.wait(run_id)
+
+    _, shown = daemon.get(f"/api/v1/runs/{run_id}/tasks/square/show?map=7")
+    _, local = daemon.get(f"/api/v1/runs/{run_id}/tasks/parent/show")
+    (far,), (near,) = shown["tries"], local["tries"]
+    assert (far["executor"], far["host"]) == ("near", socket.gethostname())
+    assert far["worker"].startswith("process ")
+    assert {near[name] for name in ("executor", "host", "worker", "worker_url")} == {None}
+
+    said = run("runs", "show", run_id, "--task", "total", home=daemon.home)
+    assert "RAN ON" in said.out
+    assert f"near, {socket.gethostname()}, process " in said.out
+    assert "RAN ON" not in run("runs", "show", run_id, "--task", "parent", home=daemon.home).out
 
 
 def test_a_worker_that_is_killed_costs_its_task_no_try(daemon, tmp_path):

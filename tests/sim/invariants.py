@@ -35,6 +35,7 @@ from tests.sim import (
     operating,
     owing,
     past,
+    remote,
     ruled,
     stored,
     streaming,
@@ -100,6 +101,7 @@ def check(node: Any, turn: Turn) -> None:
     steps_are_legal(node, turn)
     run_moves_are_legal(node, turn)
     limits.hold(node, turn.batch, turn.starts)
+    remote.starts_are_stored_with_their_workers(node, turn)
     deferral.hold(node, turn)
     past.nothing_starts_before_its_past(node, turn.batch)
     called.runs_answer_their_callers(node)

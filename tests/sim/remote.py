@@ -20,7 +20,7 @@ from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.task_instance import TaskInstance
 from aioflow.model.dag import Body, DagSpec, TaskSpec
 from aioflow.model.states import RunState
-from aioflow.model.workers import LOCAL, WorkerSpec
+from aioflow.model.workers import LOCAL, WorkerLocation, WorkerSpec
 from aioflow.protocol.effects import RecallTries, RetireWorker, SetWorkerDemand, StartTry, StopTry
 from aioflow.protocol.inputs import (
     ExecutorUnavailable,
@@ -34,7 +34,14 @@ from tests.sim.actors import Line, Stage, Worker
 from tests.sim.broken import Broken
 from tests.sim.workload import SECOND
 
-__all__ = ("FROM", "LIMITS", "FarWorkers", "nobody_waits_unasked", "with_executors")
+__all__ = (
+    "FROM",
+    "LIMITS",
+    "FarWorkers",
+    "nobody_waits_unasked",
+    "starts_are_stored_with_their_workers",
+    "with_executors",
+)
 
 FROM = 4_000
 """The first seed that draws it: tests and planted bugs have chosen smaller ones for their cases."""
@@ -193,7 +200,8 @@ class FarWorkers:
         self._starting.remove(spec)
         number = next(self._numbers)
         self._stage.points["far worker up"] += 1
-        self._line.say(WorkerUp(number, spec))
+        location = WorkerLocation(f"machine-{number % 3}", f"process {number}")
+        self._line.say(WorkerUp(number, spec, location))
         self._workers[number] = FarWorker(self, number, spec, self._stage)
 
     def gone(self, worker: FarWorker) -> None:
@@ -246,6 +254,25 @@ class FarWorkers:
         busy = [worker.number for worker in self._workers.values() if worker.is_busy]
         if busy:
             raise Broken("nothing left", f"the far workers {busy} have tries")
+
+
+def starts_are_stored_with_their_workers(node: Any, turn: Any) -> None:
+    """I28: check that a start in a remote worker is stored with it once the start begins.
+
+    An unclaimed start begins when it is sent, a claimed one when its task is seen running.
+    """
+    known, first = node.tables.try_workers, len(node.slots.workers)
+    begun = {(one.start.task_no, one.start.start_no) for one in turn.starts if not one.claimed}
+    far = {(one.start.task_no, one.start.start_no) for one in turn.starts if one.worker >= first}
+    for task in node.memory.active_tasks.objects.values():
+        if task.worker >= first and not task.is_claimed:
+            begun.add((task.task_no, task.start_no))
+            far.add((task.task_no, task.start_no))
+    if lacking := (begun & far) - known.keys():
+        raise Broken("I28 workers of starts", f"{lacking} began in a worker that is not stored")
+    for row in turn.batch.try_workers:
+        if row.executor != FAR or not row.host or not row.worker:
+            raise Broken("I28 workers of starts", f"{row} is not a remote worker")
 
 
 def nobody_waits_unasked(node: Any) -> None:

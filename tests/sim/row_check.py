@@ -47,6 +47,8 @@ def _compared(
     yield tables.run, rows.run_row, _by(known.runs.values(), "run_no")
     yield tables.task, rows.task_row, _by(known.tasks.values(), "task_no")
     yield tables.try_, rows.try_row, _by(known.tries, "task_no", "start_no")
+    started = _by(known.try_workers.values(), "task_no", "start_no")
+    yield tables.try_worker, rows.try_worker_row, started
     yield (
         tables.expansion,
         rows.expansion_row,

@@ -374,6 +374,7 @@ class Tables(Rows):
             "stream_item": self.items.values(),
             "result": self.results.values(),
             "try": self.tries,
+            "try_worker": self.try_workers.values(),
             "task": self.tasks.values(),
             "task_trigger": self.triggers.values(),
             "event": self.events.values(),

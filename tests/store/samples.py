@@ -27,6 +27,7 @@ from aioflow.model.rows import (
     TaskRow,
     TriggerRow,
     TryRow,
+    TryWorkerRow,
     VersionRow,
 )
 from aioflow.model.states import Failure, RunState, TaskState, TriggerState
@@ -88,6 +89,9 @@ TRY = TryRow(
     ended_at=NOON,
     failure=FAILURE,
 )
+TRY_WORKER = TryWorkerRow(
+    task_no=10, start_no=1, run_no=1, executor="dask", host="node-7", worker="process 4711"
+)
 RESULT = ResultRow(task_no=10, run_no=1, start_no=1, body=b"\x93\x01\x02\x03", size=4, width=3)
 TRIGGER = TriggerRow(
     trigger_no=7,
@@ -119,6 +123,7 @@ def first_batch(number: int = 1) -> Batch:
         new_tasks=[TASK],
         new_expansions=[EXPANSION],
         new_tries=[TRY],
+        try_workers=[TRY_WORKER],
         labels=[(10, 1, "merchant 7")],
         results=[RESULT],
         new_triggers=[TRIGGER],

@@ -27,6 +27,7 @@ from tests.store.samples import (
     TASK,
     TRIGGER,
     TRY,
+    TRY_WORKER,
     VAULT,
     VERSION,
     batch,
@@ -173,6 +174,8 @@ async def test_every_kind_of_row_comes_back_as_it_was_written(store):
     assert await store.list_expansions_of([1, 2, 99]) == [EXPANSION]
     assert await store.list_expansions_of([]) == []
     assert await store.list_tries(10) == [TRY]
+    assert await store.list_try_workers(10) == [TRY_WORKER]
+    assert await store.list_try_workers(11) == []
     assert await store.list_results(0, 100) == [RESULT]
     assert await store.list_triggers() == [TRIGGER]
 

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import pkgutil
 import shutil
 import sqlite3
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 import sqlalchemy
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
 from sqlalchemy.engine import make_url
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from aioflow.errors import SchemaMismatch
 from aioflow.store import open_store, tables
+from aioflow.store.migrations import versions
 from tests.store.samples import VAULT, execute
 
 NEXT = """
 from alembic import op
 from sqlalchemy import Column, Integer
 
-revision, down_revision, branch_labels, depends_on = "0002", "0001", None, None
+revision, down_revision, branch_labels, depends_on = "0003", "0002", None, None
 
 def upgrade():
     op.add_column("pool", Column("colour", Integer(), nullable=False, server_default="7"))
@@ -51,15 +57,15 @@ def rows(url: str, statement: str) -> Sequence[Sequence[Any]]:
 
 @pytest.fixture
 async def older_url(empty_store_url, tmp_path, monkeypatch):
-    """Return a database of the first revision with one pool; the program knows a second one."""
+    """Return a database of the newest revision with one pool; the program knows a later one."""
     async with open_store(empty_store_url, VAULT):
         pass
     execute(empty_store_url, "INSERT INTO pool VALUES ('gpu', 2, 0)")
     scripts = tmp_path / "migrations"
     shutil.copytree(Path(tables.__file__).parent / "migrations", scripts)
-    (scripts / "versions" / "r0002_colour.py").write_text(NEXT)
+    (scripts / "versions" / "r0003_colour.py").write_text(NEXT)
     monkeypatch.setattr(tables, "_MIGRATIONS", scripts)
-    monkeypatch.setattr(tables, "HEAD_REVISION", "0002")
+    monkeypatch.setattr(tables, "HEAD_REVISION", "0003")
     return empty_store_url
 
 
@@ -77,18 +83,18 @@ async def test_a_database_is_migrated_once(older_url):
         async with open_store(older_url, VAULT, migrate=True):
             pass
 
-    assert rows(older_url, "SELECT version_num FROM alembic_version") == [("0002",)]
+    assert rows(older_url, "SELECT version_num FROM alembic_version") == [("0003",)]
 
 
 async def test_a_migration_that_fails_changes_nothing(older_url):
-    broken = tables._MIGRATIONS / "versions" / "r0002_colour.py"
+    broken = tables._MIGRATIONS / "versions" / "r0003_colour.py"
     broken.write_text(NEXT + "    op.execute('DELETE FROM no_such_table')\n")
 
     with pytest.raises(Exception, match="no_such_table"):
         async with open_store(older_url, VAULT, migrate=True):
             pass
 
-    assert rows(older_url, "SELECT version_num FROM alembic_version") == [("0001",)]
+    assert rows(older_url, "SELECT version_num FROM alembic_version") == [("0002",)]
     assert rows(older_url, "SELECT * FROM pool WHERE name = 'gpu'") == [("gpu", 2, 0)]
 
 
@@ -97,14 +103,14 @@ async def test_a_database_of_a_later_revision_is_refused(older_url, monkeypatch)
         pass
     monkeypatch.undo()
 
-    with pytest.raises(SchemaMismatch, match="has schema 0002, this aioflow knows 0001"):
+    with pytest.raises(SchemaMismatch, match="has schema 0003, this aioflow knows 0002"):
         async with open_store(older_url, VAULT, migrate=True):
             pass
 
 
 @pytest.mark.parametrize("name", ["sqlite", "postgresql"])
-def test_the_newest_script_creates_the_declared_tables(name):
-    """For PostgreSQL only while the first revision is the newest one."""
+def test_the_scripts_create_the_declared_tables(name):
+    """For SQLite the newest script alone, for PostgreSQL the first one and all later revisions."""
     assert tables.account.metadata is tables.metadata
     dialect = sqlalchemy.create_mock_engine(f"{name}://", print).dialect
     all_tables = tables.metadata.tables.values()
@@ -113,8 +119,27 @@ def test_the_newest_script_creates_the_declared_tables(name):
         *(str(CreateTable(table).compile(dialect=dialect)) for table in all_tables),
         *(str(CreateIndex(index).compile(dialect=dialect)) for index in indexes),
     ]
-    scripted = tables.statements("0001" if name == "postgresql" else tables.HEAD_REVISION, name)
+    if name == "sqlite":
+        scripted = tables.statements(tables.HEAD_REVISION, name)
+    else:
+        scripted = [*tables.statements("0001", name), *later_revisions(name)]
 
     assert {" ".join(ddl.split()) for ddl in declared} == {
-        " ".join(statement.split()) for statement in scripted if statement.startswith("CREATE")
+        " ".join(statement.split())
+        for statement in scripted
+        if statement.startswith(("CREATE TABLE", "CREATE INDEX", "CREATE UNIQUE"))
     }
+
+
+def later_revisions(dialect: str) -> list[str]:
+    """Return the statements of all revisions after the first, without a database."""
+    written = StringIO()
+    context = MigrationContext.configure(
+        dialect_name=dialect, opts={"as_sql": True, "output_buffer": written}
+    )
+    with Operations.context(context):
+        for found in sorted(pkgutil.iter_modules(versions.__path__), key=lambda one: one.name):
+            module = importlib.import_module(f"{versions.__name__}.{found.name}")
+            if module.down_revision is not None:
+                module.upgrade()
+    return [one.strip() for one in written.getvalue().split(";")]

@@ -13,6 +13,8 @@ from aioflow.api import triggers_page
 from aioflow.executors.host_inspection import HostLoad, WatchLoad
 from aioflow.model.dag import DagSpec, MapSource, MapSpec, RetryPolicy, ScheduleSpec, TaskSpec
 from aioflow.model.triggers import ASSETS, AssetCondition, DagTriggerSpec, TriggerDescription
+from aioflow.model.workers import WorkerLocation, WorkerSpec
+from aioflow.protocol.inputs import WorkerUp
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
 from aioflow.web.tokens import Token
@@ -271,6 +273,36 @@ async def test_a_task_is_shown_with_inputs_tries_and_its_trigger(tmp_path):
     assert (retried["result"], retried["records"]) == ({"a": 1}, [])
     assert waits["trigger"]["kind"] == "time"
     assert unknown["code"] == "request.unknown_task"
+
+
+async def test_tries_of_a_task_say_in_which_remote_worker_they_ran(tmp_path):
+    far = TaskSpec(task_id="far", executor="dask", retry=RetryPolicy(tries=2, delay_us=0))
+    spec = DagSpec(dag_id="mixed", file="mixed.py", tasks=(far, TaskSpec(task_id="near")))
+    first = WorkerLocation("node-7", "process 4711 at tcp://10.0.0.7:1")
+    page = "http://scheduler:8787/status"
+    async with app(tmp_path, spec) as (n, web):
+        n.api.worker_pages = lambda: {("dask", first): page}
+        await n.api.trigger("mixed", run_id="r")
+        await n.succeed()  # near
+        n.engine.report([WorkerUp(100, WorkerSpec("dask"), first)])
+        await n.fail("first time")
+        await n.effects.next_start()
+        running = await read(web, "/runs/r/tasks/far/show")
+        near = await read(web, "/runs/r/tasks/near/show")
+        n.api.worker_pages = dict
+        later = await read(web, "/runs/r/tasks/far/show")
+
+    places = [
+        [one[name] for name in ("state", "executor", "host", "worker", "worker_url")]
+        for one in running["tries"]
+    ]
+    assert places == [
+        ["failed", "dask", first.host, first.worker, page],
+        ["running", "dask", first.host, first.worker, page],
+    ]
+    assert {one["worker_url"] for one in later["tries"]} == {None}
+    assert near["tries"][0]["state"] == "success"
+    assert [near["tries"][0][name] for name in ("executor", "host", "worker")] == [None] * 3
 
 
 async def test_deferred_waits_are_narrowed_down_and_summed_up(tmp_path):

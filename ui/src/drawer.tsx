@@ -231,7 +231,27 @@ function Fold({ title, children }: { title: string; children: preact.ComponentCh
   );
 }
 
+/** Only pages of the web are linked to: the address comes from the engine of the executor. */
+const isPage = (url: string | null): url is string => url !== null && /^https?:\/\//.test(url);
+
+function RanOn({ one }: { one: Try }) {
+  const text = [one.executor, one.host].filter(Boolean).join(", ");
+  return (
+    <span title={one.worker ?? undefined}>
+      {isPage(one.worker_url) ? (
+        <a href={one.worker_url} target="_blank" rel="noopener noreferrer">
+          {text}
+        </a>
+      ) : (
+        text
+      )}
+      {one.worker && <small class="soft"> {one.worker}</small>}
+    </span>
+  );
+}
+
 function Tries({ tries }: { tries: Try[] }) {
+  const isRemote = tries.some((one) => one.executor !== null);
   return (
     <Fold title="Tries">
       <table>
@@ -241,6 +261,7 @@ function Tries({ tries }: { tries: Try[] }) {
             <th>State</th>
             <th>Started</th>
             <th>Took</th>
+            {isRemote && <th>Ran on</th>}
             <th>Why it ended</th>
           </tr>
         </thead>
@@ -257,6 +278,7 @@ function Tries({ tries }: { tries: Try[] }) {
               <td>
                 <Took from={one.started_at} to={one.ended_at} />
               </td>
+              {isRemote && <td class="break">{one.executor === null ? "local" : <RanOn one={one} />}</td>}
               <td class="break">{one.error ?? one.reason ?? ""}</td>
             </tr>
           ))}

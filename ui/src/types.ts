@@ -128,7 +128,10 @@ export interface Try {
   state: string;
   started_at: string | null;
   ended_at: string | null;
+  executor: string | null;
+  host: string | null;
   worker: string | null;
+  worker_url: string | null;
   error: string | null;
   reason: string | null;
 }

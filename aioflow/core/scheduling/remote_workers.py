@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from aioflow.core.scheduling.worker import Worker
+from aioflow.core.scheduling.worker import NOWHERE, Worker
 from aioflow.model.timestamps import Timestamp
-from aioflow.model.workers import WorkerDemand, WorkerNo, WorkerSpec
+from aioflow.model.workers import WorkerDemand, WorkerLocation, WorkerNo, WorkerSpec
 
 __all__ = (
     "RemoteWorkers",
@@ -89,11 +89,12 @@ class RemoteWorkers:
 
     # ── workers come and go ─────────────────────────────────────────────────────────────
 
-    def add(self, number: WorkerNo, spec: WorkerSpec) -> None:
+    def add(self, number: WorkerNo, spec: WorkerSpec, location: WorkerLocation = NOWHERE) -> None:
         """Add a worker. Does nothing if it is there."""
         if number in self._workers:
             return
-        self._workers[number] = self._of_spec.setdefault(spec, {})[number] = Worker(number, spec)
+        worker = Worker(number, spec, location)
+        self._workers[number] = self._of_spec.setdefault(spec, {})[number] = worker
         self.unavailable.pop(spec, None)
         if self._replacing.get(spec):
             self._replacing[spec] -= 1

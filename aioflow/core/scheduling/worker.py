@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from aioflow.core.state.task_instance import MappedTask, TaskInstance
 from aioflow.model.dag import DEFAULT_POOL
-from aioflow.model.workers import WorkerNo, WorkerSpec
+from aioflow.model.workers import WorkerLocation, WorkerNo, WorkerSpec
 from aioflow.protocol.inputs import WorkerUnresponsive
 
 __all__ = (
     "LOCAL_SPEC",
+    "NOWHERE",
     "Worker",
     "best_idle",
     "expected_us",
@@ -16,6 +17,8 @@ __all__ = (
 )
 
 LOCAL_SPEC = WorkerSpec()
+NOWHERE = WorkerLocation()
+"""The location of a local worker, and of a remote one that has not reported its own."""
 
 _UNKNOWN_US = 1e12
 _SHORTEST_US = 20.0
@@ -33,6 +36,7 @@ class Worker:
 
     Attributes:
         spec: What it offers. All tasks in it require exactly this.
+        location: Where it runs, for display.
         current: The running try.
         claims: Prefetched tries, in the order in which they will start after ``current``.
         pool: The pool whose slots it uses, as long as it has any try.
@@ -47,6 +51,7 @@ class Worker:
         "current",
         "is_leaving",
         "is_lost",
+        "location",
         "number",
         "pool",
         "silence",
@@ -56,9 +61,15 @@ class Worker:
         "weight",
     )
 
-    def __init__(self, number: WorkerNo, spec: WorkerSpec = LOCAL_SPEC) -> None:
+    def __init__(
+        self,
+        number: WorkerNo,
+        spec: WorkerSpec = LOCAL_SPEC,
+        location: WorkerLocation = NOWHERE,
+    ) -> None:
         self.number = number
         self.spec = spec
+        self.location = location
         self.version = ""
         self.current: TaskInstance | None = None
         self.claims: list[TaskInstance] = []

@@ -17,7 +17,7 @@ from aioflow.core.triggers import named_events
 from aioflow.core.triggers.assignment import release_trigger
 from aioflow.model.dag import Body
 from aioflow.model.ids import StartNo
-from aioflow.model.rows import ResultRow, TryRow
+from aioflow.model.rows import ResultRow, TryRow, TryWorkerRow
 from aioflow.model.states import CODE_MISSING, IMPORT_ERROR, Failure, TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.commands import ResumeCoroutine
@@ -49,6 +49,7 @@ __all__ = (
     "interrupt",
     "labelled",
     "not_ready",
+    "note_worker",
     "recalled",
     "requeue",
     "reschedule_poke",
@@ -87,8 +88,10 @@ def start(grant: Grant, tx: Transaction) -> None:
         tx.move(task, TaskState.SENSING)
     else:
         tx.move(task, TaskState.RUNNING)
-    if task.started_at is None and not grant.is_claimed:
-        begin_try(task, tx)
+    if not grant.is_claimed:
+        note_worker(task, tx)
+        if task.started_at is None:
+            begin_try(task, tx)
     ordered = order(task, tx.steady)
     tx.effects.append(
         StartTry(
@@ -118,6 +121,23 @@ def begin_try(task: TaskInstance, tx: Transaction, started_at: Timestamp | None 
     if limit is not None:
         ago = tx.now - task.started_at
         task.ends_at = tx.steady + limit - (ago if 0 <= ago <= _REPORTED_WITHIN_US else 0)
+
+
+def note_worker(task: TaskInstance, tx: Transaction) -> None:
+    """Store in which remote worker a start of a task begins. Local workers are not stored."""
+    if task.worker < len(tx.slots.workers):
+        return
+    worker = tx.slots.worker(task.worker)
+    tx.batch.try_workers.append(
+        TryWorkerRow(
+            task_no=task.task_no,
+            start_no=task.start_no,
+            run_no=task.run.run_no,
+            executor=worker.spec.executor,
+            host=worker.location.host,
+            worker=worker.location.worker,
+        )
+    )
 
 
 def _resumed(task: TaskInstance) -> ResumeCoroutine | None:

@@ -11,6 +11,15 @@ CORE = "tests/core/test_remote_workers.py"
 
 BUGS = (
     PlantedBug(
+        name="claim_begins_without_its_worker",
+        broken="a claimed start in a remote worker is not stored with its worker",
+        promise="the page shows in which worker a try ran",
+        where="core",
+        needs="tasks that follow each other in a remote worker",
+        edits=(Edit("aioflow.core.step", "_has_started", "note_worker(task, tx)", "pass"),),
+        seen_by=f"{CORE}::test_a_claim_is_stored_with_its_worker_once_it_begins",
+    ),
+    PlantedBug(
         name="dead_worker_gets_tries",
         broken="a worker that is reported dead gets further tries",
         promise="a try is started where it can run",
