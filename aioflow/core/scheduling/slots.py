@@ -523,7 +523,8 @@ class Slots:
     def _idle_remote(self, workers: list[Worker], version: str) -> Worker | None:
         """Return an idle worker that can run a version.
 
-        If all idle workers have loaded other code, retire one of them and return ``None``.
+        If all idle workers have loaded other code, retire as many of them as tries wait for code
+        that none of them has, and return ``None``.
         """
         idle = [worker for worker in workers if worker.is_idle and not worker.is_leaving]
         if not idle:
@@ -531,9 +532,10 @@ class Slots:
         worker = best_idle(idle, version)
         if worker.version in {"", version}:
             return worker
-        retired = self.remote.replace(idle)
-        if retired is not None:
-            self.retired.append(retired)
+        waiting = self._waiting(worker.spec, {one.version for one in idle})
+        # A suspect, which is tried alone, is in no queue.
+        count = waiting[worker.spec].count if worker.spec in waiting else 1
+        self.retired += self.remote.replace(idle, max(count, 1))
         return None
 
     def _grant_remote(self, memory: Memory) -> Iterator[Grant]:
@@ -565,15 +567,28 @@ class Slots:
         Args:
             granting: Whether waiting tasks may start on this node now.
         """
-        waiting: dict[WorkerSpec, Waiting] = {}
-        if granting and self.is_open:
-            for spec, pool, queue in self.ready.remote_queues():
-                found = waiting.setdefault(spec, Waiting())
-                most = self.remote.limit(spec.executor) - found.count
-                row = self.pools.get(pool)
-                free = _UNLIMITED if row is None else row.slots - self.used(pool)
-                count_waiting(queue, most, free, self.pool_holds, found)
+        waiting = self._waiting() if granting and self.is_open else {}
         return self.remote.demand({spec: one for spec, one in waiting.items() if one.count})
+
+    def _waiting(
+        self, only: WorkerSpec | None = None, loaded: Container[str] = ()
+    ) -> dict[WorkerSpec, Waiting]:
+        """Count the tasks that wait for remote workers and that limits admit.
+
+        Args:
+            only: Count those of this spec only.
+            loaded: Do not count tasks of these versions.
+        """
+        waiting: dict[WorkerSpec, Waiting] = {}
+        for spec, pool, queue in self.ready.remote_queues():
+            if only not in {None, spec}:
+                continue
+            found = waiting.setdefault(spec, Waiting())
+            most = self.remote.limit(spec.executor) - found.count
+            row = self.pools.get(pool)
+            free = _UNLIMITED if row is None else row.slots - self.used(pool)
+            count_waiting(queue, most, free, self.pool_holds, found, loaded)
+        return waiting
 
     def _claim(self, worker: Worker, kind: Kind, memory: Memory) -> Iterator[Grant]:
         """Claim tasks to follow a running try, as many as are expected to fit into the horizon."""
