@@ -20,7 +20,7 @@ from aioflow.protocol.inputs import (
     WorkerUp,
 )
 from aioflow.protocol.reports import Deferred, Failed, Recalled, Succeeded, TriggerFired
-from aioflow.protocol.requests import DrainNode, SetPool
+from aioflow.protocol.requests import CancelRun, DrainNode, SetPool
 from tests.core.world import World
 
 DASK = WorkerSpec("dask")
@@ -526,6 +526,65 @@ def test_a_task_that_keeps_its_slots_in_a_full_pool_demands_a_worker():
 
     assert world.state(run, "a") == "queued"
     assert world.count() == 1
+
+
+def lost_with_a_cancelled_try() -> tuple[RemoteWorld, int]:
+    world = RemoteWorld()
+    world.ask(SetPool(name="small", slots=1))
+    world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(far("a", pool="small"),)))
+    first, second = world.trigger(), world.trigger()
+    world.up()
+    world.turn(WorkerUnresponsive(FIRST, 1_000, 9_000, "no answer"))
+    world.ask(CancelRun(run_id=world.rows.runs[first].run_id))
+    assert world.run_state(first) == "cancelled"
+    return world, second
+
+
+def test_a_try_that_is_cancelled_on_a_lost_worker_holds_its_pool_slots_until_that_has_gone():
+    world, second = lost_with_a_cancelled_try()
+
+    world.up(SECOND)
+    assert world.started("a") is None  # the body of the first may still run
+    assert world.slots.used("small") == 1
+    world.turn(WorkerGone(FIRST))
+
+    assert world.slots.remote.find(FIRST) is None
+    assert world.started("a").worker == SECOND
+    world.finish_all()
+    assert world.run_state(second) == "success"
+    assert world.slots.used("small") == 0
+
+
+def test_a_worker_that_is_back_is_held_until_its_cancelled_try_was_killed():
+    world, _ = lost_with_a_cancelled_try()
+
+    assert not retired(world.turn(WorkerIdle(FIRST)))
+    world.turn(WorkerUnresponsive(FIRST))
+    world.up(SECOND)
+    assert world.started("a") is None
+    world.turn(WorkerGone(FIRST))
+    assert world.started("a").worker == SECOND
+
+
+def test_a_worker_that_is_back_and_idle_for_long_holds_nothing():
+    world, _ = lost_with_a_cancelled_try()
+
+    world.turn(WorkerUnresponsive(FIRST))
+    assert retired(world.turn(WorkerIdle(FIRST))) == [FIRST]
+    world.up(SECOND)
+    assert world.started("a").worker == SECOND
+
+
+def test_a_turn_that_is_taken_back_keeps_what_a_lost_worker_holds():
+    world, _ = lost_with_a_cancelled_try()
+
+    world.refuse(WorkerUp(SECOND, DASK))
+
+    assert world.slots.used("small") == 1
+    assert world.started("a") is None
+    world.refuse(WorkerGone(FIRST))
+    assert world.slots.used("small") == 1
+    assert world.started("a").worker == SECOND
 
 
 def test_a_lost_worker_gets_no_further_try():

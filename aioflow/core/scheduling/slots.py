@@ -337,11 +337,22 @@ class Slots:
             worker.silence = None
             worker.current = worker.slow = None  # a reference would keep an ended run alive
         self._uncount_in_run(task)
-        if worker.is_idle:
-            self._take(worker.pool, -worker.weight)
-            worker.weight = 0
-            if worker.is_leaving:
-                self.remote.drop_if_over(worker)
+        if worker.is_idle and (worker.is_leaving or not worker.is_lost):
+            self._free(worker)
+
+    def _free(self, worker: Worker) -> None:
+        """Free the pool slots of an idle worker, and forget it if it has ended."""
+        self._take(worker.pool, -worker.weight)
+        worker.weight = 0
+        if worker.is_leaving:
+            self.remote.drop_if_over(worker)
+
+    def remove_worker(self, number: WorkerNo) -> None:
+        """Remove a remote worker whose process has ended; its tries may still be known."""
+        worker = self.remote.find(number)
+        if worker is not None and worker.is_held:
+            self._free(worker)
+        self.remote.remove(number)
 
     def begin(self, task: TaskInstance) -> bool:
         """Start a claimed try. It now owns the slot of the previous try.
@@ -365,7 +376,9 @@ class Slots:
         self.pool_holds.clear()
         self.at_work.clear()
         for worker in self.all_workers:
-            worker.current, worker.claims, worker.weight = None, [], 0
+            if not worker.is_held:
+                worker.weight = 0
+            worker.current, worker.claims = None, []
         self.remote.forget_demand()
         self.retired.clear()
         for run in memory.runs.objects.values():
@@ -377,7 +390,7 @@ class Slots:
         for task in list(counted.values()):
             self._count(task)
         for worker in list(self.all_workers):
-            if not worker.is_idle:
+            if worker.weight:
                 self._take(worker.pool, worker.weight)
             elif worker.is_leaving:
                 self.remote.drop_if_over(worker)
