@@ -546,6 +546,9 @@ def test_a_try_that_is_cancelled_on_a_lost_worker_holds_its_pool_slots_until_tha
     world.up(SECOND)
     assert world.started("a") is None  # the body of the first may still run
     assert world.slots.used("small") == 1
+    wait = world.why(second)
+    assert wait is not None
+    assert "1 of them by workers that are lost with an ended try" in wait.detail
     world.turn(WorkerGone(FIRST))
 
     assert world.slots.remote.find(FIRST) is None
