@@ -198,7 +198,7 @@ def worker_gone(report: WorkerGone, tx: Transaction) -> None:
 def worker_idle(report: WorkerIdle, tx: Transaction) -> None:
     """Retire a worker that still has no try, or that is not known any more."""
     worker = tx.slots.remote.find(report.worker)
-    if worker is None or (worker.is_idle and not (worker.is_held and worker.is_lost)):
+    if worker is None or (worker.is_idle and not worker.is_held):
         tx.slots.remove_worker(report.worker)
         tx.effects.append(RetireWorker(report.worker))
 

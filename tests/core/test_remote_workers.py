@@ -558,24 +558,17 @@ def test_a_try_that_is_cancelled_on_a_lost_worker_holds_its_pool_slots_until_tha
     assert world.slots.used("small") == 0
 
 
-def test_a_worker_that_is_back_is_held_until_its_cancelled_try_was_killed():
+def test_a_worker_that_is_back_holds_nothing():
+    """It has got the command that ends the body by then."""
     world, _ = lost_with_a_cancelled_try()
 
     assert not retired(world.turn(WorkerIdle(FIRST)))
+    assert world.slots.used("small") == 1
     world.turn(WorkerUnresponsive(FIRST))
-    world.up(SECOND)
-    assert world.started("a") is None
-    world.turn(WorkerGone(FIRST))
-    assert world.started("a").worker == SECOND
-
-
-def test_a_worker_that_is_back_and_idle_for_long_holds_nothing():
-    world, _ = lost_with_a_cancelled_try()
-
-    world.turn(WorkerUnresponsive(FIRST))
+    assert world.started("a").worker == FIRST
+    world.finish_all()
+    assert world.slots.used("small") == 0
     assert retired(world.turn(WorkerIdle(FIRST))) == [FIRST]
-    world.up(SECOND)
-    assert world.started("a").worker == SECOND
 
 
 def test_a_turn_that_is_taken_back_keeps_what_a_lost_worker_holds():

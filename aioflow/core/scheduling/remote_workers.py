@@ -81,7 +81,7 @@ class RemoteWorkers:
     def of_spec(self, spec: WorkerSpec) -> list[Worker]:
         """Return the workers of a spec that may get tries."""
         workers = self._of_spec.get(spec, {}).values()
-        return [one for one in workers if not (one.is_leaving or one.is_lost or one.is_held)]
+        return [one for one in workers if not (one.is_leaving or one.is_lost)]
 
     @property
     def specs(self) -> list[WorkerSpec]:
@@ -161,7 +161,7 @@ class RemoteWorkers:
             present[worker.spec] += 1
             if not worker.is_idle:
                 busy[worker.spec] += 1
-            elif worker.is_lost or worker.is_held:
+            elif worker.is_lost:
                 lost[worker.spec] += 1
         for spec in {**busy, **waiting}:
             found = waiting.get(spec) or Waiting()

@@ -301,6 +301,8 @@ class Slots:
             is_over = report.since is None or worker.is_idle
             worker.silence = None if is_over else report
             worker.is_lost = report.since is not None and not is_local
+            if worker.is_held and not worker.is_lost:
+                self._free(worker)
 
     def note_delayed_result(self, task: TaskInstance, *, disk_is_full: bool) -> None:
         """Record whether a process cannot write a result because the disk is full."""

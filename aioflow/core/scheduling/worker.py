@@ -77,7 +77,8 @@ class Worker:
     def is_held(self) -> bool:
         """Whether its last try ended while it was lost, so that the body may still run.
 
-        It keeps the slots of the pool, and gets no try, until its process has certainly ended.
+        It keeps the slots of the pool until its process has certainly ended, or is back: then it
+        has got, in order, the command that ends the body.
         """
         return self.is_idle and self.weight > 0
 
