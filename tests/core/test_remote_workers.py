@@ -415,7 +415,7 @@ def test_a_lost_worker_does_not_hide_the_demand_for_a_replacement():
     assert world.count() == 3  # the lost one and the idle one are up, and of no use
 
 
-def test_one_idle_worker_gives_way_for_one_try():
+def test_one_idle_worker_gives_way_to_another_version_at_a_time():
     world = RemoteWorld()
     world.begin(far("a"), far("b"))
     world.up()
