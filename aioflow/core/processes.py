@@ -192,14 +192,14 @@ def worker_gone(report: WorkerGone, tx: Transaction) -> None:
     A try that was granted before this report, and sent after the end of the process, is returned by
     the executor. Until then the worker is known, and its try holds its pool slots.
     """
-    tx.slots.remote.remove(report.worker)
+    tx.slots.remove_worker(report.worker)
 
 
 def worker_idle(report: WorkerIdle, tx: Transaction) -> None:
     """Retire a worker that still has no try, or that is not known any more."""
     worker = tx.slots.remote.find(report.worker)
-    if worker is None or worker.is_idle:
-        tx.slots.remote.remove(report.worker)
+    if worker is None or (worker.is_idle and not worker.is_held):
+        tx.slots.remove_worker(report.worker)
         tx.effects.append(RetireWorker(report.worker))
 
 

@@ -411,7 +411,9 @@ def _explain_pool(spec: TaskSpec, memory: Memory, slots: Slots) -> str | None:
         return None
     pool_holds = slots.used_by_deferred(spec.pool)
     waiting = f", {pool_holds} of them by deferred tasks" if pool_holds else ""
-    return f"pool {spec.pool}: {used} of {pool.slots} slots are taken{waiting}"
+    held = sum(one.weight for one in slots.remote if one.is_held and one.pool == spec.pool)
+    lost = f", {held} of them by workers that are lost with an ended try" if held else ""
+    return f"pool {spec.pool}: {used} of {pool.slots} slots are taken{waiting}{lost}"
 
 
 def _explain_pending(run: Run, task_index: int, memory: Memory) -> Wait:

@@ -210,9 +210,9 @@ class ExecutorBackend(Protocol):
     def set_demand(self, demands: Sequence[WorkerDemand]) -> None:
         """Set the whole demand, which replaces the former one. A spec not listed has no work.
 
-        The count includes the workers that are up. Fewer workers than demanded are always right.
-        More are not ended by the backend, since a try may be on its way to them: the daemon retires
-        each one that was idle for ``idle_seconds``.
+        The count includes the workers that are up, also those that are lost. Fewer workers than
+        demanded are always right. More are not ended by the backend, since a try may be on its way
+        to them: the daemon retires each one that was idle for ``idle_seconds``.
         """
 
     def kill(self, worker_no: WorkerNo) -> None:

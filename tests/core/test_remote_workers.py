@@ -28,7 +28,7 @@ from aioflow.protocol.reports import (
     TaskStarted,
     TriggerFired,
 )
-from aioflow.protocol.requests import DrainNode, SetPool
+from aioflow.protocol.requests import CancelRun, DrainNode, SetPool
 from tests.core.world import World
 
 DASK = WorkerSpec("dask")
@@ -371,7 +371,7 @@ def test_an_idle_worker_is_retired_and_a_busy_one_is_not():
     assert world.run_state(run) == "success"
 
 
-def test_one_idle_worker_gives_way_to_another_version_at_a_time():
+def test_as_many_idle_workers_give_way_to_another_version_at_once_as_tries_wait():
     world = RemoteWorld()
     world.begin(far("a"), far("b"))
     world.up()
@@ -380,6 +380,66 @@ def test_one_idle_worker_gives_way_to_another_version_at_a_time():
 
     tasks = (far("a"), far("b"))
     world.load(DagSpec(dag_id="dag", file="dag.py", tasks=tasks), version="v2")
+    since = len(world.effects)
+    began = world.now
+    world.trigger()
+
+    assert retired(world.effects[since:]) == [FIRST, SECOND]
+    assert world.count() == 2
+    assert not retired(world.turn())
+    world.turn(WorkerGone(FIRST))
+    assert [one.worker for one in world.up(102) if isinstance(one, StartTry)] == [102]
+    world.turn(WorkerGone(SECOND))
+    assert [one.worker for one in world.up(103) if isinstance(one, StartTry)] == [103]
+    assert world.count() == 2
+    assert world.now == began  # no worker had to become old
+
+
+def test_no_worker_gives_way_for_tries_whose_code_another_has():
+    world = RemoteWorld()
+    tasks = (far("a"), far("b"), far("c"))
+    world.begin(*tasks)
+    for number in (FIRST, SECOND, 102):
+        world.up(number)
+    other = DagSpec(dag_id="other", file="other.py", tasks=(far("x"),))
+    world.load(other, version="v2", file="other.py")
+    world.finish_all()
+    world.ask(DrainNode(node_no=world.memory.node_no, is_drained=True))
+    world.trigger("other")
+    world.trigger()
+    since = len(world.effects)
+
+    world.ask(DrainNode(node_no=world.memory.node_no, is_drained=False))
+
+    assert len(retired(world.effects[since:])) == 1
+
+
+def test_a_lost_worker_does_not_hide_the_demand_for_a_replacement():
+    world = RemoteWorld()
+    world.begin(far("a"), far("b"), far("c"))
+    for number in (FIRST, SECOND, 102):
+        world.up(number)
+    world.succeed("b")
+    world.succeed("c")
+    world.turn(WorkerUnresponsive(FIRST, 1_000, 9_000, "no answer"))
+
+    world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(far("a"),)), version="v2")
+    since = len(world.effects)
+    world.trigger()
+
+    assert retired(world.effects[since:]) == [SECOND]
+    assert world.count() == 3  # the lost one and the idle one are up, and of no use
+
+
+def test_one_idle_worker_gives_way_to_another_version_at_a_time():
+    world = RemoteWorld()
+    world.begin(far("a"), far("b"))
+    world.up()
+    world.up(SECOND)
+    world.finish_all()
+
+    tasks = (far("a"), far("b"))
+    world.load(DagSpec(dag_id="dag", file="dag.py", tasks=tasks, max_active_tasks=1), version="v2")
     since = len(world.effects)
     world.trigger()
 
@@ -390,7 +450,7 @@ def test_one_idle_worker_gives_way_to_another_version_at_a_time():
     assert world.count() == 2
     third = world.up(102)
     assert [one.worker for one in third if isinstance(one, StartTry)] == [102]
-    assert retired(third) == [SECOND]
+    assert not retired(third)
 
 
 def test_a_replacement_is_demanded_beside_idle_workers_with_other_code():
@@ -484,6 +544,61 @@ def test_a_task_that_keeps_its_slots_in_a_full_pool_demands_a_worker():
     assert world.count() == 1
 
 
+def lost_with_a_cancelled_try() -> tuple[RemoteWorld, int]:
+    world = RemoteWorld()
+    world.ask(SetPool(name="small", slots=1))
+    world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(far("a", pool="small"),)))
+    first, second = world.trigger(), world.trigger()
+    world.up()
+    world.turn(WorkerUnresponsive(FIRST, 1_000, 9_000, "no answer"))
+    world.ask(CancelRun(run_id=world.rows.runs[first].run_id))
+    assert world.run_state(first) == "cancelled"
+    return world, second
+
+
+def test_a_try_that_is_cancelled_on_a_lost_worker_holds_its_pool_slots_until_that_has_gone():
+    world, second = lost_with_a_cancelled_try()
+
+    world.up(SECOND)
+    assert world.started("a") is None  # the body of the first may still run
+    assert world.slots.used("small") == 1
+    wait = world.why(second)
+    assert wait is not None
+    assert "1 of them by workers that are lost with an ended try" in wait.detail
+    world.turn(WorkerGone(FIRST))
+
+    assert world.slots.remote.find(FIRST) is None
+    assert world.started("a").worker == SECOND
+    world.finish_all()
+    assert world.run_state(second) == "success"
+    assert world.slots.used("small") == 0
+
+
+def test_a_worker_that_is_back_holds_nothing():
+    """It has got the command that ends the body by then."""
+    world, _ = lost_with_a_cancelled_try()
+
+    assert not retired(world.turn(WorkerIdle(FIRST)))
+    assert world.slots.used("small") == 1
+    world.turn(WorkerUnresponsive(FIRST))
+    assert world.started("a").worker == FIRST
+    world.finish_all()
+    assert world.slots.used("small") == 0
+    assert retired(world.turn(WorkerIdle(FIRST))) == [FIRST]
+
+
+def test_a_turn_that_is_taken_back_keeps_what_a_lost_worker_holds():
+    world, _ = lost_with_a_cancelled_try()
+
+    world.refuse(WorkerUp(SECOND, DASK))
+
+    assert world.slots.used("small") == 1
+    assert world.started("a") is None
+    world.refuse(WorkerGone(FIRST))
+    assert world.slots.used("small") == 1
+    assert world.started("a").worker == SECOND
+
+
 def test_a_lost_worker_gets_no_further_try():
     world = RemoteWorld()
     world.begin(far("a"))
@@ -493,7 +608,7 @@ def test_a_lost_worker_gets_no_further_try():
 
     world.trigger()
     assert world.started("a") is None
-    assert world.count() == 1
+    assert world.count() == 2  # it counts as up until it has gone
 
     world.turn(WorkerUnresponsive(FIRST))
     assert world.started("a").worker == FIRST

@@ -132,7 +132,7 @@ def slots_are_what_tasks_hold(node: Any) -> None:
         used[task.spec.pool] += task.spec.slots
     for worker in slots.all_workers:
         _worker_has(worker, [task for task in in_workers if task.worker == worker.number])
-        if not worker.is_idle:
+        if not worker.is_idle or worker.is_held:
             used[worker.pool] += worker.weight
     for task in in_workers:
         worker = slots.worker(task.worker)

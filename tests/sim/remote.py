@@ -110,6 +110,7 @@ class FarWorker(Worker):
     def _tell_idle(self, idle: int) -> None:
         if idle == self._idle and not self._bodies:
             self._line.say(WorkerIdle(self.number))
+            self._plan(IDLE_US, partial(self._tell_idle, idle))
 
     def _be_lost(self) -> None:
         now = self._stage.wall()

@@ -585,7 +585,12 @@ _SCANNED_ITEMS = 1_000
 
 
 def count_waiting(
-    queue: Queue, most: int, free: int, holders: Container[TaskNo], found: Waiting
+    queue: Queue,
+    most: int,
+    free: int,
+    holders: Container[TaskNo],
+    found: Waiting,
+    loaded: Container[str] = (),
 ) -> None:
     """Count at most ``most`` tasks of a queue that the limits of their runs admit.
 
@@ -594,12 +599,13 @@ def count_waiting(
     Args:
         free: Number of free slots in the pool.
         holders: Tasks that keep their slots in the pool while they wait, and need no free ones.
+        loaded: Tasks of these versions are not counted.
     """
     left: dict[int, int] = {}
     for _, priority, _, entry in islice(queue, _SCANNED_ITEMS):
         if most <= 0:
             return
-        if not still_waits(entry):
+        if not still_waits(entry) or entry.run.row.version in loaded:
             continue
         run = entry.run
         is_holder = isinstance(entry, TaskInstance) and entry.task_no in holders

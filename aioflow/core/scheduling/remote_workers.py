@@ -1,11 +1,12 @@
 """Workers of executors other than the local one: they come and go, and are asked for by demand.
 
 A process loads the code of one DAG version for its whole life. So if tries of another version wait
-and no worker is left for them, one idle worker is retired, and the executor starts another.
+and no worker is left for them, as many idle workers are retired, and the executor starts others.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from aioflow.core.scheduling.worker import NOWHERE, Worker
@@ -125,17 +126,19 @@ class RemoteWorkers:
         """Retire an idle worker: its executor will end it."""
         self.remove(worker.number)
 
-    def replace(self, idle: list[Worker]) -> Worker | None:
-        """Retire the first idle worker for the code of another version, and return it.
+    def replace(self, idle: list[Worker], count: int) -> list[Worker]:
+        """Retire idle workers of one spec for the code of other versions, and return them.
 
-        Return ``None`` while another worker of the spec is being replaced.
+        Args:
+            count: How many tries wait for such code. No more workers are replaced at a time.
         """
-        worker = idle[0]
-        if self._replacing.get(worker.spec):
-            return None
-        self._replacing[worker.spec] = 1
-        self.retire(worker)
-        return worker
+        spec = idle[0].spec
+        replacing = self._replacing.get(spec, 0)
+        retired = idle[: max(0, count - replacing)]
+        self._replacing[spec] = replacing + len(retired)
+        for worker in retired:
+            self.retire(worker)
+        return retired
 
     # ── demand ──────────────────────────────────────────────────────────────────────────
 
@@ -150,16 +153,26 @@ class RemoteWorkers:
             waiting: The tasks that wait for a worker of each spec.
         """
         wanted: dict[WorkerSpec, WorkerDemand] = {}
-        busy: dict[WorkerSpec, int] = {}
+        busy: Counter[WorkerSpec] = Counter()
+        lost: Counter[WorkerSpec] = Counter()
+        present: Counter[WorkerSpec] = Counter()
         for worker in self._workers.values():
-            if not (worker.is_idle or worker.is_leaving):
-                busy[worker.spec] = busy.get(worker.spec, 0) + 1
+            if worker.is_leaving:
+                continue
+            present[worker.spec] += 1
+            if not worker.is_idle:
+                busy[worker.spec] += 1
+            elif worker.is_lost:
+                lost[worker.spec] += 1
         for spec in {**busy, **waiting}:
             found = waiting.get(spec) or Waiting()
-            count = busy.get(spec, 0) + found.count
-            if self._replacing.get(spec):
-                # Idle workers with other code would otherwise seem to be enough.
-                count = max(count, len(self.of_spec(spec)) + 1)
+            count = busy[spec] + found.count
+            # The executor counts the workers that are up. Without more, idle ones that are lost or
+            # have other code would seem to be enough.
+            if found.count:
+                count += lost[spec]
+            if replacing := min(self._replacing.get(spec, 0), found.count):
+                count = max(count, present[spec] + replacing)
             count = min(count, self.limit(spec.executor))
             if count:
                 wanted[spec] = WorkerDemand(spec, count, found.priority or 0, found.since)

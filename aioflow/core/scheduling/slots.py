@@ -301,6 +301,8 @@ class Slots:
             is_over = report.since is None or worker.is_idle
             worker.silence = None if is_over else report
             worker.is_lost = report.since is not None and not is_local
+            if worker.is_held and not worker.is_lost:
+                self._free(worker)
 
     def note_delayed_result(self, task: TaskInstance, *, disk_is_full: bool) -> None:
         """Record whether a process cannot write a result because the disk is full."""
@@ -337,11 +339,22 @@ class Slots:
             worker.silence = None
             worker.current = worker.slow = None  # a reference would keep an ended run alive
         self._uncount_in_run(task)
-        if worker.is_idle:
-            self._take(worker.pool, -worker.weight)
-            worker.weight = 0
-            if worker.is_leaving:
-                self.remote.drop_if_over(worker)
+        if worker.is_idle and (worker.is_leaving or not worker.is_lost):
+            self._free(worker)
+
+    def _free(self, worker: Worker) -> None:
+        """Free the pool slots of an idle worker, and forget it if it has ended."""
+        self._take(worker.pool, -worker.weight)
+        worker.weight = 0
+        if worker.is_leaving:
+            self.remote.drop_if_over(worker)
+
+    def remove_worker(self, number: WorkerNo) -> None:
+        """Remove a remote worker whose process has ended; its tries may still be known."""
+        worker = self.remote.find(number)
+        if worker is not None and worker.is_held:
+            self._free(worker)
+        self.remote.remove(number)
 
     def begin(self, task: TaskInstance) -> bool:
         """Start a claimed try. It now owns the slot of the previous try.
@@ -365,7 +378,9 @@ class Slots:
         self.pool_holds.clear()
         self.at_work.clear()
         for worker in self.all_workers:
-            worker.current, worker.claims, worker.weight = None, [], 0
+            if not worker.is_held:
+                worker.weight = 0
+            worker.current, worker.claims = None, []
         self.remote.forget_demand()
         self.retired.clear()
         for run in memory.runs.objects.values():
@@ -377,7 +392,7 @@ class Slots:
         for task in list(counted.values()):
             self._count(task)
         for worker in list(self.all_workers):
-            if not worker.is_idle:
+            if worker.weight:
                 self._take(worker.pool, worker.weight)
             elif worker.is_leaving:
                 self.remote.drop_if_over(worker)
@@ -523,7 +538,8 @@ class Slots:
     def _idle_remote(self, workers: list[Worker], version: str) -> Worker | None:
         """Return an idle worker that can run a version.
 
-        If all idle workers have loaded other code, retire one of them and return ``None``.
+        If all idle workers have loaded other code, retire as many of them as tries wait for code
+        that none of them has, and return ``None``.
         """
         idle = [worker for worker in workers if worker.is_idle and not worker.is_leaving]
         if not idle:
@@ -531,9 +547,10 @@ class Slots:
         worker = best_idle(idle, version)
         if worker.version in {"", version}:
             return worker
-        retired = self.remote.replace(idle)
-        if retired is not None:
-            self.retired.append(retired)
+        waiting = self._waiting(worker.spec, {one.version for one in idle})
+        # A suspect, which is tried alone, is in no queue.
+        count = waiting[worker.spec].count if worker.spec in waiting else 1
+        self.retired += self.remote.replace(idle, max(count, 1))
         return None
 
     def _grant_remote(self, memory: Memory) -> Iterator[Grant]:
@@ -565,15 +582,28 @@ class Slots:
         Args:
             granting: Whether waiting tasks may start on this node now.
         """
-        waiting: dict[WorkerSpec, Waiting] = {}
-        if granting and self.is_open:
-            for spec, pool, queue in self.ready.remote_queues():
-                found = waiting.setdefault(spec, Waiting())
-                most = self.remote.limit(spec.executor) - found.count
-                row = self.pools.get(pool)
-                free = _UNLIMITED if row is None else row.slots - self.used(pool)
-                count_waiting(queue, most, free, self.pool_holds, found)
+        waiting = self._waiting() if granting and self.is_open else {}
         return self.remote.demand({spec: one for spec, one in waiting.items() if one.count})
+
+    def _waiting(
+        self, only: WorkerSpec | None = None, loaded: Container[str] = ()
+    ) -> dict[WorkerSpec, Waiting]:
+        """Count the tasks that wait for remote workers and that limits admit.
+
+        Args:
+            only: Count those of this spec only.
+            loaded: Do not count tasks of these versions.
+        """
+        waiting: dict[WorkerSpec, Waiting] = {}
+        for spec, pool, queue in self.ready.remote_queues():
+            if only not in {None, spec}:
+                continue
+            found = waiting.setdefault(spec, Waiting())
+            most = self.remote.limit(spec.executor) - found.count
+            row = self.pools.get(pool)
+            free = _UNLIMITED if row is None else row.slots - self.used(pool)
+            count_waiting(queue, most, free, self.pool_holds, found, loaded)
+        return waiting
 
     def _claim(self, worker: Worker, kind: Kind, memory: Memory) -> Iterator[Grant]:
         """Claim tasks to follow a running try, as many as are expected to fit into the horizon."""

@@ -39,7 +39,7 @@ class Worker:
         location: Where it runs, for display.
         current: The running try.
         claims: Prefetched tries, in the order in which they will start after ``current``.
-        pool: The pool whose slots it uses, as long as it has any try.
+        pool: The pool whose slots it uses, as long as it has any try or is held.
         silence: Time since which its process neither answers nor uses CPU.
         slow: A try that took so long that the claims after it were recalled.
         is_leaving: Whether it gets no further try, because its process is ending or dead.
@@ -83,6 +83,15 @@ class Worker:
     def is_idle(self) -> bool:
         """Whether this worker could start another try now."""
         return self.current is None and not self.claims
+
+    @property
+    def is_held(self) -> bool:
+        """Whether its last try ended while it was lost, so that the body may still run.
+
+        It keeps the slots of the pool until its process has certainly ended, or is back: then it
+        has got, in order, the command that ends the body.
+        """
+        return self.is_idle and self.weight > 0
 
     def expected_us(self) -> float:
         """Return how long the tries of this worker are expected to take."""

@@ -6,13 +6,17 @@ from benchmarks.dask_cluster import DaskCluster
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    """A cluster with two workers, for tests that leave it as it is."""
+def cluster(tmp_path_factory, request):
+    """A cluster with two workers, for tests that leave it as it is.
+
+    A module may name arguments of its Dask workers as ``DASK_WORKER``.
+    """
+    arguments = getattr(request.module, "DASK_WORKER", ())
     cluster = DaskCluster(tmp_path_factory.mktemp("dask"))
     try:
         cluster.start_scheduler()
         for _ in range(2):
-            cluster.start_worker()
+            cluster.start_worker(*arguments)
         yield cluster
     finally:
         cluster.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.daemon import eventually
+from tests.commands import run
 from tests.daemons import SharedDaemon
 from tests.executors.dask.cluster import is_alive
 
@@ -74,12 +76,61 @@ def late():
     takes_too_long()
 """
 
+GPUS = """
+import time
+from pathlib import Path
+from aioflow import dag, task
+
+@task(executor="dask", resources={"GPU": 1})
+def uses_a_gpu(n: int, ledger: str) -> None:
+    with open(ledger, "a+") as file:
+        file.write("+")
+        file.flush()
+        until = time.monotonic() + 1.5  # others that may begin beside it do so meanwhile
+        while time.monotonic() < until and at_once(ledger) < 3:
+            time.sleep(0.01)
+        file.write("-")
+
+def at_once(ledger: str) -> int:
+    steps = Path(ledger).read_text()
+    return steps.count("+") - steps.count("-")
+
+@dag
+def gpus(ledger: str):
+    uses_a_gpu.partial(ledger=ledger).expand(n=list(range(4)))
+"""
+
+VALUES = """
+from aioflow import connection, dag, secret, step, task, variable
+
+@task(secrets=["TOKEN"], connections=["books"], variables=["REGION"], retries=0)
+def reads() -> list[str]:
+    print("the token is", secret("TOKEN"))
+    return [str(len(secret("TOKEN"))), connection("books").host, variable("REGION")]
+
+@task(retries=0)
+async def records(found: list[str]) -> str:
+    return await step("-".join, found)
+
+@task(retries=0)
+def shouts(text: str) -> str:
+    return text.upper()
+
+@dag(executor="dask")
+def values():
+    shouts(records(reads()))
+"""
+TOKEN = "canary-token-4e1b"
+
+DASK_WORKER = ("--nthreads", "2", "--resources", "GPU=1")
+
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory, cluster):
     settings = f"""
 [executors.dask]
 address = "{cluster.address}"
+max_workers = 3
 """
     folder = tmp_path_factory.mktemp("daemon")
     daemon = SharedDaemon(folder, settings=settings, flags=("--cpu-slots", "1"))
@@ -115,6 +166,36 @@ def test_large_results_travel_to_and_from_machines_without_the_home(daemon):
     files = [path for path in (daemon.home / "results").glob("*/*") if path.is_file()]
     assert sum(path.stat().st_size > 90_000 for path in files) == 4
     assert not [path for path in files if path.name.endswith(".part")]
+
+
+def test_a_resource_is_used_by_as_many_tasks_as_there_are_of_it(daemon, tmp_path):
+    daemon.add("gpus.py", GPUS)
+    ledger = tmp_path / "ledger"
+    run_id = daemon.trigger("gpus", {"ledger": str(ledger)})
+    assert daemon.wait(run_id)["state"] == "success"
+    steps = [1 if step == "+" else -1 for step in ledger.read_text()]
+    assert len(steps) == 8
+    assert max(itertools.accumulate(steps)) <= 2  # three workers and four threads would allow 3
+
+
+def test_declared_values_and_answers_of_durable_calls_reach_the_cluster(daemon):
+    for words, told in (
+        (("secrets", "set", "TOKEN"), TOKEN),
+        (("connections", "set", "books"), '{"conn_type": "http", "host": "books.example"}'),
+        (("variables", "set", "REGION", "eu-west"), ""),
+    ):
+        done = run(*words, home=daemon.home, given=told)
+        assert done.status == 0, done.err
+    daemon.add("values.py", VALUES)
+    run_id = daemon.trigger("values")
+    assert daemon.wait(run_id)["state"] == "success"
+    found = task_of(daemon, run_id, "shouts")["result"]
+    assert found == f"{len(TOKEN)}-BOOKS.EXAMPLE-EU-WEST"
+    _, log = daemon.get(f"/api/v1/runs/{run_id}/tasks/reads/logs")
+    assert "the token is ***" in str(log)
+    kept = [path for path in daemon.home.rglob("*") if path.is_file()]
+    kept += list(daemon.home.parent.glob("*.log"))
+    assert not [path for path in kept if TOKEN.encode() in path.read_bytes()]
 
 
 @pytest.mark.nightly

@@ -111,7 +111,7 @@ BUGS = (
             Edit(
                 "aioflow.core.processes",
                 "worker_idle",
-                "worker is None or worker.is_idle",
+                "worker.is_idle and not worker.is_held",
                 "True",
             ),
         ),
