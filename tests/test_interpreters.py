@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 import anyio
 import pytest
@@ -89,6 +90,35 @@ async def test_one_that_fits_is_started_with_the_root_of_its_environment(tmp_pat
     assert launch == Launch("lab", 1, str(n.path), "/lab")
     assert launch.program == (str(n.path), "-P", "-m", "aioflow.worker")
     assert n.changes == ["lab"]
+
+
+@contextmanager
+def unprivileged():
+    """Run as a user who is not root, if this is root: root may search every folder."""
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+
+
+async def test_a_folder_that_must_not_be_searched_breaks_only_its_interpreter(tmp_path):
+    closed = tmp_path / "closed" / "bin"
+    closed.mkdir(parents=True)
+    async with node(tmp_path, says(**GOOD)) as n:
+        n.known._paths["lab"] = str(closed / "python")
+        put(closed / "python", says(**GOOD))
+        closed.parent.chmod(0)
+        try:
+            with unprivileged():
+                problem = await n.problem()
+        finally:
+            closed.parent.chmod(0o700)
+
+    assert "the daemon's user cannot read it (Permission denied)" in problem
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ when children of it die before they answer, and at intervals while it is unusabl
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -407,9 +408,13 @@ def _refusal(path: str) -> str:
     """Return why a path must not be run, whatever it is; empty if it may."""
     if not Path(path).is_absolute():
         return "the path must be absolute"
-    if not Path(path).exists():
+    try:
+        Path(path).stat()
+        found = find_writable((path, os.path.realpath(path)))
+    except (FileNotFoundError, NotADirectoryError):
         return "there is no such file"
-    found = find_writable((path, os.path.realpath(path)))
+    except OSError as exc:
+        return f"the daemon's user cannot read it ({exc.strerror}); change the owner or the mode"
     return how_to_mend(found) if found else ""
 
 
@@ -427,8 +432,11 @@ def _stamps(named: str) -> _Stamps:
     path = Path(_resolved(named))
     root = path.parent.parent
     files = [path, Path(os.path.realpath(path)), root / "pyvenv.cfg"]
-    for place in (*root.glob("lib*/python3*/site-packages"), *root.glob("lib*/python3*/dist-p*")):
-        files += [place, *place.glob("aioflow*")]
+    # The daemon's user may not be allowed to search the folders: ``_refusal`` reports that.
+    with contextlib.suppress(OSError):
+        for kind in ("site-packages", "dist-p*"):
+            for place in root.glob(f"lib*/python3*/{kind}"):
+                files += [place, *place.glob("aioflow*")]
     found = []
     for file in sorted(set(files)):
         try:

@@ -38,6 +38,8 @@ _MESSAGES = (
     "aioflow.protocol.commands",
     "aioflow.protocol.outbox",
     "aioflow.protocol.reports",
+    "aioflow.worker.query.messages",
+    "aioflow.worker.query.result_transfer",
 )
 _DISTRIBUTIONS = ("aioflow-worker", "aioflow-engine")
 
