@@ -32,7 +32,7 @@ the next one keeps.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from itertools import islice
 from typing import TypeAlias
 
@@ -588,7 +588,7 @@ def count_waiting(
     queue: Queue,
     most: int,
     free: int,
-    holders: Container[TaskNo],
+    holders: Collection[TaskNo],
     found: Waiting,
     loaded: Container[str] = (),
 ) -> None:
@@ -601,6 +601,8 @@ def count_waiting(
         holders: Tasks that keep their slots in the pool while they wait, and need no free ones.
         loaded: Tasks of these versions are not counted.
     """
+    if free <= 0 and not holders:
+        return  # a full pool would be scanned in each turn
     left: dict[int, int] = {}
     for _, priority, _, entry in islice(queue, _SCANNED_ITEMS):
         if most <= 0:
