@@ -47,7 +47,8 @@ class Home:
         self.objects = objects
         clock = SystemClock()
         self.tasklog = TaskLog(self.folder, clock)
-        self.parts = LogParts(objects, folder / name / "cache" / "logs", name, clock)
+        self.copies = folder / name / "cache" / "logs"
+        self.parts = LogParts(objects, self.copies, name, clock)
         self.uploader = LogUploader(objects, self.parts, self.tasklog, self.folder, name, clock)
         self.tasklog.earlier = self.parts
 
@@ -205,6 +206,35 @@ async def test_a_missing_part_hides_what_follows_until_it_is_there(home):
 
     await a.objects.put(second.name, data)
     assert await other.read() == "one\ntwo\nthree\n"
+
+
+@pytest.mark.parametrize("begins_again", [False, True])
+async def test_a_copy_that_is_deleted_while_it_is_extended_has_no_gap(
+    home, monkeypatch, begins_again
+):
+    async with running(home("a")) as a:
+        for text in ("one\n", "two\n"):
+            a.print(text)
+            await a.is_stored()
+    parts = sorted(await a.stored())
+    other, get = home("b"), a.objects.get
+
+    async def get_slowly(name: str, size: int = 0) -> bytes:
+        data = await get(name, size)
+        if name == parts[-1].name:
+            (copy,) = (one for one in other.copies.rglob("*") if one.is_file())
+            beginning = copy.read_bytes()[:-1]
+            shutil.rmtree(other.copies)
+            if begins_again:
+                copy.parent.mkdir(parents=True)
+                copy.write_bytes(beginning)
+        return data
+
+    with monkeypatch.context() as patch:
+        patch.setattr(a.objects, "get", get_slowly)
+        await other.read()
+
+    assert await other.read() == "one\ntwo\n"
 
 
 async def test_old_files_leave_the_home_once_they_are_stored(home):
