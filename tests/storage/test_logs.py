@@ -41,7 +41,9 @@ def objects(request, tmp_path: Path) -> ObjectStore:
 class Home:
     """The logs of one home."""
 
-    def __init__(self, folder: Path, objects: ObjectStore, name: str) -> None:
+    def __init__(
+        self, folder: Path, objects: ObjectStore, name: str, url: str = "s3://bucket"
+    ) -> None:
         self.folder = folder / name / "logs"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.objects = objects
@@ -49,7 +51,9 @@ class Home:
         self.tasklog = TaskLog(self.folder, clock)
         self.copies = folder / name / "cache" / "logs"
         self.parts = LogParts(objects, self.copies, name, clock)
-        self.uploader = LogUploader(objects, self.parts, self.tasklog, self.folder, name, clock)
+        self.uploader = LogUploader(
+            objects, url, self.parts, self.tasklog, self.folder, name, clock
+        )
         self.tasklog.earlier = self.parts
 
     def print(self, text: str, *, start_no: int = 1, map_index: int = -1, run_no: int = RUN):
@@ -171,9 +175,8 @@ async def test_without_notes_it_is_found_what_is_stored(home):
         for text in ("one\n", "two\n"):
             a.print(text)
             await a.is_stored()
-    (a.folder / "uploaded").unlink()
-    with (a.folder / "uploaded").open("wb") as notes:
-        notes.write(b"\xff\x00 garbage\n1 2\n")
+    (notes,) = a.folder.glob("uploaded*")
+    notes.write_bytes(b"\xff\x00 garbage\n1 2\n")
 
     async with running(home("a")) as a:
         a.print("three\n")
@@ -264,6 +267,23 @@ async def test_old_files_that_are_not_stored_stay(home):
     a.age(2 * 86_400)
     assert await a.uploader._delete_old() == 0
     assert await a.read() == "old\n"
+
+
+async def test_what_another_store_has_stays_until_this_one_has_it(home, tmp_path):
+    async with running(home("a")) as a:
+        a.print("old\n")
+        await a.is_stored()
+    a.age(2 * 86_400)
+    url = f"file://{tmp_path}/next"
+    objects = open_objects(url, "log.url")
+    moved = Home(tmp_path, objects, "a", url)
+    assert await moved.uploader._delete_old() == 0
+
+    async with running(moved):
+        await moved.is_stored()
+        assert await Home(tmp_path, objects, "b", url).read() == "old\n"
+        assert await moved.uploader._delete_old() == 1
+        assert await moved.read() == "old\n"
 
 
 async def test_a_deleted_run_has_no_output_anywhere(home):
