@@ -13,6 +13,7 @@ of their first records.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import zlib
@@ -230,11 +231,20 @@ def _size(path: Path) -> int:
 
 
 def _extend(path: Path, data: bytes, offset: int) -> int:
-    """Write data at an offset of a copy, and return its new size."""
-    make_folder(path.parent)
+    """Write data at an offset of a copy, and return its new size.
+
+    Raises:
+        OSError: If the copy was deleted meanwhile, so that its beginning is missing.
+    """
+    flags = os.O_WRONLY | os.O_CLOEXEC
+    if not offset:
+        make_folder(path.parent)
+        flags |= os.O_CREAT
     require_space(path.parent, len(data))
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, flags, 0o600)
     with os.fdopen(descriptor, "wb") as file:
+        if os.fstat(descriptor).st_size < offset:  # and another reader began again
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         file.seek(offset)
         file.write(data)
     return _size(path)

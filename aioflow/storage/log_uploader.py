@@ -5,13 +5,14 @@ seconds, by 256 KiB, or when a try has ended, but at most every two seconds per 
 changes. So after the death of a node at most its last two seconds are only on its disk, and its
 next start stores them.
 
-How far each file is stored is noted in ``<logs>/uploaded``, one line per part, which the next start
-reads. If notes are lost, parts are stored again under the same names. A file that is stored
-completely, and has not grown for a day, is deleted from the home.
+How far each file is stored is noted in ``<logs>/uploaded.<digest of the URL>``, one line per part,
+which the next start reads. If notes are lost, or the store is another one, it is listed what is
+stored. A file that is stored completely, and has not grown for a day, is deleted from the home.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -81,12 +82,14 @@ class LogUploader:
     """Stores the logs of one home.
 
     Args:
+        url: The URL of the store.
         home: The identity of the home.
     """
 
     def __init__(
         self,
         objects: ObjectStore,
+        url: str,
         parts: LogParts,
         tasklog: TaskLog,
         folder: Path,
@@ -97,6 +100,7 @@ class LogUploader:
         self._parts = parts
         self._tasklog = tasklog
         self._folder = folder
+        self._notes = folder / f"{_NOTES}.{hashlib.sha256(url.encode()).hexdigest()[:16]}"
         self._home = home
         self._clock = clock
         self._files: dict[LogSegment, _Progress] = {}
@@ -175,7 +179,7 @@ class LogUploader:
                 await self._objects.put(name, data)
                 progress.uploaded += len(data)
                 line = _line(segment, progress)
-                await in_thread(_note, self._folder / _NOTES, line)
+                await in_thread(_note, self._notes, line)
         except (StorageUnavailable, OSError) as exc:
             progress.due_us = now + _RETRY_US
             self._note_outage(exc)
@@ -202,7 +206,9 @@ class LogUploader:
     async def _resume(self) -> None:
         """Plan to store what an earlier process has left."""
         now = self._clock.monotonic_us()
-        for segment, progress in await in_thread(_unfinished, self._folder, self._home):
+        for segment, progress in await in_thread(
+            _unfinished, self._folder, self._notes, self._home
+        ):
             self._files[segment] = progress
             self._plan(segment, progress, now)
 
@@ -225,7 +231,7 @@ class LogUploader:
     async def _delete_old(self) -> int:
         """Delete the old files that are stored completely. Return how many these are."""
         before_us = self._clock.now() - _us(LOCAL_SECONDS)
-        old = await in_thread(_stored_files, self._folder, self._home, before_us)
+        old = await in_thread(_stored_files, self._folder, self._notes, self._home, before_us)
         count = 0
         for first in range(0, len(old), _DELETED_AT_ONCE):
             async with self._tasklog.writing:
@@ -260,10 +266,10 @@ def _note(notes: Path, line: str) -> None:
         os.close(descriptor)
 
 
-def _read_notes(folder: Path) -> dict[tuple[int, int, int], tuple[str, int]]:
+def _read_notes(notes: Path) -> dict[tuple[int, int, int], tuple[str, int]]:
     """Return the id and the stored size of each file. The last note of a file counts."""
     found = {}
-    with suppress(FileNotFoundError), (folder / _NOTES).open(errors="replace") as file:
+    with suppress(FileNotFoundError), notes.open(errors="replace") as file:
         for line in file:
             with suppress(ValueError):  # cut by a crash
                 run_no, task_index, number, of_file, uploaded = line.split()
@@ -290,29 +296,29 @@ def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
         return []
 
 
-def _unfinished(folder: Path, home: str) -> list[tuple[LogSegment, _Progress]]:
+def _unfinished(folder: Path, notes: Path, home: str) -> list[tuple[LogSegment, _Progress]]:
     """Return the files that are not known to be stored completely."""
-    notes, found = _read_notes(folder), []
+    noted, found = _read_notes(notes), []
     for segment, file in _segments(folder):
         with suppress(FileNotFoundError):
             size = file.stat(follow_symlinks=False).st_size
-            of_file, uploaded = notes.get(segment, ("", -1))
+            of_file, uploaded = noted.get(segment, ("", -1))
             if uploaded != size or of_file != file_id(Path(file.path), home):
                 found.append((segment, _Progress(size=size)))
     return found
 
 
-def _stored_files(folder: Path, home: str, before_us: int) -> list[tuple[Path, int]]:
+def _stored_files(folder: Path, notes: Path, home: str, before_us: int) -> list[tuple[Path, int]]:
     """Return the old files that are stored completely, with their sizes.
 
     Rewrite the notes without files that do not exist any more. A note that is written meanwhile is
     lost, which costs the next start a listing.
     """
-    notes, found = _read_notes(folder), []
-    temporary = folder / f"{_NOTES}.new"
+    noted, found = _read_notes(notes), []
+    temporary = notes.with_suffix(f"{notes.suffix}-new")
     with create_file(temporary) as rewritten:
         for segment, file in _segments(folder):
-            of_file, uploaded = notes.get(segment, ("", -1))
+            of_file, uploaded = noted.get(segment, ("", -1))
             if not of_file:
                 continue
             rewritten.write(_line(segment, _Progress(uploaded=uploaded, of_file=of_file)).encode())
@@ -321,7 +327,7 @@ def _stored_files(folder: Path, home: str, before_us: int) -> list[tuple[Path, i
                 is_old = about.st_mtime_ns // 1_000 < before_us
                 if is_old and uploaded == about.st_size and of_file == file_id(path, home):
                     found.append((path, uploaded))
-    temporary.rename(folder / _NOTES)
+    temporary.rename(notes)
     return found
 
 

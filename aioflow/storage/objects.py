@@ -35,6 +35,9 @@ _CONNECT = timedelta(seconds=10)
 _LIST_PAGE = 1_000
 _OWNER = "aioflow-owner"
 
+_NO_CREATE = ("501 Not Implemented", "(os error 1)", "(os error 38)", "(os error 95)")
+"""What the errors of stores contain that refuse conditions, and of folders without hard links."""
+
 Answer = TypeVar("Answer")
 
 
@@ -75,13 +78,30 @@ class ObjectStore:
 
     async def put(self, name: str, data: bytes | bytearray) -> None:
         """Store an object durably. An object of this name is replaced."""
+        await self._store_with(self._write(name, data), name, len(data))
+
+    async def _store_with(self, work: Awaitable[None], name: str, size: int) -> None:
         try:
-            work = self._driver.put_async(self._store, name, data, use_multipart=False)
-            await self._limited(work, len(data))
+            await self._limited(work, size)
         except ObjectMissing as exc:
             raise StorageUnavailable(f"the bucket does not exist: {exc}") from exc
         if self._folder is not None:
             await self._in_folder(_sync, self._folder / name, self._folder)
+
+    async def _write(self, name: str, data: bytes | bytearray, mode: str = "overwrite") -> None:
+        await self._driver.put_async(self._store, name, data, mode=mode, use_multipart=False)
+
+    async def _create(self, name: str, data: bytes) -> None:
+        """Write an object unless there is one."""
+        try:
+            await self._write(name, data, "create")
+        except self._driver.exceptions.AlreadyExistsError:
+            pass
+        except (self._driver.exceptions.BaseError, NotImplementedError) as exc:
+            if not _cannot_create(exc):
+                raise
+            # Such a store cannot tell which of two databases is first, if both begin at once.
+            await self._write(name, data)
 
     async def get(self, name: str, size: int = 0) -> bytes:
         """Return a whole object.
@@ -103,7 +123,8 @@ class ObjectStore:
         try:
             return (await self.get(_OWNER)).decode(errors="replace")
         except ObjectMissing:
-            await self.put(_OWNER, mark.encode())
+            data = mark.encode()
+            await self._store_with(self._create(_OWNER, data), _OWNER, len(data))
             return (await self.get(_OWNER)).decode(errors="replace")
 
     async def delete(self, names: Collection[str]) -> None:
@@ -167,6 +188,14 @@ async def _next_page(stream: Any) -> Any:
 
 def _first_line(exc: Exception) -> str:
     return masked_urls(str(exc).partition("\n")[0])[:500] or type(exc).__name__
+
+
+def _cannot_create(exc: Exception) -> bool:
+    """Return whether a store does not support to create an object only if there is none."""
+    name, text = type(exc).__name__, str(exc)
+    return name in {"NotSupportedError", "NotImplementedError"} or any(
+        sign in text for sign in _NO_CREATE
+    )
 
 
 def _sync(path: Path, root: Path) -> None:

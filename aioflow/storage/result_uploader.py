@@ -67,14 +67,21 @@ class _Upload(msgspec.Struct):
     Attributes:
         size: Size of the result file.
         since_us: When it was reported, in monotonic microseconds.
-        followers: Later reports about the same trigger, in order.
+        followers: Later reports about the same trigger, in order. One may have a result file too:
+            a trigger that was assigned again has another one, with the same key.
     """
 
     report: Succeeded | TriggerFired
     key: ResultKey
     size: int
     since_us: int
-    followers: list[Input] = []
+    followers: list[TriggerFired | TriggerEnded] = []
+
+    def has_successor(self) -> bool:
+        """Return whether the result file is now that of a later report."""
+        return any(
+            isinstance(one, TriggerFired) and one.result == self.key for one in self.followers
+        )
 
 
 class ResultUploader:
@@ -167,14 +174,17 @@ class ResultUploader:
                 await self._queued.wait()
             upload = self._queue.popleft()
             report = await self._store(upload)
-            if report is not upload.report:
+            if report is not upload.report and not upload.has_successor():
                 with suppress(OSError):  # left behind, it is only an orphan
                     await in_thread(result_path(self._spool, *upload.key).unlink)
             self.waiting_results -= 1
             self.waiting_bytes -= upload.size
             if isinstance(upload.report, TriggerFired):
                 del self._held[upload.report.trigger_no]
-            self._report([report, *upload.followers])
+            passed = [report]
+            for one in upload.followers:  # one with a result file holds those after it
+                self._sort(one, passed)
+            self._report(passed)
 
     async def _store(self, upload: _Upload) -> Input:
         """Store a result, and return the report of its try; a failure if that is impossible."""
@@ -208,7 +218,8 @@ class ResultUploader:
             self._in_memory -= upload.size
             self._freed.set()
             self._freed = anyio.Event()
-        await self._copies.adopt(upload.key, file, upload.size)
+        if not upload.has_successor():
+            await self._copies.adopt(upload.key, file, upload.size)
 
     def _note_outage(self, exc: Exception) -> None:
         now = self._clock.monotonic_us()

@@ -157,7 +157,7 @@ class StoredLogs:
         self._mark = mark
         self._clock = clock
         parts = LogParts(objects, settings.log_copies_folder, home, clock)
-        self._uploader = LogUploader(objects, parts, tasklog, folder, home, clock)
+        self._uploader = LogUploader(objects, settings.log_url, parts, tasklog, folder, home, clock)
         tasklog.earlier = parts
 
     @classmethod

@@ -41,14 +41,19 @@ def objects(request, tmp_path: Path) -> ObjectStore:
 class Home:
     """The logs of one home."""
 
-    def __init__(self, folder: Path, objects: ObjectStore, name: str) -> None:
+    def __init__(
+        self, folder: Path, objects: ObjectStore, name: str, url: str = "s3://bucket"
+    ) -> None:
         self.folder = folder / name / "logs"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.objects = objects
         clock = SystemClock()
         self.tasklog = TaskLog(self.folder, clock)
-        self.parts = LogParts(objects, folder / name / "cache" / "logs", name, clock)
-        self.uploader = LogUploader(objects, self.parts, self.tasklog, self.folder, name, clock)
+        self.copies = folder / name / "cache" / "logs"
+        self.parts = LogParts(objects, self.copies, name, clock)
+        self.uploader = LogUploader(
+            objects, url, self.parts, self.tasklog, self.folder, name, clock
+        )
         self.tasklog.earlier = self.parts
 
     def print(self, text: str, *, start_no: int = 1, map_index: int = -1, run_no: int = RUN):
@@ -170,9 +175,8 @@ async def test_without_notes_it_is_found_what_is_stored(home):
         for text in ("one\n", "two\n"):
             a.print(text)
             await a.is_stored()
-    (a.folder / "uploaded").unlink()
-    with (a.folder / "uploaded").open("wb") as notes:
-        notes.write(b"\xff\x00 garbage\n1 2\n")
+    (notes,) = a.folder.glob("uploaded*")
+    notes.write_bytes(b"\xff\x00 garbage\n1 2\n")
 
     async with running(home("a")) as a:
         a.print("three\n")
@@ -207,6 +211,35 @@ async def test_a_missing_part_hides_what_follows_until_it_is_there(home):
     assert await other.read() == "one\ntwo\nthree\n"
 
 
+@pytest.mark.parametrize("begins_again", [False, True])
+async def test_a_copy_that_is_deleted_while_it_is_extended_has_no_gap(
+    home, monkeypatch, begins_again
+):
+    async with running(home("a")) as a:
+        for text in ("one\n", "two\n"):
+            a.print(text)
+            await a.is_stored()
+    parts = sorted(await a.stored())
+    other, get = home("b"), a.objects.get
+
+    async def get_slowly(name: str, size: int = 0) -> bytes:
+        data = await get(name, size)
+        if name == parts[-1].name:
+            (copy,) = (one for one in other.copies.rglob("*") if one.is_file())
+            beginning = copy.read_bytes()[:-1]
+            shutil.rmtree(other.copies)
+            if begins_again:
+                copy.parent.mkdir(parents=True)
+                copy.write_bytes(beginning)
+        return data
+
+    with monkeypatch.context() as patch:
+        patch.setattr(a.objects, "get", get_slowly)
+        await other.read()
+
+    assert await other.read() == "one\ntwo\n"
+
+
 async def test_old_files_leave_the_home_once_they_are_stored(home):
     async with running(home("a")) as a:
         a.print("old\n")
@@ -234,6 +267,23 @@ async def test_old_files_that_are_not_stored_stay(home):
     a.age(2 * 86_400)
     assert await a.uploader._delete_old() == 0
     assert await a.read() == "old\n"
+
+
+async def test_what_another_store_has_stays_until_this_one_has_it(home, tmp_path):
+    async with running(home("a")) as a:
+        a.print("old\n")
+        await a.is_stored()
+    a.age(2 * 86_400)
+    url = f"file://{tmp_path}/next"
+    objects = open_objects(url, "log.url")
+    moved = Home(tmp_path, objects, "a", url)
+    assert await moved.uploader._delete_old() == 0
+
+    async with running(moved):
+        await moved.is_stored()
+        assert await Home(tmp_path, objects, "b", url).read() == "old\n"
+        assert await moved.uploader._delete_old() == 1
+        assert await moved.read() == "old\n"
 
 
 async def test_a_deleted_run_has_no_output_anywhere(home):

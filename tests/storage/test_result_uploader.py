@@ -136,6 +136,12 @@ async def running(home: Path, **options) -> AsyncIterator[Node]:
         group.cancel_scope.cancel()
 
 
+def fires_with_file(node: Node, assignment_id: int, content: bytes) -> TriggerFired:
+    write_value(result_path(node.spool, 5, 3), content)
+    size = len(content)
+    return TriggerFired(9, assignment_id, 0, 1, b"", ends="success", size=size, result=(5, 3))
+
+
 class TestUploader:
     async def test_the_report_follows_once_the_result_is_stored(self, tmp_path):
         async with running(tmp_path) as n:
@@ -258,6 +264,33 @@ class TestUploader:
 
             assert n.passed == [other, fired, TriggerEnded(9, 1, 1)]
             assert (5, 3) in n.storage.kept
+
+    @pytest.mark.parametrize("second", [b"y" * 100, b"shorter"], ids=len)
+    @pytest.mark.parametrize("is_away", [False, True])
+    async def test_a_trigger_that_fires_again_has_each_result_stored(
+        self, tmp_path, second, is_away
+    ):
+        async with running(tmp_path) as n:
+            n.storage.seconds = 5.0
+            n.storage.is_away = is_away
+            first = fires_with_file(n, 1, CONTENT)
+            n.uploader.report([first])
+            await anyio.sleep(GIVE_UP_SECONDS / 2 if is_away else 1)
+            last = fires_with_file(n, 2, second)
+            n.uploader.report([last, TriggerEnded(9, 2, 1)])
+            while not n.passed:
+                await anyio.sleep(1)
+            (passed,) = n.passed
+            assert passed.assignment_id == 1
+            assert is_away == (passed.ends == "failed")
+
+            n.storage.is_away = False
+            await anyio.sleep(40)
+            assert n.passed[1:] == [last, TriggerEnded(9, 2, 1)]
+            assert unpack_result((5, 3), n.storage.kept[5, 3]) == second
+            assert n.copies.path((5, 3)).read_bytes() == second
+            assert not result_path(n.spool, 5, 3).exists()
+            assert (n.uploader.waiting_results, n.uploader.waiting_bytes) == (0, 0)
 
     async def test_a_trigger_whose_result_is_not_stored_fails_its_task(self, tmp_path):
         async with running(tmp_path) as n:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from obstore.exceptions import GenericError
 
 from aioflow.clock import SystemClock
 from aioflow.crypto import Vault
@@ -186,6 +187,55 @@ async def test_a_bucket_that_does_not_exist_is_unavailable(bucket):
     storage = ObjectResults(open_objects(f"{bucket}-none", "results.url"))
     with pytest.raises(StorageUnavailable):
         await storage.put((1, 1), packed((1, 1)))
+
+
+@pytest.fixture(params=["folder", "s3"])
+def objects(request, tmp_path: Path) -> ObjectStore:
+    if request.param == "s3":
+        return request.getfixturevalue("s3")
+    return open_objects(f"file://{tmp_path}/shared", "results.url")
+
+
+async def test_only_one_of_two_databases_becomes_the_owner(objects, monkeypatch):
+    get = objects.get
+
+    async def get_slowly(name: str, size: int = 0) -> bytes:
+        monkeypatch.setattr(objects, "get", get)
+        try:
+            return await get(name, size)
+        finally:
+            assert await objects.owner("faster") == "faster"
+
+    monkeypatch.setattr(objects, "get", get_slowly)
+    assert await objects.owner("slower") == "faster"
+    assert await objects.owner("faster") == "faster"
+
+
+async def test_a_store_that_cannot_refuse_a_second_object_has_an_owner(s3, proxy):
+    proxy.faults += [Fault(), Fault(501)]
+    assert await s3.owner("first") == "first"
+    assert await s3.owner("second") == "first"
+
+
+async def test_a_folder_without_hard_links_has_an_owner(tmp_path, monkeypatch):
+    objects = open_objects(f"file://{tmp_path}/shared", "results.url")
+    write = objects._write
+
+    async def refuse(name: str, data: bytes, mode: str = "overwrite") -> None:
+        if mode == "create":
+            raise GenericError("Unable to rename file: Operation not permitted (os error 1)")
+        await write(name, data, mode)
+
+    monkeypatch.setattr(objects, "_write", refuse)
+    assert await objects.owner("first") == "first"
+    assert await objects.owner("second") == "first"
+
+
+async def test_an_outage_makes_nobody_the_owner(s3, proxy):
+    proxy.faults += [Fault(), Fault(503)]
+    with pytest.raises(StorageUnavailable):
+        await s3.owner("first")
+    assert await s3.owner("second") == "second"
 
 
 @pytest.mark.parametrize(
