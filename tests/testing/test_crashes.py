@@ -222,7 +222,9 @@ async def test_tasks_skipped_by_a_branch_in_a_mapped_group_are_skipped_wherever_
     assert run["told"].result == ["0 is even", "1 is odd", "2 is even", "3 is odd"]
     assert [child.state for child in run["each.even"].children] == ["success", "skipped"] * 2
 
-    assert await Sim.crash_everywhere(parities) > 8
+    # Five stages wait for each other, and the run for its request: on a slow machine, reports of
+    # the children of a stage arrive together, and share a commit.
+    assert await Sim.crash_everywhere(parities) > 5
 
 
 @task
