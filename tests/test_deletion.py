@@ -12,7 +12,13 @@ import pytest
 import structlog.testing
 
 from aioflow.clock import SystemClock
-from aioflow.errors import RequestError, RunBeingDeleted, UnknownRun
+from aioflow.errors import (
+    RequestError,
+    RunBeingDeleted,
+    StorageUnavailable,
+    StoreUnavailable,
+    UnknownRun,
+)
 from aioflow.maintenance import retention
 from aioflow.maintenance.retention import Deleting
 from aioflow.model.dag import CallbackSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
@@ -117,6 +123,32 @@ async def test_nothing_is_left_of_a_run_that_is_deleted(store_url, tmp_path):
         assert files(tmp_path) == ["of another", "printed"]
         assert [row.run_id for row in await n.store.list_runs()] == [other]
         assert await compare_with_replay(n.store) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (StoreUnavailable("it is away"), "database"),
+        (StorageUnavailable("it is away"), "storage of results or logs"),
+    ],
+)
+async def test_it_is_told_for_what_a_deletion_waits(store_url, tmp_path, monkeypatch, error, what):
+    errors, delete = [error], TaskLog.delete
+
+    async def delete_later(log: TaskLog, run_no: int) -> None:
+        if errors:
+            raise errors.pop()
+        await delete(log, run_no)
+
+    monkeypatch.setattr(TaskLog, "delete", delete_later)
+    async with node(store_url) as n:
+        run_id = await finished(n)
+        with structlog.testing.capture_logs() as said:
+            async with deleted_by(n, tmp_path):
+                await n.engine.ask(DeleteRun(run_id=run_id))
+                await gone(n)
+    warnings = [line["event"] for line in said if line["log_level"] == "warning"]
+    assert warnings == [f"deleting runs waits for the {what}"]
 
 
 async def test_a_run_that_is_being_deleted_is_hidden(store_url):

@@ -505,7 +505,9 @@ class Deleting:
                     self._under_way -= 1
             except (StoreUnavailable, StorageUnavailable) as exc:
                 if not self._is_away:  # runs deleted in parallel get the same error
-                    _log.warning("deleting runs waits for the database", error=str(exc))
+                    is_storage = isinstance(exc, StorageUnavailable)
+                    what = "storage of results or logs" if is_storage else "database"
+                    _log.warning(f"deleting runs waits for the {what}", error=str(exc))
                 self._is_away = True
                 left.append(deletion)
                 return
