@@ -15,8 +15,10 @@ import hmac
 import os
 import platform
 import secrets
+import shutil
 import socket
 import sys
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,6 +26,7 @@ import anyio
 import msgspec
 from distributed import Status, Worker, WorkerPlugin
 
+from aioflow._threads import in_thread
 from aioflow.clock import SystemClock
 from aioflow.executors.dask.hosted_worker import HostedWorker, NotStarted
 from aioflow.executors.dask.messages import (
@@ -94,12 +97,15 @@ class _Session:
     Attributes:
         workers: By worker number.
         refused: Numbers of workers that the daemon killed before their pilots ran here.
+        results_name: Name of the folder of its large results. Numbers of tasks and starts are
+            unique only in one home, and not even there once its database is restored.
         decided: Set when the daemon has opened the link for the first time, or the session is over.
         is_over: Whether nothing may start here any more.
     """
 
     def __init__(self, order: PilotOrder) -> None:
         self.epoch = order.epoch
+        self.results_name = _hash(order.home_id, order.node_no, order.epoch, order.secret)
         self.workers: dict[int, HostedWorker] = {}
         self.refused: set[int] = set()
         self.decided = anyio.Event()
@@ -205,6 +211,8 @@ class Agent(WorkerPlugin):
         session.shut_down()
         while session.workers:
             await self._clock.sleep(0.01)
+        folder = self._folder / "results" / session.results_name
+        await in_thread(partial(shutil.rmtree, folder, ignore_errors=True))
         return count
 
     # ── pilots ──────────────────────────────────────────────────────────────────────────
@@ -266,7 +274,7 @@ class Agent(WorkerPlugin):
                 session.stream.put(Kind.GONE, worker_no, msgspec.msgpack.encode(failure))
 
         def started(pid: int) -> None:
-            facts = self._facts(order, hosted, pid)
+            facts = self._facts(session, order, hosted, pid)
             session.stream.put(Kind.STARTED, worker_no, msgspec.msgpack.encode(facts))
 
         async with anyio.create_task_group() as group:
@@ -277,13 +285,16 @@ class Agent(WorkerPlugin):
                 hosted.shut_down()  # the Dask worker ends
                 raise
 
-    def _facts(self, order: PilotOrder, hosted: HostedWorker, pid: int) -> WorkerStarted:
+    def _facts(
+        self, session: _Session, order: PilotOrder, hosted: HostedWorker, pid: int
+    ) -> WorkerStarted:
         assert self._worker is not None  # noqa: S101 - set by ``setup``
         code = results = ""
         if not order.shared_home:
-            code, results = str(self._folder / "code"), str(self._folder / "results")
-            make_folder(self._folder / "code")
-            make_folder(self._folder / "results")
+            folders = self._folder / "code", self._folder / "results" / session.results_name
+            for folder in folders:
+                make_folder(folder)
+            code, results = map(str, folders)
         return WorkerStarted(
             host=socket.gethostname(),
             pid=pid,
@@ -299,5 +310,9 @@ class Agent(WorkerPlugin):
 
 def _mark(order: PilotOrder) -> str:
     """Return a mark for a program and all that it starts, see ``processes.orphans``."""
-    owner = hashlib.sha256(f"{order.home_id} {order.node_no}".encode()).hexdigest()[:16]
-    return f"dask-{owner}:{secrets.token_hex(8)}"
+    return f"dask-{_hash(order.home_id, order.node_no)}:{secrets.token_hex(8)}"
+
+
+def _hash(*parts: object) -> str:
+    """Return a name for what belongs to these parts only."""
+    return hashlib.sha256(" ".join(map(str, parts)).encode()).hexdigest()[:16]
