@@ -118,6 +118,7 @@ class Daemon:
             epoch=self.epoch,
             secret="s",
             agent_id=up.agent_id,
+            link_no=0,
             received=0,
         )
         link = AgentLink(up.address, hello, self, self._dial, SystemClock(), 60.0)
@@ -188,4 +189,74 @@ async def test_each_home_has_its_own_results_and_those_of_earlier_daemons_are_de
             (folders[-1] / "7.1").write_text(home_id)
         assert len(set(folders)) == 3
         assert [folder.exists() for folder in folders] == [False, True, True]
+        group.cancel_scope.cancel()
+
+
+async def test_a_daemon_that_gave_up_its_link_uses_the_dask_worker_over_another(agent, worker):
+    async with anyio.create_task_group() as group:
+        daemon = Daemon(worker, group, "one")
+        daemon.pilot(agent, 1)
+        await until(lambda: 1 in daemon.started)
+
+        daemon.drop_link()
+        daemon.pilot(agent, 2)  # begins in the old session, whose stream reaches no one
+        await until(lambda: len(daemon.ends) == 2)
+        assert all(end.is_cut_off and not end.has_run for end in daemon.ends.values())
+        daemon.pilot(agent, 3)
+        await until(lambda: 3 in daemon.started)
+        assert daemon.started.keys() == {1, 3}
+        assert (daemon.gone, daemon.deaths, len(daemon.links)) == ([], [], 2)
+
+        daemon.links[1].put(Kind.KILL, 3)
+        await until(lambda: 3 in daemon.ends)
+        assert daemon.ends[3].has_run
+        await until(lambda: daemon.gone == [3])
+        group.cancel_scope.cancel()
+
+
+async def test_a_link_that_was_given_up_does_not_come_back(agent, worker):
+    async with anyio.create_task_group() as group:
+        daemon = Daemon(worker, group, "one")
+        daemon.pilot(agent, 1)
+        await until(lambda: 1 in daemon.started)
+        daemon.drop_link()
+        daemon.pilot(agent, 2)
+        await until(lambda: 2 in daemon.ends)
+        daemon.pilot(agent, 3)
+        await until(lambda: 3 in daemon.started)
+
+        await daemon.links[0].run()
+        assert daemon.deaths == ["its Dask worker was restarted"]
+        assert 3 not in daemon.ends
+        group.cancel_scope.cancel()
+
+
+async def test_a_link_that_cannot_be_resumed_is_no_sign_of_life(agent, worker, monkeypatch):
+    made: list[Hosted] = []
+
+    def host(*_: object, **__: object) -> Hosted:
+        made.append(Hosted())
+        return made[-1]
+
+    monkeypatch.setattr(module, "HostedWorker", host)
+    async with anyio.create_task_group() as group:
+        daemon = Daemon(worker, group, "one")
+        daemon.pilot(agent, 1)
+        await until(lambda: 1 in daemon.started and made[0].beats)
+        daemon.drop_link()
+        beats = made[0].beats
+        hello = LinkHello(
+            home_id="one",
+            node_no=0,
+            epoch=1,
+            secret="s",
+            agent_id=agent._id,
+            link_no=agent._sessions["one", 0].link_no,
+            received=9,
+        )
+        ours, theirs = Wire.pair(Never())
+        with pytest.raises(ValueError, match="message 9 was not sent"):
+            await worker.handlers[LINK_OP](theirs, msgspec.msgpack.encode(hello))
+        assert made[0].beats == beats
+        ours.abort()
         group.cancel_scope.cancel()
