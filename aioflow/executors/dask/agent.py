@@ -5,7 +5,8 @@ registered with the scheduler would be sent to every Dask worker of the cluster,
 aioflow could not start any more.
 
 A **session** is what runs for one epoch of one node. It has one link, opened by the daemon, and
-outlives its connections. A pilot with a larger epoch ends the sessions of smaller ones.
+outlives its connections. A pilot with a larger epoch ends the sessions of smaller ones. A daemon
+that has given up its link opens another one, which ends the session and begins a fresh one.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import hmac
 import os
 import platform
 import secrets
+import shutil
 import socket
 import sys
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,6 +27,7 @@ import anyio
 import msgspec
 from distributed import Status, Worker, WorkerPlugin
 
+from aioflow._threads import in_thread
 from aioflow.clock import SystemClock
 from aioflow.executors.dask.hosted_worker import HostedWorker, NotStarted
 from aioflow.executors.dask.messages import (
@@ -49,6 +53,8 @@ LINK_SECONDS = 5.0
 
 FLUSH_SECONDS = 2.0
 """How long a Dask worker that ends waits until the daemon knows the last endings."""
+
+_clock = SystemClock()
 
 
 async def serve_pilot(worker: Worker, data: bytes) -> bytes:
@@ -94,24 +100,54 @@ class _Session:
     Attributes:
         workers: By worker number.
         refused: Numbers of workers that the daemon killed before their pilots ran here.
+        results_name: Name of the folder of its large results. Numbers of tasks and starts are
+            unique only in one home, and not even there once its database is restored.
         decided: Set when the daemon has opened the link for the first time, or the session is over.
+        link_no: Number of its link; 0 before it is opened.
         is_over: Whether nothing may start here any more.
+        is_replaced: Whether it is over because the daemon has opened another link.
+
+    Args:
+        before: The session that it replaces.
     """
 
-    def __init__(self, order: PilotOrder) -> None:
-        self.epoch = order.epoch
+    def __init__(
+        self, epoch: int, secret: str, results_name: str, before: _Session | None = None
+    ) -> None:
+        self.epoch = epoch
+        self.results_name = results_name
+        self.link_no = 0
         self.workers: dict[int, HostedWorker] = {}
         self.refused: set[int] = set()
         self.decided = anyio.Event()
-        self.is_over = False
+        self.is_over = self.is_replaced = False
         self.stream = Stream(self._deliver, self._beat)
-        self._secret = order.secret
+        self._secret = secret
+        self._before = before
         self._connection: anyio.CancelScope | None = None
         self._turns = anyio.Lock()
 
     def admits(self, hello: LinkHello) -> bool:
         """Return whether a hello comes from the daemon of this session."""
-        return hello.epoch == self.epoch and hmac.compare_digest(hello.secret, self._secret)
+        is_late = hello.link_no < self.link_no
+        is_its = hello.epoch == self.epoch and hmac.compare_digest(hello.secret, self._secret)
+        return is_its and not is_late
+
+    def replacement(self) -> _Session:
+        """Return a fresh session for another link. End this one, whose link is given up."""
+        self.is_replaced = True
+        if self._connection is not None:
+            self._connection.cancel()
+        self.shut_down()
+        return _Session(self.epoch, self._secret, self.results_name, self)
+
+    async def ended(self) -> None:
+        """After ``shut_down``: wait until nothing runs here, nor in those that it replaces."""
+        while self.workers:
+            await _clock.sleep(0.01)
+        if self._before is not None:
+            await self._before.ended()
+            self._before = None
 
     async def connect(self, comm: Comm, received: int) -> None:
         """Exchange messages over a connection until it breaks or a newer one replaces it."""
@@ -119,10 +155,12 @@ class _Session:
             self._connection.cancel()
         async with self._turns:
             with anyio.CancelScope() as self._connection:
+                if self._before is not None:
+                    await self._before.ended()
+                    self._before = None
                 welcome = LinkWelcome(received=self.stream.received)
                 await comm.write(msgspec.msgpack.encode(welcome))
                 self.decided.set()
-                self._beat()
                 await self.stream.run(comm, received)
             self._connection = None
 
@@ -159,7 +197,6 @@ class Agent(WorkerPlugin):
 
     def __init__(self) -> None:
         self._id = secrets.token_hex(8)
-        self._clock = SystemClock()
         self._sessions: dict[tuple[str, int], _Session] = {}
         self._epochs: dict[tuple[str, int], int] = {}
         self._worker: Worker | None = None
@@ -189,8 +226,11 @@ class Agent(WorkerPlugin):
         session = self._sessions.get((asked.home_id, asked.node_no))
         if session is None or asked.agent_id != self._id or not session.admits(asked):
             await comm.write(msgspec.msgpack.encode(LinkWelcome(refused="nothing runs here")))
-        else:
-            await session.connect(comm, asked.received)
+            return Status.dont_reply
+        if 0 < session.link_no < asked.link_no:
+            session = self._sessions[asked.home_id, asked.node_no] = session.replacement()
+        session.link_no = asked.link_no
+        await session.connect(comm, asked.received)
         return Status.dont_reply
 
     async def end_older(self, home_id: str, node_no: int, epoch: int) -> int:
@@ -203,8 +243,9 @@ class Agent(WorkerPlugin):
         del self._sessions[key]
         count = len(session.workers)
         session.shut_down()
-        while session.workers:
-            await self._clock.sleep(0.01)
+        await session.ended()
+        folder = self._folder / "results" / session.results_name
+        await in_thread(partial(shutil.rmtree, folder, ignore_errors=True))
         return count
 
     # ── pilots ──────────────────────────────────────────────────────────────────────────
@@ -224,12 +265,13 @@ class Agent(WorkerPlugin):
             await session.decided.wait()
         is_open = session.decided.is_set() and not session.is_over
         if not is_open or order.worker_no in session.refused:
-            return PilotEnd(address=address)
+            return PilotEnd(address=address, is_cut_off=session.is_replaced)
         try:
             await self._run(session, order)
         except NotStarted as exc:
             return PilotEnd(refused=f"{address} cannot start a process: {exc}", address=address)
-        return PilotEnd(address=address, has_run=True)
+        has_run = not session.is_replaced
+        return PilotEnd(address=address, has_run=has_run, is_cut_off=session.is_replaced)
 
     async def _session_of(self, order: PilotOrder) -> _Session | None:
         """Return the session of a pilot, after all of its node's older sessions have ended."""
@@ -237,7 +279,9 @@ class Agent(WorkerPlugin):
         await self.end_older(*key, order.epoch)
         if order.epoch < self._epochs[key]:
             return None
-        return self._sessions.setdefault(key, _Session(order))
+        results_name = _hash(order.home_id, order.node_no, order.epoch, order.secret)
+        fresh = _Session(order.epoch, order.secret, results_name)
+        return self._sessions.setdefault(key, fresh)
 
     async def _run(self, session: _Session, order: PilotOrder) -> None:
         """Run a program, and report its end on the session's stream."""
@@ -266,7 +310,7 @@ class Agent(WorkerPlugin):
                 session.stream.put(Kind.GONE, worker_no, msgspec.msgpack.encode(failure))
 
         def started(pid: int) -> None:
-            facts = self._facts(order, hosted, pid)
+            facts = self._facts(session, order, hosted, pid)
             session.stream.put(Kind.STARTED, worker_no, msgspec.msgpack.encode(facts))
 
         async with anyio.create_task_group() as group:
@@ -277,20 +321,23 @@ class Agent(WorkerPlugin):
                 hosted.shut_down()  # the Dask worker ends
                 raise
 
-    def _facts(self, order: PilotOrder, hosted: HostedWorker, pid: int) -> WorkerStarted:
+    def _facts(
+        self, session: _Session, order: PilotOrder, hosted: HostedWorker, pid: int
+    ) -> WorkerStarted:
         assert self._worker is not None  # noqa: S101 - set by ``setup``
         code = results = ""
         if not order.shared_home:
-            code, results = str(self._folder / "code"), str(self._folder / "results")
-            make_folder(self._folder / "code")
-            make_folder(self._folder / "results")
+            folders = self._folder / "code", self._folder / "results" / session.results_name
+            for folder in folders:
+                make_folder(folder)
+            code, results = map(str, folders)
         return WorkerStarted(
             host=socket.gethostname(),
             pid=pid,
             address=self._worker.address,
             python=platform.python_version(),
             aioflow=version("aioflow-engine"),
-            started_at=self._clock.now(),
+            started_at=_clock.now(),
             log_nonce=hosted.log_nonce,
             code_folder=code,
             results_folder=results,
@@ -299,5 +346,9 @@ class Agent(WorkerPlugin):
 
 def _mark(order: PilotOrder) -> str:
     """Return a mark for a program and all that it starts, see ``processes.orphans``."""
-    owner = hashlib.sha256(f"{order.home_id} {order.node_no}".encode()).hexdigest()[:16]
-    return f"dask-{owner}:{secrets.token_hex(8)}"
+    return f"dask-{_hash(order.home_id, order.node_no)}:{secrets.token_hex(8)}"
+
+
+def _hash(*parts: object) -> str:
+    """Return a name for what belongs to these parts only."""
+    return hashlib.sha256(" ".join(map(str, parts)).encode()).hexdigest()[:16]

@@ -9,6 +9,7 @@ stopped or cut off, and its workers may be running until they end themselves.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -30,6 +31,9 @@ DIAL_SECONDS = 3.0
 REDIAL_SECONDS = 0.5
 DEATH_SECONDS = 0.5
 """Time in which the supervisors of a dead Dask worker certainly kill what is left."""
+
+_link_numbers = itertools.count(1)
+"""Of this process, and so of one epoch."""
 
 Dial = Callable[[str], Awaitable[Comm]]
 """Opens a connection to a Dask worker's address. Raises ``OSError``."""
@@ -58,6 +62,7 @@ class AgentLink:
     """The link to one agent.
 
     Args:
+        hello: Its ``link_no`` and ``received`` are replaced.
         patience_seconds: An agent that is lost for longer counts as dead.
 
     Attributes:
@@ -78,7 +83,7 @@ class AgentLink:
         self.address = address
         self.is_running = False
         self.is_lost = False
-        self._hello = hello
+        self._hello = msgspec.structs.replace(hello, link_no=next(_link_numbers))
         self._owner = owner
         self._dial = dial
         self._clock = clock

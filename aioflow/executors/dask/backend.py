@@ -324,17 +324,24 @@ class DaskBackend:
         if isinstance(end, PilotEnd):
             if end.has_run:
                 return  # the link reports it
+            if end.is_cut_off:
+                self._forget(worker)
+                return
             why = why or f"the daemon cannot connect to the Dask worker at {end.address}"
             until = self._clock.monotonic_us() + round(REFUSAL_SECONDS * 1e6)
             self._refusing[end.address] = (f"the Dask worker at {why}", until)
         self._forget(worker)
-        count = self._failures.get(worker.spec, (0, 0))[0]
-        delay = min(FIRST_DELAY_SECONDS * 2.0 ** min(count, 10), LONGEST_DELAY_SECONDS)
-        until = self._clock.monotonic_us() + round(delay * 1e6)
-        self._failures[worker.spec] = (count + 1, until)
+        self._count_failure(worker.spec)
         if why:
             _logger.warning("executor %s: %s", self.name, why)
             self._tell(worker.spec, why)
+
+    def _count_failure(self, spec: WorkerSpec) -> None:
+        """Submit pilots of a spec more slowly, until one has a worker."""
+        count = self._failures.get(spec, (0, 0))[0]
+        delay = min(FIRST_DELAY_SECONDS * 2.0 ** min(count, 10), LONGEST_DELAY_SECONDS)
+        until = self._clock.monotonic_us() + round(delay * 1e6)
+        self._failures[spec] = (count + 1, until)
 
     def _seconds_to_next(self) -> float:
         """Return the seconds after which the pilots are to be looked at without a cause."""
@@ -412,6 +419,7 @@ class DaskBackend:
             epoch=lease.epoch,
             secret=lease.secret,
             agent_id=up.agent_id,
+            link_no=0,
             received=0,
         )
         dial = partial(worker_dial, self._options, seconds=DIAL_SECONDS)
@@ -459,7 +467,11 @@ class DaskBackend:
         """See ``LinkOwner``."""
         self._links = {agent: other for agent, other in self._links.items() if other is not link}
         failure = Failure(type="Killed", message=f"the worker died: {why}", reason="killed")
-        for worker in self._of(link):
+        workers = self._of(link)
+        for spec in {worker.spec for worker in workers if worker.output is None}:
+            self._count_failure(spec)
+            self._tell(spec, f"a worker died: {why}")
+        for worker in workers:
             if worker.output is None:
                 self._forget(worker)
             else:

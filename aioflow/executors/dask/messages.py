@@ -116,11 +116,13 @@ class PilotEnd(msgspec.Struct, frozen=True, kw_only=True):
         address: Address of the Dask worker.
         refused: Why the Dask worker cannot run such workers; empty if it can.
         has_run: Whether a program was started. Its end is reported over the link.
+        is_cut_off: Whether another link has replaced the one over which it would be reported.
     """
 
     address: str
     refused: str = ""
     has_run: bool = False
+    is_cut_off: bool = False
 
 
 class LinkHello(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +130,8 @@ class LinkHello(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         agent_id: The agent whose pilot announced itself. Another agent refuses the link.
+        link_no: Number of the link. It is larger than those of all earlier links of this daemon,
+            whose streams are lost with all that they carried.
         received: Number of messages that the daemon has received from this agent.
     """
 
@@ -136,6 +140,7 @@ class LinkHello(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     secret: str
     agent_id: str
+    link_no: int
     received: int
 
 

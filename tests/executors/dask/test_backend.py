@@ -11,10 +11,13 @@ import pytest
 
 from aioflow.executors.dask import agent_link
 from aioflow.executors.dask import cluster as cluster_module
+from aioflow.executors.dask.backend import DaskBackend, _Worker
+from aioflow.executors.dask.messages import PilotEnd
+from aioflow.executors.dask.options import DaskOptions
 from aioflow.model.workers import WorkerSpec
 from aioflow.protocol.reports import Succeeded, TaskStarted
 from benchmarks.dask_cluster import DaskCluster
-from tests.executors.dask.cluster import Events, Worker, demand, is_alive, running
+from tests.executors.dask.cluster import SPEC, Events, Worker, demand, is_alive, running
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("dask")]
 
@@ -216,6 +219,10 @@ async def test_a_worker_out_of_contact_ends_itself_and_counts_as_dead_later(
         failure = await events.until(lambda: worker.failure)
         assert failure.reason == "killed"
         os.kill(process.pid, signal.SIGCONT)
+        (other,) = await events.up()
+        await begun(other, events, tmp_path, "return 3", start_no=2)
+        await events.until(lambda: other.found(Succeeded))
+        assert other.info.address == worker.info.address
 
 
 @pytest.mark.nightly
@@ -308,6 +315,44 @@ async def test_a_scheduler_that_cannot_be_reached_is_told(tmp_path, monkeypatch)
             backend.set_demand(demand(1))
             why = await events.until(lambda: events.reasons.get(demand(1)[0].spec))
             assert why.startswith("the Dask scheduler at tcp://127.0.0.1:0 cannot be reached")
+
+
+class EndedPilot:
+    def __init__(self, end: PilotEnd) -> None:
+        self._end = end
+
+    async def end(self) -> PilotEnd:
+        return self._end
+
+    def release(self) -> None: ...
+
+
+def waiting(backend: DaskBackend, worker_no: int, end: PilotEnd) -> _Worker:
+    """Return a worker that is not up."""
+    worker = backend._workers[worker_no] = _Worker(worker_no, SPEC, EndedPilot(end), 0)
+    return worker
+
+
+def test_pilots_whose_links_die_are_submitted_more_and_more_slowly():
+    backend, delays = DaskBackend("dask", DaskOptions(address="tcp://127.0.0.1:1")), []
+    for count in range(4):
+        link = object()
+        for worker_no in range(3):
+            waiting(backend, worker_no, PilotEnd(address="")).link = link
+        began = backend._clock.monotonic_us()
+        backend.on_death(link, "its Dask worker was restarted")
+        assert not backend._workers
+        assert backend._failures[SPEC][0] == count + 1
+        delays.append(round((backend._failures[SPEC][1] - began) / 1e6, 1))
+    assert delays == [0.5, 1.0, 2.0, 4.0]
+
+
+async def test_a_pilot_that_another_link_cut_off_is_no_failure_of_its_dask_worker():
+    backend = DaskBackend("dask", DaskOptions(address="tcp://127.0.0.1:1"))
+    await backend._watch(waiting(backend, 1, PilotEnd(address="a", is_cut_off=True)))
+    assert not (backend._workers)
+    assert not (backend._refusing)
+    assert not (backend._failures)
 
 
 def _parent(pid: int) -> int:

@@ -126,6 +126,7 @@ def test_killed_dask_workers_cost_no_try_and_no_amount(own_cluster, tmp_path):
                 killed += 1
             found, repeated = day.judge()
             assert found <= killed, "a killed worker interrupts at most the try that it had begun"
+            assert repeated <= found, "a body is repeated only if its try was interrupted"
             kills, days, total = kills + killed, days + 1, total + day.total
             interruptions, repeats = interruptions + found, repeats + repeated
         seconds = time.monotonic() - began

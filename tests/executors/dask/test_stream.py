@@ -97,7 +97,7 @@ async def test_what_was_acknowledged_is_dropped():
     two = Stream(lambda _kind, _no, data: got.append(data), lambda: None)
     for number in range(5_000):
         one.put(0, number, b"x" * 1_000)
-    wires = Wire.pair(_Never())
+    wires = Wire.pair(Never())
     async with anyio.create_task_group() as group:
         group.start_soon(one.run, wires[0], 0)
         group.start_soon(two.run, wires[1], 0)
@@ -108,7 +108,7 @@ async def test_what_was_acknowledged_is_dropped():
     assert len(got) == 5_000
 
 
-class _Never(random.Random):
+class Never(random.Random):
     def random(self) -> float:
         return 1.0
 
@@ -116,7 +116,7 @@ class _Never(random.Random):
 async def test_a_stream_with_another_end_is_refused():
     one = Stream(lambda *_: None, lambda: None)
     one.put(0, 1)
-    wire, _ = Wire.pair(_Never())
+    wire, _ = Wire.pair(Never())
     with pytest.raises(ValueError, match="message 7 was not sent"):
         await one.run(wire, 7)
 
@@ -124,7 +124,7 @@ async def test_a_stream_with_another_end_is_refused():
 async def test_a_beat_is_echoed():
     one, two = (Stream(lambda *_: None, lambda: None) for _ in range(2))
     one.beat(3)
-    wires = Wire.pair(_Never())
+    wires = Wire.pair(Never())
     async with anyio.create_task_group() as group:
         group.start_soon(one.run, wires[0], 0)
         group.start_soon(two.run, wires[1], 0)

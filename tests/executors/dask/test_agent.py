@@ -1,0 +1,262 @@
+"""The agent without a Dask worker and without processes, at the other end of real links."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+
+from aioflow.clock import SystemClock
+from aioflow.executors.dask import agent as module
+from aioflow.executors.dask.agent import Agent
+from aioflow.executors.dask.agent_link import AgentLink
+from aioflow.executors.dask.messages import (
+    LINK_OP,
+    Kind,
+    LinkHello,
+    PilotEnd,
+    PilotOrder,
+    PilotUp,
+    WorkerStarted,
+)
+from aioflow.model.states import Failure
+from tests.executors.dask.test_stream import Never, Wire
+
+KILLED = Failure(type="Killed", message="", reason="killed")
+
+
+class DaskWorker:
+    """What an agent needs of its Dask worker."""
+
+    address = "tcp://127.0.0.1:1"
+
+    def __init__(self, folder: Path) -> None:
+        self.local_directory = str(folder)
+        self.handlers: dict[str, Callable] = {}
+        self.on_event: Callable[[PilotUp], None] = lambda _: None
+
+    def log_event(self, _topic: str, data: bytes) -> None:
+        self.on_event(msgspec.msgpack.decode(data, type=PilotUp))
+
+
+class Hosted:
+    """A worker without a process."""
+
+    log_nonce = "n"
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.beats = 0
+        self._ended = anyio.Event()
+
+    async def run(self, on_started: Callable[[int], None]) -> Failure:
+        on_started(1)
+        await self._ended.wait()
+        return KILLED
+
+    def beat(self) -> None:
+        self.beats += 1
+
+    def kill(self) -> None:
+        self._ended.set()
+
+    close = shut_down = kill
+
+
+class Daemon:
+    """A daemon with one link to an agent at a time."""
+
+    def __init__(self, worker: DaskWorker, group: anyio.abc.TaskGroup, home_id: str) -> None:
+        self.home_id = home_id
+        self.epoch = 1
+        self.links: list[AgentLink] = []
+        self.started: dict[int, WorkerStarted] = {}
+        self.gone: list[int] = []
+        self.deaths: list[str] = []
+        self.ends: dict[int, PilotEnd] = {}
+        self._scope = anyio.CancelScope()
+        self._is_linked = False
+        self._worker = worker
+        self._group = group
+        worker.on_event = self._on_announcement
+
+    def pilot(self, agent: Agent, worker_no: int) -> None:
+        """Run a pilot."""
+        self._worker.on_event = self._on_announcement
+        order = PilotOrder(
+            home_id=self.home_id,
+            node_no=0,
+            epoch=self.epoch,
+            secret="s",
+            topic="t",
+            worker_no=worker_no,
+            aioflow=version("aioflow-engine"),
+            python=(sys.version_info.major, sys.version_info.minor),
+        )
+
+        async def serve() -> None:
+            self.ends[worker_no] = await agent.serve(order)
+
+        self._group.start_soon(serve)
+
+    def drop_link(self) -> None:
+        """Forget the link, as after ``patience_seconds``."""
+        self._scope.cancel()
+        self._scope, self._is_linked = anyio.CancelScope(), False
+
+    def _on_announcement(self, up: PilotUp) -> None:
+        if self._is_linked:
+            return
+        self._is_linked = True
+        hello = LinkHello(
+            home_id=self.home_id,
+            node_no=0,
+            epoch=self.epoch,
+            secret="s",
+            agent_id=up.agent_id,
+            link_no=0,
+            received=0,
+        )
+        link = AgentLink(up.address, hello, self, self._dial, SystemClock(), 60.0)
+        self.links.append(link)
+        self._group.start_soon(self._run, link, self._scope)
+
+    async def _run(self, link: AgentLink, scope: anyio.CancelScope) -> None:
+        with scope:
+            await link.run()
+
+    async def _dial(self, _address: str) -> Wire:
+        ours, theirs = Wire.pair(Never())
+
+        async def accept() -> None:
+            asked = await theirs.read()
+            await self._worker.handlers[LINK_OP](theirs, asked["hello"])
+
+        self._group.start_soon(accept)
+        return ours
+
+    def on_message(self, _link: AgentLink, kind: int, worker_no: int, data: bytes) -> None:
+        if kind == Kind.STARTED:
+            self.started[worker_no] = msgspec.msgpack.decode(data, type=WorkerStarted)
+        elif kind == Kind.GONE:
+            self.gone.append(worker_no)
+
+    def on_contact(self, _link: AgentLink, _why: str) -> None: ...
+
+    def on_dying(self, _link: AgentLink) -> None: ...
+
+    def on_death(self, _link: AgentLink, why: str) -> None:
+        self.deaths.append(why)
+
+    def has_workers(self, _link: AgentLink) -> bool:
+        return True
+
+
+@pytest.fixture
+def worker(tmp_path, monkeypatch) -> DaskWorker:
+    monkeypatch.setattr(module, "HostedWorker", Hosted)
+    return DaskWorker(tmp_path)
+
+
+@pytest.fixture
+def agent(worker) -> Agent:
+    agent = Agent()
+    agent.setup(worker)
+    return agent
+
+
+async def until(found: Callable[[], object]) -> None:
+    with anyio.fail_after(5):
+        while not found():
+            await anyio.sleep(0.001)
+
+
+async def test_each_home_has_its_own_results_and_those_of_earlier_daemons_are_deleted(
+    agent, worker
+):
+    async with anyio.create_task_group() as group:
+        folders = []
+        for home_id, epoch in (("one", 1), ("two", 1), ("one", 2)):
+            daemon = Daemon(worker, group, home_id)
+            daemon.epoch = epoch
+            daemon.pilot(agent, 1)
+            await until(lambda found=daemon.started: 1 in found)
+            folders.append(Path(daemon.started[1].results_folder))
+            (folders[-1] / "7.1").write_text(home_id)
+        assert len(set(folders)) == 3
+        assert [folder.exists() for folder in folders] == [False, True, True]
+        group.cancel_scope.cancel()
+
+
+async def test_a_daemon_that_gave_up_its_link_uses_the_dask_worker_over_another(agent, worker):
+    async with anyio.create_task_group() as group:
+        daemon = Daemon(worker, group, "one")
+        daemon.pilot(agent, 1)
+        await until(lambda: 1 in daemon.started)
+
+        daemon.drop_link()
+        daemon.pilot(agent, 2)  # begins in the old session, whose stream reaches no one
+        await until(lambda: len(daemon.ends) == 2)
+        assert all(end.is_cut_off and not end.has_run for end in daemon.ends.values())
+        daemon.pilot(agent, 3)
+        await until(lambda: 3 in daemon.started)
+        assert daemon.started.keys() == {1, 3}
+        assert (daemon.gone, daemon.deaths, len(daemon.links)) == ([], [], 2)
+
+        daemon.links[1].put(Kind.KILL, 3)
+        await until(lambda: 3 in daemon.ends)
+        assert daemon.ends[3].has_run
+        await until(lambda: daemon.gone == [3])
+        group.cancel_scope.cancel()
+
+
+async def test_a_link_that_was_given_up_does_not_come_back(agent, worker):
+    async with anyio.create_task_group() as group:
+        daemon = Daemon(worker, group, "one")
+        daemon.pilot(agent, 1)
+        await until(lambda: 1 in daemon.started)
+        daemon.drop_link()
+        daemon.pilot(agent, 2)
+        await until(lambda: 2 in daemon.ends)
+        daemon.pilot(agent, 3)
+        await until(lambda: 3 in daemon.started)
+
+        await daemon.links[0].run()
+        assert daemon.deaths == ["its Dask worker was restarted"]
+        assert 3 not in daemon.ends
+        group.cancel_scope.cancel()
+
+
+async def test_a_link_that_cannot_be_resumed_is_no_sign_of_life(agent, worker, monkeypatch):
+    made: list[Hosted] = []
+
+    def host(*_: object, **__: object) -> Hosted:
+        made.append(Hosted())
+        return made[-1]
+
+    monkeypatch.setattr(module, "HostedWorker", host)
+    async with anyio.create_task_group() as group:
+        daemon = Daemon(worker, group, "one")
+        daemon.pilot(agent, 1)
+        await until(lambda: 1 in daemon.started and made[0].beats)
+        daemon.drop_link()
+        beats = made[0].beats
+        hello = LinkHello(
+            home_id="one",
+            node_no=0,
+            epoch=1,
+            secret="s",
+            agent_id=agent._id,
+            link_no=agent._sessions["one", 0].link_no,
+            received=9,
+        )
+        ours, theirs = Wire.pair(Never())
+        with pytest.raises(ValueError, match="message 9 was not sent"):
+            await worker.handlers[LINK_OP](theirs, msgspec.msgpack.encode(hello))
+        assert made[0].beats == beats
+        ours.abort()
+        group.cancel_scope.cancel()
