@@ -11,9 +11,10 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import anyio
 import msgspec
@@ -52,6 +53,7 @@ from aioflow.protocol.reports import CancelQuery, Query, Recalled, Report
 from aioflow.results import RESULT_LIMIT, result_path
 from aioflow.worker.code.fetch import CODE_QUERY, read_version
 from aioflow.worker.link import MESSAGE_LIMIT, complete_frames, frames
+from aioflow.worker.query.messages import UNDECODABLE
 from aioflow.worker.query.result_transfer import (
     FETCH_QUERY,
     PIECE_BYTES,
@@ -67,6 +69,7 @@ __all__ = (
     "answer_result_query",
     "location_of",
     "page_of",
+    "reply_to",
 )
 
 SILENT_DEATHS_LIMIT = 3
@@ -165,9 +168,11 @@ class RemoteWorker:
         try:
             for frame in complete_frames(self._received):
                 reports += self._decoder.decode(frame)
-        except (LinkClosed, msgspec.DecodeError) as exc:
+        except (LinkClosed, *UNDECODABLE) as exc:
             _logger.error("worker %d of %s is killed: %s", self.number, self.spec.executor, exc)  # noqa: TRY400
+            self._received.clear()
             self.kill()
+            return
         self._on_reports([one for one in reports if not self._is_code_query(one)])
 
     def _is_code_query(self, report: Report) -> bool:
@@ -193,6 +198,9 @@ class RemoteWorker:
         await self._over.wait()
         assert self._failure is not None  # noqa: S101 - set before the event
         return self._failure
+
+
+_BodyOf: TypeAlias = Callable[[RemoteWorker, Query], Awaitable[bytes]]
 
 
 class RemoteExecutor:
@@ -367,37 +375,27 @@ class RemoteExecutor:
 
     def _queue_code_query(self, worker: RemoteWorker, query: Query) -> None:
         if self._group is not None:
-            answer = self._answer_code_query
-            if query.kind != CODE_QUERY:
-                answer = self._answer_result_query
-            self._group.start_soon(answer, worker, query)
+            body_of = self._code_of if query.kind == CODE_QUERY else self._result_of
+            self._group.start_soon(self._answer, worker, query, body_of)
 
-    async def _answer_code_query(self, worker: RemoteWorker, query: Query) -> None:
-        """Send a worker the code of its version, and of no other."""
-        version, body, error = worker.process.version, b"", ""
-        try:
-            if msgspec.msgpack.decode(query.body, type=str) != version or not version:
-                error = "it is not the version of this worker"
-            else:
-                body = await in_thread(partial(read_version, self._context.code / version))
-        except (OSError, msgspec.DecodeError) as exc:
-            error = f"it cannot be read: {exc}"
+    async def _answer(self, worker: RemoteWorker, query: Query, body_of: _BodyOf) -> None:
+        worker.send([await reply_to(query, body_of(worker, query))])
+
+    async def _code_of(self, worker: RemoteWorker, query: Query) -> bytes:
+        """Return the code of a worker's version, and of no other."""
+        version = worker.process.version
+        if msgspec.msgpack.decode(query.body, type=str) != version or not version:
+            raise ValueError("it is not the version of this worker")
+        body = await in_thread(partial(read_version, self._context.code / version))
         if len(body) > MESSAGE_LIMIT:
-            body, error = b"", f"it has {len(body)} bytes, {MESSAGE_LIMIT} are allowed"
-        worker.send([Reply(query.question, body, error)])
+            raise ValueError(f"it has {len(body)} bytes, {MESSAGE_LIMIT} are allowed")
+        return body
 
-    async def _answer_result_query(self, worker: RemoteWorker, query: Query) -> None:
-        """Send a worker a piece of a large result, or store one."""
+    async def _result_of(self, worker: RemoteWorker, query: Query) -> bytes:
+        """Return a piece of a large result, or store one."""
         if not worker.process.serves(query.run_no):
-            body, error = b"", f"run number {query.run_no} does not belong to this worker"
-        else:
-            try:
-                folder = await self._folder_of_result(query)
-            except (AioflowError, msgspec.DecodeError) as exc:
-                body, error = b"", str(exc)
-            else:
-                body, error = await answer_result_query(folder, query, worker.number)
-        worker.send([Reply(query.question, body, error)])
+            raise ValueError(f"run number {query.run_no} does not belong to this worker")
+        return await answer_result_query(await self._folder_of_result(query), query, worker.number)
 
     async def _folder_of_result(self, query: Query) -> Path:
         """Return the folder with the result that a worker wants, copied here if needed."""
@@ -574,22 +572,27 @@ def _shown(text: str) -> str:
     return "".join(printable)
 
 
-async def answer_result_query(folder: Path, query: Query, worker_no: int) -> tuple[bytes, str]:
-    """Return the body of the reply, and an error if there is none.
+async def reply_to(query: Query, body: Awaitable[bytes]) -> Reply:
+    """Return the reply to a query. A query that makes no sense, or cannot be met, is refused."""
+    try:
+        return Reply(query.question, await body)
+    except (AioflowError, OSError, OverflowError, *UNDECODABLE) as exc:
+        return Reply(query.question, b"", str(exc) or type(exc).__name__)
+
+
+async def answer_result_query(folder: Path, query: Query, worker_no: int) -> bytes:
+    """Return the body of the reply; for errors see ``reply_to``.
 
     Args:
         folder: Folder of the daemon's results.
         worker_no: The worker that asks, whose unfinished files are its own.
     """
-    try:
-        if query.kind == FETCH_QUERY:
-            wanted = msgspec.msgpack.decode(query.body, type=ResultWanted)
-            return await in_thread(partial(_read, folder, wanted)), ""
-        piece = msgspec.msgpack.decode(query.body, type=ResultPiece)
-        await in_thread(partial(_write, folder, piece, worker_no))
-    except (OSError, ValueError, msgspec.DecodeError) as exc:
-        return b"", str(exc)
-    return b"", ""
+    if query.kind == FETCH_QUERY:
+        wanted = msgspec.msgpack.decode(query.body, type=ResultWanted)
+        return await in_thread(partial(_read, folder, wanted))
+    piece = msgspec.msgpack.decode(query.body, type=ResultPiece)
+    await in_thread(partial(_write, folder, piece, worker_no))
+    return b""
 
 
 def _read(folder: Path, wanted: ResultWanted) -> bytes:

@@ -21,7 +21,7 @@ from aioflow.executors.remote_executor import RemoteExecutors, location_of, page
 from aioflow.model.dag import Body
 from aioflow.model.workers import WorkerDemand, WorkerLocation, WorkerSpec
 from aioflow.processes import Children
-from aioflow.protocol.commands import RunInfo, StartTask
+from aioflow.protocol.commands import Reply, RunInfo, StartTask
 from aioflow.protocol.effects import (
     RecallTries,
     RetireWorker,
@@ -36,8 +36,10 @@ from aioflow.protocol.inputs import (
     WorkerUnresponsive,
     WorkerUp,
 )
-from aioflow.protocol.reports import Failed, Recalled, Succeeded, TaskStarted
+from aioflow.protocol.reports import Failed, Pong, Query, Recalled, Succeeded, TaskStarted
+from aioflow.results import result_path, write_value
 from aioflow.telemetry.task_log import TaskLog
+from aioflow.worker.query.result_transfer import ResultWanted
 from tests.executors.far_executor import PAGE, FarExecutor
 from tests.executors.processes import SLOT, is_alive, program, running, until
 
@@ -279,11 +281,74 @@ async def test_workers_that_die_before_a_report_charge_the_third_try(tmp_path):
     assert failed.interrupted
 
 
-async def test_a_worker_that_sends_nonsense_is_killed(tmp_path):
+def framed(message):
+    return len(message).to_bytes(4, "little") + message
+
+
+PONG = msgspec.msgpack.encode(Pong())
+BAD_TEXT = msgspec.msgpack.encode(Query(1, 7, "??", b"")).replace(b"??", b"\xff\xfe")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff" * 64,
+        framed(b"\x91\xc1"),
+        framed(b"\x91" + BAD_TEXT),
+        framed(b"\x91\x96" + PONG[1:] + b"\x91" * 100_000 + b"\xc0"),
+    ],
+    ids=["too long", "no msgpack", "bad text", "too deep"],
+)
+async def test_a_worker_that_sends_nonsense_is_killed(tmp_path, data):
     async with node(tmp_path) as n:
         worker = await n.worker()
-        n.executors._all["far"].frame(worker, b"\xff" * 64)
+        n.executors._all["far"].frame(worker, data)
         await n.gone(worker)
+        n.want(1)
+        await until(lambda: len(n.of(WorkerUp)) == 2)  # others can still be had
+
+
+ASKS = """
+link.send([Query(9, {run_no}, {kind!r}, {body!r})])
+got = None
+while got is None:
+    got = next((one for one in orders if isinstance(one, Reply) and one.question == 9), None)
+    time.sleep(0.001)
+value = msgspec.msgpack.encode(got)
+"""
+
+
+async def asked(n, worker, kind, body, *, number=1, run_no=7):
+    """Return the reply to a query that a try of a worker makes."""
+    n.start(number, ASKS.format(kind=kind, body=body, run_no=run_no), worker=worker)
+    await until(lambda: n.of(Succeeded, number))
+    (ended,) = n.of(Succeeded, number)
+    return msgspec.msgpack.decode(ended.body, type=Reply)
+
+
+def wanted(task_no, offset=0, start_no=1):
+    return msgspec.msgpack.encode(ResultWanted(task_no, start_no, offset))
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("code", b"\xa2\xff\xfe"),
+        ("code", b"\xc1"),
+        ("fetch_result", b"\xa2\xff\xfe"),
+        ("fetch_result", wanted(1, 2**63)),
+        ("fetch_result", b"\x94\x01\x01\x00" + b"\x91" * 100_000 + b"\xc0"),
+        ("store_result", b"\xa2\xff\xfe"),
+    ],
+    ids=["bad text", "bad code", "bad fetch", "offset", "too deep", "bad store"],
+)
+async def test_a_query_that_makes_no_sense_is_refused_and_the_worker_goes_on(tmp_path, kind, body):
+    write_value(result_path(tmp_path / "results", 1, 1), b"result")
+    async with node(tmp_path) as n:
+        worker = await n.worker()
+        assert (await asked(n, worker, kind, body)).error
+        n.start(2, worker=worker)
+        await until(lambda: n.of(Succeeded, 2))
 
 
 async def test_a_backend_that_fails_is_started_again_and_its_workers_are_given_up(
