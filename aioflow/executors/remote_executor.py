@@ -21,7 +21,7 @@ import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow._threads import in_thread
-from aioflow.errors import AioflowError, LinkClosed
+from aioflow.errors import AioflowError, LinkClosed, StoreUnavailable
 from aioflow.executors.backend import (
     ExecutorBackend,
     ExecutorLease,
@@ -31,7 +31,7 @@ from aioflow.executors.backend import (
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.worker_process import Heartbeat, Process, TryKey, key_of
 from aioflow.filesystem import make_folder, require_space
-from aioflow.model.ids import RunNo
+from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.states import Failure
 from aioflow.model.workers import WorkerDemand, WorkerLocation, WorkerNo, WorkerSpec
 from aioflow.protocol.commands import Hello, Reply
@@ -83,6 +83,8 @@ _LOCATION_LIMIT, _URL_LIMIT = 200, 2_000
 FIRST_DELAY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 60.0
 """Delays until a backend that has failed is started again."""
+
+_STORE_AGAIN_SECONDS = 0.5
 
 _IDLE_LOOKS = 4
 
@@ -392,18 +394,40 @@ class RemoteExecutor:
         return body
 
     async def _result_of(self, worker: RemoteWorker, query: Query) -> bytes:
-        """Return a piece of a large result, or store one."""
+        """Return a piece of a large result, or store one. A worker is trusted with no other run."""
         if not worker.process.serves(query.run_no):
             raise ValueError(f"run number {query.run_no} does not belong to this worker")
-        return await answer_result_query(await self._folder_of_result(query), query, worker.number)
+        folder = self._context.results
+        if query.kind == FETCH_QUERY:
+            wanted = msgspec.msgpack.decode(query.body, type=ResultWanted)
+            key = (wanted.task_no, wanted.start_no)
+            if not worker.process.runs(key):
+                await self._check_run(worker, query.run_no, wanted.task_no)
+            if self._context.copied_result is not None:
+                folder = await self._context.copied_result(query.run_no, key)
+        else:
+            piece = msgspec.msgpack.decode(query.body, type=ResultPiece)
+            if not worker.process.runs((piece.task_no, piece.start_no)):
+                raise ValueError("only the result of a try that this worker runs can be stored")
+        return await answer_result_query(folder, query, worker.number)
 
-    async def _folder_of_result(self, query: Query) -> Path:
-        """Return the folder with the result that a worker wants, copied here if needed."""
-        copied = self._context.copied_result
-        if copied is None or query.kind != FETCH_QUERY:
-            return self._context.results
-        wanted = msgspec.msgpack.decode(query.body, type=ResultWanted)
-        return await copied(query.run_no, (wanted.task_no, wanted.start_no))
+    async def _check_run(self, worker: RemoteWorker, run_no: RunNo, task_no: TaskNo) -> None:
+        """Refuse the result of a task of another run. While the database is away, wait for it.
+
+        The row of the task is what counts: it stays when the task is cleared, while tries that took
+        its earlier result as an argument still read that.
+        """
+        while True:
+            try:
+                found = await self._context.run_of_task(task_no)
+            except StoreUnavailable:
+                if not worker.is_open:
+                    raise
+                await self._context.clock.sleep(_STORE_AGAIN_SECONDS)
+            else:
+                break
+        if found != run_no:
+            raise ValueError(f"task number {task_no} does not belong to run number {run_no}")
 
     def _end(self, worker: RemoteWorker, failure: Failure) -> None:
         """Let the engine grant no further try to a dead worker. Its tries are ended afterwards.

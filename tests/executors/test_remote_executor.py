@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from aioflow.clock import SystemClock
+from aioflow.errors import StoreUnavailable
 from aioflow.executors import remote_executor
 from aioflow.executors.backend import ExecutorLease, WorkerInfo
 from aioflow.executors.executor_context import ExecutorContext
@@ -39,7 +40,12 @@ from aioflow.protocol.inputs import (
 from aioflow.protocol.reports import Failed, Pong, Query, Recalled, Succeeded, TaskStarted
 from aioflow.results import result_path, write_value
 from aioflow.telemetry.task_log import TaskLog
-from aioflow.worker.query.result_transfer import ResultWanted
+from aioflow.worker.query.result_transfer import (
+    FETCH_QUERY,
+    STORE_QUERY,
+    ResultPiece,
+    ResultWanted,
+)
 from tests.executors.far_executor import PAGE, FarExecutor
 from tests.executors.processes import SLOT, is_alive, program, running, until
 
@@ -61,6 +67,8 @@ class Node:
 
     def __init__(self, home, *, source=SLOT, workers=2, patience_seconds=60.0):
         self.reports = []
+        self.runs = {}  # of tasks
+        self.outages = 0
         self.tasklog = TaskLog(home / "logs", SystemClock())
         self.children = Children(home, program=program(source))
         self.context = ExecutorContext(
@@ -71,10 +79,17 @@ class Node:
             report=self.reports.extend,
             clock=SystemClock(),
             on_query=lambda sender, query: None,
+            run_of_task=self.run_of_task,
         )
         near = LocalExecutor(self.children, max_workers=workers)
         self.far = FarExecutor(near, home, patience_seconds=patience_seconds)
         self.executors = RemoteExecutors(self.context, {"far": self.far}, 2)
+
+    async def run_of_task(self, task_no):
+        if self.outages:
+            self.outages -= 1
+            raise StoreUnavailable("away")
+        return self.runs.get(task_no)
 
     def of(self, kind, number=None):
         return [
@@ -309,6 +324,7 @@ async def test_a_worker_that_sends_nonsense_is_killed(tmp_path, data):
 
 
 ASKS = """
+orders.clear()
 link.send([Query(9, {run_no}, {kind!r}, {body!r})])
 got = None
 while got is None:
@@ -349,6 +365,45 @@ async def test_a_query_that_makes_no_sense_is_refused_and_the_worker_goes_on(tmp
         assert (await asked(n, worker, kind, body)).error
         n.start(2, worker=worker)
         await until(lambda: n.of(Succeeded, 2))
+
+
+async def test_a_worker_reads_results_of_its_own_runs_only(tmp_path):
+    for number in (2, 50, 51, 52):
+        write_value(result_path(tmp_path / "results", number, 1), b"result")
+    async with node(tmp_path) as n:
+        n.runs, n.outages = {50: 7, 51: 8}, 1
+        worker = await n.worker()
+        for number, task_no in ((1, 50), (2, 2)):  # of its run, and its own
+            found = await asked(n, worker, FETCH_QUERY, wanted(task_no), number=number)
+            assert msgspec.msgpack.decode(found.body, type=ResultPiece).data == b"result"
+        for number, task_no in ((3, 51), (4, 52)):
+            refused = await asked(n, worker, FETCH_QUERY, wanted(task_no), number=number)
+            assert refused.error == f"task number {task_no} does not belong to run number 7"
+            assert not refused.body
+        other = await asked(n, worker, FETCH_QUERY, wanted(51), number=5, run_no=8)
+        assert "does not belong to this worker" in other.error
+        assert not n.outages
+
+
+@pytest.mark.parametrize(
+    ("task_no", "is_its_own"), [(1, True), (2, False), (50, False)], ids=["own", "waits", "other"]
+)
+async def test_a_worker_stores_results_of_its_begun_tries_only(tmp_path, task_no, is_its_own):
+    path = result_path(tmp_path / "results", task_no, 1)
+    write_value(path, b"old")
+    piece = msgspec.msgpack.encode(ResultPiece(task_no, 1, 0, 3, b"new"))
+    async with node(tmp_path) as n:
+        n.runs = {1: 7, 2: 7, 50: 7}
+        worker = await n.worker()
+        asks = "while not waiting.qsize(): time.sleep(0.001)\n" + ASKS  # the other try is there
+        n.start(1, asks.format(kind=STORE_QUERY, body=piece, run_no=7), worker=worker)
+        n.start(2, worker=worker, claimed=True)
+        await until(lambda: n.of(Succeeded, 1))
+        (ended,) = n.of(Succeeded, 1)
+
+    error = msgspec.msgpack.decode(ended.body, type=Reply).error
+    assert error == "" if is_its_own else "only the result of a try" in error
+    assert path.read_bytes() == (b"new" if is_its_own else b"old")
 
 
 async def test_a_backend_that_fails_is_started_again_and_its_workers_are_given_up(
