@@ -343,8 +343,9 @@ class RemoteExecutor:
         if worker is None or not worker.is_open:
             return
         if not why:
-            if worker.lost is not None:
-                worker.lost.cancel()
+            lost, worker.lost = worker.lost, None
+            if lost is not None:
+                lost.cancel()
                 self._context.report([WorkerUnresponsive(worker_no)])
             return
         if worker.lost is None and self._group is not None:
@@ -470,7 +471,8 @@ class RemoteExecutor:
             await self._context.clock.sleep(self._backend.patience_seconds)
             self._guard(worker.kill)
             self._end(worker, Failure(type="WorkerLost", message=why, reason="killed"))
-        worker.lost = None
+        if worker.lost is lost:  # it may be lost again by now
+            worker.lost = None
 
     def _note_idle(self, worker: RemoteWorker) -> None:
         worker.idle_since_us = self._context.clock.monotonic_us()

@@ -259,6 +259,34 @@ async def test_a_lost_worker_is_given_up_after_the_patience_and_never_reports_ag
         assert not later
 
 
+async def test_a_worker_that_is_back_for_a_moment_only_is_given_up(tmp_path):
+    async with node(tmp_path, patience_seconds=0.1) as n:
+        worker = await n.worker()
+        n.start(1, SLEEPS, worker=worker)
+        await n.began(1)
+        n.far.lose(worker)
+        await anyio.sleep(0.01)
+        n.far.find_again(worker)
+        n.far.lose(worker)
+        assert [bool(one.why) for one in n.of(WorkerUnresponsive)] == [True, False, True]
+        await n.gone(worker)
+
+    assert [one.task_no for one in n.of(Failed)] == [1]
+
+
+async def test_a_worker_that_was_lost_twice_and_is_back_is_not_given_up(tmp_path):
+    async with node(tmp_path, patience_seconds=0.2) as n:
+        worker = await n.worker()
+        n.far.lose(worker)
+        await anyio.sleep(0.01)
+        n.far.find_again(worker)
+        n.far.lose(worker)
+        await anyio.sleep(0.05)
+        n.far.find_again(worker)
+        await anyio.sleep(0.3)
+        assert WorkerGone(worker) not in n.reports
+
+
 async def test_a_worker_without_work_is_reported_and_ends_when_it_is_retired(tmp_path):
     async with node(tmp_path) as n:
         worker = await n.worker()
