@@ -87,6 +87,9 @@ LONGEST_DELAY_SECONDS = 60.0
 _STORE_AGAIN_SECONDS = 0.5
 
 _IDLE_LOOKS = 4
+_SHORTEST_LOOK_SECONDS = 0.05
+_IDLE_AGAIN_SECONDS = 1.0
+"""Seconds, in addition to ``idle_seconds``, until a worker that stays idle is reported again."""
 
 _OVERHEAD = 2
 """An indexed file is at most this many times as large as the items in it."""
@@ -486,15 +489,17 @@ class RemoteExecutor:
         """Report the workers that have been idle for long enough, while there are idle ones."""
         clock, idle_us = self._context.clock, round(self._backend.idle_seconds * 1e6)
         while any(worker.idle_since_us is not None for worker in self.workers.values()):
-            await clock.sleep(self._backend.idle_seconds / _IDLE_LOOKS)
-            latest = clock.monotonic_us() - idle_us
+            await clock.sleep(max(self._backend.idle_seconds / _IDLE_LOOKS, _SHORTEST_LOOK_SECONDS))
+            now = clock.monotonic_us()
             idle = [
-                WorkerIdle(worker.number)
+                worker
                 for worker in self.workers.values()
-                if worker.idle_since_us is not None and worker.idle_since_us <= latest
+                if worker.idle_since_us is not None and worker.idle_since_us <= now - idle_us
             ]
+            for worker in idle:
+                worker.idle_since_us = now + round(_IDLE_AGAIN_SECONDS * 1e6)
             if idle:
-                self._context.report(idle)
+                self._context.report([WorkerIdle(worker.number) for worker in idle])
         self._is_watching = False
 
 

@@ -310,6 +310,19 @@ async def test_a_busy_worker_is_not_reported_as_idle(tmp_path):
         await until(lambda: n.of(WorkerIdle))
 
 
+async def test_a_worker_that_is_not_to_stay_idle_at_all_is_reported_now_and_then(
+    tmp_path, monkeypatch
+):
+    async with node(tmp_path) as n:
+        n.far.idle_seconds = 0.0
+        worker = await n.worker()
+        await until(lambda: n.of(WorkerIdle))
+        await anyio.sleep(0.2)
+        assert n.of(WorkerIdle) == [WorkerIdle(worker)]
+        monkeypatch.setattr(remote_executor, "_IDLE_AGAIN_SECONDS", 0.0)
+        await until(lambda: len(n.of(WorkerIdle)) == 3)  # the engine may not have retired it
+
+
 async def test_workers_that_die_before_a_report_charge_the_third_try(tmp_path):
     async with node(tmp_path, source="[welcome] = link.receive(); link.receive()") as n:
         for count in (1, 2, 3):
