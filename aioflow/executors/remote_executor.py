@@ -141,20 +141,21 @@ class RemoteWorker:
         return not self._over.is_set()
 
     def send(self, messages: Sequence[object]) -> None:
-        """See ``Connection``."""
-        if self.is_open:
-            for frame in frames(messages):
-                self._channel.send(bytes(frame))
+        """See ``Connection``. If the channel fails, the worker is killed: it lacks a message."""
+        if self.is_open and not all(
+            self._guarded(self._channel.send, bytes(frame)) for frame in frames(messages)
+        ):
+            self.kill()
 
     def kill(self) -> None:
         """See ``Connection``."""
         if self.is_open:
-            self._backend.kill(self.number)
+            self._guarded(self._backend.kill, self.number)
 
     def dismiss(self) -> None:
         """See ``Connection``."""
         if self.is_open:
-            self._backend.retire(self.number)
+            self._guarded(self._backend.retire, self.number)
 
     def processor_seconds(self) -> float:
         """See ``Connection``."""
@@ -196,7 +197,10 @@ class RemoteWorker:
         if self.is_open:
             self._failure = failure
             self._over.set()
-            self._channel.close()
+            self._guarded(self._channel.close)
+
+    def _guarded(self, call: Callable[..., None], *arguments: object) -> bool:
+        return _call_guarded(self.spec.executor, call, *arguments)
 
     async def ended(self) -> Failure:
         """Wait until it is dead; return why."""
@@ -293,11 +297,7 @@ class RemoteExecutor:
         self._guard(self._backend.retire, number)
 
     def _guard(self, call: Callable[..., None], *arguments: object) -> None:
-        """Call a method of the backend. An error in a plug-in must not end the daemon."""
-        try:
-            call(*arguments)
-        except Exception:
-            _logger.exception("a call of executor %s has failed", self._backend.name)
+        _call_guarded(self._backend.name, call, *arguments)
 
     # ── events of the backend, see backend.WorkerEvents ─────────────────────────────────
 
@@ -428,10 +428,10 @@ class RemoteExecutor:
                 if not worker.is_open:
                     raise
                 await self._context.clock.sleep(_STORE_AGAIN_SECONDS)
-            else:
-                break
-        if found != run_no:
-            raise ValueError(f"task number {task_no} does not belong to run number {run_no}")
+                continue
+            if found != run_no:
+                raise ValueError(f"task number {task_no} does not belong to run number {run_no}")
+            return
 
     def _end(self, worker: RemoteWorker, failure: Failure) -> None:
         """Let the engine grant no further try to a dead worker. Its tries are ended afterwards.
@@ -472,7 +472,7 @@ class RemoteExecutor:
         """Give a lost worker up after the patience of its backend. By then it has ended itself."""
         with lost:
             await self._context.clock.sleep(self._backend.patience_seconds)
-            self._guard(worker.kill)
+            worker.kill()
             self._end(worker, Failure(type="WorkerLost", message=why, reason="killed"))
         if worker.lost is lost:  # it may be lost again by now
             worker.lost = None
@@ -584,6 +584,19 @@ class RemoteExecutors:
             if (name := demand.spec.executor) not in self._all:
                 why = f"the settings have no executor {name!r}; add a table [executors.{name}]"
                 self._context.report([ExecutorUnavailable(demand.spec, why)])
+
+
+def _call_guarded(executor: str, call: Callable[..., None], *arguments: object) -> bool:
+    """Call a method of a backend; return whether it did not fail.
+
+    An error in a plug-in must not end the daemon.
+    """
+    try:
+        call(*arguments)
+    except Exception:
+        _logger.exception("a call of executor %s has failed", executor)
+        return False
+    return True
 
 
 def location_of(info: WorkerInfo) -> WorkerLocation:

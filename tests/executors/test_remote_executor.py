@@ -466,6 +466,32 @@ async def test_a_backend_that_fails_is_started_again_and_its_workers_are_given_u
     assert "executor 'far' has failed" in told.why
 
 
+@pytest.mark.parametrize("broken", ["send", "kill", "close", "retire"])
+async def test_an_error_in_a_plug_in_costs_no_more_than_its_worker(tmp_path, monkeypatch, broken):
+    async with node(tmp_path) as n:
+        worker = await n.worker()
+        there = n.executors._all["far"].workers[worker]
+        owner = there._channel if broken in {"send", "close"} else n.far
+        call = getattr(owner, broken)
+
+        def fails(*arguments):
+            if broken != "send":
+                call(*arguments)
+            raise RuntimeError("a plug-in has failed")
+
+        monkeypatch.setattr(owner, broken, fails)
+        if broken == "retire":
+            there.dismiss()
+        else:
+            n.start(1, SLEEPS, worker=worker)
+            if broken != "send":
+                await n.began(1)
+            n.executors.stop_try(StopTry(Body.FUNCTION, worker, 1, 1, "cancelled"))
+        await n.gone(worker)
+        n.want(1)
+        await until(lambda: len(n.of(WorkerUp)) == 2)
+
+
 async def _fail():
     raise RuntimeError("the scheduler is gone")
 
