@@ -489,7 +489,20 @@ async def test_a_task_that_only_an_older_version_has_is_waited_for_while_a_run_n
         assert w.answers.waiting == 2
 
 
-@pytest.mark.parametrize(("kind", "body"), [("runs", b"\xc1"), ("weather", b"")])
+DEEP = b"\x91" * 100_000 + b"\xc0"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("runs", b"\xc1"),
+        ("weather", b""),
+        ("runs", b"\x93\xa2\xff\xfe\xc0\x90"),
+        ("events", b"\x92\xa2\xff\xfe\x00"),
+        ("results", b"\x93\x00\x00" + DEEP),
+    ],
+    ids=["bad", "kind", "bad text", "bad name", "too deep"],
+)
 async def test_a_question_that_makes_no_sense_is_refused(kind, body):
     w, child = World(), Child()
     w.answers.submit(child, Query(1, 7, kind, body))

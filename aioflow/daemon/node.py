@@ -42,7 +42,7 @@ from aioflow.maintenance.code_restore import CodeMissing
 from aioflow.maintenance.result_orphans import OrphanedResults
 from aioflow.maintenance.retention import Deleting
 from aioflow.model.batch import Batch
-from aioflow.model.ids import TaskNo
+from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import NodeFacts, ResultRow, VersionRow
 from aioflow.model.states import Failure
 from aioflow.notifications import AlertSettings, OutboxWorker, Pace, targets_of
@@ -297,6 +297,10 @@ class _Node:
         found = await self._store.list_results(task_no, task_no + 1, limit=1)
         return found[0] if found else None
 
+    async def _run_of_task(self, task_no: TaskNo) -> RunNo | None:
+        found = await self._store.find_tasks([task_no])
+        return found[0].run_no if found else None
+
     def _wired(self, settings: Settings) -> ExecutorContext:
         stored = self._stored
         return ExecutorContext(
@@ -316,6 +320,7 @@ class _Node:
             default_executor=settings.executor,
             copies=None if stored is None else stored.copies.folder,
             copied_result=None if stored is None else stored.fetcher.copied,
+            run_of_task=self._run_of_task,
         )
 
     def _report_interpreter(self, name: str) -> None:

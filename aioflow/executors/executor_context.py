@@ -25,6 +25,7 @@ __all__ = (
     "QuerySender",
     "QuerySink",
     "ReportSink",
+    "RunOfTask",
     "may_query",
     "refuse",
 )
@@ -61,6 +62,13 @@ QuerySink: TypeAlias = Callable[[QuerySender, Query | CancelQuery], None]
 CopiedResult: TypeAlias = Callable[[RunNo, tuple[TaskNo, StartNo]], Awaitable[Path]]
 """Copies a stored result of a run to this machine, and returns the folder with the copy."""
 
+RunOfTask: TypeAlias = Callable[[TaskNo], Awaitable[RunNo | None]]
+"""Returns the run of a stored task; ``None`` if there is no such task."""
+
+
+async def _no_run(_task_no: TaskNo) -> RunNo | None:
+    return None
+
 
 class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
     """The connections of every kind of host to the daemon."""
@@ -81,6 +89,7 @@ class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
     default_executor: str = LOCAL
     copies: Path | None = None
     copied_result: CopiedResult | None = None
+    run_of_task: RunOfTask = _no_run
 
     def hello(self, role: str) -> Hello:
         """Return the first command for a child."""

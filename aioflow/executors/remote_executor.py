@@ -11,16 +11,17 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow._threads import in_thread
-from aioflow.errors import AioflowError, LinkClosed
+from aioflow.errors import AioflowError, LinkClosed, StoreUnavailable
 from aioflow.executors.backend import (
     ExecutorBackend,
     ExecutorLease,
@@ -30,7 +31,7 @@ from aioflow.executors.backend import (
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.worker_process import Heartbeat, Process, TryKey, key_of
 from aioflow.filesystem import make_folder, require_space
-from aioflow.model.ids import RunNo
+from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.states import Failure
 from aioflow.model.workers import WorkerDemand, WorkerLocation, WorkerNo, WorkerSpec
 from aioflow.protocol.commands import Hello, Reply
@@ -52,6 +53,7 @@ from aioflow.protocol.reports import CancelQuery, Query, Recalled, Report
 from aioflow.results import RESULT_LIMIT, result_path
 from aioflow.worker.code.fetch import CODE_QUERY, read_version
 from aioflow.worker.link import MESSAGE_LIMIT, complete_frames, frames
+from aioflow.worker.query.messages import UNDECODABLE
 from aioflow.worker.query.result_transfer import (
     FETCH_QUERY,
     PIECE_BYTES,
@@ -67,6 +69,7 @@ __all__ = (
     "answer_result_query",
     "location_of",
     "page_of",
+    "reply_to",
 )
 
 SILENT_DEATHS_LIMIT = 3
@@ -81,7 +84,12 @@ FIRST_DELAY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 60.0
 """Delays until a backend that has failed is started again."""
 
+_STORE_AGAIN_SECONDS = 0.5
+
 _IDLE_LOOKS = 4
+_SHORTEST_LOOK_SECONDS = 0.05
+_IDLE_AGAIN_SECONDS = 1.0
+"""Seconds, in addition to ``idle_seconds``, until a worker that stays idle is reported again."""
 
 _OVERHEAD = 2
 """An indexed file is at most this many times as large as the items in it."""
@@ -133,20 +141,21 @@ class RemoteWorker:
         return not self._over.is_set()
 
     def send(self, messages: Sequence[object]) -> None:
-        """See ``Connection``."""
-        if self.is_open:
-            for frame in frames(messages):
-                self._channel.send(bytes(frame))
+        """See ``Connection``. If the channel fails, the worker is killed: it lacks a message."""
+        if self.is_open and not all(
+            self._guarded(self._channel.send, bytes(frame)) for frame in frames(messages)
+        ):
+            self.kill()
 
     def kill(self) -> None:
         """See ``Connection``."""
         if self.is_open:
-            self._backend.kill(self.number)
+            self._guarded(self._backend.kill, self.number)
 
     def dismiss(self) -> None:
         """See ``Connection``."""
         if self.is_open:
-            self._backend.retire(self.number)
+            self._guarded(self._backend.retire, self.number)
 
     def processor_seconds(self) -> float:
         """See ``Connection``."""
@@ -165,9 +174,11 @@ class RemoteWorker:
         try:
             for frame in complete_frames(self._received):
                 reports += self._decoder.decode(frame)
-        except (LinkClosed, msgspec.DecodeError) as exc:
+        except (LinkClosed, *UNDECODABLE) as exc:
             _logger.error("worker %d of %s is killed: %s", self.number, self.spec.executor, exc)  # noqa: TRY400
+            self._received.clear()
             self.kill()
+            return
         self._on_reports([one for one in reports if not self._is_code_query(one)])
 
     def _is_code_query(self, report: Report) -> bool:
@@ -186,13 +197,19 @@ class RemoteWorker:
         if self.is_open:
             self._failure = failure
             self._over.set()
-            self._channel.close()
+            self._guarded(self._channel.close)
+
+    def _guarded(self, call: Callable[..., None], *arguments: object) -> bool:
+        return _call_guarded(self.spec.executor, call, *arguments)
 
     async def ended(self) -> Failure:
         """Wait until it is dead; return why."""
         await self._over.wait()
         assert self._failure is not None  # noqa: S101 - set before the event
         return self._failure
+
+
+_BodyOf: TypeAlias = Callable[[RemoteWorker, Query], Awaitable[bytes]]
 
 
 class RemoteExecutor:
@@ -280,11 +297,7 @@ class RemoteExecutor:
         self._guard(self._backend.retire, number)
 
     def _guard(self, call: Callable[..., None], *arguments: object) -> None:
-        """Call a method of the backend. An error in a plug-in must not end the daemon."""
-        try:
-            call(*arguments)
-        except Exception:
-            _logger.exception("a call of executor %s has failed", self._backend.name)
+        _call_guarded(self._backend.name, call, *arguments)
 
     # ── events of the backend, see backend.WorkerEvents ─────────────────────────────────
 
@@ -333,8 +346,9 @@ class RemoteExecutor:
         if worker is None or not worker.is_open:
             return
         if not why:
-            if worker.lost is not None:
-                worker.lost.cancel()
+            lost, worker.lost = worker.lost, None
+            if lost is not None:
+                lost.cancel()
                 self._context.report([WorkerUnresponsive(worker_no)])
             return
         if worker.lost is None and self._group is not None:
@@ -367,45 +381,57 @@ class RemoteExecutor:
 
     def _queue_code_query(self, worker: RemoteWorker, query: Query) -> None:
         if self._group is not None:
-            answer = self._answer_code_query
-            if query.kind != CODE_QUERY:
-                answer = self._answer_result_query
-            self._group.start_soon(answer, worker, query)
+            body_of = self._code_of if query.kind == CODE_QUERY else self._result_of
+            self._group.start_soon(self._answer, worker, query, body_of)
 
-    async def _answer_code_query(self, worker: RemoteWorker, query: Query) -> None:
-        """Send a worker the code of its version, and of no other."""
-        version, body, error = worker.process.version, b"", ""
-        try:
-            if msgspec.msgpack.decode(query.body, type=str) != version or not version:
-                error = "it is not the version of this worker"
-            else:
-                body = await in_thread(partial(read_version, self._context.code / version))
-        except (OSError, msgspec.DecodeError) as exc:
-            error = f"it cannot be read: {exc}"
+    async def _answer(self, worker: RemoteWorker, query: Query, body_of: _BodyOf) -> None:
+        worker.send([await reply_to(query, body_of(worker, query))])
+
+    async def _code_of(self, worker: RemoteWorker, query: Query) -> bytes:
+        """Return the code of a worker's version, and of no other."""
+        version = worker.process.version
+        if msgspec.msgpack.decode(query.body, type=str) != version or not version:
+            raise ValueError("it is not the version of this worker")
+        body = await in_thread(partial(read_version, self._context.code / version))
         if len(body) > MESSAGE_LIMIT:
-            body, error = b"", f"it has {len(body)} bytes, {MESSAGE_LIMIT} are allowed"
-        worker.send([Reply(query.question, body, error)])
+            raise ValueError(f"it has {len(body)} bytes, {MESSAGE_LIMIT} are allowed")
+        return body
 
-    async def _answer_result_query(self, worker: RemoteWorker, query: Query) -> None:
-        """Send a worker a piece of a large result, or store one."""
+    async def _result_of(self, worker: RemoteWorker, query: Query) -> bytes:
+        """Return a piece of a large result, or store one. A worker is trusted with no other run."""
         if not worker.process.serves(query.run_no):
-            body, error = b"", f"run number {query.run_no} does not belong to this worker"
+            raise ValueError(f"run number {query.run_no} does not belong to this worker")
+        folder = self._context.results
+        if query.kind == FETCH_QUERY:
+            wanted = msgspec.msgpack.decode(query.body, type=ResultWanted)
+            key = (wanted.task_no, wanted.start_no)
+            if not worker.process.runs(key):
+                await self._check_run(worker, query.run_no, wanted.task_no)
+            if self._context.copied_result is not None:
+                folder = await self._context.copied_result(query.run_no, key)
         else:
-            try:
-                folder = await self._folder_of_result(query)
-            except (AioflowError, msgspec.DecodeError) as exc:
-                body, error = b"", str(exc)
-            else:
-                body, error = await answer_result_query(folder, query, worker.number)
-        worker.send([Reply(query.question, body, error)])
+            piece = msgspec.msgpack.decode(query.body, type=ResultPiece)
+            if not worker.process.runs((piece.task_no, piece.start_no)):
+                raise ValueError("only the result of a try that this worker runs can be stored")
+        return await answer_result_query(folder, query, worker.number)
 
-    async def _folder_of_result(self, query: Query) -> Path:
-        """Return the folder with the result that a worker wants, copied here if needed."""
-        copied = self._context.copied_result
-        if copied is None or query.kind != FETCH_QUERY:
-            return self._context.results
-        wanted = msgspec.msgpack.decode(query.body, type=ResultWanted)
-        return await copied(query.run_no, (wanted.task_no, wanted.start_no))
+    async def _check_run(self, worker: RemoteWorker, run_no: RunNo, task_no: TaskNo) -> None:
+        """Refuse the result of a task of another run. While the database is away, wait for it.
+
+        The row of the task is what counts: it stays when the task is cleared, while tries that took
+        its earlier result as an argument still read that.
+        """
+        while True:
+            try:
+                found = await self._context.run_of_task(task_no)
+            except StoreUnavailable:
+                if not worker.is_open:
+                    raise
+                await self._context.clock.sleep(_STORE_AGAIN_SECONDS)
+                continue
+            if found != run_no:
+                raise ValueError(f"task number {task_no} does not belong to run number {run_no}")
+            return
 
     def _end(self, worker: RemoteWorker, failure: Failure) -> None:
         """Let the engine grant no further try to a dead worker. Its tries are ended afterwards.
@@ -446,9 +472,10 @@ class RemoteExecutor:
         """Give a lost worker up after the patience of its backend. By then it has ended itself."""
         with lost:
             await self._context.clock.sleep(self._backend.patience_seconds)
-            self._guard(worker.kill)
+            worker.kill()
             self._end(worker, Failure(type="WorkerLost", message=why, reason="killed"))
-        worker.lost = None
+        if worker.lost is lost:  # it may be lost again by now
+            worker.lost = None
 
     def _note_idle(self, worker: RemoteWorker) -> None:
         worker.idle_since_us = self._context.clock.monotonic_us()
@@ -462,15 +489,17 @@ class RemoteExecutor:
         """Report the workers that have been idle for long enough, while there are idle ones."""
         clock, idle_us = self._context.clock, round(self._backend.idle_seconds * 1e6)
         while any(worker.idle_since_us is not None for worker in self.workers.values()):
-            await clock.sleep(self._backend.idle_seconds / _IDLE_LOOKS)
-            latest = clock.monotonic_us() - idle_us
+            await clock.sleep(max(self._backend.idle_seconds / _IDLE_LOOKS, _SHORTEST_LOOK_SECONDS))
+            now = clock.monotonic_us()
             idle = [
-                WorkerIdle(worker.number)
+                worker
                 for worker in self.workers.values()
-                if worker.idle_since_us is not None and worker.idle_since_us <= latest
+                if worker.idle_since_us is not None and worker.idle_since_us <= now - idle_us
             ]
+            for worker in idle:
+                worker.idle_since_us = now + round(_IDLE_AGAIN_SECONDS * 1e6)
             if idle:
-                self._context.report(idle)
+                self._context.report([WorkerIdle(worker.number) for worker in idle])
         self._is_watching = False
 
 
@@ -557,6 +586,19 @@ class RemoteExecutors:
                 self._context.report([ExecutorUnavailable(demand.spec, why)])
 
 
+def _call_guarded(executor: str, call: Callable[..., None], *arguments: object) -> bool:
+    """Call a method of a backend; return whether it did not fail.
+
+    An error in a plug-in must not end the daemon.
+    """
+    try:
+        call(*arguments)
+    except Exception:
+        _logger.exception("a call of executor %s has failed", executor)
+        return False
+    return True
+
+
 def location_of(info: WorkerInfo) -> WorkerLocation:
     """Return where a worker runs, as texts that can be stored and shown, whatever it reports."""
     worker = f"process {info.pid}" + (f" at {info.address}" if info.address else "")
@@ -574,22 +616,27 @@ def _shown(text: str) -> str:
     return "".join(printable)
 
 
-async def answer_result_query(folder: Path, query: Query, worker_no: int) -> tuple[bytes, str]:
-    """Return the body of the reply, and an error if there is none.
+async def reply_to(query: Query, body: Awaitable[bytes]) -> Reply:
+    """Return the reply to a query. A query that makes no sense, or cannot be met, is refused."""
+    try:
+        return Reply(query.question, await body)
+    except (AioflowError, OSError, OverflowError, *UNDECODABLE) as exc:
+        return Reply(query.question, b"", str(exc) or type(exc).__name__)
+
+
+async def answer_result_query(folder: Path, query: Query, worker_no: int) -> bytes:
+    """Return the body of the reply; for errors see ``reply_to``.
 
     Args:
         folder: Folder of the daemon's results.
         worker_no: The worker that asks, whose unfinished files are its own.
     """
-    try:
-        if query.kind == FETCH_QUERY:
-            wanted = msgspec.msgpack.decode(query.body, type=ResultWanted)
-            return await in_thread(partial(_read, folder, wanted)), ""
-        piece = msgspec.msgpack.decode(query.body, type=ResultPiece)
-        await in_thread(partial(_write, folder, piece, worker_no))
-    except (OSError, ValueError, msgspec.DecodeError) as exc:
-        return b"", str(exc)
-    return b"", ""
+    if query.kind == FETCH_QUERY:
+        wanted = msgspec.msgpack.decode(query.body, type=ResultWanted)
+        return await in_thread(partial(_read, folder, wanted))
+    piece = msgspec.msgpack.decode(query.body, type=ResultPiece)
+    await in_thread(partial(_write, folder, piece, worker_no))
+    return b""
 
 
 def _read(folder: Path, wanted: ResultWanted) -> bytes:

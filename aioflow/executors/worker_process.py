@@ -498,6 +498,11 @@ class Process:
         """Return whether the process was sent this run."""
         return run_no in self._known_runs
 
+    def runs(self, key: TryKey) -> bool:
+        """Return whether a try has begun in the process, and has not ended."""
+        found = self._sent.get(key)
+        return found is not None and found.began is not None
+
     def info(self, run_no: RunNo) -> RunInfo | None:
         """Return the details of a run as sent to the process; ``None`` if they were not."""
         return self._known_runs.get(run_no)

@@ -43,6 +43,7 @@ from aioflow.queries.run_completion import (
 )
 from aioflow.redaction import Masks
 from aioflow.worker.query.messages import (
+    UNDECODABLE,
     EventsPage,
     EventsWanted,
     FilesCopied,
@@ -154,7 +155,7 @@ class QueryHandler:
                 self._copy_results(query.run_no, files.keys, reply)
                 return
             wanted = msgspec.msgpack.decode(query.body, type=_KINDS[query.kind])
-        except (KeyError, msgspec.DecodeError) as exc:
+        except (KeyError, *UNDECODABLE) as exc:
             refuse(sender, query, f"the query cannot be decoded: {exc}")
             return
         pending = _PendingQuery(sender, query, wanted)

@@ -266,7 +266,7 @@ class RunCompletionWaits:
         """Register the runs that a query names, in addition to the runs that it named before.
 
         Raises:
-            msgspec.DecodeError: If the query is malformed.
+            msgspec.DecodeError: If the query is malformed, or another error of ``UNDECODABLE``.
         """
         wanted = msgspec.msgpack.decode(query.body, type=RunsWanted)
         target = (wanted.dag_id, wanted.task_id)

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from aioflow.clock import SystemClock
+from aioflow.errors import StoreUnavailable
 from aioflow.executors import remote_executor
 from aioflow.executors.backend import ExecutorLease, WorkerInfo
 from aioflow.executors.executor_context import ExecutorContext
@@ -21,7 +22,7 @@ from aioflow.executors.remote_executor import RemoteExecutors, location_of, page
 from aioflow.model.dag import Body
 from aioflow.model.workers import WorkerDemand, WorkerLocation, WorkerSpec
 from aioflow.processes import Children
-from aioflow.protocol.commands import RunInfo, StartTask
+from aioflow.protocol.commands import Reply, RunInfo, StartTask
 from aioflow.protocol.effects import (
     RecallTries,
     RetireWorker,
@@ -36,8 +37,15 @@ from aioflow.protocol.inputs import (
     WorkerUnresponsive,
     WorkerUp,
 )
-from aioflow.protocol.reports import Failed, Recalled, Succeeded, TaskStarted
+from aioflow.protocol.reports import Failed, Pong, Query, Recalled, Succeeded, TaskStarted
+from aioflow.results import result_path, write_value
 from aioflow.telemetry.task_log import TaskLog
+from aioflow.worker.query.result_transfer import (
+    FETCH_QUERY,
+    STORE_QUERY,
+    ResultPiece,
+    ResultWanted,
+)
 from tests.executors.far_executor import PAGE, FarExecutor
 from tests.executors.processes import SLOT, is_alive, program, running, until
 
@@ -59,6 +67,8 @@ class Node:
 
     def __init__(self, home, *, source=SLOT, workers=2, patience_seconds=60.0):
         self.reports = []
+        self.runs = {}  # of tasks
+        self.outages = 0
         self.tasklog = TaskLog(home / "logs", SystemClock())
         self.children = Children(home, program=program(source))
         self.context = ExecutorContext(
@@ -69,10 +79,17 @@ class Node:
             report=self.reports.extend,
             clock=SystemClock(),
             on_query=lambda sender, query: None,
+            run_of_task=self.run_of_task,
         )
         near = LocalExecutor(self.children, max_workers=workers)
         self.far = FarExecutor(near, home, patience_seconds=patience_seconds)
         self.executors = RemoteExecutors(self.context, {"far": self.far}, 2)
+
+    async def run_of_task(self, task_no):
+        if self.outages:
+            self.outages -= 1
+            raise StoreUnavailable("away")
+        return self.runs.get(task_no)
 
     def of(self, kind, number=None):
         return [
@@ -242,6 +259,34 @@ async def test_a_lost_worker_is_given_up_after_the_patience_and_never_reports_ag
         assert not later
 
 
+async def test_a_worker_that_is_back_for_a_moment_only_is_given_up(tmp_path):
+    async with node(tmp_path, patience_seconds=0.1) as n:
+        worker = await n.worker()
+        n.start(1, SLEEPS, worker=worker)
+        await n.began(1)
+        n.far.lose(worker)
+        await anyio.sleep(0.01)
+        n.far.find_again(worker)
+        n.far.lose(worker)
+        assert [bool(one.why) for one in n.of(WorkerUnresponsive)] == [True, False, True]
+        await n.gone(worker)
+
+    assert [one.task_no for one in n.of(Failed)] == [1]
+
+
+async def test_a_worker_that_was_lost_twice_and_is_back_is_not_given_up(tmp_path):
+    async with node(tmp_path, patience_seconds=0.2) as n:
+        worker = await n.worker()
+        n.far.lose(worker)
+        await anyio.sleep(0.01)
+        n.far.find_again(worker)
+        n.far.lose(worker)
+        await anyio.sleep(0.05)
+        n.far.find_again(worker)
+        await anyio.sleep(0.3)
+        assert WorkerGone(worker) not in n.reports
+
+
 async def test_a_worker_without_work_is_reported_and_ends_when_it_is_retired(tmp_path):
     async with node(tmp_path) as n:
         worker = await n.worker()
@@ -265,6 +310,19 @@ async def test_a_busy_worker_is_not_reported_as_idle(tmp_path):
         await until(lambda: n.of(WorkerIdle))
 
 
+async def test_a_worker_that_is_not_to_stay_idle_at_all_is_reported_now_and_then(
+    tmp_path, monkeypatch
+):
+    async with node(tmp_path) as n:
+        n.far.idle_seconds = 0.0
+        worker = await n.worker()
+        await until(lambda: n.of(WorkerIdle))
+        await anyio.sleep(0.2)
+        assert n.of(WorkerIdle) == [WorkerIdle(worker)]
+        monkeypatch.setattr(remote_executor, "_IDLE_AGAIN_SECONDS", 0.0)
+        await until(lambda: len(n.of(WorkerIdle)) == 3)  # the engine may not have retired it
+
+
 async def test_workers_that_die_before_a_report_charge_the_third_try(tmp_path):
     async with node(tmp_path, source="[welcome] = link.receive(); link.receive()") as n:
         for count in (1, 2, 3):
@@ -279,11 +337,114 @@ async def test_workers_that_die_before_a_report_charge_the_third_try(tmp_path):
     assert failed.interrupted
 
 
-async def test_a_worker_that_sends_nonsense_is_killed(tmp_path):
+def framed(message):
+    return len(message).to_bytes(4, "little") + message
+
+
+PONG = msgspec.msgpack.encode(Pong())
+BAD_TEXT = msgspec.msgpack.encode(Query(1, 7, "??", b"")).replace(b"??", b"\xff\xfe")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff" * 64,
+        framed(b"\x91\xc1"),
+        framed(b"\x91" + BAD_TEXT),
+        framed(b"\x91\x96" + PONG[1:] + b"\x91" * 100_000 + b"\xc0"),
+    ],
+    ids=["too long", "no msgpack", "bad text", "too deep"],
+)
+async def test_a_worker_that_sends_nonsense_is_killed(tmp_path, data):
     async with node(tmp_path) as n:
         worker = await n.worker()
-        n.executors._all["far"].frame(worker, b"\xff" * 64)
+        n.executors._all["far"].frame(worker, data)
         await n.gone(worker)
+        n.want(1)
+        await until(lambda: len(n.of(WorkerUp)) == 2)  # others can still be had
+
+
+ASKS = """
+orders.clear()
+link.send([Query(9, {run_no}, {kind!r}, {body!r})])
+got = None
+while got is None:
+    got = next((one for one in orders if isinstance(one, Reply) and one.question == 9), None)
+    time.sleep(0.001)
+value = msgspec.msgpack.encode(got)
+"""
+
+
+async def asked(n, worker, kind, body, *, number=1, run_no=7):
+    """Return the reply to a query that a try of a worker makes."""
+    n.start(number, ASKS.format(kind=kind, body=body, run_no=run_no), worker=worker)
+    await until(lambda: n.of(Succeeded, number))
+    (ended,) = n.of(Succeeded, number)
+    return msgspec.msgpack.decode(ended.body, type=Reply)
+
+
+def wanted(task_no, offset=0, start_no=1):
+    return msgspec.msgpack.encode(ResultWanted(task_no, start_no, offset))
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("code", b"\xa2\xff\xfe"),
+        ("code", b"\xc1"),
+        ("fetch_result", b"\xa2\xff\xfe"),
+        ("fetch_result", wanted(1, 2**63)),
+        ("fetch_result", b"\x94\x01\x01\x00" + b"\x91" * 100_000 + b"\xc0"),
+        ("store_result", b"\xa2\xff\xfe"),
+    ],
+    ids=["bad text", "bad code", "bad fetch", "offset", "too deep", "bad store"],
+)
+async def test_a_query_that_makes_no_sense_is_refused_and_the_worker_goes_on(tmp_path, kind, body):
+    write_value(result_path(tmp_path / "results", 1, 1), b"result")
+    async with node(tmp_path) as n:
+        worker = await n.worker()
+        assert (await asked(n, worker, kind, body)).error
+        n.start(2, worker=worker)
+        await until(lambda: n.of(Succeeded, 2))
+
+
+async def test_a_worker_reads_results_of_its_own_runs_only(tmp_path):
+    for number in (2, 50, 51, 52):
+        write_value(result_path(tmp_path / "results", number, 1), b"result")
+    async with node(tmp_path) as n:
+        n.runs, n.outages = {50: 7, 51: 8}, 1
+        worker = await n.worker()
+        for number, task_no in ((1, 50), (2, 2)):  # of its run, and its own
+            found = await asked(n, worker, FETCH_QUERY, wanted(task_no), number=number)
+            assert msgspec.msgpack.decode(found.body, type=ResultPiece).data == b"result"
+        for number, task_no in ((3, 51), (4, 52)):
+            refused = await asked(n, worker, FETCH_QUERY, wanted(task_no), number=number)
+            assert refused.error == f"task number {task_no} does not belong to run number 7"
+            assert not refused.body
+        other = await asked(n, worker, FETCH_QUERY, wanted(51), number=5, run_no=8)
+        assert "does not belong to this worker" in other.error
+        assert not n.outages
+
+
+@pytest.mark.parametrize(
+    ("task_no", "is_its_own"), [(1, True), (2, False), (50, False)], ids=["own", "waits", "other"]
+)
+async def test_a_worker_stores_results_of_its_begun_tries_only(tmp_path, task_no, is_its_own):
+    path = result_path(tmp_path / "results", task_no, 1)
+    write_value(path, b"old")
+    piece = msgspec.msgpack.encode(ResultPiece(task_no, 1, 0, 3, b"new"))
+    async with node(tmp_path) as n:
+        n.runs = {1: 7, 2: 7, 50: 7}
+        worker = await n.worker()
+        asks = "while not waiting.qsize(): time.sleep(0.001)\n" + ASKS  # the other try is there
+        n.start(1, asks.format(kind=STORE_QUERY, body=piece, run_no=7), worker=worker)
+        n.start(2, worker=worker, claimed=True)
+        await until(lambda: n.of(Succeeded, 1))
+        (ended,) = n.of(Succeeded, 1)
+
+    error = msgspec.msgpack.decode(ended.body, type=Reply).error
+    assert error == "" if is_its_own else "only the result of a try" in error
+    assert path.read_bytes() == (b"new" if is_its_own else b"old")
 
 
 async def test_a_backend_that_fails_is_started_again_and_its_workers_are_given_up(
@@ -303,6 +464,32 @@ async def test_a_backend_that_fails_is_started_again_and_its_workers_are_given_u
     (told,) = n.of(ExecutorUnavailable)
     assert told.spec == FAR
     assert "executor 'far' has failed" in told.why
+
+
+@pytest.mark.parametrize("broken", ["send", "kill", "close", "retire"])
+async def test_an_error_in_a_plug_in_costs_no_more_than_its_worker(tmp_path, monkeypatch, broken):
+    async with node(tmp_path) as n:
+        worker = await n.worker()
+        there = n.executors._all["far"].workers[worker]
+        owner = there._channel if broken in {"send", "close"} else n.far
+        call = getattr(owner, broken)
+
+        def fails(*arguments):
+            if broken != "send":
+                call(*arguments)
+            raise RuntimeError("a plug-in has failed")
+
+        monkeypatch.setattr(owner, broken, fails)
+        if broken == "retire":
+            there.dismiss()
+        else:
+            n.start(1, SLEEPS, worker=worker)
+            if broken != "send":
+                await n.began(1)
+            n.executors.stop_try(StopTry(Body.FUNCTION, worker, 1, 1, "cancelled"))
+        await n.gone(worker)
+        n.want(1)
+        await until(lambda: len(n.of(WorkerUp)) == 2)
 
 
 async def _fail():

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from aioflow.errors import TaskError
-from aioflow.executors.remote_executor import answer_result_query
+from aioflow.executors.remote_executor import answer_result_query, reply_to
 from aioflow.protocol.commands import Reply
 from aioflow.protocol.reports import Query
 from aioflow.results import RESULT_LIMIT, read_value, result_path, write_value
@@ -30,7 +30,8 @@ class Link:
         self.kinds.append(kind)
         if error := self.broken.pop(len(self.kinds), ""):
             return Reply(1, b"", error)
-        return Reply(1, *run(answer_result_query(self.home, Query(1, run_no, kind, body), 5)))
+        query = Query(1, run_no, kind, body)
+        return run(reply_to(query, answer_result_query(self.home, query, 5)))
 
 
 def run(coroutine):

@@ -16,6 +16,7 @@ __all__ = (
     "NAME_LIMIT",
     "PAGE_BYTES",
     "PAGE_ITEMS",
+    "UNDECODABLE",
     "EventItem",
     "EventsPage",
     "EventsWanted",
@@ -41,6 +42,9 @@ __all__ = (
 
 NAME_LIMIT = 1_000
 """Maximum characters of a requested name; no existing name is as long."""
+
+UNDECODABLE = (msgspec.DecodeError, ValueError, RecursionError)
+"""What msgspec raises for malformed data: bad UTF-8 is a ``UnicodeDecodeError``."""
 
 PAGE_ITEMS = 1_000
 PAGE_BYTES = 4 * 1024 * 1024
@@ -296,7 +300,7 @@ def refused(kind: str, body: bytes, why: str) -> bytes:
         return b""
     try:
         wanted = msgspec.msgpack.decode(body, type=RunsWanted)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return b""
     return msgspec.msgpack.encode([RunEnded(run.number, why) for run in wanted.runs])
 
