@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
@@ -133,7 +135,7 @@ class Daemon:
         ours, theirs = Wire.pair(Never())
 
         async def accept() -> None:
-            asked = await theirs.read()
+            asked: Any = await theirs.read()
             await self._worker.handlers[LINK_OP](theirs, asked["hello"])
 
         self._group.start_soon(accept)
@@ -184,7 +186,7 @@ async def test_each_home_has_its_own_results_and_those_of_earlier_daemons_are_de
             daemon = Daemon(worker, group, home_id)
             daemon.epoch = epoch
             daemon.pilot(agent, 1)
-            await until(lambda found=daemon.started: 1 in found)
+            await until(partial(daemon.started.__contains__, 1))
             folders.append(Path(daemon.started[1].results_folder))
             (folders[-1] / "7.1").write_text(home_id)
         assert len(set(folders)) == 3

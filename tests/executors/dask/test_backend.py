@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -329,14 +330,15 @@ class EndedPilot:
 
 def waiting(backend: DaskBackend, worker_no: int, end: PilotEnd) -> _Worker:
     """Return a worker that is not up."""
-    worker = backend._workers[worker_no] = _Worker(worker_no, SPEC, EndedPilot(end), 0)
+    pilot: Any = EndedPilot(end)
+    worker = backend._workers[worker_no] = _Worker(worker_no, SPEC, pilot, 0)
     return worker
 
 
 def test_pilots_whose_links_die_are_submitted_more_and_more_slowly():
     backend, delays = DaskBackend("dask", DaskOptions(address="tcp://127.0.0.1:1")), []
     for count in range(4):
-        link = object()
+        link: Any = object()
         for worker_no in range(3):
             waiting(backend, worker_no, PilotEnd(address="")).link = link
         began = backend._clock.monotonic_us()
