@@ -129,14 +129,19 @@ class DaskBackend:
     ) -> None:
         """See ``ExecutorBackend``."""
         self._lease, self._events = lease, events
-        async with anyio.create_task_group() as group:
-            await group.start(self._keep_links)
-            task_status.started()
-            try:
-                await self._keep_sessions()
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await self._end_all()
+        try:
+            async with anyio.create_task_group() as group:
+                await group.start(self._keep_links)
+                task_status.started()
+                try:
+                    await self._keep_sessions()
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await self._end_all()
+        finally:  # it may be run again
+            for known in (self._workers, self._links, self._told, self._failures):
+                known.clear()
+            self._trouble = ""
 
     def set_demand(self, demands: Sequence[WorkerDemand]) -> None:
         """See ``ExecutorBackend``."""

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+from aioflow.executors.backend import ExecutorLease
 from aioflow.executors.dask import agent_link
 from aioflow.executors.dask import cluster as cluster_module
 from aioflow.executors.dask.backend import DaskBackend, _Worker
@@ -306,6 +307,21 @@ async def test_another_version_is_refused_with_a_sentence(cluster, monkeypatch):
         spec, sentence = demand(1)[0].spec, "and the daemon 0.0.7: install the same version"
         await events.until(lambda: sentence in events.reasons.get(spec, ""))
         assert not events.workers
+
+
+async def test_a_backend_that_is_run_again_knows_nothing_of_the_first_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster_module, "CONNECT_SECONDS", 0.3)
+    backend = DaskBackend("dask", DaskOptions(address="tcp://127.0.0.1:1"))
+    backend.set_demand(demand(1))
+    lease = ExecutorLease(home_id="h0me", node_no=0, epoch=1, secret="s")
+    for _ in range(2):
+        events = Events()
+        async with anyio.create_task_group() as group:
+            await group.start(backend.run, lease, events)
+            await events.until(lambda told=events.reasons: told.get(SPEC))
+            group.cancel_scope.cancel()
+        assert not backend._links
+        assert not backend._failures
 
 
 async def test_a_scheduler_that_cannot_be_reached_is_told(tmp_path, monkeypatch):
