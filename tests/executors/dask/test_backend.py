@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -318,7 +319,7 @@ async def test_a_backend_that_is_run_again_knows_nothing_of_the_first_time(tmp_p
         events = Events()
         async with anyio.create_task_group() as group:
             await group.start(backend.run, lease, events)
-            await events.until(lambda told=events.reasons: told.get(SPEC))
+            await events.until(partial(events.reasons.get, SPEC))
             group.cancel_scope.cancel()
         assert not backend._links
         assert not backend._failures
