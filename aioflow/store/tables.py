@@ -3,8 +3,8 @@
 The columns of a table have the order of the fields of its Struct in ``model``.
 
 ``migrations`` creates the tables in a database. Alembic is imported only if there is something to
-migrate. An empty SQLite file gets the newest schema at once, from
-``migrations/<revision>.sqlite.sql``.
+migrate. Each revision has a script, ``migrations/<revision>.<dialect>.sql``. An empty SQLite file
+gets all of them at once.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ __all__ = (
     "PRODUCT",
     "REVISION_TABLE",
     "account",
+    "all_statements",
     "api_token",
     "audit",
     "audit_head",
@@ -61,6 +62,7 @@ __all__ = (
     "deletion",
     "drained",
     "event",
+    "execute_script",
     "expansion",
     "journal",
     "map_label",
@@ -622,16 +624,26 @@ def check_revision(where: str, product: str | None, revision: str | None) -> boo
 
 
 def statements(revision: str, dialect: str) -> list[str]:
-    """Return the statements that create the schema of a revision in an empty database.
-
-    Such statements exist only for the first revision, and on SQLite for ``HEAD_REVISION``.
+    """Return the statements that turn the schema of the previous revision into that of this one.
 
     Args:
-        revision: A revision.
+        revision: A revision. The first one starts from an empty database.
         dialect: ``sqlite`` or ``postgresql``.
     """
     text = (_MIGRATIONS / f"{revision}.{dialect}.sql").read_text(encoding="utf-8")
     return [statement for part in text.split(";\n") if (statement := part.strip())]
+
+
+def all_statements(dialect: str) -> list[str]:
+    """Return the statements of all revisions, in order."""
+    revisions = (f"{number:04}" for number in range(1, int(HEAD_REVISION) + 1))
+    return [statement for revision in revisions for statement in statements(revision, dialect)]
+
+
+def execute_script(revision: str, connection: sqlalchemy.Connection) -> None:
+    """Execute the statements of a revision in the open transaction."""
+    for statement in statements(revision, connection.dialect.name):
+        connection.exec_driver_sql(statement)
 
 
 def sqlite_schema_script() -> str:
@@ -644,7 +656,7 @@ def sqlite_schema_script() -> str:
         f"CREATE TABLE {REVISION_TABLE} ({columns} (version_num))",
         f"INSERT INTO {REVISION_TABLE} VALUES ('{HEAD_REVISION}')",
     )
-    script = ("BEGIN", *recorded, *statements(HEAD_REVISION, "sqlite"), "COMMIT")
+    script = ("BEGIN", *recorded, *all_statements("sqlite"), "COMMIT")
     return "".join(f"{statement};\n" for statement in script)
 
 

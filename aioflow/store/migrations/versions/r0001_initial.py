@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from alembic import op
 
-from aioflow.store.tables import statements
+from aioflow.store.tables import execute_script
 
 __all__ = ("branch_labels", "depends_on", "down_revision", "revision", "upgrade")
 
@@ -21,6 +21,4 @@ depends_on = None
 
 def upgrade() -> None:
     """Create every table, and mark the database as created by aioflow."""
-    connection = op.get_bind()
-    for statement in statements(revision, connection.dialect.name):
-        connection.exec_driver_sql(statement)
+    execute_script(revision, op.get_bind())
