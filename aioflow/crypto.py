@@ -13,6 +13,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from aioflow.errors import SettingsError
+from aioflow.filesystem import sync_folder
 
 __all__ = ("KEY_BYTES", "Vault", "new_key", "read_keys", "write_keys")
 
@@ -144,7 +145,7 @@ def write_keys(path: Path, keys: Sequence[bytes]) -> None:
         except OSError:
             temporary.unlink()
             raise
-        _sync_folder(path)
+        sync_folder(path.parent)
     except OSError as exc:
         raise SettingsError(f"the key file {path} cannot be written: {exc.strerror}") from exc
 
@@ -197,7 +198,7 @@ def _create(path: Path) -> None:
         return
     finally:
         temporary.unlink()
-    _sync_folder(path)
+    sync_folder(path.parent)
 
 
 def _written(path: Path, text: bytes) -> Path:
@@ -214,11 +215,3 @@ def _written(path: Path, text: bytes) -> Path:
     finally:
         os.close(handle)
     return temporary
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

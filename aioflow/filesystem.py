@@ -24,6 +24,7 @@ __all__ = (
     "how_to_mend",
     "make_folder",
     "require_space",
+    "sync_folder",
     "write_file",
 )
 
@@ -75,6 +76,15 @@ def make_folder(path: Path) -> None:
             raise
         make_folder(path.parent)  # `parents=True` would use the mode of the umask for parents
         path.mkdir(exist_ok=True, mode=_FOLDER_MODE)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable, such as that of a file that was renamed into it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def create_file(path: Path) -> BinaryIO:

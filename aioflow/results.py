@@ -24,7 +24,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from aioflow.filesystem import create_file, make_folder, require_space
+from aioflow.filesystem import create_file, make_folder, require_space, sync_folder
 from aioflow.model.ids import RunNo, StartNo, TaskNo
 
 __all__ = (
@@ -292,10 +292,5 @@ def _write(path: Path, parts: Sequence[bytes | memoryview], *, sync: bool) -> No
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    if not sync:
-        return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    if sync:
+        sync_folder(path.parent)

@@ -17,7 +17,7 @@ import anyio
 
 from aioflow._threads import in_thread
 from aioflow.clock import Clock
-from aioflow.filesystem import make_folder
+from aioflow.filesystem import make_folder, sync_folder
 
 __all__ = ("VERSIONS_AN_HOUR", "Snapshots", "VersionQuota", "version_of", "write_snapshot")
 
@@ -160,9 +160,9 @@ def write_snapshot(code: Path, version: str, sources: Mapping[str, bytes]) -> bo
         for name, content in sources.items():
             _write_file(temporary / name, content)
         for place, _, _ in os.walk(temporary):
-            _sync_folder(Path(place))
+            sync_folder(Path(place))
         _replace(temporary, target, sources)
-        _sync_folder(code)
+        sync_folder(code)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return True
@@ -193,14 +193,6 @@ def _write_file(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 VERSIONS_AN_HOUR = 20

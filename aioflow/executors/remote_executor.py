@@ -30,7 +30,7 @@ from aioflow.executors.backend import (
 )
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.worker_process import Heartbeat, Process, TryKey, key_of
-from aioflow.filesystem import make_folder, require_space
+from aioflow.filesystem import make_folder, require_space, sync_folder
 from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.states import Failure
 from aioflow.model.workers import WorkerDemand, WorkerLocation, WorkerNo, WorkerSpec
@@ -668,8 +668,4 @@ def _write(folder: Path, piece: ResultPiece, worker_no: int) -> None:
         file.flush()
         os.fsync(descriptor)
     part.rename(path)
-    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(parent)
-    finally:
-        os.close(parent)
+    sync_folder(path.parent)
