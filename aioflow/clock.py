@@ -1,4 +1,4 @@
-"""The only module that reads the time."""
+"""The only module that reads the time, and the delays between attempts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import anyio
 
 from aioflow.model.timestamps import Moment, Timestamp
 
-__all__ = ("STEP_US", "Clock", "SteadyClock", "SystemClock")
+__all__ = ("STEP_US", "Clock", "SteadyClock", "SystemClock", "backoff_seconds")
 
 STEP_US = 100_000
 """Minimum move of the wall clock, relative to the monotonic clock, that counts as a step."""
@@ -26,6 +26,16 @@ class Clock(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Sleep this long by the monotonic clock."""
+
+
+def backoff_seconds(failures: int, *, first: float, longest: float) -> float:
+    """Return the delay before another attempt: it doubles with each failure, up to ``longest``.
+
+    Args:
+        failures: Number of failures before the last one.
+        first: The delay after a failure that follows none.
+    """
+    return min(first * 2.0 ** min(failures, 10), longest)
 
 
 class SystemClock:

@@ -21,6 +21,7 @@ import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow._threads import in_thread
+from aioflow.clock import backoff_seconds
 from aioflow.errors import AioflowError, LinkClosed, StoreUnavailable
 from aioflow.executors.backend import (
     ExecutorBackend,
@@ -247,8 +248,10 @@ class RemoteExecutor:
                     _logger.exception("executor %s has failed", self._backend.name)
                     why = f"{type(exc).__name__}: {exc}"
                 self._lose_all(f"executor {self._backend.name!r} has failed: {why}"[:500])
-                delay = FIRST_DELAY_SECONDS * 2.0 ** min(failures, 10)
-                await self._context.clock.sleep(min(delay, LONGEST_DELAY_SECONDS))
+                delay = backoff_seconds(
+                    failures, first=FIRST_DELAY_SECONDS, longest=LONGEST_DELAY_SECONDS
+                )
+                await self._context.clock.sleep(delay)
 
     async def _serve_backend(self, lease: ExecutorLease) -> None:
         async with anyio.create_task_group() as group:

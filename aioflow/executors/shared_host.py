@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import anyio
 from anyio.abc import TaskStatus
 
-from aioflow.clock import Clock
+from aioflow.clock import Clock, backoff_seconds
 from aioflow.core.state.child_roles import ASYNC, interpreter_of, kind_of
 from aioflow.errors import InterpreterUnusable
 from aioflow.executors.executor_context import ExecutorContext
@@ -508,5 +508,5 @@ def _delay_seconds(deaths: int) -> float:
     """Return the delay after a death that follows ``deaths`` earlier ones. Each one is logged."""
     if not deaths:
         return FIRST_DELAY_SECONDS
-    delay = FIRST_DELAY_SECONDS * 2.0 ** min(deaths, 10)
-    return min(max(delay, SECOND_DELAY_SECONDS), LONGEST_DELAY_SECONDS)
+    delay = backoff_seconds(deaths, first=FIRST_DELAY_SECONDS, longest=LONGEST_DELAY_SECONDS)
+    return max(delay, SECOND_DELAY_SECONDS)

@@ -22,6 +22,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
+from aioflow.clock import backoff_seconds
 from aioflow.core.state.child_roles import interpreter_of
 from aioflow.errors import InterpreterUnusable
 from aioflow.executors.executor_context import ExecutorContext
@@ -429,8 +430,10 @@ class WorkerProcesses:
         if lacks_headroom:
             await self._context.children.wait_for_headroom()
         else:
-            delay = FIRST_DELAY_SECONDS * 2.0 ** min(self._failures - 1, 10)
-            await self._context.clock.sleep(min(delay, LONGEST_DELAY_SECONDS))
+            delay = backoff_seconds(
+                self._failures - 1, first=FIRST_DELAY_SECONDS, longest=LONGEST_DELAY_SECONDS
+            )
+            await self._context.clock.sleep(delay)
         self._is_backing_off = False
         self._fill()
 

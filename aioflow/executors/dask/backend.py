@@ -20,7 +20,7 @@ import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from aioflow.clock import SystemClock
+from aioflow.clock import SystemClock, backoff_seconds
 from aioflow.executors.backend import ExecutorBackend, ExecutorLease, WorkerEvents, WorkerInfo
 from aioflow.executors.dask.agent_link import DIAL_SECONDS, AgentLink
 from aioflow.executors.dask.cluster import Cluster, Pilot, open_cluster, worker_dial
@@ -191,7 +191,9 @@ class DaskBackend:
                 why = _reason(exc)
                 if not isinstance(_alone(exc), OSError):
                     _logger.exception("executor %s: the session with Dask failed", self.name)
-            delay = min(FIRST_DELAY_SECONDS * 2.0 ** min(failures, 10), LONGEST_DELAY_SECONDS / 6)
+            delay = backoff_seconds(
+                failures, first=FIRST_DELAY_SECONDS, longest=LONGEST_DELAY_SECONDS / 6
+            )
             failures += 1
             self._set_trouble(
                 f"the Dask scheduler at {self._options.address} cannot be reached: {why}"[:300]
@@ -344,7 +346,7 @@ class DaskBackend:
     def _count_failure(self, spec: WorkerSpec) -> None:
         """Submit pilots of a spec more slowly, until one has a worker."""
         count = self._failures.get(spec, (0, 0))[0]
-        delay = min(FIRST_DELAY_SECONDS * 2.0 ** min(count, 10), LONGEST_DELAY_SECONDS)
+        delay = backoff_seconds(count, first=FIRST_DELAY_SECONDS, longest=LONGEST_DELAY_SECONDS)
         until = self._clock.monotonic_us() + round(delay * 1e6)
         self._failures[spec] = (count + 1, until)
 
