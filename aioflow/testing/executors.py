@@ -127,7 +127,7 @@ class Recorder:
         gone: How each of them ended.
         reports: The reports of each worker.
         printed: The output of each worker.
-        lost: What was told of lost workers, in order; an empty text if one is back.
+        lost: The reasons reported for lost workers, in order; an empty text if one is back.
         whys: Why workers are unavailable, by spec.
         may_print: Output is accepted while this is set.
     """
@@ -464,7 +464,7 @@ class ExecutorContract:
         self._run(test)
 
     def test_a_dead_worker_tells_how_it_ended_and_is_replaced(self) -> None:
-        """An exit and a crash are told apart. While there is demand, another worker follows."""
+        """An exit and a crash have different reasons. Another worker follows if there is demand."""
 
         async def test(backend: ExecutorBackend, recorder: Recorder) -> None:
             self._want(backend, 1)

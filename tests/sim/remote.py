@@ -2,7 +2,7 @@
 
 They keep the guarantees of a backend and of the daemon's side of it, and no others: the death of a
 worker is reported before or after what became of its tries; a try that is sent to a dead worker is
-returned; a lost worker goes on with its tries, and is back or dies.
+returned; a lost worker continues its tries, and is back or dies.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class LoopClock(SystemClock):
 
 
 class Shaky(DatabaseResults):
-    """A storage in memory that fails as long as it is told to, and takes its time."""
+    """A storage in memory that fails until a test mends it, and is slow."""
 
     def __init__(self) -> None:  # it has no database
         self.kept: dict[ResultKey, bytes] = {}

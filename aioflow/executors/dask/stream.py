@@ -1,9 +1,9 @@
 """A stream of messages that survives its connection: numbered, acknowledged, sent again.
 
-A connection between hosts may break while both ends continue. The workers behind it can go on only
-if no message is lost or doubled, since they carry the bytes of other streams. So each end keeps a
-message until the other end has acknowledged it. After a reconnection both ends exchange how many
-messages they have received, and each sends again what is missing.
+A connection between hosts may break while both ends continue. The workers behind it can then
+continue only if no message is lost or doubled, since they carry the bytes of other streams. So each
+end keeps a message until the other end has acknowledged it. After a reconnection both ends exchange
+how many messages they have received, and each sends again what is missing.
 """
 
 from __future__ import annotations

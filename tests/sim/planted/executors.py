@@ -71,7 +71,7 @@ BUGS = (
     PlantedBug(
         name="demand_lost_with_a_turn",
         broken="a demand is not made again after its turn was undone",
-        promise="a task does not wait for a worker that nobody has been asked for",
+        promise="a task does not wait for a worker that was never requested",
         where="core",
         needs="a refusal of the turn in which a demand has changed",
         edits=(
@@ -120,7 +120,7 @@ BUGS = (
     PlantedBug(
         name="pool_holder_demands_no_worker",
         broken="a task that keeps its slots in a full pool is not counted in the demand",
-        promise="a task does not wait for a worker that nobody has been asked for",
+        promise="a task does not wait for a worker that was never requested",
         where="core",
         needs="a remote task that resumes in a full pool that counts deferred tasks",
         edits=(
