@@ -1,5 +1,7 @@
 // The page: a rail of places, and the view of the address.
 
+import "./styles/index.css";
+
 import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
@@ -11,7 +13,6 @@ import { Banner } from "./banner";
 import { type Mode, currentMode, onMode, start } from "./live";
 import { Empty, Head, dagHref, runHref } from "./parts";
 import { followLinks, go, usePlace } from "./router";
-import "./style.css";
 import { applyTheme, isDark, setTheme } from "./theme";
 import type { Dag, Me, Overview } from "./types";
 import { Access } from "./views/access";
