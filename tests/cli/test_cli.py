@@ -269,6 +269,19 @@ def test_a_log_is_followed_over_retries_to_its_last_byte(daemon):
     assert all(data[at:].startswith(line) for at, line in found)
 
 
+def test_the_log_of_a_run_is_followed_until_it_has_ended(daemon):
+    run_id = daemon.run("dags", "trigger", "noise", "--json").json["run_id"]
+
+    followed = daemon.run("runs", "logs", run_id, "--follow", "--search", "the end")
+    whole = daemon.run("runs", "logs", run_id, "--search", "the end", "--json").json
+
+    ends = [line.rpartition("  ")[2] for line in followed.out.splitlines()]
+    assert ends == ["the end of 1", "the end of 2", "the end of 3"]
+    assert [(one["task_id"], one["text"]) for one in whole["lines"]] == [
+        ("noisy", text) for text in ends
+    ]
+
+
 def on_a_terminal(daemon, *words):
     """The output of a command for people."""
     leader, follower = os.openpty()
