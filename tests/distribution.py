@@ -43,7 +43,7 @@ def rank(nodeid: str, cases: int, starts_processes: bool) -> tuple[int, float, s
     return 2 if starts_processes else 3, -cases, unit
 
 
-class _Scheduling(LoadGroupScheduling):
+class _Scheduling(LoadGroupScheduling):  # type: ignore[misc]  # it has no types
     """Hand out units in the order in which they were collected."""
 
     def _split_scope(self, nodeid: str) -> str:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -164,7 +163,10 @@ async def test_output_is_complete_and_in_order_and_waits_for_its_reader(cluster,
 # ── harm ────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_worker_whose_dask_worker_is_killed_is_gone_within_a_second(own_cluster, tmp_path):
+async def test_a_worker_whose_dask_worker_is_killed_is_gone_without_a_missed_beat(
+    own_cluster, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(agent_link, "LOST_BEATS", 10_000)  # silence proves nothing
     processes = [own_cluster.start_worker() for _ in range(2)]
     file = tmp_path / "pids"
     async with running(own_cluster) as (backend, events):
@@ -172,15 +174,12 @@ async def test_a_worker_whose_dask_worker_is_killed_is_gone_within_a_second(own_
         (worker,) = await events.up()
         await begun(worker, events, tmp_path, SLEEP.format(path=str(file)))
         victim = next(one for one in processes if one.pid == _parent(_parent(worker.info.pid)))
-        killed = time.monotonic()
         victim.kill()
         failure = await events.until(lambda: worker.failure)
-        assert time.monotonic() - killed < 1.5
         assert (failure.reason, "its Dask worker died" in failure.message) == ("killed", True)
         assert not is_alive(worker.info.pid)
         (other,) = await events.up()
         assert other.info.address != worker.info.address
-        assert time.monotonic() - killed < 5
 
 
 @pytest.mark.nightly
@@ -328,12 +327,10 @@ async def test_a_backend_that_is_run_again_knows_nothing_of_the_first_time(tmp_p
 
 async def test_a_scheduler_that_cannot_be_reached_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(cluster_module, "CONNECT_SECONDS", 0.3)
-    nowhere = DaskCluster(tmp_path)
-    with contextlib.suppress(TimeoutError):
-        async with running(nowhere) as (backend, events):
-            backend.set_demand(demand(1))
-            why = await events.until(lambda: events.reasons.get(demand(1)[0].spec))
-            assert why.startswith("the Dask scheduler at tcp://127.0.0.1:0 cannot be reached")
+    async with running(DaskCluster(tmp_path)) as (backend, events):
+        backend.set_demand(demand(1))
+        why = await events.until(lambda: events.reasons.get(SPEC))
+        assert why.startswith("the Dask scheduler at tcp://127.0.0.1:0 cannot be reached")
 
 
 class EndedPilot:
