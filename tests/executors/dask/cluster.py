@@ -94,7 +94,7 @@ class Worker:
 class Events:
     """What a backend reports, remembered. ``until`` waits for something."""
 
-    PATIENCE = 30.0
+    PATIENCE = 60.0
 
     def __init__(self, first: int = 0) -> None:
         self.workers: dict[int, Worker] = {}

@@ -33,7 +33,7 @@ async def begun(worker: Worker, events: Events, home, body: str, start_no: int =
     await events.until(lambda: worker.found(TaskStarted))
 
 
-async def died(*pids: int, seconds: float = 5.0) -> None:
+async def died(*pids: int, seconds: float = 60.0) -> None:
     with anyio.fail_after(seconds):
         while any(is_alive(pid) for pid in pids):
             await anyio.sleep(0.01)
@@ -128,7 +128,7 @@ time.sleep(600)
         backend.set_demand(demand(1))
         (worker,) = await events.up()
         await begun(worker, events, tmp_path, body)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while not file.exists() or len(file.read_text().split()) < 2:
                 await anyio.sleep(0.01)
         pids = [int(pid) for pid in file.read_text().split()]
@@ -240,7 +240,7 @@ async def test_a_dask_worker_that_closes_says_so_first(own_cluster, tmp_path):
         failure = await events.until(lambda: worker.failure)
         assert "its Dask worker ended" in failure.message
         assert not is_alive(worker.info.pid)
-    assert process.wait(20) is not None
+    assert process.wait(60) is not None
 
 
 @pytest.mark.nightly
