@@ -76,7 +76,7 @@ class Home:
 
     async def reads(self, text: str, **options) -> None:
         """Wait until this is read."""
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while (found := await self.read(**options)) != text:
                 assert len(found) <= len(text), found
                 await anyio.sleep(0.01)
@@ -86,7 +86,7 @@ class Home:
 
     async def is_stored(self) -> None:
         """Wait until all output is stored."""
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while self.uploader._due or self.tasklog._waiting_bytes:
                 await anyio.sleep(0.01)
 

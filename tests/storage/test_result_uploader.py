@@ -392,7 +392,7 @@ class TestFetcher:
         async with running(tmp_path) as n:
             n.stored(5)
             n.storage.is_away = True
-            with anyio.fail_after(5), pytest.raises(StorageUnavailable):
+            with anyio.fail_after(60), pytest.raises(StorageUnavailable):
                 await n.fetcher.path(n.rows[5])
             n.storage.is_away = False
             assert (await n.fetcher.path(n.rows[5])).read_bytes() == CONTENT

