@@ -159,6 +159,10 @@ class ResultUploader:
         self.waiting_bytes += size
         return upload
 
+    def is_storing(self, trigger_no: TriggerNo) -> bool:
+        """Return whether reports about a trigger wait for its result."""
+        return trigger_no in self._held
+
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Upload until cancelled. Results that wait then are lost; their tries run again."""
         async with anyio.create_task_group() as group:
