@@ -216,14 +216,15 @@ class ResultUploader:
             await self._freed.wait()
         self._in_memory += upload.size
         try:
-            data = await in_thread(read_spooled, self._spool, upload.key, upload.size)
+            data, version = await in_thread(read_spooled, self._spool, upload.key, upload.size)
             await self._storage.put(upload.key, data)
+            del data
         finally:
             self._in_memory -= upload.size
             self._freed.set()
             self._freed = anyio.Event()
         if not upload.has_successor():
-            await self._copies.adopt(upload.key, file, upload.size)
+            await self._copies.adopt(upload.key, file, version)
 
     def _note_outage(self, exc: Exception) -> None:
         now = self._clock.monotonic_us()

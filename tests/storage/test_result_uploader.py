@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -154,6 +155,25 @@ class TestUploader:
             assert n.copies.path((5, 1)).read_bytes() == CONTENT
             assert not result_path(n.spool, 5, 1).exists()
             assert (n.uploader.waiting_results, n.uploader.waiting_bytes) == (0, 0)
+
+    @pytest.mark.parametrize("by", ["another file", "a link", "other content"])
+    async def test_a_file_that_was_replaced_while_it_was_stored_is_no_copy(self, tmp_path, by):
+        async with running(tmp_path) as n:
+            n.returned(5)
+            file, other = result_path(n.spool, 5, 1), tmp_path / "other"
+            other.write_bytes(b"y" * len(CONTENT))
+            await anyio.sleep(n.storage.seconds / 2)
+            if by == "other content":
+                os.utime(file, (1, 1))  # as after any write
+            else:
+                file.unlink()
+                file.symlink_to(other) if by == "a link" else other.rename(file)
+            await anyio.sleep(1)
+
+            assert n.kinds == ["BodyReturned", "Succeeded"]
+            assert unpack_result((5, 1), n.storage.kept[5, 1]) == CONTENT
+            assert not n.copies.path((5, 1)).is_symlink()
+            assert not n.copies.path((5, 1)).exists()
 
     async def test_a_list_is_stored_with_its_index(self, tmp_path):
         async with running(tmp_path) as n:
