@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from aioflow.errors import TaskError
-from aioflow.executors.remote_executor import answer_result_query, reply_to
+from aioflow.executors.home_queries import answer_result_query, reply_to
 from aioflow.protocol.commands import Reply
 from aioflow.protocol.reports import Query
 from aioflow.results import RESULT_LIMIT, read_value, result_path, write_value
@@ -46,7 +46,7 @@ def run(coroutine):
 @pytest.fixture
 def link(tmp_path, monkeypatch):
     monkeypatch.setattr(result_transfer, "PIECE_BYTES", 1_000)
-    monkeypatch.setattr("aioflow.executors.remote_executor.PIECE_BYTES", 1_000)
+    monkeypatch.setattr("aioflow.executors.home_queries.PIECE_BYTES", 1_000)
     return Link(tmp_path / "home")
 
 
@@ -140,6 +140,7 @@ def test_the_folder_is_not_measured_for_each_result(link, tmp_path, monkeypatch)
         return glob(path, pattern, **options)
 
     monkeypatch.setattr(type(folder), "glob", counted)
+    items: list[tuple[int, int, int, bytes | None]]
     items = [(number, number, 1, None) for number in range(1, 101)]
     transfer.fetch_page(1, ResultsPage(1, items, [], 0, more=False))
     assert 0 < len(measured) <= 12

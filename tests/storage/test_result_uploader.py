@@ -257,13 +257,13 @@ class TestUploader:
             await anyio.sleep(10)
             assert n.storage.most == result_uploader.UPLOADS
 
-            n.storage.most = 0
-            monkeypatch.setattr(result_uploader, "IN_MEMORY_BYTES", 250)
+        monkeypatch.setattr(result_uploader, "IN_MEMORY_BYTES", 250)
+        async with running(tmp_path) as n:
             for number in range(40, 80):
                 n.returned(number)
             await anyio.sleep(10)
             assert n.storage.most == 2
-            assert n.kinds.count("Succeeded") == 80
+            assert n.kinds.count("Succeeded") == 40
 
     async def test_too_many_that_wait_are_told(self, tmp_path, monkeypatch):
         monkeypatch.setattr(result_uploader, "BACKLOG_RESULTS", 10)
@@ -347,6 +347,16 @@ class TestFetcher:
             assert await n.fetch(*((number, 1) for number in range(50))) is None
             assert n.storage.most == 8
             assert all(n.copies.path((number, 1)).exists() for number in range(50))
+
+    async def test_fetches_are_limited_in_size(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(result_fetcher, "IN_MEMORY_BYTES", 5 * len(CONTENT))
+        async with running(tmp_path) as n:
+            n.stored(0, CONTENT * 10)  # larger than all that is allowed
+            for number in range(1, 50):
+                n.stored(number)
+            assert await n.fetch(*((number, 1) for number in range(50))) is None
+            assert n.storage.most == 2
+            assert n.fetcher._memory.used_bytes == 0
 
     async def test_a_worker_elsewhere_gets_the_folder_with_the_copy(self, tmp_path):
         async with running(tmp_path) as n:
