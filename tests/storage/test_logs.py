@@ -301,6 +301,22 @@ async def test_a_deleted_run_has_no_output_anywhere(home):
     assert await other.read(run_no=RUN + 1) == "stays\n"
 
 
+async def test_output_that_is_stored_while_its_run_is_deleted_does_not_stay(home, monkeypatch):
+    async with running(home("a")) as a:
+        put, names = a.objects.put, []
+
+        async def delete_first(name, data):
+            await a.tasklog.delete(RUN)
+            await put(name, data)
+            names.append(name)
+
+        monkeypatch.setattr(a.objects, "put", delete_first)
+        a.print("gone\n")
+        await a.is_stored()
+    assert len(names) == 1
+    assert not await a.stored()
+
+
 async def test_expired_output_is_deleted(home):
     async with running(home("a")) as a:
         for run_no in (RUN, RUN + 1, 5_000):

@@ -258,12 +258,14 @@ class TestSpool:
 
     def test_a_result_is_read(self, tmp_path):
         write_value(tmp_path / "0" / "1.1", LARGE)
-        assert unpack_result((1, 1), bytes(read_spooled(tmp_path, (1, 1), len(LARGE)))) == LARGE
+        assert (
+            unpack_result((1, 1), bytes(read_spooled(tmp_path, (1, 1), len(LARGE)).data)) == LARGE
+        )
 
     def test_a_list_is_read(self, tmp_path):
         path = tmp_path / "0" / "1.1"
         write_list(path, [b"a", b"bc"])
-        data = read_spooled(tmp_path, (1, 1), path.stat().st_size)
+        data = read_spooled(tmp_path, (1, 1), path.stat().st_size).data
         assert unpack_result((1, 1), bytes(data)) == path.read_bytes()
 
     @pytest.mark.parametrize("size", [-1, 2**40])
