@@ -2,7 +2,7 @@ import { useState } from "preact/hooks";
 
 import { emit } from "../actions";
 import { query } from "../api";
-import { useData, usePages } from "../data";
+import { useItems, usePages } from "../data";
 import { Empty, Filter, Head, Json, Panel, Shown, childName, runHref, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { When } from "../time";
@@ -20,7 +20,7 @@ interface Woken {
 export function Events() {
   const place = usePlace();
   const name = place.query.get("name") ?? "";
-  const events = usePages<NamedEvent>((last) => query("/events", { name, limit: PAGE, before: last?.event_id ?? null }), PAGE, { gap: 1000 });
+  const events = usePages<NamedEvent>((cursor) => query("/events", { name, limit: PAGE, cursor }), (event) => event.event_id, PAGE, { gap: 1000 });
   return (
     <>
       <Head title="Events" name="Events">
@@ -57,7 +57,7 @@ export function Events() {
 
 function One({ event }: { event: NamedEvent }) {
   const [isOpen, setOpen] = useState(false);
-  const woke = useData<Woken[]>(isOpen ? `/events/${event.event_id}/woke` : null, { on: () => false });
+  const woke = useItems<Woken>(isOpen ? `/events/${event.event_id}/woke` : null, { on: () => false });
   return (
     <li>
       <details onToggle={(change) => setOpen(change.currentTarget.open)}>

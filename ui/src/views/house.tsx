@@ -2,14 +2,14 @@
 
 import { drain } from "../actions";
 import { query } from "../api";
-import { useData, usePages } from "../data";
+import { useData, useItems, usePages } from "../data";
 import { Empty, Head, Json, Panel, Shown, number } from "../parts";
 import { State } from "../states";
 import { When, span } from "../time";
 import type { AuditRow, Node, Overview } from "../types";
 
 export function Nodes() {
-  const nodes = useData<Node[]>("/nodes", { gap: 2000, every: 5000 });
+  const nodes = useItems<Node>("/nodes", { gap: 2000, every: 5000 });
   const overview = useData<Overview>("/overview", { gap: 2000, every: 5000 });
   return (
     <>
@@ -112,7 +112,7 @@ interface Broken {
 }
 
 export function Errors() {
-  const errors = useData<Broken[]>("/import-errors", { on: (change) => change.dags.size > 0, gap: 1000 });
+  const errors = useItems<Broken>("/import-errors", { on: (change) => change.dags.size > 0, gap: 1000 });
   return (
     <>
       <Head title="Import errors" name="Import errors" />
@@ -154,7 +154,7 @@ export function Errors() {
 const PAGE = 100;
 
 export function Audit() {
-  const rows = usePages<AuditRow>((last) => query("/audit", { limit: PAGE, before: last?.audit_id ?? null }), PAGE, { gap: 2000 });
+  const rows = usePages<AuditRow>((cursor) => query("/audit", { limit: PAGE, cursor }), (row) => row.audit_id, PAGE, { gap: 2000 });
   return (
     <>
       <Head title="Audit" name="Audit" />

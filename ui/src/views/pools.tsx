@@ -2,7 +2,7 @@ import { useState } from "preact/hooks";
 
 import { liftPool, many, setPool } from "../actions";
 import { enc } from "../api";
-import { useData } from "../data";
+import { useItems } from "../data";
 import { Empty, Head, Panel, Shown, childName, number, taskHref } from "../parts";
 import { When } from "../time";
 import type { Pool } from "../types";
@@ -17,7 +17,7 @@ interface Holder {
 }
 
 export function Pools() {
-  const pools = useData<Pool[]>("/pools", { gap: 500 });
+  const pools = useItems<Pool>("/pools", { gap: 500 });
   return (
     <>
       <Head title="Pools" name="Pools">
@@ -46,7 +46,7 @@ export function Pools() {
 
 function One({ pool }: { pool: Pool }) {
   const [isOpen, setOpen] = useState(false);
-  const holders = useData<Holder[]>(isOpen ? `/pools/${enc(pool.name)}/holders` : null, { gap: 500 });
+  const holders = useItems<Holder>(isOpen ? `/pools/${enc(pool.name)}/holders` : null, { gap: 500 });
   const used = pool.used ?? 0;
   return (
     <li>

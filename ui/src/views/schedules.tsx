@@ -1,6 +1,6 @@
 import { backfill, cancelBackfill } from "../actions";
 import { query } from "../api";
-import { useData, usePages } from "../data";
+import { useItems, usePages } from "../data";
 import { VirtualList } from "../list";
 import { Choice, Empty, Head, Heads, Panel, Shown, dagHref, number, zoned } from "../parts";
 import { go, usePlace, withQuery } from "../router";
@@ -31,7 +31,7 @@ const COLUMNS: [string, string, string?][] = [
 export function Schedules() {
   const place = usePlace();
   const hours = place.query.get("hours") ?? "24";
-  const firings = useData<Firing[]>(query("/schedules", { hours }), { on: (change) => change.dags.size > 0, gap: 5000 });
+  const firings = useItems<Firing>(query("/schedules", { hours }), { on: (change) => change.dags.size > 0, gap: 5000 });
   return (
     <>
       <Head title="Schedules" name="Schedules">
@@ -86,7 +86,7 @@ const BACKFILL_COLUMNS: [string, string, string?][] = [
 ];
 
 export function Backfills() {
-  const backfills = usePages<Backfill>((last) => query("/backfills", { limit: PAGE, before: last?.backfill_id ?? null }), PAGE, { gap: 1000 });
+  const backfills = usePages<Backfill>((cursor) => query("/backfills", { limit: PAGE, cursor }), (backfill) => backfill.backfill_id, PAGE, { gap: 1000 });
   return (
     <>
       <Head title="Backfills" name="Backfills">

@@ -1,6 +1,6 @@
 import { fire, unquarantine } from "../actions";
 import { query } from "../api";
-import { type Concerns, useData, usePages } from "../data";
+import { type Concerns, useData, useItems, usePages } from "../data";
 import { VirtualList } from "../list";
 import { Choice, DagFilter, Empty, Head, Heads, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
@@ -49,7 +49,7 @@ export function Triggers() {
 }
 
 function List({ kind, state, dag }: { kind: string; state: string; dag: string }) {
-  const rows = usePages<Trigger>((last) => query("/triggers", { kind, state, dag, limit: PAGE, after: last?.trigger_id ?? null }), PAGE, {
+  const rows = usePages<Trigger>((cursor) => query("/triggers", { kind, state, dag, limit: PAGE, cursor }), (trigger) => trigger.trigger_id, PAGE, {
     on: ofTriggers,
     gap: 1000,
   });
@@ -219,7 +219,7 @@ function Summary({ data }: { data: TriggerSummary }) {
 }
 
 function Stalls() {
-  const slow = useData<Slow[]>("/triggers/slow", { gap: 5000, every: 15_000 });
+  const slow = useItems<Slow>("/triggers/slow", { gap: 5000, every: 15_000 });
   if (!slow.data || slow.data.length === 0) return null;
   return (
     <Panel title="Held up the loop">
