@@ -6,7 +6,7 @@ import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { onSignedOut, query } from "./api";
-import { useData } from "./data";
+import { useData, useItems } from "./data";
 import { Dialogs } from "./dialog";
 import { Banner } from "./banner";
 import { Icon, type IconName } from "./components/icons";
@@ -263,7 +263,7 @@ function Search({ close }: { close: () => void }) {
   const box = useRef<HTMLDialogElement>(null);
   const [text, setText] = useState("");
   const [at, setAt] = useState(0);
-  const dags = useData<Dag[]>(text ? query("/dags", { search: text, limit: 20 }) : null, { on: () => false });
+  const dags = useItems<Dag>(text ? query("/dags", { search: text, limit: 20 }) : null, { on: () => false });
   useEffect(() => box.current?.showModal(), []);
   const wanted = text.toLowerCase();
   const found: [string, string][] = [

@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 
 import { type Option, Select, Text } from "../actions";
 import { enc, send } from "../api";
-import { type Data, useData } from "../data";
+import { type Data, useItems } from "../data";
 import { ask, tell } from "../dialog";
 import { Empty, Head, Panel, Shown } from "../parts";
 import { At, When } from "../time";
@@ -57,9 +57,9 @@ const LIVES: Option[] = [
 ];
 
 export function Access({ me }: { me: Me | undefined }) {
-  const users = useData<User[]>("/users", { gap: 1000 });
-  const sessions = useData<Session[]>("/sessions", { gap: 1000 });
-  const tokens = useData<Token[]>("/tokens", { gap: 1000 });
+  const users = useItems<User>("/users", { gap: 1000 });
+  const sessions = useItems<Session>("/sessions", { gap: 1000 });
+  const tokens = useItems<Token>("/tokens", { gap: 1000 });
   const [made, setMade] = useState<Made | null>(null);
   return (
     <>

@@ -2,7 +2,7 @@ import { useMemo, useRef } from "preact/hooks";
 
 import { backfill, pause, trigger } from "../actions";
 import { enc, query } from "../api";
-import { ofDag, useData } from "../data";
+import { ofDag, useData, useItems } from "../data";
 import { TabBar } from "../components/tabs";
 import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
@@ -130,28 +130,27 @@ function View({ dag, at }: { dag: DagDetail; at: string }) {
 
 function DagGrid({ dag }: { dag: DagDetail }) {
   const place = usePlace();
-  const before = place.query.get("before");
+  const cursor = place.query.get("cursor");
   const runs = useRef<string[]>([]);
-  const grid = useData<Grid>(query(`/dags/${enc(dag.dag_id)}/grid`, { limit: 25, before }), {
+  const grid = useData<Grid>(query(`/dags/${enc(dag.dag_id)}/grid`, { limit: 25, cursor }), {
     on: (change) => change.dags.has(dag.dag_id) || runs.current.some((run) => change.runs.has(run)),
     gap: 700,
   });
   runs.current = grid.data?.runs.map((run) => run.run_id) ?? [];
-  if (grid.problem?.isAbsent && !before) return <RunList dag={dag.dag_id} state="" isOfOne />;
-  const oldest = grid.data?.runs.at(-1)?.run_id;
+  if (grid.problem?.isAbsent && !cursor) return <RunList dag={dag.dag_id} state="" isOfOne />;
   return (
     <Shown of={grid}>
       {(data) => (
         <>
           <GridView grid={data} />
           <p class="actions pager">
-            {data.runs.length >= 25 && oldest && (
-              <button type="button" onClick={() => go(withQuery({ before: oldest }))}>
+            {data.next && (
+              <button type="button" onClick={() => go(withQuery({ cursor: data.next }))}>
                 Older runs
               </button>
             )}
-            {before && (
-              <button type="button" onClick={() => go(withQuery({ before: null }))}>
+            {cursor && (
+              <button type="button" onClick={() => go(withQuery({ cursor: null }))}>
                 Newest runs
               </button>
             )}
@@ -170,11 +169,11 @@ function DagGraph({ dag }: { dag: DagDetail }) {
 }
 
 function LastGantt({ dag }: { dag: DagDetail }) {
-  const runs = useData<RunSummary[]>(query("/runs", { dag: dag.dag_id, limit: 20 }), { on: ofDag(dag.dag_id), gap: 1000 });
+  const runs = useItems<RunSummary>(query("/runs", { dag: dag.dag_id, limit: 20 }), { on: ofDag(dag.dag_id), gap: 1000 });
   const place = usePlace();
   const wanted = place.query.get("run") ?? (runs.data?.find((run) => run.started_at !== null) ?? runs.data?.[0])?.run_id ?? null;
   const shown = runs.data?.find((run) => run.run_id === wanted);
-  const rows = useData<GanttRow[]>(wanted && query(`/runs/${enc(wanted)}/gantt`, { limit: 1000 }), { gap: 1000 });
+  const rows = useItems<GanttRow>(wanted && query(`/runs/${enc(wanted)}/gantt`, { limit: 1000 }), { gap: 1000 });
   return (
     <Shown of={runs}>
       {(found) =>
@@ -225,7 +224,7 @@ function Code({ dag }: { dag: DagDetail }) {
   const place = usePlace();
   const version = place.query.get("version") ?? dag.version;
   const code = useData<CodeOf>(query(`/dags/${enc(dag.dag_id)}/code`, { version }), { on: () => false });
-  const versions = useData<Version[]>(`/dags/${enc(dag.dag_id)}/versions`, { on: ofDag(dag.dag_id), gap: 2000 });
+  const versions = useItems<Version>(`/dags/${enc(dag.dag_id)}/versions`, { on: ofDag(dag.dag_id), gap: 2000 });
   const options = (versions.data ?? []).map((one): [string, string] => [
     one.version,
     `${one.version.slice(0, 12)}, ${shortTime(one.made_at)}, ${one.runs} runs${one.version === dag.version ? " (newest)" : ""}`,

@@ -1,6 +1,6 @@
 import { Empty, Head, Panel, Shown, Waits, childName, dagHref, number, runHref, taskHref } from "../parts";
 import { enc, query } from "../api";
-import { ofRun, useData } from "../data";
+import { ofRun, useData, useItems } from "../data";
 import { Bar, State, ended, sum } from "../states";
 import { sentenceCase, texts } from "../texts";
 import { Took, When, whole } from "../time";
@@ -10,7 +10,7 @@ const SHOWN = 12;
 
 export function Home() {
   const overview = useData<Overview>("/overview", { gap: 1000, every: 10_000 });
-  const live = useData<RunSummary[]>(query("/runs", { state: "running", limit: SHOWN }));
+  const live = useItems<RunSummary>(query("/runs", { state: "running", limit: SHOWN }));
   const isOld = overview.problem?.isAbsent === true;
   return (
     <>
@@ -126,7 +126,7 @@ function InFlight({ run }: { run: RunSummary }) {
 }
 
 function FailedRuns() {
-  const failed = useData<RunSummary[]>(query("/runs", { state: "failed", limit: 10 }));
+  const failed = useItems<RunSummary>(query("/runs", { state: "failed", limit: 10 }));
   return <Shown of={failed}>{(runs) => <Failed runs={runs} />}</Shown>;
 }
 
@@ -177,7 +177,7 @@ function Waiting({ rows }: { rows: Overview["waiting_longest"] }) {
 }
 
 function LongestWaits() {
-  const waits = useData<Trigger[]>(query("/triggers", { limit: 10 }), { gap: 1000 });
+  const waits = useItems<Trigger>(query("/triggers", { limit: 10 }), { gap: 1000 });
   return (
     <Shown of={waits}>
       {(rows) =>
