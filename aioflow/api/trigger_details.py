@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from aioflow.api.schemas import plain_bytes
+from aioflow.model.decisions import PERSON
 from aioflow.model.triggers import TriggerDescription
 from aioflow.protocol.reports import TriggerKind
 from aioflow.redaction import MASK, Masks, masked_url, masked_urls
@@ -150,6 +151,9 @@ CATALOGUE_FIELDS: Mapping[str, tuple[str, ...]] = {
 """The public fields that the catalogue's classes declare; a test checks that they agree."""
 
 
+_PERSON_FIELDS = ("question", "assignees", "approvals")
+
+
 class PublicFields:
     """Shows the public fields of triggers.
 
@@ -159,7 +163,7 @@ class PublicFields:
 
     def __init__(self, masks: Masks) -> None:
         self._masks = masks
-        self._declared = dict(CATALOGUE_FIELDS)
+        self._declared = {**CATALOGUE_FIELDS, PERSON: _PERSON_FIELDS}
 
     def learn(self, kinds: Iterable[TriggerKind]) -> None:
         """Register the public fields that the classes of a plug-in declare."""
