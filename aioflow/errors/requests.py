@@ -13,6 +13,7 @@ __all__ = (
     "BadConf",
     "BadEvent",
     "BadLink",
+    "BadPattern",
     "BadPool",
     "BadValue",
     "DagBroken",
@@ -292,6 +293,12 @@ class BadEvent(RequestError):
     """The name, key or data of a named event is invalid."""
 
     code = "request.event"
+
+
+class BadPattern(RequestError):
+    """A pattern is no regular expression, or takes too long to search for."""
+
+    code = "request.pattern"
 
 
 class BadPool(RequestError):

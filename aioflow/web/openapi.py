@@ -224,6 +224,7 @@ ANSWERS: Mapping[str, Any] = {
     "woken_by": list[page_schemas.WokenView],
     "pool_holders": list[page_schemas.HolderView],
     "logs": page_schemas.LogLinesView,
+    "run_logs": page_schemas.RunLogView,
     **{f"list_{kind}s": list[ValueView] for kind in ValueKind},
     "list_connections": list[ConnectionView],
     **{f"set_{kind}": ValueSet for kind in ValueKind},
@@ -233,6 +234,7 @@ ANSWERS: Mapping[str, Any] = {
 
 TEXTS: Mapping[str, str] = {
     "logs": "text/plain",
+    "run_logs": "text/plain",
     "stream": "text/event-stream",
     "follow_log": "text/event-stream",
 }

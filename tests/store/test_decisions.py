@@ -1,4 +1,4 @@
-"""Decisions are stored with their votes, and found while they are open and after they have ended."""
+"""Decisions are stored with their votes, and found while they are open and once they ended."""
 
 from __future__ import annotations
 
