@@ -22,8 +22,8 @@ from aioflow.api.dags import (
 )
 from aioflow.api.log_lines import LineRange, LineReader, TriedLog
 from aioflow.api.page_schemas import LogLinesView, RunLogView
-from aioflow.api.run_log import RunLogRange, RunLogs
 from aioflow.api.paging import Key, Page, decode_cursor, number_after, page_of
+from aioflow.api.run_log import RunLogRange, RunLogs
 from aioflow.api.schedule_texts import schedule_text
 from aioflow.api.schemas import (
     DagDetailView,

@@ -91,6 +91,12 @@ class Source(Protocol):
     def backfill(self, backfill_id: int) -> Any:
         """``backfills.show``."""
 
+    def decisions(self, *, is_open: bool, dag: str | None, run: str | None, limit: int) -> Any:
+        """``decisions.page``, without its cursor."""
+
+    def decision(self, decision_id: int) -> Any:
+        """``decisions.show``."""
+
     def users(self) -> Any:
         """``access.list_users``."""
 
@@ -197,6 +203,14 @@ class _Daemon:
 
     def backfill(self, backfill_id: int) -> Any:
         return self._client.get("backfills", str(backfill_id))
+
+    def decisions(self, *, is_open: bool, dag: str | None, run: str | None, limit: int) -> Any:
+        state = "open" if is_open else "all"
+        page = self._client.get("decisions", state=state, dag=dag, run=run, limit=limit)
+        return page["items"]
+
+    def decision(self, decision_id: int) -> Any:
+        return self._client.get("decisions", str(decision_id))
 
     def users(self) -> Any:
         return self._client.items("users")
@@ -309,6 +323,15 @@ class _Database:
 
     def backfill(self, backfill_id: int) -> Any:
         return self._ask(lambda api: api.backfills.show(backfill_id))
+
+    def decisions(self, *, is_open: bool, dag: str | None, run: str | None, limit: int) -> Any:
+        page = self._ask(
+            lambda api: api.decisions.page(is_open=is_open, dag_id=dag, run_id=run, limit=limit)
+        )
+        return page["items"]
+
+    def decision(self, decision_id: int) -> Any:
+        return self._ask(lambda api: api.decisions.show(decision_id))
 
     def users(self) -> Any:
         return self._ask(lambda api: api.access.list_users())

@@ -19,6 +19,7 @@ from aioflow.api import page_schemas, schemas
 from aioflow.api.accounts import SessionView, TokenView, UserView
 from aioflow.api.audit import AuditView
 from aioflow.api.backfills import BackfillView, FireTimeView
+from aioflow.api.decisions import AnsweredView, DecisionPage, DecisionView
 from aioflow.api.paging import Page
 from aioflow.api.values import ConnectionView, RotationView, ValueView
 from aioflow.model.dag import ValueKind
@@ -169,6 +170,11 @@ ANSWERS: Mapping[str, Any] = {
     "create_token": NewToken,
     "revoke_token": TokenView,
     "list_audit": Page[AuditView],
+    "list_decisions": DecisionPage,
+    "show_decision": DecisionView,
+    "answer_decision": AnsweredView,
+    "show_link": DecisionView,
+    "answer_link": AnsweredView,
     "recent_runs": dict[str, list[page_schemas.RecentRunView]],
     "triggers_summary": page_schemas.TriggersView,
     "list_dags": Page[schemas.DagView],

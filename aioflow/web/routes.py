@@ -17,7 +17,7 @@ from aioflow.api.events import body_of
 from aioflow.api.paging import Page, number_after, page_of, page_of_all
 from aioflow.api.queries import PAGE, DagsWanted
 from aioflow.model.dag import Reprocess, ValueKind
-from aioflow.web import account_routes, logs, page_routes, stream
+from aioflow.web import account_routes, decision_routes, logs, page_routes, stream
 from aioflow.web.permissions import Acting, admin, operator, viewer
 from aioflow.web.routing import (
     MAX_ROW_NO,
@@ -509,6 +509,7 @@ API_ROUTES: tuple[BaseRoute, ...] = (
     *backfill_router.routes,
     *value_router.routes,
     *account_routes.router.routes,
+    *decision_routes.router.routes,
     *page_routes.router.routes,
     *logs.router.routes,
     *stream.router.routes,
