@@ -17,6 +17,7 @@ from aioflow.api.backfills import Backfills
 from aioflow.api.causes import Explaining
 from aioflow.api.dags import Catalogue, FirstScan, Timetables
 from aioflow.api.events import NamedEvents
+from aioflow.api.history import History
 from aioflow.api.metrics import Metrics, Sizes, Sizing, health, measured
 from aioflow.api.operate import REQUEST_SECONDS
 from aioflow.api.page_queries import Reads
@@ -109,6 +110,7 @@ class Api(Explaining):
         backfills: Runs for the fire times of a range.
         values: Secrets, connections and variables.
         reads: Queries of the web page.
+        history: Ends and durations of runs and tasks by hour.
     """
 
     def __init__(
@@ -154,6 +156,7 @@ class Api(Explaining):
         if engine is not None:
             self.catalogue = Catalogue(store, follows=True)
         self.reads = Reads(self, clock, engine, self._send, hosts=hosts, watched=watched)
+        self.history = History(self, clock)
         self.access = Access(store, clock, self._send_as, passwords)
         self.act_as(None)
 

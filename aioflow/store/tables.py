@@ -64,6 +64,9 @@ __all__ = (
     "event",
     "execute_script",
     "expansion",
+    "history",
+    "is_daily",
+    "is_hourly",
     "journal",
     "map_label",
     "meta",
@@ -516,6 +519,28 @@ journal = Table(
 )
 
 
+history = Table(
+    "history",
+    metadata,
+    text("dag_id", CheckConstraint("length(dag_id) <= 250")),
+    text("task_id", CheckConstraint("length(task_id) <= 250")),
+    small("measure"),
+    instant("start"),
+    index("bucket"),
+    count("occurrences"),
+    number("total_ms"),
+    PrimaryKeyConstraint("dag_id", "task_id", "measure", "start", "bucket"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+is_hourly = literal_column("start % 86400000000") != literal_column("0")
+"""Condition for rows whose hours can be merged into days. It has an index."""
+Index("history_hourly", history.c.start, **_only(is_hourly))
+is_daily = literal_column("start % 86400000000") == literal_column("0")
+"""Condition for rows of the first hour of a day, or of a whole day. It has an index."""
+Index("history_daily", history.c.start, **_only(is_daily))
+
+
 _LAST_ROLE = 2
 
 account = Table(
@@ -590,7 +615,7 @@ audit_head = Table(
 )
 
 
-HEAD_REVISION = "0002"
+HEAD_REVISION = "0003"
 """The revision that this version of aioflow needs. Revisions are numbered in order."""
 
 PRODUCT = "aioflow"

@@ -25,7 +25,7 @@ NEXT = """
 from alembic import op
 from sqlalchemy import Column, Integer
 
-revision, down_revision, branch_labels, depends_on = "0003", "0002", None, None
+revision, down_revision, branch_labels, depends_on = "0004", "0003", None, None
 
 def upgrade():
     op.add_column("pool", Column("colour", Integer(), nullable=False, server_default="7"))
@@ -57,9 +57,9 @@ async def older_url(empty_store_url, tmp_path, monkeypatch):
     execute(empty_store_url, "INSERT INTO pool VALUES ('gpu', 2, 0)")
     scripts = tmp_path / "migrations"
     shutil.copytree(Path(tables.__file__).parent / "migrations", scripts)
-    (scripts / "versions" / "r0003_colour.py").write_text(NEXT)
+    (scripts / "versions" / "r0004_colour.py").write_text(NEXT)
     monkeypatch.setattr(tables, "_MIGRATIONS", scripts)
-    monkeypatch.setattr(tables, "HEAD_REVISION", "0003")
+    monkeypatch.setattr(tables, "HEAD_REVISION", "0004")
     return empty_store_url
 
 
@@ -77,18 +77,18 @@ async def test_a_database_is_migrated_once(older_url):
         async with open_store(older_url, VAULT, migrate=True):
             pass
 
-    assert rows(older_url, "SELECT version_num FROM alembic_version") == [("0003",)]
+    assert rows(older_url, "SELECT version_num FROM alembic_version") == [("0004",)]
 
 
 async def test_a_migration_that_fails_changes_nothing(older_url):
-    broken = tables._MIGRATIONS / "versions" / "r0003_colour.py"
+    broken = tables._MIGRATIONS / "versions" / "r0004_colour.py"
     broken.write_text(NEXT + "    op.execute('DELETE FROM no_such_table')\n")
 
     with pytest.raises(Exception, match="no_such_table"):
         async with open_store(older_url, VAULT, migrate=True):
             pass
 
-    assert rows(older_url, "SELECT version_num FROM alembic_version") == [("0002",)]
+    assert rows(older_url, "SELECT version_num FROM alembic_version") == [("0003",)]
     assert rows(older_url, "SELECT * FROM pool WHERE name = 'gpu'") == [("gpu", 2, 0)]
 
 
@@ -97,7 +97,7 @@ async def test_a_database_of_a_later_revision_is_refused(older_url, monkeypatch)
         pass
     monkeypatch.undo()
 
-    with pytest.raises(SchemaMismatch, match="has schema 0003, this aioflow knows 0002"):
+    with pytest.raises(SchemaMismatch, match="has schema 0004, this aioflow knows 0003"):
         async with open_store(older_url, VAULT, migrate=True):
             pass
 
