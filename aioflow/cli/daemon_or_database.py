@@ -65,6 +65,9 @@ class Source(Protocol):
     ) -> bytes:
         """One piece of ``logs``; ``b""`` at the end."""
 
+    def run_log(self, run_id: str, *, cursor: str, search: str) -> Any:
+        """``run_log``."""
+
     def triggers(self, *, limit: int, after: int) -> Any:
         """``list_triggers``."""
 
@@ -170,6 +173,10 @@ class _Daemon:
         query = {"map": map_index, "try": try_number, "offset": offset}
         return self._client.get_bytes("runs", run_id, "tasks", task_id, "logs", **query)
 
+    def run_log(self, run_id: str, *, cursor: str, search: str) -> Any:
+        query = {"cursor": cursor, "search": search, "case": "true"}
+        return self._client.get("runs", run_id, "logs", **query)
+
     def triggers(self, *, limit: int, after: int) -> Any:
         return self._client.get("triggers", limit=limit, after=after)
 
@@ -263,6 +270,13 @@ class _Database:
             )
         )
         return found
+
+    def run_log(self, run_id: str, *, cursor: str, search: str) -> Any:
+        from aioflow.api.run_log import RunLogRange
+        from aioflow.worker.log_text import LineFilter
+
+        wanted = RunLogRange(limit=1_000, cursor=cursor, wanted=LineFilter(search, is_case=True))
+        return self._ask(lambda api: api.run_log(run_id, wanted))
 
     def triggers(self, *, limit: int, after: int) -> Any:
         return self._ask(lambda api: api.list_triggers(limit=limit, after=after))

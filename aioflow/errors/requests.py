@@ -10,6 +10,7 @@ __all__ = (
     "BackfillRefused",
     "BadConf",
     "BadEvent",
+    "BadPattern",
     "BadPool",
     "BadValue",
     "DagBroken",
@@ -209,6 +210,12 @@ class BadEvent(RequestError):
     """The name, key or data of a named event is invalid."""
 
     code = "request.event"
+
+
+class BadPattern(RequestError):
+    """A pattern is no regular expression, or takes too long to search for."""
+
+    code = "request.pattern"
 
 
 class BadPool(RequestError):

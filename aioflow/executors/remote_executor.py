@@ -78,12 +78,18 @@ SILENT_DEATHS_LIMIT = 3
 fails."""
 
 _NO_FROZEN_SECONDS = 1e8
-_LOCATION_LIMIT, _URL_LIMIT = 200, 2_000
 """The backend reports a worker that does not answer, so no heartbeat counts."""
+
+_LOCATION_LIMIT, _URL_LIMIT = 200, 2_000
+_LONGEST_SECONDS = 1e8
+_IDLE_SECONDS, _PATIENCE_SECONDS = 10.0, 70.0
+"""Used instead of the seconds of a backend that cannot tell them."""
 
 FIRST_DELAY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 60.0
-"""Delays until a backend that has failed is started again."""
+"""Delays until a backend that has failed is started again, or a call of it is repeated.
+
+A backend that has run for the longest of them has not failed before."""
 
 _STORE_AGAIN_SECONDS = 0.5
 
@@ -102,7 +108,14 @@ _logger = logging.getLogger(__name__)
 
 
 class RemoteWorker:
-    """One worker of a backend, with the tries that were sent to it. See ``worker_process``."""
+    """One worker of a backend, with the tries that were sent to it. See ``worker_process``.
+
+    Args:
+        on_unkilled: Called if the backend has failed to kill it.
+
+    Attributes:
+        is_killed: Whether the daemon has ordered its end.
+    """
 
     def __init__(
         self,
@@ -113,6 +126,7 @@ class RemoteWorker:
         context: ExecutorContext,
         backend: ExecutorBackend,
         on_code_query: Callable[[RemoteWorker, Query], None],
+        on_unkilled: Callable[[RemoteWorker], None],
     ) -> None:
         self.number = number
         self.spec = spec
@@ -124,6 +138,8 @@ class RemoteWorker:
         self._channel = channel
         self._backend = backend
         self._on_code_query = on_code_query
+        self._on_unkilled = on_unkilled
+        self.is_killed = False
         self._received = bytearray()
         self._decoder = msgspec.msgpack.Decoder(list[Report])
         self._over = anyio.Event()
@@ -150,8 +166,13 @@ class RemoteWorker:
 
     def kill(self) -> None:
         """See ``Connection``."""
-        if self.is_open:
-            self._guarded(self._backend.kill, self.number)
+        self.is_killed = True
+        if not self.try_to_kill():
+            self._on_unkilled(self)
+
+    def try_to_kill(self) -> bool:
+        """Return whether the backend kills it, or it is dead."""
+        return not self.is_open or self._guarded(self._backend.kill, self.number)
 
     def dismiss(self) -> None:
         """See ``Connection``."""
@@ -216,16 +237,19 @@ _BodyOf: TypeAlias = Callable[[RemoteWorker, Query], Awaitable[bytes]]
 class RemoteExecutor:
     """Runs ``def`` bodies in the workers of one backend. Implements ``backend.WorkerEvents``.
 
-    The commands never block and never fail: outcomes are reported.
+    The commands never block and never fail: outcomes are reported. Whatever the backend raises is
+    logged, and told to the tasks that wait for it.
     """
 
     def __init__(
         self,
+        name: str,
         context: ExecutorContext,
         backend: ExecutorBackend,
         next_worker_no: Callable[[], WorkerNo],
     ) -> None:
         self.workers: dict[WorkerNo, RemoteWorker] = {}
+        self._name = name
         self._context = context
         self._backend = backend
         self._next_worker_no = next_worker_no
@@ -233,25 +257,30 @@ class RemoteExecutor:
         self._silent_deaths: dict[WorkerSpec, int] = {}
         self._demands: tuple[WorkerDemand, ...] = ()
         self._is_watching = False
+        self._refusals = 0
+        self._is_asking_again = False
+        self._untold: set[str] = set()
 
     async def run(
         self, lease: ExecutorLease, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
         """Run the backend until cancelled. If it fails, report that, and start it again later."""
+        failures, clock = 0, self._context.clock
         async with anyio.create_task_group() as self._group:
             task_status.started()
-            for failures in itertools.count():
+            while True:
+                began = clock.monotonic_us()
                 try:
                     await self._serve_backend(lease)
                     why = "its service has ended"
                 except Exception as exc:
-                    _logger.exception("executor %s has failed", self._backend.name)
+                    _logger.exception("executor %s has failed", self._name)
                     why = f"{type(exc).__name__}: {exc}"
-                self._lose_all(f"executor {self._backend.name!r} has failed: {why}"[:500])
-                delay = backoff_seconds(
-                    failures, first=FIRST_DELAY_SECONDS, longest=LONGEST_DELAY_SECONDS
-                )
-                await self._context.clock.sleep(delay)
+                self._lose_all(f"executor {self._name!r} has failed: {why}"[:500])
+                if clock.monotonic_us() - began >= LONGEST_DELAY_SECONDS * 1e6:
+                    failures = 0
+                await clock.sleep(_delay(failures))
+                failures += 1
 
     async def _serve_backend(self, lease: ExecutorLease) -> None:
         async with anyio.create_task_group() as group:
@@ -293,14 +322,68 @@ class RemoteExecutor:
     def set_demand(self, demands: Iterable[WorkerDemand]) -> None:
         """Tell the backend how many workers have work."""
         self._demands = tuple(demands)
-        self._guard(self._backend.set_demand, self._demands)
+        self._pass_demand_on()
+
+    def _pass_demand_on(self) -> None:
+        """Pass the demand on. If the backend raises, its tasks say so, and it is asked again."""
+        name = self._name
+        if self._guard(self._backend.set_demand, self._demands):
+            if self._refusals:
+                self._refusals = 0
+                for demand in self._demands:
+                    self.unavailable(demand.spec, "")
+            return
+        for demand in self._demands:
+            why = f"executor {name!r} has failed when it was asked for workers, and is asked again"
+            self.unavailable(demand.spec, why)
+        if self._group is not None and not self._is_asking_again:
+            self._is_asking_again = True
+            self._group.start_soon(self._ask_again)
+
+    async def _ask_again(self) -> None:
+        await self._context.clock.sleep(_delay(self._refusals))
+        self._refusals += 1
+        self._is_asking_again = False
+        self._pass_demand_on()
+
+    def _kill_again(self, worker: RemoteWorker) -> None:
+        if self._group is not None:
+            self._group.start_soon(self._kill_until_dead, worker)
+
+    async def _kill_until_dead(self, worker: RemoteWorker) -> None:
+        """Repeat the order to end a worker until the backend accepts it."""
+        for failures in itertools.count():
+            await self._context.clock.sleep(_delay(failures))
+            if worker.try_to_kill():
+                return
+
+    def _seconds(self, name: str, otherwise: float) -> float:
+        """Return a duration that the backend states, or another one if it cannot."""
+        try:
+            seconds = float(getattr(self._backend, name))
+            if not 0.0 <= seconds <= _LONGEST_SECONDS:
+                raise ValueError(f"{seconds} is no duration")
+        except Exception:
+            if name not in self._untold:
+                self._untold.add(name)
+                _logger.exception("executor %s does not state its %s", self._name, name)
+            return otherwise
+        return seconds
+
+    @property
+    def _idle_seconds(self) -> float:
+        return self._seconds("idle_seconds", _IDLE_SECONDS)
+
+    @property
+    def _patience_seconds(self) -> float:
+        return self._seconds("patience_seconds", _PATIENCE_SECONDS)
 
     def retire(self, number: WorkerNo) -> None:
         """Let the backend end a worker without tries."""
         self._guard(self._backend.retire, number)
 
-    def _guard(self, call: Callable[..., None], *arguments: object) -> None:
-        _call_guarded(self._backend.name, call, *arguments)
+    def _guard(self, call: Callable[..., None], *arguments: object) -> bool:
+        return _call_guarded(self._name, call, *arguments)
 
     # ── events of the backend, see backend.WorkerEvents ─────────────────────────────────
 
@@ -314,7 +397,14 @@ class RemoteExecutor:
         """See ``WorkerEvents``."""
         assert self._group is not None  # noqa: S101 - called by the backend that ``run`` runs
         worker = RemoteWorker(
-            worker_no, spec, channel, info, self._context, self._backend, self._queue_code_query
+            worker_no,
+            spec,
+            channel,
+            info,
+            self._context,
+            self._backend,
+            self._queue_code_query,
+            self._kill_again,
         )
         self.workers[worker_no] = worker
         worker.process.on_idle = partial(self._note_idle, worker)
@@ -349,6 +439,9 @@ class RemoteExecutor:
         if worker is None or not worker.is_open:
             return
         if not why:
+            # If it was killed meanwhile, the order is only now on its way: its body still runs.
+            if worker.is_killed:
+                return
             lost, worker.lost = worker.lost, None
             if lost is not None:
                 lost.cancel()
@@ -357,7 +450,7 @@ class RemoteExecutor:
         if worker.lost is None and self._group is not None:
             worker.lost = anyio.CancelScope()
             now = self._context.clock.now()
-            until = now + round(self._backend.patience_seconds * 1e6)
+            until = now + round(self._patience_seconds * 1e6)
             self._context.report([WorkerUnresponsive(worker_no, now, until, why)])
             self._group.start_soon(self._await_lost, worker, worker.lost, why)
 
@@ -474,7 +567,7 @@ class RemoteExecutor:
     async def _await_lost(self, worker: RemoteWorker, lost: anyio.CancelScope, why: str) -> None:
         """Give a lost worker up after the patience of its backend. By then it has ended itself."""
         with lost:
-            await self._context.clock.sleep(self._backend.patience_seconds)
+            await self._context.clock.sleep(self._patience_seconds)
             worker.kill()
             self._end(worker, Failure(type="WorkerLost", message=why, reason="killed"))
         if worker.lost is lost:  # it may be lost again by now
@@ -490,9 +583,10 @@ class RemoteExecutor:
 
     async def _watch_idle(self) -> None:
         """Report the workers that have been idle for long enough, while there are idle ones."""
-        clock, idle_us = self._context.clock, round(self._backend.idle_seconds * 1e6)
+        clock, idle_seconds = self._context.clock, self._idle_seconds
+        idle_us = round(idle_seconds * 1e6)
         while any(worker.idle_since_us is not None for worker in self.workers.values()):
-            await clock.sleep(max(self._backend.idle_seconds / _IDLE_LOOKS, _SHORTEST_LOOK_SECONDS))
+            await clock.sleep(max(idle_seconds / _IDLE_LOOKS, _SHORTEST_LOOK_SECONDS))
             now = clock.monotonic_us()
             idle = [
                 worker
@@ -523,7 +617,8 @@ class RemoteExecutors:
         self._context = context
         numbers = partial(next, itertools.count(first_worker_no))
         self._all = {
-            name: RemoteExecutor(context, backend, numbers) for name, backend in backends.items()
+            name: RemoteExecutor(name, context, backend, numbers)
+            for name, backend in backends.items()
         }
 
     async def run(
@@ -600,6 +695,10 @@ def _call_guarded(executor: str, call: Callable[..., None], *arguments: object) 
         _logger.exception("a call of executor %s has failed", executor)
         return False
     return True
+
+
+def _delay(failures: int) -> float:
+    return backoff_seconds(failures, first=FIRST_DELAY_SECONDS, longest=LONGEST_DELAY_SECONDS)
 
 
 def location_of(info: WorkerInfo) -> WorkerLocation:

@@ -223,6 +223,7 @@ ANSWERS: Mapping[str, Any] = {
     "history_of_tasks": history.TaskHistoryView,
     "history_timeline": history.RunSpansView,
     "logs": page_schemas.LogLinesView,
+    "run_logs": page_schemas.RunLogView,
     **{f"list_{kind}s": list[ValueView] for kind in ValueKind},
     "list_connections": list[ConnectionView],
     **{f"set_{kind}": ValueSet for kind in ValueKind},
@@ -232,6 +233,7 @@ ANSWERS: Mapping[str, Any] = {
 
 TEXTS: Mapping[str, str] = {
     "logs": "text/plain",
+    "run_logs": "text/plain",
     "stream": "text/event-stream",
     "follow_log": "text/event-stream",
 }

@@ -16,7 +16,7 @@ from aioflow.api import instant
 from aioflow.api.events import body_of
 from aioflow.api.queries import PAGE, DagsWanted
 from aioflow.model.dag import Reprocess, ValueKind
-from aioflow.web import account_routes, history_routes, page_routes, stream
+from aioflow.web import account_routes, history_routes, logs, page_routes, stream
 from aioflow.web.permissions import Acting, admin, operator, viewer
 from aioflow.web.routing import (
     MAX_ROW_NO,
@@ -492,7 +492,7 @@ API_ROUTES: tuple[BaseRoute, ...] = (
     *account_routes.router.routes,
     *page_routes.router.routes,
     *history_routes.router.routes,
-    *stream.log_router.routes,
+    *logs.router.routes,
     *stream.router.routes,
 )
 """All routes below ``/api/v1``."""

@@ -45,6 +45,7 @@ _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
 }
 _FOR_GOOD = {"cache-control": "public, max-age=31536000, immutable"}
 """Headers with which browsers cache files for ever: file names contain a hash of the content."""

@@ -82,7 +82,7 @@ def test_a_wait_is_explained_and_a_run_cancelled(daemon):
 
     def told() -> str | None:
         text = daemon.run("runs", "why", run_id, "total").out
-        return text if "waits for upstream" in text else None
+        return text if "total waits for arrived" in text else None
 
     chain = eventually(explained)
     eventually(told)
@@ -267,6 +267,19 @@ def test_a_log_is_followed_over_retries_to_its_last_byte(daemon):
     data = whole.out.encode()  # in which each \r has become \n
     found = [(one["offset"], one["line"].replace("\r", "\n").encode()) for one in third["lines"]]
     assert all(data[at:].startswith(line) for at, line in found)
+
+
+def test_the_log_of_a_run_is_followed_until_it_has_ended(daemon):
+    run_id = daemon.run("dags", "trigger", "noise", "--json").json["run_id"]
+
+    followed = daemon.run("runs", "logs", run_id, "--follow", "--search", "the end")
+    whole = daemon.run("runs", "logs", run_id, "--search", "the end", "--json").json
+
+    ends = [line.rpartition("  ")[2] for line in followed.out.splitlines()]
+    assert ends == ["the end of 1", "the end of 2", "the end of 3"]
+    assert [(one["task_id"], one["text"]) for one in whole["lines"]] == [
+        ("noisy", text) for text in ends
+    ]
 
 
 def on_a_terminal(daemon, *words):

@@ -509,7 +509,7 @@ async def test_files_of_the_page_are_immutable_and_served_from_here(tmp_path):
         names = re.findall(r"(?:src|href)=\"([^\"]+)\"", page)
         files = {name: await ask(web, "GET", name) for name in names}
 
-    assert {name.rpartition(".")[2] for name in names} == {"js", "css", "svg"}
+    assert {name.rpartition(".")[2] for name in names} == {"js", "css", "svg", "woff2"}
     assert all(name.startswith("/static/") for name in names)
     assert {file.status for file in files.values()} == {200}
     assert all("immutable" in file.headers["cache-control"] for file in files.values())

@@ -3,6 +3,8 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
+import { entryId, storeScroll, storedScroll } from "./router";
+
 const AROUND = 8;
 
 interface Props<T> {
@@ -26,10 +28,17 @@ interface Props<T> {
   head?: ComponentChildren;
   /** Whether arrow keys go from one `data-box` to the next. */
   hasBoxes?: boolean;
+  /** Whether rows have cells: they are read as a table, and the head is its first row. */
+  isTable?: boolean;
+  /** How tall it is, in pixels; else it fills what room there is. */
+  tall?: number;
+  /** Custom properties for the style of its rows. */
+  variables?: Record<string, string>;
+  rowClass?: (item: T, index: number) => string;
 }
 
 export function VirtualList<T>(props: Props<T>) {
-  const { items, height, label, row, keyOf, onEnd, onRange, follow, onFollow, first: gone = 0, at } = props;
+  const { items, height, label, row, keyOf, onEnd, onRange, follow, onFollow, first: gone = 0, at, isTable } = props;
   const told = useRef(onFollow);
   told.current = onFollow;
   const before = useRef({ gone, top: 0 });
@@ -39,7 +48,10 @@ export function VirtualList<T>(props: Props<T>) {
   useLayoutEffect(() => {
     const node = box.current;
     if (!node) return undefined;
+    const id = `${entryId()} list`;
+    if (isTable) node.scrollTop = storedScroll(id);
     const see = () => {
+      if (isTable) storeScroll(id, node.scrollTop);
       const isAtEnd = node.scrollTop + node.clientHeight >= node.scrollHeight - height;
       // Rows that come move the end away: only who scrolls back has had enough of it.
       if (isAtEnd) told.current?.(true);
@@ -78,18 +90,37 @@ export function VirtualList<T>(props: Props<T>) {
     if (at !== undefined && box.current) box.current.scrollTop = Math.max(0, at * height - box.current.clientHeight / 2);
   }, [at]);
 
+  const text = JSON.stringify(props.variables ?? {});
+  useLayoutEffect(() => {
+    for (const [name, value] of Object.entries(props.variables ?? {})) box.current?.style.setProperty(name, value);
+  }, [text]);
+
   return (
-    <div ref={box} class={`virtual ${props.class ?? ""}`} tabIndex={0} role="region" aria-label={label} data-boxes={props.hasBoxes ? "" : undefined}>
-      {props.head && <div class="virtual-head">{props.head}</div>}
-      <div role="list" class="virtual-rows" style={{ height: `${items.length * height}px` }}>
+    <div
+      ref={box}
+      class={`virtual ${props.class ?? ""}`}
+      tabIndex={0}
+      role={isTable ? "table" : "region"}
+      aria-label={label}
+      aria-rowcount={isTable ? items.length + 1 : undefined}
+      data-boxes={props.hasBoxes ? "" : undefined}
+      style={props.tall === undefined ? undefined : { height: `${props.tall}px` }}
+    >
+      {props.head && (
+        <div class="virtual-head" role={isTable ? "rowgroup" : undefined}>
+          {props.head}
+        </div>
+      )}
+      <div role={isTable ? "rowgroup" : "list"} class="virtual-rows" style={{ height: `${items.length * height}px` }}>
         {items.slice(first, end).map((item, offset) => (
           <div
             key={keyOf(item, first + offset)}
-            role="listitem"
-            class="virtual-row"
+            role={isTable ? "row" : "listitem"}
+            class={`virtual-row ${props.rowClass?.(item, first + offset) ?? ""}`}
             style={{ height: `${height}px`, transform: `translateY(${(first + offset) * height}px)` }}
-            aria-setsize={items.length}
-            aria-posinset={first + offset + 1}
+            aria-setsize={isTable ? undefined : items.length}
+            aria-posinset={isTable ? undefined : first + offset + 1}
+            aria-rowindex={isTable ? first + offset + 2 : undefined}
           >
             {row(item, first + offset)}
           </div>

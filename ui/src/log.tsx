@@ -189,3 +189,36 @@ function Before({ printed, upto, search, show }: { printed: Printed; upto: numbe
     </details>
   );
 }
+
+interface TaskLogProps {
+  run: string;
+  task: string;
+  map: number;
+  round: number;
+  /** How many tries there are. */
+  tries: number;
+  isGoingOn: boolean;
+}
+
+/** The log of a task, with a choice of its tries. */
+export function TaskLog({ run, task, map, round, tries, isGoingOn }: TaskLogProps) {
+  const [wanted, setWanted] = useState("");
+  return (
+    <section class="log-section">
+      <h3>
+        <span class="offscreen">Log</span>
+        {tries > 1 && (
+          <select aria-label="Log of which try" value={wanted} onChange={(event) => setWanted(event.currentTarget.value)}>
+            <option value="">all tries</option>
+            {Array.from({ length: tries }, (_, index) => (
+              <option key={index} value={String(index + 1)}>
+                try {index + 1}
+              </option>
+            ))}
+          </select>
+        )}
+      </h3>
+      <Log key={`${task} ${map} ${round} ${wanted}`} run={run} task={task} map={map} round={round} tryNumber={wanted === "" ? null : Number(wanted)} isGoingOn={isGoingOn} />
+    </section>
+  );
+}

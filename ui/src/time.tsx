@@ -20,6 +20,8 @@ export const ownZone = (): string => Intl.DateTimeFormat().resolvedOptions().tim
 
 export const zone = (): Zone => (localStorage.getItem(KEY) === "utc" ? "utc" : "local");
 
+export const isUtc = (): boolean => zone() === "utc";
+
 export function setZone(wanted: Zone): void {
   if (wanted === "local") localStorage.removeItem(KEY);
   else localStorage.setItem(KEY, wanted);

@@ -1,6 +1,6 @@
 """The table ``history``: how many runs and tasks ended by hour, and how long they took.
 
-Revision ID: 0003
+Revision ID: 0004
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from aioflow.store.tables import execute_script
 
 __all__ = ("branch_labels", "depends_on", "down_revision", "revision", "upgrade")
 
-revision = "0003"
+revision = "0004"
 down_revision = "0002"
 branch_labels = None
 depends_on = None
