@@ -56,6 +56,9 @@ _USUAL_DAYS = 30
 _USUAL_RUNS = 10
 """Minimum number of successful runs before a run can be slower than usual."""
 
+_USUAL_US = 60_000_000
+"""How long the usual durations of all DAGs are cached. They change slowly."""
+
 _SLOWER = 1.5
 _LONGEST_US = 800 * DAY_US
 SPANS_LIMIT = 2_000
@@ -273,6 +276,7 @@ class History:
     def __init__(self, reader: RunReader, clock: Clock) -> None:
         self._reader = reader
         self._clock = clock
+        self._usual: tuple[Timestamp, dict[str, float]] | None = None
 
     def span(
         self, since: Timestamp | None, until: Timestamp | None, step: Step, zone: str | None
@@ -328,9 +332,13 @@ class History:
     async def slow_after(self) -> dict[str, float]:
         """Return after how many seconds a run of each DAG is slower than usual, if known."""
         now = self._clock.now()
+        if self._usual is not None and 0 <= now - self._usual[0] < _USUAL_US:
+            return self._usual[1]
         found = await self._durations(now - _USUAL_DAYS * DAY_US, now)
         limits = {dag_id: slow_after_ms(durations) for dag_id, durations in found.items()}
-        return {dag_id: limit / 1000 for dag_id, limit in limits.items() if limit is not None}
+        usual = {dag_id: limit / 1000 for dag_id, limit in limits.items() if limit is not None}
+        self._usual = (now, usual)
+        return usual
 
     async def dag(self, dag_id: str, span: Span) -> DagHistoryView:
         """Return the history of the runs of a DAG.

@@ -534,10 +534,10 @@ history = Table(
     sqlite_strict=True,
     sqlite_with_rowid=False,
 )
-is_hourly = literal_column("start % 86400000000") != literal_column("0")
+is_hourly = literal_column("start / 86400000000 * 86400000000") != literal_column("start")
 """Condition for rows whose hours can be merged into days. It has an index."""
 Index("history_hourly", history.c.start, **_only(is_hourly))
-is_daily = literal_column("start % 86400000000") == literal_column("0")
+is_daily = literal_column("start / 86400000000 * 86400000000") == literal_column("start")
 """Condition for rows of the first hour of a day, or of a whole day. It has an index."""
 Index("history_daily", history.c.start, **_only(is_daily))
 

@@ -1,4 +1,4 @@
-"""Routes of the history: ends, failure rates and durations by hour or day, and the time line."""
+"""Routes of the first view of the page and of the history: ends and durations by hour or day."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fastapi import Query, Response
 
 from aioflow.api import instant
 from aioflow.api.history import Span, Step
+from aioflow.api.home import home
 from aioflow.web.permissions import viewer
 from aioflow.web.routing import Json, NodeApi, api_router
 
@@ -24,6 +25,12 @@ def _span(api: NodeApi, since: str | None, until: str | None, step: Step, zone: 
     first = None if since is None else instant(since, "from")
     last = None if until is None else instant(until, "to")
     return api.history.span(first, last, step, zone)
+
+
+@router.get("/home", dependencies=[viewer()])
+async def show_home(api: NodeApi) -> Response:
+    """List the runs in flight, and the DAGs with failures of the last 24 hours."""
+    return Json(await home(api, api.history, api.clock, await api.list_pools()))
 
 
 @router.get("/history/runs", dependencies=[viewer()])

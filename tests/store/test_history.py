@@ -9,8 +9,8 @@ from tests.journal_replay import compare_with_replay
 from tests.store.samples import NOON, batch, execute, first_batch
 
 HOUR, DAY = hour_of(NOON), day_of(NOON)
-ENDED = HistoryRow("etl", OF_RUN, Measure.STATE, HOUR, int(RunState.SUCCESS), 1, 0)
-TOOK = HistoryRow("etl", "a", Measure.DURATION, HOUR, 7, 2, 30)
+ENDED = HistoryRow("etl", OF_RUN, int(Measure.STATE), HOUR, int(RunState.SUCCESS), 1, 0)
+TOOK = HistoryRow("etl", "a", int(Measure.DURATION), HOUR, 7, 2, 30)
 ALWAYS = {"since": 0, "until": 2**60}
 
 

@@ -10,8 +10,8 @@ CREATE TABLE history (
 )
  WITHOUT ROWID,
  STRICT;
-CREATE INDEX history_hourly ON history (start) WHERE start % 86400000000 != 0;
-CREATE INDEX history_daily ON history (start) WHERE start % 86400000000 = 0;
+CREATE INDEX history_hourly ON history (start) WHERE start / 86400000000 * 86400000000 != start;
+CREATE INDEX history_daily ON history (start) WHERE start / 86400000000 * 86400000000 = start;
 INSERT INTO history
     SELECT dag_id, '', 0, ended_at - ended_at % 3600000000, state, count(*), 0
     FROM run
