@@ -18,6 +18,7 @@ from aioflow.api.causes import Explaining
 from aioflow.api.dags import Catalogue, FirstScan, Timetables
 from aioflow.api.decisions import Decisions
 from aioflow.api.events import NamedEvents
+from aioflow.api.history import History
 from aioflow.api.login_throttle import LinkThrottle
 from aioflow.api.metrics import Metrics, Sizes, Sizing, health, measured
 from aioflow.api.operate import REQUEST_SECONDS
@@ -114,6 +115,7 @@ class Api(Explaining):
         decisions: Decisions that tasks wait for.
         values: Secrets, connections and variables.
         reads: Queries of the web page.
+        history: Ends and durations of runs and tasks by hour.
     """
 
     def __init__(
@@ -161,6 +163,7 @@ class Api(Explaining):
         if engine is not None:
             self.catalogue = Catalogue(store, follows=True)
         self.reads = Reads(self, clock, engine, self._send, hosts=hosts, watched=watched)
+        self.history = History(self, clock)
         self.access = Access(store, clock, self._send_as, passwords)
         self.act_as(None)
 

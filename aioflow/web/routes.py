@@ -17,7 +17,14 @@ from aioflow.api.events import body_of
 from aioflow.api.paging import Page, number_after, page_of, page_of_all
 from aioflow.api.queries import PAGE, DagsWanted
 from aioflow.model.dag import Reprocess, ValueKind
-from aioflow.web import account_routes, decision_routes, logs, page_routes, stream
+from aioflow.web import (
+    account_routes,
+    decision_routes,
+    history_routes,
+    logs,
+    page_routes,
+    stream,
+)
 from aioflow.web.permissions import Acting, admin, operator, viewer
 from aioflow.web.routing import (
     MAX_ROW_NO,
@@ -511,6 +518,7 @@ API_ROUTES: tuple[BaseRoute, ...] = (
     *account_routes.router.routes,
     *decision_routes.router.routes,
     *page_routes.router.routes,
+    *history_routes.router.routes,
     *logs.router.routes,
     *stream.router.routes,
 )

@@ -3,10 +3,12 @@ import { useMemo, useRef } from "preact/hooks";
 import { backfill, pause, trigger } from "../actions";
 import { enc, query } from "../api";
 import { ofDag, useData, useItems } from "../data";
+import { lazy } from "../components/lazy";
 import { TabBar } from "../components/tabs";
 import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
 import { GridView } from "../grid";
+import { HealthStrip } from "../history";
 import { Choice, Empty, Fact, Head, Panel, Shown, dagHref, runHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { named } from "../states";
@@ -14,6 +16,8 @@ import { texts } from "../texts";
 import { At, When, shortTime } from "../time";
 import type { DagDetail, GanttRow, Graph, Grid, RunSummary } from "../types";
 import { RunList } from "./runs";
+
+const DagHistory = lazy<{ id: string }>(() => import("./dag_history"));
 
 export function DagPage({ id, view }: { id: string; view: string }) {
   const dag = useData<DagDetail>(`/dags/${enc(id)}`, { on: ofDag(id), gap: 1000 });
@@ -29,6 +33,7 @@ export function DagPage({ id, view }: { id: string; view: string }) {
         {(data) => (
           <>
             <Top dag={data} at={at} />
+            {at === "grid" && <HealthStrip id={data.dag_id} />}
             <View dag={data} at={at} />
           </>
         )}
@@ -53,6 +58,7 @@ function Top({ dag, at }: { dag: DagDetail; at: string }) {
               { key: "grid", name: texts.dags.tabs.grid, href: base },
               { key: "graph", name: texts.dags.tabs.graph, href: `${base}/graph` },
               { key: "gantt", name: texts.dags.tabs.gantt, href: `${base}/gantt` },
+              { key: "history", name: texts.dags.tabs.history, href: `${base}/history` },
               { key: "code", name: texts.dags.tabs.code, href: `${base}/code` },
               { key: "runs", name: texts.dags.tabs.runs, href: `${base}/runs` },
             ]}
@@ -119,6 +125,8 @@ function View({ dag, at }: { dag: DagDetail; at: string }) {
       return <DagGraph dag={dag} />;
     case "gantt":
       return <LastGantt dag={dag} />;
+    case "history":
+      return <DagHistory id={dag.dag_id} />;
     case "code":
       return <Code dag={dag} />;
     case "runs":
