@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { clear, fire, mark } from "./actions";
 import { enc, query } from "./api";
 import { ofRun, useData } from "./data";
-import { Log } from "./log";
+import { TaskLog } from "./log";
 import { Checks, Json, Shown, Waits, childName, number, runHref, taskHref } from "./parts";
 import { go, withQuery } from "./router";
 import { Bar, Glyph, Legend, State, isLive, sum } from "./states";
@@ -215,7 +215,7 @@ function One({ run, task, map, round, shown }: Props & { shown: TaskShown }) {
           </ol>
         </Fold>
       )}
-      <Logs run={run} task={task} map={map} round={round} tries={Math.max(shown.try_number, ...(shown.tries ?? []).map((one) => one.try_number))} isGoingOn={live} />
+      <TaskLog run={run} task={task} map={map} round={round} tries={Math.max(shown.try_number, ...(shown.tries ?? []).map((one) => one.try_number))} isGoingOn={live} />
     </>
   );
 }
@@ -285,28 +285,6 @@ function Tries({ tries }: { tries: Try[] }) {
         </tbody>
       </table>
     </Fold>
-  );
-}
-
-function Logs({ run, task, map, round, tries, isGoingOn }: { run: string; task: string; map: number; round: number; tries: number; isGoingOn: boolean }) {
-  const [wanted, setWanted] = useState("");
-  return (
-    <section class="log-section">
-      <h3>
-        Log{" "}
-        {tries > 1 && (
-          <select aria-label="Log of which try" value={wanted} onChange={(event) => setWanted(event.currentTarget.value)}>
-            <option value="">all tries</option>
-            {Array.from({ length: tries }, (_, index) => (
-              <option key={index} value={String(index + 1)}>
-                try {index + 1}
-              </option>
-            ))}
-          </select>
-        )}
-      </h3>
-      <Log key={`${task} ${map} ${round} ${wanted}`} run={run} task={task} map={map} round={round} tryNumber={wanted === "" ? null : Number(wanted)} isGoingOn={isGoingOn} />
-    </section>
   );
 }
 

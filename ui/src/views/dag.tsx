@@ -1,4 +1,4 @@
-import { useMemo, useRef } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { backfill, pause, trigger } from "../actions";
 import { enc, query } from "../api";
@@ -6,10 +6,11 @@ import { ofDag, useData } from "../data";
 import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
 import { GridView } from "../grid";
-import { Choice, Empty, Fact, Head, Panel, Shown, Tabs, dagHref, runHref } from "../parts";
+import { Markdown } from "../markdown";
+import { Choice, Empty, Fact, Head, Shown, Tabs, dagHref, runHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { named } from "../states";
-import { At, When, shortTime } from "../time";
+import { At, When } from "../time";
 import type { DagDetail, GanttRow, Graph, Grid, RunSummary } from "../types";
 import { RunList } from "./runs";
 
@@ -66,7 +67,7 @@ function Top({ dag }: { dag: DagDetail }) {
           Its file cannot be parsed, so its last good version stays in use: <span class="break">{dag.import_error}</span> <a href="/errors">Import errors</a>
         </p>
       )}
-      {dag.doc && <p class="doc">{dag.doc}</p>}
+      {dag.doc && <Markdown text={dag.doc} />}
       <dl class="facts inline">
         <Fact name="Schedule">{dag.schedule ? `${dag.schedule} (${dag.timezone})` : "none"}</Fact>
         <Fact name="Next run">
@@ -187,60 +188,14 @@ function LastGantt({ dag }: { dag: DagDetail }) {
   );
 }
 
-interface CodeOf {
-  version: string;
-  files: { name: string; text: string }[];
-  made_at: string | null;
-}
+const loadCode = () => import("../code/view");
+type CodeModule = Awaited<ReturnType<typeof loadCode>>;
 
-/** A text with the numbers of its lines beside it. */
-function Text({ text }: { text: string }) {
-  const count = text.replace(/\n$/, "").split("\n").length;
-  return (
-    <div class="numbered">
-      <pre class="code numbers" aria-hidden="true">
-        {Array.from({ length: count }, (_, index) => index + 1).join("\n")}
-      </pre>
-      <pre class="code" tabIndex={0}>
-        {text}
-      </pre>
-    </div>
-  );
-}
-
-interface Version {
-  version: string;
-  made_at: string | null;
-  runs: number;
-}
-
+/** The code of a version; what shows it is loaded when it is first needed. */
 function Code({ dag }: { dag: DagDetail }) {
-  const place = usePlace();
-  const version = place.query.get("version") ?? dag.version;
-  const code = useData<CodeOf>(query(`/dags/${enc(dag.dag_id)}/code`, { version }), { on: () => false });
-  const versions = useData<Version[]>(`/dags/${enc(dag.dag_id)}/versions`, { on: ofDag(dag.dag_id), gap: 2000 });
-  const options = (versions.data ?? []).map((one): [string, string] => [
-    one.version,
-    `${one.version.slice(0, 12)}, ${shortTime(one.made_at)}, ${one.runs} runs${one.version === dag.version ? " (newest)" : ""}`,
-  ]);
-  return (
-    <>
-      {options.length > 0 && (
-        <div class="bar-of-filters">
-          <Choice label="Version" value={version} options={options} onValue={(value) => go(withQuery({ version: value }), { replace: true })} />
-        </div>
-      )}
-      <Shown of={code}>
-        {(data) => (
-          <>
-            {data.files.map((file) => (
-              <Panel key={file.name} title={file.name}>
-                <Text text={file.text} />
-              </Panel>
-            ))}
-          </>
-        )}
-      </Shown>
-    </>
-  );
+  const [code, setCode] = useState<CodeModule>();
+  const versions = useData<{ version: string; made_at: string | null; runs: number }[]>(`/dags/${enc(dag.dag_id)}/versions`, { on: ofDag(dag.dag_id), gap: 2000 });
+  useEffect(() => void loadCode().then(setCode), []);
+  if (!code) return <p class="loading soft">Loading …</p>;
+  return <code.CodePage dag={dag} versions={versions.data ?? []} />;
 }

@@ -7,7 +7,7 @@ import { Drawer, Why } from "../drawer";
 import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
 import { VirtualList } from "../list";
-import { Log } from "../log";
+import { RunLog } from "../log";
 import { Choice, Empty, Fact, Filter, Head, Heads, Json, Panel, Shown, Tabs, Trouble, Waits, childName, dagHref, number, runHref, shortVersion, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Bar, Glyph, Legend, State, TASK_ORDER, ended, isLive, named, sum, worst } from "../states";
@@ -151,8 +151,8 @@ function View({ run, view, tasks, isOld, picked }: ViewProps) {
       return <Tasks run={run} tasks={tasks} />;
     case "logs":
       return (
-        <Panel title="What callbacks and alerts of the run printed" class="fill-column">
-          <Log run={run.run_id} task="@run" isGoingOn={run.state === "running"} />
+        <Panel class="fill-column log-panel">
+          <RunLog run={run.run_id} tasks={(tasks ?? []).map((task) => task.task_id)} isGoingOn={isGoingOn(run)} />
         </Panel>
       );
     default:
