@@ -257,11 +257,16 @@ class TryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordView(msgspec.Struct, frozen=True, kw_only=True):
-    """A recorded durable call of a coroutine."""
+    """A recorded durable call of a coroutine.
+
+    Attributes:
+        label: What the call is for, in its author's words.
+    """
 
     ordinal: int
     kind: str
     name: str
+    label: str | None = None
     at: str
     value: Any
 

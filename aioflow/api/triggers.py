@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+import msgspec
 from anyio.lowlevel import checkpoint
 
 from aioflow.api.queries import PAGE, RunReader
@@ -110,7 +111,10 @@ class TriggerReader:
         memory = self._memory()
         shift = 0 if memory is None else memory.shift
         layouts = await self._reader.layouts(row.run_no for row in rows)
-        watched = await self._watched([row.trigger_no for row in rows]) if rows else {}
+        numbers = [row.trigger_no for row in rows]
+        watched = await self._watched(numbers) if rows else {}
+        labels = await self._reader.store.find_call_labels(numbers)
+        map_labels = await self._reader.store.find_labels([row.task_no for row in rows])
         found = []
         for at, row in enumerate(rows, start=1):
             if at % _AT_ONCE == 0:
@@ -126,7 +130,9 @@ class TriggerReader:
             watch = watched.get(row.trigger_no)
             detail = self._reader.public_fields.detail(row.class_path, row.kwargs, watch)
             shown = layout.shown(location)
-            found.append(_trigger_view(row, run, task_id, shown, where, watch, detail, shift))
+            view = _trigger_view(row, run, task_id, shown, where, watch, detail, shift)
+            label, map_label = labels.get(row.trigger_no), map_labels.get(row.task_no)
+            found.append(msgspec.structs.replace(view, label=label, map_label=map_label))
         return found
 
     async def worded(self, run_no: RunNo, waits: Mapping[K, Wait | None]) -> dict[K, Wait | None]:
@@ -138,10 +144,12 @@ class TriggerReader:
         sensors, triggers = _polling(waits)
         rows: dict[int, TriggerRow] = {}
         watched: Mapping[int, TriggerDescription] = {}
+        labels: Mapping[int, str] = {}
         if triggers:
             found = await self._reader.store.find_triggers(triggers)
             rows = {row.trigger_no: row for row in found}
             watched = await self._watched(triggers)
+            labels = await self._reader.store.find_call_labels(triggers)
         looks = await self._reader.watched_sensors(run_no, sensors) if sensors else {}
         worded: dict[K, Wait | None] = {}
         for at, (location, wait) in enumerate(waits.items(), start=1):
@@ -153,7 +161,12 @@ class TriggerReader:
                 worded[location] = _polled(wait, wait.detail, looks.get(wait.checked_by))
             else:
                 row, watch = rows.get(wait.checked_by), watched.get(wait.checked_by)
-                worded[location] = _polled(wait, self._in_words(wait, row, watch), watch)
+                said = _polled(wait, self._in_words(wait, row, watch), watch)
+                fields = self._reader.public_fields
+                target = None if row is None else fields.target(row.class_path, row.kwargs)
+                worded[location] = msgspec.structs.replace(
+                    said, label=labels.get(wait.checked_by), target=target
+                )
         return worded
 
     def _in_words(
@@ -196,7 +209,7 @@ def _polling(waits: Mapping[K, Wait | None]) -> tuple[list[TaskNo], list[Trigger
     return sorted(sensors), sorted(triggers)
 
 
-def _polled(wait: Wait, detail: str, watch: TriggerDescription | None) -> Wait:
+def _polled(wait: Wait, detail: str, watch: TriggerDescription | None) -> PolledWait:
     return PolledWait(
         kind=wait.kind,
         detail=detail,
@@ -204,6 +217,7 @@ def _polled(wait: Wait, detail: str, watch: TriggerDescription | None) -> Wait:
         until=wait.until,
         behind=wait.behind,
         checked_by=wait.checked_by,
+        pool=wait.pool,
         last_check_at=None if watch is None else watch.last_check_at,
         next_check_at=None if watch is None else watch.next_check_at,
     )

@@ -7,6 +7,7 @@ same turn writes is skipped, because it is encrypted with the new key anyway.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
@@ -63,16 +64,20 @@ from aioflow.protocol.requests import (
     SetPaused,
     SetPool,
     SetValue,
+    Share,
     ShowHolders,
     ShowPools,
+    ShowShares,
     StartBackfill,
     Unquarantine,
 )
 
 __all__ = (
     "KEY_ROTATION_PAGE",
+    "SHARES_SAMPLED",
     "answer",
     "pool_holders",
+    "pool_shares",
     "reencrypt_page",
     "set_value",
 )
@@ -83,6 +88,21 @@ def pool_holders(pool: str, memory: Memory, slots: Slots, *, limit: int) -> list
     return [
         _pool_holder(task, memory) for task in islice(_tasks_in_pool(pool, memory, slots), limit)
     ]
+
+
+SHARES_SAMPLED = 1_000
+"""Maximum number of tasks that are counted to find which runs use a pool."""
+
+
+def pool_shares(pool: str, memory: Memory, slots: Slots) -> list[Share]:
+    """Return the slots of a pool that each run uses, the largest number first.
+
+    At most ``SHARES_SAMPLED`` tasks are counted, running ones first, so the cost is bounded.
+    """
+    used: Counter[tuple[str, str]] = Counter()
+    for task in islice(_tasks_in_pool(pool, memory, slots), SHARES_SAMPLED):
+        used[task.run.row.run_id, task.run.row.dag_id] += task.spec.slots
+    return [Share(run_id, dag_id, count) for (run_id, dag_id), count in used.most_common()]
 
 
 def _tasks_in_pool(pool: str, memory: Memory, slots: Slots) -> Iterator[TaskInstance]:
@@ -211,7 +231,14 @@ def _answer(request: Request, tx: Transaction) -> object:
             return reencrypt_page(request, tx)
         case DrainNode():
             return set_drained(request, tx)
-        case Explain() | ExplainChildren() | CountTasks() | ShowPools() | ShowHolders():
+        case (
+            Explain()
+            | ExplainChildren()
+            | CountTasks()
+            | ShowPools()
+            | ShowHolders()
+            | ShowShares()
+        ):
             return _answer_query(request, tx.memory, tx.slots)
         case CreateAccount() | SetAccount() | DeleteAccount() | CreateToken() | RevokeToken():
             return answer_of_access(request, tx)
@@ -233,7 +260,7 @@ def _erase(request: EraseOld | EraseVersions | DeleteDag, tx: Transaction) -> in
 
 
 def _answer_query(
-    request: Explain | ExplainChildren | CountTasks | ShowPools | ShowHolders,
+    request: Explain | ExplainChildren | CountTasks | ShowPools | ShowHolders | ShowShares,
     memory: Memory,
     slots: Slots,
 ) -> object:
@@ -251,6 +278,8 @@ def _answer_query(
             return [(slots.pools[name], slots.used(name)) for name in sorted(slots.pools)]
         case ShowHolders(name=name, limit=limit):
             return pool_holders(name, memory, slots, limit=limit)
+        case ShowShares(name=name):
+            return pool_shares(name, memory, slots)
 
 
 def _answer_of_run(

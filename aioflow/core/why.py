@@ -314,7 +314,7 @@ def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots
     has_capacity = isinstance(entry, TaskInstance) and entry.task_no in slots.pool_holds
     full = None if has_capacity else _explain_pool(spec, memory, slots)
     if full is not None and is_start(entry) and slots.counts_deferred(spec):
-        return Wait(kind=WaitKind.SLOT, detail=full, since=since)
+        return Wait(kind=WaitKind.SLOT, detail=full, since=since, pool=spec.pool)
     at_once = spec.max_active_tis_per_dagrun
     if at_once is not None and run.running_at.get(entry.task_index, 0) >= at_once:
         return Wait(kind=WaitKind.LIMIT, detail=f"{at_once} at once in this run", since=since)
@@ -325,7 +325,7 @@ def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots
     if in_all is not None and run.running >= in_all:
         return Wait(kind=WaitKind.LIMIT, detail=f"{in_all} tasks at once", since=since)
     if full is not None:
-        return Wait(kind=WaitKind.SLOT, detail=full, since=since)
+        return Wait(kind=WaitKind.SLOT, detail=full, since=since, pool=spec.pool)
     if spec.body is Body.COROUTINE and run.async_role not in memory.hosts_up:
         detail = _missing_host(run.async_role, memory)
         return Wait(kind=WaitKind.HOST, detail=detail, since=since)

@@ -274,6 +274,7 @@ class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
         name: The trigger class or function. A replay must call the same one.
         source_location: ``file:line`` of the call.
         answer: msgpack of the answer; ``None`` until there is one.
+        label: What the call is for, in its author's words. A replay does not compare it.
     """
 
     task_no: TaskNo
@@ -285,6 +286,7 @@ class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
     source_location: str = ""
     answer: bytes | None = None
     failure: Failure | None = None
+    label: str = ""
 
 
 class EventRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -149,6 +149,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
         until: The latest time at which it continues by itself, if known.
         behind: The ids of another live run, and of a task in it, for which it waits.
         checked_by: The number of the trigger, or of the hosted sensor, that checks the condition.
+        pool: The pool that has no free slots for it.
     """
 
     kind: WaitKind
@@ -157,6 +158,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     until: Timestamp | None = None
     behind: tuple[str, str] | None = None
     checked_by: int | None = None
+    pool: str | None = None
 
 
 MARKED = "marked"

@@ -51,8 +51,10 @@ __all__ = (
     "SetPaused",
     "SetPool",
     "SetValue",
+    "Share",
     "ShowHolders",
     "ShowPools",
+    "ShowShares",
     "StartBackfill",
     "Unquarantine",
 )
@@ -264,6 +266,23 @@ class ShowHolders(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     name: str
     limit: int = 100
+
+
+class ShowShares(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Return how many slots of a pool the tasks of each run use.
+
+    Answered with ``[Share]``, the largest first, from a bounded sample of the tasks.
+    """
+
+    name: str
+
+
+class Share(msgspec.Struct, frozen=True):
+    """The slots of a pool that the tasks of one run use."""
+
+    run_id: str
+    dag_id: str
+    slots: int
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -494,6 +513,7 @@ Request: TypeAlias = (
     | SetPool
     | ShowPools
     | ShowHolders
+    | ShowShares
     | DrainNode
     | Explain
     | ExplainChildren

@@ -403,7 +403,8 @@ def new_records(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     def values(row: RecordRow) -> tuple[Any, ...]:
         key = (row.task_no, row.ordinal, row.run_no)
         called = (row.kind, row.name, row.source_location)
-        return (*key, int(row.state), *called, row.answer, packed_failure(row.failure))
+        answer = (row.answer, packed_failure(row.failure))
+        return (*key, int(row.state), *called, *answer, row.label or None)
 
     return [values(row) for row in batch.new_records]
 

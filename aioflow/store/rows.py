@@ -317,6 +317,7 @@ def record_row(values: Values) -> RecordRow:
         source_location=values[6],
         answer=values[7],
         failure=_failure(values[8]),
+        label=values[9] or "",
     )
 
 

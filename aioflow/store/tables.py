@@ -389,6 +389,7 @@ record = Table(
     text("source_location"),
     blob("answer", null=True),
     blob("failure", null=True),
+    text("label", null=True),
     PrimaryKeyConstraint("task_no", "ordinal"),
     sqlite_strict=True,
     sqlite_with_rowid=False,
@@ -590,7 +591,7 @@ audit_head = Table(
 )
 
 
-HEAD_REVISION = "0002"
+HEAD_REVISION = "0006"
 """The revision that this version of aioflow needs. Revisions are numbered in order."""
 
 PRODUCT = "aioflow"
@@ -636,7 +637,8 @@ def statements(revision: str, dialect: str) -> list[str]:
 
 def all_statements(dialect: str) -> list[str]:
     """Return the statements of all revisions, in order."""
-    revisions = (f"{number:04}" for number in range(1, int(HEAD_REVISION) + 1))
+    scripts = sorted(path.name for path in _MIGRATIONS.glob(f"*.{dialect}.sql"))
+    revisions = [name.partition(".")[0] for name in scripts]
     return [statement for revision in revisions for statement in statements(revision, dialect)]
 
 

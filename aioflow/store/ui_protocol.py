@@ -152,6 +152,12 @@ class Browsed(Protocol):
     async def find_triggers(self, numbers: Collection[TriggerNo]) -> list[TriggerRow]:
         """Return the existing triggers with these numbers, by number."""
 
+    async def find_call_labels(self, numbers: Collection[TriggerNo]) -> dict[TriggerNo, str]:
+        """Return the labels of the durable calls that wait for these triggers, where given."""
+
+    async def find_labels(self, numbers: Collection[TaskNo]) -> dict[TaskNo, str]:
+        """Return the labels of mapped children with these numbers, where they have one."""
+
     async def count_waits(self, now: Timestamp) -> list[WaitCount]:
         """Return the waiting triggers counted by class and age."""
 

@@ -3,6 +3,8 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
+import { entryId, storeScroll, storedScroll } from "./router";
+
 const AROUND = 8;
 
 interface Props<T> {
@@ -46,7 +48,10 @@ export function VirtualList<T>(props: Props<T>) {
   useLayoutEffect(() => {
     const node = box.current;
     if (!node) return undefined;
+    const id = `${entryId()} list`;
+    if (isTable) node.scrollTop = storedScroll(id);
     const see = () => {
+      if (isTable) storeScroll(id, node.scrollTop);
       const isAtEnd = node.scrollTop + node.clientHeight >= node.scrollHeight - height;
       // Rows that come move the end away: only who scrolls back has had enough of it.
       if (isAtEnd) told.current?.(true);

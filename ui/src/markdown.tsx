@@ -43,7 +43,8 @@ function blocksOf(text: string): Block[] {
 // Code, links, addresses, strong and emphasised text; what matches none of them is text.
 const INLINE = /(`+)([^`]+?)\1|\[([^\]\n]{1,500})\]\((https?:\/\/[^\s)<>"]{1,2000})\)|(https?:\/\/[^\s<>"'`)\]]{1,2000})|\*\*([^*\n]{1,1000})\*\*|__([^_\n]{1,1000})__|(?<![\w*])\*([^*\s](?:[^*\n]{0,1000}[^*\s])?)\*(?![\w*])|(?<![\w_])_([^_\s](?:[^_\n]{0,1000}[^_\s])?)_(?![\w_])/g;
 
-function Inline({ text }: { text: string }) {
+/** Text of a paragraph. */
+export function Inline({ text }: { text: string }) {
   const shown: ComponentChildren[] = [];
   let from = 0;
   for (const found of text.matchAll(INLINE)) {
@@ -62,6 +63,12 @@ function Inline({ text }: { text: string }) {
   }
   shown.push(text.slice(from));
   return <>{shown}</>;
+}
+
+/** The first paragraph of a text, and what follows it. */
+export function firstParagraph(text: string): [string, string] {
+  const found = /^\s*(?![#>*+-]|\d+[.)]|```)((?:[^\n]*\S[^\n]*\n?)+)/.exec(text);
+  return found ? [found[1]!.trim(), text.slice(found[0].length).trim()] : ["", text.trim()];
 }
 
 export function Markdown({ text }: { text: string }) {

@@ -90,14 +90,15 @@ function Files({ files, file, line }: { files: CodeFile[]; file: string | null; 
     <>
       {files.map((one) => (
         <Panel key={one.name} title={one.name} actions={<CopyButton label={texts.copy} text={one.text} />}>
-          <Numbered file={one} line={one === wanted ? line : 0} />
+          <Source file={one} line={one === wanted ? line : 0} hrefOf={(number) => withQuery({ file: one.name, line: number })} />
         </Panel>
       ))}
     </>
   );
 }
 
-function Numbered({ file, line }: { file: CodeFile; line: number }) {
+/** A file with the numbers of its lines; one of them may be marked, and is then in view. */
+export function Source({ file, line, hrefOf }: { file: CodeFile; line: number; hrefOf: (line: number) => string }) {
   const lines = useMemo(() => tokensOf(file), [file]);
   const marked = useRef<HTMLDivElement>(null);
   useEffect(() => marked.current?.scrollIntoView({ block: "center" }), [line, lines]);
@@ -105,7 +106,7 @@ function Numbered({ file, line }: { file: CodeFile; line: number }) {
     <div class="source" tabIndex={0} role="region" aria-label={file.name}>
       {lines.map((tokens, index) => (
         <div key={index} ref={index + 1 === line ? marked : undefined} class={index + 1 === line ? "source-line marked" : "source-line"}>
-          <a class="source-number" href={withQuery({ file: file.name, line: index + 1 })} data-replace="" tabIndex={-1} aria-label={texts.line(index + 1)}>
+          <a class="source-number" href={hrefOf(index + 1)} data-replace="" tabIndex={-1} aria-label={texts.line(index + 1)}>
             {index + 1}
           </a>
           <code>

@@ -2,6 +2,7 @@ import { Empty, Head, Panel, Shown, Waits, childName, dagHref, number, runHref, 
 import { enc, query } from "../api";
 import { ofRun, useData } from "../data";
 import { Bar, State, ended, sum } from "../states";
+import { sentenceCase, texts } from "../texts";
 import { Took, When, whole } from "../time";
 import type { Overview, Run, RunSummary, Trigger } from "../types";
 
@@ -13,7 +14,7 @@ export function Home() {
   const isOld = overview.problem?.isAbsent === true;
   return (
     <>
-      <Head title="Home" name="Home" />
+      <Head title={texts.places.home} name={texts.places.home} />
       <Shown of={overview} optional>
         {(now) => <Figures now={now} />}
       </Shown>
@@ -23,7 +24,7 @@ export function Home() {
             <Damaged rows={overview.data?.damaged ?? []} />
           </Panel>
         )}
-        <Panel title="In flight" actions={<a href="/runs?state=running">all</a>}>
+        <Panel title="In flight" actions={<a href="/runs?state=running">{texts.common.showAll}</a>}>
           <Shown of={live}>
             {(runs) =>
               runs.length === 0 ? (
@@ -40,10 +41,10 @@ export function Home() {
             }
           </Shown>
         </Panel>
-        <Panel title="Failed" actions={<a href="/runs?state=failed">all</a>}>
+        <Panel title="Failed" actions={<a href="/runs?state=failed">{texts.common.showAll}</a>}>
           {isOld ? <FailedRuns /> : <Shown of={overview}>{(now) => <Failed runs={now.failed_runs} />}</Shown>}
         </Panel>
-        <Panel title="Waiting longest" actions={<a href="/triggers">all</a>} class="wide">
+        <Panel title="Waiting longest" actions={<a href="/triggers">{texts.common.showAll}</a>} class="wide">
           {isOld ? <LongestWaits /> : <Shown of={overview}>{(now) => <Waiting rows={now.waiting_longest} />}</Shown>}
         </Panel>
       </div>
@@ -78,14 +79,14 @@ function Figures({ now }: { now: Overview }) {
   return (
     <>
       <dl class="figures">
-        <Figure name="Health" isBad={now.status !== "ready"} href="/nodes" text={now.status} below={`up ${whole(now.uptime_seconds * 1000)}`} />
-        <Figure name="Live runs" href="/runs?state=running" text={number(now.live_runs)} below={`${number(now.states["running"] ?? 0)} tasks run`} />
-        <Figure name="Waiting" href="/triggers" text={number(waiting)} below={kinds || "no slot held"} />
+        <Figure name="Health" isBad={now.status !== "ready"} href="/nodes" text={sentenceCase(now.status)} below={`up ${whole(now.uptime_seconds * 1000)}`} />
+        <Figure name="Active runs" href="/runs?state=running" text={number(now.live_runs)} below={`${number(now.states["running"] ?? 0)} tasks running`} />
+        <Figure name="Waiting" href="/triggers" text={number(waiting)} below={kinds || "no slots held"} />
         <Figure name="Queued" href="/pools" text={number(now.states["queued"] ?? 0)} below="for a slot" />
         <Figure name="Slots in use" href="/nodes" text={slots.slice(0, 1).map(([, slot]) => `${slot.used} of ${slot.all}`).join()} below={slots.slice(1).map(([executor, slot]) => `${executor}: ${slot.used} of ${slot.all}`).join(", ")} />
         <Figure name="Failed, 24 h" href="/runs?state=failed" isBad={now.failed_24h > 0} text={number(now.failed_24h)} below="runs" />
         <Figure name="Import errors" href="/errors" isBad={now.import_errors > 0} text={number(now.import_errors)} below="files" />
-        <Figure name="Fires" href="/triggers" text={number(now.fires_per_second, 1)} below="per second" />
+        <Figure name="Events" href="/triggers" text={`${number(now.fires_per_second, 1)}/s`} below="from triggers" />
       </dl>
     </>
   );
@@ -115,8 +116,8 @@ function InFlight({ run }: { run: RunSummary }) {
         <span class="share">
           <Bar counts={counts} label={run.run_id} />
         </span>
-        <span class="num">{sum(counts) > 0 ? `${ended(counts)} of ${sum(counts)}` : ""}</span>
-        <span class="num soft">
+        <span class="num c-done">{sum(counts) > 0 ? texts.common.of(ended(counts), sum(counts)) : ""}</span>
+        <span class="num soft c-took">
           <Took from={run.started_at ?? run.created_at} to={null} />
         </span>
       </a>
