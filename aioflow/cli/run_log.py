@@ -43,16 +43,8 @@ def _query(arguments: argparse.Namespace, cursor: str) -> dict[str, Any]:
 def _pages(arguments: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
     cursor: str | None = ""
     while cursor is not None:
-<<<<<<< HEAD
-        query = _query(arguments, cursor)
-
-        def ask(source: Source, query: dict[str, Any] = query) -> Any:
-            return source.run_log(arguments.run_id, **query)
-
+        ask = partial(_page, arguments.run_id, _query(arguments, cursor))
         page = read(arguments, ask)
-=======
-        page = read(arguments, partial(_page, arguments.run_id, _query(arguments, cursor)))
->>>>>>> main
         yield page["items"]
         cursor = page["next"]
 
