@@ -272,14 +272,13 @@ def test_a_log_is_followed_over_retries_to_its_last_byte(daemon):
 def test_the_log_of_a_run_is_followed_until_it_has_ended(daemon):
     run_id = daemon.run("dags", "trigger", "noise", "--json").json["run_id"]
 
-    followed = daemon.run("runs", "logs", run_id, "--follow", "--search", "the end")
-    whole = daemon.run("runs", "logs", run_id, "--search", "the end", "--json").json
+    followed = daemon.run("runs", "logs", run_id, "--follow", "--search", "line 7 ")
+    whole = daemon.run("runs", "logs", run_id, "--search", "line 7 ", "--json").json
 
-    ends = [line.rpartition("  ")[2] for line in followed.out.splitlines()]
-    assert ends == ["the end of 1", "the end of 2", "the end of 3"]
-    assert [(one["task_id"], one["text"]) for one in whole["lines"]] == [
-        ("noisy", text) for text in ends
-    ]
+    lines = followed.out.splitlines()
+    assert [line[-5:] for line in lines] == [" in 1", " in 2", " in 3"]
+    assert [one["task_id"] for one in whole["lines"]] == ["noisy"] * 3
+    assert [one["text"] for one in whole["lines"]] == [line.split("  ", 2)[2] for line in lines]
 
 
 def on_a_terminal(daemon, *words):

@@ -8,7 +8,7 @@ import { type Column, Table } from "../components/table";
 import { SplitPane } from "../components/split";
 import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
-import { Log } from "../log";
+import { RunLog } from "../log";
 import { Choice, Empty, Fact, Filter, Head, Panel, Shown, Trouble, Waits, childName, dagHref, number, runHref, shortVersion, taskHref } from "../parts";
 import { RunParameters } from "../run_parameters";
 import { go, usePlace, withQuery } from "../router";
@@ -186,8 +186,8 @@ function View({ run, view, tasks, isOld, picked }: ViewProps) {
       return <Tasks run={run} tasks={tasks} />;
     case "logs":
       return (
-        <Panel title={texts.run.callbackLog} class="fill-column">
-          <Log run={run.run_id} task="@run" isGoingOn={run.state === "running"} />
+        <Panel class="fill-column log-panel">
+          <RunLog run={run.run_id} tasks={(tasks ?? []).map((task) => task.task_id)} isGoingOn={isGoingOn(run)} />
         </Panel>
       );
     default:
