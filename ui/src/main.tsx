@@ -12,7 +12,7 @@ import { Banner } from "./banner";
 import { Icon, type IconName } from "./components/icons";
 import { Skeleton } from "./components/skeleton";
 import { GROUPS, PLACES, listenToKeys } from "./keys";
-import { type Mode, currentMode, onMode, start } from "./live";
+import { start, useMode } from "./live";
 import { Empty, Head, dagHref, runHref } from "./parts";
 import { entryId, followLinks, go, storeScroll, storedScroll, usePlace } from "./router";
 import { texts } from "./texts";
@@ -79,7 +79,7 @@ function Known({ me }: { me: Me | undefined }) {
     setFolded(!isFolded);
   }
   return (
-    <div data-role={me?.role} class={`shell ${isFolded ? "folded" : ""}`}>
+    <div data-role={me?.role} data-mode={useMode()} class={`shell ${isFolded ? "folded" : ""}`}>
       <a class="skip" href="#main" onClick={(event) => (event.preventDefault(), main.current?.focus())}>
         {texts.shell.skip}
       </a>
@@ -162,9 +162,8 @@ interface RailProps {
 
 function Rail({ at, me, broken, fold, isFolded, help, search }: RailProps) {
   const [isOpen, setOpen] = useState(false);
-  const [mode, setMode] = useState<Mode>(currentMode());
+  const mode = useMode();
   const [dark, setDark] = useState(isDark);
-  useEffect(() => onMode(setMode), []);
   useEffect(() => setOpen(false), [at]);
   function change(): void {
     setTheme(dark ? "light" : "dark");

@@ -1,6 +1,7 @@
 import { Empty, Head, Panel, Shown, Waits, childName, dagHref, number, runHref, taskHref } from "../parts";
 import { enc, query } from "../api";
 import { ofRun, useData } from "../data";
+import { useMode } from "../live";
 import { Bar, State, ended, sum } from "../states";
 import { sentenceCase, texts } from "../texts";
 import { Took, When, whole } from "../time";
@@ -71,6 +72,7 @@ function Damaged({ rows }: { rows: Overview["damaged"] }) {
 }
 
 function Figures({ now }: { now: Overview }) {
+  const isAway = useMode() === "away";
   const sensors = now.states["sensing"] ?? 0;
   const waits = [...Object.entries(now.deferred), ...(sensors ? [["sensor", sensors] as const] : [])];
   const waiting = waits.reduce((all, [, count]) => all + count, 0);
@@ -79,7 +81,7 @@ function Figures({ now }: { now: Overview }) {
   return (
     <>
       <dl class="figures">
-        <Figure name="Health" isBad={now.status !== "ready"} href="/nodes" text={sentenceCase(now.status)} below={`up ${whole(now.uptime_seconds * 1000)}`} />
+        <Figure name="Health" isBad={isAway || now.status !== "ready"} href="/nodes" text={isAway ? texts.home.unreachable : sentenceCase(now.status)} below={isAway ? texts.shell.modes.away : `up ${whole(now.uptime_seconds * 1000)}`} />
         <Figure name="Active runs" href="/runs?state=running" text={number(now.live_runs)} below={`${number(now.states["running"] ?? 0)} tasks running`} />
         <Figure name="Waiting" href="/triggers" text={number(waiting)} below={kinds || "no slots held"} />
         <Figure name="Queued" href="/pools" text={number(now.states["queued"] ?? 0)} below="for a slot" />
