@@ -178,7 +178,7 @@ function Rail({ at, me, broken, fold, isFolded, help, search }: RailProps) {
         </svg>
         <span>{texts.product}</span>
       </a>
-      <button type="button" class="rail-search" aria-label={texts.shell.search} title={`${texts.shell.search} (Ctrl K)`} onClick={search}>
+      <button type="button" class="rail-search" title={`${texts.shell.search} (Ctrl K)`} onClick={search}>
         <Icon name="search" size={15} />
         <span class="grow">{texts.shell.search}</span>
         <kbd>Ctrl K</kbd>

@@ -129,6 +129,8 @@ export const texts = {
 
   home: {
     unreachable: "Unreachable",
+    sentence: (active: number, failed: number, files: number): string =>
+      [active ? `${many(active, "run")} active` : "No run is active", failed ? `${count(failed)} failed in the last 24 hours` : "none failed in the last 24 hours", files ? `${many(files, "file")} cannot be imported` : ""].filter(Boolean).join(", ") + ".",
   },
 
   access: {
@@ -235,6 +237,7 @@ export const texts = {
   },
 
   dags: {
+    sentence: "Every DAG of the DAG folder, with its last runs and the next one.",
     find: "Find a DAG",
     filter: "Filter by DAG",
     which: "Which DAGs",
@@ -244,6 +247,7 @@ export const texts = {
     problem: "Schedule",
     noSchedule: "No schedule",
     recent: "Recent runs",
+    recentOf: (runs: number, failed: number, last: string): string => `Last ${many(runs, "run")}: ${failed ? `${count(failed)} failed` : "none failed"}, the newest is ${last}`,
     recentMeaning: "The newest at the right; the taller, the longer it ran",
     next: "Next run",
     views: "Views of the DAG",
@@ -263,6 +267,7 @@ export const texts = {
   },
 
   triggers: {
+    sentence: "What waits for a file, a time, an event or another run. It holds no slots.",
     kind: "Kind",
     allKinds: "All kinds",
     run: "Run",

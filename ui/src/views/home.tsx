@@ -15,7 +15,7 @@ export function Home() {
   const isOld = overview.problem?.isAbsent === true;
   return (
     <>
-      <Head title={texts.places.home} name={texts.places.home} />
+      <Head title={texts.places.home} name={texts.places.home} sentence={overview.data && texts.home.sentence(overview.data.live_runs, overview.data.failed_24h, overview.data.import_errors)} />
       <Shown of={overview} optional>
         {(now) => <Figures now={now} />}
       </Shown>
