@@ -12,7 +12,7 @@ import { Banner } from "./banner";
 import { Icon, type IconName } from "./components/icons";
 import { Skeleton } from "./components/skeleton";
 import { GROUPS, PLACES, listenToKeys } from "./keys";
-import { type Mode, currentMode, onMode, start } from "./live";
+import { start, useMode } from "./live";
 import { Empty, Head, dagHref, runHref } from "./parts";
 import { entryId, followLinks, go, storeScroll, storedScroll, usePlace } from "./router";
 import { texts } from "./texts";
@@ -80,7 +80,7 @@ function Known({ me }: { me: Me | undefined }) {
     setFolded(!isFolded);
   }
   return (
-    <div data-role={me?.role} class={`shell ${isFolded ? "folded" : ""}`}>
+    <div data-role={me?.role} data-mode={useMode()} class={`shell ${isFolded ? "folded" : ""}`}>
       <a class="skip" href="#main" onClick={(event) => (event.preventDefault(), main.current?.focus())}>
         {texts.shell.skip}
       </a>
@@ -163,9 +163,8 @@ interface RailProps {
 
 function Rail({ at, me, broken, fold, isFolded, help, search }: RailProps) {
   const [isOpen, setOpen] = useState(false);
-  const [mode, setMode] = useState<Mode>(currentMode());
+  const mode = useMode();
   const [dark, setDark] = useState(isDark);
-  useEffect(() => onMode(setMode), []);
   useEffect(() => setOpen(false), [at]);
   function change(): void {
     setTheme(dark ? "light" : "dark");
@@ -180,7 +179,7 @@ function Rail({ at, me, broken, fold, isFolded, help, search }: RailProps) {
         </svg>
         <span>{texts.product}</span>
       </a>
-      <button type="button" class="rail-search" aria-label={texts.shell.search} title={`${texts.shell.search} (Ctrl K)`} onClick={search}>
+      <button type="button" class="rail-search" title={`${texts.shell.search} (Ctrl K)`} onClick={search}>
         <Icon name="search" size={15} />
         <span class="grow">{texts.shell.search}</span>
         <kbd>Ctrl K</kbd>

@@ -27,12 +27,13 @@ export function Events() {
   const shown = events.data?.find((event) => String(event.event_id) === open);
   return (
     <>
-      <Head title={texts.places.events} name={texts.places.events} sentence={texts.events.sentence}>
+      <Head title={texts.places.events} name={texts.places.events}>
         <button type="button" data-needs="operator" class="main" onClick={emit}>
           {texts.events.emit}
         </button>
       </Head>
       <SplitPane name="events" side={shown ? <One key={shown.event_id} event={shown} /> : null}>
+        <p class="sentence about">{texts.events.sentence}</p>
         <Shown of={events}>
           {(rows) => (
             <Table

@@ -164,8 +164,9 @@ export function Audit() {
   const shown = rows.data?.find((row) => String(row.audit_id) === open);
   return (
     <>
-      <Head title={texts.places.audit} name={texts.places.audit} sentence={texts.audit.sentence} />
+      <Head title={texts.places.audit} name={texts.places.audit} />
       <SplitPane name="audit" side={shown ? <AuditDetail key={shown.audit_id} row={shown} /> : null}>
+        <p class="sentence about">{texts.audit.sentence}</p>
         <Shown of={rows}>
           {(data) => (
             <Table

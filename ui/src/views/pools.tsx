@@ -25,12 +25,13 @@ export function Pools() {
   const shown = pools.data?.find((pool) => pool.name === open);
   return (
     <>
-      <Head title={texts.places.pools} name={texts.places.pools} sentence={texts.pools.sentence}>
+      <Head title={texts.places.pools} name={texts.places.pools}>
         <button type="button" data-needs="operator" class="main" onClick={() => setPool(null, 4, false)}>
           {texts.pools.add}
         </button>
       </Head>
       <SplitPane name="pools" side={shown ? <One key={shown.name} pool={shown} /> : null}>
+        <p class="sentence about">{texts.pools.sentence}</p>
         <Shown of={pools}>
           {(rows) =>
             rows.length === 0 ? (

@@ -27,7 +27,7 @@ export function Triggers() {
   const kinds: [string, string][] = (summary.data?.kinds ?? []).map((one) => [one.kind, one.kind]);
   return (
     <>
-      <Head title={texts.places.triggers} name={texts.places.triggers} />
+      <Head title={texts.places.triggers} name={texts.places.triggers} sentence={texts.triggers.sentence} />
       <Shown of={summary} optional>
         {(data) => <Summary data={data} />}
       </Shown>
@@ -142,10 +142,10 @@ function Summary({ data }: { data: TriggerSummary }) {
                 <th>Kind</th>
                 <th class="num">Deferred</th>
                 <th class="num">Oldest</th>
-                <th class="num" title="Number of things that are checked for them: waits for the same thing share one check">
+                <th class="num narrow-hide" title="Number of things that are checked for them: waits for the same thing share one check">
                   Checked
                 </th>
-                <th class="num" title="When the first of them is checked next; triggers that are notified are not polled">
+                <th class="num narrow-hide" title="When the first of them is checked next; triggers that are notified are not polled">
                   Next check
                 </th>
                 <th class="num" title="Events since the daemon started">
@@ -164,8 +164,8 @@ function Summary({ data }: { data: TriggerSummary }) {
                   <td class="num">
                     <When at={kind.oldest_since} />
                   </td>
-                  <td class="num">{number(kind.shared_watches)}</td>
-                  <td class="num">
+                  <td class="num narrow-hide">{number(kind.shared_watches)}</td>
+                  <td class="num narrow-hide">
                     <Next at={kind.next_check_at} />
                   </td>
                   <td class="num">{number(kind.fires)}</td>
