@@ -127,12 +127,6 @@ export const texts = {
     resume: "Resume",
   },
 
-  home: {
-    unreachable: "Unreachable",
-    sentence: (active: number, failed: number, files: number): string =>
-      [active ? `${many(active, "run")} active` : "No run is active", failed ? `${count(failed)} failed in the last 24 hours` : "none failed in the last 24 hours", files ? `${many(files, "file")} cannot be imported` : ""].filter(Boolean).join(", ") + ".",
-  },
-
   access: {
     sentence: "Who may use this installation: users sign in, programs use tokens.",
     users: "Users",
@@ -237,6 +231,7 @@ export const texts = {
   },
 
   home: {
+    unreachable: "The daemon cannot be reached.",
     attention: "Needs attention",
     inFlight: "In flight",
     waiting: "Waiting",
