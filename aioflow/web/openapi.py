@@ -19,6 +19,7 @@ from aioflow.api import page_schemas, schemas
 from aioflow.api.accounts import SessionView, TokenView, UserView
 from aioflow.api.audit import AuditView
 from aioflow.api.backfills import BackfillView, FireTimeView
+from aioflow.api.executors import ExecutorView
 from aioflow.api.values import ConnectionView, RotationView, ValueView
 from aioflow.model.dag import ValueKind
 
@@ -204,6 +205,7 @@ ANSWERS: Mapping[str, Any] = {
     "rotate": RotationView,
     "overview": page_schemas.OverviewView,
     "list_nodes": list[page_schemas.NodeView],
+    "list_executors": list[ExecutorView],
     "drain": Drained,
     "undrain": Drained,
     "import_errors": list[page_schemas.ImportErrorView],

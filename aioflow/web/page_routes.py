@@ -63,6 +63,12 @@ async def list_nodes(api: NodeApi) -> Response:
     return Json(await api.reads.nodes())
 
 
+@router.get("/executors", dependencies=[viewer()])
+async def list_executors(api: NodeApi) -> Response:
+    """List the executors of the node, with their workers, and why there are no more."""
+    return Json(api.list_executors())
+
+
 @router.post("/nodes/{node}/drain", dependencies=[admin()])
 async def drain(acting: Acting, node: Annotated[int, Path(ge=0, le=MAX_ROW_NO)]) -> Response:
     """Stop assigning new tasks and triggers to a node."""
