@@ -38,6 +38,7 @@ from aioflow.api.triggers import NODE_NO, TriggerReader
 from aioflow.api.triggers_page import TriggerStats, WaitingTriggers
 from aioflow.clock import Clock
 from aioflow.core.scheduling import timetable
+from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
 from aioflow.core.transaction import Transaction
 from aioflow.engine.loop import Engine
@@ -338,6 +339,17 @@ class Reads:
         if self._engine is None:
             raise DaemonAway("")
         return self._engine.memory.commit_no
+
+    @property
+    def slots(self) -> Slots:
+        """The slots of this node.
+
+        Raises:
+            DaemonAway: If there is no daemon.
+        """
+        if self._engine is None:
+            raise DaemonAway("")
+        return self._engine.slots
 
     def committed(self, batch: Batch, draft: Transaction) -> None:
         """Update the live stream, the DAG cache and the counts of events with a durable batch."""

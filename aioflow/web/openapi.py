@@ -20,6 +20,7 @@ from aioflow.api.accounts import SessionView, TokenView, UserView
 from aioflow.api.audit import AuditView
 from aioflow.api.backfills import BackfillView, FireTimeView
 from aioflow.api.decisions import AnsweredView, DecisionPage, DecisionView
+from aioflow.api.executors import ExecutorView
 from aioflow.api.paging import Page
 from aioflow.api.values import ConnectionView, RotationView, ValueView
 from aioflow.model.dag import ValueKind
@@ -211,6 +212,7 @@ ANSWERS: Mapping[str, Any] = {
     "rotate": RotationView,
     "overview": page_schemas.OverviewView,
     "list_nodes": Page[page_schemas.NodeView],
+    "list_executors": Page[ExecutorView],
     "drain": Drained,
     "undrain": Drained,
     "import_errors": Page[page_schemas.ImportErrorView],
