@@ -124,9 +124,9 @@ class RunReader:
         limit: int | None = None,
         after: str = "",
     ) -> list[DagView]:
-        """Return DAGs by name, followed by the files that define no DAG.
+        """Return the files that define no DAG, followed by DAGs by name.
 
-        With a limit, these files are included only for the state ``broken``.
+        These files are on the first page, in addition to its limit: each needs attention.
 
         Args:
             search: A part of the id.
@@ -150,12 +150,12 @@ class RunReader:
             if len(found) == limit:
                 break
         views = await self._dag_views(found)
-        if len(views) == limit or (limit is not None and state != "broken") or state == "paused":
+        if after or state == "paused":
             return views
         defining = {row.file for row in known.dags.values() if not row.gone}
         broken = [broken_view(row) for row in known.files.values() if row.reason]
         alone = [view for view in broken if view.file not in defining]
-        return (views + [view for view in alone if wanted in view.file.casefold()])[:limit]
+        return [view for view in alone if wanted in view.file.casefold()] + views
 
     async def _gone(self, known: KnownDags) -> set[str]:
         """Return the DAGs that no file defines any more but that have a live run."""

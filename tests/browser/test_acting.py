@@ -223,9 +223,9 @@ def test_a_trigger_is_fired_manually(browser, daemon):
         page.see("works.py:", within=".drawer .timeline")
         page.go("/triggers")
         row = page.page.locator(".virtual-row", has=page.page.locator(f"[title='{run}']"))
-        row.get_by_role("button", name="Fire rests").click()
-        page.confirm("Fire")
-        page.heard("Fired trigger")
+        row.get_by_role("button", name="Send event to rests").click()
+        page.confirm("Send")
+        page.heard("Sent the event of trigger")
         page.clean()
     daemon.wait(run)
 

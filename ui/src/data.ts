@@ -169,7 +169,7 @@ export function usePages<T>(pathOf: (last: T | null) => string, size: number, op
       if (wantsMore.current && before.rows.length > 0) {
         wantsMore.current = false;
         const found = await page(before.rows.at(-1) ?? null, signal);
-        return { rows: [...before.rows, ...found], isWhole: found.length !== size };
+        return { rows: [...before.rows, ...found], isWhole: found.length < size };
       }
       const rows: T[] = [];
       const pages = Math.min(REFRESHED, Math.max(1, Math.ceil(before.rows.length / size)));

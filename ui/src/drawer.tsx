@@ -2,15 +2,16 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 
-import { clear, fire, mark } from "./actions";
+import { clear, mark } from "./actions";
 import { enc, query } from "./api";
 import { ofRun, useData } from "./data";
 import { Log } from "./log";
-import { Checks, Json, Shown, Waits, childName, number, runHref, taskHref } from "./parts";
+import { Json, Shown, childName, runHref, taskHref } from "./parts";
 import { go, withQuery } from "./router";
 import { Bar, Glyph, Legend, State, isLive, sum } from "./states";
-import { Took, When, millis } from "./time";
-import type { Cause, Chain, RunGraphTask, Task, TaskShown, Try } from "./types";
+import { Took, When } from "./time";
+import type { RunGraphTask, Task, TaskShown, Try } from "./types";
+import { Why } from "./why";
 
 interface Props {
   run: string;
@@ -157,8 +158,11 @@ function One({ run, task, map, round, shown }: Props & { shown: TaskShown }) {
             <dd>
               {trigger.kind}, <a href={`/triggers?kind=${enc(trigger.kind)}`}>all of them</a>
             </dd>
-            <dt>For what</dt>
-            <dd class="break">{trigger.detail}</dd>
+            <dt>Waiting for</dt>
+            <dd class="break">
+              {trigger.label && <b>{trigger.label}: </b>}
+              {(trigger.text ?? trigger.detail).replace(/^for /, "")}
+            </dd>
             <dt>State</dt>
             <dd>{trigger.state.replaceAll("_", " ")}</dd>
             <dt>Since</dt>
@@ -180,9 +184,6 @@ function One({ run, task, map, round, shown }: Props & { shown: TaskShown }) {
               </>
             )}
           </dl>
-          <button type="button" class="apart" data-needs="operator" onClick={() => fire(trigger.trigger_id, childName(task, map, round))}>
-            Fire …
-          </button>
         </>
       )}
       {shown.inputs && shown.inputs.length > 0 && (
@@ -208,7 +209,8 @@ function One({ run, task, map, round, shown }: Props & { shown: TaskShown }) {
           <ol class="timeline">
             {shown.records.map((record) => (
               <li key={record.ordinal}>
-                <b>{record.kind}</b> {record.name} <span class="soft">{record.at}</span>
+                <b>{record.label ?? record.kind}</b> {record.label && `${record.kind} `}
+                {record.name} <span class="soft">{record.at}</span>
                 {record.value !== null && record.value !== undefined && <Json value={record.value} />}
               </li>
             ))}
@@ -266,7 +268,20 @@ function Tries({ tries }: { tries: Try[] }) {
           </tr>
         </thead>
         <tbody>
-          {tries.map((one, index) => (
+          {tries.flatMap((one, index) => [
+            one.cleared && (
+              <tr key={`cleared ${index}`} class="cleared">
+                <td colSpan={isRemote ? 6 : 5}>
+                  Cleared{one.cleared.by && ` by ${one.cleared.by}`}
+                  {one.cleared.at && (
+                    <>
+                      {" "}
+                      <When at={one.cleared.at} />
+                    </>
+                  )}
+                </td>
+              </tr>
+            ),
             <tr key={index}>
               <td>{one.try_number}</td>
               <td>
@@ -280,8 +295,8 @@ function Tries({ tries }: { tries: Try[] }) {
               </td>
               {isRemote && <td class="break">{one.executor === null ? "local" : <RanOn one={one} />}</td>}
               <td class="break">{one.error ?? one.reason ?? ""}</td>
-            </tr>
-          ))}
+            </tr>,
+          ])}
         </tbody>
       </table>
     </Fold>
@@ -307,82 +322,5 @@ function Logs({ run, task, map, round, tries, isGoingOn }: { run: string; task: 
       </h3>
       <Log key={`${task} ${map} ${round} ${wanted}`} run={run} task={task} map={map} round={round} tryNumber={wanted === "" ? null : Number(wanted)} isGoingOn={isGoingOn} />
     </section>
-  );
-}
-
-interface WhyProps {
-  run: string;
-  task?: string;
-  map?: number;
-  round?: number;
-  /** Whether it is active; else it failed, and the cause is shown. */
-  isGoingOn: boolean;
-}
-
-const BAD = new Set(["failed", "upstream_failed", "cancelled"]);
-const LINKS = 60;
-/** Of a message so many characters; the task has all of it. */
-const MESSAGE = 300;
-const SLOWEST_MS = 5000;
-const FASTEST_MS = 2000;
-
-/** What something waits for, and what that waits for; or what it has failed of. */
-export function Why({ run, task, map = -1, round = 0, isGoingOn }: WhyProps) {
-  const base = `/runs/${enc(run)}${task ? `/tasks/${enc(task)}` : ""}/why`;
-  const path = query(base, { map: map >= 0 ? map : null, round: round > 0 ? round : null });
-  const [every, setEvery] = useState(SLOWEST_MS);
-  // Also without a commit: a look that finds nothing makes none, nor does "ask again".
-  const chain = useData<Chain>(path, isGoingOn ? { gap: 1000, every } : { on: ofRun(run), gap: 1000 });
-  const all = chain.data?.causes ?? [];
-  useEffect(() => setEvery(pace(all)), [chain.data]);
-  const isNews = (cause: Cause, index: number): boolean => {
-    // What just runs waits for nothing; what was asked about has its own error above.
-    if (isGoingOn) return cause.waiting_on !== null || cause.run_id !== run;
-    return BAD.has(cause.state) && !(task && index === 0);
-  };
-  const causes = all.filter(isNews);
-  if (causes.length === 0) return null;
-  const depth = Math.min(...causes.map((cause) => cause.depth));
-  const more = (chain.data?.more ?? 0) + Math.max(0, causes.length - LINKS);
-  const Title = task ? "h3" : "h2";
-  return (
-    <section class="why">
-      <Title>{isGoingOn ? "Why it waits" : "Why it failed"}</Title>
-      <ol>
-        {causes.slice(0, LINKS).map((cause, index) => (
-          <li key={index} style={{ marginLeft: `${Math.min(cause.depth - depth, 10) * 14}px` }}>
-            <Link run={run} cause={cause} />
-          </li>
-        ))}
-      </ol>
-      {more > 0 && <p class="soft">and {number(more)} more</p>}
-    </section>
-  );
-}
-
-/** How often to ask, so that what is looked at often is not shown as of long ago. */
-function pace(causes: Cause[]): number {
-  const lengths = causes.map(({ waiting_on: wait }) => (millis(wait?.next_check_at) ?? Infinity) - (millis(wait?.last_check_at) ?? 0));
-  return Math.max(FASTEST_MS, Math.min(SLOWEST_MS, ...lengths));
-}
-
-/** One link of a chain of causes. */
-function Link({ run, cause }: { run: string; cause: Cause }) {
-  const { waiting_on: wait, error, count } = cause;
-  return (
-    <>
-      <a href={taskHref(cause.run_id, cause.task_id, cause.map_index, cause.round)}>
-        <State state={cause.state} /> {count > 1 && `${number(count)} children like `}
-        {cause.run_id !== run && `${cause.run_id} `}
-        {childName(cause.task_id, cause.map_index, cause.round, cause.map_label)}
-      </a>{" "}
-      <Waits wait={wait} /> {wait && <Checks wait={wait} />}
-      {error && (
-        <span class="bad break">
-          {error.type || error.reason}
-          {error.message && `: ${error.message.slice(0, MESSAGE)}${error.message.length > MESSAGE ? " …" : ""}`}
-        </span>
-      )}
-    </>
   );
 }

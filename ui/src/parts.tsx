@@ -144,7 +144,7 @@ export function Waits({ wait }: { wait: Wait | null | undefined }) {
   const isNext = wait.kind === "interval" && wait.detail === NEXT_LOOK;
   return (
     <span class="wait">
-      <b>{wait.kind.replaceAll("_", " ")}</b>
+      <b>{wait.label ?? wait.kind.replaceAll("_", " ")}</b>
       {wait.detail && <span title={wait.detail}> {wait.detail.replace(/[\w.]+:(\w+)/g, "$1")}</span>}
       {wait.until && (
         <span class="soft">

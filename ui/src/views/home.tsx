@@ -1,9 +1,11 @@
-import { Empty, Head, Panel, Shown, Waits, childName, dagHref, number, runHref, taskHref } from "../parts";
+import { Empty, Head, Panel, Shown, dagHref, number, runHref, taskHref } from "../parts";
 import { enc, query } from "../api";
 import { ofRun, useData } from "../data";
-import { Bar, State, ended, sum } from "../states";
+import { Bar, Glyph, State, ended, named, sum } from "../states";
+import "../styles/why.css";
 import { Took, When, whole } from "../time";
 import type { Overview, Run, RunSummary, Trigger } from "../types";
+import { Waiting } from "../waits";
 
 const SHOWN = 12;
 
@@ -41,7 +43,7 @@ export function Home() {
           </Shown>
         </Panel>
         <Panel title="Failed" actions={<a href="/runs?state=failed">all</a>}>
-          {isOld ? <FailedRuns /> : <Shown of={overview}>{(now) => <Failed runs={now.failed_runs} />}</Shown>}
+          {isOld ? <FailedRuns /> : <Shown of={overview}>{(now) => <Failed groups={now.failures} />}</Shown>}
         </Panel>
         <Panel title="Waiting longest" actions={<a href="/triggers">all</a>} class="wide">
           {isOld ? <LongestWaits /> : <Shown of={overview}>{(now) => <Waiting rows={now.waiting_longest} />}</Shown>}
@@ -126,20 +128,19 @@ function InFlight({ run }: { run: RunSummary }) {
 
 function FailedRuns() {
   const failed = useData<RunSummary[]>(query("/runs", { state: "failed", limit: 10 }));
-  return <Shown of={failed}>{(runs) => <Failed runs={runs} />}</Shown>;
+  return <Shown of={failed}>{(runs) => <FailedList runs={runs} />}</Shown>;
 }
 
-function Failed({ runs }: { runs: RunSummary[] }) {
-  if (runs.length === 0) return <Empty>No run has failed.</Empty>;
+function FailedList({ runs }: { runs: RunSummary[] }) {
   return (
     <ul class="rows">
       {runs.map((run) => (
         <li key={run.run_id}>
           <a class="row" data-row href={runHref(run.run_id)}>
-            <span class="state-cell short">
-              <State state={run.state} />
+            <Glyph state={run.state} />
+            <span class="cut grow" title={`${run.run_id}, ${named(run.state)}`}>
+              {run.run_id}
             </span>
-            <span class="cut grow">{run.run_id}</span>
             <span class="num soft">
               <When at={run.ended_at} />
             </span>
@@ -150,25 +151,18 @@ function Failed({ runs }: { runs: RunSummary[] }) {
   );
 }
 
-function Waiting({ rows }: { rows: Overview["waiting_longest"] }) {
-  if (rows.length === 0) return <Empty>Nothing waits.</Empty>;
+/** By DAG: the one that failed last comes first, with its newest runs. */
+function Failed({ groups }: { groups: Overview["failures"] }) {
+  if (groups.length === 0) return <Empty>No run has failed.</Empty>;
   return (
-    <ul class="rows">
-      {rows.map((row) => (
-        <li key={`${row.run_id} ${row.task_id} ${row.map_index} ${row.round}`}>
-          <a class="row" data-row href={taskHref(row.run_id, row.task_id, row.map_index, row.round)}>
-            <span class="state-cell">
-              <State state={row.state} />
-            </span>
-            <span class="c-task cut">{childName(row.task_id, row.map_index, row.round)}</span>
-            <span class="c-run cut soft narrow-hide">{row.run_id}</span>
-            <span class="cut grow">
-              <Waits wait={row.waiting_on} />
-            </span>
-            <span class="num soft">
-              <When at={row.waiting_on?.since} />
-            </span>
-          </a>
+    <ul class="by-dag">
+      {groups.map((group) => (
+        <li key={group.dag_id}>
+          <h3>
+            <a href={dagHref(group.dag_id)}>{group.dag_id}</a>{" "}
+            {group.count > 1 && <span class="soft">{number(group.count)} runs</span>}
+          </h3>
+          <FailedList runs={group.runs} />
         </li>
       ))}
     </ul>

@@ -3,7 +3,7 @@ import { useMemo } from "preact/hooks";
 import { cancel, clear, deleteRun, mark } from "../actions";
 import { enc, query } from "../api";
 import { ofDag, ofRun, useData, useWindow } from "../data";
-import { Drawer, Why } from "../drawer";
+import { Drawer } from "../drawer";
 import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
 import { VirtualList } from "../list";
@@ -13,6 +13,7 @@ import { go, usePlace, withQuery } from "../router";
 import { Bar, Glyph, Legend, State, TASK_ORDER, ended, isLive, named, sum, worst } from "../states";
 import { At, Took, When } from "../time";
 import type { Counts, DagDetail, GanttRow, Graph, Run, RunGraph, RunGraphTask, Task } from "../types";
+import { Why } from "../why";
 
 const PAGE = 500;
 
@@ -121,6 +122,7 @@ function Top({ run, cause }: { run: Run; cause?: string }) {
         <Bar counts={run.counts} label="Tasks" />
         <Legend counts={run.counts} hrefOf={(state) => `${runHref(run.run_id)}/tasks?state=${state}`} />
       </div>
+      {(live || FAILED.has(run.state)) && <Why run={run.run_id} isGoingOn={live} />}
     </>
   );
 }
@@ -159,7 +161,6 @@ function View({ run, view, tasks, isOld, picked }: ViewProps) {
       return (
         <>
           <RunGraphView run={run} tasks={tasks} picked={picked} />
-          {(isGoingOn(run) || FAILED.has(run.state)) && <Why run={run.run_id} isGoingOn={isGoingOn(run)} />}
           {isOld ? <Tasks run={run} /> : tasks && <ByTask run={run} tasks={tasks} />}
           <Panel title="Conf">{isEmpty(run.conf) ? <Empty>It was started without one.</Empty> : <Json value={run.conf} />}</Panel>
         </>

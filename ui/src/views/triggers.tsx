@@ -1,12 +1,15 @@
-import { fire, unquarantine } from "../actions";
+import { unquarantine } from "../actions";
 import { query } from "../api";
-import { type Concerns, useData, usePages } from "../data";
+import { TabBar } from "../components/tabs";
+import { type Concerns, type Data, useData, usePages } from "../data";
+import { fire } from "../fire";
 import { VirtualList } from "../list";
 import { Choice, DagFilter, Empty, Head, Heads, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Glyph, named } from "../states";
 import { Next, When, span } from "../time";
-import type { Slow, Trigger, TriggerSummary } from "../types";
+import type { Overview, Slow, Trigger, TriggerSummary } from "../types";
+import { Waiting } from "../waits";
 
 const PAGE = 200;
 const ofTriggers: Concerns = (change) => change.triggers || change.runs.size > 0;
@@ -17,20 +20,41 @@ const STATES: [string, string][] = ["", "waiting", "trigger_capacity", "stopped"
 
 export function Triggers() {
   const place = usePlace();
+  const isHealth = place.query.get("tab") === "health";
+  const summary = useData<TriggerSummary>("/triggers/summary", { on: ofTriggers, gap: 1000, every: 5000 });
+  const troubles = summary.data?.quarantined.length ?? 0;
+  const tabs = [
+    { key: "waits", name: "Waiting", href: withQuery({ tab: null }) },
+    { key: "health", name: "Loop health", href: withQuery({ tab: "health" }), badge: troubles > 0 ? troubles : undefined },
+  ];
+  return (
+    <>
+      <Head title="Waiting" name="Waiting" />
+      <TabBar label="Views of what waits" at={isHealth ? "health" : "waits"} tabs={tabs} replace />
+      {isHealth ? <Health summary={summary} /> : <Waits summary={summary} />}
+    </>
+  );
+}
+
+function Waits({ summary }: { summary: Data<TriggerSummary> }) {
+  const place = usePlace();
   const kind = place.query.get("kind") ?? "";
   const state = place.query.get("state") ?? "";
   const dag = place.query.get("dag") ?? "";
-  const summary = useData<TriggerSummary>("/triggers/summary", { on: ofTriggers, gap: 1000, every: 5000 });
+  const overview = useData<Overview>("/overview", { gap: 1000, every: 10_000 });
   const kinds: [string, string][] = (summary.data?.kinds ?? []).map((one) => [one.kind, one.kind]);
   return (
     <>
-      <Head title="Triggers" name="Triggers" />
+      {overview.data && overview.data.waiting_longest.length > 0 && (
+        <Panel title="By cause, the longest first">
+          <Waiting rows={overview.data.waiting_longest} />
+        </Panel>
+      )}
       <Shown of={summary} optional>
         {(data) => <Summary data={data} />}
       </Shown>
-      <Stalls />
       <Panel
-        title="Deferred waits"
+        title="Triggers"
         class="fill-column least"
         actions={
           <>
@@ -44,6 +68,25 @@ export function Triggers() {
       >
         <List kind={kind} state={state} dag={dag} />
       </Panel>
+    </>
+  );
+}
+
+/** What held up the event loop, what is in quarantine for that, and the processes that run triggers. */
+function Health({ summary }: { summary: Data<TriggerSummary> }) {
+  return (
+    <>
+      <Stalls />
+      <Shown of={summary} optional>
+        {(data) => (
+          <>
+            {data.quarantined.length > 0 && <Quarantined paths={data.quarantined} />}
+            <Panel title="Trigger hosts">
+              <Hosts hosts={data.hosts} />
+            </Panel>
+          </>
+        )}
+      </Shown>
     </>
   );
 }
@@ -78,15 +121,15 @@ function List({ kind, state, dag }: { kind: string; state: string; dag: string }
 const COLUMNS: [string, string, string?][] = [
   ["", "c-glyph"],
   ["Kind", "kind"],
-  ["Who waits", "c-who"],
-  ["For what", "grow narrow-hide"],
-  ["At the latest", "c-when num wide-only", "Its deadline"],
+  ["Task", "c-who"],
+  ["Waiting for", "grow narrow-hide"],
+  ["Deadline", "c-when num wide-only"],
   ["Since", "c-when num"],
   ["", "c-fire narrow-hide"],
 ];
 
 function Row({ row }: { row: Trigger }) {
-  const name = row.task_id === null ? `starts runs of ${row.dag_id}` : childName(row.task_id, row.map_index, row.round);
+  const name = row.task_id === null ? `starts runs of ${row.dag_id}` : childName(row.task_id, row.map_index, row.round, row.map_label);
   const href = row.run_id !== null && row.task_id !== null ? taskHref(row.run_id, row.task_id, row.map_index, row.round) : dagHref(row.dag_id);
   return (
     <div class="row">
@@ -101,10 +144,11 @@ function Row({ row }: { row: Trigger }) {
         {row.task_id !== null && <span class="soft">{row.dag_id}</span>}
       </span>
       <span class="cut grow soft narrow-hide" title={row.detail}>
-        {row.detail}
+        {row.label && <b>{row.label}: </b>}
+        {(row.text ?? row.detail).replace(/^for /, "")}
       </span>
       {row.state !== "waiting" && <span class="soft">{named(row.state)}</span>}
-      {row.shared_with !== null && row.shared_with > 0 && <span class="soft wide-only">checked together with {row.shared_with}</span>}
+      {row.shared_with !== null && row.shared_with > 0 && <span class="soft wide-only">shared check ({number(row.shared_with + 1)})</span>}
       <span class="c-when num soft wide-only">
         <When at={row.deadline} none="" />
       </span>
@@ -113,8 +157,8 @@ function Row({ row }: { row: Trigger }) {
       </span>
       <span class="c-fire narrow-hide">
         {row.run_id !== null && (
-          <button type="button" data-needs="operator" class="small" aria-label={`Fire ${name}`} onClick={() => fire(row.trigger_id, name)}>
-            Fire …
+          <button type="button" data-needs="operator" class="small" aria-label={`Send event to ${name}`} onClick={() => void fire(row.trigger_id, name)}>
+            Send event
           </button>
         )}
       </span>
@@ -124,7 +168,8 @@ function Row({ row }: { row: Trigger }) {
 
 function Summary({ data }: { data: TriggerSummary }) {
   const deferred = data.kinds.reduce((all, kind) => all + kind.count, 0);
-  const most = Math.max(1, ...data.ages.map((age) => age.count));
+  // A logarithmic axis: one old wait is to be seen beside thousands of young ones.
+  const most = Math.log(1 + Math.max(1, ...data.ages.map((age) => age.count)));
   return (
     <div class="columns">
       <Panel title={`${number(deferred)} deferred${data.capacity ? ` of at most ${number(data.capacity)}` : ""}`}>
@@ -175,55 +220,75 @@ function Summary({ data }: { data: TriggerSummary }) {
         </div>
         {data.kinds.length === 0 && <Empty>No kinds of triggers are deferred.</Empty>}
       </Panel>
-      <Panel title="For how long">
+      <Panel title="Waiting time">
         <table class="ages">
           <tbody>
             {data.ages.map((age, index) => (
               <tr key={index}>
                 <th scope="row">{age.upto_seconds === null ? "longer" : `up to ${span(age.upto_seconds * 1000)}`}</th>
                 <td>
-                  <i class="b-deferred" style={{ width: `${(100 * age.count) / most}%` }} />
+                  <i class="b-deferred" style={{ width: `${(100 * Math.log(1 + age.count)) / most}%` }} />
                 </td>
                 <td class="num">{number(age.count)}</td>
               </tr>
             ))}
           </tbody>
         </table>
-        {data.hosts
-          .filter((host) => host.name !== "quarantine" || host.triggers > 0)
-          .map((host) => (
-            <p key={host.name} class="soft">
-              Host <b>{host.name}</b> is {named(host.state)}: {number(host.triggers)} triggers
-              {host.loop_lag_seconds !== null && `, loop ${span(host.loop_lag_seconds * 1000)} late at most`}
-              {host.rss_bytes !== null && `, ${bytes(host.rss_bytes)}`}
-            </p>
-          ))}
       </Panel>
-      {data.quarantined.length > 0 && (
-        <Panel title="In quarantine" class="wide">
-          <p class="soft">They held up the loop they shared, and live in a host of their own.</p>
-          <ul class="rows">
-            {data.quarantined.map((path) => (
-              <li key={path} class="row">
-                <code class="grow break">{path}</code>
-                <button type="button" data-needs="operator" class="small" onClick={() => unquarantine(path)}>
-                  End …
-                </button>
-              </li>
-            ))}
-          </ul>
-        </Panel>
-      )}
     </div>
+  );
+}
+
+function Quarantined({ paths }: { paths: string[] }) {
+  return (
+    <Panel title="In quarantine">
+      <p class="soft">Triggers of these classes blocked the shared event loop. They run in a process of their own.</p>
+      <ul class="rows">
+        {paths.map((path) => (
+          <li key={path} class="row">
+            <code class="grow break">{path}</code>
+            <button type="button" data-needs="operator" class="small" onClick={() => unquarantine(path)}>
+              End quarantine
+            </button>
+          </li>
+        ))}
+      </ul>
+    </Panel>
+  );
+}
+
+function Hosts({ hosts }: { hosts: TriggerSummary["hosts"] }) {
+  const shown = hosts.filter((host) => host.name !== "quarantine" || host.triggers > 0);
+  if (shown.length === 0) return <Empty>No process runs triggers.</Empty>;
+  return (
+    <ul class="rows">
+      {shown.map((host) => (
+        <li key={host.name} class="row">
+          <span class="grow">
+            <b>{host.name}</b> <span class="soft">{named(host.state)}</span>
+          </span>
+          <span class="num">{number(host.triggers)} triggers</span>
+          <span class="num soft">{host.loop_lag_seconds === null ? "" : `loop at most ${span(host.loop_lag_seconds * 1000)} late`}</span>
+          <span class="num soft">{host.rss_bytes === null ? "" : bytes(host.rss_bytes)}</span>
+        </li>
+      ))}
+    </ul>
   );
 }
 
 function Stalls() {
   const slow = useData<Slow[]>("/triggers/slow", { gap: 5000, every: 15_000 });
-  if (!slow.data || slow.data.length === 0) return null;
+  if (!slow.data) return null;
+  if (slow.data.length === 0) {
+    return (
+      <Panel title="Event-loop stalls">
+        <Empty>No code has blocked the event loop since the daemon started.</Empty>
+      </Panel>
+    );
+  }
   return (
-    <Panel title="Held up the loop">
-      <div class="scroll-x" tabIndex={0} role="region" aria-label="What held up the loop">
+    <Panel title="Event-loop stalls">
+      <div class="scroll-x" tabIndex={0} role="region" aria-label="Event-loop stalls">
         <table>
           <thead>
             <tr>
@@ -232,7 +297,7 @@ function Stalls() {
               <th class="num">Longest</th>
               <th>Where</th>
               <th>Last</th>
-              <th />
+              <th>Action</th>
             </tr>
           </thead>
           <tbody>
@@ -252,7 +317,7 @@ function Stalls() {
                 <td>
                   {row.quarantined && row.kind === "trigger" && (
                     <button type="button" data-needs="operator" class="small" onClick={() => unquarantine(row.name)}>
-                      End quarantine …
+                      End quarantine
                     </button>
                   )}
                 </td>
