@@ -92,7 +92,7 @@ async def test_dags_come_in_pages_and_are_found_by_a_part_of_their_names(tmp_pat
 
     ids = [dag["dag_id"] for dag in first + rest]
     assert ids == [None, "chain", "fan", "minutely"]
-    assert [dag["file"] for dag in first][0] == "bad.py"
+    assert first[0]["file"] == "bad.py"
     assert [dag["dag_id"] for dag in everything] == ids
     assert [dag["dag_id"] for dag in found] == ["minutely"]
     assert [dag["dag_id"] for dag in paused] == ["fan"]
