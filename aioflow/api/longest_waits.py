@@ -1,18 +1,17 @@
-"""The longest waits, grouped by task, and the newest failures, grouped by DAG: for the overview.
+"""The longest waits, grouped by task, and the last failures: for the overview.
 
 A fan-out with thousands of waiting children is one entry, so it does not hide the other waits.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from aioflow.api.metrics import WAITING_STATES, MemoryStats
-from aioflow.api.page_schemas import FailuresView, WaitingView
+from aioflow.api.page_schemas import WaitingView
 from aioflow.api.queries import RunReader
-from aioflow.api.schemas import RunSummary, iso, wait_view
+from aioflow.api.schemas import iso, wait_view
 from aioflow.api.task_instances import RunLayout, TaskLocation
 from aioflow.api.wait_sentences import Waiter, cause_sentence, task_name
 from aioflow.clock import Clock
@@ -22,7 +21,7 @@ from aioflow.model.states import RunState, TaskState, Wait
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import Store
 
-__all__ = ("LongestWaits", "failures_by_dag", "newest_failures")
+__all__ = ("LongestWaits", "newest_failures")
 
 _GROUPS = 10
 """Maximum number of tasks that are shown, and of queries that find them."""
@@ -36,9 +35,6 @@ _RESTS = 50
 
 _FAILURES = 100
 """Number of the newest runs, per state, among which the last failures are looked for."""
-
-_RUNS_OF_DAG = 3
-_FAILED_DAGS = 10
 
 
 class _Oldest(NamedTuple):
@@ -193,16 +189,3 @@ async def newest_failures(store: Store) -> list[RunRow]:
         for row in await store.list_unsuccessful(state, limit=_FAILURES)
     ]
     return sorted(rows, key=lambda row: (-(row.ended_at or 0), -row.run_no))
-
-
-def failures_by_dag(runs: Sequence[RunSummary]) -> list[FailuresView]:
-    """Group failed runs by their DAG, in the given order."""
-    counts = Counter(run.dag_id for run in runs)
-    return [
-        FailuresView(
-            dag_id=dag_id,
-            count=count,
-            runs=[run for run in runs if run.dag_id == dag_id][:_RUNS_OF_DAG],
-        )
-        for dag_id, count in list(counts.items())[:_FAILED_DAGS]
-    ]

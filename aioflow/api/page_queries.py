@@ -15,7 +15,7 @@ from aioflow.api.dags import import_errors
 from aioflow.api.gantt import gantt
 from aioflow.api.graphs import Graphs, RunStateCounts
 from aioflow.api.live_stream import Commits
-from aioflow.api.longest_waits import LongestWaits, failures_by_dag, newest_failures
+from aioflow.api.longest_waits import LongestWaits, newest_failures
 from aioflow.api.metrics import MemoryStats, MemoryStatsCollector
 from aioflow.api.page_schemas import (
     HolderView,
@@ -28,6 +28,7 @@ from aioflow.api.page_schemas import (
     SpannedView,
     StartView,
 )
+from aioflow.api.paging import Page
 from aioflow.api.queries import RunReader
 from aioflow.api.schedule_texts import schedule_text
 from aioflow.api.schemas import iso, run_state_name, summary
@@ -110,7 +111,6 @@ class Overview:
             waiting_longest=await self._longest_waits.find(stats, engine.memory.shift),
             damaged=(await self._reader.damaged())[:_OVERVIEW_RUNS],
             failed_runs=shown[:_OVERVIEW_RUNS],
-            failures=failures_by_dag(shown),
         )
 
 
@@ -346,9 +346,11 @@ class Reads:
             for dag_id, rows in found.items()
         }
 
-    async def gantt(self, run_id: str, *, offset: int, limit: int) -> list[SpannedView]:
+    async def gantt(
+        self, run_id: str, *, offset: int, limit: int, cursor: str | None = None
+    ) -> Page[SpannedView]:
         """Return how the tasks of a run spent their time."""
-        return await gantt(self._reader, run_id, offset=offset, limit=limit)
+        return await gantt(self._reader, run_id, offset=offset, limit=limit, cursor=cursor)
 
     async def upcoming(self, *, after: Timestamp, until: Timestamp) -> list[StartView]:
         """Return the next fire times of schedules."""

@@ -75,19 +75,6 @@ class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
     waiting_on: WaitView | None
 
 
-class FailuresView(msgspec.Struct, frozen=True, kw_only=True):
-    """The runs of one DAG that ended ``failed`` or ``partial``, the one that ended last first.
-
-    Attributes:
-        count: Number of such runs among the newest ones of all DAGs.
-        runs: The first of these runs.
-    """
-
-    dag_id: str
-    count: int
-    runs: list[RunSummary]
-
-
 class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a node.
 
@@ -96,7 +83,6 @@ class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
         slots: Slots by kind of task body: ``def`` or ``async``.
         deferred: Number of waits for triggers, by kind.
         failed_runs: The runs that ended ``failed`` or ``partial`` last.
-        failures: Such runs by DAG; the DAG whose run ended last comes first.
         failed_24h: Number of runs among the newest 1,000 failed ones that ended within a day.
         fires_per_second: Average over the last minute.
         damaged: Rows of the database that cannot be read, as far as found.
@@ -117,7 +103,6 @@ class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
     waiting_longest: list[WaitingView]
     damaged: list[DamageView]
     failed_runs: list[RunSummary]
-    failures: list[FailuresView]
 
 
 class RecentRunView(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,10 +168,15 @@ class GridRunView(RunSummary, frozen=True, kw_only=True):
 
 
 class GridView(msgspec.Struct, frozen=True, kw_only=True):
-    """A grid of a DAG's tasks and its newest runs. Tasks of the newest version come first."""
+    """A grid of a DAG's tasks and runs. Tasks of the newest version come first.
+
+    Attributes:
+        next: The cursor of older runs; ``None`` if there are none.
+    """
 
     tasks: list[str]
     runs: list[GridRunView]
+    next: str | None
 
 
 class CodeFileView(msgspec.Struct, frozen=True, kw_only=True):
@@ -438,10 +428,30 @@ class ImportErrorView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogLineView(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of a log, and the byte offset at which it starts."""
+    r"""A line of a log.
+
+    Attributes:
+        offset: Byte offset at which it begins.
+        text: What a terminal would leave of it: text that ``\r`` overwrites is left out. Escape
+            sequences remain.
+        line: Its number, counted from 1; ``None`` if counting so far takes more than one request.
+        at: When its beginning was captured.
+        level: Level of a log record; ``None`` for other lines.
+        stream: ``stderr`` if it is known to have been written there, else ``stdout``.
+        try_number: Number of the try, counted across clears.
+        is_cut: Whether it is longer than ``text``.
+        is_open: Whether its end is missing: more of it may follow.
+    """
 
     offset: int
     text: str
+    line: int | None = None
+    at: str | None = None
+    level: str | None = None
+    stream: str = "stdout"
+    try_number: int = 1
+    is_cut: bool = False
+    is_open: bool = False
 
 
 class LogLinesView(msgspec.Struct, frozen=True, kw_only=True):
@@ -449,7 +459,53 @@ class LogLinesView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         next_offset: Offset at which to continue; ``None`` at the end.
+        before_offset: Offset before which to continue backwards; ``None`` at the beginning.
+        end_offset: Offset up to which the log was examined.
+        is_far: Whether the line with the requested number was not found yet, because it is far
+            from what is indexed. Repeat the request: each continues to count.
+        is_live: Whether more output may follow.
     """
 
     lines: list[LogLineView]
     next_offset: int | None
+    before_offset: int | None = None
+    end_offset: int = 0
+    is_far: bool = False
+    is_live: bool = False
+
+
+class RunLogLineView(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the log of a run.
+
+    Attributes:
+        task_id: Its task; ``@run`` for a callback of the run.
+        is_open: Whether its end is missing, which may follow as the next line of the same task.
+
+    See ``LogLineView`` for the others.
+    """
+
+    task_id: str
+    map_index: int
+    round: int
+    at: str | None
+    text: str
+    level: str | None = None
+    stream: str = "stdout"
+    is_open: bool = False
+
+
+class RunLogView(msgspec.Struct, frozen=True, kw_only=True):
+    """Lines of the log of a run, in the order of time.
+
+    Attributes:
+        next: Cursor at which to continue; ``None`` if there is no more now.
+        resume: Cursor at which to continue later, for output that is yet to come.
+        is_first: Whether nothing comes before these lines.
+        is_live: Whether more output may follow.
+    """
+
+    items: list[RunLogLineView]
+    next: str | None
+    resume: str
+    is_first: bool = False
+    is_live: bool = False

@@ -263,6 +263,7 @@ export interface GanttRow {
 export interface Grid {
   tasks: string[];
   runs: (RunSummary & { cells: [number, Counts, string | null, string | null][] | null })[];
+  next: string | null;
 }
 
 export interface Overview {
@@ -293,7 +294,6 @@ export interface Overview {
     waiting_on: Wait | null;
   }[];
   failed_runs: RunSummary[];
-  failures: { dag_id: string; count: number; runs: RunSummary[] }[];
   damaged: { table: string; row: string; column: string; reason: string; run_id: string | null; dag_id: string | null }[];
 }
 

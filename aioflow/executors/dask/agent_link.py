@@ -57,6 +57,9 @@ class LinkOwner(Protocol):
     def on_death(self, link: AgentLink, why: str) -> None:
         """The agent and all its workers are dead."""
 
+    def on_unused(self, link: AgentLink) -> None:
+        """The link has broken while nothing ran there: its Dask worker may have left for good."""
+
     def has_workers(self, link: AgentLink) -> bool:
         """Return whether the link is needed."""
 
@@ -99,6 +102,11 @@ class AgentLink:
         """Send a message. Never blocks."""
         self._stream.put(kind, worker_no, data)
 
+    @property
+    def backlog(self) -> int:
+        """Number of bytes that the agent has not received."""
+        return self._stream.backlog
+
     async def flushed(self) -> None:
         """Wait until the agent has received all messages."""
         await self._stream.flushed()
@@ -112,6 +120,8 @@ class AgentLink:
             self.is_running = False
         if why:
             self._owner.on_death(self, why)
+        else:
+            self._owner.on_unused(self)
 
     async def _keep(self) -> str:
         """Return why the agent is dead; empty if it is merely not needed any more."""

@@ -16,7 +16,14 @@ from aioflow.executors.dask.messages import LinkHello
 from aioflow.executors.dask.stream import Comm
 
 HELLO = LinkHello(
-    home_id="h0me", node_no=0, epoch=1, secret="s", agent_id="a", link_no=0, received=0
+    home_id="h0me",
+    node_no=0,
+    epoch=1,
+    executor="dask",
+    secret="s",
+    agent_id="a",
+    link_no=0,
+    received=0,
 )
 
 
@@ -36,6 +43,8 @@ class Owner:
 
     def on_death(self, _link: AgentLink, why: str) -> None:
         self.reports.append(why)
+
+    def on_unused(self, _link: AgentLink) -> None: ...
 
     def has_workers(self, _link: AgentLink) -> bool:
         return True

@@ -1,12 +1,15 @@
+import type { ComponentChildren } from "preact";
+
 import { unquarantine } from "../actions";
 import { query } from "../api";
+import { type Column, Table } from "../components/table";
 import { TabBar } from "../components/tabs";
-import { type Concerns, type Data, useData, usePages } from "../data";
+import { type Concerns, type Data, useData, useItems, usePages } from "../data";
 import { fire } from "../fire";
-import { VirtualList } from "../list";
-import { Choice, DagFilter, Empty, Head, Heads, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
+import { Choice, DagFilter, Empty, Head, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Glyph, named } from "../states";
+import { sentenceCase, texts } from "../texts";
 import { Next, When, span } from "../time";
 import type { Overview, Slow, Trigger, TriggerSummary } from "../types";
 import { Waiting } from "../waits";
@@ -15,7 +18,7 @@ const PAGE = 200;
 const ofTriggers: Concerns = (change) => change.triggers || change.runs.size > 0;
 const STATES: [string, string][] = ["", "waiting", "trigger_capacity", "stopped", "fired", "ending"].map((state) => [
   state,
-  state ? named(state) : "all states",
+  state ? sentenceCase(named(state)) : texts.run.allStates,
 ]);
 
 export function Triggers() {
@@ -24,13 +27,13 @@ export function Triggers() {
   const summary = useData<TriggerSummary>("/triggers/summary", { on: ofTriggers, gap: 1000, every: 5000 });
   const troubles = summary.data?.quarantined.length ?? 0;
   const tabs = [
-    { key: "waits", name: "Waiting", href: withQuery({ tab: null }) },
-    { key: "health", name: "Loop health", href: withQuery({ tab: "health" }), badge: troubles > 0 ? troubles : undefined },
+    { key: "waits", name: texts.triggers.waits, href: withQuery({ tab: null }) },
+    { key: "health", name: texts.triggers.health, href: withQuery({ tab: "health" }), badge: troubles > 0 ? troubles : undefined },
   ];
   return (
     <>
-      <Head title="Waiting" name="Waiting" />
-      <TabBar label="Views of what waits" at={isHealth ? "health" : "waits"} tabs={tabs} replace />
+      <Head title={texts.places.triggers} name={texts.places.triggers} sentence={texts.triggers.sentence} />
+      <TabBar label={texts.triggers.views} at={isHealth ? "health" : "waits"} tabs={tabs} replace />
       {isHealth ? <Health summary={summary} /> : <Waits summary={summary} />}
     </>
   );
@@ -46,28 +49,27 @@ function Waits({ summary }: { summary: Data<TriggerSummary> }) {
   return (
     <>
       {overview.data && overview.data.waiting_longest.length > 0 && (
-        <Panel title="By cause, the longest first">
+        <Panel title={texts.triggers.byCause}>
           <Waiting rows={overview.data.waiting_longest} />
         </Panel>
       )}
       <Shown of={summary} optional>
         {(data) => <Summary data={data} />}
       </Shown>
-      <Panel
-        title="Triggers"
-        class="fill-column least"
-        actions={
+      <List
+        kind={kind}
+        state={state}
+        dag={dag}
+        toolbar={
           <>
             <DagFilter onValue={(text) => go(withQuery({ dag: text }), { replace: true })} />
             {kinds.length > 0 && (
-              <Choice label="Kind" value={kind} options={[["", "all kinds"], ...kinds]} onValue={(value) => go(withQuery({ kind: value }), { replace: true })} />
+              <Choice label={texts.triggers.kind} value={kind} options={[["", texts.triggers.allKinds], ...kinds]} onValue={(value) => go(withQuery({ kind: value }), { replace: true })} />
             )}
-            <Choice label="State" value={state} options={STATES} onValue={(value) => go(withQuery({ state: value }), { replace: true })} />
+            <Choice label={texts.task.state} value={state} options={STATES} onValue={(value) => go(withQuery({ state: value }), { replace: true })} />
           </>
         }
-      >
-        <List kind={kind} state={state} dag={dag} />
-      </Panel>
+      />
     </>
   );
 }
@@ -81,7 +83,7 @@ function Health({ summary }: { summary: Data<TriggerSummary> }) {
         {(data) => (
           <>
             {data.quarantined.length > 0 && <Quarantined paths={data.quarantined} />}
-            <Panel title="Trigger hosts">
+            <Panel title={texts.triggers.hosts}>
               <Hosts hosts={data.hosts} />
             </Panel>
           </>
@@ -91,80 +93,117 @@ function Health({ summary }: { summary: Data<TriggerSummary> }) {
   );
 }
 
-function List({ kind, state, dag }: { kind: string; state: string; dag: string }) {
-  const rows = usePages<Trigger>((last) => query("/triggers", { kind, state, dag, limit: PAGE, after: last?.trigger_id ?? null }), PAGE, {
+function Quarantined({ paths }: { paths: string[] }) {
+  return (
+    <Panel title={texts.triggers.quarantine}>
+      <p class="soft">{texts.triggers.whyQuarantine}</p>
+      <ul class="rows">
+        {paths.map((path) => (
+          <li key={path} class="row">
+            <code class="grow break">{path}</code>
+            <button type="button" data-needs="operator" class="small" onClick={() => unquarantine(path)}>
+              {texts.triggers.endQuarantine}
+            </button>
+          </li>
+        ))}
+      </ul>
+    </Panel>
+  );
+}
+
+function Hosts({ hosts }: { hosts: TriggerSummary["hosts"] }) {
+  const shown = hosts.filter((host) => host.name !== "quarantine" || host.triggers > 0);
+  if (shown.length === 0) return <Empty>{texts.triggers.noHosts}</Empty>;
+  return (
+    <ul class="rows">
+      {shown.map((host) => (
+        <li key={host.name} class="row">
+          <span class="grow">
+            <b>{host.name}</b> <span class="soft">{named(host.state)}</span>
+          </span>
+          <span class="num">{number(host.triggers)} triggers</span>
+          <span class="num soft">{host.loop_lag_seconds === null ? "" : `loop at most ${span(host.loop_lag_seconds * 1000)} late`}</span>
+          <span class="num soft">{host.rss_bytes === null ? "" : bytes(host.rss_bytes)}</span>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+function List({ kind, state, dag, toolbar }: { kind: string; state: string; dag: string; toolbar: ComponentChildren }) {
+  const rows = usePages<Trigger>((cursor) => query("/triggers", { kind, state, dag, limit: PAGE, cursor }), (row) => row.trigger_id, PAGE, {
     on: ofTriggers,
     gap: 1000,
   });
   return (
     <Shown of={rows}>
-      {(data) =>
-        data.length === 0 ? (
-          <Empty>{kind || state || dag ? "None fits." : "Nothing is deferred. What defers, sleeps or waits for an event is listed here."}</Empty>
-        ) : (
-          <VirtualList
-            class="fill"
-            items={data}
-            height={34}
-            label={`${data.length}${rows.isWhole ? "" : " or more"} deferred waits`}
-            keyOf={(row) => `${row.trigger_id} ${row.dag_id}`}
-            onEnd={rows.more}
-            head={<Heads of={COLUMNS} />}
-            row={(row) => <Row row={row} />}
-          />
-        )
-      }
+      {(data) => (
+        <Table
+          name="waiting"
+          class="tall"
+          label={`${data.length}${rows.isWhole ? "" : " or more"} deferred waits`}
+          columns={COLUMNS}
+          items={data}
+          keyOf={(row) => `${row.trigger_id} ${row.dag_id}`}
+          hrefOf={hrefOf}
+          nameOf={nameOf}
+          onEnd={rows.more}
+          toolbar={toolbar}
+          empty={
+            <Empty>
+              {kind || state || dag ? (
+                <>
+                  {texts.common.noMatches} <a href="/triggers">{texts.common.clearFilters}</a>
+                </>
+              ) : (
+                texts.triggers.none
+              )}
+            </Empty>
+          }
+        />
+      )}
     </Shown>
   );
 }
 
-const COLUMNS: [string, string, string?][] = [
-  ["", "c-glyph"],
-  ["Kind", "kind"],
-  ["Task", "c-who"],
-  ["Waiting for", "grow narrow-hide"],
-  ["Deadline", "c-when num wide-only"],
-  ["Since", "c-when num"],
-  ["", "c-fire narrow-hide"],
-];
+const nameOf = (row: Trigger): string => (row.task_id === null ? `starts runs of ${row.dag_id}` : childName(row.task_id, row.map_index, row.round, row.map_label));
 
-function Row({ row }: { row: Trigger }) {
-  const name = row.task_id === null ? `starts runs of ${row.dag_id}` : childName(row.task_id, row.map_index, row.round, row.map_label);
-  const href = row.run_id !== null && row.task_id !== null ? taskHref(row.run_id, row.task_id, row.map_index, row.round) : dagHref(row.dag_id);
-  return (
-    <div class="row">
-      <Glyph state="deferred" />
-      <span class="kind cut" title={row.kind}>
-        {row.kind}
-      </span>
-      <span class="c-who cut" title={row.run_id ?? undefined}>
-        <a data-row href={href}>
-          {name}
-        </a>{" "}
-        {row.task_id !== null && <span class="soft">{row.dag_id}</span>}
-      </span>
-      <span class="cut grow soft narrow-hide" title={row.detail}>
+const hrefOf = (row: Trigger): string => (row.run_id !== null && row.task_id !== null ? taskHref(row.run_id, row.task_id, row.map_index, row.round) : dagHref(row.dag_id));
+
+const COLUMNS: Column<Trigger>[] = [
+  { id: "glyph", title: "", width: "20px", phone: "lead", isFixed: true, cell: () => <Glyph state="deferred" /> },
+  { id: "task", title: texts.task.name, width: "minmax(140px, 1.2fr)", phone: "title", isFixed: true, isMono: true, cell: nameOf },
+  {
+    id: "waiting",
+    title: texts.task.waitingFor,
+    width: "minmax(160px, 2fr)",
+    phone: "second",
+    cell: (row) => (
+      <>
         {row.label && <b>{row.label}: </b>}
-        {(row.text ?? row.detail).replace(/^for /, "")}
-      </span>
-      {row.state !== "waiting" && <span class="soft">{named(row.state)}</span>}
-      {row.shared_with !== null && row.shared_with > 0 && <span class="soft wide-only">shared check ({number(row.shared_with + 1)})</span>}
-      <span class="c-when num soft wide-only">
-        <When at={row.deadline} none="" />
-      </span>
-      <span class="c-when num">
-        <When at={row.since} />
-      </span>
-      <span class="c-fire narrow-hide">
-        {row.run_id !== null && (
-          <button type="button" data-needs="operator" class="small" aria-label={`Send event to ${name}`} onClick={() => void fire(row.trigger_id, name)}>
-            Send event
-          </button>
-        )}
-      </span>
-    </div>
-  );
-}
+        {(row.text ?? row.detail).replace(/^for /, "")} {row.state !== "waiting" && <span class="soft">{named(row.state)}</span>}
+        {row.shared_with !== null && row.shared_with > 0 && <span class="tag">{texts.triggers.shared(row.shared_with + 1)}</span>}
+      </>
+    ),
+  },
+  { id: "kind", title: texts.triggers.kind, width: "96px", isWideOnly: true, cell: (row) => <span class="soft">{row.kind}</span> },
+  { id: "run", title: texts.triggers.run, width: "minmax(110px, 1fr)", isMono: true, isWideOnly: true, cell: (row) => <span class="soft">{row.run_id ?? row.dag_id}</span> },
+  { id: "deadline", title: texts.task.deadline, width: "96px", isNumber: true, isWideOnly: true, cell: (row) => <When at={row.deadline} none="" /> },
+  { id: "since", title: texts.task.since, width: "92px", isNumber: true, phone: "end", cell: (row) => <When at={row.since} /> },
+  {
+    id: "fire",
+    title: "",
+    width: "100px",
+    isFixed: true,
+    isInteractive: true,
+    cell: (row) =>
+      row.run_id !== null && (
+        <button type="button" data-needs="operator" class="small" aria-label={`${texts.actions.fire} ${nameOf(row)}`} onClick={() => void fire(row.trigger_id, nameOf(row))}>
+          {texts.actions.fire}
+        </button>
+      ),
+  },
+];
 
 function Summary({ data }: { data: TriggerSummary }) {
   const deferred = data.kinds.reduce((all, kind) => all + kind.count, 0);
@@ -185,10 +224,10 @@ function Summary({ data }: { data: TriggerSummary }) {
                 <th>Kind</th>
                 <th class="num">Deferred</th>
                 <th class="num">Oldest</th>
-                <th class="num" title="Number of things that are checked for them: waits for the same thing share one check">
+                <th class="num narrow-hide" title="Number of things that are checked for them: waits for the same thing share one check">
                   Checked
                 </th>
-                <th class="num" title="When the first of them is checked next; triggers that are notified are not polled">
+                <th class="num narrow-hide" title="When the first of them is checked next; triggers that are notified are not polled">
                   Next check
                 </th>
                 <th class="num" title="Events since the daemon started">
@@ -207,8 +246,8 @@ function Summary({ data }: { data: TriggerSummary }) {
                   <td class="num">
                     <When at={kind.oldest_since} />
                   </td>
-                  <td class="num">{number(kind.shared_watches)}</td>
-                  <td class="num">
+                  <td class="num narrow-hide">{number(kind.shared_watches)}</td>
+                  <td class="num narrow-hide">
                     <Next at={kind.next_check_at} />
                   </td>
                   <td class="num">{number(kind.fires)}</td>
@@ -220,12 +259,12 @@ function Summary({ data }: { data: TriggerSummary }) {
         </div>
         {data.kinds.length === 0 && <Empty>No kinds of triggers are deferred.</Empty>}
       </Panel>
-      <Panel title="Waiting time">
+      <Panel title={texts.triggers.ages}>
         <table class="ages">
           <tbody>
             {data.ages.map((age, index) => (
               <tr key={index}>
-                <th scope="row">{age.upto_seconds === null ? "longer" : `up to ${span(age.upto_seconds * 1000)}`}</th>
+                <th scope="row">{age.upto_seconds === null ? "Longer" : `Up to ${span(age.upto_seconds * 1000)}`}</th>
                 <td>
                   <i class="b-deferred" style={{ width: `${(100 * Math.log(1 + age.count)) / most}%` }} />
                 </td>
@@ -239,56 +278,19 @@ function Summary({ data }: { data: TriggerSummary }) {
   );
 }
 
-function Quarantined({ paths }: { paths: string[] }) {
-  return (
-    <Panel title="In quarantine">
-      <p class="soft">Triggers of these classes blocked the shared event loop. They run in a process of their own.</p>
-      <ul class="rows">
-        {paths.map((path) => (
-          <li key={path} class="row">
-            <code class="grow break">{path}</code>
-            <button type="button" data-needs="operator" class="small" onClick={() => unquarantine(path)}>
-              End quarantine
-            </button>
-          </li>
-        ))}
-      </ul>
-    </Panel>
-  );
-}
-
-function Hosts({ hosts }: { hosts: TriggerSummary["hosts"] }) {
-  const shown = hosts.filter((host) => host.name !== "quarantine" || host.triggers > 0);
-  if (shown.length === 0) return <Empty>No process runs triggers.</Empty>;
-  return (
-    <ul class="rows">
-      {shown.map((host) => (
-        <li key={host.name} class="row">
-          <span class="grow">
-            <b>{host.name}</b> <span class="soft">{named(host.state)}</span>
-          </span>
-          <span class="num">{number(host.triggers)} triggers</span>
-          <span class="num soft">{host.loop_lag_seconds === null ? "" : `loop at most ${span(host.loop_lag_seconds * 1000)} late`}</span>
-          <span class="num soft">{host.rss_bytes === null ? "" : bytes(host.rss_bytes)}</span>
-        </li>
-      ))}
-    </ul>
-  );
-}
-
 function Stalls() {
-  const slow = useData<Slow[]>("/triggers/slow", { gap: 5000, every: 15_000 });
+  const slow = useItems<Slow>("/triggers/slow", { gap: 5000, every: 15_000 });
   if (!slow.data) return null;
   if (slow.data.length === 0) {
     return (
-      <Panel title="Event-loop stalls">
-        <Empty>No code has blocked the event loop since the daemon started.</Empty>
+      <Panel title={texts.triggers.stalls}>
+        <Empty>{texts.triggers.noStalls}</Empty>
       </Panel>
     );
   }
   return (
-    <Panel title="Event-loop stalls">
-      <div class="scroll-x" tabIndex={0} role="region" aria-label="Event-loop stalls">
+    <Panel title={texts.triggers.stalls}>
+      <div class="scroll-x" tabIndex={0} role="region" aria-label={texts.triggers.stalls}>
         <table>
           <thead>
             <tr>
@@ -297,7 +299,7 @@ function Stalls() {
               <th class="num">Longest</th>
               <th>Where</th>
               <th>Last</th>
-              <th>Action</th>
+              <th><span class="offscreen">{texts.table.actions}</span></th>
             </tr>
           </thead>
           <tbody>
