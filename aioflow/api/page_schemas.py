@@ -53,14 +53,25 @@ class SlotView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
-    """A waiting task with the reason of its wait."""
+    """The waits of one task of a run: those of one task, or of all children of a mapped task.
+
+    Attributes:
+        map_index, round, map_label: Those of the child that has waited longest.
+        count: Number of its tasks in this state.
+        since: When the longest of these waits began.
+        text: What they wait for, as one sentence without times.
+    """
 
     run_id: str
     dag_id: str
     task_id: str
     map_index: int
     round: int
+    map_label: str | None = None
     state: str
+    count: int = 1
+    since: str | None = None
+    text: str = ""
     waiting_on: WaitView | None
 
 
@@ -71,6 +82,7 @@ class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
         states: Number of tasks that are neither pending nor ended, by state.
         slots: Slots by kind of task body: ``def`` or ``async``.
         deferred: Number of waits for triggers, by kind.
+        failed_runs: The runs that ended ``failed`` or ``partial`` last.
         failed_24h: Number of runs among the newest 1,000 failed ones that ended within a day.
         fires_per_second: Average over the last minute.
         damaged: Rows of the database that cannot be read, as far as found.
@@ -236,6 +248,17 @@ class InputView(msgspec.Struct, frozen=True, kw_only=True):
     value: Any
 
 
+class ClearView(msgspec.Struct, frozen=True, kw_only=True):
+    """A clear of a task, after which it ran again.
+
+    Attributes:
+        at, by: When and by whom; ``None`` if the audit has no entry about it.
+    """
+
+    at: str | None
+    by: str | None
+
+
 class TryView(msgspec.Struct, frozen=True, kw_only=True):
     """A try of a task; the last one is the current try or the final one.
 
@@ -247,9 +270,11 @@ class TryView(msgspec.Struct, frozen=True, kw_only=True):
         worker: Process of that worker on its machine, and its address in the engine of the
             executor.
         worker_url: A page about the worker, such as the dashboard of Dask, while the worker is up.
+        cleared: The clear before this try; ``None`` if the task was not cleared before it.
     """
 
     try_number: int
+    cleared: ClearView | None = None
     state: str
     started_at: str | None
     ended_at: str | None

@@ -413,7 +413,8 @@ class Api(Explaining):
         waits = await self.store.list_triggers(limit=1, after=trigger_no - 1)
         if waits and waits[0].trigger_no == trigger_no:
             for view in await self.reads.trigger_reader.views(waits):
-                return view
+                payload = self.public_fields.payload(waits[0].class_path, waits[0].kwargs)
+                return msgspec.structs.replace(view, payload=payload)
         raise UnknownTrigger(trigger_no)
 
     async def list_slow(self) -> list[SlowView]:

@@ -334,6 +334,15 @@ export const texts = {
     kind: "Kind",
     allKinds: "All kinds",
     run: "Run",
+    byCause: "By cause, the longest first",
+    waits: "Waiting",
+    health: "Loop health",
+    views: "Views of what waits",
+    hosts: "Trigger hosts",
+    noHosts: "No process runs triggers.",
+    noStalls: "No code has blocked the event loop since the daemon started.",
+    quarantine: "In quarantine",
+    whyQuarantine: "Triggers of these classes blocked the event loop that they shared. They run in a process of their own.",
     ages: "Waiting time",
     stalls: "Event-loop stalls",
     endQuarantine: "End quarantine",
@@ -432,6 +441,7 @@ export const texts = {
   },
 
   task: {
+    clearedBy: (who: string | null): string => (who ? `Cleared by ${who}` : "Cleared"),
     name: "Task",
     views: "Views of the task",
     tabs: { why: "Why", log: "Log", tries: "Tries", data: "Data", code: "Code" },

@@ -156,6 +156,7 @@ function Top({ run, cause }: { run: Run; cause?: string }) {
         <Bar counts={run.counts} label={texts.run.tasks} />
         <Legend counts={run.counts} hrefOf={(state) => `${runHref(run.run_id)}/tasks?state=${state}`} />
       </div>
+      {(isGoingOn(run) || FAILED.has(run.state)) && <Why run={run.run_id} isGoingOn={isGoingOn(run)} />}
     </>
   );
 }
@@ -194,7 +195,6 @@ function View({ run, view, tasks, isOld, picked }: ViewProps) {
       return (
         <>
           {(tasks?.length ?? 0) <= MOST_BOXES && <RunGraphView run={run} tasks={tasks} picked={picked} />}
-          {(isGoingOn(run) || FAILED.has(run.state)) && <Why run={run.run_id} isGoingOn={isGoingOn(run)} />}
           {isOld ? <Tasks run={run} /> : tasks && <ByTask run={run} tasks={tasks} />}
           <RunParameters run={run} />
         </>
