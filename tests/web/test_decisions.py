@@ -135,6 +135,7 @@ async def test_link_shows_the_question_and_only_a_post_of_an_answer_decides(tmp_
     assert (again.status, again.json["answer"]) == (409, True)
     assert (after["votes"][0]["person"], after["votes"][0]["by_link"]) == ("finance", True)
     assert (line.actor, line.action) == ("link:finance", "decision.answer")
+    assert (line.after or "").endswith("yes, by signed link for finance")
 
 
 async def test_links_that_were_forged_altered_or_have_expired_show_nothing(tmp_path: Any) -> None:
@@ -197,3 +198,15 @@ async def test_decisions_come_in_pages_and_a_token_of_another_dag_sees_none(tmp_
     assert others.json["items"] == []
     assert overview.json["decisions"] == 1
     assert shut.status == 403
+
+
+async def test_chain_of_causes_names_the_question_and_whom_it_waits_for(tmp_path: Any) -> None:
+    async with asking(tmp_path, approvals=2, assignees="finance") as asked:
+        home = Trusted(asked.guard)
+        run = await ask(home, "GET", "/api/v1/runs/r/why")
+        task = await ask(home, "GET", "/api/v1/runs/r/tasks/first/why")
+    expected = "Release the payment? (0 of 2, waits for finance)"
+    for answer in (run, task):
+        assert answer.status == 200, answer.body
+        waits = [one["waiting_on"] for one in answer.json["causes"] if one["waiting_on"]]
+        assert (waits[0]["kind"], waits[0]["detail"]) == ("decision", expected)

@@ -181,15 +181,17 @@ function FormAnswer({ form, isBusy, wrong, submit }: FormProps) {
         return (
           <label key={field.name}>
             <span>{field.schema.title ?? field.name}</span>
-            <Input field={field} onValue={(text) => (given[field.name] = text)} describedBy={hint} isWrong={wrong[field.name] !== undefined} />
+            <Input field={field} onValue={(text) => (given[field.name] = text)} describedBy={wrong[field.name] || field.schema.description ? hint : undefined} isWrong={wrong[field.name] !== undefined} />
             {wrong[field.name] ? (
               <small id={hint} class="wrong" role="alert">
                 {wrong[field.name]}
               </small>
             ) : (
-              <small id={hint} class="soft">
-                {field.schema.description ?? field.hint}
-              </small>
+              field.schema.description && (
+                <small id={hint} class="soft">
+                  {field.schema.description}
+                </small>
+              )
             )}
           </label>
         );

@@ -210,7 +210,7 @@ function Rail({ at, me, broken, asked, fold, isFolded, help, search }: RailProps
                     <Icon name={ICONS[href]!} />
                     <span>{name}</span>
                     {href === "/errors" && broken > 0 && <b class="badge">{broken}</b>}
-                    {href === "/decisions" && asked > 0 && <b class="badge">{asked}</b>}
+                    {href === "/decisions" && asked > 0 && <b class="badge calm">{asked}</b>}
                   </a>
                 </li>
               ))}

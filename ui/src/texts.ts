@@ -124,7 +124,7 @@ export const texts = {
     none: "No task waits for a decision.",
     noneEver: "No task has asked for a decision yet.",
     question: "Question",
-    state: "State",
+    state: "Status",
     ofTask: "Task",
     run: "Run",
     asked: "Asked",

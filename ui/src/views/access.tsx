@@ -14,6 +14,7 @@ import type { Me } from "../types";
 interface User {
   name: string;
   role: string;
+  groups: string[];
   disabled: boolean;
   created_at: string;
   changed_at: string;
@@ -140,6 +141,11 @@ function UserRow({ user, me, sessions }: { user: User; me: Me | undefined; sessi
           <b class="cut grow">{user.name}</b>
           {isMe && <span class="tag">you</span>}
           {user.disabled && <span class="bad">disabled</span>}
+          {user.groups.map((group) => (
+            <span key={group} class="tag">
+              {group}
+            </span>
+          ))}
           <span class="kind">{user.role}</span>
           <span class="num soft narrow-hide">{count === 0 ? "not signed in" : count === 1 ? "1 session" : `${count} sessions`}</span>
         </summary>
@@ -147,6 +153,9 @@ function UserRow({ user, me, sessions }: { user: User; me: Me | undefined; sessi
           <p class="actions">
             <button type="button" data-needs="admin" onClick={() => setRole(user)}>
               Change role …
+            </button>
+            <button type="button" data-needs="admin" onClick={() => setGroups(user)}>
+              Change groups …
             </button>
             <button type="button" data-needs="admin" onClick={() => setPassword(user)}>
               Set password …
@@ -268,6 +277,24 @@ function addUser(): void {
 }
 
 const userPath = (user: User): string => `/users/${enc(user.name)}`;
+
+function setGroups(user: User): void {
+  let wanted = user.groups.join(" ");
+  ask({
+    title: `Change the groups of ${user.name}`,
+    verb: "Change",
+    body: (
+      <>
+        <p>A task may ask a group for a decision. Groups give no permission besides. The user's sessions end.</p>
+        <Text label="Groups" hint="names, separated by spaces" value={wanted} onValue={(text) => (wanted = text)} />
+      </>
+    ),
+    act: async () => {
+      await send("PUT", userPath(user), { groups: wanted.split(/\s+/).filter(Boolean) });
+      return `${user.name} has new groups`;
+    },
+  });
+}
 
 function setRole(user: User): void {
   const wanted = { role: user.role };

@@ -70,5 +70,5 @@ const COLUMNS: Column<Decision>[] = [
   { id: "task", title: texts.decisions.ofTask, width: "minmax(110px, 1fr)", isMono: true, cell: (one) => childName(one.task_id, one.map_index, 0) },
   { id: "run", title: texts.decisions.run, width: "minmax(110px, 1.2fr)", isMono: true, cell: (one) => one.run_id },
   { id: "asked", title: texts.decisions.asked, width: "110px", isNumber: true, phone: "end", cell: (one) => <When at={one.asked_at} /> },
-  { id: "deadline", title: texts.decisions.deadline, width: "110px", isNumber: true, phone: "second-end", cell: (one) => (one.state === "open" && one.deadline ? <Next at={one.deadline} /> : "–") },
+  { id: "deadline", title: texts.decisions.deadline, width: "110px", isNumber: true, phone: "second-end", cell: (one) => (one.state === "open" && one.deadline ? <Next at={one.deadline} /> : "") },
 ];
