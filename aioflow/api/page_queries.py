@@ -107,6 +107,7 @@ class Overview:
             deferred=dict(sorted(stats.deferred.items())),
             failed_24h=await store.count_failed_since(self._clock.now() - _DAY_US),
             import_errors=len(import_errors(known)),
+            decisions=await store.count_open_decisions(),
             loop_lag_seconds=self._lag_seconds(),
             fires_per_second=round(sum(self._fires.per_second().values()), 3),
             waiting_longest=await self._longest_waits.find(stats, engine.memory.shift),

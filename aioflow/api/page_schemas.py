@@ -84,6 +84,7 @@ class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
         deferred: Number of waits for triggers, by kind.
         failed_runs: The runs that ended ``failed`` or ``partial`` last.
         failed_24h: Number of runs among the newest 1,000 failed ones that ended within a day.
+        decisions: Number of open decisions.
         fires_per_second: Average over the last minute.
         damaged: Rows of the database that cannot be read, as far as found.
     """
@@ -98,6 +99,7 @@ class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
     deferred: dict[str, int]
     failed_24h: int
     import_errors: int
+    decisions: int
     loop_lag_seconds: float
     fires_per_second: float
     waiting_longest: list[WaitingView]

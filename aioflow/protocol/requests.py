@@ -358,6 +358,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
         is_yes: Whether the vote approves, or fills in the form.
         votes, approvals: How many people have voted, and must approve.
         is_over: Whether the vote has decided.
+        link: The assignee whose signed link was used; empty for none.
     """
 
     decision_no: TriggerNo
@@ -368,6 +369,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
     votes: int
     approvals: int
     is_over: bool
+    link: str = ""
 
 
 class EmitEvent(msgspec.Struct, frozen=True, kw_only=True, tag=True):
