@@ -160,3 +160,9 @@ async def woken_by(api: NodeApi, event_id: Annotated[int, Path(ge=0, le=MAX_ROW_
 async def pool_holders(api: NodeApi, name: str) -> Response:
     """List the tasks that occupy a pool, running ones first; at most 100."""
     return Json(await api.reads.holders(name))
+
+
+@router.get("/pools/{name}/waiters", dependencies=[viewer()])
+async def pool_waiters(api: NodeApi, name: str) -> Response:
+    """List what waits for slots of a pool, the next one first; at most 100 entries."""
+    return Json(await api.reads.waiters(name))

@@ -275,8 +275,6 @@ export const texts = {
     remove: "Remove limit",
     none: "No pool has a limit. Tasks name theirs with pool=…; without a limit only the workers bound it.",
     waiters: "Waiting, in order",
-    noWaiters: "No task waits for it.",
-    moreWaiters: (more: number): string => `and ${count(more)} more`,
     priority: (value: number): string => `priority ${count(value)}`,
     holders: "Held by",
     noHolders: "Nothing holds it.",
