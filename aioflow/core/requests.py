@@ -241,6 +241,7 @@ def _answer(request: Request, tx: Transaction) -> object:
             | ShowPools()
             | ShowHolders()
             | ShowShares()
+            | ShowWaiters()
         ):
             return _answer_query(request, tx.memory, tx.slots)
         case CreateAccount() | SetAccount() | DeleteAccount() | CreateToken() | RevokeToken():

@@ -133,7 +133,7 @@ function Waiters({ pool }: { pool: Pool }) {
               <li key={`${one.run_id} ${one.task_id} ${one.map_index} ${index}`}>
                 <a class="row" href={taskHref(one.run_id, one.task_id, one.map_index)}>
                   <span class="num soft">{index + 1}</span>
-                  <span class="cut mono">{one.children ? `${one.task_id}, ${many(one.children, "child", "children")}` : childName(one.task_id, one.map_index, 0)}</span>
+                  <span class="cut mono">{one.children ? `${one.task_id}, ${texts.common.many(one.children, "child", "children")}` : childName(one.task_id, one.map_index, 0)}</span>
                   <span class="cut grow soft mono">{one.run_id}</span>
                   {one.priority !== 0 && <span class="soft">{texts.pools.priority(one.priority)}</span>}
                   <span class="num">{many(one.weight, "slot")}</span>
