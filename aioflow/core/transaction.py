@@ -425,7 +425,7 @@ class Transaction:
         self.batch.done_outbox.extend(self.outbox.done)
         self.batch.new_records.extend(self._new_records.values())
         self.batch.record_changes.extend(self._record_changes.values())
-        self.batch.history.extend(self.history.rows())
+        self.batch.history.extend(self.history.rows(self.now))
         return self.batch
 
     def mark_durable(self) -> None:
@@ -481,7 +481,7 @@ class Transaction:
             self.memory.packing.change_back(packed, form)
 
     def _close_task(self, task: TaskInstance) -> None:
-        self.history.task_changed(task, self.now)
+        self.history.task_changed(task)
         if task.stored_state is TaskState.PENDING and not task.stored_start:
             self.batch.new_tasks.append(
                 TaskRow(
