@@ -40,6 +40,8 @@ __all__ = (
     "TriggersView",
     "TryView",
     "VersionView",
+    "WaiterView",
+    "WaitersView",
     "WaitingView",
     "WokenView",
 )
@@ -127,7 +129,7 @@ class TaskNodeView(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str
     body: str
     group: str | None
-    is_mapped: bool
+    children: int
     is_sensor: bool
     trigger_rule: str
     kind: str
@@ -387,6 +389,25 @@ class HolderView(msgspec.Struct, frozen=True, kw_only=True):
     weight: int
     since: str | None
     is_waiting: bool
+
+
+class WaiterView(msgspec.Struct, frozen=True, kw_only=True):
+    """A task, or the remaining children of a mapped task, waiting for slots of a pool."""
+
+    run_id: str
+    task_id: str
+    map_index: int
+    children: int
+    weight: int
+    priority: int
+    since: str | None
+
+
+class WaitersView(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits for slots of a pool, the next one first; at most 100 entries."""
+
+    items: list[WaiterView]
+    next: str | None = None
 
 
 class StartView(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from aioflow.api import history, home, page_schemas, schemas
+from aioflow.api import history, home, page_schemas, past_fire_times, schemas
 from aioflow.api.accounts import SessionView, TokenView, UserView
 from aioflow.api.audit import AuditView
 from aioflow.api.backfills import BackfillView, FireTimeView
@@ -226,11 +226,13 @@ ANSWERS: Mapping[str, Any] = {
     "show_task": page_schemas.TaskShownView,
     "woken_by": Page[page_schemas.WokenView],
     "pool_holders": Page[page_schemas.HolderView],
+    "pool_waiters": page_schemas.WaitersView,
     "show_home": home.HomeView,
     "history_of_runs": history.RunEndsView,
     "history_of_dags": history.DagsStatsView,
     "history_of_dag": history.DagHistoryView,
     "history_of_tasks": history.TaskHistoryView,
+    "history_of_schedules": past_fire_times.FireTimesView,
     "history_timeline": history.RunSpansView,
     "logs": page_schemas.LogLinesView,
     "run_logs": page_schemas.RunLogView,

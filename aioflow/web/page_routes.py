@@ -213,3 +213,9 @@ async def pool_holders(
         lambda one: (int(one.is_waiting), one.since or "", one.run_id, one.task_id, one.map_index),
     )
     return Json(page)
+
+
+@router.get("/pools/{name}/waiters", dependencies=[viewer()])
+async def pool_waiters(api: NodeApi, name: str) -> Response:
+    """List what waits for slots of a pool, the next one first; at most 100 entries."""
+    return Json(await api.reads.waiters(name))

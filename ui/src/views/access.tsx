@@ -249,7 +249,7 @@ function UserDetail({ user, sessions }: { user: User; sessions: Session[] }) {
         <dt>{texts.access.role}</dt>
         <dd>{sentenceCase(user.role)}</dd>
         <dt>{texts.access.groups}</dt>
-        <dd>{user.groups.length === 0 ? "–" : user.groups.map((group) => <span key={group} class="tag">{group}</span>)}</dd>
+        <dd class="break">{user.groups.join(", ") || texts.common.none}</dd>
         <dt>{texts.access.state}</dt>
         <dd>{user.disabled ? <span class="bad">{texts.access.disabled}</span> : texts.access.active}</dd>
         <dt>{texts.access.created}</dt>
@@ -363,8 +363,8 @@ function setGroups(user: User): void {
     verb: "Change",
     body: (
       <>
-        <p>A task may ask a group for a decision. Groups give no permission besides. The user's sessions end.</p>
-        <Text label="Groups" hint="names, separated by spaces" value={wanted} onValue={(text) => (wanted = text)} />
+        <p>A task may ask a group for a decision. A group gives no permission besides. The user's sessions end.</p>
+        <Text label={texts.access.groups} hint="names, separated by spaces" value={wanted} onValue={(text) => (wanted = text)} />
       </>
     ),
     act: async () => {
