@@ -275,7 +275,7 @@ def _views(layout: RunLayout, lines: Iterable[_Line]) -> list[RunLogLineView]:
                 at=iso(line.at),
                 text=line.text,
                 level=line.level,
-                stream="stderr" if line.is_stderr else "stdout",
+                stream="stderr" if line.is_stderr else None,
                 is_open=line.is_open,
             )
         )
