@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from aioflow.api.schemas import TargetView, plain_bytes
 from aioflow.core.triggers.assignment import RUN, SLEEP
+from aioflow.model.decisions import PERSON
 from aioflow.model.triggers import TriggerDescription
 from aioflow.protocol.reports import TriggerKind
 from aioflow.redaction import MASK, Masks, masked_url, masked_urls
@@ -152,6 +153,9 @@ CATALOGUE_FIELDS: Mapping[str, tuple[str, ...]] = {
 """The public fields that the catalogue's classes declare; a test checks that they agree."""
 
 
+_PERSON_FIELDS = ("question", "assignees", "approvals")
+
+
 def _run_target(fields: Fields) -> TargetView:
     dag_id, run_id = str(fields["dag"]), fields.get("run_id")
     task = None if fields.get("task") is None else str(fields["task"])
@@ -199,7 +203,7 @@ class PublicFields:
 
     def __init__(self, masks: Masks) -> None:
         self._masks = masks
-        self._declared = dict(CATALOGUE_FIELDS)
+        self._declared = {**CATALOGUE_FIELDS, PERSON: _PERSON_FIELDS}
 
     def learn(self, kinds: Iterable[TriggerKind]) -> None:
         """Register the public fields that the classes of a plug-in declare."""

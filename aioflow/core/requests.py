@@ -24,7 +24,7 @@ from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Run, TaskInstance
 from aioflow.core.transaction import Transaction
-from aioflow.core.triggers import lifecycle, migration, named_events
+from aioflow.core.triggers import lifecycle, migration, named_events, votes
 from aioflow.core.why import explain_children, explain_run, explain_task
 from aioflow.errors import RequestError, RunQuarantined, UnknownRun
 from aioflow.model.rows import ValueRow
@@ -32,6 +32,7 @@ from aioflow.model.states import TaskState, Wait, WaitKind
 from aioflow.protocol.effects import Acknowledge
 from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.requests import (
+    AnswerDecision,
     CancelBackfill,
     CancelRun,
     ClearTasks,
@@ -45,6 +46,7 @@ from aioflow.protocol.requests import (
     DrainNode,
     EmitEvent,
     EndSession,
+    EraseHistory,
     EraseOld,
     EraseRows,
     EraseVersions,
@@ -194,10 +196,13 @@ def answer(asked: RequestReceived, tx: Transaction) -> Acknowledge:
     """
     by = asked.by
     was = None if by is None else audit.audited_value(asked.request, tx.memory, tx.slots)
+    tx.actor = by
     try:
         said = _answer(asked.request, tx)
     except RequestError as exc:
         return Acknowledge(asked.ticket, error=exc)
+    finally:
+        tx.actor = None
     line = None if by is None else audit.audit_entry_of(asked, by, was, said)
     if line is not None:
         tx.accounts.note(line)
@@ -221,11 +226,11 @@ def _answer(request: Request, tx: Transaction) -> object:
             return create.set_paused(dag_id, paused=paused, tx=tx)
         case SetPool():
             return _set_pool(request, tx)
-        case EmitEvent() | FireTrigger() | Unquarantine():
+        case EmitEvent() | FireTrigger() | AnswerDecision() | Unquarantine():
             return _answer_of_waits(request, tx)
         case SetValue():
             set_value(request, tx)
-        case EraseOld() | EraseVersions() | DeleteDag():
+        case EraseOld() | EraseHistory() | EraseVersions() | DeleteDag():
             return _erase(request, tx)
         case Reencrypt():
             return reencrypt_page(request, tx)
@@ -247,11 +252,15 @@ def _answer(request: Request, tx: Transaction) -> object:
     return None
 
 
-def _erase(request: EraseOld | EraseVersions | DeleteDag, tx: Transaction) -> int | None:
+def _erase(
+    request: EraseOld | EraseHistory | EraseVersions | DeleteDag, tx: Transaction
+) -> int | None:
     """Delete rows that belong to no run."""
     match request:
         case EraseOld():
             retention.erase_old(request, tx)
+        case EraseHistory():
+            retention.erase_history(request, tx)
         case EraseVersions():
             return retention.erase_versions(request, tx)
         case DeleteDag():
@@ -313,8 +322,12 @@ def _answer_of_run(
     return None
 
 
-def _answer_of_waits(request: EmitEvent | FireTrigger | Unquarantine, tx: Transaction) -> object:
+def _answer_of_waits(
+    request: EmitEvent | FireTrigger | AnswerDecision | Unquarantine, tx: Transaction
+) -> object:
     match request:
+        case AnswerDecision():
+            return votes.answer_decision(request, tx)
         case EmitEvent():
             return named_events.emit(request, tx)
         case FireTrigger():

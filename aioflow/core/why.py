@@ -35,6 +35,7 @@ from aioflow.core.triggers.asset_conditions import awaited_assets
 from aioflow.core.triggers.assignment import HOSTLESS, RUN, is_stopped
 from aioflow.core.triggers.dag_triggers import spec_of
 from aioflow.model.dag import DEFAULT_POOL, Body, TaskSpec
+from aioflow.model.decisions import PERSON, question_of
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.states import (
     LIVE_TASK_STATES,
@@ -272,6 +273,8 @@ def _explain_wait(task: TaskInstance, memory: Memory) -> Wait | None:
         kind, detail = WaitKind.PAUSED, f"{detail}, since DAG {dag_id} is paused"
     if wait.row.class_path == RUN and wait.row.kwargs is not None:
         detail = _called(msgspec.msgpack.decode(wait.row.kwargs), memory)
+    if wait.row.class_path == PERSON and wait.row.kwargs is not None:
+        kind, detail = WaitKind.DECISION, question_of(wait.row.kwargs).question
     until = task.deadline_at if wait.is_handled else wait.row.deadline_at
     since, until = memory.on_wall(wait.row.since), memory.on_wall(until)
     number = wait.row.trigger_no

@@ -8,6 +8,7 @@ import msgspec
 
 from aioflow.model.access import AuditEntry, Role
 from aioflow.model.dag import Reprocess, ValueKind
+from aioflow.model.history import HistoryRow
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.states import TaskState
 from aioflow.model.timestamps import Timestamp
@@ -16,9 +17,12 @@ __all__ = (
     "AUDIT",
     "DAG_EVENTS",
     "EVENTS",
+    "HISTORY",
     "JOURNAL",
     "OF_RUN",
     "AccessRequest",
+    "AnswerDecision",
+    "Answered",
     "CancelBackfill",
     "CancelRun",
     "ClearTasks",
@@ -32,6 +36,7 @@ __all__ = (
     "DrainNode",
     "EmitEvent",
     "EndSession",
+    "EraseHistory",
     "EraseOld",
     "EraseRows",
     "EraseVersions",
@@ -67,6 +72,7 @@ EVENTS = "named_event"
 JOURNAL = "journal"
 DAG_EVENTS = "dag_event"
 AUDIT = "audit"
+HISTORY = "history"
 
 
 class CreateRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -190,6 +196,17 @@ class EraseOld(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     table: str
     numbers: list[int]
+
+
+class EraseHistory(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Delete rows of the history. Answered with ``None``.
+
+    Attributes:
+        is_merged: Whether what the rows count is added to the rows of their days.
+    """
+
+    rows: list[HistoryRow]
+    is_merged: bool = False
 
 
 class EraseVersions(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -323,6 +340,36 @@ class FireTrigger(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     key: str | None = None
 
 
+class AnswerDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Vote on a decision that a task waits for. Answered with an ``Answered``.
+
+    Attributes:
+        answer: msgpack of plain JSON types, which fit the form; of a bool for an approval.
+    """
+
+    decision_no: TriggerNo
+    answer: bytes
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a decision after a vote.
+
+    Attributes:
+        is_yes: Whether the vote approves, or fills in the form.
+        votes, approvals: How many people have voted, and must approve.
+        is_over: Whether the vote has decided.
+    """
+
+    decision_no: TriggerNo
+    run_id: str
+    task_id: str
+    is_yes: bool
+    has_form: bool
+    votes: int
+    approvals: int
+    is_over: bool
+
+
 class EmitEvent(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Store a named event. Answered with ``(event_no, created)``.
 
@@ -387,6 +434,7 @@ class CreateAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     name: str
     secret: bytes
     role: Role
+    groups: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"CreateAccount({self.name!r})"  # it may be logged
@@ -398,7 +446,7 @@ class SetAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     Tokens of a disabled account are revoked, and those above a reduced role are reduced to it.
 
     Attributes:
-        secret, role, is_disabled: ``None`` to keep the value.
+        secret, role, is_disabled, groups: ``None`` to keep the value.
         seen: The ``secret`` against which a password was verified. It must not have changed since.
         keeps: The session that does not end.
     """
@@ -407,6 +455,7 @@ class SetAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     secret: bytes | None = None
     role: Role | None = None
     is_disabled: bool | None = None
+    groups: tuple[str, ...] | None = None
     seen: bytes | None = None
     keeps: int | None = None
 
@@ -508,6 +557,7 @@ Request: TypeAlias = (
     | DeleteRun
     | EraseRows
     | EraseOld
+    | EraseHistory
     | EraseVersions
     | SetPaused
     | SetPool
@@ -520,6 +570,7 @@ Request: TypeAlias = (
     | CountTasks
     | Unquarantine
     | FireTrigger
+    | AnswerDecision
     | EmitEvent
     | SetValue
     | Reencrypt

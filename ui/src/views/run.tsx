@@ -2,7 +2,7 @@ import { useMemo } from "preact/hooks";
 
 import { cancel, clear, deleteRun, mark } from "../actions";
 import { enc, query } from "../api";
-import { ofDag, ofRun, useData, useWindow } from "../data";
+import { ofDag, ofRun, useData, useItems, useWindow } from "../data";
 import { TabBar } from "../components/tabs";
 import { type Column, Table } from "../components/table";
 import { SplitPane } from "../components/split";
@@ -215,7 +215,7 @@ function RunGraphView({ run, tasks, picked }: Omit<ViewProps, "view" | "isOld">)
   const old = useMemo(() => (dag.data ? graphOf(dag.data) : undefined), [dag.data]);
   const shape = graph.data ?? old;
   const isOld = tasks === undefined;
-  const listed = useData<Task[]>(isOld ? query(`/runs/${enc(run.run_id)}/tasks`, { limit: 1000 }) : null, { on: ofRun(run.run_id), gap: 500 });
+  const listed = useItems<Task>(isOld ? query(`/runs/${enc(run.run_id)}/tasks`, { limit: 1000 }) : null, { on: ofRun(run.run_id), gap: 500 });
   const counts = useMemo(() => countsOf(tasks, listed.data, shape), [tasks, listed.data, shape]);
   const times = useMemo(() => tasks && Object.fromEntries(tasks.map((task) => [task.task_id, { from: millis(task.started_at), to: Object.keys(task.counts).some(isLive) ? null : millis(task.ended_at) }])), [tasks]);
   if (!shape) return dag.problem ? <Trouble problem={dag.problem} again={dag.reload} /> : <Shown of={graph} optional>{() => null}</Shown>;
