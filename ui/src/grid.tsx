@@ -27,7 +27,7 @@ const words = {
   shown: "What cells show",
   collapse: "Collapse groups",
   expand: "Expand groups",
-  heat: "Dark cells took longest of their task",
+  heat: "The stronger the colour, the longer it took, within each row",
 };
 
 /** How long a run took, as the height of a bar between 3 and ``most``. */

@@ -300,7 +300,7 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
             <Icon name="download" size={14} />
           </a>
           <button type="button" class="plain icon-only" aria-pressed={isFull} aria-label={isFull ? texts.narrow : texts.full} title={isFull ? texts.narrow : texts.full} onClick={() => setFull(!isFull)}>
-            <Icon name={isFull ? "x" : "external-link"} size={14} />
+            <Icon name={isFull ? "minimize-2" : "maximize-2"} size={14} />
           </button>
         </span>
       </div>
@@ -400,10 +400,11 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
 
 function hitText(hit: { line: LogLine | null; isWrapped: boolean; isBusy: boolean } | null, filter: Filter, looked: Filter, count: number, loaded: Loaded | null): string {
   if (hit?.isBusy) return texts.searching;
-  if (hit?.isWrapped) return texts.wrapped;
-  if (hit) return hit.line === null ? texts.noMatch : typeof hit.line.line === "number" ? texts.atLine(hit.line.line) : texts.found;
+  const isOnly = filter.search !== "";
+  if (hit?.isWrapped && !isOnly) return texts.wrapped;
+  if (hit && !isOnly) return hit.line === null ? texts.noMatch : typeof hit.line.line === "number" ? texts.atLine(hit.line.line) : texts.found;
   if (loaded === null) return "";
-  if (looked.search !== "" && filter.search !== "") return texts.matches(count, !loaded.hasBefore && !loaded.hasAfter);
+  if (looked.search !== "" && isOnly) return texts.matches(count, !loaded.hasBefore && !loaded.hasAfter);
   const last = loaded.lines.at(-1)?.line;
   return typeof last === "number" && !loaded.hasAfter ? texts.lines(last) : texts.lines(count, loaded.hasBefore || loaded.hasAfter);
 }
