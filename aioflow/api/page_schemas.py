@@ -460,7 +460,7 @@ class LogLineView(msgspec.Struct, frozen=True, kw_only=True):
         line: Its number, counted from 1; ``None`` if counting so far takes more than one request.
         at: When its beginning was captured.
         level: Level of a log record; ``None`` for other lines.
-        stream: ``stderr`` if it is known to have been written there, else ``stdout``.
+        stream: ``stderr`` if it is known to have been written there, else ``None``.
         try_number: Number of the try, counted across clears.
         is_cut: Whether it is longer than ``text``.
         is_open: Whether its end is missing: more of it may follow.
@@ -471,7 +471,7 @@ class LogLineView(msgspec.Struct, frozen=True, kw_only=True):
     line: int | None = None
     at: str | None = None
     level: str | None = None
-    stream: str = "stdout"
+    stream: str | None = None
     try_number: int = 1
     is_cut: bool = False
     is_open: bool = False
@@ -513,7 +513,7 @@ class RunLogLineView(msgspec.Struct, frozen=True, kw_only=True):
     at: str | None
     text: str
     level: str | None = None
-    stream: str = "stdout"
+    stream: str | None = None
     is_open: bool = False
 
 
