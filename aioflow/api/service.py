@@ -16,11 +16,15 @@ from aioflow.api.authentication import Passwords
 from aioflow.api.backfills import Backfills
 from aioflow.api.causes import Explaining
 from aioflow.api.dags import Catalogue, FirstScan, Timetables
+from aioflow.api.decisions import Decisions
 from aioflow.api.events import NamedEvents
+from aioflow.api.history import History
+from aioflow.api.login_throttle import LinkThrottle
 from aioflow.api.metrics import Metrics, Sizes, Sizing, health, measured
 from aioflow.api.operate import REQUEST_SECONDS
 from aioflow.api.page_queries import Reads
 from aioflow.api.page_schemas import PoolView
+from aioflow.api.paging import Page, encode_cursor, number_after
 from aioflow.api.queries import PAGE
 from aioflow.api.schemas import (
     CleanedView,
@@ -44,6 +48,7 @@ from aioflow.api.validation import (
 )
 from aioflow.api.values import KeyRotation, NamedValues, RotationView
 from aioflow.clock import Clock, SystemClock
+from aioflow.core.state.accounts import Accounts
 from aioflow.core.transaction import Transaction
 from aioflow.crypto import Vault
 from aioflow.engine.loop import Engine
@@ -107,8 +112,10 @@ class Api(Explaining):
         actor: The actor of changes, for the audit; ``None`` for the daemon itself.
         access: Users, tokens and sessions.
         backfills: Runs for the fire times of a range.
+        decisions: Decisions that tasks wait for.
         values: Secrets, connections and variables.
         reads: Queries of the web page.
+        history: Ends and durations of runs and tasks by hour.
     """
 
     def __init__(
@@ -149,11 +156,14 @@ class Api(Explaining):
         self._began_us = clock.monotonic_us()
         self._first_read = FirstScan(clock, dags_read)
         self._rotation = None
+        self._vault = vault
+        self._link_throttle = LinkThrottle()
         if vault is not None and home is not None:
             self._rotation = KeyRotation(vault, home / "key")
         if engine is not None:
             self.catalogue = Catalogue(store, follows=True)
         self.reads = Reads(self, clock, engine, self._send, hosts=hosts, watched=watched)
+        self.history = History(self, clock)
         self.access = Access(store, clock, self._send_as, passwords)
         self.act_as(None)
 
@@ -162,7 +172,23 @@ class Api(Explaining):
         self.actor = actor
         self.backfills = Backfills(self, self.clock, self._send)
         self._events = NamedEvents(self.store, self._send)
+        self.decisions = Decisions(
+            self,
+            self.clock,
+            lambda request, by: self._send_as(request, by, REQUEST_SECONDS),
+            actor=actor,
+            accounts=self._accounts,
+            shift=self._shift,
+            vault=self._vault,
+            throttle=self._link_throttle,
+        )
         self.values = NamedValues(self.store, self._send)
+
+    def _accounts(self) -> Accounts:
+        return Accounts() if self._engine is None else self._engine.memory.accounts
+
+    def _shift(self) -> int:
+        return 0 if self._engine is None else self._engine.memory.shift
 
     def by(self, actor: Actor) -> Self:
         """Return a copy that makes changes as this actor and shares everything else."""
@@ -330,13 +356,32 @@ class Api(Explaining):
 
     async def list_triggers(self, *, limit: int = PAGE, after: TriggerNo = -1) -> list[TriggerView]:
         """Return waiting triggers with numbers above ``after``, in the order of their numbers."""
+        found, _ = await self._triggers_after(after, limit)
+        return found
+
+    async def page_of_triggers(self, *, limit: int, cursor: str | None) -> Page[TriggerView]:
+        """Return a page of waiting triggers, in the order of their numbers."""
+        last = number_after("triggers", cursor)
+        found, last = await self._triggers_after(-1 if last is None else last, limit)
+        return Page(found, None if last is None else encode_cursor("triggers", (last,)))
+
+    async def _triggers_after(
+        self, after: TriggerNo, limit: int
+    ) -> tuple[list[TriggerView], TriggerNo | None]:
+        """Return waiting triggers, and the last number that was read; ``None`` at the end.
+
+        There may be fewer than ``limit`` before the end, because a run is deleted meanwhile.
+        """
         rows = await self.store.list_triggers(limit=limit, after=after)
         memory = None if self._engine is None else self._running.memory
         waiting = await self.reads.trigger_reader.views(rows)
         # A full page ends with its last row: later triggers belong to the next page.
         upto = rows[-1].trigger_no if len(rows) == limit else sys.maxsize
         dag_triggers = await page_of_dag_triggers(self, memory, after=after, upto=upto, limit=limit)
-        return sorted((*waiting, *dag_triggers), key=lambda view: view.trigger_id)[:limit]
+        found = sorted((*waiting, *dag_triggers), key=lambda view: view.trigger_id)[:limit]
+        if len(found) == limit:
+            return found, found[-1].trigger_id
+        return found, upto if len(rows) == limit else None
 
     async def show_dag(self, dag_id: str) -> DagDetailView:
         """Return one DAG as of its newest version, with the state of the trigger of its runs."""

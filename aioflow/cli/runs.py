@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command, add_group, from_zero, index, positive
+from aioflow.cli.causes import show_chain
 from aioflow.cli.client import connect
 from aioflow.cli.daemon_or_database import Source, named_run, read, read_run
 from aioflow.cli.logs import add_logs
@@ -17,7 +18,6 @@ from aioflow.cli.output import (
     print_json,
     print_table,
     progress_text,
-    safe,
     state,
     task_name,
     wait_text,
@@ -129,7 +129,7 @@ def _add_index(parser: argparse.ArgumentParser) -> None:
 def _list(arguments: argparse.Namespace) -> int:
     found = read(
         arguments,
-        lambda source: _pages(source, arguments.dag, arguments.state, arguments.limit),
+        lambda source: source.runs(dag=arguments.dag, state=arguments.state, limit=arguments.limit),
     )
     if arguments.json:
         print_json(found)
@@ -147,19 +147,6 @@ def _list(arguments: argparse.Namespace) -> int:
         ),
     )
     return 0
-
-
-def _pages(source: Source, dag: str | None, in_state: str | None, limit: int) -> list[Any]:
-    found: list[Any] = []
-    before: str | None = None
-    while len(found) < limit:
-        wanted = min(limit - len(found), _PAGE)
-        page = source.runs(dag=dag, state=in_state, limit=wanted, before=before)
-        found += page
-        if len(page) < wanted:
-            break
-        before = page[-1]["run_id"]
-    return found
 
 
 @named_run
@@ -310,23 +297,7 @@ def _why(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
         return 0
-    if not found["causes"]:
-        print(f"{found['run_id']} is {state(found['state'])}; it waits for nothing")
-    for cause in found["causes"]:
-        wait = cause["waiting_on"]
-        since = f" (since {wait['since']})" if wait is not None and wait["since"] else ""
-        what = f" waits for {wait_text(wait)}{since}" if wait is not None else ""
-        indent = "  " * cause["depth"]
-        of = "" if cause["run_id"] == found["run_id"] else f" of run {cause['run_id']}"
-        name, verb = safe(task_name(cause) + of), "is"
-        if cause["count"] > 1:
-            name, verb = f"{cause['count']:,} children like {name}", "are"
-            what = what.replace(" waits for ", " and wait for ", 1)
-        if (error := cause["error"]) is not None:
-            what += f": {_cut(_error_text(error), 2 * _TEXT_LENGTH)}"
-        print(f"{indent}{name} {verb} {state(cause['state'])}{safe(what)}")
-    if found["more"]:
-        hint(f"{found['more']} more")
+    show_chain(found)
     return 0
 
 

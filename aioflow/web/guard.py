@@ -51,8 +51,16 @@ EXEMPT = frozenset({"/health/live", "/health/ready"})
 
 LOGIN = "/api/v1/sessions"
 PASSWORD = "/api/v1/me/password"  # noqa: S105 - a path
-OPEN = frozenset({("POST", LOGIN), ("PUT", PASSWORD)})
-"""Requests that need no authentication, because they carry a password."""
+DECISION_LINK = "/api/v1/decisions/link"
+OPEN = frozenset(
+    {
+        ("POST", LOGIN),
+        ("PUT", PASSWORD),
+        ("POST", DECISION_LINK),
+        ("POST", f"{DECISION_LINK}/answer"),
+    }
+)
+"""Requests that need no authentication, because they carry a password or a signed link."""
 
 _SHUT_OUT = frozenset({401, 403, 421, 429})
 """Statuses of reads denied for lack of access. Other 4xx statuses mean invalid requests."""

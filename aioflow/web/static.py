@@ -27,6 +27,8 @@ _PLACES = frozenset(
         "audit",
         "backfills",
         "dags",
+        "decide",
+        "decisions",
         "errors",
         "events",
         "nodes",
@@ -37,7 +39,7 @@ _PLACES = frozenset(
         "triggers",
     }
 )
-_WITH_PARTS = frozenset({"dags", "runs"})
+_WITH_PARTS = frozenset({"dags", "decisions", "runs"})
 """Sections of the page in which each object has its own address."""
 
 _NOT_OF_THE_PAGE = ("/api/", "/docs", "/health/", "/metrics", "//", _PREFIX)

@@ -193,13 +193,13 @@ def test_a_backfill_says_what_it_would_do_and_does_it(browser, daemon):
         fill(page, From="2026-02-01", To="2026-02-05")
         page.press("Show what it would do", within="dialog")
         page.see("5 runs would be made", within="dialog")
-        assert daemon.get("/api/v1/backfills?dag=daily")[1] == []
+        assert daemon.items("/api/v1/backfills?dag=daily") == []
         page.confirm("Start backfill")
 
         page.see("100 %")
         page.clean()
         page.page.locator("main .virtual-row", has_text="daily").get_by_text("success").wait_for()
-    (made,) = daemon.get("/api/v1/backfills?dag=daily")[1]
+    (made,) = daemon.items("/api/v1/backfills?dag=daily")
     assert (made["made"], made["state"]) == (5, "done")
 
 
@@ -232,7 +232,7 @@ def test_a_trigger_is_fired_manually(browser, daemon):
 
 
 def test_keys_go_where_they_say(browser, daemon):
-    first = daemon.get("/api/v1/dags")[1][0]["dag_id"]
+    first = daemon.items("/api/v1/dags")[0]["dag_id"]
     with watched(browser, daemon) as page:
 
         def is_there():

@@ -17,7 +17,7 @@ def add(daemon, name, role="viewer"):
 
 
 def users(daemon):
-    return {one["name"]: one for one in daemon.get("/api/v1/users")[1]}
+    return {one["name"]: one for one in daemon.items("/api/v1/users")}
 
 
 def panel(page, title):
@@ -131,7 +131,7 @@ def test_a_token_is_shown_once_is_good_and_is_revoked(browser, daemon):
         page.confirm("Create")
         shown = page.page.locator(".once code")
         secret = shown.inner_text()
-        (made,) = [one for one in daemon.get("/api/v1/tokens")[1] if one["name"] == "nightly"]
+        (made,) = [one for one in daemon.items("/api/v1/tokens") if one["name"] == "nightly"]
         assert (made["role"], made["scopes"], made["state"]) == (
             "operator",
             ["brief", "patient"],
@@ -150,7 +150,7 @@ def test_a_token_is_shown_once_is_good_and_is_revoked(browser, daemon):
         page.confirm("Revoke")
         page.see("Revoked", within="main .table")
         page.clean()
-    (made,) = [one for one in daemon.get("/api/v1/tokens")[1] if one["name"] == "nightly"]
+    (made,) = [one for one in daemon.items("/api/v1/tokens") if one["name"] == "nightly"]
     assert made["state"] == "revoked"
 
 

@@ -137,4 +137,4 @@ def test_a_variable_that_is_no_json_says_so(browser, daemon):
         page.page.locator("dialog footer button[type=submit]").click()
         page.see("is no JSON", within="dialog .wrong")
         page.clean()
-    assert daemon.get("/api/v1/variables")[1] == []
+    assert daemon.items("/api/v1/variables") == []

@@ -199,12 +199,12 @@ def test_a_run_is_started_with_a_field_for_each_parameter(page, daemon):
         return "the parameter 'code' does not fit" in wrong.inner_text()
 
     page.eventually(is_refused)
-    assert daemon.get("/api/v1/runs?dag=shaped")[1] == []
+    assert daemon.items("/api/v1/runs?dag=shaped") == []
     field(page, "code").fill("xyz")
     page.confirm("Trigger")
 
     page.page.wait_for_url("**/runs/*")
-    (run,) = daemon.get("/api/v1/runs?dag=shaped")[1]
+    (run,) = daemon.items("/api/v1/runs?dag=shaped")
     conf = daemon.run(run["run_id"])["conf"]
     assert conf == {"size": "large", "count": 7, "full": True, "code": "xyz"}
     page.see("large", within="main .facts dd.mono")

@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 
 import { Problem, enc, filled, get, newKey, query, send } from "./api";
-import { useData } from "./data";
+import { type Page, useItems } from "./data";
 import { act, ask, reason, tell } from "./dialog";
 import { Conf, ConfFields, fieldsOf, parsed } from "./form";
 import { childName, runHref, shortVersion } from "./parts";
@@ -409,7 +409,7 @@ type Range = { from: string; to: string; reprocess: string; max_active: number; 
 /** The id of a DAG, with those that begin as it is typed. */
 function DagText({ onValue }: { onValue: (text: string) => void }) {
   const [text, setText] = useState("");
-  const found = useData<Dag[]>(query("/dags", { search: text, limit: 20 }), { on: () => false });
+  const found = useItems<Dag>(query("/dags", { search: text, limit: 20 }), { on: () => false });
   return (
     <label>
       <span>DAG</span>
@@ -435,7 +435,7 @@ function BackfillFields({ of, wanted }: { of: { dag: string }; wanted: Range }) 
   const [wrong, setWrong] = useState("");
   async function look(): Promise<void> {
     try {
-      setSeen(await send<FireTime[]>("POST", `/dags/${enc(of.dag)}/backfills`, { ...wanted, dry_run: true }));
+      setSeen((await send<Page<FireTime>>("POST", `/dags/${enc(of.dag)}/backfills`, { ...wanted, dry_run: true })).items);
       setWrong("");
     } catch (error) {
       setSeen(null);

@@ -6,7 +6,7 @@ import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { onSignedOut, query } from "./api";
-import { useData } from "./data";
+import { type Data, useData, useItems } from "./data";
 import { Dialogs } from "./dialog";
 import { Banner } from "./banner";
 import { Icon, type IconName } from "./components/icons";
@@ -69,7 +69,8 @@ function Known({ me }: { me: Me | undefined }) {
   const [help, setHelp] = useState(false);
   const [search, setSearch] = useState(false);
   const [isFolded, setFolded] = useState(localStorage.getItem("aioflow.folded") === "1");
-  const overview = useData<Overview>("/overview", { gap: 5000, every: 15_000 });
+  const isHome = (place.parts[0] ?? "") === "";
+  const overview = useData<Overview>("/overview", isHome ? { gap: 1000, every: 10_000 } : { gap: 5000, every: 15_000 });
   const main = useRef<HTMLElement>(null);
   const key = place.parts.slice(0, 3).join("/");
   useEffect(() => listenToKeys({ search: () => setSearch(true), help: () => setHelp(true) }), []);
@@ -86,7 +87,7 @@ function Known({ me }: { me: Me | undefined }) {
       <Rail at={place.parts[0] ?? ""} me={me} broken={overview.data?.import_errors ?? 0} fold={fold} isFolded={isFolded} help={() => setHelp(true)} search={() => setSearch(true)} />
       <main ref={main} id="main" tabIndex={-1}>
         <Banner overview={overview.data} />
-        <Routed parts={place.parts} me={me} />
+        <Routed parts={place.parts} me={me} overview={overview} />
       </main>
       <Dialogs />
       {help && <Help close={() => setHelp(false)} />}
@@ -108,11 +109,11 @@ function useScroll(main: { current: HTMLElement | null }, key: string): void {
   }, [key]);
 }
 
-function Routed({ parts, me }: { parts: string[]; me: Me | undefined }) {
+function Routed({ parts, me, overview }: { parts: string[]; me: Me | undefined; overview: Data<Overview> }) {
   const [first = "", id, view = ""] = parts;
   switch (first) {
     case "":
-      return <Home />;
+      return <Home overview={overview} />;
     case "dags":
       return id === undefined ? <Dags /> : <DagPage key={id} id={id} view={view} />;
     case "runs":
@@ -262,7 +263,7 @@ function Search({ close }: { close: () => void }) {
   const box = useRef<HTMLDialogElement>(null);
   const [text, setText] = useState("");
   const [at, setAt] = useState(0);
-  const dags = useData<Dag[]>(text ? query("/dags", { search: text, limit: 20 }) : null, { on: () => false });
+  const dags = useItems<Dag>(text ? query("/dags", { search: text, limit: 20 }) : null, { on: () => false });
   useEffect(() => box.current?.showModal(), []);
   const wanted = text.toLowerCase();
   const found: [string, string][] = [

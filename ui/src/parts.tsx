@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { type Problem, query } from "./api";
-import { type Data, useData } from "./data";
+import { type Data, useItems } from "./data";
 import { Skeleton } from "./components/skeleton";
 import { here, usePlace } from "./router";
 import { texts } from "./texts";
@@ -311,7 +311,7 @@ export function Filter({ name, label, onValue, options, onTyped }: FilterProps) 
 /** A field for the id of a DAG, with those to choose from that have what is typed in theirs. */
 export function DagFilter({ onValue }: { onValue: (dag: string) => void }) {
   const [text, setText] = useState("");
-  const found = useData<Dag[]>(query("/dags", { search: text, limit: 20 }), { on: () => false });
+  const found = useItems<Dag>(query("/dags", { search: text, limit: 20 }), { on: () => false });
   const ids = found.data?.flatMap((dag) => (dag.dag_id === null ? [] : [dag.dag_id])) ?? [];
   return <Filter name="dag" label={texts.dags.filter} options={ids} onTyped={setText} onValue={onValue} />;
 }

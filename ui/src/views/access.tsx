@@ -8,7 +8,7 @@ import { CopyButton } from "../components/copy";
 import { Detail } from "../components/detail";
 import { SplitPane } from "../components/split";
 import { type Column, Table } from "../components/table";
-import { type Data, useData } from "../data";
+import { type Data, useItems } from "../data";
 import { ask } from "../dialog";
 import { Empty, Head, Shown, Trouble } from "../parts";
 import { usePlace, withQuery } from "../router";
@@ -62,9 +62,9 @@ const LIVES: Option[] = [
 ];
 
 export function Access({ me }: { me: Me | undefined }) {
-  const users = useData<User[]>("/users", { gap: 1000 });
-  const sessions = useData<Session[]>("/sessions", { gap: 1000 });
-  const tokens = useData<Token[]>("/tokens", { gap: 1000 });
+  const users = useItems<User>("/users", { gap: 1000 });
+  const sessions = useItems<Session>("/sessions", { gap: 1000 });
+  const tokens = useItems<Token>("/tokens", { gap: 1000 });
   const [made, setMade] = useState<Made | null>(null);
   const open = usePlace().query.get("open");
   const user = users.data?.find((one) => `user:${one.name}` === open);

@@ -27,7 +27,8 @@ export function Dags() {
   const search = place.query.get("search") ?? "";
   const state = place.query.get("state") ?? "";
   const dags = usePages<Dag>(
-    (last) => query("/dags", { search, state: state || "all", limit: PAGE, after: last?.dag_id ?? null }),
+    (cursor) => query("/dags", { search, state: state || "all", limit: PAGE, cursor }),
+    (dag) => dag.dag_id ?? `file ${dag.file}`,
     PAGE,
     { on: (change) => change.dags.size > 0, gap: 2000 },
   );

@@ -3,7 +3,7 @@ import { enc } from "../api";
 import { Detail } from "../components/detail";
 import { SplitPane } from "../components/split";
 import { type Column, Table } from "../components/table";
-import { useData } from "../data";
+import { useItems } from "../data";
 import { Empty, Head, Shown, childName, number, taskHref } from "../parts";
 import { usePlace, withQuery } from "../router";
 import { texts } from "../texts";
@@ -20,7 +20,7 @@ interface Holder {
 }
 
 export function Pools() {
-  const pools = useData<Pool[]>("/pools", { gap: 500 });
+  const pools = useItems<Pool>("/pools", { gap: 500 });
   const open = usePlace().query.get("open");
   const shown = pools.data?.find((pool) => pool.name === open);
   return (
@@ -63,7 +63,7 @@ function Usage({ pool }: { pool: Pool }) {
 }
 
 function One({ pool }: { pool: Pool }) {
-  const holders = useData<Holder[]>(`/pools/${enc(pool.name)}/holders`, { gap: 500 });
+  const holders = useItems<Holder>(`/pools/${enc(pool.name)}/holders`, { gap: 500 });
   return (
     <Detail
       title={pool.name}

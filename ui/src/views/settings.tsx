@@ -2,7 +2,7 @@ import { useState } from "preact/hooks";
 
 import { Text } from "../actions";
 import { enc, send } from "../api";
-import { useData } from "../data";
+import { useItems } from "../data";
 import { act, ask } from "../dialog";
 import { parsed } from "../form";
 import { Choice, Empty, Head, Panel, Shown } from "../parts";
@@ -95,7 +95,7 @@ async function signOut(): Promise<string> {
 }
 
 function Values({ kind, title, hint }: { kind: Kind; title: string; hint: string }) {
-  const values = useData<Value[]>(`/${kind}s`, { gap: 2000 });
+  const values = useItems<Value>(`/${kind}s`, { gap: 2000 });
   return (
     <Panel
       title={title}

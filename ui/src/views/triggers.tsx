@@ -3,7 +3,7 @@ import type { ComponentChildren } from "preact";
 import { fire, unquarantine } from "../actions";
 import { query } from "../api";
 import { type Column, Table } from "../components/table";
-import { type Concerns, useData, usePages } from "../data";
+import { type Concerns, useData, useItems, usePages } from "../data";
 import { Choice, DagFilter, Empty, Head, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Glyph, named } from "../states";
@@ -51,7 +51,7 @@ export function Triggers() {
 }
 
 function List({ kind, state, dag, toolbar }: { kind: string; state: string; dag: string; toolbar: ComponentChildren }) {
-  const rows = usePages<Trigger>((last) => query("/triggers", { kind, state, dag, limit: PAGE, after: last?.trigger_id ?? null }), PAGE, {
+  const rows = usePages<Trigger>((cursor) => query("/triggers", { kind, state, dag, limit: PAGE, cursor }), (row) => row.trigger_id, PAGE, {
     on: ofTriggers,
     gap: 1000,
   });
@@ -221,7 +221,7 @@ function Summary({ data }: { data: TriggerSummary }) {
 }
 
 function Stalls() {
-  const slow = useData<Slow[]>("/triggers/slow", { gap: 5000, every: 15_000 });
+  const slow = useItems<Slow>("/triggers/slow", { gap: 5000, every: 15_000 });
   if (!slow.data || slow.data.length === 0) return null;
   return (
     <Panel title={texts.triggers.stalls}>
