@@ -86,7 +86,7 @@ class Client:
     def get_bytes(self, *path: str, **query: object) -> bytes:
         """Send a GET request and return the raw body."""
         given = {name: value for name, value in query.items() if value is not None}
-        return self._ask("GET", f"{_joined(path)}?{urlencode(given)}")
+        return self._ask("GET", f"{_joined(path)}?{urlencode(given, doseq=True)}")
 
     def items(self, *path: str, limit: int | None = None, **query: object) -> list[Any]:
         """Return the items of a list, which are fetched page by page; at most ``limit``."""

@@ -22,6 +22,7 @@ from aioflow.cli.output import (
     task_name,
     wait_text,
 )
+from aioflow.cli.run_filters import add_filters, run_query
 from aioflow.errors import SettingsError
 
 __all__ = ("add_parser",)
@@ -29,7 +30,6 @@ __all__ = ("add_parser",)
 _PAGE = 1_000
 _TEXT_LENGTH = 80
 _VERSION_DIGITS = 12
-_STATES = ("queued", "running", "success", "failed", "partial", "cancelled")
 _FEW = 10
 """Up to this many children of one task in one state get a row each; more share one row."""
 
@@ -49,8 +49,7 @@ def add_parser(nouns: Nouns) -> None:
         text="list runs, the newest first",
         example="aioflow runs list --dag daily --state failed",
     )
-    listing.add_argument("--dag", metavar="DAG")
-    listing.add_argument("--state", choices=_STATES, metavar="STATE", help=", ".join(_STATES))
+    add_filters(listing)
     listing.add_argument("--limit", type=positive, default=100, metavar="N")
     show = _add_one(verbs, "show", _show, "show a run and its tasks")
     show.add_argument("--offset", type=from_zero, default=0, metavar="N", help="skip so many tasks")
@@ -129,7 +128,7 @@ def _add_index(parser: argparse.ArgumentParser) -> None:
 def _list(arguments: argparse.Namespace) -> int:
     found = read(
         arguments,
-        lambda source: source.runs(dag=arguments.dag, state=arguments.state, limit=arguments.limit),
+        lambda source: source.runs(run_query(arguments), limit=arguments.limit),
     )
     if arguments.json:
         print_json(found)
@@ -142,7 +141,7 @@ def _list(arguments: argparse.Namespace) -> int:
         ),
         empty=(
             "no matching runs: aioflow runs list"
-            if arguments.dag or arguments.state
+            if run_query(arguments)
             else "no runs: aioflow dags trigger DAG"
         ),
     )

@@ -20,6 +20,7 @@ from aioflow.api.accounts import SessionView, TokenView, UserView
 from aioflow.api.audit import AuditView
 from aioflow.api.backfills import BackfillView, FireTimeView
 from aioflow.api.paging import Page
+from aioflow.api.run_filters import FacetsView
 from aioflow.api.values import ConnectionView, RotationView, ValueView
 from aioflow.model.dag import ValueKind
 
@@ -179,6 +180,7 @@ ANSWERS: Mapping[str, Any] = {
     "pause": Paused,
     "resume": Paused,
     "list_runs": Page[schemas.RunSummary],
+    "count_facets": FacetsView,
     "show_run": schemas.RunView,
     "list_tasks": Page[schemas.TaskView],
     "why_run": schemas.ChainView,
