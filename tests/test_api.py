@@ -756,7 +756,7 @@ async def test_a_request_waits_for_a_dag_whose_file_has_not_been_read_yet(tmp_pa
         for _ in range(3):
             await n.engine.next_turn() if n.engine.waiting_inputs else await anyio.sleep(0.02)
         n.define(CHAIN)
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while len(made) < 2:
                 await anyio.sleep(0.01)
         read.set()

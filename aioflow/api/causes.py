@@ -22,20 +22,25 @@ from aioflow.api.queries import Counted
 from aioflow.api.schemas import (
     CauseView,
     ChainView,
+    PolledWait,
+    ShareView,
+    TargetView,
     error_view,
     run_state_name,
     shown_state,
     wait_view,
 )
 from aioflow.api.task_instances import RunLayout, TaskLocation, absent_state
+from aioflow.api.triggers import NODE_NO
+from aioflow.api.wait_sentences import Waiter, actions, cause_sentence, chain_sentence, is_active
 from aioflow.core.repair.selection import left_failed
 from aioflow.core.why import ChildrenCause
 from aioflow.engine.loop import Engine
 from aioflow.errors import DaemonAway, UnknownRun, UnknownTask
-from aioflow.model.ids import RunNo
+from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import RunRow, TaskRow
 from aioflow.model.states import LIVE_TASK_STATES, RunState, TaskState, Wait, WaitKind
-from aioflow.protocol.requests import CountTasks, Explain, ExplainChildren
+from aioflow.protocol.requests import CountTasks, Explain, ExplainChildren, Share, ShowShares
 from aioflow.store import Store
 
 __all__ = (
@@ -58,6 +63,15 @@ _CAUSES_SHOWN = 10
 _FAILED_SAMPLED = 100
 """Maximum number of children whose errors are read, per state."""
 
+_EXPLAINED_AT_ONCE = 200
+"""Maximum number of tasks in one request to the engine, so that its loop is not held up."""
+
+_AWAITED_RUNS = 10
+"""Maximum number of awaited runs whose progress is read for one response."""
+
+_SHARES_SHOWN = 20
+"""Maximum number of runs that are listed as users of a pool."""
+
 _BAD = (TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED)
 _BAD_LABELS = frozenset(state.label for state in _BAD)
 _FAILED_RUNS = frozenset({RunState.FAILED, RunState.PARTIAL})
@@ -76,6 +90,9 @@ class ViewOfRun(msgspec.Struct, frozen=True):
         explain: Asks the engine what tasks of the run wait for; called once per level.
         children: Asks the engine why the children of a mapped task, given by its index, wait.
             Returns ``None`` if the engine does not say.
+        shares: Asks the engine which runs use a pool, given by its name.
+        awaited: Returns the state of a run by its id, with the numbers of its ended and of all
+            tasks; ``None`` if it was deleted.
     """
 
     run: RunRow
@@ -84,6 +101,8 @@ class ViewOfRun(msgspec.Struct, frozen=True):
     store: Store
     explain: Callable[[Sequence[tuple[int, int]]], Awaitable[Explained]]
     children: Callable[[int], Awaitable[Sequence[ChildrenCause] | None]]
+    shares: Callable[[str], Awaitable[Sequence[ShareView]]]
+    awaited: Callable[[str], Awaitable[tuple[str, int, int] | None]]
 
 
 FindTask: TypeAlias = Callable[[str, str], Awaitable[tuple[ViewOfRun, TaskLocation] | None]]
@@ -132,6 +151,11 @@ class Chain:
         self._explain = view.explain
         self._children_causes = view.children
         self._stand_for: dict[TaskLocation, int] = {}
+        self._of_pool, self._of_run_awaited = view.shares, view.awaited
+        self._shares: dict[str, Sequence[ShareView]] = {}
+        self._awaited: dict[str, tuple[str, int, int] | None] = {}
+        self._rows: dict[TaskNo, TaskRow | None] = {}
+        self._labels: dict[TaskNo, str] = {}
         self._behind = behind
         self._met = _Met() if met is None else met
         self._others: dict[TaskLocation, tuple[str, str]] = {}
@@ -141,23 +165,55 @@ class Chain:
         return await self._walk(self._met.take([location]), 0), self._met.left_out
 
     async def of_run(self) -> tuple[list[CauseView], int]:
-        """Return the root causes of a run's wait: its unfinished tasks, upstream tasks first.
+        """Return the root causes of a run's wait: its unfinished tasks, those that wait first.
 
-        Tasks that only wait for upstream tasks are omitted. For a failed run, return its failed
-        tasks.
+        Otherwise they are in the order of the DAG, upstream tasks first. Tasks that only wait for
+        upstream tasks are omitted. For a failed run, return its failed tasks.
         """
         if self._run.state in _FAILED_RUNS:
             return await self._of_failed_run()
+        await self._read_unmapped()
+        roots = self._met.take(await self._roots())
         found: list[CauseView] = []
-        met = self._met
+        active: list[CauseView] = []
+        for location, cause in zip(
+            roots, await self._causes([_Link(0, location) for location in roots]), strict=True
+        ):
+            block = [cause, *await self._of_other(_Link(0, location))]
+            (found if cause.waiting_on is not None else active).extend(block)
+        return found + active, self._met.left_out
+
+    async def _roots(self) -> list[TaskLocation]:
+        """Return unfinished tasks that do not only wait for upstream tasks.
+
+        The search ends at the limit of links. The tasks beyond it are counted as omitted.
+        """
+        locations: list[TaskLocation] = []
         for task_index in range(len(self._layout.spec.tasks)):
-            for location in await self._unfinished(task_index):
-                (cause,) = await self._causes([_Link(0, location)])
-                if cause.waiting_on is not None and cause.waiting_on.kind == WaitKind.UPSTREAM:
-                    continue
-                if met.take([location]):
-                    found += [cause, *await self._of_other(_Link(0, location))]
-        return found, met.left_out
+            locations += await self._unfinished(task_index)
+        found: list[TaskLocation] = []
+        for first in range(0, len(locations), _EXPLAINED_AT_ONCE):
+            if len(found) >= CHAIN_LIMIT:
+                self._met.left_out += len(locations) - first
+                break
+            some = locations[first : first + _EXPLAINED_AT_ONCE]
+            waits = await self._explain([(one.task_index, one.map_index) for one in some])
+            for location in some:
+                wait = waits.get((location.task_index, location.map_index))
+                if wait is None or wait.kind is not WaitKind.UPSTREAM:
+                    found.append(location)
+        return found
+
+    async def _read_unmapped(self) -> None:
+        """Read the rows of the tasks that have no children, in pages instead of one by one."""
+        first, end = self._run.first_task_no, len(self._layout.spec.tasks)
+        for start in range(0, end, _PAGE):
+            numbers = range(first + start, first + min(start + _PAGE, end))
+            found = await self._store.list_tasks_between(
+                numbers.start, numbers.stop, limit=len(numbers)
+            )
+            self._rows |= dict.fromkeys(numbers, None)
+            self._rows |= {row.task_no: row for row in found}
 
     async def _of_failed_run(self) -> tuple[list[CauseView], int]:
         """Return the failed tasks; if there are none, the cancelled ones."""
@@ -289,30 +345,100 @@ class Chain:
         for link, wait in zip(links, map(waits.get, asked), strict=True):
             if wait is not None and wait.behind is not None:
                 self._others[link.location] = wait.behind
+        await self._read([link.location for link in links])
         return [
             await self._view(link, wait)
             for link, wait in zip(links, map(waits.get, asked), strict=True)
         ]
 
+    async def _read(self, locations: Sequence[TaskLocation]) -> None:
+        """Read the rows and labels of some tasks at once."""
+        numbers = [one.task_no for one in locations if one.task_no not in self._rows]
+        self._rows |= dict.fromkeys(numbers, None)
+        self._rows |= {row.task_no: row for row in await self._store.find_tasks(numbers)}
+        children = [one.task_no for one in locations if one.map_index >= 0]
+        self._labels |= await self._store.find_labels(children)
+
+    async def _shares_of(self, wait: Wait | None) -> Sequence[ShareView]:
+        """Return the runs that use the pool that is waited for."""
+        if wait is None or wait.pool is None:
+            return ()
+        if wait.pool not in self._shares:
+            self._shares[wait.pool] = await self._of_pool(wait.pool)
+        return self._shares[wait.pool]
+
+    async def _with_progress(self, wait: Wait | None) -> Wait | None:
+        """Add the state and progress of an awaited run, up to a number of runs."""
+        if not isinstance(wait, PolledWait):
+            return wait
+        target = wait.target
+        if target is None or target.run_id is None:
+            return wait
+        if target.run_id not in self._awaited and len(self._awaited) < _AWAITED_RUNS:
+            self._awaited[target.run_id] = await self._of_run_awaited(target.run_id)
+        known = self._awaited.get(target.run_id)
+        if known is None:
+            return wait
+        state, ended, total = known
+        shown = msgspec.structs.replace(target, state=state, used=ended, all=total)
+        return msgspec.structs.replace(wait, target=shown)
+
     async def _view(self, link: _Link, wait: Wait | None) -> CauseView:
-        label = await self._label(link.location)
+        label = self._labels.get(link.location.task_no) if link.location.map_index >= 0 else None
         row = None
         if link.location.map_index >= 0 or not self._layout.is_expanded(link.location.task_index):
             row = await self._row(link.location)
         state = await self._state(link.location) if row is None else row.state
         map_index, round_number = self._layout.shown(link.location)
+        wait, shares = await self._with_progress(wait), await self._shares_of(wait)
+        task_id = self._layout.spec.tasks[link.location.task_index].task_id
+        is_mapped = self._layout.is_expanded(link.location.task_index) and not round_number
+        who = Waiter(
+            name=_name(task_id, map_index, round_number, label),
+            task_id=task_id,
+            count=self._stand_for.get(link.location, 1),
+            width=self._layout.width(link.location.task_index) if is_mapped else None,
+        )
+        error = error_view(row.failure) if row is not None and state in _BAD else None
+        shown = shown_state(state, self._run.state, wait)
+        # A running task that waits for the database only means that the engine did not respond.
+        view = wait_view(wait, shown)
         return CauseView(
             depth=link.depth,
             run_id=self._run.run_id,
-            task_id=self._layout.spec.tasks[link.location.task_index].task_id,
+            task_id=task_id,
             map_index=map_index,
             round=round_number,
             map_label=label,
-            state=shown_state(state, self._run.state, wait).label,
-            waiting_on=wait_view(wait),
-            count=self._stand_for.get(link.location, 1),
-            error=error_view(row.failure) if row is not None and state in _BAD else None,
+            state=shown.label,
+            waiting_on=view,
+            count=who.count,
+            error=error,
+            text=cause_sentence(
+                who,
+                shown,
+                None if view is None else wait,
+                shares=shares,
+                error=error,
+                place=await self._place(link, row),
+            ),
+            total=who.width,
+            target=_target(wait),
+            shares=list(shares[:_SHARES_SHOWN]),
+            actions=actions(shown, None if view is None else wait),
         )
+
+    async def _place(self, link: _Link, row: TaskRow | None) -> str:
+        """Return where the task runs that a person asked about; empty for other tasks."""
+        if link.depth or row is None or row.state is not TaskState.RUNNING:
+            return ""
+        if self._stand_for.get(link.location, 1) > 1 or len(self._met.locations) > 1:
+            return ""
+        workers = await self._store.list_try_workers(link.location.task_no)
+        for worker in workers:
+            if worker.start_no == row.start_no:
+                return f"in executor {worker.executor} on {worker.host}"
+        return f"on node {NODE_NO}"
 
     async def _state(self, location: TaskLocation) -> TaskState:
         if location.map_index < 0 and self._layout.is_expanded(location.task_index):
@@ -321,19 +447,15 @@ class Chain:
         return absent_state(self._run.state) if row is None else row.state
 
     async def _row(self, location: TaskLocation) -> TaskRow | None:
-        rows = await self._store.list_tasks_between(location.task_no, location.task_no + 1)
-        return rows[0] if rows else None
+        if location.task_no not in self._rows:
+            rows = await self._store.list_tasks_between(location.task_no, location.task_no + 1)
+            self._rows[location.task_no] = rows[0] if rows else None
+        return self._rows[location.task_no]
 
     async def _states(self) -> Counted:
         if self._counted is None:
             self._counted = await self._count()
         return self._counted
-
-    async def _label(self, location: TaskLocation) -> str | None:
-        if location.map_index < 0:
-            return None
-        found = await self._store.list_labels(location.task_no, location.task_no + 1)
-        return found.get(location.task_no)
 
     async def _group_state(self, task_index: int) -> TaskState:
         """Return the state of a mapped task as a whole, derived from the states of its children."""
@@ -381,7 +503,7 @@ class Chain:
             locations = self._children(task_index, page * _PAGE)
             if not locations or len(found) >= min(_CHILDREN_SHOWN, left):
                 break
-            rows = await self._rows(locations)
+            rows = await self._rows_of(locations)
             found += [location for location in locations if _is_live(rows.get(location.task_no))]
         found = found[:_CHILDREN_SHOWN]
         self._met.left_out += left - len(found)
@@ -390,10 +512,14 @@ class Chain:
     def _named(
         self, task_index: int, causes: Sequence[ChildrenCause], left: int
     ) -> list[TaskLocation]:
-        """Return examples of each cause: all children with it if they are few, otherwise one."""
+        """Return examples of each cause: all children with it if they are few, otherwise one.
+
+        Causes of children that wait come before those of children that are being worked on.
+        """
         found: list[TaskLocation] = []
         first = self._layout.task_no(task_index, 0) or 0
-        for cause in causes[:_CAUSES_SHOWN]:
+        ordered = sorted(causes, key=lambda cause: is_active(cause.state, cause.wait))
+        for cause in ordered[:_CAUSES_SHOWN]:
             is_few = cause.count == len(cause.indices)
             for index in cause.indices if is_few else cause.indices[:1]:
                 if index < self._layout.width(task_index):  # skip children newer than the layout
@@ -416,11 +542,29 @@ class Chain:
         first = self._layout.task_no(task_index, 0) or 0
         return [TaskLocation(task_index, index, first + index) for index in range(start, end)]
 
-    async def _rows(self, locations: Sequence[TaskLocation]) -> dict[int, TaskRow]:
+    async def _rows_of(self, locations: Sequence[TaskLocation]) -> dict[int, TaskRow]:
         found = await self._store.list_tasks_between(
             locations[0].task_no, locations[-1].task_no + 1, limit=len(locations)
         )
         return {row.task_no: row for row in found}
+
+
+def _name(task_id: str, map_index: int, round_number: int, label: str | None) -> str:
+    """Return the name of a task with its child, by its label if it has one, and its round."""
+    child = "" if map_index < 0 else f"[{map_index if label is None else label}]"
+    return f"{task_id}{child}" + (f" round {round_number}" if round_number else "")
+
+
+def _target(wait: Wait | None) -> TargetView | None:
+    """Return what is waited for: a pool, a run, or what a trigger checks."""
+    if wait is None:
+        return None
+    if wait.pool is not None:
+        return TargetView(type="pool", name=wait.pool)
+    if wait.behind is not None:
+        run_id, task_id = wait.behind
+        return TargetView(type="run", name=run_id, run_id=run_id, task_id=task_id)
+    return wait.target if isinstance(wait, PolledWait) else None
 
 
 def _is_live(row: TaskRow | None) -> bool:
@@ -519,8 +663,16 @@ class Explaining(Actions):
             causes, more = await chain.of_run()
         else:
             causes, more = await chain.of_task(await self.locate(run, task_id, map_index))
-        state = run_state_name(run)
-        return ChainView(run_id=run_id, dag_id=run.dag_id, state=state, causes=causes, more=more)
+        state, texts = run_state_name(run), [cause.text for cause in causes]
+        return ChainView(
+            run_id=run_id,
+            dag_id=run.dag_id,
+            state=state,
+            text=chain_sentence(run_id, state, texts, more=more, is_task=task_id is not None),
+            timezone=(await self.known_spec(run.version, run.dag_id)).timezone,
+            causes=causes,
+            more=more,
+        )
 
     async def _view_of(self, run: RunRow) -> ViewOfRun:
         async def explain(tasks: Sequence[tuple[int, int]]) -> Explained:
@@ -533,7 +685,30 @@ class Explaining(Actions):
         async def children(task_index: int) -> Sequence[ChildrenCause] | None:
             return await self._children_causes(run, task_index)
 
-        return ViewOfRun(run, await self.layout(run), count, self.store, explain, children)
+        layout = await self.layout(run)
+        return ViewOfRun(
+            run, layout, count, self.store, explain, children, self._shares, self._awaited
+        )
+
+    async def _shares(self, pool: str) -> Sequence[ShareView]:
+        """Return the runs that use a pool; none if the engine does not say."""
+        if self._engine is None:
+            return ()
+        answer: object = None
+        with anyio.move_on_after(self._patience):
+            answer = await self._send(ShowShares(name=pool))
+        shares = cast("list[Share]", answer or [])
+        return [ShareView(run_id=one.run_id, dag_id=one.dag_id, slots=one.slots) for one in shares]
+
+    async def _awaited(self, run_id: str) -> tuple[str, int, int] | None:
+        """Return the state of a run, and the numbers of its ended and of all tasks."""
+        run = await self.store.find_run(run_id)
+        if run is None:
+            return None
+        (counts,) = await self.counts([run])
+        live = {state.label for state in LIVE_TASK_STATES}
+        ended = sum(count for state, count in counts.items() if state not in live)
+        return run_state_name(run), ended, sum(counts.values())
 
     async def _children_causes(
         self, run: RunRow, task_index: int

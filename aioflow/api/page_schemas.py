@@ -262,11 +262,16 @@ class TryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordView(msgspec.Struct, frozen=True, kw_only=True):
-    """A recorded durable call of a coroutine."""
+    """A recorded durable call of a coroutine.
+
+    Attributes:
+        label: What the call is for, in its author's words.
+    """
 
     ordinal: int
     kind: str
     name: str
+    label: str | None = None
     at: str
     value: Any
 
@@ -398,10 +403,30 @@ class ImportErrorView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogLineView(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of a log, and the byte offset at which it starts."""
+    r"""A line of a log.
+
+    Attributes:
+        offset: Byte offset at which it begins.
+        text: What a terminal would leave of it: text that ``\r`` overwrites is left out. Escape
+            sequences remain.
+        line: Its number, counted from 1; ``None`` if counting so far takes more than one request.
+        at: When its beginning was captured.
+        level: Level of a log record; ``None`` for other lines.
+        stream: ``stderr`` if it is known to have been written there, else ``stdout``.
+        try_number: Number of the try, counted across clears.
+        is_cut: Whether it is longer than ``text``.
+        is_open: Whether its end is missing: more of it may follow.
+    """
 
     offset: int
     text: str
+    line: int | None = None
+    at: str | None = None
+    level: str | None = None
+    stream: str = "stdout"
+    try_number: int = 1
+    is_cut: bool = False
+    is_open: bool = False
 
 
 class LogLinesView(msgspec.Struct, frozen=True, kw_only=True):
@@ -409,7 +434,53 @@ class LogLinesView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         next_offset: Offset at which to continue; ``None`` at the end.
+        before_offset: Offset before which to continue backwards; ``None`` at the beginning.
+        end_offset: Offset up to which the log was examined.
+        is_far: Whether the line with the requested number was not found yet, because it is far
+            from what is indexed. Repeat the request: each continues to count.
+        is_live: Whether more output may follow.
     """
 
     lines: list[LogLineView]
     next_offset: int | None
+    before_offset: int | None = None
+    end_offset: int = 0
+    is_far: bool = False
+    is_live: bool = False
+
+
+class RunLogLineView(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the log of a run.
+
+    Attributes:
+        task_id: Its task; ``@run`` for a callback of the run.
+        is_open: Whether its end is missing, which may follow as the next line of the same task.
+
+    See ``LogLineView`` for the others.
+    """
+
+    task_id: str
+    map_index: int
+    round: int
+    at: str | None
+    text: str
+    level: str | None = None
+    stream: str = "stdout"
+    is_open: bool = False
+
+
+class RunLogView(msgspec.Struct, frozen=True, kw_only=True):
+    """Lines of the log of a run, in the order of time.
+
+    Attributes:
+        next: Cursor at which to continue; ``None`` if there is no more now.
+        resume: Cursor at which to continue later, for output that is yet to come.
+        is_first: Whether nothing comes before these lines.
+        is_live: Whether more output may follow.
+    """
+
+    items: list[RunLogLineView]
+    next: str | None
+    resume: str
+    is_first: bool = False
+    is_live: bool = False

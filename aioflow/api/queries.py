@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import msgspec
 from anyio.lowlevel import checkpoint
 
 from aioflow.api.dags import (
@@ -19,7 +20,10 @@ from aioflow.api.dags import (
     next_run_at,
     timetable_fire_times,
 )
+from aioflow.api.log_lines import LineRange, LineReader, TriedLog
+from aioflow.api.page_schemas import LogLinesView, RunLogView
 from aioflow.api.paging import Key, Page, decode_cursor, number_after, page_of
+from aioflow.api.run_log import RunLogRange, RunLogs
 from aioflow.api.schedule_texts import schedule_text
 from aioflow.api.schemas import (
     DagDetailView,
@@ -49,7 +53,7 @@ from aioflow.api.trigger_details import PublicFields
 from aioflow.api.validation import params_view
 from aioflow.errors import RequestError, UnknownDag, UnknownRound, UnknownRun, UnknownTask
 from aioflow.model.dag import DagSpec, TaskSpec
-from aioflow.model.ids import RunNo, TaskNo
+from aioflow.model.ids import RunNo, StartNo, TaskNo
 from aioflow.model.rows import DagRow, ExpansionRow, RunRow, TaskRow
 from aioflow.model.run_filter import RunFilter
 from aioflow.model.states import RunState, TaskState, Wait
@@ -67,7 +71,7 @@ from aioflow.store import Store
 from aioflow.telemetry.task_log import TaskLog
 from aioflow.telemetry.task_log_records import LogPart
 
-__all__ = ("PAGE", "Counted", "DagsWanted", "Log", "RunReader", "dag_key")
+__all__ = ("PAGE", "Counted", "DagsWanted", "RunReader", "dag_key")
 
 PAGE = 1_000
 """Maximum number of task rows in a response."""
@@ -82,7 +86,6 @@ _CACHED_SPECS = 256
 _CACHED_COUNTS = 1024
 
 DagsWanted: TypeAlias = Literal["all", "paused", "broken"]
-Log: TypeAlias = Callable[[int, int | None], Awaitable[bytes]]
 Counted: TypeAlias = Sequence[tuple[int, TaskState, int]]
 
 
@@ -90,6 +93,7 @@ class RunReader:
     """Reads DAGs, runs and logs from the store.
 
     Attributes:
+        lines: Reads logs as lines.
         timetables: Access to custom timetables; ``None`` if no host is available.
         watched: Gets descriptions from the hosts of triggers.
         watched_sensors: Gets descriptions of sensors from the async hosts.
@@ -111,6 +115,8 @@ class RunReader:
         self.store = store
         self.catalogue = Catalogue(store, follows=False)
         self._tasklog = tasklog
+        self.lines = LineReader()
+        self._run_logs = RunLogs(tasklog)
         self.public_fields = PublicFields(tasklog.masks)
         self.results = ShownResults(store, results, copy_result)
         self._specs: dict[tuple[str, str], DagSpec] = {}
@@ -471,12 +477,35 @@ class RunReader:
     ) -> bytes:
         """Return the log of a task, of all tries or of one, or the log of the run's callbacks."""
         log = await self.log(run_id, task_id, map_index=map_index, try_number=try_number)
-        return await log(offset, limit)
+        return b"" if log is None else await log.read(offset, limit)
+
+    async def read_lines(
+        self, log: TriedLog | None, wanted: LineRange, *, is_live: bool = False
+    ) -> LogLinesView:
+        """Return lines of a log; none of one that does not exist.
+
+        Raises:
+            BadPattern: If a pattern is not valid, or takes too long.
+        """
+        found = LogLinesView(lines=[], next_offset=None)
+        if log is not None:
+            found = await self.lines.read(log, wanted)
+        return msgspec.structs.replace(found, is_live=is_live)
+
+    async def run_log(self, run_id: str, wanted: RunLogRange) -> RunLogView:
+        """Return lines of all tasks of a run, and of its callbacks, in the order of time.
+
+        Raises:
+            BadPattern: If a pattern is not valid, or takes too long.
+        """
+        run = await self.run(run_id)
+        found = await self._run_logs.read(await self.layout(run), run.run_no, wanted)
+        return msgspec.structs.replace(found, is_live=run.state.is_live)
 
     async def log(
         self, run_id: str, task_id: str, *, map_index: int = -1, try_number: int | None = None
-    ) -> Log:
-        """Return a function that reads a log, given an offset and a number of bytes.
+    ) -> TriedLog | None:
+        """Return a log that can be read repeatedly; ``None`` if there is no such try.
 
         The log is located only once, however often it is read.
 
@@ -486,13 +515,18 @@ class RunReader:
         run = await self.run(run_id)
         location = _RUN if task_id == OF_RUN else await self.locate(run, task_id, map_index)
         part: LogPart | None = LogPart(try_number=try_number)
+        ended: list[StartNo] = []
         if task_id != OF_RUN:
             rows = await self.store.find_tasks([location.task_no])
             tries = await self.store.list_tries(location.task_no)
             part = log_part_of_try(tries, rows[0] if rows else None, try_number)
+            ended = [one.start_no for one in tries]
         if part is None:
-            return _nothing
-        return self._tasklog.reading(run.run_no, location.task_index, location.map_index, part=part)
+            return None
+        reading = self._tasklog.reading
+        return TriedLog(
+            reading(run.run_no, location.task_index, location.map_index, part=part), ended
+        )
 
     async def locate(self, run: RunRow, task_id: str, map_index: int) -> TaskLocation:
         """Locate a task instance.
@@ -519,11 +553,6 @@ class RunReader:
 def dag_key(view: DagView) -> Key:
     """Return the sort key of an entry of the DAG list: files that define no DAG come last."""
     return (1, view.file) if view.dag_id is None else (0, view.dag_id)
-
-
-async def _nothing(_offset: int, _limit: int | None) -> bytes:
-    """Return an empty log for a try that does not exist."""
-    return b""
 
 
 def _evict(cache: dict[Any, Any], limit: int) -> None:

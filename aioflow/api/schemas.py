@@ -33,6 +33,8 @@ __all__ = (
     "PolledWait",
     "RunSummary",
     "RunView",
+    "ShareView",
+    "TargetView",
     "TaskSpecView",
     "TaskView",
     "TriggerView",
@@ -58,15 +60,51 @@ __all__ = (
 _SLOT_WAITS = frozenset({WaitKind.SLOT, WaitKind.LIMIT, WaitKind.HOST})
 
 
+class TargetView(msgspec.Struct, frozen=True, kw_only=True):
+    """What is waited for, so that it can be linked to.
+
+    Attributes:
+        type: ``pool``, ``file``, ``event``, ``run``, ``dag``, ``time``, ``url``, ``object``,
+            ``executor`` or ``trigger``.
+        name: Its name: that of the pool, the path of the file, the id of the run ...
+        dag_id, run_id, task_id: Those that it belongs to, if any.
+        key: The key of an event.
+        used, all: Used slots and slots of a pool; ended tasks and tasks of a run.
+        state: The state of a run.
+    """
+
+    type: str
+    name: str
+    dag_id: str | None = None
+    run_id: str | None = None
+    task_id: str | None = None
+    key: str | None = None
+    used: int | None = None
+    all: int | None = None
+    state: str | None = None
+
+
+class ShareView(msgspec.Struct, frozen=True, kw_only=True):
+    """The slots of a pool that the tasks of one run use."""
+
+    run_id: str
+    dag_id: str
+    slots: int
+
+
 class PolledWait(Wait, frozen=True, kw_only=True):
     """A wait for something that is polled.
 
     Attributes:
         last_check_at, next_check_at: Times of the last and the next poll, if known.
+        label: What the wait is for, in its author's words.
+        target: What the trigger checks, for a trigger of the catalogue.
     """
 
     last_check_at: Timestamp | None = None
     next_check_at: Timestamp | None = None
+    label: str | None = None
+    target: TargetView | None = None
 
 
 class WaitView(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,12 +113,14 @@ class WaitView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         trigger_id: The trigger that it waits for, if any.
         last_check_at, next_check_at: Times of the last and the next check, if known.
+        label: What the wait is for, in the words of the task's author.
     """
 
     kind: str
     detail: str
     since: str | None
     until: str | None
+    label: str | None = None
     trigger_id: int | None = None
     last_check_at: str | None = None
     next_check_at: str | None = None
@@ -105,6 +145,11 @@ class CauseView(msgspec.Struct, frozen=True, kw_only=True):
         waiting_on: ``None`` for a task that is not waiting now.
         count: Number of children that this link represents, in the same state for the same cause.
         error: The error of a task that failed itself.
+        text: The cause as one sentence, without times.
+        total: Number of all children of the mapped task; ``None`` for a task without children.
+        target: What it waits for, so that it can be linked to; ``None`` if that has no name.
+        shares: The runs that use the pool that it waits for, the largest share first.
+        actions: What a person may do about it; see ``wait_sentences.actions``.
     """
 
     depth: int
@@ -117,18 +162,27 @@ class CauseView(msgspec.Struct, frozen=True, kw_only=True):
     waiting_on: WaitView | None
     count: int = 1
     error: ErrorView | None = None
+    text: str = ""
+    total: int | None = None
+    target: TargetView | None = None
+    shares: list[ShareView] = []
+    actions: list[str] = []
 
 
 class ChainView(msgspec.Struct, frozen=True, kw_only=True):
     """The chain of causes that keep a run, or one of its tasks, from continuing.
 
     Attributes:
+        text: The answer in one sentence, without times.
+        timezone: The time zone of the DAG.
         more: Number of omitted links.
     """
 
     run_id: str
     dag_id: str
     state: str
+    text: str
+    timezone: str
     causes: list[CauseView]
     more: int
 
@@ -169,14 +223,15 @@ def wait_view(wait: Wait | None, state: TaskState | None = None) -> WaitView | N
     is_unknown = wait is not None and wait.kind is WaitKind.DATABASE
     if wait is None or (state is TaskState.RUNNING and is_unknown):
         return None
-    last, following = None, None
+    last, following, label = None, None, None
     if isinstance(wait, PolledWait):
-        last, following = wait.last_check_at, wait.next_check_at
+        last, following, label = wait.last_check_at, wait.next_check_at, wait.label
     return WaitView(
         kind=wait.kind.value,
         detail=wait.detail,
         since=iso(wait.since),
         until=iso(wait.until),
+        label=label,
         trigger_id=None if wait.kind is WaitKind.INTERVAL else wait.checked_by,
         last_check_at=iso(last),
         next_check_at=iso(following),
@@ -406,6 +461,8 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
         shared_with: Number of other triggers that share its watch; ``None`` if unknown.
         next_check_at: Time of its next check, if known.
         last_check_at: Time of its last check, if known.
+        label: What the wait is for, in the words of the task's author.
+        map_label: The label of the child that waits.
     """
 
     trigger_id: int
@@ -415,6 +472,8 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str | None
     map_index: int
     round: int
+    label: str | None = None
+    map_label: str | None = None
     since: str
     deadline: str | None
     node: int | None
@@ -478,6 +537,7 @@ class CleanedView(msgspec.Struct, frozen=True, kw_only=True):
         logs: Runs whose logs were deleted.
         versions: Versions of DAG files that are no longer referenced.
         audit: Audit entries.
+        history: Rows of days of the history.
         more: Whether more expired data is left.
     """
 
@@ -487,6 +547,7 @@ class CleanedView(msgspec.Struct, frozen=True, kw_only=True):
     logs: int = 0
     versions: int = 0
     audit: int = 0
+    history: int = 0
     more: bool = False
 
 

@@ -16,7 +16,10 @@ from aioflow.api.authentication import Passwords
 from aioflow.api.backfills import Backfills
 from aioflow.api.causes import Explaining
 from aioflow.api.dags import Catalogue, FirstScan, Timetables
+from aioflow.api.decisions import Decisions
 from aioflow.api.events import NamedEvents
+from aioflow.api.history import History
+from aioflow.api.login_throttle import LinkThrottle
 from aioflow.api.metrics import Metrics, Sizes, Sizing, health, measured
 from aioflow.api.operate import REQUEST_SECONDS
 from aioflow.api.page_queries import Reads
@@ -45,6 +48,7 @@ from aioflow.api.validation import (
 )
 from aioflow.api.values import KeyRotation, NamedValues, RotationView
 from aioflow.clock import Clock, SystemClock
+from aioflow.core.state.accounts import Accounts
 from aioflow.core.transaction import Transaction
 from aioflow.crypto import Vault
 from aioflow.engine.loop import Engine
@@ -108,8 +112,10 @@ class Api(Explaining):
         actor: The actor of changes, for the audit; ``None`` for the daemon itself.
         access: Users, tokens and sessions.
         backfills: Runs for the fire times of a range.
+        decisions: Decisions that tasks wait for.
         values: Secrets, connections and variables.
         reads: Queries of the web page.
+        history: Ends and durations of runs and tasks by hour.
     """
 
     def __init__(
@@ -150,11 +156,14 @@ class Api(Explaining):
         self._began_us = clock.monotonic_us()
         self._first_read = FirstScan(clock, dags_read)
         self._rotation = None
+        self._vault = vault
+        self._link_throttle = LinkThrottle()
         if vault is not None and home is not None:
             self._rotation = KeyRotation(vault, home / "key")
         if engine is not None:
             self.catalogue = Catalogue(store, follows=True)
         self.reads = Reads(self, clock, engine, self._send, hosts=hosts, watched=watched)
+        self.history = History(self, clock)
         self.access = Access(store, clock, self._send_as, passwords)
         self.act_as(None)
 
@@ -163,7 +172,23 @@ class Api(Explaining):
         self.actor = actor
         self.backfills = Backfills(self, self.clock, self._send)
         self._events = NamedEvents(self.store, self._send)
+        self.decisions = Decisions(
+            self,
+            self.clock,
+            lambda request, by: self._send_as(request, by, REQUEST_SECONDS),
+            actor=actor,
+            accounts=self._accounts,
+            shift=self._shift,
+            vault=self._vault,
+            throttle=self._link_throttle,
+        )
         self.values = NamedValues(self.store, self._send)
+
+    def _accounts(self) -> Accounts:
+        return Accounts() if self._engine is None else self._engine.memory.accounts
+
+    def _shift(self) -> int:
+        return 0 if self._engine is None else self._engine.memory.shift
 
     def by(self, actor: Actor) -> Self:
         """Return a copy that makes changes as this actor and shares everything else."""

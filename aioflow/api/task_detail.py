@@ -454,5 +454,10 @@ def _record(row: RecordRow) -> RecordView:
     elif row.state is RecordState.ANSWERED:
         value = plain_bytes(row.answer)
     return RecordView(
-        ordinal=row.ordinal, kind=row.kind, name=row.name, at=row.source_location, value=value
+        ordinal=row.ordinal,
+        kind=row.kind,
+        name=row.name,
+        label=row.label or None,
+        at=row.source_location,
+        value=value,
     )

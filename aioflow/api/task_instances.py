@@ -2,7 +2,7 @@
 
 A task instance is located by task index and map index, whether it has a row or not. A small
 result is shown as a value, a larger one as its size. A log has one part per try, with tries
-numbered across clears. A search reads a bounded part of a log at a time.
+numbered across clears.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 import msgspec
 
 from aioflow._threads import in_thread
-from aioflow.api.page_schemas import LogLinesView, LogLineView
 from aioflow.api.schemas import (
     TaskView,
     error_view,
@@ -35,14 +34,12 @@ from aioflow.store import Store
 from aioflow.telemetry.task_log_records import WHOLE_LOG, LogPart
 
 __all__ = (
-    "LOG_LINE_BYTES",
     "RESULT_BYTES",
     "CopyResult",
     "RunLayout",
     "ShownResults",
     "TaskLocation",
     "absent_state",
-    "find_log_lines",
     "log_part_of_try",
     "task_view",
 )
@@ -364,58 +361,3 @@ def _clear_notices(tries: Sequence[TryRow], row: TaskRow | None) -> tuple[tuple[
             text = f"\n[aioflow: the task was cleared; try {at + 1} follows]\n"
             found.append((start_no, text.encode()))
     return tuple(found)
-
-
-_LOG_PIECE_BYTES = 1024 * 1024
-_LOG_PIECES = 64
-LOG_LINE_BYTES = 4 * 1024
-"""Maximum length of a shown line; longer lines are cut."""
-
-
-async def find_log_lines(
-    read: Callable[[int, int], Awaitable[bytes]], text: str, *, offset: int, limit: int
-) -> LogLinesView:
-    """Return at most ``limit`` matching lines within the next 64 MiB of a log.
-
-    Args:
-        read: Reads the log, given an offset and a number of bytes.
-        text: Text to find, case-insensitive; an empty one matches every line.
-        offset: Start of a line, in bytes.
-    """
-    wanted = text.casefold()
-    found: list[LogLineView] = []
-    rest = b""
-    for _ in range(_LOG_PIECES):
-        piece = await read(offset + len(rest), _LOG_PIECE_BYTES)
-        data = rest + piece
-        is_all = len(piece) < _LOG_PIECE_BYTES
-        ended = len(data) if is_all or len(data) > _LOG_PIECE_BYTES else data.rfind(b"\n") + 1
-        more, after = await in_thread(
-            _matching_log_lines, data[:ended], wanted, offset, limit - len(found)
-        )
-        found += more
-        if len(found) == limit:
-            return LogLinesView(lines=found, next_offset=after)
-        if is_all:
-            return LogLinesView(lines=found, next_offset=None)
-        offset, rest = after, data[ended:]
-    return LogLinesView(lines=found, next_offset=offset)
-
-
-def _matching_log_lines(
-    data: bytes, wanted: str, offset: int, limit: int
-) -> tuple[list[LogLineView], int]:
-    """Return at most ``limit`` matching lines, and the offset after the last line examined.
-
-    A megabyte of short lines takes long, so this runs in a thread and not on the event loop.
-    """
-    found: list[LogLineView] = []
-    begin = 0
-    while begin < len(data) and len(found) < limit:
-        end = data.find(b"\n", begin) + 1 or len(data)
-        shown = data[begin : min(end, begin + LOG_LINE_BYTES)].decode(errors="replace")
-        shown = shown.rstrip("\r\n")
-        if wanted in shown.casefold():
-            found.append(LogLineView(offset=offset + begin, text=shown))
-        begin = end
-    return found, offset + begin

@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 
-from aioflow.api.schemas import plain_bytes
+from aioflow.api.schemas import TargetView, plain_bytes
+from aioflow.core.triggers.assignment import RUN, SLEEP
+from aioflow.model.decisions import PERSON
 from aioflow.model.triggers import TriggerDescription
 from aioflow.protocol.reports import TriggerKind
 from aioflow.redaction import MASK, Masks, masked_url, masked_urls
@@ -20,6 +22,7 @@ from aioflow.redaction import MASK, Masks, masked_url, masked_urls
 __all__ = (
     "CATALOGUE_FIELDS",
     "CATALOGUE_SENTENCES",
+    "CATALOGUE_TARGETS",
     "DETAIL_LENGTH",
     "PublicFields",
     "wait_sentence",
@@ -150,6 +153,47 @@ CATALOGUE_FIELDS: Mapping[str, tuple[str, ...]] = {
 """The public fields that the catalogue's classes declare; a test checks that they agree."""
 
 
+_PERSON_FIELDS = ("question", "assignees", "approvals")
+
+
+def _run_target(fields: Fields) -> TargetView:
+    dag_id, run_id = str(fields["dag"]), fields.get("run_id")
+    task = None if fields.get("task") is None else str(fields["task"])
+    if run_id is None:
+        return TargetView(type="dag", name=dag_id, dag_id=dag_id, task_id=task)
+    run = str(run_id)
+    return TargetView(type="run", name=run, dag_id=dag_id, run_id=run, task_id=task)
+
+
+def _event_target(fields: Fields) -> TargetView:
+    key = fields.get("key")
+    return TargetView(type="event", name=str(fields["name"]), key=None if key is None else str(key))
+
+
+def _named_by(type_: str, field: str) -> Callable[[Fields], TargetView]:
+    """Return a function that names a target of one type by one of its fields."""
+    return lambda fields: TargetView(type=type_, name=str(fields[field]))
+
+
+CATALOGUE_TARGETS: Mapping[str, Callable[[Fields], TargetView]] = {
+    "aioflow_triggers.events:EventTrigger": _event_target,
+    "aioflow_triggers.external:RunTrigger": _run_target,
+    "aioflow_triggers.external:TasksTrigger": _run_target,
+    "aioflow_triggers.files:FileGoneTrigger": _named_by("file", "path"),
+    "aioflow_triggers.files:FileTrigger": _named_by("file", "path"),
+    "aioflow_triggers.files:FilesTrigger": _named_by("file", "pattern"),
+    "aioflow_triggers.files:NewFiles": _named_by("file", "pattern"),
+    "aioflow_triggers.http:HttpTrigger": _named_by("url", "url"),
+    "aioflow_triggers.objects:NewObjects": _named_by("object", "url"),
+    "aioflow_triggers.objects:ObjectTrigger": _named_by("object", "url"),
+    "aioflow_triggers.pages:HttpPagesTrigger": _named_by("url", "url"),
+    "aioflow_triggers.temporal:CronTrigger": _named_by("time", "expression"),
+    "aioflow_triggers.temporal:DateTimeTrigger": _named_by("time", "moment"),
+    "aioflow_triggers.temporal:TimeDeltaTrigger": _named_by("time", "delta"),
+}
+"""What the catalogue's classes wait for. A test compares the keys with the catalogue."""
+
+
 class PublicFields:
     """Shows the public fields of triggers.
 
@@ -159,7 +203,7 @@ class PublicFields:
 
     def __init__(self, masks: Masks) -> None:
         self._masks = masks
-        self._declared = dict(CATALOGUE_FIELDS)
+        self._declared = {**CATALOGUE_FIELDS, PERSON: _PERSON_FIELDS}
 
     def learn(self, kinds: Iterable[TriggerKind]) -> None:
         """Register the public fields that the classes of a plug-in declare."""
@@ -211,6 +255,25 @@ class PublicFields:
         text = text or self.detail(class_path, kwargs, watched)
         note = "" if watched is None or not watched.note else f"; {self._safe(watched.note)}"
         return f"{text}{note}"[:DETAIL_LENGTH]
+
+    def target(self, class_path: str, kwargs: bytes | None) -> TargetView:
+        """Return what a trigger waits for; outside of the catalogue only the name of its class."""
+        fields = plain_bytes(kwargs)
+        known = fields if isinstance(fields, dict) else {}
+        if class_path == SLEEP:
+            return TargetView(type="time", name=SLEEP)
+        if class_path == RUN:
+            return _run_target(known)
+        public = CATALOGUE_FIELDS.get(class_path, ())
+        shown = {
+            name: self._masks.masked_text(value) if isinstance(value, str) else value
+            for name in public
+            if (value := _masked(known.get(name))) is not None
+        }
+        try:
+            return CATALOGUE_TARGETS[class_path](shown)
+        except (KeyError, TypeError, ValueError):  # another class, or fields of another release
+            return TargetView(type="trigger", name=class_path.rpartition(":")[2])
 
     def brief(self, name: str, class_path: str, kwargs: bytes) -> str:
         """Return the name of a class with the first public fields that are set, if any."""

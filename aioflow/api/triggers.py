@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+import msgspec
 from anyio.lowlevel import checkpoint
 
+from aioflow.api.decisions import decision_text
 from aioflow.api.queries import PAGE, RunReader
 from aioflow.api.schemas import PolledWait, TriggerView, iso
 from aioflow.api.trigger_details import DETAIL_LENGTH
@@ -46,6 +48,7 @@ KINDS = {
     "aioflow_triggers.http": "http",
     "aioflow_triggers.pages": "http",
     "aioflow_triggers.objects": "object",
+    "aioflow.author.person": "person",
 }
 
 NODE_NO = 1
@@ -110,7 +113,10 @@ class TriggerReader:
         memory = self._memory()
         shift = 0 if memory is None else memory.shift
         layouts = await self._reader.layouts(row.run_no for row in rows)
-        watched = await self._watched([row.trigger_no for row in rows]) if rows else {}
+        numbers = [row.trigger_no for row in rows]
+        watched = await self._watched(numbers) if rows else {}
+        labels = await self._reader.store.find_call_labels(numbers)
+        map_labels = await self._reader.store.find_labels([row.task_no for row in rows])
         found = []
         for at, row in enumerate(rows, start=1):
             if at % _AT_ONCE == 0:
@@ -126,7 +132,9 @@ class TriggerReader:
             watch = watched.get(row.trigger_no)
             detail = self._reader.public_fields.detail(row.class_path, row.kwargs, watch)
             shown = layout.shown(location)
-            found.append(_trigger_view(row, run, task_id, shown, where, watch, detail, shift))
+            view = _trigger_view(row, run, task_id, shown, where, watch, detail, shift)
+            label, map_label = labels.get(row.trigger_no), map_labels.get(row.task_no)
+            found.append(msgspec.structs.replace(view, label=label, map_label=map_label))
         return found
 
     async def worded(self, run_no: RunNo, waits: Mapping[K, Wait | None]) -> dict[K, Wait | None]:
@@ -138,23 +146,45 @@ class TriggerReader:
         sensors, triggers = _polling(waits)
         rows: dict[int, TriggerRow] = {}
         watched: Mapping[int, TriggerDescription] = {}
+        labels: Mapping[int, str] = {}
         if triggers:
             found = await self._reader.store.find_triggers(triggers)
             rows = {row.trigger_no: row for row in found}
             watched = await self._watched(triggers)
+            labels = await self._reader.store.find_call_labels(triggers)
         looks = await self._reader.watched_sensors(run_no, sensors) if sensors else {}
+        decisions = await self._decision_texts(waits.values())
         worded: dict[K, Wait | None] = {}
         for at, (location, wait) in enumerate(waits.items(), start=1):
             if at % _AT_ONCE == 0:
                 await checkpoint()
             if wait is None or wait.checked_by is None:
                 worded[location] = wait
+            elif wait.kind is WaitKind.DECISION:
+                detail = decisions.get(wait.checked_by, wait.detail)
+                worded[location] = _polled(wait, detail, None)
             elif wait.kind is WaitKind.INTERVAL:
                 worded[location] = _polled(wait, wait.detail, looks.get(wait.checked_by))
             else:
                 row, watch = rows.get(wait.checked_by), watched.get(wait.checked_by)
-                worded[location] = _polled(wait, self._in_words(wait, row, watch), watch)
+                said = _polled(wait, self._in_words(wait, row, watch), watch)
+                fields = self._reader.public_fields
+                target = None if row is None else fields.target(row.class_path, row.kwargs)
+                worded[location] = msgspec.structs.replace(
+                    said, label=labels.get(wait.checked_by), target=target
+                )
         return worded
+
+    async def _decision_texts(self, waits: Iterable[Wait | None]) -> dict[int, str]:
+        numbers = [
+            wait.checked_by
+            for wait in waits
+            if wait is not None and wait.kind is WaitKind.DECISION and wait.checked_by is not None
+        ]
+        if not numbers:
+            return {}
+        found = await self._reader.store.find_decisions(numbers)
+        return {row.decision_no: decision_text(row) for row in found}
 
     def _in_words(
         self, wait: Wait, row: TriggerRow | None, watch: TriggerDescription | None
@@ -191,12 +221,13 @@ def _polling(waits: Mapping[K, Wait | None]) -> tuple[list[TaskNo], list[Trigger
     sensors: set[TaskNo] = set()
     triggers: set[TriggerNo] = set()
     for wait in waits.values():
-        if wait is not None and wait.checked_by is not None:
+        is_polled = wait is not None and wait.kind is not WaitKind.DECISION
+        if wait is not None and is_polled and wait.checked_by is not None:
             (sensors if wait.kind is WaitKind.INTERVAL else triggers).add(wait.checked_by)
     return sorted(sensors), sorted(triggers)
 
 
-def _polled(wait: Wait, detail: str, watch: TriggerDescription | None) -> Wait:
+def _polled(wait: Wait, detail: str, watch: TriggerDescription | None) -> PolledWait:
     return PolledWait(
         kind=wait.kind,
         detail=detail,
@@ -204,6 +235,7 @@ def _polled(wait: Wait, detail: str, watch: TriggerDescription | None) -> Wait:
         until=wait.until,
         behind=wait.behind,
         checked_by=wait.checked_by,
+        pool=wait.pool,
         last_check_at=None if watch is None else watch.last_check_at,
         next_check_at=None if watch is None else watch.next_check_at,
     )

@@ -11,7 +11,7 @@ import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 from uuid import UUID, uuid4
@@ -27,6 +27,7 @@ from aioflow.errors import BadEvent, ValueTooLarge
 __all__ = (
     "EVENT_LIMIT",
     "EVENT_NAME_LENGTH",
+    "LABEL_LENGTH",
     "AllOf",
     "AnyOf",
     "Call",
@@ -54,6 +55,9 @@ WINDOW_LIMIT = 1_000
 TRIGGERS_LIMIT = 100
 """Maximum number of triggers in one call."""
 
+LABEL_LENGTH = 200
+"""Maximum number of characters that are stored of a label; longer ones are cut."""
+
 
 @dataclass(frozen=True)
 class AnyOf(Generic[T]):
@@ -74,15 +78,17 @@ class Call:
     """A durable call. When it is made again, it is compared with its record.
 
     Attributes:
-        kind: ``wait``, ``any_of``, ``all_of``, ``stream``, ``next``, ``sleep``, ``step``, ``now``,
-            ``uuid``, ``emit``, ``run_dag``, ``start_dag``.
+        kind: ``wait``, ``any_of``, ``all_of``, ``ask_person``, ``stream``, ``next``, ``sleep``,
+            ``step``, ``now``, ``uuid``, ``emit``, ``run_dag``, ``start_dag``.
         name: The trigger classes, the function or the DAG.
         source_location: The line that made the call.
+        label: What the call is for, in the words of its author. Only shown, never compared.
     """
 
     kind: str
     name: str
     source_location: SourceLocation
+    label: str = field(default="", compare=False)
 
 
 class Calls(Protocol):
@@ -136,14 +142,21 @@ calls: ContextVar[Calls] = ContextVar("calls")
 
 @overload
 def wait(
-    what: AnyOf[T], *, timeout: Duration | None = None
+    what: AnyOf[T], *, timeout: Duration | None = None, label: str | None = None
 ) -> Coroutine[Any, Any, tuple[int, T]]: ...
 @overload
-def wait(what: AllOf[T], *, timeout: Duration | None = None) -> Coroutine[Any, Any, list[T]]: ...
-@overload
-def wait(what: Trigger[T], *, timeout: Duration | None = None) -> Coroutine[Any, Any, T]: ...
 def wait(
-    what: Trigger[T] | AnyOf[T] | AllOf[T], *, timeout: Duration | None = None
+    what: AllOf[T], *, timeout: Duration | None = None, label: str | None = None
+) -> Coroutine[Any, Any, list[T]]: ...
+@overload
+def wait(
+    what: Trigger[T], *, timeout: Duration | None = None, label: str | None = None
+) -> Coroutine[Any, Any, T]: ...
+def wait(
+    what: Trigger[T] | AnyOf[T] | AllOf[T],
+    *,
+    timeout: Duration | None = None,
+    label: str | None = None,
 ) -> Coroutine[Any, Any, Any]:
     """Wait for a trigger's event, without using a slot, and return its payload.
 
@@ -151,6 +164,8 @@ def wait(
         what: A trigger; or ``any_of(...)``, which returns ``(index, payload)`` of the first event;
             or ``all_of(...)``, which returns the payloads of all, in order.
         timeout: How long to wait.
+        label: What the task waits for in words, such as ``"the bank's answer"``. It is shown first
+            wherever the wait is shown. A replay does not compare it, so it may change.
 
     Raises:
         TimeoutError: If no event arrived in time.
@@ -161,11 +176,11 @@ def wait(
     limit = None if timeout is None else microseconds(timeout, "timeout")
     match what:
         case AnyOf(triggers):
-            return _first(_await("any_of", triggers, limit, here()))
+            return _first(_await("any_of", triggers, limit, here(), label))
         case AllOf(triggers):
-            return _await("all_of", triggers, limit, here())
+            return _await("all_of", triggers, limit, here(), label)
         case Trigger():
-            return _await("wait", (what,), limit, here())
+            return _await("wait", (what,), limit, here(), label)
     raise TypeError(f"wait() takes a Trigger, any_of() or all_of(), not {type(what).__name__}")
 
 
@@ -180,21 +195,30 @@ class stream(AsyncIterator[T]):  # noqa: N801 - it is called and iterated, like 
         timeout: How long to wait for each event.
         window: From 1 to 1,000. With 1, a ``yield`` of the trigger returns once its event is
             stored.
+        label: What the task waits for in words; see ``wait``.
 
     Raises:
         TimeoutError: If no event arrived in time; the stream can still be continued.
     """
 
     def __init__(
-        self, trigger: Trigger[T], *, timeout: Duration | None = None, window: int = 64
+        self,
+        trigger: Trigger[T],
+        *,
+        timeout: Duration | None = None,
+        window: int = 64,
+        label: str | None = None,
     ) -> None:
         if not isinstance(trigger, Trigger):
             raise dag_error(f"stream() takes a trigger, got a {type(trigger).__name__}")
+        if type(trigger).__name__ == "PersonTrigger":
+            raise dag_error("a PersonTrigger has one event; wait for it, or use ask_person()")
         if not 1 <= window <= WINDOW_LIMIT:
             raise dag_error(f"stream(window=) takes 1 to {WINDOW_LIMIT}, got {window}")
         self._trigger = trigger
         self._timeout_us = None if timeout is None else microseconds(timeout, "timeout")
         self._window = window
+        self._label = _checked_label("stream", label)
         self._ordinal = -1
 
     def __aiter__(self) -> Self:
@@ -208,7 +232,7 @@ class stream(AsyncIterator[T]):  # noqa: N801 - it is called and iterated, like 
     async def _next(self, source_location: SourceLocation) -> T:
         made, name = current_calls("stream"), type(self._trigger).__qualname__
         if self._ordinal < 0:
-            opening = Call("stream", name, source_location)
+            opening = Call("stream", name, source_location, self._label)
             self._ordinal = await made.open_stream(opening, self._trigger, self._window)
         call = Call("next", f"{name}#{self._ordinal}", source_location)
         events: tuple[T, ...] = await made.next_event(call, self._ordinal, self._timeout_us)
@@ -238,22 +262,34 @@ def all_of(*triggers: Trigger[Any]) -> AllOf[Any]:
     return AllOf(_several("all_of", triggers))
 
 
-def sleep(duration: Duration) -> Coroutine[Any, Any, None]:
+def sleep(duration: Duration, *, label: str | None = None) -> Coroutine[Any, Any, None]:
     """Sleep, even across restarts: the duration counts from the first time the call is made.
+
+    Args:
+        label: What the task sleeps for in words, such as ``"the cooling-off period"``; see
+            ``wait``.
 
     Raises:
         BadSchedule: If ``duration`` is not a duration.
     """
-    return _await("sleep", (), microseconds(duration, "duration"), here())
+    return _await("sleep", (), microseconds(duration, "duration"), here(), label)
 
 
+@overload
+def step(
+    fn: Callable[..., Coroutine[Any, Any, R]], /, *args: Any, label: str, **kwargs: Any
+) -> Coroutine[Any, Any, R]: ...
+@overload
+def step(
+    fn: Callable[..., R], /, *args: Any, label: str, **kwargs: Any
+) -> Coroutine[Any, Any, R]: ...
 @overload
 def step(
     fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
 ) -> Coroutine[Any, Any, R]: ...
 @overload
 def step(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
-def step(fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Any]:
+def step(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
     """Call a function once: its result is recorded, and replayed if the task runs again.
 
     If the process dies before the result is recorded, the function may run again. A ``def`` runs
@@ -261,14 +297,28 @@ def step(fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Coroutin
     function's return annotation, whether it is new or from the record. An exception is also
     recorded, and raised again by a replay, except ``Skip``, ``Fail`` and ``RetryAfter``.
 
+    Args:
+        label: What the step does in words, such as ``"charge the card"``. A replay does not compare
+            it. It is not passed to the function.
+
     Returns:
         The return value of the function, awaited for an ``async def``.
+
+    Raises:
+        TypeError: If the function itself has a parameter ``label``. Pass that one with
+            ``functools.partial``.
     """
+    label = kwargs.pop("label", None)
+    if label is not None and _has_parameter(fn, "label"):
+        raise TypeError(
+            f"step() takes label= itself, and {getattr(fn, '__qualname__', fn)!s} has a parameter "
+            "of that name; pass it with functools.partial(), or rename it"
+        )
     name = f"{getattr(fn, '__module__', '')}:{getattr(fn, '__qualname__', type(fn).__name__)}"
     in_thread = not inspect.iscoroutinefunction(fn)
     annotation = type_hints(fn).get("return", Any)
     work = functools.partial(fn, *args, **kwargs)
-    return _record("step", name, work, annotation, here(), in_thread=in_thread)
+    return _record("step", name, work, annotation, here(), in_thread=in_thread, label=label)
 
 
 def now() -> Coroutine[Any, Any, datetime]:
@@ -295,9 +345,10 @@ async def _await(
     triggers: tuple[Trigger[Any], ...],
     timeout_us: int | None,
     source_location: SourceLocation,
+    label: str | None,
 ) -> Any:
     name = ", ".join(type(trigger).__qualname__ for trigger in triggers)
-    call = Call(kind, name, source_location)
+    call = Call(kind, name, source_location, _checked_label(kind, label))
     return await current_calls(kind).await_triggers(call, triggers, timeout_us)
 
 
@@ -313,9 +364,31 @@ async def _record(
     source_location: SourceLocation,
     *,
     in_thread: bool = False,
+    label: str | None = None,
 ) -> Any:
-    call = Call(kind, name, source_location)
+    call = Call(kind, name, source_location, _checked_label(kind, label))
     return await current_calls(kind).record(call, work, annotation, in_thread=in_thread)
+
+
+def _checked_label(kind: str, label: object) -> str:
+    """Return a label in one line, at most ``LABEL_LENGTH`` characters; empty for ``None``.
+
+    Raises:
+        TypeError: If it is not a text.
+    """
+    if label is None:
+        return ""
+    if not isinstance(label, str):
+        raise TypeError(f"{kind}(label=) takes a text, got a {type(label).__name__}")
+    text = " ".join(label.replace("\0", " ").split())
+    return text if len(text) <= LABEL_LENGTH else f"{text[: LABEL_LENGTH - 3]}..."
+
+
+def _has_parameter(fn: Callable[..., Any], name: str) -> bool:
+    try:
+        return name in inspect.signature(fn).parameters
+    except (TypeError, ValueError):  # a callable without a signature
+        return False
 
 
 def current_calls(kind: str, *, instead: str = "a `def` task waits by Operator.defer()") -> Calls:

@@ -64,6 +64,9 @@ class Source(Protocol):
     ) -> bytes:
         """One piece of ``logs``; ``b""`` at the end."""
 
+    def run_log(self, run_id: str, *, cursor: str, search: str) -> Any:
+        """``run_log``."""
+
     def triggers(self, *, limit: int | None) -> Any:
         """``list_triggers``, all pages."""
 
@@ -87,6 +90,12 @@ class Source(Protocol):
 
     def backfill(self, backfill_id: int) -> Any:
         """``backfills.show``."""
+
+    def decisions(self, *, is_open: bool, dag: str | None, run: str | None, limit: int) -> Any:
+        """``decisions.page``, without its cursor."""
+
+    def decision(self, decision_id: int) -> Any:
+        """``decisions.show``."""
 
     def users(self) -> Any:
         """``access.list_users``."""
@@ -167,6 +176,10 @@ class _Daemon:
         query = {"map": map_index, "try": try_number, "offset": offset}
         return self._client.get_bytes("runs", run_id, "tasks", task_id, "logs", **query)
 
+    def run_log(self, run_id: str, *, cursor: str, search: str) -> Any:
+        query = {"cursor": cursor, "search": search, "case": "true"}
+        return self._client.get("runs", run_id, "logs", **query)
+
     def triggers(self, *, limit: int | None) -> Any:
         return self._client.items("triggers", limit=limit)
 
@@ -190,6 +203,14 @@ class _Daemon:
 
     def backfill(self, backfill_id: int) -> Any:
         return self._client.get("backfills", str(backfill_id))
+
+    def decisions(self, *, is_open: bool, dag: str | None, run: str | None, limit: int) -> Any:
+        state = "open" if is_open else "all"
+        page = self._client.get("decisions", state=state, dag=dag, run=run, limit=limit)
+        return page["items"]
+
+    def decision(self, decision_id: int) -> Any:
+        return self._client.get("decisions", str(decision_id))
 
     def users(self) -> Any:
         return self._client.items("users")
@@ -264,6 +285,13 @@ class _Database:
         )
         return found
 
+    def run_log(self, run_id: str, *, cursor: str, search: str) -> Any:
+        from aioflow.api.run_log import RunLogRange
+        from aioflow.worker.log_text import LineFilter
+
+        wanted = RunLogRange(limit=1_000, cursor=cursor, wanted=LineFilter(search, is_case=True))
+        return self._ask(lambda api: api.run_log(run_id, wanted))
+
     def triggers(self, *, limit: int | None) -> Any:
         async def ask(api: Any) -> Any:
             found: list[Any] = []
@@ -301,6 +329,15 @@ class _Database:
 
     def backfill(self, backfill_id: int) -> Any:
         return self._ask(lambda api: api.backfills.show(backfill_id))
+
+    def decisions(self, *, is_open: bool, dag: str | None, run: str | None, limit: int) -> Any:
+        page = self._ask(
+            lambda api: api.decisions.page(is_open=is_open, dag_id=dag, run_id=run, limit=limit)
+        )
+        return page["items"]
+
+    def decision(self, decision_id: int) -> Any:
+        return self._ask(lambda api: api.decisions.show(decision_id))
 
     def users(self) -> Any:
         return self._ask(lambda api: api.access.list_users())

@@ -1,4 +1,4 @@
-"""``aioflow runs logs``: print, follow or search the output of a task."""
+"""``aioflow runs logs``: print, follow or search the output of a task, or of a whole run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from aioflow.cli.arguments import Nouns, add_command, positive
 from aioflow.cli.client import Client, connect
 from aioflow.cli.daemon_or_database import named_run, read
 from aioflow.cli.output import hint, on_terminal, print_json, safe_text
+from aioflow.cli.run_log import print_run_log
+from aioflow.errors import RequestError
 from aioflow.protocol.requests import OF_RUN
 
 __all__ = ("add_logs", "found_lines", "pieces_until")
@@ -27,11 +29,13 @@ def add_logs(verbs: Nouns, add_index: Callable[[argparse.ArgumentParser], None])
         verbs,
         "logs",
         _print_log,
-        text="print what a task, or a callback of the run, printed",
+        text="print the output of a task, or of all tasks of a run",
         example="aioflow runs logs RUN settle --map 7 --follow",
     )
     logs.add_argument("run_id", metavar="RUN")
-    logs.add_argument("task", metavar="TASK", nargs="?", default=OF_RUN, help="else of the run")
+    logs.add_argument(
+        "task", metavar="TASK", nargs="?", help=f"else all tasks; {OF_RUN}: callbacks"
+    )
     add_index(logs)
     logs.add_argument(
         "--try",
@@ -53,6 +57,10 @@ def add_logs(verbs: Nouns, add_index: Callable[[argparse.ArgumentParser], None])
 
 @named_run
 def _print_log(arguments: argparse.Namespace) -> int:
+    if arguments.task is None:
+        if arguments.map >= 0 or arguments.try_number is not None:
+            raise RequestError("a child or a try is one of a task: runs logs RUN TASK")
+        return print_run_log(arguments)
     if arguments.follow and arguments.task != OF_RUN:
         is_line = True
         pieces = _follow(arguments)
@@ -74,9 +82,7 @@ def _print_log(arguments: argparse.Namespace) -> int:
 
 def _why_nothing(arguments: argparse.Namespace) -> str:
     if arguments.task == OF_RUN:
-        return (
-            f"no callback of it has printed anything; of a task: runs logs {arguments.run_id} TASK"
-        )
+        return "no callback of it has printed anything"
     if arguments.try_number is not None:
         return f"try {arguments.try_number} of it has printed nothing, or has not begun"
     if arguments.map < 0 and _is_mapped(arguments):

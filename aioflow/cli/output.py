@@ -6,10 +6,11 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 __all__ = (
+    "checks_text",
     "hint",
     "on_terminal",
     "print_json",
@@ -139,11 +140,13 @@ def wait_text(wait: dict[str, Any] | None) -> str:
         return ""
     until = f" until {wait['until']}" if wait["until"] else ""
     detail = f" {wait['detail']}" if wait["detail"] else ""
+    label = f" {wait['label']};" if wait.get("label") else ""
+    checks = checks_text(wait)
     number = "" if wait.get("trigger_id") is None else f" (trigger {wait['trigger_id']})"
-    return f"{wait['kind']}:{detail}{_checks_text(wait)}{number}{until}"
+    return f"{wait['kind']}:{label}{detail}{f'; {checks}' if checks else ''}{number}{until}"
 
 
-def _checks_text(wait: dict[str, Any]) -> str:
+def checks_text(wait: Mapping[str, Any]) -> str:
     """Return how long ago the last check was and when the next one is; empty if unknown."""
     now = None
     parts = []
@@ -153,7 +156,7 @@ def _checks_text(wait: dict[str, Any]) -> str:
         now = _now() if now is None else now
         seconds = (_instant(wait[name]) - now) / 1e6
         parts.append(text.format(_length_text(seconds if name == "next_check_at" else -seconds)))
-    return f"; {', '.join(parts)}" if parts else ""
+    return ", ".join(parts)
 
 
 def _now() -> int:

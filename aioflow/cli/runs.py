@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command, add_group, from_zero, index, positive
+from aioflow.cli.causes import show_chain
 from aioflow.cli.client import connect
 from aioflow.cli.daemon_or_database import Source, named_run, read, read_run
 from aioflow.cli.logs import add_logs
@@ -17,7 +18,6 @@ from aioflow.cli.output import (
     print_json,
     print_table,
     progress_text,
-    safe,
     state,
     task_name,
     wait_text,
@@ -296,23 +296,7 @@ def _why(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
         return 0
-    if not found["causes"]:
-        print(f"{found['run_id']} is {state(found['state'])}; it waits for nothing")
-    for cause in found["causes"]:
-        wait = cause["waiting_on"]
-        since = f" (since {wait['since']})" if wait is not None and wait["since"] else ""
-        what = f" waits for {wait_text(wait)}{since}" if wait is not None else ""
-        indent = "  " * cause["depth"]
-        of = "" if cause["run_id"] == found["run_id"] else f" of run {cause['run_id']}"
-        name, verb = safe(task_name(cause) + of), "is"
-        if cause["count"] > 1:
-            name, verb = f"{cause['count']:,} children like {name}", "are"
-            what = what.replace(" waits for ", " and wait for ", 1)
-        if (error := cause["error"]) is not None:
-            what += f": {_cut(_error_text(error), 2 * _TEXT_LENGTH)}"
-        print(f"{indent}{name} {verb} {state(cause['state'])}{safe(what)}")
-    if found["more"]:
-        hint(f"{found['more']} more")
+    show_chain(found)
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command, add_group, from_zero, json_value, positive
 from aioflow.cli.client import connect
@@ -94,7 +95,7 @@ def _list(arguments: argparse.Namespace) -> int:
                 trigger["state"],
                 trigger["next_check_at"],
                 trigger["shared_with"],
-                trigger["detail"],
+                _what(trigger),
             )
             for trigger in found
         ),
@@ -163,3 +164,9 @@ def _unquarantine(arguments: argparse.Namespace) -> int:
     else:
         hint(f"{safe(arguments.class_path)} is not in quarantine")
     return 0
+
+
+def _what(trigger: dict[str, Any]) -> str:
+    """Return what a trigger waits for, led by the label that its author gave."""
+    label = trigger.get("label")
+    return f"{label}: {trigger['detail']}" if label else str(trigger["detail"])

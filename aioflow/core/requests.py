@@ -7,6 +7,7 @@ same turn writes is skipped, because it is encrypted with the new key anyway.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
@@ -23,7 +24,7 @@ from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Run, TaskInstance
 from aioflow.core.transaction import Transaction
-from aioflow.core.triggers import lifecycle, migration, named_events
+from aioflow.core.triggers import lifecycle, migration, named_events, votes
 from aioflow.core.why import explain_children, explain_run, explain_task
 from aioflow.errors import RequestError, RunQuarantined, UnknownRun
 from aioflow.model.rows import ValueRow
@@ -31,6 +32,7 @@ from aioflow.model.states import TaskState, Wait, WaitKind
 from aioflow.protocol.effects import Acknowledge
 from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.requests import (
+    AnswerDecision,
     CancelBackfill,
     CancelRun,
     ClearTasks,
@@ -44,6 +46,7 @@ from aioflow.protocol.requests import (
     DrainNode,
     EmitEvent,
     EndSession,
+    EraseHistory,
     EraseOld,
     EraseRows,
     EraseVersions,
@@ -63,16 +66,20 @@ from aioflow.protocol.requests import (
     SetPaused,
     SetPool,
     SetValue,
+    Share,
     ShowHolders,
     ShowPools,
+    ShowShares,
     StartBackfill,
     Unquarantine,
 )
 
 __all__ = (
     "KEY_ROTATION_PAGE",
+    "SHARES_SAMPLED",
     "answer",
     "pool_holders",
+    "pool_shares",
     "reencrypt_page",
     "set_value",
 )
@@ -83,6 +90,21 @@ def pool_holders(pool: str, memory: Memory, slots: Slots, *, limit: int) -> list
     return [
         _pool_holder(task, memory) for task in islice(_tasks_in_pool(pool, memory, slots), limit)
     ]
+
+
+SHARES_SAMPLED = 1_000
+"""Maximum number of tasks that are counted to find which runs use a pool."""
+
+
+def pool_shares(pool: str, memory: Memory, slots: Slots) -> list[Share]:
+    """Return the slots of a pool that each run uses, the largest number first.
+
+    At most ``SHARES_SAMPLED`` tasks are counted, running ones first, so the cost is bounded.
+    """
+    used: Counter[tuple[str, str]] = Counter()
+    for task in islice(_tasks_in_pool(pool, memory, slots), SHARES_SAMPLED):
+        used[task.run.row.run_id, task.run.row.dag_id] += task.spec.slots
+    return [Share(run_id, dag_id, count) for (run_id, dag_id), count in used.most_common()]
 
 
 def _tasks_in_pool(pool: str, memory: Memory, slots: Slots) -> Iterator[TaskInstance]:
@@ -174,10 +196,13 @@ def answer(asked: RequestReceived, tx: Transaction) -> Acknowledge:
     """
     by = asked.by
     was = None if by is None else audit.audited_value(asked.request, tx.memory, tx.slots)
+    tx.actor = by
     try:
         said = _answer(asked.request, tx)
     except RequestError as exc:
         return Acknowledge(asked.ticket, error=exc)
+    finally:
+        tx.actor = None
     line = None if by is None else audit.audit_entry_of(asked, by, was, said)
     if line is not None:
         tx.accounts.note(line)
@@ -201,17 +226,24 @@ def _answer(request: Request, tx: Transaction) -> object:
             return create.set_paused(dag_id, paused=paused, tx=tx)
         case SetPool():
             return _set_pool(request, tx)
-        case EmitEvent() | FireTrigger() | Unquarantine():
+        case EmitEvent() | FireTrigger() | AnswerDecision() | Unquarantine():
             return _answer_of_waits(request, tx)
         case SetValue():
             set_value(request, tx)
-        case EraseOld() | EraseVersions() | DeleteDag():
+        case EraseOld() | EraseHistory() | EraseVersions() | DeleteDag():
             return _erase(request, tx)
         case Reencrypt():
             return reencrypt_page(request, tx)
         case DrainNode():
             return set_drained(request, tx)
-        case Explain() | ExplainChildren() | CountTasks() | ShowPools() | ShowHolders():
+        case (
+            Explain()
+            | ExplainChildren()
+            | CountTasks()
+            | ShowPools()
+            | ShowHolders()
+            | ShowShares()
+        ):
             return _answer_query(request, tx.memory, tx.slots)
         case CreateAccount() | SetAccount() | DeleteAccount() | CreateToken() | RevokeToken():
             return answer_of_access(request, tx)
@@ -220,11 +252,15 @@ def _answer(request: Request, tx: Transaction) -> object:
     return None
 
 
-def _erase(request: EraseOld | EraseVersions | DeleteDag, tx: Transaction) -> int | None:
+def _erase(
+    request: EraseOld | EraseHistory | EraseVersions | DeleteDag, tx: Transaction
+) -> int | None:
     """Delete rows that belong to no run."""
     match request:
         case EraseOld():
             retention.erase_old(request, tx)
+        case EraseHistory():
+            retention.erase_history(request, tx)
         case EraseVersions():
             return retention.erase_versions(request, tx)
         case DeleteDag():
@@ -233,7 +269,7 @@ def _erase(request: EraseOld | EraseVersions | DeleteDag, tx: Transaction) -> in
 
 
 def _answer_query(
-    request: Explain | ExplainChildren | CountTasks | ShowPools | ShowHolders,
+    request: Explain | ExplainChildren | CountTasks | ShowPools | ShowHolders | ShowShares,
     memory: Memory,
     slots: Slots,
 ) -> object:
@@ -251,6 +287,8 @@ def _answer_query(
             return [(slots.pools[name], slots.used(name)) for name in sorted(slots.pools)]
         case ShowHolders(name=name, limit=limit):
             return pool_holders(name, memory, slots, limit=limit)
+        case ShowShares(name=name):
+            return pool_shares(name, memory, slots)
 
 
 def _answer_of_run(
@@ -284,8 +322,12 @@ def _answer_of_run(
     return None
 
 
-def _answer_of_waits(request: EmitEvent | FireTrigger | Unquarantine, tx: Transaction) -> object:
+def _answer_of_waits(
+    request: EmitEvent | FireTrigger | AnswerDecision | Unquarantine, tx: Transaction
+) -> object:
     match request:
+        case AnswerDecision():
+            return votes.answer_decision(request, tx)
         case EmitEvent():
             return named_events.emit(request, tx)
         case FireTrigger():

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from aioflow.core import callbacks
+from aioflow.core.history import HistoryUpdates
 from aioflow.core.outbox import OutboxUpdates
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.accounts import AccountUpdates
@@ -28,8 +29,16 @@ from aioflow.core.state.task_instance import (
     stored_due,
 )
 from aioflow.core.transitions import IllegalMove, is_legal, is_legal_run
+from aioflow.model.access import Actor
 from aioflow.model.batch import Batch
 from aioflow.model.dag import BackfillRow, DagSpec
+from aioflow.model.decisions import (
+    PERSON,
+    DecisionEnd,
+    DecisionOutcome,
+    DecisionRow,
+    DecisionVotes,
+)
 from aioflow.model.ids import RunNo
 from aioflow.model.rows import (
     ItemRow,
@@ -71,6 +80,7 @@ class Transaction:
         outbox: Changes of the outbox.
         dag_triggers: Changes of the triggers that start runs.
         accounts: Changes of accounts, tokens and sessions, and new audit entries.
+        history: What the turn adds to the history of runs and tasks.
         eased_dags: DAGs with fewer live or queued runs than before, whose triggers may continue.
         asset_events: Asset events emitted in this turn, for the DAGs that depend on these assets.
         checked_dags: DAGs whose triggers were checked and whose pending asset events may start a
@@ -79,6 +89,7 @@ class Transaction:
         recheck_dags: DAGs whose next queued run must be re-checked because its predecessor ended or
             was deleted.
         fires: Trigger events that the turn consumes.
+        actor: The author of the request that is being executed, if any.
         pools_before: The previous state of the pools that the turn changed.
         was_drained: Whether the node was drained before the turn; ``None`` if the turn does not
             change that.
@@ -114,6 +125,7 @@ class Transaction:
         self.dag_triggers = DagTriggerUpdates(memory.dag_triggers)
         self.expansions = Expansions(self.batch)
         self.accounts = AccountUpdates(memory.accounts, numbers.take)
+        self.history = HistoryUpdates()
         self.ended_tasks: list[tuple[Run, int]] = []
         self.recheck_dags: set[str] = set()
         self.pools_before: dict[str, PoolRow | None] = {}
@@ -127,7 +139,7 @@ class Transaction:
         self._slot_changes: dict[int, TaskInstance] = {}
         self._withdrawn: set[int] = set()
         self._new_runs: dict[RunNo, Run] = {}
-        self._run_states: dict[RunNo, RunState] = {}
+        self._runs_before: dict[RunNo, RunRow] = {}
         self._waits: dict[int, tuple[TriggerInstance, TriggerRow | None]] = {}
         self._dropped: list[tuple[TriggerInstance, TriggerRow]] = []
         self._postponed: set[RunNo] = set()
@@ -137,6 +149,10 @@ class Transaction:
         self._confirmations: dict[int, EventsStored] = {}
         self._new_records: dict[tuple[int, int], RecordRow] = {}
         self._record_changes: dict[tuple[int, int], RecordChange] = {}
+        self.actor: Actor | None = None
+        self._new_decisions: dict[int, DecisionRow] = {}
+        self._votes: dict[int, DecisionVotes] = {}
+        self._decision_ends: dict[int, DecisionEnd] = {}
 
     @property
     def is_full(self) -> bool:
@@ -226,7 +242,7 @@ class Transaction:
         self.runs[run.run_no] = run
         if state is not None and not is_legal_run(row.state, state):
             raise IllegalMove(f"run {row.run_id} cannot go from {row.state.label} to {state.label}")
-        self._run_states.setdefault(run.run_no, row.state)
+        self._runs_before.setdefault(run.run_no, row)
         return row
 
     def put_backfill(self, row: BackfillRow) -> None:
@@ -255,6 +271,8 @@ class Transaction:
         """Change the state of a trigger row, and store its event if it fired."""
         self._waits.setdefault(wait.row.trigger_no, (wait, wait.row))
         self.runs[wait.run.run_no] = wait.run
+        if state is TriggerState.FIRED and wait.row.state is TriggerState.WAITING:
+            self.history.trigger_fired(wait, self.now)
         wait.row = msgspec.structs.replace(
             wait.row, state=state, event=event, event_key=key, failure=failure
         )
@@ -293,6 +311,8 @@ class Transaction:
         if wait.stream is not None and wait.stream.next_sequence:
             self.batch.gone_events.append(number)
         self._confirmations.pop(number, None)
+        if wait.row.class_path == PERSON and wait.row.state is TriggerState.WAITING:
+            self.end_decision(number, "withdrawn", None)
         _, before = self._waits.pop(number, (wait, wait.row))
         if before is None:
             self._withdraw(number)
@@ -300,6 +320,22 @@ class Transaction:
             self._dropped.append((wait, before))
             self.batch.trigger_changes.append(TriggerChange(number, before.state, None, None, None))
         self.memory.waits.pop(number, None)
+
+    def new_decision(self, row: DecisionRow) -> None:
+        """Record a decision that a task begins to wait for."""
+        self._new_decisions[row.decision_no] = row
+
+    def vote(self, change: DecisionVotes) -> None:
+        """Record the votes on a decision."""
+        first = self._votes.get(change.decision_no, change)
+        self._votes[change.decision_no] = msgspec.structs.replace(change, was=first.was)
+
+    def end_decision(
+        self, decision_no: int, outcome: DecisionOutcome, answer: bytes | None
+    ) -> None:
+        """Record the end of a decision. Only the first end in a turn counts."""
+        end = DecisionEnd(decision_no, outcome, answer, self.now)
+        self._decision_ends.setdefault(decision_no, end)
 
     def _withdraw(self, trigger_no: int) -> None:
         """Cancel the assignment of a trigger that is both created and deleted in this turn.
@@ -402,8 +438,10 @@ class Transaction:
         """Return the completed batch. Call ``mark_durable`` once the batch is durable."""
         for task in self._tasks.values():
             self._close_task(task)
-        self.batch.new_runs.extend(run.row for run in self._new_runs.values())
-        for run_no, was in self._run_states.items():
+        for run in self._new_runs.values():
+            self.batch.new_runs.append(run.row)
+            self.history.run_changed(run.row, None)
+        for run_no, was in self._runs_before.items():
             if run_no not in self._new_runs:
                 self._close_run(self.runs[run_no].row, was)
         for wait, before in self._waits.values():
@@ -418,6 +456,8 @@ class Transaction:
         self.batch.done_outbox.extend(self.outbox.done)
         self.batch.new_records.extend(self._new_records.values())
         self.batch.record_changes.extend(self._record_changes.values())
+        self._close_decisions()
+        self.batch.history.extend(self.history.rows())
         return self.batch
 
     def mark_durable(self) -> None:
@@ -472,7 +512,15 @@ class Transaction:
         for packed, form in self._packed_assignments.values():
             self.memory.packing.change_back(packed, form)
 
+    def _close_decisions(self) -> None:
+        """Add the changes of decisions. One that begins and ends in this turn has no row."""
+        batch, new, ends = self.batch, self._new_decisions, self._decision_ends
+        batch.new_decisions.extend(row for number, row in new.items() if number not in ends)
+        batch.decision_votes.extend(self._votes.values())
+        batch.decision_ends.extend(end for number, end in ends.items() if number not in new)
+
     def _close_task(self, task: TaskInstance) -> None:
+        self.history.task_changed(task, self.now)
         if task.stored_state is TaskState.PENDING and not task.stored_start:
             self.batch.new_tasks.append(
                 TaskRow(
@@ -511,9 +559,12 @@ class Transaction:
                 )
             )
 
-    def _close_run(self, row: RunRow, was: RunState) -> None:
+    def _close_run(self, row: RunRow, was: RunRow) -> None:
+        self.history.run_changed(row, was)
         self.batch.run_changes.append(
-            RunChange(row.run_no, was, row.state, row.started_at, row.ended_at, row.quarantine)
+            RunChange(
+                row.run_no, was.state, row.state, row.started_at, row.ended_at, row.quarantine
+            )
         )
 
     def _close_wait(self, row: TriggerRow, was: TriggerState | None) -> None:

@@ -35,6 +35,7 @@ from aioflow.core.triggers.asset_conditions import awaited_assets
 from aioflow.core.triggers.assignment import HOSTLESS, RUN, is_stopped
 from aioflow.core.triggers.dag_triggers import spec_of
 from aioflow.model.dag import DEFAULT_POOL, Body, TaskSpec
+from aioflow.model.decisions import PERSON, question_of
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.states import (
     LIVE_TASK_STATES,
@@ -272,6 +273,8 @@ def _explain_wait(task: TaskInstance, memory: Memory) -> Wait | None:
         kind, detail = WaitKind.PAUSED, f"{detail}, since DAG {dag_id} is paused"
     if wait.row.class_path == RUN and wait.row.kwargs is not None:
         detail = _called(msgspec.msgpack.decode(wait.row.kwargs), memory)
+    if wait.row.class_path == PERSON and wait.row.kwargs is not None:
+        kind, detail = WaitKind.DECISION, question_of(wait.row.kwargs).question
     until = task.deadline_at if wait.is_handled else wait.row.deadline_at
     since, until = memory.on_wall(wait.row.since), memory.on_wall(until)
     number = wait.row.trigger_no
@@ -314,7 +317,7 @@ def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots
     has_capacity = isinstance(entry, TaskInstance) and entry.task_no in slots.pool_holds
     full = None if has_capacity else _explain_pool(spec, memory, slots)
     if full is not None and is_start(entry) and slots.counts_deferred(spec):
-        return Wait(kind=WaitKind.SLOT, detail=full, since=since)
+        return Wait(kind=WaitKind.SLOT, detail=full, since=since, pool=spec.pool)
     at_once = spec.max_active_tis_per_dagrun
     if at_once is not None and run.running_at.get(entry.task_index, 0) >= at_once:
         return Wait(kind=WaitKind.LIMIT, detail=f"{at_once} at once in this run", since=since)
@@ -325,7 +328,7 @@ def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots
     if in_all is not None and run.running >= in_all:
         return Wait(kind=WaitKind.LIMIT, detail=f"{in_all} tasks at once", since=since)
     if full is not None:
-        return Wait(kind=WaitKind.SLOT, detail=full, since=since)
+        return Wait(kind=WaitKind.SLOT, detail=full, since=since, pool=spec.pool)
     if spec.body is Body.COROUTINE and run.async_role not in memory.hosts_up:
         detail = _missing_host(run.async_role, memory)
         return Wait(kind=WaitKind.HOST, detail=detail, since=since)

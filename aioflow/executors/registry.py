@@ -87,7 +87,10 @@ def _open(name: str, table: Mapping[str, object]) -> ExecutorBackend:
         return _unusable(name, f"no installed package provides the kind {kind!r}")
     try:
         factory: ExecutorFactory = found[0].load()
-        return factory(name, rest)
+        backend = factory(name, rest)
+        if backend.max_workers < 1:
+            raise ValueError(f"max_workers must be at least 1, not {backend.max_workers}")
+        return backend
     except ValueError as exc:
         return _unusable(name, f"[executors.{name}] of the settings: {exc}")
     except Exception as exc:
@@ -122,13 +125,13 @@ def _misfits(dag: DagSpec, backends: Mapping[str, ExecutorBackend]) -> Iterator[
         if backend is None:
             why = _unknown(task.executor, backends)
         else:
-            why = _lacking(backend, dag.interpreter) or _checked(backend, task)
+            why = _checked(backend, task, dag.interpreter)
         if why:
             message = f"task {task.task_id!r} of {dag.dag_id}: {why}"
             yield DagFailure(BadExecutor.code, message, task.line)
 
 
-def _lacking(backend: ExecutorBackend, interpreter: str) -> str:
+def _lacking(backend: ExecutorBackend, name: str, interpreter: str) -> str:
     """Return why a backend has no workers of an interpreter; empty if it has some.
 
     A backend may have an attribute ``interpreters``: the names for which it knows a path. Without
@@ -137,17 +140,17 @@ def _lacking(backend: ExecutorBackend, interpreter: str) -> str:
     if not interpreter or interpreter in getattr(backend, "interpreters", ()):
         return ""
     return (
-        f"executor {backend.name!r} has no python {interpreter!r}, which its file chooses; "
+        f"executor {name!r} has no python {interpreter!r}, which its file chooses; "
         f"run it on the executor {LOCAL!r}, or in a file that chooses none"
     )
 
 
-def _checked(backend: ExecutorBackend, task: TaskSpec) -> str:
+def _checked(backend: ExecutorBackend, task: TaskSpec, interpreter: str) -> str:
     try:
-        return backend.check(task)
+        return _lacking(backend, task.executor, interpreter) or backend.check(task)
     except Exception as exc:
-        _logger.exception("executor %s cannot check a task", backend.name)
-        return f"executor {backend.name!r} cannot check it: {type(exc).__name__}: {exc}"[:500]
+        _logger.exception("executor %s cannot check a task", task.executor)
+        return f"executor {task.executor!r} cannot check it: {type(exc).__name__}: {exc}"[:500]
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:

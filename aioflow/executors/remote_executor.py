@@ -10,19 +10,15 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TypeAlias
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
-from aioflow._threads import in_thread
 from aioflow.clock import backoff_seconds
-from aioflow.errors import AioflowError, LinkClosed, StoreUnavailable
+from aioflow.errors import LinkClosed
 from aioflow.executors.backend import (
     ExecutorBackend,
     ExecutorLease,
@@ -30,12 +26,12 @@ from aioflow.executors.backend import (
     WorkerInfo,
 )
 from aioflow.executors.executor_context import ExecutorContext
+from aioflow.executors.home_queries import OWN_QUERIES, HomeQueries
 from aioflow.executors.worker_process import Heartbeat, Process, TryKey, key_of
-from aioflow.filesystem import make_folder, require_space, sync_folder
-from aioflow.model.ids import RunNo, TaskNo
+from aioflow.model.ids import RunNo
 from aioflow.model.states import Failure
 from aioflow.model.workers import WorkerDemand, WorkerLocation, WorkerNo, WorkerSpec
-from aioflow.protocol.commands import Hello, Reply
+from aioflow.protocol.commands import Hello
 from aioflow.protocol.effects import (
     RecallTries,
     RetireWorker,
@@ -51,26 +47,15 @@ from aioflow.protocol.inputs import (
     WorkerUp,
 )
 from aioflow.protocol.reports import CancelQuery, Query, Recalled, Report
-from aioflow.results import RESULT_LIMIT, result_path
-from aioflow.worker.code.fetch import CODE_QUERY, read_version
-from aioflow.worker.link import MESSAGE_LIMIT, complete_frames, frames
+from aioflow.worker.link import complete_frames, frames
 from aioflow.worker.query.messages import UNDECODABLE
-from aioflow.worker.query.result_transfer import (
-    FETCH_QUERY,
-    PIECE_BYTES,
-    STORE_QUERY,
-    ResultPiece,
-    ResultWanted,
-)
 
 __all__ = (
     "RemoteExecutor",
     "RemoteExecutors",
     "RemoteWorker",
-    "answer_result_query",
     "location_of",
     "page_of",
-    "reply_to",
 )
 
 SILENT_DEATHS_LIMIT = 3
@@ -78,31 +63,37 @@ SILENT_DEATHS_LIMIT = 3
 fails."""
 
 _NO_FROZEN_SECONDS = 1e8
-_LOCATION_LIMIT, _URL_LIMIT = 200, 2_000
 """The backend reports a worker that does not answer, so no heartbeat counts."""
+
+_LOCATION_LIMIT, _URL_LIMIT = 200, 2_000
+_LONGEST_SECONDS = 1e8
+_IDLE_SECONDS, _PATIENCE_SECONDS = 10.0, 70.0
+"""Used instead of the seconds of a backend that cannot tell them."""
 
 FIRST_DELAY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 60.0
-"""Delays until a backend that has failed is started again."""
+"""Delays until a backend that has failed is started again, or a call of it is repeated.
 
-_STORE_AGAIN_SECONDS = 0.5
+A backend that has run for the longest of them has not failed before."""
 
 _IDLE_LOOKS = 4
 _SHORTEST_LOOK_SECONDS = 0.05
 _IDLE_AGAIN_SECONDS = 1.0
 """Seconds, in addition to ``idle_seconds``, until a worker that stays idle is reported again."""
 
-_OVERHEAD = 2
-"""An indexed file is at most this many times as large as the items in it."""
-
-_OWN_QUERIES = frozenset({CODE_QUERY, FETCH_QUERY, STORE_QUERY})
-"""Kinds of queries that are answered here, because they are about what the home has."""
-
 _logger = logging.getLogger(__name__)
 
 
 class RemoteWorker:
-    """One worker of a backend, with the tries that were sent to it. See ``worker_process``."""
+    """One worker of a backend, with the tries that were sent to it. See ``worker_process``.
+
+    Args:
+        on_unkilled: Called if the backend has failed to kill it.
+
+    Attributes:
+        is_killed: Whether the daemon has ordered its end.
+        asked_bytes, answering: See ``home_queries.Asker``.
+    """
 
     def __init__(
         self,
@@ -113,6 +104,7 @@ class RemoteWorker:
         context: ExecutorContext,
         backend: ExecutorBackend,
         on_code_query: Callable[[RemoteWorker, Query], None],
+        on_unkilled: Callable[[RemoteWorker], None],
     ) -> None:
         self.number = number
         self.spec = spec
@@ -124,6 +116,10 @@ class RemoteWorker:
         self._channel = channel
         self._backend = backend
         self._on_code_query = on_code_query
+        self._on_unkilled = on_unkilled
+        self.is_killed = False
+        self.asked_bytes = 0
+        self.answering = anyio.Lock()
         self._received = bytearray()
         self._decoder = msgspec.msgpack.Decoder(list[Report])
         self._over = anyio.Event()
@@ -141,6 +137,20 @@ class RemoteWorker:
         """See ``Connection``."""
         return not self._over.is_set()
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing is known about it."""
+        return self.lost is not None
+
+    @property
+    def backlog(self) -> int:
+        """Number of bytes that wait for it, if its channel tells."""
+        try:
+            return int(getattr(self._channel, "backlog", 0))
+        except Exception:
+            _logger.exception("a channel of executor %s has failed", self.spec.executor)
+            return 0
+
     def send(self, messages: Sequence[object]) -> None:
         """See ``Connection``. If the channel fails, the worker is killed: it lacks a message."""
         if self.is_open and not all(
@@ -150,8 +160,13 @@ class RemoteWorker:
 
     def kill(self) -> None:
         """See ``Connection``."""
-        if self.is_open:
-            self._guarded(self._backend.kill, self.number)
+        self.is_killed = True
+        if not self.try_to_kill():
+            self._on_unkilled(self)
+
+    def try_to_kill(self) -> bool:
+        """Return whether the backend kills it, or it is dead."""
+        return not self.is_open or self._guarded(self._backend.kill, self.number)
 
     def dismiss(self) -> None:
         """See ``Connection``."""
@@ -184,7 +199,7 @@ class RemoteWorker:
 
     def _is_code_query(self, report: Report) -> bool:
         """Return whether a report asks for code or a large result. If so, have it answered."""
-        if not isinstance(report, Query) or report.kind not in _OWN_QUERIES:
+        if not isinstance(report, Query) or report.kind not in OWN_QUERIES:
             return False
         self._on_code_query(self, report)
         return True
@@ -210,48 +225,55 @@ class RemoteWorker:
         return self._failure
 
 
-_BodyOf: TypeAlias = Callable[[RemoteWorker, Query], Awaitable[bytes]]
-
-
 class RemoteExecutor:
     """Runs ``def`` bodies in the workers of one backend. Implements ``backend.WorkerEvents``.
 
-    The commands never block and never fail: outcomes are reported.
+    The commands never block and never fail: outcomes are reported. Whatever the backend raises is
+    logged, and told to the tasks that wait for it.
     """
 
     def __init__(
         self,
+        name: str,
         context: ExecutorContext,
         backend: ExecutorBackend,
         next_worker_no: Callable[[], WorkerNo],
+        queries: HomeQueries,
     ) -> None:
         self.workers: dict[WorkerNo, RemoteWorker] = {}
+        self._name = name
         self._context = context
         self._backend = backend
         self._next_worker_no = next_worker_no
+        self._queries = queries
         self._group: TaskGroup | None = None
         self._silent_deaths: dict[WorkerSpec, int] = {}
         self._demands: tuple[WorkerDemand, ...] = ()
         self._is_watching = False
+        self._refusals = 0
+        self._is_asking_again = False
+        self._untold: set[str] = set()
 
     async def run(
         self, lease: ExecutorLease, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
         """Run the backend until cancelled. If it fails, report that, and start it again later."""
+        failures, clock = 0, self._context.clock
         async with anyio.create_task_group() as self._group:
             task_status.started()
-            for failures in itertools.count():
+            while True:
+                began = clock.monotonic_us()
                 try:
                     await self._serve_backend(lease)
                     why = "its service has ended"
                 except Exception as exc:
-                    _logger.exception("executor %s has failed", self._backend.name)
+                    _logger.exception("executor %s has failed", self._name)
                     why = f"{type(exc).__name__}: {exc}"
-                self._lose_all(f"executor {self._backend.name!r} has failed: {why}"[:500])
-                delay = backoff_seconds(
-                    failures, first=FIRST_DELAY_SECONDS, longest=LONGEST_DELAY_SECONDS
-                )
-                await self._context.clock.sleep(delay)
+                self._lose_all(f"executor {self._name!r} has failed: {why}"[:500])
+                if clock.monotonic_us() - began >= LONGEST_DELAY_SECONDS * 1e6:
+                    failures = 0
+                await clock.sleep(_delay(failures))
+                failures += 1
 
     async def _serve_backend(self, lease: ExecutorLease) -> None:
         async with anyio.create_task_group() as group:
@@ -293,14 +315,68 @@ class RemoteExecutor:
     def set_demand(self, demands: Iterable[WorkerDemand]) -> None:
         """Tell the backend how many workers have work."""
         self._demands = tuple(demands)
-        self._guard(self._backend.set_demand, self._demands)
+        self._pass_demand_on()
+
+    def _pass_demand_on(self) -> None:
+        """Pass the demand on. If the backend raises, its tasks say so, and it is asked again."""
+        name = self._name
+        if self._guard(self._backend.set_demand, self._demands):
+            if self._refusals:
+                self._refusals = 0
+                for demand in self._demands:
+                    self.unavailable(demand.spec, "")
+            return
+        for demand in self._demands:
+            why = f"executor {name!r} has failed when it was asked for workers, and is asked again"
+            self.unavailable(demand.spec, why)
+        if self._group is not None and not self._is_asking_again:
+            self._is_asking_again = True
+            self._group.start_soon(self._ask_again)
+
+    async def _ask_again(self) -> None:
+        await self._context.clock.sleep(_delay(self._refusals))
+        self._refusals += 1
+        self._is_asking_again = False
+        self._pass_demand_on()
+
+    def _kill_again(self, worker: RemoteWorker) -> None:
+        if self._group is not None:
+            self._group.start_soon(self._kill_until_dead, worker)
+
+    async def _kill_until_dead(self, worker: RemoteWorker) -> None:
+        """Repeat the order to end a worker until the backend accepts it."""
+        for failures in itertools.count():
+            await self._context.clock.sleep(_delay(failures))
+            if worker.try_to_kill():
+                return
+
+    def _seconds(self, name: str, otherwise: float) -> float:
+        """Return a duration that the backend states, or another one if it cannot."""
+        try:
+            seconds = float(getattr(self._backend, name))
+            if not 0.0 <= seconds <= _LONGEST_SECONDS:
+                raise ValueError(f"{seconds} is no duration")
+        except Exception:
+            if name not in self._untold:
+                self._untold.add(name)
+                _logger.exception("executor %s does not state its %s", self._name, name)
+            return otherwise
+        return seconds
+
+    @property
+    def _idle_seconds(self) -> float:
+        return self._seconds("idle_seconds", _IDLE_SECONDS)
+
+    @property
+    def _patience_seconds(self) -> float:
+        return self._seconds("patience_seconds", _PATIENCE_SECONDS)
 
     def retire(self, number: WorkerNo) -> None:
         """Let the backend end a worker without tries."""
         self._guard(self._backend.retire, number)
 
-    def _guard(self, call: Callable[..., None], *arguments: object) -> None:
-        _call_guarded(self._backend.name, call, *arguments)
+    def _guard(self, call: Callable[..., None], *arguments: object) -> bool:
+        return _call_guarded(self._name, call, *arguments)
 
     # ── events of the backend, see backend.WorkerEvents ─────────────────────────────────
 
@@ -314,7 +390,14 @@ class RemoteExecutor:
         """See ``WorkerEvents``."""
         assert self._group is not None  # noqa: S101 - called by the backend that ``run`` runs
         worker = RemoteWorker(
-            worker_no, spec, channel, info, self._context, self._backend, self._queue_code_query
+            worker_no,
+            spec,
+            channel,
+            info,
+            self._context,
+            self._backend,
+            self._queue_code_query,
+            self._kill_again,
         )
         self.workers[worker_no] = worker
         worker.process.on_idle = partial(self._note_idle, worker)
@@ -349,6 +432,9 @@ class RemoteExecutor:
         if worker is None or not worker.is_open:
             return
         if not why:
+            # If it was killed meanwhile, the order is only now on its way: its body still runs.
+            if worker.is_killed:
+                return
             lost, worker.lost = worker.lost, None
             if lost is not None:
                 lost.cancel()
@@ -357,7 +443,7 @@ class RemoteExecutor:
         if worker.lost is None and self._group is not None:
             worker.lost = anyio.CancelScope()
             now = self._context.clock.now()
-            until = now + round(self._backend.patience_seconds * 1e6)
+            until = now + round(self._patience_seconds * 1e6)
             self._context.report([WorkerUnresponsive(worker_no, now, until, why)])
             self._group.start_soon(self._await_lost, worker, worker.lost, why)
 
@@ -383,58 +469,11 @@ class RemoteExecutor:
         )
 
     def _queue_code_query(self, worker: RemoteWorker, query: Query) -> None:
-        if self._group is not None:
-            body_of = self._code_of if query.kind == CODE_QUERY else self._result_of
-            self._group.start_soon(self._answer, worker, query, body_of)
-
-    async def _answer(self, worker: RemoteWorker, query: Query, body_of: _BodyOf) -> None:
-        worker.send([await reply_to(query, body_of(worker, query))])
-
-    async def _code_of(self, worker: RemoteWorker, query: Query) -> bytes:
-        """Return the code of a worker's version, and of no other."""
-        version = worker.process.version
-        if msgspec.msgpack.decode(query.body, type=str) != version or not version:
-            raise ValueError("it is not the version of this worker")
-        body = await in_thread(partial(read_version, self._context.code / version))
-        if len(body) > MESSAGE_LIMIT:
-            raise ValueError(f"it has {len(body)} bytes, {MESSAGE_LIMIT} are allowed")
-        return body
-
-    async def _result_of(self, worker: RemoteWorker, query: Query) -> bytes:
-        """Return a piece of a large result, or store one. A worker is trusted with no other run."""
-        if not worker.process.serves(query.run_no):
-            raise ValueError(f"run number {query.run_no} does not belong to this worker")
-        folder = self._context.results
-        if query.kind == FETCH_QUERY:
-            wanted = msgspec.msgpack.decode(query.body, type=ResultWanted)
-            key = (wanted.task_no, wanted.start_no)
-            if not worker.process.runs(key):
-                await self._check_run(worker, query.run_no, wanted.task_no)
-            if self._context.copied_result is not None:
-                folder = await self._context.copied_result(query.run_no, key)
-        else:
-            piece = msgspec.msgpack.decode(query.body, type=ResultPiece)
-            if not worker.process.runs((piece.task_no, piece.start_no)):
-                raise ValueError("only the result of a try that this worker runs can be stored")
-        return await answer_result_query(folder, query, worker.number)
-
-    async def _check_run(self, worker: RemoteWorker, run_no: RunNo, task_no: TaskNo) -> None:
-        """Refuse the result of a task of another run. While the database is away, wait for it.
-
-        The row of the task is what counts: it stays when the task is cleared, while tries that took
-        its earlier result as an argument still read that.
-        """
-        while True:
-            try:
-                found = await self._context.run_of_task(task_no)
-            except StoreUnavailable:
-                if not worker.is_open:
-                    raise
-                await self._context.clock.sleep(_STORE_AGAIN_SECONDS)
-                continue
-            if found != run_no:
-                raise ValueError(f"task number {task_no} does not belong to run number {run_no}")
-            return
+        if not self._queries.admits(worker, query):
+            _logger.error("worker %d of %s is killed: it asks too much", worker.number, self._name)
+            worker.kill()
+        elif self._group is not None:
+            self._group.start_soon(self._queries.answer, worker, query)
 
     def _end(self, worker: RemoteWorker, failure: Failure) -> None:
         """Let the engine grant no further try to a dead worker. Its tries are ended afterwards.
@@ -474,7 +513,7 @@ class RemoteExecutor:
     async def _await_lost(self, worker: RemoteWorker, lost: anyio.CancelScope, why: str) -> None:
         """Give a lost worker up after the patience of its backend. By then it has ended itself."""
         with lost:
-            await self._context.clock.sleep(self._backend.patience_seconds)
+            await self._context.clock.sleep(self._patience_seconds)
             worker.kill()
             self._end(worker, Failure(type="WorkerLost", message=why, reason="killed"))
         if worker.lost is lost:  # it may be lost again by now
@@ -490,9 +529,10 @@ class RemoteExecutor:
 
     async def _watch_idle(self) -> None:
         """Report the workers that have been idle for long enough, while there are idle ones."""
-        clock, idle_us = self._context.clock, round(self._backend.idle_seconds * 1e6)
+        clock, idle_seconds = self._context.clock, self._idle_seconds
+        idle_us = round(idle_seconds * 1e6)
         while any(worker.idle_since_us is not None for worker in self.workers.values()):
-            await clock.sleep(max(self._backend.idle_seconds / _IDLE_LOOKS, _SHORTEST_LOOK_SECONDS))
+            await clock.sleep(max(idle_seconds / _IDLE_LOOKS, _SHORTEST_LOOK_SECONDS))
             now = clock.monotonic_us()
             idle = [
                 worker
@@ -522,8 +562,10 @@ class RemoteExecutors:
         self.first_worker_no = first_worker_no
         self._context = context
         numbers = partial(next, itertools.count(first_worker_no))
+        queries = HomeQueries(context)
         self._all = {
-            name: RemoteExecutor(context, backend, numbers) for name, backend in backends.items()
+            name: RemoteExecutor(name, context, backend, numbers, queries)
+            for name, backend in backends.items()
         }
 
     async def run(
@@ -602,6 +644,10 @@ def _call_guarded(executor: str, call: Callable[..., None], *arguments: object) 
     return True
 
 
+def _delay(failures: int) -> float:
+    return backoff_seconds(failures, first=FIRST_DELAY_SECONDS, longest=LONGEST_DELAY_SECONDS)
+
+
 def location_of(info: WorkerInfo) -> WorkerLocation:
     """Return where a worker runs, as texts that can be stored and shown, whatever it reports."""
     worker = f"process {info.pid}" + (f" at {info.address}" if info.address else "")
@@ -617,58 +663,3 @@ def page_of(info: WorkerInfo) -> str:
 def _shown(text: str) -> str:
     printable = (sign if sign.isprintable() else "?" for sign in text[:_LOCATION_LIMIT])
     return "".join(printable)
-
-
-async def reply_to(query: Query, body: Awaitable[bytes]) -> Reply:
-    """Return the reply to a query. A query that makes no sense, or cannot be met, is refused."""
-    try:
-        return Reply(query.question, await body)
-    except (AioflowError, OSError, OverflowError, *UNDECODABLE) as exc:
-        return Reply(query.question, b"", str(exc) or type(exc).__name__)
-
-
-async def answer_result_query(folder: Path, query: Query, worker_no: int) -> bytes:
-    """Return the body of the reply; for errors see ``reply_to``.
-
-    Args:
-        folder: Folder of the daemon's results.
-        worker_no: The worker that asks, whose unfinished files are its own.
-    """
-    if query.kind == FETCH_QUERY:
-        wanted = msgspec.msgpack.decode(query.body, type=ResultWanted)
-        return await in_thread(partial(_read, folder, wanted))
-    piece = msgspec.msgpack.decode(query.body, type=ResultPiece)
-    await in_thread(partial(_write, folder, piece, worker_no))
-    return b""
-
-
-def _read(folder: Path, wanted: ResultWanted) -> bytes:
-    with result_path(folder, wanted.task_no, wanted.start_no).open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        data = os.pread(file.fileno(), PIECE_BYTES, wanted.offset)
-    piece = ResultPiece(wanted.task_no, wanted.start_no, wanted.offset, size, data)
-    return msgspec.msgpack.encode(piece)
-
-
-def _write(folder: Path, piece: ResultPiece, worker_no: int) -> None:
-    """Write a piece. The last one makes the whole result durable, and visible under its name."""
-    if not piece.offset + len(piece.data) <= piece.size <= _OVERHEAD * RESULT_LIMIT:
-        raise ValueError(f"a result of {piece.size} bytes is too large, or a piece does not fit")
-    path = result_path(folder, piece.task_no, piece.start_no)
-    part = path.with_name(f"{path.name}.{os.getpid()}-{worker_no}.part")
-    make_folder(path.parent)
-    if piece.offset == 0:
-        part.unlink(missing_ok=True)  # of an attempt that failed
-        require_space(path.parent, piece.size)
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        if os.fstat(descriptor).st_size != piece.offset:
-            raise ValueError("a piece of the result is missing")
-        file.seek(piece.offset)
-        file.write(piece.data)
-        if piece.offset + len(piece.data) < piece.size:
-            return
-        file.flush()
-        os.fsync(descriptor)
-    part.rename(path)
-    sync_folder(path.parent)

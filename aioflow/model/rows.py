@@ -109,6 +109,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         quarantine: Why the engine has suspended it; ``None`` for a healthy run.
         caller: Number of the trigger with which the durable call that created the run waits for it.
         backfill: The number of the backfill that created it.
+        started_by: The person who started it, or its backfill, or the run that called it; ``None``
+            if no person did. That of a token is its creator.
     """
 
     run_no: RunNo
@@ -127,6 +129,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     quarantine: str | None = None
     caller: TriggerNo | None = None
     backfill: int | None = None
+    started_by: str | None = None
 
 
 class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,6 +277,7 @@ class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
         name: The trigger class or function. A replay must call the same one.
         source_location: ``file:line`` of the call.
         answer: msgpack of the answer; ``None`` until there is one.
+        label: What the call is for, in its author's words. A replay does not compare it.
     """
 
     task_no: TaskNo
@@ -285,6 +289,7 @@ class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
     source_location: str = ""
     answer: bytes | None = None
     failure: Failure | None = None
+    label: str = ""
 
 
 class EventRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -127,6 +127,7 @@ class WaitKind(StrEnum):
     INTERVAL = "interval"
     TRIGGER = "trigger"
     EVENT = "event"
+    DECISION = "decision"
     TRIGGER_CAPACITY = "trigger_capacity"
     WINDOW = "window"
     DEPENDS_ON_PAST = "depends_on_past"
@@ -149,6 +150,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
         until: The latest time at which it continues by itself, if known.
         behind: The ids of another live run, and of a task in it, for which it waits.
         checked_by: The number of the trigger, or of the hosted sensor, that checks the condition.
+        pool: The pool that has no free slots for it.
     """
 
     kind: WaitKind
@@ -157,6 +159,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     until: Timestamp | None = None
     behind: tuple[str, str] | None = None
     checked_by: int | None = None
+    pool: str | None = None
 
 
 MARKED = "marked"

@@ -323,6 +323,7 @@ class CallAnswered(TaskReport, frozen=True):
         name: The called function or class, which a replay compares.
         source_location: ``file:line`` of the call.
         answer: msgpack; ``None`` if it failed.
+        label: What the call is for, in its author's words; masked.
     """
 
     ordinal: int
@@ -331,6 +332,7 @@ class CallAnswered(TaskReport, frozen=True):
     source_location: str
     answer: bytes | None
     failure: Failure | None = None
+    label: str = ""
 
 
 class Awaiting(TaskReport, frozen=True):
@@ -340,6 +342,7 @@ class Awaiting(TaskReport, frozen=True):
         kind: ``wait``, ``any_of``, ``all_of`` or ``sleep``.
         triggers: ``(class_path, kwargs)`` of each; none for a ``sleep``.
         timeout_us: After this the call raises or, for a ``sleep``, returns.
+        label: What the task waits for, in its author's words; masked.
     """
 
     began_at: Timestamp
@@ -350,6 +353,7 @@ class Awaiting(TaskReport, frozen=True):
     source_location: str
     triggers: tuple[tuple[str, bytes], ...]
     timeout_us: int | None = None
+    label: str = ""
 
 
 class StreamOpened(TaskReport, frozen=True):
@@ -357,6 +361,7 @@ class StreamOpened(TaskReport, frozen=True):
 
     Attributes:
         window: How many events the trigger may be ahead of the store.
+        label: What the task waits for, in its author's words; masked.
     """
 
     ordinal: int
@@ -366,6 +371,7 @@ class StreamOpened(TaskReport, frozen=True):
     class_path: str
     kwargs: bytes
     window: int
+    label: str = ""
 
 
 class NextEventRequested(TaskReport, frozen=True):

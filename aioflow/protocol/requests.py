@@ -8,6 +8,7 @@ import msgspec
 
 from aioflow.model.access import AuditEntry, Role
 from aioflow.model.dag import Reprocess, ValueKind
+from aioflow.model.history import HistoryRow
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.states import TaskState
 from aioflow.model.timestamps import Timestamp
@@ -16,9 +17,12 @@ __all__ = (
     "AUDIT",
     "DAG_EVENTS",
     "EVENTS",
+    "HISTORY",
     "JOURNAL",
     "OF_RUN",
     "AccessRequest",
+    "AnswerDecision",
+    "Answered",
     "CancelBackfill",
     "CancelRun",
     "ClearTasks",
@@ -32,6 +36,7 @@ __all__ = (
     "DrainNode",
     "EmitEvent",
     "EndSession",
+    "EraseHistory",
     "EraseOld",
     "EraseRows",
     "EraseVersions",
@@ -51,8 +56,10 @@ __all__ = (
     "SetPaused",
     "SetPool",
     "SetValue",
+    "Share",
     "ShowHolders",
     "ShowPools",
+    "ShowShares",
     "StartBackfill",
     "Unquarantine",
 )
@@ -65,6 +72,7 @@ EVENTS = "named_event"
 JOURNAL = "journal"
 DAG_EVENTS = "dag_event"
 AUDIT = "audit"
+HISTORY = "history"
 
 
 class CreateRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -190,6 +198,17 @@ class EraseOld(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     numbers: list[int]
 
 
+class EraseHistory(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Delete rows of the history. Answered with ``None``.
+
+    Attributes:
+        is_merged: Whether what the rows count is added to the rows of their days.
+    """
+
+    rows: list[HistoryRow]
+    is_merged: bool = False
+
+
 class EraseVersions(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Delete versions that nothing refers to any more. Answered with the number of deleted ones.
 
@@ -266,6 +285,23 @@ class ShowHolders(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     limit: int = 100
 
 
+class ShowShares(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Return how many slots of a pool the tasks of each run use.
+
+    Answered with ``[Share]``, the largest first, from a bounded sample of the tasks.
+    """
+
+    name: str
+
+
+class Share(msgspec.Struct, frozen=True):
+    """The slots of a pool that the tasks of one run use."""
+
+    run_id: str
+    dag_id: str
+    slots: int
+
+
 class Holder(msgspec.Struct, frozen=True):
     """A task that uses slots of a pool.
 
@@ -302,6 +338,36 @@ class FireTrigger(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     trigger_no: TriggerNo
     payload: bytes
     key: str | None = None
+
+
+class AnswerDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Vote on a decision that a task waits for. Answered with an ``Answered``.
+
+    Attributes:
+        answer: msgpack of plain JSON types, which fit the form; of a bool for an approval.
+    """
+
+    decision_no: TriggerNo
+    answer: bytes
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a decision after a vote.
+
+    Attributes:
+        is_yes: Whether the vote approves, or fills in the form.
+        votes, approvals: How many people have voted, and must approve.
+        is_over: Whether the vote has decided.
+    """
+
+    decision_no: TriggerNo
+    run_id: str
+    task_id: str
+    is_yes: bool
+    has_form: bool
+    votes: int
+    approvals: int
+    is_over: bool
 
 
 class EmitEvent(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -368,6 +434,7 @@ class CreateAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     name: str
     secret: bytes
     role: Role
+    groups: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"CreateAccount({self.name!r})"  # it may be logged
@@ -379,7 +446,7 @@ class SetAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     Tokens of a disabled account are revoked, and those above a reduced role are reduced to it.
 
     Attributes:
-        secret, role, is_disabled: ``None`` to keep the value.
+        secret, role, is_disabled, groups: ``None`` to keep the value.
         seen: The ``secret`` against which a password was verified. It must not have changed since.
         keeps: The session that does not end.
     """
@@ -388,6 +455,7 @@ class SetAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     secret: bytes | None = None
     role: Role | None = None
     is_disabled: bool | None = None
+    groups: tuple[str, ...] | None = None
     seen: bytes | None = None
     keeps: int | None = None
 
@@ -489,17 +557,20 @@ Request: TypeAlias = (
     | DeleteRun
     | EraseRows
     | EraseOld
+    | EraseHistory
     | EraseVersions
     | SetPaused
     | SetPool
     | ShowPools
     | ShowHolders
+    | ShowShares
     | DrainNode
     | Explain
     | ExplainChildren
     | CountTasks
     | Unquarantine
     | FireTrigger
+    | AnswerDecision
     | EmitEvent
     | SetValue
     | Reencrypt

@@ -114,6 +114,20 @@ class LogParts:
                 found.append(copy)
         return found
 
+    async def list_segments(self, run_no: RunNo) -> list[LogSegment]:
+        """See ``EarlierLogs``."""
+        try:
+            names = await self._objects.list_folders(_run_prefix(run_no))
+        except StorageUnavailable as exc:
+            _log.warning("stored output cannot be listed", error=str(exc))
+            return []
+        found = []
+        for name in names:
+            task_index, _, number = name.rpartition(".")
+            if number.isdecimal() and task_index.removeprefix("-").isdecimal():
+                found.append(LogSegment(run_no, int(task_index), int(number)))
+        return found
+
     async def ends(self, segment: LogSegment, of_file: str) -> int:
         """Return how much of a file is stored, without gaps.
 

@@ -46,6 +46,7 @@ __all__ = (
     "deleted_triggers",
     "drained_nodes",
     "expansion_changes",
+    "history",
     "map_labels",
     "moved_triggers",
     "new_clears",
@@ -156,6 +157,7 @@ def new_runs(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
             row.quarantine,
             row.caller,
             row.backfill,
+            row.started_by,
         )
         for row in batch.new_runs
     ]
@@ -274,6 +276,11 @@ def expansion_changes(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
         return (change.width, int(change.is_open), change.run_no, change.task_index, change.was, 1)
 
     return [values(change) for change in batch.expansion_changes]
+
+
+def history(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return what to add to the history."""
+    return [tuple(row) for row in batch.history]
 
 
 def new_items(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
@@ -403,7 +410,8 @@ def new_records(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     def values(row: RecordRow) -> tuple[Any, ...]:
         key = (row.task_no, row.ordinal, row.run_no)
         called = (row.kind, row.name, row.source_location)
-        return (*key, int(row.state), *called, row.answer, packed_failure(row.failure))
+        answer = (row.answer, packed_failure(row.failure))
+        return (*key, int(row.state), *called, *answer, row.label or None)
 
     return [values(row) for row in batch.new_records]
 

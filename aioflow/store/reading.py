@@ -43,6 +43,8 @@ from aioflow.store import rows, selects, tables
 from aioflow.store.accounts import AccessReader, token_row
 from aioflow.store.changes import compiled
 from aioflow.store.columns import read_rows, row_checker
+from aioflow.store.decisions import DecisionReader
+from aioflow.store.history import HistoryReader
 from aioflow.store.ownership import OwnershipReader
 from aioflow.store.query_protocol import PAGE_ROWS, QueryInterface, Question, is_storable, pieces
 from aioflow.store.recovery_snapshot import RecoveryReader
@@ -130,6 +132,7 @@ _DECODERS: Mapping[Table, _Decode] = {
     tables.task: rows.task_row,
     tables.try_: rows.try_row,
     tables.record: rows.record_row,
+    tables.decision: rows.decision_row,
     tables.outbox: rows.outbox_row,
     tables.api_token: token_row,
 }
@@ -172,11 +175,13 @@ class Reading(
     RecoveryReader,
     OwnershipReader,
     RetentionReader,
+    HistoryReader,
     BackfillReader,
     DagTriggerReader,
     NamedEventReader,
     ReferenceReader,
     AccessReader,
+    DecisionReader,
     BrowsingReader,
     RunFilterReader,
     ABC,

@@ -19,6 +19,8 @@ from msgspec.structs import replace
 from aioflow.crypto import Vault
 from aioflow.model.batch import Batch, JournalRow
 from aioflow.model.dag import BackfillRow, DagSpec, ValueKind
+from aioflow.model.decisions import DecisionRow
+from aioflow.model.history import HistoryRow
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.rows import (
     DAMAGED,
@@ -54,6 +56,7 @@ __all__ = (
     "backfill_row",
     "dag_file_row",
     "dag_row",
+    "decision_row",
     "deleted_values",
     "encrypted_kwargs",
     "event_row",
@@ -162,6 +165,7 @@ def run_row(values: Values) -> RunRow:
         quarantine=values[13],
         caller=values[14],
         backfill=values[15],
+        started_by=values[16],
     )
 
 
@@ -317,7 +321,13 @@ def record_row(values: Values) -> RecordRow:
         source_location=values[6],
         answer=values[7],
         failure=_failure(values[8]),
+        label=values[9] or "",
     )
+
+
+def decision_row(values: Values) -> DecisionRow:
+    """Return a row of ``decision``."""
+    return DecisionRow(**dict(zip(DecisionRow.__struct_fields__, values, strict=True)))
 
 
 def pool_row(values: Values) -> PoolRow:
@@ -448,7 +458,7 @@ class Damages:
 
 
 def mark_damaged(damage: Damage, row: Row | None) -> Row | None:
-    """Return the row, marked as damaged if it has a field for that."""
+    """Return the row, marked as damaged if it has a field for that; ``None`` to leave it out."""
     match cast("Any", row):
         case RunRow():
             return cast("Row", replace(row, quarantine=str(damage)[:1000]))  # type: ignore[type-var]
@@ -464,5 +474,7 @@ def mark_damaged(damage: Damage, row: Row | None) -> Row | None:
             return cast("Row", replace(row, body=b""))  # type: ignore[type-var]
         case DagTriggerRow():
             return cast("Row", replace(row, kwargs=None))  # type: ignore[type-var]
+        case HistoryRow():
+            return None  # without its number it says nothing
         case _:
             return row

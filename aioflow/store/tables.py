@@ -59,11 +59,15 @@ __all__ = (
     "dag_event",
     "dag_file",
     "dag_trigger",
+    "decision",
     "deletion",
     "drained",
     "event",
     "execute_script",
     "expansion",
+    "history",
+    "is_daily",
+    "is_hourly",
     "journal",
     "map_label",
     "meta",
@@ -178,6 +182,7 @@ run = Table(
     text("quarantine", null=True),
     number("caller", null=True),
     number("backfill", null=True),
+    text("started_by", null=True),
     sqlite_strict=True,
 )
 Index("run_by_id", run.c.run_id, unique=True)
@@ -389,11 +394,31 @@ record = Table(
     text("source_location"),
     blob("answer", null=True),
     blob("failure", null=True),
+    text("label", null=True),
     PrimaryKeyConstraint("task_no", "ordinal"),
     sqlite_strict=True,
     sqlite_with_rowid=False,
 )
 Index("record_by_run", record.c.run_no)
+
+decision = Table(
+    "decision",
+    metadata,
+    key("decision_no"),
+    number("run_no", ForeignKey("run.run_no")),
+    number("task_no"),
+    blob("question"),
+    instant("asked_at"),
+    number("deadline_at", null=True),
+    count("vote_count"),
+    blob("votes", placeholder=b"\x90"),
+    text("outcome", null=True),
+    blob("answer", null=True),
+    instant("ended_at", null=True),
+    sqlite_strict=True,
+)
+Index("decision_by_run", decision.c.run_no, decision.c.decision_no)
+Index("decision_open", decision.c.decision_no, **_only(decision.c.ended_at.is_(None)))
 
 pool = Table(
     "pool",
@@ -436,6 +461,7 @@ backfill = Table(
     instant("ended_at", null=True),
     text("failure", null=True),
     text("key", null=True),
+    text("started_by", null=True),
     sqlite_strict=True,
 )
 Index("backfill_by_key", backfill.c.dag_id, backfill.c.key, unique=True)
@@ -516,6 +542,28 @@ journal = Table(
 )
 
 
+history = Table(
+    "history",
+    metadata,
+    text("dag_id", CheckConstraint("length(dag_id) <= 250")),
+    text("task_id", CheckConstraint("length(task_id) <= 250")),
+    small("measure"),
+    instant("start"),
+    index("bucket"),
+    count("occurrences"),
+    number("total_ms"),
+    PrimaryKeyConstraint("dag_id", "task_id", "measure", "start", "bucket"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+is_hourly = literal_column("start / 86400000000 * 86400000000") != literal_column("start")
+"""Condition for rows whose hours can be merged into days. It has an index."""
+Index("history_hourly", history.c.start, **_only(is_hourly))
+is_daily = literal_column("start / 86400000000 * 86400000000") == literal_column("start")
+"""Condition for rows of the first hour of a day, or of a whole day. It has an index."""
+Index("history_daily", history.c.start, **_only(is_daily))
+
+
 _LAST_ROLE = 2
 
 account = Table(
@@ -528,6 +576,7 @@ account = Table(
     small("is_disabled"),
     instant("created_at"),
     instant("changed_at"),
+    blob("groups", null=True),
     sqlite_strict=True,
 )
 Index("account_by_name", account.c.name, unique=True)
@@ -590,7 +639,7 @@ audit_head = Table(
 )
 
 
-HEAD_REVISION = "0002"
+HEAD_REVISION = "0006"
 """The revision that this version of aioflow needs. Revisions are numbered in order."""
 
 PRODUCT = "aioflow"
@@ -636,7 +685,8 @@ def statements(revision: str, dialect: str) -> list[str]:
 
 def all_statements(dialect: str) -> list[str]:
     """Return the statements of all revisions, in order."""
-    revisions = (f"{number:04}" for number in range(1, int(HEAD_REVISION) + 1))
+    scripts = sorted(path.name for path in _MIGRATIONS.glob(f"*.{dialect}.sql"))
+    revisions = [name.partition(".")[0] for name in scripts]
     return [statement for revision in revisions for statement in statements(revision, dialect)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
+from aioflow.model.decisions import DecisionRow
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import NamedEventRow, NodeRow, RunRow, TaskRow, TriggerRow, TryRow
 from aioflow.model.run_filter import RunCount, RunFilter
@@ -167,6 +168,40 @@ class Browsed(Protocol):
 
     async def find_triggers(self, numbers: Collection[TriggerNo]) -> list[TriggerRow]:
         """Return the existing triggers with these numbers, by number."""
+
+    async def list_decisions(
+        self,
+        *,
+        is_open: bool = False,
+        dag_id: str | None = None,
+        run_no: RunNo | None = None,
+        before: TriggerNo | None = None,
+        limit: int = 100,
+    ) -> list[DecisionRow]:
+        """Return a page of decisions, the newest first.
+
+        Args:
+            is_open: Only those that have not ended.
+            dag_id, run_no: Only those of runs of this DAG, or of this run.
+            before: Only those with lower numbers.
+        """
+
+    async def find_decisions(self, numbers: Collection[TriggerNo]) -> list[DecisionRow]:
+        """Return the existing decisions with these numbers, in no order."""
+
+    async def find_decisions_of_task(
+        self, run_no: RunNo, task_no: TaskNo, *, limit: int = 10
+    ) -> list[DecisionRow]:
+        """Return the newest decisions of one task, the newest first."""
+
+    async def count_open_decisions(self) -> int:
+        """Return how many decisions have not ended."""
+
+    async def find_call_labels(self, numbers: Collection[TriggerNo]) -> dict[TriggerNo, str]:
+        """Return the labels of the durable calls that wait for these triggers, where given."""
+
+    async def find_labels(self, numbers: Collection[TaskNo]) -> dict[TaskNo, str]:
+        """Return the labels of mapped children with these numbers, where they have one."""
 
     async def count_waits(self, now: Timestamp) -> list[WaitCount]:
         """Return the waiting triggers counted by class and age."""

@@ -13,6 +13,7 @@ from sqlalchemy import (
     BindParameter,
     ColumnElement,
     Select,
+    and_,
     bindparam,
     case,
     func,
@@ -35,6 +36,7 @@ Row = TypeVar("Row")
 
 _run, _task, _try = tables.run, tables.task, tables.try_
 _wait, _version, _event = tables.task_trigger, tables.version, tables.named_event
+_record, _label = tables.record, tables.map_label
 _WIDTH = 100
 
 
@@ -197,6 +199,23 @@ def _started_by(paths: int) -> Select[Any]:
 def _waits_by_no(width: int) -> Select[Any]:
     numbers = [_number(f"no_{n}") for n in range(width)]
     return select(_wait).where(_wait.c.trigger_no.in_(numbers))
+
+
+@cache
+def _call_labels(width: int) -> Select[Any]:
+    numbers = [_number(f"no_{n}") for n in range(width)]
+    is_call = and_(_record.c.task_no == _wait.c.task_no, _record.c.ordinal == _wait.c.ordinal)
+    return (
+        select(_wait.c.trigger_no, _record.c.label)
+        .join(_record, is_call)
+        .where(_wait.c.trigger_no.in_(numbers), _record.c.label.is_not(None))
+    )
+
+
+@cache
+def _map_labels(width: int) -> Select[Any]:
+    numbers = [_number(f"no_{n}") for n in range(width)]
+    return select(_label.c.task_no, _label.c.label).where(_label.c.task_no.in_(numbers))
 
 
 @cache
@@ -370,6 +389,14 @@ class BrowsingReader(QueryInterface):
         """See ``Store``."""
         found = await self._each(self._trigger, _waits_by_no, "no", dict.fromkeys(numbers))
         return sorted(found, key=lambda row: row.trigger_no)
+
+    async def find_call_labels(self, numbers: Collection[TriggerNo]) -> dict[TriggerNo, str]:
+        """See ``Store``."""
+        return dict(await self._each(tuple, _call_labels, "no", dict.fromkeys(numbers)))
+
+    async def find_labels(self, numbers: Collection[TaskNo]) -> dict[TaskNo, str]:
+        """See ``Store``."""
+        return dict(await self._each(tuple, _map_labels, "no", dict.fromkeys(numbers)))
 
     async def count_waits(self, now: Timestamp) -> list[WaitCount]:
         """See ``Store``."""

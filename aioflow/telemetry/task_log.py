@@ -21,7 +21,7 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -40,7 +40,9 @@ from aioflow.telemetry.task_log_records import (
     PIECE_BYTES,
     WHOLE_LOG,
     LogPart,
+    LogPiece,
     LogReader,
+    Marks,
     read_chain,
     record_header,
 )
@@ -52,6 +54,7 @@ __all__ = (
     "EarlierLogs",
     "LogKey",
     "LogSegment",
+    "OpenLog",
     "TaskLog",
     "TryLog",
 )
@@ -68,6 +71,8 @@ _CACHED_POSITIONS = 8
 
 _OPEN_ATTEMPTS = 100
 _CATCH_UP_SECONDS = 1.0
+_END = 1 << 62
+_SEGMENT_NAME = re.compile(r"(-?\d{1,18})\.(\d{1,18})\.log")
 
 _logger = logging.getLogger(__name__)
 
@@ -177,6 +182,9 @@ class EarlierLogs(Protocol):
         returned.
         """
 
+    async def list_segments(self, run_no: RunNo) -> list[LogSegment]:
+        """Return the segments of a run with stored output; none while that cannot be told."""
+
     async def delete(self, run_no: RunNo) -> None:
         """Delete the stored output of a run. Idempotent.
 
@@ -191,6 +199,48 @@ class EarlierLogs(Protocol):
         self, block: int, *, before: Timestamp, retained: Collection[RunNo], dry_run: bool = False
     ) -> int:
         """See ``TaskLog.delete_old``."""
+
+
+class WantedOutput(NamedTuple):
+    """A part of the output of a task in its files, see ``TaskLog.read``."""
+
+    map_index: int
+    part: LogPart
+    offset: int
+    limit: int | None
+
+
+class OpenLog:
+    """The output of one task, or of some of its executions, that is read repeatedly."""
+
+    def __init__(self, log: TaskLog, segment: LogSegment, map_index: int, part: LogPart) -> None:
+        self._log = log
+        self._segment = segment
+        self._map_index = map_index
+        self._part = part
+        self._readers: dict[Path, LogReader] = {}
+
+    @property
+    def key(self) -> tuple[LogSegment, int, LogPart]:
+        """Identifies the output."""
+        return self._segment, self._map_index, self._part
+
+    async def __call__(self, offset: int, limit: int | None) -> bytes:
+        """Return output from byte ``offset`` on; see ``TaskLog.read``."""
+        return b"".join(piece.data for piece in await self.pieces(offset, limit))
+
+    async def pieces(self, offset: int, limit: int | None) -> list[LogPiece]:
+        """Return output from byte ``offset`` on, divided where it was captured at other times."""
+        await self._log.catch_up()
+        files = await self._log.files_of(self._segment)
+        wanted = WantedOutput(self._map_index, self._part, offset, limit)
+        return await self._log.read_pieces(files, self._readers, wanted)
+
+    async def size(self) -> int:
+        """Return the number of bytes that can be read now."""
+        files = await self._log.files_of(self._segment)
+        await self.pieces(_END, 0)
+        return sum(self._readers[file].offset for file in files)
 
 
 class TaskLog:
@@ -223,6 +273,7 @@ class TaskLog:
         self._drained = anyio.Event()
         self._followed: dict[Path, anyio.Event] = {}
         self._positions: dict[tuple[Path, int, LogPart], dict[int, tuple[int, StartNo]]] = {}
+        self._marks: dict[tuple[Path, int, LogPart], Marks] = {}
         self.earlier: EarlierLogs | None = None
         self.on_written: Callable[[Mapping[LogSegment, int]], None] | None = None
         self.on_closed: Callable[[LogSegment], None] | None = None
@@ -284,45 +335,55 @@ class TaskLog:
 
     def reading(
         self, run_no: RunNo, task_index: int, map_index: int = -1, *, part: LogPart = WHOLE_LOG
-    ) -> Callable[[int, int | None], Awaitable[bytes]]:
-        """Return a function that reads the same log repeatedly, for a client that follows it.
+    ) -> OpenLog:
+        """Return a log that is read repeatedly, for a client that follows it.
 
-        Each call continues where the previous call stopped, regardless of other readers. So no part
+        Each read continues where the previous one stopped, regardless of other readers. So no part
         of a large log is scanned twice.
         """
-        path = self.path(run_no, task_index, map_index)
+        segment = LogSegment(run_no, task_index, max(map_index, 0) // SEGMENT_WIDTH)
+        return OpenLog(self, segment, map_index, part)
+
+    async def files_of(self, segment: LogSegment) -> list[Path]:
+        """Return the files with the output of a segment, in order. Copy stored ones if needed."""
+        path = self.segment_path(segment)
+        return [path] if self.earlier is None else [*await self.earlier.files(segment, path), path]
+
+    async def list_segments(self, run_no: RunNo) -> list[LogSegment]:
+        """Return the segments with output of a run, in order."""
+        folder = self.path(run_no, 0).parent
+        found = set(await in_thread(_segments, folder, run_no, limiter=self._threads))
         if self.earlier is not None:
-            segment = LogSegment(run_no, task_index, max(map_index, 0) // SEGMENT_WIDTH)
-            return self._reading_all(segment, path, map_index, part)
-        reader: LogReader | None = None
+            found.update(await self.earlier.list_segments(run_no))
+        return sorted(found)
 
-        async def read(offset: int, limit: int | None) -> bytes:
-            nonlocal reader
-            if reader is None or offset < reader.offset:
-                reader = self._reader(path, map_index, part, offset)
-            with anyio.move_on_after(_CATCH_UP_SECONDS):
-                await self._catch_up()
-            data = await in_thread(reader.read, offset, limit, limiter=self._threads)
-            self._remember_position(reader)
-            return data
+    async def catch_up(self) -> None:
+        """Wait until what has arrived so far is on disk, unless the disk is very slow."""
+        with anyio.move_on_after(_CATCH_UP_SECONDS):
+            await self._catch_up()
 
-        return read
+    async def read_pieces(
+        self, files: Sequence[Path], readers: dict[Path, LogReader], wanted: WantedOutput
+    ) -> list[LogPiece]:
+        """Return output from files, as if they were one. Called by ``OpenLog``.
 
-    def _reading_all(
-        self, segment: LogSegment, path: Path, map_index: int, part: LogPart
-    ) -> Callable[[int, int | None], Awaitable[bytes]]:
-        """Return a function that reads what is stored elsewhere, and then the file of this home."""
-        readers: dict[Path, LogReader] = {}
-
-        async def read(offset: int, limit: int | None) -> bytes:
-            assert self.earlier is not None  # noqa: S101 - checked by the caller
-            with anyio.move_on_after(_CATCH_UP_SECONDS):
-                await self._catch_up()
-            files = [*await self.earlier.files(segment, path), path]
-            chain = [readers.setdefault(file, LogReader(file, map_index, part)) for file in files]
-            return await in_thread(read_chain, chain, offset, limit, limiter=self._threads)
-
-        return read
+        Args:
+            readers: The readers of earlier calls, by file. New ones are added.
+        """
+        chain = []
+        for file in files:
+            reader = readers.get(file)
+            if reader is None:
+                offset = wanted.offset if len(files) == 1 else 0
+                reader = self._reader(file, wanted.map_index, wanted.part, offset)
+                readers[file] = reader
+            chain.append(reader)
+        pieces = await in_thread(
+            read_chain, chain, wanted.offset, wanted.limit, limiter=self._threads
+        )
+        if len(chain) == 1:
+            self._remember_position(chain[0])
+        return pieces
 
     async def follow(
         self,
@@ -350,7 +411,22 @@ class TaskLog:
         known = self._positions.get((path, map_index, part), {})
         before = max((at for at in known if at <= offset), default=0)
         position, start_no = known.get(before, (0, -1))
-        return LogReader(path, map_index, part, position=position, offset=before, start_no=start_no)
+        return LogReader(
+            path,
+            map_index,
+            part,
+            position=position,
+            offset=before,
+            start_no=start_no,
+            marks=self._marks_of((path, map_index, part)),
+        )
+
+    def _marks_of(self, key: tuple[Path, int, LogPart]) -> Marks:
+        marks = self._marks.pop(key, None) or Marks()
+        self._marks[key] = marks
+        if len(self._marks) > _CACHED_LOGS:
+            del self._marks[next(iter(self._marks))]
+        return marks
 
     def _remember_position(self, reader: LogReader) -> None:
         known = self._positions.pop(reader.key, {})
@@ -440,6 +516,15 @@ def _delete(folder: Path) -> None:
         folder.rmdir()
     with contextlib.suppress(OSError):  # the folder has logs of other runs
         folder.parent.rmdir()
+
+
+def _segments(folder: Path, run_no: RunNo) -> list[LogSegment]:
+    try:
+        names = [entry.name for entry in os.scandir(folder)]
+    except FileNotFoundError:
+        return []
+    found = [_SEGMENT_NAME.fullmatch(name) for name in names]
+    return [LogSegment(run_no, int(one[1]), int(one[2])) for one in found if one is not None]
 
 
 def _blocks(folder: Path) -> list[int]:

@@ -50,6 +50,7 @@ class NewUserBody(BaseModel):
     name: str
     password: str
     role: _Role = "viewer"
+    groups: list[str] = []
 
 
 class UserBody(BaseModel):
@@ -60,6 +61,7 @@ class UserBody(BaseModel):
     password: str | None = None
     role: _Role | None = None
     disabled: bool | None = None
+    groups: list[str] | None = None
 
 
 class NewTokenBody(BaseModel):
@@ -186,7 +188,7 @@ async def list_users(api: NodeApi, limit: Count = PAGE, cursor: CursorText = Non
 @router.post("/users", status_code=201, dependencies=[admin(), Depends(_no_key)])
 async def create_user(api: NodeApi, body: NewUserBody, by: By) -> Response:
     """Create a user."""
-    made = await api.access.create_user(by, body.name, body.password, body.role)
+    made = await api.access.create_user(by, body.name, body.password, body.role, body.groups)
     return Json(made, status_code=201)
 
 
@@ -195,7 +197,12 @@ async def set_user(api: NodeApi, name: str, body: UserBody, by: By) -> Response:
     """Change the given properties of a user, and end the user's sessions."""
     return Json(
         await api.access.set_user(
-            by, name, password=body.password, role=body.role, disabled=body.disabled
+            by,
+            name,
+            password=body.password,
+            role=body.role,
+            disabled=body.disabled,
+            groups=body.groups,
         )
     )
 

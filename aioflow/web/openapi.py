@@ -15,10 +15,11 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from aioflow.api import page_schemas, schemas
+from aioflow.api import history, home, page_schemas, schemas
 from aioflow.api.accounts import SessionView, TokenView, UserView
 from aioflow.api.audit import AuditView
 from aioflow.api.backfills import BackfillView, FireTimeView
+from aioflow.api.decisions import AnsweredView, DecisionPage, DecisionView
 from aioflow.api.paging import Page
 from aioflow.api.run_filters import FacetsView
 from aioflow.api.values import ConnectionView, RotationView, ValueView
@@ -170,6 +171,11 @@ ANSWERS: Mapping[str, Any] = {
     "create_token": NewToken,
     "revoke_token": TokenView,
     "list_audit": Page[AuditView],
+    "list_decisions": DecisionPage,
+    "show_decision": DecisionView,
+    "answer_decision": AnsweredView,
+    "show_link": DecisionView,
+    "answer_link": AnsweredView,
     "recent_runs": dict[str, list[page_schemas.RecentRunView]],
     "triggers_summary": page_schemas.TriggersView,
     "list_dags": Page[schemas.DagView],
@@ -220,7 +226,14 @@ ANSWERS: Mapping[str, Any] = {
     "show_task": page_schemas.TaskShownView,
     "woken_by": Page[page_schemas.WokenView],
     "pool_holders": Page[page_schemas.HolderView],
+    "show_home": home.HomeView,
+    "history_of_runs": history.RunEndsView,
+    "history_of_dags": history.DagsStatsView,
+    "history_of_dag": history.DagHistoryView,
+    "history_of_tasks": history.TaskHistoryView,
+    "history_timeline": history.RunSpansView,
     "logs": page_schemas.LogLinesView,
+    "run_logs": page_schemas.RunLogView,
     **{f"list_{kind}s": Page[ValueView] for kind in ValueKind},
     "list_connections": Page[ConnectionView],
     **{f"set_{kind}": ValueSet for kind in ValueKind},
@@ -230,6 +243,7 @@ ANSWERS: Mapping[str, Any] = {
 
 TEXTS: Mapping[str, str] = {
     "logs": "text/plain",
+    "run_logs": "text/plain",
     "stream": "text/event-stream",
     "follow_log": "text/event-stream",
 }

@@ -35,9 +35,9 @@ __all__ = (
     "viewer",
 )
 
-Of: TypeAlias = Literal["dag", "run", "backfill", "query"]
-"""How a request names its DAG: ``dag_id``, ``run_id`` or ``backfill_id`` in the path, or ``dag`` in
-the query.
+Of: TypeAlias = Literal["dag", "run", "backfill", "decision", "query"]
+"""How a request names its DAG: ``dag_id``, ``run_id``, ``backfill_id`` or ``decision_id`` in the
+path, or ``dag`` in the query.
 """
 
 _ROW = 1 << 62
@@ -93,6 +93,9 @@ class Permission:
                 case "backfill":
                     number = int(request.path_params["backfill_id"])
                     return (await api.backfills.show(min(abs(number), _ROW))).dag_id
+                case "decision":
+                    number = int(request.path_params["decision_id"])
+                    return await api.decisions.dag_of(min(abs(number), _ROW))
                 case "query" | None:
                     return None
         except (RequestError, ValueError):

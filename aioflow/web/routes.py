@@ -18,7 +18,14 @@ from aioflow.api.paging import Page, number_after, page_of, page_of_all
 from aioflow.api.queries import PAGE, DagsWanted
 from aioflow.api.run_filters import RunQuery, count_runs, run_filter
 from aioflow.model.dag import Reprocess, ValueKind
-from aioflow.web import account_routes, page_routes, stream
+from aioflow.web import (
+    account_routes,
+    decision_routes,
+    history_routes,
+    logs,
+    page_routes,
+    stream,
+)
 from aioflow.web.permissions import Acting, admin, operator, viewer
 from aioflow.web.routing import (
     MAX_ROW_NO,
@@ -547,8 +554,10 @@ API_ROUTES: tuple[BaseRoute, ...] = (
     *backfill_router.routes,
     *value_router.routes,
     *account_routes.router.routes,
+    *decision_routes.router.routes,
     *page_routes.router.routes,
-    *stream.log_router.routes,
+    *history_routes.router.routes,
+    *logs.router.routes,
     *stream.router.routes,
 )
 """All routes below ``/api/v1``."""

@@ -1,28 +1,24 @@
-"""Routes for the stream of commits, and for logs: as text, as matching lines, and as a stream."""
+"""Routes for the stream of commits, and for the output of a task as it is printed."""
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
 import anyio
+import msgspec
 from fastapi import Header, Query, Response
 from starlette.types import Receive, Scope, Send
 
 from aioflow.api import Api
 from aioflow.api.live_stream import PER_CALLER, Commits, Topic, frame
-from aioflow.api.page_schemas import LogLinesView
-from aioflow.api.queries import PAGE, Log
-from aioflow.api.task_instances import LOG_LINE_BYTES, find_log_lines
-from aioflow.web.limits import BudgetedResponse
+from aioflow.api.log_lines import LineRange, TriedLog
+from aioflow.api.page_schemas import LogLineView
 from aioflow.web.permissions import By, viewer
 from aioflow.web.problems import problem
 from aioflow.web.routing import (
     MAX_ROW_NO,
-    Budget,
-    Json,
     MapIndex,
     NodeApi,
     Offset,
@@ -31,14 +27,12 @@ from aioflow.web.routing import (
     api_router,
 )
 
-__all__ = (
-    "log_router",
-    "router",
-)
+__all__ = ("router",)
 
 _HEARTBEAT_SECONDS = 15.0
 _POLL_SECONDS = 1.0
 _LOG_PIECE = 256 * 1024
+_LINES = 1_000
 _PACE_SECONDS = 0.04
 _BUSY_SECONDS = 5
 
@@ -148,29 +142,32 @@ async def follow_log(
     round_number: RoundNumber = -1,
     try_number: TryNumber = None,
     offset: Offset = 0,
+    form: Annotated[Literal["text", "lines"], Query(alias="format")] = "text",
     last_event_id: _LastId = None,
     *,
     by: By,
 ) -> Response:
     """Stream the output of a task as server-sent events whose id is the next byte offset.
 
-    An event ``end`` follows when the task has ended and all output has been sent.
+    Events are named ``log`` and have text, or ``lines`` if that is the format. A line whose end is
+    missing is sent again when there is more of it. An event ``end`` follows when the task has ended
+    and all output has been sent.
     """
     index = max(map_index, round_number)
     is_live = await api.reads.prints_on(run_id, task_id, map_index=index)
     if last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 16:
         offset = int(last_event_id)
-    read = await api.log(run_id, task_id, map_index=index, try_number=try_number)
+    found = await api.log(run_id, task_id, map_index=index, try_number=try_number)
 
     async def prints_on() -> bool:
         return await api.reads.prints_on(run_id, task_id, map_index=index)
 
     scope = anyio.CancelScope()
-    log = _Log(api, read, prints_on, is_live=is_live)
+    log = _Log(api, found, prints_on, is_live=is_live)
 
     async def tell(put: _Put) -> None:
         with api.reads.commits.reading(scope):
-            await log.tell(put, offset)
+            await log.tell(put, offset, in_lines=form == "lines")
 
     return _EventStream(api.reads.commits, by.name, scope, tell)
 
@@ -193,37 +190,34 @@ class _Log:
     """Streams the output of a task.
 
     Args:
-        read: Reads its log from an offset.
+        log: Its log; ``None`` if there is no such try.
         prints_on: Returns whether it may print more.
     """
 
     def __init__(
         self,
         api: Api,
-        read: Log,
+        log: TriedLog | None,
         prints_on: Callable[[], Awaitable[bool]],
         *,
         is_live: bool,
     ) -> None:
         self._api = api
-        self._read = read
+        self._log = log
         self._prints_on = prints_on
         self._is_live = is_live
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._open: LogLineView | None = None
 
-    async def tell(self, put: _Put, offset: int) -> None:
+    async def tell(self, put: _Put, offset: int, *, in_lines: bool) -> None:
         """Send output from an offset on, until the task has ended and all output has been sent."""
         await put(b": here\n\n")
-        silent = 0.0
+        silent, send = 0.0, self._send_lines if in_lines else self._send_text
         while True:
-            data = await self._read(offset, _LOG_PIECE)
-            if data:
-                silent = 0.0
-                text = self._decoder.decode(data)
-                told = {"offset": offset, "text": text}
-                offset += len(data)
-                await put(frame("log", told, offset))
-                if len(data) == _LOG_PIECE:  # more follows: let other tasks use the event loop
+            upto, is_more = await send(put, offset)
+            if upto != offset or is_more:
+                silent, offset = 0.0, upto
+                if is_more:  # let other tasks use the event loop
                     await self._api.clock.sleep(_PACE_SECONDS)
             elif not self._is_live:
                 await put(frame("end", {"offset": offset}, offset))
@@ -232,6 +226,27 @@ class _Log:
                 self._is_live = await self._prints_on()  # if the task has ended, read once more
                 silent = await self._rest(put, silent)
 
+    async def _send_text(self, put: _Put, offset: int) -> tuple[int, bool]:
+        """Send output. Return the next offset, and whether more of it is there."""
+        data = b"" if self._log is None else await self._log.read(offset, _LOG_PIECE)
+        if data:
+            text = self._decoder.decode(data)
+            await put(frame("log", {"offset": offset, "text": text}, offset + len(data)))
+        return offset + len(data), len(data) == _LOG_PIECE
+
+    async def _send_lines(self, put: _Put, offset: int) -> tuple[int, bool]:
+        if self._log is None:
+            return offset, False
+        wanted = LineRange(offset=offset, limit=_LINES)
+        found = await self._api.lines.read(self._log, wanted)
+        if found.lines and found.lines != [self._open]:
+            self._open = last = found.lines[-1]
+            after = last.offset if last.is_open else found.end_offset
+            lines = msgspec.to_builtins(found.lines)
+            await put(frame("lines", {"lines": lines, "next_offset": after}, after))
+            offset = after
+        return offset, found.next_offset is not None
+
     async def _rest(self, put: _Put, silent: float) -> float:
         if self._is_live:
             await self._api.clock.sleep(_POLL_SECONDS)
@@ -239,62 +254,3 @@ class _Log:
             return silent + _POLL_SECONDS
         await put(_HEARTBEAT)
         return 0.0
-
-
-_LOG_BYTES = 4 * 1024 * 1024
-_SHOWN_LINE_BYTES = 6 * LOG_LINE_BYTES
-"""Maximum JSON size of a line, if it consists of control characters."""
-
-
-log_router = api_router()
-
-
-@log_router.get(
-    "/runs/{run_id}/tasks/{task_id}/logs", response_class=Response, dependencies=[viewer("run")]
-)
-async def logs(
-    api: NodeApi,
-    run_id: str,
-    task_id: str,
-    map_index: MapIndex = -1,
-    round_number: RoundNumber = -1,
-    try_number: TryNumber = None,
-    offset: Offset = 0,
-    limit: Annotated[int, Query(ge=1, le=_LOG_BYTES)] = _LOG_BYTES,
-    search: Annotated[str, Query(max_length=500)] = "",
-    form: Annotated[Literal["text", "lines"], Query(alias="format")] = "text",
-    download: bool = False,
-    *,
-    by: By,
-    budget: Budget,
-) -> Response:
-    """Return a part of a task's log from a byte offset, or its lines that match a text, as JSON.
-
-    The header ``x-log-end`` is the next offset; ``x-log-live`` is 1 if more output may follow.
-    """
-    index = max(map_index, round_number)
-    is_live = await api.reads.prints_on(run_id, task_id, map_index=index)  # before reading
-    read = await api.log(run_id, task_id, map_index=index, try_number=try_number)
-    if form == "lines":
-        count = min(limit, PAGE)
-        lines = partial(find_log_lines, read, search, offset=offset, limit=count)
-        return BudgetedResponse(
-            budget, by.name, count * _SHOWN_LINE_BYTES, partial(_lines_as_json, lines)
-        )
-    make = partial(_log_as_text, read, offset, limit, is_live=is_live, is_file=download)
-    return BudgetedResponse(budget, by.name, limit, make)
-
-
-async def _lines_as_json(lines: Callable[[], Awaitable[LogLinesView]]) -> Response:
-    return Json(await lines())
-
-
-async def _log_as_text(
-    read: Log, offset: int, limit: int, *, is_live: bool, is_file: bool
-) -> Response:
-    data = await read(offset, limit)
-    headers = {"x-log-end": str(offset + len(data)), "x-log-live": str(int(is_live))}
-    if is_file:
-        headers["content-disposition"] = 'attachment; filename="task.log"'
-    # Tasks may print anything: never use a type that a browser would execute.
-    return Response(data, media_type="text/plain; charset=utf-8", headers=headers)

@@ -135,7 +135,9 @@ def test_an_empty_log_is_explained_on_standard_error(daemon):
     child = daemon.run("runs", "logs", run_id, "square", "--map", "1", "--try", "9")
 
     assert (mapped.status, mapped.out, "--map N" in mapped.err) == (0, "", True)
-    assert f"runs logs {run_id} TASK" in whole.err
+    lines = [line.split("  ")[1:] for line in whole.out.splitlines()]
+    assert lines[0] == ["numbers", "counting to 3"]
+    assert sorted(lines[1:]) == [[f"square[{n}]", f"square of {n}"] for n in range(3)]
     assert child.err == "try 9 of it has printed nothing, or has not begun\n"
 
 

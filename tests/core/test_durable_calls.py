@@ -69,6 +69,7 @@ def await_(
     *classes: str,
     kind: str = "wait",
     seconds: float | None = None,
+    label: str = "",
 ) -> Awaiting:
     """Have the coroutine suspend itself, and remove it from the list of started tasks."""
     start = start_of(world)
@@ -84,6 +85,7 @@ def await_(
         "flow.py:4",
         tuple((name, b"\x80") for name in classes),
         None if seconds is None else int(seconds * SECOND),
+        label,
     )
     world.turn(report)
     return report
@@ -205,6 +207,14 @@ def test_a_wait_releases_its_slot_and_continues_with_the_event():
     assert msgspec.msgpack.decode(resume.answer) == "here"
     assert answers(world) == ["here"]
     assert world.rows.triggers == {}
+
+
+def test_the_label_of_a_wait_is_stored_with_its_call():
+    world, _ = begun()
+    await_(world, 0, "m:T", label="the bank's answer")
+
+    (record,) = world.rows.records.values()
+    assert record.label == "the bank's answer"
 
 
 def test_a_resumed_task_is_served_before_a_fresh_one():

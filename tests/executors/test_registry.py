@@ -28,7 +28,9 @@ def picky(name, table):
     if "host_name" in table:
         raise ValueError("host_name: there is no such setting")
     assert "kind" not in table
-    return Picky(name, repr(table))
+    backend = Picky(name, repr(table))
+    backend.max_workers = table.get("workers", 1)
+    return backend
 
 
 def broken(name, table):
@@ -67,6 +69,8 @@ def test_a_table_names_its_entry_point_and_passes_on_the_rest():
         ({"kind": "broken"}, "half installed"),
         ({"kind": "absent"}, "no_such_module_here"),
         ({"kind": "unheard"}, "no installed package provides the kind 'unheard'"),
+        ({"kind": "picky", "workers": 0}, r"\[executors.bad\] of the settings: max_workers"),
+        ({"kind": "picky", "workers": "many"}, "its package is broken: TypeError"),
         ({"kind": "picky", "host_name": "x"}, r"\[executors.bad\] of the settings: host_name"),
     ],
 )

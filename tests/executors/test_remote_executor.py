@@ -14,7 +14,7 @@ import pytest
 
 from aioflow.clock import SystemClock
 from aioflow.errors import StoreUnavailable
-from aioflow.executors import remote_executor
+from aioflow.executors import home_queries, remote_executor
 from aioflow.executors.backend import ExecutorLease, WorkerInfo
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.local_executor import LocalExecutor
@@ -239,6 +239,19 @@ async def test_a_lost_worker_that_is_back_goes_on_with_its_try(tmp_path):
     assert not n.of(Failed)
 
 
+async def test_a_worker_that_was_killed_while_it_was_lost_is_not_back_before_it_is_dead(tmp_path):
+    async with node(tmp_path) as n:
+        worker = await n.worker()
+        n.start(1, SLEEPS, worker=worker)
+        await n.began(1)
+        n.far.lose(worker)
+        n.executors.stop_try(StopTry(Body.FUNCTION, worker, 1, 1, "cancelled"))
+        n.far.find_again(worker)  # only now it is told, so its body may still run
+        await n.gone(worker)
+
+    assert [bool(one.why) for one in n.of(WorkerUnresponsive)] == [True]
+
+
 async def test_a_lost_worker_is_given_up_after_the_patience_and_never_reports_again(tmp_path):
     async with node(tmp_path, patience_seconds=0.1) as n:
         worker = await n.worker()
@@ -408,6 +421,15 @@ async def test_a_query_that_makes_no_sense_is_refused_and_the_worker_goes_on(tmp
         await until(lambda: n.of(Succeeded, 2))
 
 
+async def test_a_worker_that_asks_for_more_and_more_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(home_queries, "ASKED_BYTES", 10_000)
+    async with node(tmp_path) as n:
+        worker = await n.worker()
+        asks = f"link.send([Query(9, 7, {STORE_QUERY!r}, bytes(20_000))]); {SLEEPS}"
+        n.start(1, asks, worker=worker)
+        await n.gone(worker)
+
+
 async def test_a_worker_reads_results_of_its_own_runs_only(tmp_path):
     for number in (2, 50, 51, 52):
         write_value(result_path(tmp_path / "results", number, 1), b"result")
@@ -490,6 +512,39 @@ async def test_an_error_in_a_plug_in_costs_no_more_than_its_worker(tmp_path, mon
         await n.gone(worker)
         n.want(1)
         await until(lambda: len(n.of(WorkerUp)) == 2)
+
+
+async def test_a_kill_that_the_plug_in_did_not_accept_is_repeated(tmp_path, monkeypatch):
+    monkeypatch.setattr(remote_executor, "FIRST_DELAY_SECONDS", 0.01)
+    async with node(tmp_path) as n:
+        worker = await n.worker()
+        n.start(1, SLEEPS, worker=worker)
+        await n.began(1)
+        kill, refusals = n.far.kill, [RuntimeError("no"), RuntimeError("not yet")]
+
+        def refuses(number):
+            if refusals:
+                raise refusals.pop()
+            kill(number)
+
+        monkeypatch.setattr(n.far, "kill", refuses)
+        n.executors.stop_try(StopTry(Body.FUNCTION, worker, 1, 1, "cancelled"))
+        await n.gone(worker)
+        assert not refusals
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), -1, float("inf")])
+async def test_a_plug_in_that_does_not_state_its_times_has_the_usual_ones(
+    tmp_path, monkeypatch, value
+):
+    monkeypatch.setattr(remote_executor, "_IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(remote_executor, "_PATIENCE_SECONDS", 0.01)
+    async with node(tmp_path) as n:
+        n.far.idle_seconds = n.far.patience_seconds = value
+        worker = await n.worker()
+        await until(lambda: WorkerIdle(worker) in n.reports)
+        n.far.lose(worker)
+        await n.gone(worker)
 
 
 async def _fail():

@@ -205,3 +205,26 @@ async def test_a_hand_in_the_records_is_noticed(store, store_url, statement):
     execute(store_url, statement)
 
     assert "record" in " ".join(await compare_with_replay(store))
+
+
+async def test_a_trigger_is_found_with_the_label_of_the_call_that_waits_for_it(store):
+    labelled = replace(OPEN, ordinal=0, label="the bank's answer")
+    rows = replace(
+        with_records(labelled, replace(labelled, task_no=11, label="")),
+        new_triggers=[
+            replace(TRIGGER, ordinal=0),
+            replace(TRIGGER, trigger_no=8, task_no=11, ordinal=0),
+            replace(TRIGGER, trigger_no=9, task_no=11, ordinal=-1),
+        ],
+    )
+    await store.commit(rows)
+
+    assert await store.list_records(10) == [labelled]
+    assert await store.find_call_labels([7, 8, 9, 10]) == {7: "the bank's answer"}
+    assert await store.find_call_labels([]) == {}
+
+
+async def test_map_labels_are_found_by_task_number(store):
+    await store.commit(replace(first_batch(), new_tasks=[TASK, OTHER], labels=[(10, 1, "north")]))
+
+    assert await store.find_labels([10, 11]) == {10: "north"}

@@ -751,7 +751,7 @@ async def test_uses_and_refusals_are_written_down_soon_and_a_start_waits_for_its
             async def refused() -> bool:
                 return any(one.outcome == "refused" for one in await n.api.access.list_audit())
 
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 await until(n.engine, refused)
             services.cancel_scope.cancel()
         (row,) = await real()

@@ -503,13 +503,39 @@ async def test_each_address_of_the_page_is_the_page_for_any_client(tmp_path):
         assert page.headers["cache-control"] == "no-store", path
 
 
+HTML = {"accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"}
+
+
+@pytest.mark.parametrize("known", [{}, BEARER], ids=["stranger", "home"])
+async def test_a_browser_at_an_address_that_does_not_exist_gets_the_page(tmp_path, known):
+    async with app(tmp_path) as (_, web):
+        page = await ask(web, "GET", "/nowhere/at/all", headers={**HTML, **known})
+        program = await ask(web, "GET", "/nowhere/at/all", headers=known)
+        others = [
+            await ask(web, "GET", path, headers={**HTML, **known})
+            for path in ("/api/v1/nothing", "/static/nothing.js", "//evil")
+        ]
+
+    assert (page.status, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert b'<div id="page">' in page.body
+    assert program.headers["content-type"] == "application/problem+json"
+    assert all(b"<div" not in other.body for other in others)
+
+
+async def test_a_probe_of_the_page_by_head_finds_it(tmp_path):
+    async with app(tmp_path) as (_, web):
+        answer = await ask(web, "HEAD", "/")
+
+    assert answer.status == 200
+
+
 async def test_files_of_the_page_are_immutable_and_served_from_here(tmp_path):
     async with app(tmp_path) as (_, web):
         page = (await ask(web, "GET", "/")).body.decode()
         names = re.findall(r"(?:src|href)=\"([^\"]+)\"", page)
         files = {name: await ask(web, "GET", name) for name in names}
 
-    assert {name.rpartition(".")[2] for name in names} == {"js", "css", "svg"}
+    assert {name.rpartition(".")[2] for name in names} == {"js", "css", "svg", "woff2"}
     assert all(name.startswith("/static/") for name in names)
     assert {file.status for file in files.values()} == {200}
     assert all("immutable" in file.headers["cache-control"] for file in files.values())

@@ -15,6 +15,8 @@ import pytest
 
 from aioflow.author import codec
 from aioflow.author.codec import decode
+from aioflow.author.durable_calls import LABEL_LENGTH, Call
+from aioflow.author.source_location import SourceLocation
 from aioflow.model.states import Failure
 from aioflow.protocol.commands import (
     CallRecorded,
@@ -38,8 +40,10 @@ from aioflow.protocol.reports import (
     StreamOpened,
     Succeeded,
 )
+from aioflow.redaction import Masks
 from aioflow.worker.process import MEMORY_POLL_SECONDS, MemoryPressure
 from aioflow.worker.query.messages import RecordItem, RecordsPage, RecordsWanted
+from aioflow.worker.task import durable_calls
 from tests.worker.peer import Child, kinds, result_of, run_info, start, write_version
 
 pytestmark = pytest.mark.process
@@ -888,3 +892,52 @@ def pipeline():
     child.send(CallRecorded(wanted.task_no, wanted.start_no, wanted.ordinal, encode(5)))
 
     assert child.expect(NotSuspended).start_no == wanted.start_no
+
+
+# ── labels ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_label_is_reported_and_a_replay_does_not_compare_it(talk):
+    body = "return await step(plain, 5, label='double it')"
+    host = talk(body)
+    host.begin()
+    call = host.record()
+    host.child.expect(Succeeded)
+
+    host.replay(RecordItem(call.kind, call.name, call.source_location, call.answer, call.failure))
+
+    assert (call.label, call.name) == ("double it", "flow:plain")
+    assert result_of(host.child.expect(Succeeded)) == 5
+
+
+def test_a_wait_reports_its_label(talk):
+    host = talk("await sleep(60, label=' the cooling-off\\n period ')")
+    host.begin()
+
+    assert host.child.expect(Awaiting).label == "the cooling-off period"
+
+
+def test_a_label_is_masked_and_bounded(monkeypatch):
+    masks = Masks()
+    masks.hide(["s3cr3t-of-the-bank"])
+    monkeypatch.setattr(durable_calls, "masks", masks)
+    here = SourceLocation("flow.py", 1)
+
+    labelled = durable_calls._label(Call("wait", "T", here, f"s3cr3t-of-the-bank {'x' * 400}"))
+
+    assert labelled.startswith("*** xxx")
+    assert len(labelled) == LABEL_LENGTH
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        pytest.param("await sleep(1, label=7)", "takes a text, got a int", id="no-text"),
+        pytest.param("await step(named, label='x')", "has a parameter", id="own-parameter"),
+    ],
+)
+def test_a_label_that_cannot_be_meant_is_refused(talk, body, problem):
+    host = talk(body, top="\ndef named(label): return label\n")
+    host.begin()
+
+    assert problem in host.child.expect(Failed).failure.message

@@ -4,7 +4,11 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { Problem } from "./api";
+import { type Toast, Toasts, tell, toast } from "./components/toast";
 import { refreshAll } from "./live";
+import { texts } from "./texts";
+
+export { tell } from "./components/toast";
 
 export interface Ask {
   title: string;
@@ -12,37 +16,28 @@ export interface Ask {
   body: ComponentChildren;
   verb: string;
   isGrave?: boolean;
-  /** Does it, and returns what to say of it. */
-  act: () => Promise<string>;
-}
-
-interface Told {
-  text: string;
-  isBad: boolean;
-  id: number;
+  /** Does it, and returns what to say of it, with a way to take it back where there is one. */
+  act: () => Promise<string | Toast>;
 }
 
 let show: (ask: Ask | null) => void = () => undefined;
-let say: (told: Told) => void = () => undefined;
-let count = 0;
 
 export function ask(wanted: Ask): void {
   show(wanted);
 }
 
-export function tell(text: string, isBad = false): void {
-  count += 1;
-  say({ text, isBad, id: count });
-}
-
 /** Do something that needs no question, and tell how it went. */
-export async function act(work: () => Promise<string>): Promise<void> {
+export async function act(work: () => Promise<string | Toast>): Promise<void> {
   try {
-    tell(await work());
+    report(await work());
   } catch (error) {
     tell(reason(error), true);
   }
   refreshAll();
+}
+
+function report(done: string | Toast): void {
+  toast(typeof done === "string" ? { text: done } : done);
 }
 
 export function reason(error: unknown): string {
@@ -53,27 +48,13 @@ export function reason(error: unknown): string {
 /** Where questions and answers appear; once in the page. */
 export function Dialogs() {
   const [wanted, setWanted] = useState<Ask | null>(null);
-  const [told, setTold] = useState<Told[]>([]);
   useEffect(() => {
     show = setWanted;
-    say = (one) => {
-      setTold((before) => [...before.slice(-3), one]);
-      setTimeout(() => setTold((before) => before.filter((other) => other.id !== one.id)), one.isBad ? 15000 : 6000);
-    };
   }, []);
   return (
     <>
       {wanted && <Question key={wanted.title} wanted={wanted} close={() => setWanted(null)} />}
-      <div class="toasts" role="status" aria-live="polite">
-        {told.map((one) => (
-          <p key={one.id} class={one.isBad ? "toast bad" : "toast"}>
-            <span>{one.text}</span>
-            <button type="button" class="plain" aria-label="Dismiss" onClick={() => setTold((all) => all.filter((other) => other !== one))}>
-              ×
-            </button>
-          </p>
-        ))}
-      </div>
+      <Toasts reason={reason} />
     </>
   );
 }
@@ -89,7 +70,7 @@ function Question({ wanted, close }: { wanted: Ask; close: () => void }) {
     setBusy(true);
     setWrong("");
     try {
-      tell(await wanted.act());
+      report(await wanted.act());
       close();
     } catch (error) {
       setWrong(reason(error));
@@ -110,10 +91,10 @@ function Question({ wanted, close }: { wanted: Ask; close: () => void }) {
         )}
         <footer>
           <button type="button" onClick={close}>
-            Not now
+            {texts.common.cancel}
           </button>
           <button type="submit" class={wanted.isGrave ? "grave" : "main"} disabled={isBusy}>
-            {isBusy ? "…" : wanted.verb}
+            {wanted.verb}
           </button>
         </footer>
       </form>

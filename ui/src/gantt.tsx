@@ -1,19 +1,33 @@
 // When tasks were queued, waited and ran, on one scale.
 
+import { Skeleton } from "./components/skeleton";
 import { VirtualList } from "./list";
 import { childName, taskHref } from "./parts";
 import { Glyph } from "./states";
+import { stateName } from "./texts";
 import { At, instants, local, millis, span, useNow } from "./time";
 import type { GanttRow } from "./types";
 
 export const SPAN_NAMES: Record<string, string> = {
-  queued: "queued",
-  waiting: "waits, holds no slot",
-  running: "runs",
-  retrying: "waits for its next try",
+  queued: "Queued",
+  waiting: "Waiting, holds no slot",
+  running: "Running",
+  retrying: "Waiting for its next try",
 };
 
-const TICKS = 6;
+const MOST_TICKS = 7;
+const STEPS_MS = [10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 3e4, 6e4, 12e4, 3e5, 6e5, 12e5, 18e5, 36e5, 72e5, 108e5, 216e5, 432e5, 864e5];
+const DAY_MS = 864e5;
+
+/** Round numbers on the scale, as many as are legible. */
+export function ticksOf(length: number): number[] {
+  const least = length / MOST_TICKS;
+  const step = STEPS_MS.find((one) => one >= least) ?? Math.ceil(least / DAY_MS) * DAY_MS;
+  return Array.from({ length: Math.floor(length / step) + 1 }, (_, index) => index * step);
+}
+
+/** By the clock: a task that began at 14:03 stands at 14:03. */
+const clockAt = (at: number, isExact: boolean): string => local(new Date(at).toISOString()).slice(11, isExact ? 19 : 16);
 
 interface Props {
   rows: readonly (GanttRow | undefined)[];
@@ -29,12 +43,12 @@ export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props)
   const isGoingOn = rows.some((row) => row.spans.some((one) => one.to === null));
   const now = useNow(isGoingOn);
   const starts = rows.flatMap((row) => row.spans.map((one) => millis(one.from) ?? now));
-  if (starts.length === 0) return all.length > rows.length ? <p class="loading soft">Loading …</p> : <p class="empty">Nothing has begun yet. Once a task is queued, its time is drawn here.</p>;
+  if (starts.length === 0) return all.length > rows.length ? <Skeleton /> : <p class="empty">No task has started yet.</p>;
   const from = starts.reduce((least, one) => Math.min(least, one), millis(begun) ?? Infinity);
   const ends = rows.flatMap((row) => row.spans.map((one) => millis(one.to) ?? now));
   const to = Math.max(from + 100, ends.reduce((most, one) => Math.max(most, one), millis(over) ?? 0));
   const share = (at: number) => (100 * (at - from)) / (to - from);
-  const ticks = Array.from({ length: TICKS + 1 }, (_, index) => (index * (to - from)) / TICKS);
+  const ticks = ticksOf(to - from);
   return (
     <>
       <ul class="legend">
@@ -43,6 +57,12 @@ export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props)
             <i class={`swatch g-${kind}`} /> {text}
           </li>
         ))}
+        <li>
+          <i class="swatch g-running g-done" /> {stateName("success")}
+        </li>
+        <li>
+          <i class="swatch g-running g-failed" /> {stateName("failed")}
+        </li>
       </ul>
       <VirtualList
         class="gantt"
@@ -58,8 +78,8 @@ export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props)
             </span>
             <span class="track">
               {ticks.map((tick, index) => (
-                <small key={index} style={{ left: `${(100 * index) / TICKS}%` }} class={index === TICKS ? "last" : ""}>
-                  {index === 0 ? "0" : span(tick)}
+                <small key={tick} style={{ left: `${share(from + tick)}%` }} class={share(from + tick) > 92 ? "last" : ""}>
+                  {index === 0 ? clockAt(from, to - from < 36e5) : `+${span(tick)}`}
                 </small>
               ))}
             </span>
@@ -77,7 +97,7 @@ export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props)
                 return (
                   <i
                     key={index}
-                    class={`g-${one.kind}`}
+                    class={`g-${one.kind} ${one.kind === "running" ? outcomeOf(row, index) : ""}`}
                     title={`${SPAN_NAMES[one.kind] ?? one.kind} ${span(over - begun)}, from ${local(one.from)}`}
                     style={{ left: `${share(begun)}%`, width: `max(2px, ${share(over) - share(begun)}%)` }}
                   />
@@ -89,4 +109,12 @@ export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props)
       />
     </>
   );
+}
+
+/** How a span of running ended: the last one as the task did, one with a retry after it in an error. */
+function outcomeOf(row: GanttRow, index: number): string {
+  const next = row.spans[index + 1];
+  if (next?.kind === "retrying") return "g-failed";
+  if (row.spans.slice(index + 1).some((one) => one.kind === "running") || row.spans[index]!.to === null) return "";
+  return row.state === "failed" ? "g-failed" : row.state === "success" ? "g-done" : "";
 }

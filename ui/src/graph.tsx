@@ -6,10 +6,12 @@ import type { Placed } from "./layout";
 import { number } from "./parts";
 import { go } from "./router";
 import { Glyph, ended, named, ordered, sum, worst } from "./states";
+import { sentenceCase, stateName, texts } from "./texts";
 import type { Counts, DagDetail, Graph, GraphNode } from "./types";
 
-const WIDTH = 188;
+const WIDTH = 208;
 const HEIGHT = 46;
+const TEXT_WIDTH = WIDTH - 40;
 const LARGE = 600;
 const ZOOMS = { least: 0.1, most: 2.5 };
 
@@ -36,9 +38,9 @@ export function GraphView(props: Props) {
   if (props.graph.nodes.length > LARGE && !isWanted) {
     return (
       <div class="empty">
-        <p>A graph of {props.graph.nodes.length} tasks takes a while to draw. The list of tasks shows the same.</p>
+        <p>{texts.graph.large(props.graph.nodes.length)}</p>
         <button type="button" onClick={() => setWanted(true)}>
-          Draw it
+          {texts.graph.draw}
         </button>
       </div>
     );
@@ -88,15 +90,15 @@ function Drawn({ graph, counts, hrefOf, picked }: Props) {
   }, [fit]);
 
   return (
-    <div class="graph">
+    <div class="graph" style={placed ? { "--tall": `${Math.ceil(placed.height * 1.15) + 60}px` } : undefined}>
       <div class="zoom" role="group" aria-label="Size of the graph">
-        <button type="button" aria-label="Smaller" onClick={() => change(1 / 1.25)}>
+        <button type="button" aria-label={texts.graph.out} onClick={() => change(1 / 1.25)}>
           −
         </button>
-        <button type="button" aria-label="Fit" onClick={() => setZoom(null)}>
-          fit
+        <button type="button" aria-label={texts.graph.fit} onClick={() => setZoom(null)}>
+          {texts.graph.fit}
         </button>
-        <button type="button" aria-label="Larger" onClick={() => change(1.25)}>
+        <button type="button" aria-label={texts.graph.in} onClick={() => change(1.25)}>
           +
         </button>
       </div>
@@ -178,8 +180,8 @@ function Box({ node, x, y, counts, href, isPicked }: BoxProps) {
   const state = counts && all > 0 ? worst(counts) : null;
   const below =
     counts && node.is_mapped
-      ? all === 0 ? "not yet expanded" : `${number(ended(counts))} of ${number(all)}`
-      : state ? named(state) : `${named(kindOf(node))}${node.is_mapped ? ", mapped" : ""}`;
+      ? all === 0 ? "Not expanded yet" : `${number(ended(counts))} of ${number(all)}`
+      : state ? stateName(state) : `${sentenceCase(named(kindOf(node)))}${node.is_mapped ? ", mapped" : ""}`;
   const text = counts ? ordered(counts).map(([name, count]) => `${count} ${named(name)}`).join(", ") : below;
   const inner = (
     <>
@@ -190,10 +192,10 @@ function Box({ node, x, y, counts, href, isPicked }: BoxProps) {
         <Glyph state={state ?? (counts ? "pending" : node.is_sensor ? "sensor" : node.is_mapped ? "mixed" : "task")} />
       </svg>
       <text class="name" aria-hidden="true" x={x + 30} y={y + 20}>
-        {short(node.task_id)}
+        {fitted(nameIn(node), "name")}
       </text>
       <text class="below" aria-hidden="true" x={x + 30} y={y + 35}>
-        {short(below, 30)}
+        {fitted(below, "below")}
       </text>
       {counts && node.is_mapped && all > 0 && <Share counts={counts} x={x + 1} y={y + HEIGHT - 5} />}
     </>
@@ -232,6 +234,28 @@ function Share({ counts, x, y }: { counts: Counts; x: number; y: number }) {
   );
 }
 
-function short(text: string, most = 22): string {
-  return text.length <= most ? text : `${text.slice(0, most - 8)}…${text.slice(-7)}`;
+const measured = document.createElement("canvas").getContext("2d");
+const FONTS = { name: '600 12px "Inter", sans-serif', below: '400 12px "Inter", sans-serif' } as const;
+
+/** A text without its middle where it is wider than the box. */
+function fitted(text: string, font: keyof typeof FONTS): string {
+  if (!measured) return text;
+  measured.font = FONTS[font];
+  const isWide = (one: string) => measured.measureText(one).width > TEXT_WIDTH;
+  if (!isWide(text)) return text;
+  let [least, most] = [4, text.length - 1];
+  while (least < most) {
+    const middle = Math.ceil((least + most) / 2);
+    if (isWide(cutTo(text, middle))) most = middle - 1;
+    else least = middle;
+  }
+  return cutTo(text, least);
+}
+
+const cutTo = (text: string, count: number): string => `${text.slice(0, Math.ceil(count * 0.6))}…${text.slice(text.length - Math.floor(count * 0.4))}`;
+
+/** Inside its group a task goes without the group's name. */
+function nameIn(node: GraphNode): string {
+  const prefix = `${node.group ?? ""}.`;
+  return node.group && node.task_id.startsWith(prefix) ? node.task_id.slice(prefix.length) : node.task_id;
 }

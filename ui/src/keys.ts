@@ -1,23 +1,34 @@
 // The keyboard: where to go, and up and down in lists.
 
-import { closed } from "./drawer";
-import { go, here } from "./router";
+import { closePane, isPaneOpen } from "./pane_place";
+import { go } from "./router";
+import { texts } from "./texts";
 
-export const PLACES: [string, string, string][] = [
-  ["h", "Home", "/"],
-  ["d", "DAGs", "/dags"],
-  ["r", "Runs", "/runs"],
-  ["t", "Triggers", "/triggers"],
-  ["e", "Events", "/events"],
-  ["p", "Pools", "/pools"],
-  ["s", "Schedules", "/schedules"],
-  ["b", "Backfills", "/backfills"],
-  ["n", "Nodes", "/nodes"],
-  ["u", "Access", "/access"],
-  ["a", "Audit", "/audit"],
-  ["i", "Errors", "/errors"],
-  [",", "Settings", "/settings"],
+type PlaceName = keyof typeof texts.places;
+
+/** Every place of the page: the key after `g`, its name, its address and its group in the rail. */
+const ALL: [string, PlaceName, string, keyof typeof texts.shell.groups][] = [
+  ["h", "home", "/", "now"],
+  ["r", "runs", "/runs", "now"],
+  ["t", "triggers", "/triggers", "now"],
+  ["d", "dags", "/dags", "build"],
+  ["s", "schedules", "/schedules", "build"],
+  ["b", "backfills", "/backfills", "build"],
+  ["p", "pools", "/pools", "operate"],
+  ["e", "events", "/events", "operate"],
+  ["n", "nodes", "/nodes", "operate"],
+  ["i", "errors", "/errors", "operate"],
+  ["u", "access", "/access", "admin"],
+  ["a", "audit", "/audit", "admin"],
+  [",", "settings", "/settings", "admin"],
 ];
+
+export const PLACES: [string, string, string][] = ALL.map(([letter, name, href]) => [letter, texts.places[name], href]);
+
+export const GROUPS = (["now", "build", "operate", "admin"] as const).map((group) => ({
+  name: texts.shell.groups[group],
+  places: ALL.filter(([, , , of]) => of === group).map(([letter, name, href]): [string, string, string] => [letter, texts.places[name], href]),
+}));
 
 const SECOND_MS = 1200;
 let wentAt = -Infinity;
@@ -67,12 +78,29 @@ function act(key: string, search: () => void, help: () => void): boolean {
       return move(1);
     case "k":
       return move(-1);
+    case "x":
+      return check();
     case "Escape":
-      if (here().query.has("task")) closed();
-      return here().query.has("task");
+      if (!isPaneOpen()) return false;
+      closePane();
+      return true;
     default:
-      return false;
+      return click(key);
   }
+}
+
+/** Select the row that has the focus. */
+function check(): boolean {
+  const box = document.activeElement?.closest(".table-row")?.querySelector<HTMLElement>("[data-check]");
+  box?.click();
+  return box != null;
+}
+
+/** Buttons and links may have a key of their own. */
+function click(key: string): boolean {
+  const found = key.length === 1 ? [...document.querySelectorAll<HTMLElement>("[data-key]")].find((one) => one.dataset["key"] === key && one.offsetParent !== null) : undefined;
+  found?.click();
+  return found !== undefined;
 }
 
 const ARROWS: Record<string, [number, number]> = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };

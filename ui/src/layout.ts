@@ -4,7 +4,7 @@ import { Graph as Dagre, layout } from "@dagrejs/dagre";
 
 import type { Graph, GraphNode } from "./types";
 
-export const NODE_WIDTH = 188;
+export const NODE_WIDTH = 208;
 export const NODE_HEIGHT = 46;
 
 interface Point {

@@ -3,7 +3,11 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
+import { entryId, storeFocus, storeScroll, storedFocus, storedScroll } from "./router";
+
 const AROUND = 8;
+/** Enough for the first rows, until it is known how tall the list is. */
+const UNMEASURED = 800;
 
 interface Props<T> {
   items: readonly T[];
@@ -26,20 +30,30 @@ interface Props<T> {
   head?: ComponentChildren;
   /** Whether arrow keys go from one `data-box` to the next. */
   hasBoxes?: boolean;
+  /** Whether rows have cells: they are read as a table, and the head is its first row. */
+  isTable?: boolean;
+  /** How tall it is, in pixels; else it fills what room there is. */
+  tall?: number;
+  /** Custom properties for the style of its rows. */
+  variables?: Record<string, string>;
+  rowClass?: (item: T, index: number) => string;
 }
 
 export function VirtualList<T>(props: Props<T>) {
-  const { items, height, label, row, keyOf, onEnd, onRange, follow, onFollow, first: gone = 0, at } = props;
+  const { items, height, label, row, keyOf, onEnd, onRange, follow, onFollow, first: gone = 0, at, isTable } = props;
   const told = useRef(onFollow);
   told.current = onFollow;
   const before = useRef({ gone, top: 0 });
   const box = useRef<HTMLDivElement>(null);
-  const [view, setView] = useState({ top: 0, height: 800 });
+  const [view, setView] = useState({ top: 0, height: UNMEASURED });
 
   useLayoutEffect(() => {
     const node = box.current;
     if (!node) return undefined;
+    const id = `${entryId()} list`;
+    if (isTable) node.scrollTop = storedScroll(id);
     const see = () => {
+      if (isTable) storeScroll(id, node.scrollTop);
       const isAtEnd = node.scrollTop + node.clientHeight >= node.scrollHeight - height;
       // Rows that come move the end away: only who scrolls back has had enough of it.
       if (isAtEnd) told.current?.(true);
@@ -49,12 +63,18 @@ export function VirtualList<T>(props: Props<T>) {
         seen.top === node.scrollTop && seen.height === node.clientHeight ? seen : { top: node.scrollTop, height: node.clientHeight },
       );
     };
+    const focused = (event: FocusEvent) => {
+      const row = (event.target as Element).closest("[data-row]");
+      if (row) storeFocus(id, row.getAttribute("href") ?? "");
+    };
+    if (isTable) node.addEventListener("focusin", focused);
     const watch = new ResizeObserver(see);
     watch.observe(node);
     node.addEventListener("scroll", see, { passive: true });
     see();
     return () => {
       watch.disconnect();
+      node.removeEventListener("focusin", focused);
       node.removeEventListener("scroll", see);
     };
   }, []);
@@ -78,18 +98,46 @@ export function VirtualList<T>(props: Props<T>) {
     if (at !== undefined && box.current) box.current.scrollTop = Math.max(0, at * height - box.current.clientHeight / 2);
   }, [at]);
 
+  // Going back finds the row that was opened.
+  const isFound = useRef(false);
+  useEffect(() => {
+    const href = isTable && !isFound.current ? storedFocus(`${entryId()} list`) : undefined;
+    isFound.current = isFound.current || view.height !== UNMEASURED;
+    if (!href || document.activeElement !== document.body) return;
+    const rows = [...(box.current?.querySelectorAll<HTMLElement>("[data-row]") ?? [])];
+    rows.find((row) => row.getAttribute("href") === href)?.focus({ preventScroll: true });
+  }, [view.height]);
+  const text = JSON.stringify(props.variables ?? {});
+  useLayoutEffect(() => {
+    for (const [name, value] of Object.entries(props.variables ?? {})) box.current?.style.setProperty(name, value);
+  }, [text]);
+
   return (
-    <div ref={box} class={`virtual ${props.class ?? ""}`} tabIndex={0} role="region" aria-label={label} data-boxes={props.hasBoxes ? "" : undefined}>
-      {props.head && <div class="virtual-head">{props.head}</div>}
-      <div role="list" class="virtual-rows" style={{ height: `${items.length * height}px` }}>
+    <div
+      ref={box}
+      class={`virtual ${props.class ?? ""}`}
+      tabIndex={0}
+      role={isTable ? "table" : "region"}
+      aria-label={label}
+      aria-rowcount={isTable ? items.length + 1 : undefined}
+      data-boxes={props.hasBoxes ? "" : undefined}
+      style={props.tall === undefined ? undefined : { height: `${props.tall}px` }}
+    >
+      {props.head && (
+        <div class="virtual-head" role={isTable ? "rowgroup" : undefined}>
+          {props.head}
+        </div>
+      )}
+      <div role={isTable ? "rowgroup" : "list"} class="virtual-rows" style={{ height: `${items.length * height}px` }}>
         {items.slice(first, end).map((item, offset) => (
           <div
             key={keyOf(item, first + offset)}
-            role="listitem"
-            class="virtual-row"
+            role={isTable ? "row" : "listitem"}
+            class={`virtual-row ${props.rowClass?.(item, first + offset) ?? ""}`}
             style={{ height: `${height}px`, transform: `translateY(${(first + offset) * height}px)` }}
-            aria-setsize={items.length}
-            aria-posinset={first + offset + 1}
+            aria-setsize={isTable ? undefined : items.length}
+            aria-posinset={isTable ? undefined : first + offset + 1}
+            aria-rowindex={isTable ? first + offset + 2 : undefined}
           >
             {row(item, first + offset)}
           </div>

@@ -5,9 +5,11 @@ import { useEffect, useRef, useState } from "preact/hooks";
 
 import { type Problem, query } from "./api";
 import { type Data, useItems } from "./data";
+import { Skeleton } from "./components/skeleton";
 import { here, usePlace } from "./router";
-import type { Dag, Wait } from "./types";
+import { texts } from "./texts";
 import { Next, When } from "./time";
+import type { Dag, Wait } from "./types";
 
 interface PanelProps {
   title?: ComponentChildren;
@@ -30,18 +32,49 @@ export function Panel({ title, actions, children, class: name = "" }: PanelProps
   );
 }
 
-/** The head of a view; the same text is the window's title. */
-export function Head({ title, name, children }: { title: ComponentChildren; name: string; children?: ComponentChildren }) {
+interface HeadProps {
+  title: ComponentChildren;
+  /** The same as text: it is the window's title. */
+  name: string;
+  /** What the view is about, or what one came for, in a sentence. */
+  sentence?: ComponentChildren;
+  tabs?: ComponentChildren;
+  /** Actions, the main one first. */
+  children?: ComponentChildren;
+}
+
+/** The head of a view: where it is, its tabs and actions in one bar, and below a sentence. */
+export function Head({ title, name, sentence, tabs, children }: HeadProps) {
+  const { parts } = usePlace();
+  const up = parts.length > 1 ? PLACE_NAMES[parts[0]!] : undefined;
   useEffect(() => {
-    document.title = `${name} · aioflow`;
+    document.title = `${name} · ${texts.product}`;
   }, [name]);
   return (
-    <div class="head">
-      <h1 tabIndex={-1}>{title}</h1>
-      {children && <div class="actions">{children}</div>}
-    </div>
+    <>
+      <header class={`page-head ${tabs ? "has-tabs" : ""}`}>
+        <nav class="crumbs" aria-label={texts.shell.breadcrumb}>
+          {up && (
+            <>
+              <a href={`/${parts[0]}`}>{up}</a>
+              <span class="soft" aria-hidden="true">
+                /
+              </span>
+            </>
+          )}
+          <h1 tabIndex={-1} title={name}>
+            {title}
+          </h1>
+        </nav>
+        {tabs}
+        {children && <div class="actions">{children}</div>}
+      </header>
+      {sentence && <p class="sentence">{sentence}</p>}
+    </>
   );
 }
+
+const PLACE_NAMES: Record<string, string> = { runs: texts.places.runs, dags: texts.places.dags };
 
 /** One of several things that stand beside each other: its name and value stay together. */
 export function Fact({ name, children }: { name: string; children: ComponentChildren }) {
@@ -72,28 +105,40 @@ export function Empty({ children }: { children: ComponentChildren }) {
 
 /** What went wrong, and what can be done about it. */
 export function Trouble({ problem, again }: { problem: Problem; again?: () => void }) {
-  const advice = problem.isAbsent
-    ? "It may have been deleted, or the address is not quite right."
-    : problem.status === 403
-      ? "Your role does not allow that; an admin can change it."
-      : problem.status === 0 || problem.status === 503
-        ? "The page asks again by itself."
-        : "The daemon's log may say more.";
+  if (problem.status === 403) return <Forbidden problem={problem} />;
+  const advice = problem.isAbsent ? texts.trouble.absent : problem.status === 0 || problem.status === 503 ? texts.trouble.away : texts.trouble.log;
   return (
     <div class="trouble" role="alert">
       <p>
-        <strong class="break">{problem.message}</strong>
+        <strong class="break">{plainly(problem.message)}</strong>
       </p>
-      <p class="soft">
-        {advice} {problem.code && <code>{problem.code}</code>}
-      </p>
+      <p class="soft">{advice}</p>
+      {problem.code && <Details code={problem.code} />}
       {again && (
         <button type="button" onClick={again}>
-          Ask again
+          {texts.common.retry}
         </button>
       )}
     </div>
   );
+}
+
+/** A message of the API without advice for the command line, as a sentence. */
+export const plainly = (message: string): string => message.replace(/[;,.]?\s*see `aioflow [^`]*`/g, "").replace(/^./, (letter) => letter.toUpperCase());
+
+function Details({ code }: { code: string }) {
+  return (
+    <details>
+      <summary class="soft">{texts.trouble.details}</summary>
+      <code>{code}</code>
+    </details>
+  );
+}
+
+/** One sentence: asking again changes nothing. */
+function Forbidden({ problem }: { problem: Problem }) {
+  const [, wanted, own] = /role (\w+); this is (\w+)/.exec(problem.message) ?? [];
+  return <p class="empty">{wanted && own ? texts.trouble.role(wanted, own) : plainly(problem.message)}</p>;
 }
 
 interface ShownProps<T> {
@@ -108,25 +153,13 @@ export function Shown<T>({ of, children, optional }: ShownProps<T>) {
   if (of.data !== undefined) {
     return (
       <>
-        {of.problem && <p class="stale">{of.problem.isAbsent ? "It is gone by now: what follows is how it was." : `${of.problem.message} What follows is from before.`}</p>}
+        {of.problem && of.problem.status !== 0 && <p class="stale">{of.problem.isAbsent ? texts.trouble.deleted : `${plainly(of.problem.message)} ${texts.trouble.older}`}</p>}
         {children(of.data)}
       </>
     );
   }
   if (of.problem) return optional && of.problem.isAbsent ? null : <Trouble problem={of.problem} again={of.reload} />;
-  return <p class="loading soft">Loading …</p>;
-}
-
-export function Tabs({ at, tabs, label }: { at: string; tabs: [string, string, string][]; label: string }) {
-  return (
-    <nav class="tabs" aria-label={label}>
-      {tabs.map(([key, name, href]) => (
-        <a key={key} href={href} aria-current={key === at ? "page" : undefined}>
-          {name}
-        </a>
-      ))}
-    </nav>
-  );
+  return <Skeleton />;
 }
 
 const NEXT_LOOK = "the next check";
@@ -136,7 +169,7 @@ export function Waits({ wait }: { wait: Wait | null | undefined }) {
   if (wait.kind === "retry_at") {
     return (
       <span class="wait">
-        <b>next try</b> <When at={wait.until} none="soon" /> {wait.detail && <span class="soft">after: {wait.detail}</span>}
+        Next try <When at={wait.until} none="soon" /> {wait.detail && <span class="soft">after: {wait.detail}</span>}
       </span>
     );
   }
@@ -144,11 +177,11 @@ export function Waits({ wait }: { wait: Wait | null | undefined }) {
   const isNext = wait.kind === "interval" && wait.detail === NEXT_LOOK;
   return (
     <span class="wait">
-      <b>{wait.kind.replaceAll("_", " ")}</b>
+      <span class="tag">{wait.kind.replaceAll("_", " ")}</span>
       {wait.detail && <span title={wait.detail}> {wait.detail.replace(/[\w.]+:(\w+)/g, "$1")}</span>}
       {wait.until && (
         <span class="soft">
-          {isNext ? " " : " at the latest "}
+          {isNext ? " " : " until "}
           {isNext ? <Next at={wait.until} /> : <When at={wait.until} />}
         </span>
       )}
@@ -280,7 +313,7 @@ export function DagFilter({ onValue }: { onValue: (dag: string) => void }) {
   const [text, setText] = useState("");
   const found = useItems<Dag>(query("/dags", { search: text, limit: 20 }), { on: () => false });
   const ids = found.data?.flatMap((dag) => (dag.dag_id === null ? [] : [dag.dag_id])) ?? [];
-  return <Filter name="dag" label="Of DAG (its whole id)" options={ids} onTyped={setText} onValue={onValue} />;
+  return <Filter name="dag" label={texts.dags.filter} options={ids} onTyped={setText} onValue={onValue} />;
 }
 
 export function Choice(props: { label: string; value: string; options: [string, string][]; onValue: (value: string) => void }) {

@@ -27,11 +27,43 @@ export function here(): Place {
   };
 }
 
+interface Entry {
+  /** The address of the entry before this one, if it is of the page. */
+  from?: string;
+  id: string;
+}
+
+const entry = (): Partial<Entry> => (history.state ?? {}) as Partial<Entry>;
+const newId = (): string => Math.random().toString(36).slice(2);
+
 export function go(href: string, { replace = false } = {}): void {
   if (href === here().href) return;
-  history[replace ? "replaceState" : "pushState"](null, "", href);
+  const from = replace ? entry().from : here().href;
+  history[replace ? "replaceState" : "pushState"]({ from, id: replace ? (entry().id ?? newId()) : newId() }, "", href);
   for (const tell of told) tell();
 }
+
+/** Whether going back leads to that address. */
+export const cameFromHere = (href: string): boolean => entry().from === href;
+
+const scrolled = new Map<string, number>();
+
+/** What names this entry of the history, so that its scroll position is found again. */
+export function entryId(): string {
+  const { id } = entry();
+  if (id !== undefined) return id;
+  const made = newId();
+  history.replaceState({ ...entry(), id: made }, "");
+  return made;
+}
+
+export const storeScroll = (id: string, top: number): void => void scrolled.set(id, top);
+const focused = new Map<string, string>();
+
+/** Which row of a list had the focus, by its address. */
+export const storeFocus = (id: string, href: string): void => void focused.set(id, href);
+export const storedFocus = (id: string): string | undefined => focused.get(id);
+export const storedScroll = (id: string): number => scrolled.get(id) ?? 0;
 
 export function usePlace(): Place {
   const [place, setPlace] = useState(here);
@@ -66,6 +98,6 @@ export function followLinks(): void {
     if (!link || link.target || link.hasAttribute("download") || link.origin !== window.location.origin) return;
     if (link.pathname.startsWith("/api/") || link.pathname.startsWith("/static/")) return;
     event.preventDefault();
-    go(link.pathname + link.search);
+    if (link.getAttribute("aria-disabled") !== "true") go(link.pathname + link.search, { replace: link.dataset["replace"] !== undefined });
   });
 }

@@ -2,6 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 
+import { stateName, texts } from "./texts";
 import type { Counts } from "./types";
 
 export const TASK_ORDER = [
@@ -73,9 +74,9 @@ export function Glyph({ state, size = 14 }: { state: string; size?: number }) {
 
 export function State({ state, name }: { state: string; name?: string }) {
   return (
-    <span class={`state s-${state}`}>
+    <span class={`state s-${state}`} title={texts.meanings[state]}>
       <Glyph state={state} />
-      <span>{name ?? named(state)}</span>
+      <span>{name ?? stateName(state)}</span>
     </span>
   );
 }
@@ -94,7 +95,8 @@ export function worst(counts: Counts): string {
   if (found) return found;
   const rest = ordered(counts);
   if (rest.length === 1) return rest[0]![0];
-  return counts["pending"] ? "pending" : counts["success"] ? "success" : (rest[0]?.[0] ?? "pending");
+  // Some have ended and others have yet to start: as a whole it is under way.
+  return counts["pending"] ? "running" : counts["success"] ? "success" : (rest[0]?.[0] ?? "pending");
 }
 
 export const sum = (counts: Counts): number => Object.values(counts).reduce((all, count) => all + count, 0);

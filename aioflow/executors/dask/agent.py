@@ -4,9 +4,10 @@ It is a plug-in of the Dask worker, installed by the first pilot that runs there
 registered with the scheduler would be sent to every Dask worker of the cluster, and those without
 aioflow could not start any more.
 
-A **session** is what runs for one epoch of one node. It has one link, opened by the daemon, and
-outlives its connections. A pilot with a larger epoch ends the sessions of smaller ones. A daemon
-that has given up its link opens another one, which ends the session and begins a fresh one.
+A **session** is what runs for one executor in one epoch of a node. It has one link, opened by the
+daemon, and outlives its connections. A pilot with a larger epoch ends the sessions of smaller ones.
+A daemon that has given up its link opens another one, which ends the session and begins a fresh
+one.
 """
 
 from __future__ import annotations
@@ -95,11 +96,12 @@ async def _agent_of(worker: Worker) -> Agent:
 
 
 class _Session:
-    """What runs here for one epoch of one node.
+    """What runs here for one executor in one epoch of a node.
 
     Attributes:
         workers: By worker number.
-        refused: Numbers of workers that the daemon killed before their pilots ran here.
+        expected: Numbers of the workers whose pilots have announced themselves and wait.
+        refused: Those of them that the daemon has killed meanwhile.
         results_name: Name of the folder of its large results. Numbers of tasks and starts are
             unique only in one home, and not even there once its database is restored.
         decided: Set when the daemon has opened the link for the first time, or the session is over.
@@ -118,6 +120,7 @@ class _Session:
         self.results_name = results_name
         self.link_no = 0
         self.workers: dict[int, HostedWorker] = {}
+        self.expected: set[int] = set()
         self.refused: set[int] = set()
         self.decided = anyio.Event()
         self.is_over = self.is_replaced = False
@@ -167,7 +170,7 @@ class _Session:
     def _deliver(self, kind: int, worker_no: int, data: bytes) -> None:
         worker = self.workers.get(worker_no)
         if worker is None:
-            if kind == Kind.KILL:
+            if kind == Kind.KILL and worker_no in self.expected:
                 self.refused.add(worker_no)
         elif kind == Kind.FRAME:
             worker.write(data)
@@ -197,7 +200,7 @@ class Agent(WorkerPlugin):
 
     def __init__(self) -> None:
         self._id = secrets.token_hex(8)
-        self._sessions: dict[tuple[str, int], _Session] = {}
+        self._sessions: dict[tuple[str, int, str], _Session] = {}
         self._epochs: dict[tuple[str, int], int] = {}
         self._worker: Worker | None = None
         self._folder = Path()
@@ -223,29 +226,37 @@ class Agent(WorkerPlugin):
     async def _serve_link(self, comm: Comm, hello: bytes) -> Status:
         """Serve a link until its connection breaks."""
         asked = msgspec.msgpack.decode(hello, type=LinkHello)
-        session = self._sessions.get((asked.home_id, asked.node_no))
+        key = asked.home_id, asked.node_no, asked.executor
+        session = self._sessions.get(key)
         if session is None or asked.agent_id != self._id or not session.admits(asked):
             await comm.write(msgspec.msgpack.encode(LinkWelcome(refused="nothing runs here")))
             return Status.dont_reply
         if 0 < session.link_no < asked.link_no:
-            session = self._sessions[asked.home_id, asked.node_no] = session.replacement()
+            session = self._sessions[key] = session.replacement()
         session.link_no = asked.link_no
         await session.connect(comm, asked.received)
         return Status.dont_reply
 
     async def end_older(self, home_id: str, node_no: int, epoch: int) -> int:
-        """End what runs for earlier daemons of a node. Return the number of its workers."""
-        key = home_id, node_no
-        self._epochs[key] = max(epoch, self._epochs.get(key, 0))
-        session = self._sessions.get(key)
-        if session is None or session.epoch >= epoch:
-            return 0
-        del self._sessions[key]
-        count = len(session.workers)
-        session.shut_down()
-        await session.ended()
-        folder = self._folder / "results" / session.results_name
-        await in_thread(partial(shutil.rmtree, folder, ignore_errors=True))
+        """End what runs for earlier daemons of a node. Return the number of its workers.
+
+        The executor that a daemon had may have another name by now, or be missing.
+        """
+        node = home_id, node_no
+        self._epochs[node] = max(epoch, self._epochs.get(node, 0))
+        old = [
+            key
+            for key, session in self._sessions.items()
+            if key[:2] == node and session.epoch < epoch
+        ]
+        ending = [self._sessions.pop(key) for key in old]
+        count = sum(len(session.workers) for session in ending)
+        for session in ending:
+            session.shut_down()
+        for session in ending:
+            await session.ended()
+            folder = self._folder / "results" / session.results_name
+            await in_thread(partial(shutil.rmtree, folder, ignore_errors=True))
         return count
 
     # ── pilots ──────────────────────────────────────────────────────────────────────────
@@ -260,11 +271,7 @@ class Agent(WorkerPlugin):
                 refused=f"{address} serves a later daemon of this node", address=address
             )
         up = PilotUp(worker_no=order.worker_no, address=address, agent_id=self._id)
-        self._worker.log_event(order.topic, msgspec.msgpack.encode(up))
-        with anyio.move_on_after(LINK_SECONDS):
-            await session.decided.wait()
-        is_open = session.decided.is_set() and not session.is_over
-        if not is_open or order.worker_no in session.refused:
+        if not await self._is_wanted(session, order, up):
             return PilotEnd(address=address, is_cut_off=session.is_replaced)
         try:
             await self._run(session, order)
@@ -273,15 +280,29 @@ class Agent(WorkerPlugin):
         has_run = not session.is_replaced
         return PilotEnd(address=address, has_run=has_run, is_cut_off=session.is_replaced)
 
+    async def _is_wanted(self, session: _Session, order: PilotOrder, up: PilotUp) -> bool:
+        """Announce a pilot, and return whether the daemon has a link here and wants its worker."""
+        assert self._worker is not None  # noqa: S101 - set by ``setup``
+        session.expected.add(up.worker_no)
+        try:
+            self._worker.log_event(order.topic, msgspec.msgpack.encode(up))
+            with anyio.move_on_after(LINK_SECONDS):
+                await session.decided.wait()
+            is_open = session.decided.is_set() and not session.is_over
+            return is_open and up.worker_no not in session.refused
+        finally:
+            session.expected.discard(up.worker_no)
+            session.refused.discard(up.worker_no)
+
     async def _session_of(self, order: PilotOrder) -> _Session | None:
         """Return the session of a pilot, after all of its node's older sessions have ended."""
-        key = order.home_id, order.node_no
-        await self.end_older(*key, order.epoch)
-        if order.epoch < self._epochs[key]:
+        node = order.home_id, order.node_no
+        await self.end_older(*node, order.epoch)
+        if order.epoch < self._epochs[node]:
             return None
         results_name = _hash(order.home_id, order.node_no, order.epoch, order.secret)
         fresh = _Session(order.epoch, order.secret, results_name)
-        return self._sessions.setdefault(key, fresh)
+        return self._sessions.setdefault((*node, order.executor), fresh)
 
     async def _run(self, session: _Session, order: PilotOrder) -> None:
         """Run a program, and report its end on the session's stream."""

@@ -29,6 +29,9 @@ LOST_BEATS = 3
 
 DIAL_SECONDS = 3.0
 REDIAL_SECONDS = 0.5
+PORT_SECONDS = 0.1
+"""How often a port is looked at while it is dialled."""
+
 DEATH_SECONDS = 0.5
 """Time in which the supervisors of a dead Dask worker certainly kill what is left."""
 
@@ -53,6 +56,9 @@ class LinkOwner(Protocol):
 
     def on_death(self, link: AgentLink, why: str) -> None:
         """The agent and all its workers are dead."""
+
+    def on_unused(self, link: AgentLink) -> None:
+        """The link has broken while nothing ran there: its Dask worker may have left for good."""
 
     def has_workers(self, link: AgentLink) -> bool:
         """Return whether the link is needed."""
@@ -96,6 +102,11 @@ class AgentLink:
         """Send a message. Never blocks."""
         self._stream.put(kind, worker_no, data)
 
+    @property
+    def backlog(self) -> int:
+        """Number of bytes that the agent has not received."""
+        return self._stream.backlog
+
     async def flushed(self) -> None:
         """Wait until the agent has received all messages."""
         await self._stream.flushed()
@@ -109,22 +120,24 @@ class AgentLink:
             self.is_running = False
         if why:
             self._owner.on_death(self, why)
+        else:
+            self._owner.on_unused(self)
 
     async def _keep(self) -> str:
         """Return why the agent is dead; empty if it is merely not needed any more."""
-        is_first = True
         while True:
-            # Dask itself dials again and again, also where no process listens.
-            if not is_first and await self._is_refused():
-                self._owner.on_dying(self)
-                await self._clock.sleep(DEATH_SECONDS)
-                return "its Dask worker died"
-            is_first = False
             try:
                 if not await self._connect_once():
                     return "its Dask worker was restarted"
+                trouble = ""
             except OSError as exc:
-                self._set_lost(f"its Dask worker at {self.address} does not answer: {exc}")
+                trouble = f"its Dask worker at {self.address} does not answer: {exc}"
+            if await self._is_refused():
+                self._owner.on_dying(self)
+                await self._clock.sleep(DEATH_SECONDS)
+                return "its Dask worker died"
+            if trouble:
+                self._set_lost(trouble)
             if not self._owner.has_workers(self):
                 return ""
             now = self._clock.monotonic_us()
@@ -160,7 +173,7 @@ class AgentLink:
             OSError: If it does not answer.
         """
         with anyio.fail_after(2 * DIAL_SECONDS):
-            comm = await self._dial(self.address)
+            comm = await self._reach()
             is_open = False
             try:
                 hello = msgspec.structs.replace(self._hello, received=self._stream.received)
@@ -174,6 +187,33 @@ class AgentLink:
         if not isinstance(answer, bytes):
             return comm, LinkWelcome(refused="it has no agent")
         return comm, msgspec.msgpack.decode(answer, type=LinkWelcome)
+
+    async def _reach(self) -> Comm:
+        """Dial the agent, until no process listens there: Dask would dial on.
+
+        The kernel closes the connections of a process that was killed before its port, or after it.
+
+        Raises:
+            OSError: If there is no connection.
+        """
+        comm, problem = None, OSError("no process listens there")
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._await_refusal, group.cancel_scope)
+            try:
+                comm = await self._dial(self.address)
+            except OSError as exc:
+                problem = exc
+            group.cancel_scope.cancel()
+        if comm is None:
+            raise problem
+        return comm
+
+    async def _await_refusal(self, dialling: anyio.CancelScope) -> None:
+        while True:
+            await self._clock.sleep(PORT_SECONDS)
+            if await self._is_refused():
+                dialling.cancel()
+                return
 
     async def _beat(self, comm: Comm) -> None:
         """Ask for signs of life. Abort the connection of an agent that gives none.

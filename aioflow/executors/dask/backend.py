@@ -51,6 +51,9 @@ REFUSAL_SECONDS = 60.0
 END_SECONDS = 5.0
 """How long a daemon that ends waits for the end of its workers."""
 
+_FORGOTTEN_US = 600_000_000
+"""Time after its delay after which the failures of a spec are forgotten."""
+
 _CONSUMED_BYTES = 64 * 1024
 """Number of bytes of output from which their receipt is acknowledged."""
 
@@ -89,6 +92,10 @@ class _Channel:
     def __init__(self, worker_no: WorkerNo, link: AgentLink) -> None:
         self._no = worker_no
         self._link = link
+
+    @property
+    def backlog(self) -> int:
+        return self._link.backlog
 
     def send(self, data: bytes) -> None:
         self._link.put(Kind.FRAME, self._no, bytes(data))
@@ -204,7 +211,7 @@ class DaskBackend:
         """Serve the demand until the scheduler is lost."""
         lease = self._lease
         assert lease is not None  # noqa: S101 - set by ``run``
-        cluster.listen(topic_of(lease.home_id, lease.node_no), self._on_announcement)
+        cluster.listen(topic_of(lease.home_id, lease.node_no, self.name), self._on_announcement)
         await cluster.sweep(lease.home_id, lease.node_no, lease.epoch)
         _logger.info("executor %s: connected to the Dask scheduler %s", self.name, cluster.address)
         self._cluster, self._url = cluster, cluster.dashboard
@@ -305,8 +312,9 @@ class DaskBackend:
             home_id=lease.home_id,
             node_no=lease.node_no,
             epoch=lease.epoch,
+            executor=self.name,
             secret=lease.secret,
-            topic=topic_of(lease.home_id, lease.node_no),
+            topic=topic_of(lease.home_id, lease.node_no, self.name),
             worker_no=worker_no,
             aioflow=version("aioflow-engine"),
             python=(sys.version_info.major, sys.version_info.minor),
@@ -353,6 +361,11 @@ class DaskBackend:
     def _seconds_to_next(self) -> float:
         """Return the seconds after which the pilots are to be looked at without a cause."""
         now = self._clock.monotonic_us()
+        self._failures = {
+            spec: (count, until)
+            for spec, (count, until) in self._failures.items()
+            if until + _FORGOTTEN_US > now
+        }
         pending = [until for _, until in self._failures.values() if until > now]
         seconds = (min(pending) - now) / 1e6 if pending else math.inf
         if self._refusing or any(not worker.is_up for worker in self._workers.values()):
@@ -424,6 +437,7 @@ class DaskBackend:
             home_id=lease.home_id,
             node_no=lease.node_no,
             epoch=lease.epoch,
+            executor=self.name,
             secret=lease.secret,
             agent_id=up.agent_id,
             link_no=0,
@@ -472,7 +486,7 @@ class DaskBackend:
 
     def on_death(self, link: AgentLink, why: str) -> None:
         """See ``LinkOwner``."""
-        self._links = {agent: other for agent, other in self._links.items() if other is not link}
+        self.on_unused(link)
         failure = Failure(type="Killed", message=f"the worker died: {why}", reason="killed")
         workers = self._of(link)
         for spec in {worker.spec for worker in workers if worker.output is None}:
@@ -483,6 +497,10 @@ class DaskBackend:
                 self._forget(worker)
             else:
                 worker.output.send_nowait(failure)
+
+    def on_unused(self, link: AgentLink) -> None:
+        """See ``LinkOwner``. Another announcement of its agent opens another link."""
+        self._links = {agent: other for agent, other in self._links.items() if other is not link}
 
     def has_workers(self, link: AgentLink) -> bool:
         """See ``LinkOwner``."""

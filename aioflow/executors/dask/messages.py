@@ -79,6 +79,7 @@ class PilotOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The argument of a pilot.
 
     Attributes:
+        executor: Name of the executor. Several of one daemon may be on the same cluster.
         topic: Topic of Dask's events on which the pilot announces itself.
         python: Major and minor version of the daemon's interpreter.
         environment: Names and patterns of variables that the program inherits from the Dask worker.
@@ -90,6 +91,7 @@ class PilotOrder(msgspec.Struct, frozen=True, kw_only=True):
     home_id: str
     node_no: int
     epoch: int
+    executor: str
     secret: str
     topic: str
     worker_no: int
@@ -138,6 +140,7 @@ class LinkHello(msgspec.Struct, frozen=True, kw_only=True):
     home_id: str
     node_no: int
     epoch: int
+    executor: str
     secret: str
     agent_id: str
     link_no: int
@@ -170,6 +173,6 @@ class WorkerStarted(msgspec.Struct, frozen=True, kw_only=True):
     results_folder: str
 
 
-def topic_of(home_id: str, node_no: int) -> str:
-    """Return the topic of Dask's events on which the pilots of a node announce themselves."""
-    return f"aioflow-{home_id}-{node_no}"
+def topic_of(home_id: str, node_no: int, executor: str) -> str:
+    """Return the topic of Dask's events on which the pilots of an executor announce themselves."""
+    return f"aioflow-{home_id}-{node_no}-{executor}"

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, Protocol
 from aioflow.author import codec
 from aioflow.author.codec import Steps
 from aioflow.author.deferral import Fail, NotReady, RetryAfter, Skip, TaskDeferred
-from aioflow.author.durable_calls import Call
+from aioflow.author.durable_calls import LABEL_LENGTH, Call
 from aioflow.author.trigger import Trigger, class_path, portable, serialized
 from aioflow.errors import CallCutShort, CallMismatch, StepFailed, Unserializable
 from aioflow.model.states import Failure
@@ -36,7 +36,7 @@ from aioflow.protocol.reports import (
 )
 from aioflow.worker.failures import failure_of, text_of
 from aioflow.worker.query.messages import RecordItem
-from aioflow.worker.query.values import hidden
+from aioflow.worker.query.values import hidden, masks
 from aioflow.worker.task.outcome import now
 from aioflow.worker.task_supervisor import Slices
 
@@ -203,6 +203,7 @@ class DurableCalls:
                     self._source_location(call),
                     answer,
                     failure,
+                    _label(call),
                 )
             )
             await self._answer()
@@ -227,6 +228,7 @@ class DurableCalls:
                         self._source_location(call),
                         *stored,
                         window,
+                        _label(call),
                     )
                 )
                 await self._answer()
@@ -428,6 +430,7 @@ class DurableCalls:
             self._source_location(call),
             triggers,
             timeout_us,
+            _label(call),
         )
 
     async def _worked(
@@ -476,6 +479,11 @@ class DurableCalls:
 
 def _encoded(value: object, name: str) -> Steps[bytes]:
     return (yield from codec.in_steps(value, f"the result of {name}", ANSWER_LIMIT))
+
+
+def _label(call: Call) -> str:
+    """Return the label of a call, without the secrets that this process has received."""
+    return masks.masked_text(call.label)[:LABEL_LENGTH] if call.label else ""
 
 
 def _shown(call: Call, source_location: str) -> str:

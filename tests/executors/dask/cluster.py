@@ -94,7 +94,8 @@ class Worker:
 class Events:
     """What a backend reports, remembered. ``until`` waits for something."""
 
-    PATIENCE = 30.0
+    PATIENCE = 120.0
+    """Seconds. On a machine with much other work, a Dask worker takes half a minute to start."""
 
     def __init__(self, first: int = 0) -> None:
         self.workers: dict[int, Worker] = {}

@@ -72,8 +72,11 @@ class Hosted:
 class Daemon:
     """A daemon with one link to an agent at a time."""
 
-    def __init__(self, worker: DaskWorker, group: anyio.abc.TaskGroup, home_id: str) -> None:
+    def __init__(
+        self, worker: DaskWorker, group: anyio.abc.TaskGroup, home_id: str, executor: str = "dask"
+    ) -> None:
         self.home_id = home_id
+        self.executor = executor
         self.epoch = 1
         self.links: list[AgentLink] = []
         self.started: dict[int, WorkerStarted] = {}
@@ -93,6 +96,7 @@ class Daemon:
             home_id=self.home_id,
             node_no=0,
             epoch=self.epoch,
+            executor=self.executor,
             secret="s",
             topic="t",
             worker_no=worker_no,
@@ -118,6 +122,7 @@ class Daemon:
             home_id=self.home_id,
             node_no=0,
             epoch=self.epoch,
+            executor=self.executor,
             secret="s",
             agent_id=up.agent_id,
             link_no=0,
@@ -154,6 +159,8 @@ class Daemon:
     def on_death(self, _link: AgentLink, why: str) -> None:
         self.deaths.append(why)
 
+    def on_unused(self, _link: AgentLink) -> None: ...
+
     def has_workers(self, _link: AgentLink) -> bool:
         return True
 
@@ -172,7 +179,7 @@ def agent(worker) -> Agent:
 
 
 async def until(found: Callable[[], object]) -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         while not found():
             await anyio.sleep(0.001)
 
@@ -191,6 +198,57 @@ async def test_each_home_has_its_own_results_and_those_of_earlier_daemons_are_de
             (folders[-1] / "7.1").write_text(home_id)
         assert len(set(folders)) == 3
         assert [folder.exists() for folder in folders] == [False, True, True]
+        group.cancel_scope.cancel()
+
+
+async def test_two_executors_of_a_daemon_share_a_dask_worker(agent, worker):
+    async with anyio.create_task_group() as group:
+        one, other = (Daemon(worker, group, "one", name) for name in ("cpus", "gpus"))
+        for daemon, worker_no in ((one, 1), (other, 2), (one, 3)):
+            daemon.pilot(agent, worker_no)
+            await until(partial(daemon.started.__contains__, worker_no))
+        assert (sorted(one.started), sorted(other.started)) == ([1, 3], [2])
+        assert not {**one.ends, **other.ends}
+        assert not [*one.deaths, *other.deaths]
+
+        later = Daemon(worker, group, "one", "renamed")
+        later.epoch = 2
+        later.pilot(agent, 4)
+        await until(lambda: 4 in later.started)
+        assert (sorted(one.ends), sorted(other.ends), sorted(later.ends)) == ([1, 3], [2], [])
+        group.cancel_scope.cancel()
+
+
+async def test_orders_to_kill_what_has_ended_are_not_kept(agent, worker):
+    async with anyio.create_task_group() as group:
+        daemon = Daemon(worker, group, "one")
+        for worker_no in (1, 2):
+            daemon.pilot(agent, worker_no)
+            await until(partial(daemon.started.__contains__, worker_no))
+        for worker_no in (7, 8, 1):
+            daemon.links[0].put(Kind.KILL, worker_no)
+        await until(lambda: 1 in daemon.ends)
+        (session,) = agent._sessions.values()
+        assert not session.refused
+        assert not session.expected
+        group.cancel_scope.cancel()
+
+
+async def test_a_pilot_that_is_killed_while_it_waits_for_the_link_starts_nothing(agent, worker):
+    async with anyio.create_task_group() as group:
+        daemon = Daemon(worker, group, "one")
+
+        def kills(up: PilotUp) -> None:
+            daemon._on_announcement(up)
+            (session,) = agent._sessions.values()
+            session._deliver(Kind.KILL, up.worker_no, b"")
+
+        daemon.pilot(agent, 1)
+        worker.on_event = kills
+        await until(lambda: 1 in daemon.ends)
+        (session,) = agent._sessions.values()
+        assert not daemon.started
+        assert not session.refused
         group.cancel_scope.cancel()
 
 
@@ -251,9 +309,10 @@ async def test_a_link_that_cannot_be_resumed_is_no_sign_of_life(agent, worker, m
             home_id="one",
             node_no=0,
             epoch=1,
+            executor="dask",
             secret="s",
             agent_id=agent._id,
-            link_no=agent._sessions["one", 0].link_no,
+            link_no=agent._sessions["one", 0, "dask"].link_no,
             received=9,
         )
         ours, theirs = Wire.pair(Never())

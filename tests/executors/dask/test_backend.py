@@ -1,21 +1,23 @@
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
+import socket
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from aioflow.executors.backend import ExecutorLease
 from aioflow.executors.dask import agent_link
+from aioflow.executors.dask import backend as module
 from aioflow.executors.dask import cluster as cluster_module
 from aioflow.executors.dask.backend import DaskBackend, _Worker
-from aioflow.executors.dask.messages import PilotEnd
+from aioflow.executors.dask.messages import PilotEnd, PilotUp
 from aioflow.executors.dask.options import DaskOptions
 from aioflow.model.workers import WorkerSpec
 from aioflow.protocol.reports import Succeeded, TaskStarted
@@ -34,7 +36,7 @@ async def begun(worker: Worker, events: Events, home, body: str, start_no: int =
     await events.until(lambda: worker.found(TaskStarted))
 
 
-async def died(*pids: int, seconds: float = 5.0) -> None:
+async def died(*pids: int, seconds: float = 60.0) -> None:
     with anyio.fail_after(seconds):
         while any(is_alive(pid) for pid in pids):
             await anyio.sleep(0.01)
@@ -129,7 +131,7 @@ time.sleep(600)
         backend.set_demand(demand(1))
         (worker,) = await events.up()
         await begun(worker, events, tmp_path, body)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while not file.exists() or len(file.read_text().split()) < 2:
                 await anyio.sleep(0.01)
         pids = [int(pid) for pid in file.read_text().split()]
@@ -164,7 +166,10 @@ async def test_output_is_complete_and_in_order_and_waits_for_its_reader(cluster,
 # ── harm ────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_worker_whose_dask_worker_is_killed_is_gone_within_a_second(own_cluster, tmp_path):
+async def test_a_worker_whose_dask_worker_is_killed_is_gone_without_a_missed_beat(
+    own_cluster, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(agent_link, "LOST_BEATS", 10_000)  # silence proves nothing
     processes = [own_cluster.start_worker() for _ in range(2)]
     file = tmp_path / "pids"
     async with running(own_cluster) as (backend, events):
@@ -172,15 +177,13 @@ async def test_a_worker_whose_dask_worker_is_killed_is_gone_within_a_second(own_
         (worker,) = await events.up()
         await begun(worker, events, tmp_path, SLEEP.format(path=str(file)))
         victim = next(one for one in processes if one.pid == _parent(_parent(worker.info.pid)))
-        killed = time.monotonic()
         victim.kill()
         failure = await events.until(lambda: worker.failure)
-        assert time.monotonic() - killed < 1.5
+        assert not worker.lost
         assert (failure.reason, "its Dask worker died" in failure.message) == ("killed", True)
         assert not is_alive(worker.info.pid)
         (other,) = await events.up()
         assert other.info.address != worker.info.address
-        assert time.monotonic() - killed < 5
 
 
 @pytest.mark.nightly
@@ -241,7 +244,7 @@ async def test_a_dask_worker_that_closes_says_so_first(own_cluster, tmp_path):
         failure = await events.until(lambda: worker.failure)
         assert "its Dask worker ended" in failure.message
         assert not is_alive(worker.info.pid)
-    assert process.wait(20) is not None
+    assert process.wait(60) is not None
 
 
 @pytest.mark.nightly
@@ -301,8 +304,6 @@ def _of(events: Events) -> str:
 
 
 async def test_another_version_is_refused_with_a_sentence(cluster, monkeypatch):
-    from aioflow.executors.dask import backend as module
-
     monkeypatch.setattr(module, "version", lambda _: "0.0.7")
     async with running(cluster) as (backend, events):
         backend.set_demand(demand(1))
@@ -328,12 +329,10 @@ async def test_a_backend_that_is_run_again_knows_nothing_of_the_first_time(tmp_p
 
 async def test_a_scheduler_that_cannot_be_reached_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(cluster_module, "CONNECT_SECONDS", 0.3)
-    nowhere = DaskCluster(tmp_path)
-    with contextlib.suppress(TimeoutError):
-        async with running(nowhere) as (backend, events):
-            backend.set_demand(demand(1))
-            why = await events.until(lambda: events.reasons.get(demand(1)[0].spec))
-            assert why.startswith("the Dask scheduler at tcp://127.0.0.1:0 cannot be reached")
+    async with running(DaskCluster(tmp_path)) as (backend, events):
+        backend.set_demand(demand(1))
+        why = await events.until(lambda: events.reasons.get(SPEC))
+        assert why.startswith("the Dask scheduler at tcp://127.0.0.1:0 cannot be reached")
 
 
 class EndedPilot:
@@ -365,6 +364,25 @@ def test_pilots_whose_links_die_are_submitted_more_and_more_slowly():
         assert backend._failures[SPEC][0] == count + 1
         delays.append(round((backend._failures[SPEC][1] - began) / 1e6, 1))
     assert delays == [0.5, 1.0, 2.0, 4.0]
+
+
+async def test_dask_workers_that_left_without_work_are_forgotten(monkeypatch):
+    monkeypatch.setattr(agent_link, "DEATH_SECONDS", 0.0)
+    backend = DaskBackend("dask", DaskOptions(address="tcp://127.0.0.1:1"))
+    backend._lease = ExecutorLease(home_id="h0me", node_no=0, epoch=1, secret="s")
+    with socket.create_server(("127.0.0.1", 0)) as port:  # still there when its connections break
+        address = f"tcp://127.0.0.1:{port.getsockname()[1]}"
+
+        async def breaks(*_: object, **__: object) -> Any:
+            raise ConnectionResetError
+
+        monkeypatch.setattr(module, "worker_dial", breaks)
+        async with anyio.create_task_group() as backend._links_group:
+            for number in range(3):
+                up = PilotUp(worker_no=number, address=address, agent_id=f"agent {number}")
+                backend._on_announcement(msgspec.msgpack.encode(up))
+            assert len(backend._links) == 3
+    assert not backend._links
 
 
 async def test_a_pilot_that_another_link_cut_off_is_no_failure_of_its_dask_worker():

@@ -1,21 +1,27 @@
-import { useMemo, useRef } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { backfill, pause, trigger } from "../actions";
 import { enc, query } from "../api";
 import { ofDag, useData, useItems } from "../data";
+import { lazy } from "../components/lazy";
+import { TabBar } from "../components/tabs";
 import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
 import { GridView } from "../grid";
-import { Choice, Empty, Fact, Head, Panel, Shown, Tabs, dagHref, runHref } from "../parts";
+import { HealthStrip } from "../history";
+import { Choice, Empty, Fact, Head, Shown, dagHref, runHref } from "../parts";
+import { Inline, Markdown, firstParagraph } from "../markdown";
 import { go, usePlace, withQuery } from "../router";
 import { named } from "../states";
-import { At, When, shortTime } from "../time";
+import { texts } from "../texts";
+import { At, When } from "../time";
 import type { DagDetail, GanttRow, Graph, Grid, RunSummary } from "../types";
 import { RunList } from "./runs";
 
+const DagHistory = lazy<{ id: string }>(() => import("./dag_history"));
+
 export function DagPage({ id, view }: { id: string; view: string }) {
   const dag = useData<DagDetail>(`/dags/${enc(id)}`, { on: ofDag(id), gap: 1000 });
-  const base = dagHref(id);
   const at = view === "" ? "grid" : view;
   return (
     <>
@@ -27,18 +33,8 @@ export function DagPage({ id, view }: { id: string; view: string }) {
       <Shown of={dag}>
         {(data) => (
           <>
-            <Top dag={data} />
-            <Tabs
-              label="Views of the DAG"
-              at={at}
-              tabs={[
-                ["grid", "Grid", base],
-                ["graph", "Graph", `${base}/graph`],
-                ["gantt", "Gantt", `${base}/gantt`],
-                ["code", "Code", `${base}/code`],
-                ["runs", "Runs", `${base}/runs`],
-              ]}
-            />
+            <Top dag={data} at={at} />
+            {at === "grid" && <HealthStrip id={data.dag_id} />}
             <View dag={data} at={at} />
           </>
         )}
@@ -47,26 +43,46 @@ export function DagPage({ id, view }: { id: string; view: string }) {
   );
 }
 
-function Top({ dag }: { dag: DagDetail }) {
+function Top({ dag, at }: { dag: DagDetail; at: string }) {
+  const base = dagHref(dag.dag_id);
+  const [about, more] = firstParagraph(dag.doc);
   return (
     <>
-      <Head title={dag.dag_id} name={dag.dag_id}>
+      <Head
+        title={dag.dag_id}
+        name={dag.dag_id}
+        sentence={about === "" ? undefined : <Inline text={about} />}
+        tabs={
+          <TabBar
+            label={texts.dags.views}
+            at={at}
+            tabs={[
+              { key: "grid", name: texts.dags.tabs.grid, href: base },
+              { key: "graph", name: texts.dags.tabs.graph, href: `${base}/graph` },
+              { key: "gantt", name: texts.dags.tabs.gantt, href: `${base}/gantt` },
+              { key: "history", name: texts.dags.tabs.history, href: `${base}/history` },
+              { key: "code", name: texts.dags.tabs.code, href: `${base}/code` },
+              { key: "runs", name: texts.dags.tabs.runs, href: `${base}/runs` },
+            ]}
+          />
+        }
+      >
         <button type="button" data-needs="operator" class="main" onClick={() => void trigger(dag.dag_id)}>
-          Trigger …
+          {texts.actions.trigger}
         </button>
         <button type="button" data-needs="operator" onClick={() => backfill(dag.dag_id)}>
-          Backfill …
+          {texts.actions.backfill}
         </button>
         <button type="button" data-needs="operator" aria-pressed={dag.paused} onClick={() => void pause(dag.dag_id, !dag.paused)}>
-          {dag.paused ? "Resume" : "Pause"}
+          {dag.paused ? texts.actions.resume : texts.actions.pause}
         </button>
       </Head>
+      {more !== "" && <Markdown text={more} />}
       {dag.import_error && (
         <p class="wrong" role="alert">
-          Its file cannot be parsed, so its last good version stays in use: <span class="break">{dag.import_error}</span> <a href="/errors">Import errors</a>
+          {texts.dags.importError} <span class="break">{dag.import_error}</span> <a href="/errors">{texts.places.errors}</a>
         </p>
       )}
-      {dag.doc && <p class="doc">{dag.doc}</p>}
       <dl class="facts inline">
         <Fact name="Schedule">{dag.schedule ? `${dag.schedule} (${dag.timezone})` : "none"}</Fact>
         <Fact name="Next run">
@@ -91,7 +107,7 @@ function Top({ dag }: { dag: DagDetail }) {
             {named(dag.trigger.state)}, since <When at={dag.trigger.since} />
           </Fact>
         )}
-        <Fact name="Runs at once">{dag.max_active_runs || "no limit"}</Fact>
+        <Fact name={texts.dags.maxActive}>{dag.max_active_runs || texts.dags.noLimit}</Fact>
         <Fact name="File">
           <span class="break">{dag.file}</span>
         </Fact>
@@ -112,6 +128,8 @@ function View({ dag, at }: { dag: DagDetail; at: string }) {
       return <DagGraph dag={dag} />;
     case "gantt":
       return <LastGantt dag={dag} />;
+    case "history":
+      return <DagHistory id={dag.dag_id} />;
     case "code":
       return <Code dag={dag} />;
     case "runs":
@@ -164,7 +182,7 @@ function DagGraph({ dag }: { dag: DagDetail }) {
 function LastGantt({ dag }: { dag: DagDetail }) {
   const runs = useItems<RunSummary>(query("/runs", { dag: dag.dag_id, limit: 20 }), { on: ofDag(dag.dag_id), gap: 1000 });
   const place = usePlace();
-  const wanted = place.query.get("run") ?? runs.data?.[0]?.run_id ?? null;
+  const wanted = place.query.get("run") ?? (runs.data?.find((run) => run.started_at !== null) ?? runs.data?.[0])?.run_id ?? null;
   const shown = runs.data?.find((run) => run.run_id === wanted);
   const rows = useItems<GanttRow>(wanted && query(`/runs/${enc(wanted)}/gantt`, { limit: 1000 }), { gap: 1000 });
   return (
@@ -176,7 +194,7 @@ function LastGantt({ dag }: { dag: DagDetail }) {
           <div class="fill-column">
             <div class="bar-of-filters">
               <Choice label="Run" value={wanted} options={found.map((run) => [run.run_id, run.run_id])} onValue={(run) => go(withQuery({ run }), { replace: true })} />
-              <a href={runHref(wanted)}>this run</a>
+              <a href={runHref(wanted)}>{texts.dags.openRun}</a>
             </div>
             <Shown of={rows}>{(data) => <Gantt rows={data} run={wanted} from={shown?.started_at} to={shown?.ended_at} />}</Shown>
           </div>
@@ -186,60 +204,14 @@ function LastGantt({ dag }: { dag: DagDetail }) {
   );
 }
 
-interface CodeOf {
-  version: string;
-  files: { name: string; text: string }[];
-  made_at: string | null;
-}
+const loadCode = () => import("../code/view");
+type CodeModule = Awaited<ReturnType<typeof loadCode>>;
 
-/** A text with the numbers of its lines beside it. */
-function Text({ text }: { text: string }) {
-  const count = text.replace(/\n$/, "").split("\n").length;
-  return (
-    <div class="numbered">
-      <pre class="code numbers" aria-hidden="true">
-        {Array.from({ length: count }, (_, index) => index + 1).join("\n")}
-      </pre>
-      <pre class="code" tabIndex={0}>
-        {text}
-      </pre>
-    </div>
-  );
-}
-
-interface Version {
-  version: string;
-  made_at: string | null;
-  runs: number;
-}
-
+/** The code of a version; what shows it is loaded when it is first needed. */
 function Code({ dag }: { dag: DagDetail }) {
-  const place = usePlace();
-  const version = place.query.get("version") ?? dag.version;
-  const code = useData<CodeOf>(query(`/dags/${enc(dag.dag_id)}/code`, { version }), { on: () => false });
-  const versions = useItems<Version>(`/dags/${enc(dag.dag_id)}/versions`, { on: ofDag(dag.dag_id), gap: 2000 });
-  const options = (versions.data ?? []).map((one): [string, string] => [
-    one.version,
-    `${one.version.slice(0, 12)}, ${shortTime(one.made_at)}, ${one.runs} runs${one.version === dag.version ? " (newest)" : ""}`,
-  ]);
-  return (
-    <>
-      {options.length > 0 && (
-        <div class="bar-of-filters">
-          <Choice label="Version" value={version} options={options} onValue={(value) => go(withQuery({ version: value }), { replace: true })} />
-        </div>
-      )}
-      <Shown of={code}>
-        {(data) => (
-          <>
-            {data.files.map((file) => (
-              <Panel key={file.name} title={file.name}>
-                <Text text={file.text} />
-              </Panel>
-            ))}
-          </>
-        )}
-      </Shown>
-    </>
-  );
+  const [code, setCode] = useState<CodeModule>();
+  const versions = useItems<{ version: string; made_at: string | null; runs: number }>(`/dags/${enc(dag.dag_id)}/versions`, { on: ofDag(dag.dag_id), gap: 2000 });
+  useEffect(() => void loadCode().then(setCode), []);
+  if (!code) return <p class="loading soft">Loading …</p>;
+  return <code.CodePage dag={dag} versions={versions.data ?? []} />;
 }

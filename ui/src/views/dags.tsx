@@ -2,13 +2,14 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { pause, trigger } from "../actions";
 import { enc, get, query } from "../api";
+import { type Column, Table } from "../components/table";
 import { usePages } from "../data";
 import { heights } from "../grid";
-import { VirtualList } from "../list";
 import { onChange } from "../live";
-import { Choice, Empty, Filter, Head, Heads, Shown, dagHref, zoned } from "../parts";
+import { Choice, Empty, Filter, Head, Shown, dagHref, zoned } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Glyph, named } from "../states";
+import { texts } from "../texts";
 import { When } from "../time";
 import type { Dag, RecentRun } from "../types";
 
@@ -16,9 +17,9 @@ const PAGE = 500;
 const ASKED = 100;
 const BAR_HEIGHT = 22;
 const STATES: [string, string][] = [
-  ["", "all"],
-  ["paused", "paused"],
-  ["broken", "broken"],
+  ["", texts.dags.all],
+  ["paused", texts.states["paused"]!],
+  ["broken", texts.dags.broken],
 ];
 
 export function Dags() {
@@ -37,49 +38,92 @@ export function Dags() {
   const recent = useRecent(ids);
   return (
     <>
-      <Head title="DAGs" name="DAGs">
-        <Filter name="search" label="Find a DAG" onValue={(text) => go(withQuery({ search: text }), { replace: true })} />
-        <Choice label="Which" value={state} options={STATES} onValue={(value) => go(withQuery({ state: value }), { replace: true })} />
-      </Head>
+      <Head title={texts.places.dags} name={texts.places.dags} sentence={texts.dags.sentence} />
       <Shown of={dags}>
-        {() =>
-          shown.length === 0 ? (
-            <Empty>
-              {search || state ? (
-                <>
-                  None fits. <a href="/dags">Show all</a>
-                </>
-              ) : (
-                "No DAGs yet: put a Python file with an @dag function into the DAG folder, and it appears here by itself."
-              )}
-            </Empty>
-          ) : (
-            <VirtualList
-              class="panel fill"
-              items={shown}
-              height={38}
-              label={`${shown.length}${dags.isWhole ? "" : " or more"} DAGs`}
-              keyOf={(dag) => dag.dag_id ?? dag.file}
-              onEnd={dags.more}
-              onRange={(first, end) => setSeen([first, end])}
-              head={<Heads of={COLUMNS} />}
-              row={(dag) => <Row dag={dag} recent={dag.dag_id === null ? undefined : recent[dag.dag_id]} />}
-            />
-          )
-        }
+        {() => (
+          <Table
+            name="dags"
+            label={`${shown.length}${dags.isWhole ? "" : " or more"} DAGs`}
+            columns={columns(recent)}
+            items={shown}
+            keyOf={(dag) => dag.dag_id ?? dag.file}
+            hrefOf={(dag) => (dag.dag_id === null ? "/errors" : dagHref(dag.dag_id))}
+            nameOf={(dag) => dag.dag_id ?? dag.file}
+            onEnd={dags.more}
+            onRange={(first, end) => setSeen([first, end])}
+            toolbar={
+              <>
+                <Filter name="search" label={texts.dags.find} onValue={(text) => go(withQuery({ search: text }), { replace: true })} />
+                <Choice label={texts.dags.which} value={state} options={STATES} onValue={(value) => go(withQuery({ state: value }), { replace: true })} />
+              </>
+            }
+            empty={
+              <Empty>
+                {search || state ? (
+                  <>
+                    {texts.common.noMatches} <a href="/dags">{texts.common.clearFilters}</a>
+                  </>
+                ) : (
+                  texts.dags.none
+                )}
+              </Empty>
+            }
+          />
+        )}
       </Shown>
     </>
   );
 }
 
-const COLUMNS: [string, string, string?][] = [
-  ["", "c-glyph"],
-  ["DAG", "grow"],
-  ["Last runs", "recent", "The newest at the right; the taller, the longer it took"],
-  ["Schedule", "schedule wide-only"],
-  ["Next run", "c-when num wide-only"],
-  ["", "c-buttons"],
+const columns = (recent: Record<string, RecentRun[]>): Column<Dag>[] => [
+  { id: "glyph", title: "", width: "20px", phone: "lead", isFixed: true, cell: (dag) => <Glyph state={glyphOf(dag, recent)} /> },
+  {
+    id: "dag",
+    title: texts.run.dag,
+    width: "minmax(150px, 2fr)",
+    phone: "title",
+    isFixed: true,
+    cell: (dag) => (
+      <>
+        {dag.dag_id ?? dag.file}
+        {dag.paused && <span class="tag">{texts.states["paused"]}</span>}
+      </>
+    ),
+  },
+  {
+    id: "problem",
+    title: texts.dags.problem,
+    width: "minmax(0, 1fr)",
+    phone: "second",
+    cell: (dag) =>
+      dag.import_error ? (
+        <a class="bad" href="/errors" title={dag.import_error}>
+          {dag.dag_id === null ? dag.import_error : texts.dags.broken}
+        </a>
+      ) : (
+        <span class="soft">{zoned(dag) ?? texts.dags.noSchedule}</span>
+      ),
+  },
+  { id: "recent", title: texts.dags.recent, meaning: texts.dags.recentMeaning, width: "150px", phone: "end", isInteractive: true, cell: (dag) => dag.dag_id !== null && <Recent dag={dag.dag_id} runs={recent[dag.dag_id] ?? []} /> },
+  { id: "next", title: texts.dags.next, width: "104px", isNumber: true, isWideOnly: true, cell: (dag) => (dag.paused ? <span class="soft">–</span> : <When at={dag.next_run_at} none="" />) },
+  { id: "buttons", title: "", width: "164px", isFixed: true, isInteractive: true, cell: (dag) => dag.dag_id !== null && <Buttons id={dag.dag_id} paused={dag.paused} /> },
 ];
+
+const glyphOf = (dag: Dag, recent: Record<string, RecentRun[]>): string =>
+  dag.import_error ? "failed" : dag.paused ? "paused" : ((dag.dag_id !== null && recent[dag.dag_id]?.[0]?.state) || "pending");
+
+function Buttons({ id, paused }: { id: string; paused: boolean }) {
+  return (
+    <>
+      <button type="button" data-needs="operator" class="small" aria-pressed={paused} aria-label={`${paused ? texts.actions.resume : texts.actions.pause} ${id}`} onClick={() => void pause(id, !paused)}>
+        {paused ? texts.actions.resume : texts.actions.pause}
+      </button>
+      <button type="button" data-needs="operator" class="small" aria-label={`${texts.actions.trigger} ${id}`} onClick={() => void trigger(id)}>
+        {texts.actions.trigger}
+      </button>
+    </>
+  );
+}
 
 function filtered(dags: Dag[], search: string, state: string): Dag[] {
   const wanted = search.toLowerCase();
@@ -91,61 +135,19 @@ function filtered(dags: Dag[], search: string, state: string): Dag[] {
   );
 }
 
-function Row({ dag, recent }: { dag: Dag; recent?: RecentRun[] }) {
-  if (dag.dag_id === null) {
-    return (
-      <div class="row">
-        <Glyph state="failed" />
-        <a class="cut grow" data-row href="/errors">
-          {dag.file}
-        </a>
-        <span class="cut bad">{dag.import_error}</span>
-      </div>
-    );
-  }
-  const id = dag.dag_id;
-  return (
-    <div class="row">
-      <Glyph state={dag.import_error ? "failed" : dag.paused ? "paused" : (recent?.[0]?.state ?? "pending")} />
-      <a class="cut grow strong" data-row href={dagHref(id)}>
-        {id}
-      </a>
-      {dag.import_error && (
-        <a class="bad narrow-hide" href="/errors" title={dag.import_error}>
-          broken file
-        </a>
-      )}
-      <Recent runs={recent ?? []} />
-      <span class="cut soft wide-only schedule" title={zoned(dag) ?? undefined}>
-        {zoned(dag) ?? "no schedule"}
-      </span>
-      <span class="c-when num soft wide-only">{dag.paused ? "paused" : <When at={dag.next_run_at} none="" />}</span>
-      <span class="c-buttons">
-        <button type="button" data-needs="operator" class="small narrow-hide" aria-pressed={dag.paused} aria-label={`${dag.paused ? "Resume" : "Pause"} ${id}`} onClick={() => void pause(id, !dag.paused)}>
-          {dag.paused ? "Resume" : "Pause"}
-        </button>
-        <button type="button" data-needs="operator" class="small" aria-label={`Trigger ${id}`} onClick={() => void trigger(id)}>
-          Trigger …
-        </button>
-      </span>
-    </div>
-  );
-}
-
-function Recent({ runs }: { runs: RecentRun[] }) {
+/** As many bars as runs: they are too narrow to be targets of their own. */
+function Recent({ dag, runs }: { dag: string; runs: RecentRun[] }) {
+  if (runs.length === 0) return null;
   const oldest = [...runs].reverse();
   const tall = heights(oldest, BAR_HEIGHT);
+  const failed = runs.filter((run) => run.state === "failed" || run.state === "partial").length;
+  const text = texts.dags.recentOf(runs.length, failed, named(runs[0]!.state));
   return (
-    <span class="recent">
-      {oldest.map((run, index) => {
-        const text = `${run.run_id}: ${named(run.state)}`;
-        return (
-          <a key={run.run_id} href={`/runs/${encodeURIComponent(run.run_id)}`} title={text} aria-label={text}>
-            <i class={`column b-${run.state}`} style={{ height: `${tall[index]}px` }} />
-          </a>
-        );
-      })}
-    </span>
+    <a class="recent" href={`${dagHref(dag)}/runs`} title={text} aria-label={text}>
+      {oldest.map((run, index) => (
+        <i key={run.run_id} class={`column b-${run.state}`} style={{ height: `${tall[index]}px` }} />
+      ))}
+    </a>
   );
 }
 

@@ -1,10 +1,12 @@
-import { useState } from "preact/hooks";
-
 import { emit } from "../actions";
 import { query } from "../api";
+import { Detail } from "../components/detail";
+import { SplitPane } from "../components/split";
+import { type Column, Table } from "../components/table";
 import { useItems, usePages } from "../data";
-import { Empty, Filter, Head, Json, Panel, Shown, childName, runHref, taskHref } from "../parts";
+import { Empty, Filter, Head, Json, Shown, childName, runHref, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
+import { texts } from "../texts";
 import { When } from "../time";
 import type { NamedEvent } from "../types";
 
@@ -20,85 +22,98 @@ interface Woken {
 export function Events() {
   const place = usePlace();
   const name = place.query.get("name") ?? "";
-  const events = usePages<NamedEvent>((cursor) => query("/events", { name, limit: PAGE, cursor }), (event) => event.event_id, PAGE, { gap: 1000 });
+  const events = usePages<NamedEvent>((cursor) => query("/events", { name, limit: PAGE, cursor }), (row) => row.event_id, PAGE, { gap: 1000 });
+  const open = place.query.get("open");
+  const shown = events.data?.find((event) => String(event.event_id) === open);
   return (
     <>
-      <Head title="Events" name="Events">
-        <Filter name="name" label="Of name" onValue={(text) => go(withQuery({ name: text }), { replace: true })} />
+      <Head title={texts.places.events} name={texts.places.events}>
         <button type="button" data-needs="operator" class="main" onClick={emit}>
-          Emit …
+          {texts.events.emit}
         </button>
       </Head>
-      <Shown of={events}>
-        {(rows) =>
-          rows.length === 0 ? (
-            <Empty>
-              {name ? "No event of that name." : "No events yet."} A task emits one, <code>aioflow events emit</code>, or a webhook.
-            </Empty>
-          ) : (
-            <Panel>
-              <ul class="rows">
-                {rows.map((event) => (
-                  <One key={event.event_id} event={event} />
-                ))}
-              </ul>
-              {!events.isWhole && (
-                <button type="button" onClick={events.more}>
-                  Older events
-                </button>
-              )}
-            </Panel>
-          )
-        }
-      </Shown>
+      <SplitPane name="events" side={shown ? <One key={shown.event_id} event={shown} /> : null}>
+        <p class="sentence about">{texts.events.sentence}</p>
+        <Shown of={events}>
+          {(rows) => (
+            <Table
+              name="events"
+              label={`${rows.length}${events.isWhole ? "" : " or more"} events`}
+              columns={COLUMNS}
+              items={rows}
+              keyOf={(event) => event.event_id}
+              hrefOf={(event) => withQuery({ open: event.event_id })}
+              current={(event) => String(event.event_id) === open}
+              onEnd={events.more}
+              toolbar={<Filter name="name" label={texts.events.filter} onValue={(text) => go(withQuery({ name: text }), { replace: true })} />}
+              empty={
+                <Empty>
+                  {name ? (
+                    <>
+                      {texts.common.noMatches} <a href="/events">{texts.common.clearFilters}</a>
+                    </>
+                  ) : (
+                    texts.events.none
+                  )}
+                </Empty>
+              }
+            />
+          )}
+        </Shown>
+      </SplitPane>
     </>
   );
 }
 
+const COLUMNS: Column<NamedEvent>[] = [
+  { id: "name", title: texts.events.name, width: "minmax(140px, 1.4fr)", phone: "title", isFixed: true, isMono: true, cell: (event) => event.name },
+  { id: "key", title: texts.events.key, width: "minmax(90px, 1fr)", phone: "second", isMono: true, cell: (event) => event.key ?? "" },
+  {
+    id: "from",
+    title: texts.events.from,
+    width: "minmax(120px, 1.2fr)",
+    phone: "second-end",
+    isMono: true,
+    cell: (event) => (event.run_id ? <a href={runHref(event.run_id)}>{event.run_id}</a> : <span class="soft">{texts.events.outside}</span>),
+  },
+  { id: "at", title: texts.events.received, width: "96px", isNumber: true, phone: "end", cell: (event) => <When at={event.at} /> },
+];
+
 function One({ event }: { event: NamedEvent }) {
-  const [isOpen, setOpen] = useState(false);
-  const woke = useItems<Woken>(isOpen ? `/events/${event.event_id}/woke` : null, { on: () => false });
+  const woke = useItems<Woken>(`/events/${event.event_id}/woke`, { on: () => false });
   return (
-    <li>
-      <details onToggle={(change) => setOpen(change.currentTarget.open)}>
-        <summary class="row" data-row>
-          <b class="cut">{event.name}</b>
-          <span class="cut grow soft">{event.key ?? ""}</span>
-          <span class="cut soft narrow-hide">{event.run_id ? `from ${event.run_id}` : "from outside"}</span>
-          <span class="num">
-            <When at={event.at} />
-          </span>
-        </summary>
-        <div class="inset">
-          <Json value={event.data} />
-          {event.run_id && (
-            <p>
-              Emitted by <a href={runHref(event.run_id)}>{event.run_id}</a>
-            </p>
-          )}
-          {isOpen && (
-            <Shown of={woke} optional>
-              {(found) =>
-                found.length === 0 ? (
-                  <p class="soft">It woke nothing.</p>
-                ) : (
-                  <p>
-                    It woke{" "}
-                    {found.map((one, index) => (
-                      <>
-                        {index > 0 && ", "}
-                        <a key={index} href={one.task_id ? taskHref(one.run_id, one.task_id, one.map_index) : runHref(one.run_id)}>
-                          {one.run_id} {one.task_id && childName(one.task_id, one.map_index, 0)}
-                        </a>
-                      </>
-                    ))}
-                  </p>
-                )
-              }
-            </Shown>
-          )}
-        </div>
-      </details>
-    </li>
+    <Detail title={event.name} name={event.name}>
+      <dl class="facts">
+        <dt>{texts.events.key}</dt>
+        <dd>{event.key ?? "–"}</dd>
+        <dt>{texts.events.received}</dt>
+        <dd>
+          <When at={event.at} />
+        </dd>
+        <dt>{texts.events.from}</dt>
+        <dd>{event.run_id ? <a href={runHref(event.run_id)}>{event.run_id}</a> : texts.events.outside}</dd>
+      </dl>
+      <h3>{texts.events.data}</h3>
+      <Json value={event.data} />
+      <h3>{texts.events.woke}</h3>
+      <Shown of={woke} optional>
+        {(found) =>
+          found.length === 0 ? (
+            <p class="soft">{texts.events.wokeNothing}</p>
+          ) : (
+            <ul class="rows">
+              {found.map((one, index) => (
+                <li key={index}>
+                  <a class="row" href={one.task_id ? taskHref(one.run_id, one.task_id, one.map_index) : runHref(one.run_id)}>
+                    <span class="cut mono">{one.run_id}</span>
+                    <span class="cut grow soft mono">{one.task_id && childName(one.task_id, one.map_index, 0)}</span>
+                  </a>
+                </li>
+              ))}
+            </ul>
+          )
+        }
+      </Shown>
+    </Detail>
   );
 }

@@ -2,10 +2,15 @@
 
 import { drain } from "../actions";
 import { query } from "../api";
+import { Detail } from "../components/detail";
+import { SplitPane } from "../components/split";
+import { type Column, Table } from "../components/table";
 import { useData, useItems, usePages } from "../data";
 import { Empty, Head, Json, Panel, Shown, number } from "../parts";
+import { usePlace, withQuery } from "../router";
 import { State } from "../states";
-import { When, span } from "../time";
+import { sentenceCase, texts } from "../texts";
+import { At, When, span } from "../time";
 import type { AuditRow, Node, Overview } from "../types";
 
 export function Nodes() {
@@ -13,11 +18,11 @@ export function Nodes() {
   const overview = useData<Overview>("/overview", { gap: 2000, every: 5000 });
   return (
     <>
-      <Head title="Nodes" name="Nodes" />
+      <Head title={texts.places.nodes} name={texts.places.nodes} sentence={texts.nodes.sentence} />
       <Shown of={nodes}>
         {(rows) =>
           rows.length === 0 ? (
-            <Empty>No node has said a word yet.</Empty>
+            <Empty>{texts.nodes.none}</Empty>
           ) : (
             <div class="columns">
               {rows.map((node) => (
@@ -42,14 +47,14 @@ function One({ node, now }: { node: Node; now: Overview | undefined }) {
       }
       actions={
         <button type="button" data-needs="admin" class="small" onClick={() => drain(node.node, isDrained)}>
-          {isDrained ? "Undrain …" : "Drain …"}
+          {isDrained ? texts.nodes.undrain : texts.nodes.drain}
         </button>
       }
     >
       <dl class="facts">
         <dt>State</dt>
         <dd>
-          <State state={SHOWN_AS[node.state] ?? "pending"} name={node.state.replaceAll("_", " ")} />{" "}
+          <State state={SHOWN_AS[node.state] ?? "pending"} name={sentenceCase(node.state.replaceAll("_", " "))} />{" "}
           <span class="soft">{MEANINGS[node.state] ?? ""}</span>
         </dd>
         <dt>Started</dt>
@@ -96,7 +101,7 @@ function SlotBar({ name, used, all }: { name: string; used: number; all: number 
   return (
     <div class="slot-bar">
       <span class="bar" role="img" aria-label={text}>
-        <i class="b-running" style={{ width: `${(100 * used) / Math.max(1, all)}%` }} />
+        {used > 0 && <i class="b-running" style={{ width: `${(100 * used) / Math.max(1, all)}%` }} />}
       </span>
       <span class="soft">{text}</span>
     </div>
@@ -115,11 +120,11 @@ export function Errors() {
   const errors = useItems<Broken>("/import-errors", { on: (change) => change.dags.size > 0, gap: 1000 });
   return (
     <>
-      <Head title="Import errors" name="Import errors" />
+      <Head title={texts.places.errors} name={texts.places.errors} sentence={errors.data && errors.data.length > 0 ? texts.errors.sentence(errors.data.length) : undefined} />
       <Shown of={errors}>
         {(rows) =>
           rows.length === 0 ? (
-            <Empty>Every DAG file could be read.</Empty>
+            <Empty>{texts.errors.none}</Empty>
           ) : (
             <>
               {rows.map((row) => (
@@ -133,9 +138,9 @@ export function Errors() {
                   }
                 >
                   <p>
-                    <b class="bad">{row.reason.replaceAll("_", " ")}</b>{" "}
+                    <b class="bad">{sentenceCase(row.reason.replaceAll("_", " "))}</b>{" "}
                     <span class="soft">
-                      {row.last_good_version ? `its version ${row.last_good_version.slice(0, 12)} stays in use until the file is fixed` : "it has no DAGs until it is fixed"}
+                      {row.last_good_version ? texts.errors.lastGood(row.last_good_version.slice(0, 12)) : texts.errors.noDags}
                     </span>
                   </p>
                   <pre class="code" tabIndex={0}>
@@ -155,63 +160,77 @@ const PAGE = 100;
 
 export function Audit() {
   const rows = usePages<AuditRow>((cursor) => query("/audit", { limit: PAGE, cursor }), (row) => row.audit_id, PAGE, { gap: 2000 });
+  const open = usePlace().query.get("open");
+  const shown = rows.data?.find((row) => String(row.audit_id) === open);
   return (
     <>
-      <Head title="Audit" name="Audit" />
-      <Shown of={rows}>
-        {(data) =>
-          data.length === 0 ? (
-            <Empty>There are no changes yet.</Empty>
-          ) : (
-            <Panel>
-              <ul class="rows">
-                {data.map((row) => (
-                  <li key={row.audit_id}>
-                    <details>
-                      <summary class="row" data-row>
-                        <b class="c-actor cut">{row.actor || "unknown"}</b>
-                        <span class="c-action cut">{row.action}</span>
-                        <span class="cut grow soft">{row.target}</span>
-                        {row.outcome !== "done" && (
-                          <span class="bad">
-                            {row.outcome} {row.code}
-                          </span>
-                        )}
-                        <span class="num">
-                          <When at={row.at} />
-                        </span>
-                      </summary>
-                      <div class="inset">
-                        <p class="soft">
-                          {row.role && `as ${row.role} `}
-                          {row.address && `from ${row.address}`}
-                        </p>
-                        {row.before !== null && row.before !== undefined && (
-                          <>
-                            <h3>Before</h3>
-                            <Json value={row.before} />
-                          </>
-                        )}
-                        {row.after !== null && row.after !== undefined && (
-                          <>
-                            <h3>After</h3>
-                            <Json value={row.after} />
-                          </>
-                        )}
-                      </div>
-                    </details>
-                  </li>
-                ))}
-              </ul>
-              {!rows.isWhole && (
-                <button type="button" onClick={rows.more}>
-                  Older rows
-                </button>
-              )}
-            </Panel>
-          )
-        }
-      </Shown>
+      <Head title={texts.places.audit} name={texts.places.audit} />
+      <SplitPane name="audit" side={shown ? <AuditDetail key={shown.audit_id} row={shown} /> : null}>
+        <p class="sentence about">{texts.audit.sentence}</p>
+        <Shown of={rows}>
+          {(data) => (
+            <Table
+              name="audit"
+              label={`${data.length}${rows.isWhole ? "" : " or more"} entries`}
+              columns={AUDIT}
+              items={data}
+              keyOf={(row) => row.audit_id}
+              hrefOf={(row) => withQuery({ open: row.audit_id })}
+              current={(row) => String(row.audit_id) === open}
+              onEnd={rows.more}
+              empty={<Empty>{texts.audit.none}</Empty>}
+            />
+          )}
+        </Shown>
+      </SplitPane>
     </>
+  );
+}
+
+const Outcome = ({ row }: { row: AuditRow }) => (row.outcome === "done" ? <span class="soft">{texts.audit.done}</span> : <span class="bad">{sentenceCase(row.outcome)}</span>);
+
+const AUDIT: Column<AuditRow>[] = [
+  { id: "actor", title: texts.audit.actor, width: "minmax(96px, 150px)", phone: "second", isFixed: true, cell: (row) => row.actor || texts.audit.anonymous },
+  { id: "action", title: texts.audit.action, width: "minmax(140px, 220px)", phone: "title", isFixed: true, isMono: true, cell: (row) => row.action },
+  { id: "target", title: texts.audit.target, width: "minmax(140px, 2fr)", isMono: true, cell: (row) => <span class="soft">{row.target}</span> },
+  { id: "outcome", title: texts.audit.outcome, width: "110px", phone: "second-end", cell: (row) => <Outcome row={row} /> },
+  { id: "address", title: texts.audit.address, width: "120px", isOptional: true, isWideOnly: true, isMono: true, cell: (row) => row.address ?? "" },
+  { id: "at", title: texts.audit.at, width: "96px", isNumber: true, phone: "end", cell: (row) => <When at={row.at} /> },
+];
+
+function AuditDetail({ row }: { row: AuditRow }) {
+  return (
+    <Detail title={row.action} name={row.action}>
+      <dl class="facts">
+        <dt>{texts.audit.actor}</dt>
+        <dd>
+          {row.actor || texts.audit.anonymous} {row.role && <span class="soft">{row.role}</span>}
+        </dd>
+        <dt>{texts.audit.target}</dt>
+        <dd class="break mono">{row.target ?? "–"}</dd>
+        <dt>{texts.audit.outcome}</dt>
+        <dd>
+          <Outcome row={row} /> {row.code && <code>{row.code}</code>}
+        </dd>
+        <dt>{texts.audit.address}</dt>
+        <dd class="mono">{row.address || "–"}</dd>
+        <dt>{texts.audit.at}</dt>
+        <dd>
+          <At at={row.at} />
+        </dd>
+      </dl>
+      {row.before !== null && row.before !== undefined && (
+        <section>
+          <h3>{texts.audit.before}</h3>
+          <Json value={row.before} />
+        </section>
+      )}
+      {row.after !== null && row.after !== undefined && (
+        <section>
+          <h3>{texts.audit.after}</h3>
+          <Json value={row.after} />
+        </section>
+      )}
+    </Detail>
   );
 }

@@ -1,9 +1,12 @@
-import { useState } from "preact/hooks";
-
 import { liftPool, many, setPool } from "../actions";
 import { enc } from "../api";
+import { Detail } from "../components/detail";
+import { SplitPane } from "../components/split";
+import { type Column, Table } from "../components/table";
 import { useItems } from "../data";
-import { Empty, Head, Panel, Shown, childName, number, taskHref } from "../parts";
+import { Empty, Head, Shown, childName, number, taskHref } from "../parts";
+import { usePlace, withQuery } from "../router";
+import { texts } from "../texts";
 import { When } from "../time";
 import type { Pool } from "../types";
 
@@ -18,89 +21,90 @@ interface Holder {
 
 export function Pools() {
   const pools = useItems<Pool>("/pools", { gap: 500 });
+  const open = usePlace().query.get("open");
+  const shown = pools.data?.find((pool) => pool.name === open);
   return (
     <>
-      <Head title="Pools" name="Pools">
+      <Head title={texts.places.pools} name={texts.places.pools}>
         <button type="button" data-needs="operator" class="main" onClick={() => setPool(null, 4, false)}>
-          Limit a pool …
+          {texts.pools.add}
         </button>
       </Head>
-      <Shown of={pools}>
-        {(rows) =>
-          rows.length === 0 ? (
-            <Empty>No pool has a limit. Tasks name theirs by pool=; one without a limit is bounded by the workers alone.</Empty>
-          ) : (
-            <Panel>
-              <ul class="rows">
-                {rows.map((pool) => (
-                  <One key={pool.name} pool={pool} />
-                ))}
-              </ul>
-            </Panel>
-          )
-        }
-      </Shown>
+      <SplitPane name="pools" side={shown ? <One key={shown.name} pool={shown} /> : null}>
+        <p class="sentence about">{texts.pools.sentence}</p>
+        <Shown of={pools}>
+          {(rows) =>
+            rows.length === 0 ? (
+              <Empty>{texts.pools.none}</Empty>
+            ) : (
+              <Table name="pools" label={texts.common.many(rows.length, "pool")} columns={COLUMNS} items={rows} keyOf={(pool) => pool.name} hrefOf={(pool) => withQuery({ open: pool.name })} current={(pool) => pool.name === open} isShort isPlain />
+            )
+          }
+        </Shown>
+      </SplitPane>
     </>
   );
 }
 
-function One({ pool }: { pool: Pool }) {
-  const [isOpen, setOpen] = useState(false);
-  const holders = useItems<Holder>(isOpen ? `/pools/${enc(pool.name)}/holders` : null, { gap: 500 });
+const COLUMNS: Column<Pool>[] = [
+  { id: "pool", title: texts.pools.name, width: "minmax(120px, 1fr)", phone: "title", isFixed: true, isMono: true, cell: (pool) => pool.name, sort: (one, other) => one.name.localeCompare(other.name) },
+  { id: "usage", title: texts.pools.usage, width: "minmax(100px, 2fr)", phone: "second", cell: (pool) => <Usage pool={pool} /> },
+  { id: "used", title: texts.pools.slots, width: "100px", isNumber: true, phone: "end", cell: (pool) => (pool.used === undefined ? number(pool.slots) : texts.common.of(pool.used, pool.slots)), sort: (one, other) => one.slots - other.slots },
+  { id: "queued", title: texts.states["queued"]!, width: "96px", isNumber: true, phone: "second-end", cell: (pool) => (pool.queued ? <a href={`/runs?state=running`}>{number(pool.queued)}</a> : "0"), sort: (one, other) => (one.queued ?? 0) - (other.queued ?? 0) },
+];
+
+function Usage({ pool }: { pool: Pool }) {
   const used = pool.used ?? 0;
   return (
-    <li>
-      <details onToggle={(change) => setOpen(change.currentTarget.open)}>
-        <summary class="row" data-row>
-          <b class="cut grow">{pool.name}</b>
-          <span class="share">
-            <span class="bar" role="img" aria-label={`${used} of ${pool.slots} used`}>
-              <i class="b-running" style={{ width: `${Math.min(100, (100 * used) / pool.slots)}%` }} />
-            </span>
-          </span>
-          <span class="num">
-            {pool.used === undefined ? "" : `${number(used)} of `}
-            {number(pool.slots)}
-          </span>
-          <span class="num soft">{pool.queued === undefined ? "" : `${number(pool.queued)} queued`}</span>
-        </summary>
-        <div class="inset">
-          <p class="actions">
-            <button type="button" data-needs="operator" onClick={() => setPool(pool.name, pool.slots, pool.include_deferred)}>
-              Change …
-            </button>
-            <button type="button" data-needs="operator" onClick={() => liftPool(pool.name)}>
-              Lift the limit …
-            </button>
-          </p>
-          <p class="soft">{pool.include_deferred ? "What waits for a trigger counts too." : "What waits for a trigger holds nothing of it."}</p>
-          {isOpen && (
-            <Shown of={holders} optional>
-              {(found) =>
-                found.length === 0 ? (
-                  <p class="soft">Nothing holds it.</p>
-                ) : (
-                  <ul class="rows">
-                    {found.map((one) => (
-                      <li key={`${one.run_id} ${one.task_id} ${one.map_index}`}>
-                        <a class="row" href={taskHref(one.run_id, one.task_id, one.map_index)}>
-                          <span class="cut">{childName(one.task_id, one.map_index, 0)}</span>
-                          <span class="cut grow soft">{one.run_id}</span>
-                          {one.is_waiting && <span class="soft">waits for a trigger</span>}
-                          <span class="num">{many(one.weight, "slot")}</span>
-                          <span class="num soft">
-                            <When at={one.since} />
-                          </span>
-                        </a>
-                      </li>
-                    ))}
-                  </ul>
-                )
-              }
-            </Shown>
-          )}
-        </div>
-      </details>
-    </li>
+    <span class="bar" role="img" aria-label={`${used} of ${pool.slots} used`}>
+      {used > 0 && <i class="b-running" style={{ width: `${Math.min(100, (100 * used) / pool.slots)}%` }} />}
+    </span>
+  );
+}
+
+function One({ pool }: { pool: Pool }) {
+  const holders = useItems<Holder>(`/pools/${enc(pool.name)}/holders`, { gap: 500 });
+  return (
+    <Detail
+      title={pool.name}
+      name={`${texts.pools.name} ${pool.name}`}
+      actions={
+        <>
+          <button type="button" data-needs="operator" onClick={() => setPool(pool.name, pool.slots, pool.include_deferred)}>
+            {texts.pools.change}
+          </button>
+          <button type="button" data-needs="operator" onClick={() => liftPool(pool.name)}>
+            {texts.pools.remove}
+          </button>
+        </>
+      }
+    >
+      <Usage pool={pool} />
+      <p class="soft">{pool.include_deferred ? texts.pools.countsDeferred : texts.pools.countsNone}</p>
+      <h3>{texts.pools.holders}</h3>
+      <Shown of={holders} optional>
+        {(found) =>
+          found.length === 0 ? (
+            <p class="soft">{texts.pools.noHolders}</p>
+          ) : (
+            <ul class="rows">
+              {found.map((one) => (
+                <li key={`${one.run_id} ${one.task_id} ${one.map_index}`}>
+                  <a class="row" href={taskHref(one.run_id, one.task_id, one.map_index)}>
+                    <span class="cut mono">{childName(one.task_id, one.map_index, 0)}</span>
+                    <span class="cut grow soft mono">{one.run_id}</span>
+                    {one.is_waiting && <span class="soft">{texts.pools.waitsForTrigger}</span>}
+                    <span class="num">{many(one.weight, "slot")}</span>
+                    <span class="num soft">
+                      <When at={one.since} />
+                    </span>
+                  </a>
+                </li>
+              ))}
+            </ul>
+          )
+        }
+      </Shown>
+    </Detail>
   );
 }

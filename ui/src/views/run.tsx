@@ -3,16 +3,21 @@ import { useMemo } from "preact/hooks";
 import { cancel, clear, deleteRun, mark } from "../actions";
 import { enc, query } from "../api";
 import { ofDag, ofRun, useData, useItems, useWindow } from "../data";
-import { Drawer, Why } from "../drawer";
+import { TabBar } from "../components/tabs";
+import { type Column, Table } from "../components/table";
+import { SplitPane } from "../components/split";
 import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
-import { VirtualList } from "../list";
-import { Log } from "../log";
-import { Choice, Empty, Fact, Filter, Head, Heads, Json, Panel, Shown, Tabs, Trouble, Waits, childName, dagHref, number, runHref, shortVersion, taskHref } from "../parts";
+import { RunLog } from "../log";
+import { Choice, Empty, Fact, Filter, Head, Panel, Shown, Trouble, Waits, childName, dagHref, number, runHref, shortVersion, taskHref } from "../parts";
+import { RunParameters } from "../run_parameters";
 import { go, usePlace, withQuery } from "../router";
-import { Bar, Glyph, Legend, State, TASK_ORDER, ended, isLive, named, sum, worst } from "../states";
-import { At, Took, When } from "../time";
+import { Bar, Glyph, Legend, State, TASK_ORDER, ended, isLive, sum, worst } from "../states";
+import { TaskPane } from "../task";
+import { stateName, texts } from "../texts";
+import { At, Took, When, millis, span } from "../time";
 import type { Counts, DagDetail, GanttRow, Graph, Run, RunGraph, RunGraphTask, Task } from "../types";
+import { Why } from "../why";
 
 const PAGE = 500;
 
@@ -23,36 +28,90 @@ export function RunPage({ id, view }: { id: string; view: string }) {
   const task = place.query.get("task");
   const map = Number(place.query.get("map") ?? -1);
   const round = Number(place.query.get("round") ?? 0);
-  const base = runHref(id);
+  const pane = task === null || !run.data ? null : (
+    <TaskPane key={`${id} ${task} ${map} ${round}`} run={id} dag={run.data.dag_id} version={run.data.version} task={task} map={map} round={round} tasks={graph.data?.tasks} />
+  );
   return (
     <>
       {run.problem && !run.data && (
         <Head title={id} name={id}>
-          <a href="/runs">All runs</a>
+          <a href="/runs">{texts.run.all}</a>
         </Head>
       )}
       <Shown of={run}>
         {(data) => (
           <>
-            <Top run={data} cause={graph.data?.run.cause} />
-            <Tabs
-              label="Views of the run"
-              at={view}
-              tabs={[
-                ["", "Overview", base],
-                ["graph", "Graph", `${base}/graph`],
-                ["gantt", "Gantt", `${base}/gantt`],
-                ["tasks", "Tasks", `${base}/tasks`],
-                ["logs", "Log", `${base}/logs`],
-              ]}
-            />
-            <View run={data} view={view} tasks={graph.data?.tasks} isOld={graph.problem?.isAbsent === true} picked={task} />
+            <RunHead run={data} view={view} />
+            <SplitPane name="task" side={pane} isFull={place.query.has("full")}>
+              <Top run={data} cause={graph.data?.run.cause} />
+              <View run={data} view={view} tasks={graph.data?.tasks} isOld={graph.problem?.isAbsent === true} picked={task} />
+            </SplitPane>
           </>
         )}
       </Shown>
-      {task !== null && <Drawer key={`${id} ${task} ${map} ${round}`} run={id} task={task} map={map} round={round} group={graph.data?.tasks.find((one) => one.task_id === task)} />}
     </>
   );
+}
+
+function RunHead({ run, view }: { run: Run; view: string }) {
+  const base = runHref(run.run_id);
+  const live = isGoingOn(run);
+  return (
+    <Head
+      name={run.run_id}
+      title={
+        <>
+          <State state={run.state} /> <span class="cut">{run.run_id}</span>
+        </>
+      }
+      tabs={
+        <TabBar
+          label={texts.run.views}
+          at={view}
+          tabs={[
+            { key: "", name: texts.run.tabs.overview, href: base },
+            { key: "graph", name: texts.run.tabs.graph, href: `${base}/graph` },
+            { key: "gantt", name: texts.run.tabs.gantt, href: `${base}/gantt` },
+            { key: "tasks", name: texts.run.tabs.tasks, href: `${base}/tasks` },
+            { key: "logs", name: texts.run.tabs.log, href: `${base}/logs` },
+          ]}
+        />
+      }
+    >
+      {live && (
+        <button type="button" data-needs="operator" class="grave" onClick={() => cancel(run.run_id)}>
+          {texts.actions.cancel}
+        </button>
+      )}
+      <button type="button" data-needs="operator" class={FAILED.has(run.state) ? "main" : ""} onClick={() => clear({ run: run.run_id })}>
+        {texts.actions.clear}
+      </button>
+      <button type="button" data-needs="operator" onClick={() => mark({ run: run.run_id })}>
+        {texts.actions.mark}
+      </button>
+      {!live && (
+        <button type="button" data-needs="admin" onClick={() => deleteRun(run.run_id)}>
+          {texts.actions.remove}
+        </button>
+      )}
+    </Head>
+  );
+}
+
+/** What one comes to a run for: how it went, or how far it is. */
+export function sentenceOf(run: Run): string {
+  const { counts } = run;
+  const count = (...states: string[]) => states.reduce((all, state) => all + (counts[state] ?? 0), 0);
+  const [begun, over] = [millis(run.started_at), millis(run.ended_at)];
+  const took = begun !== null && over !== null ? span(over - begun) : null;
+  const all = sum(counts);
+  if (isGoingOn(run)) {
+    if (run.state === "queued") return texts.run.queued;
+    return texts.run.underWay(ended(counts), all, count("running"), count("queued", "sensing", "deferred", "retrying"), count("failed", "upstream_failed"));
+  }
+  if (FAILED.has(run.state)) return texts.run.failed(count("failed"), count("upstream_failed"), took);
+  if (run.state === "success") return texts.run.success(all, took);
+  return texts.run.ended(stateName(run.state), ended(counts), all, took);
 }
 
 function Top({ run, cause }: { run: Run; cause?: string }) {
@@ -61,64 +120,40 @@ function Top({ run, cause }: { run: Run; cause?: string }) {
   const newest = useData<DagDetail>(`/dags/${enc(run.dag_id)}`, { on: ofDag(run.dag_id), gap: 5000 }).data?.version;
   return (
     <>
-      <Head
-        name={run.run_id}
-        title={
-          <>
-            <State state={run.state} /> <span class="break">{run.run_id}</span>
-          </>
-        }
-      >
-        {live && (
-          <button type="button" data-needs="operator" class="grave" onClick={() => cancel(run.run_id)}>
-            Cancel …
-          </button>
-        )}
-        <button type="button" data-needs="operator" onClick={() => clear({ run: run.run_id })}>
-          Clear …
-        </button>
-        <button type="button" data-needs="operator" onClick={() => mark({ run: run.run_id })}>
-          Mark …
-        </button>
-        {!live && (
-          <button type="button" data-needs="admin" onClick={() => deleteRun(run.run_id)}>
-            Delete …
-          </button>
-        )}
-      </Head>
+      <p class="sentence">{sentenceOf(run)}</p>
       <div class="run-top">
         <dl class="facts inline">
-          <Fact name="DAG">
+          <Fact name={texts.run.dag}>
             <a href={dagHref(run.dag_id)}>{run.dag_id}</a>
           </Fact>
           {run.logical_date && (
-            <Fact name="For">
+            <Fact name={texts.run.logicalDate}>
               <At at={run.logical_date} />
             </Fact>
           )}
-          {cause && <Fact name="Cause">{cause}</Fact>}
-          {run.quarantine && <Fact name="In quarantine">{run.quarantine}</Fact>}
-          <Fact name="Started">
+          {cause && <Fact name={texts.run.startedBy}>{cause}</Fact>}
+          {run.quarantine && <Fact name={texts.run.quarantine}>{run.quarantine}</Fact>}
+          <Fact name={texts.run.started}>
             <When at={run.started_at} />
           </Fact>
-          <Fact name={live ? "Takes" : "Took"}>
+          <Fact name={live ? texts.run.elapsed : texts.run.duration}>
             <Took from={run.started_at} to={run.ended_at} />
           </Fact>
-          <Fact name="Tasks">
+          <Fact name={texts.run.tasks}>
             <span data-progress>
               {number(ended(run.counts))} of {number(all)}
             </span>
           </Fact>
-          <Fact name="Version">
+          <Fact name={texts.run.version}>
             <CodeLink dag={run.dag_id} version={run.version} />
           </Fact>
           {newest !== undefined && newest !== run.version && (
-            <Fact name="Newest version">
+            <Fact name={texts.run.newestVersion}>
               <CodeLink dag={run.dag_id} version={newest} />
             </Fact>
           )}
         </dl>
-        <Bar counts={run.counts} label="Tasks" />
+        <Bar counts={run.counts} label={texts.run.tasks} />
         <Legend counts={run.counts} hrefOf={(state) => `${runHref(run.run_id)}/tasks?state=${state}`} />
       </div>
     </>
@@ -151,17 +186,17 @@ function View({ run, view, tasks, isOld, picked }: ViewProps) {
       return <Tasks run={run} tasks={tasks} />;
     case "logs":
       return (
-        <Panel title="What callbacks and alerts of the run printed" class="fill-column">
-          <Log run={run.run_id} task="@run" isGoingOn={run.state === "running"} />
+        <Panel class="fill-column log-panel">
+          <RunLog run={run.run_id} tasks={(tasks ?? []).map((task) => task.task_id)} isGoingOn={isGoingOn(run)} />
         </Panel>
       );
     default:
       return (
         <>
-          <RunGraphView run={run} tasks={tasks} picked={picked} />
+          {(tasks?.length ?? 0) <= MOST_BOXES && <RunGraphView run={run} tasks={tasks} picked={picked} />}
           {(isGoingOn(run) || FAILED.has(run.state)) && <Why run={run.run_id} isGoingOn={isGoingOn(run)} />}
           {isOld ? <Tasks run={run} /> : tasks && <ByTask run={run} tasks={tasks} />}
-          <Panel title="Conf">{isEmpty(run.conf) ? <Empty>It was started without one.</Empty> : <Json value={run.conf} />}</Panel>
+          <RunParameters run={run} />
         </>
       );
   }
@@ -171,7 +206,8 @@ const FAILED = new Set(["failed", "partial"]);
 
 const isGoingOn = (run: Run): boolean => run.state === "running" || run.state === "queued";
 
-const isEmpty = (value: unknown): boolean => value === null || (typeof value === "object" && Object.keys(value).length === 0);
+/** More boxes than these say less than their list does. */
+const MOST_BOXES = 60;
 
 function RunGraphView({ run, tasks, picked }: Omit<ViewProps, "view" | "isOld">) {
   const graph = useData<Graph>(query(`/dags/${enc(run.dag_id)}/graph`, { version: run.version }), { on: () => false });
@@ -199,30 +235,39 @@ function countsOf(tasks: RunGraphTask[] | undefined, listed: Task[] | undefined,
   return found;
 }
 
+const BY_TASK: Column<RunGraphTask>[] = [
+  { id: "state", title: "", width: "20px", phone: "lead", isFixed: true, cell: (task) => <Glyph state={worst(task.counts)} /> },
+  { id: "task", title: texts.task.name, width: "minmax(140px, 1.4fr)", phone: "title", isFixed: true, isMono: true, cell: (task) => task.task_id, sort: (one, other) => one.task_id.localeCompare(other.task_id) },
+  { id: "progress", title: texts.run.progress, width: "minmax(100px, 1fr)", phone: "second", cell: (task) => <Bar counts={task.counts} label={task.task_id} /> },
+  { id: "done", title: texts.run.done, width: "110px", isNumber: true, phone: "second-end", cell: (task) => texts.common.of(ended(task.counts), sum(task.counts)), sort: (one, other) => sum(one.counts) - sum(other.counts) },
+  {
+    id: "duration",
+    title: texts.run.duration,
+    width: "84px",
+    isNumber: true,
+    phone: "end",
+    cell: (task) => <Took from={task.started_at} to={Object.keys(task.counts).some(isLive) ? null : task.ended_at} />,
+    sort: (one, other) => lasted(one) - lasted(other),
+  },
+];
+
+const lasted = (task: RunGraphTask): number => (millis(task.ended_at) ?? Date.now()) - (millis(task.started_at) ?? Date.now());
+
 function ByTask({ run, tasks }: { run: Run; tasks: RunGraphTask[] }) {
+  const picked = usePlace().query.get("task");
+  const isFew = tasks.length <= MOST_BOXES;
   return (
-    <Panel title="Tasks">
-      <ul class="rows by-task">
-        {tasks.slice(0, 300).map((task) => (
-          <li key={task.task_id}>
-            <a class="row" data-row href={taskHref(run.run_id, task.task_id)}>
-              <Glyph state={worst(task.counts)} />
-              <span class="cut grow">{task.task_id}</span>
-              <span class="share">
-                <Bar counts={task.counts} label={task.task_id} />
-              </span>
-              <span class="c-count num wide-only">
-                {number(ended(task.counts))} of {number(sum(task.counts))}
-              </span>
-              <span class="c-took num soft">
-                <Took from={task.started_at} to={Object.keys(task.counts).some(isLive) ? null : task.ended_at} />
-              </span>
-            </a>
-          </li>
-        ))}
-      </ul>
-      {tasks.length > 300 && <a href={`${runHref(run.run_id)}/tasks`}>All {tasks.length}</a>}
-    </Panel>
+    <Table
+      name="run-by-task"
+      label={texts.common.many(tasks.length, "task")}
+      columns={BY_TASK}
+      items={tasks}
+      keyOf={(task) => task.task_id}
+      hrefOf={(task) => taskHref(run.run_id, task.task_id)}
+      current={(task) => task.task_id === picked}
+      isShort={isFew}
+      isPlain
+    />
   );
 }
 
@@ -246,61 +291,56 @@ function Tasks({ run, tasks }: { run: Run; tasks?: RunGraphTask[] }) {
     PAGE,
     { on: ofRun(run.run_id) },
   );
+  if (rows.problem) return <Trouble problem={rows.problem} />;
   return (
-    <div class="fill-column">
-      <div class="bar-of-filters">
-        <Filter name="of" label="Of task (its whole id)" options={tasks?.slice(0, 500).map((task) => task.task_id)} onValue={(text) => go(withQuery({ of: text }), { replace: true })} />
-        <Choice
-          label="State"
-          value={state}
-          options={[["", "all states"], ...TASK_ORDER.map((one): [string, string] => [one, named(one)])]}
-          onValue={(value) => go(withQuery({ state: value }), { replace: true })}
-        />
-      </div>
-      {rows.problem ? (
-        <Trouble problem={rows.problem} />
-      ) : (
-        <VirtualList
-          class="panel fill"
-          items={rows.items}
-          height={32}
-          label={`${rows.items.length} tasks`}
-          keyOf={(_, index) => index}
-          onRange={rows.onRange}
-          head={<Heads of={COLUMNS} />}
-          row={(task) => task && <TaskRow run={run.run_id} task={task} />}
-        />
-      )}
-      {rows.items.length === 0 && <Empty>No such tasks.</Empty>}
-    </div>
+    <Table
+      name="run-tasks"
+      label={texts.common.many(rows.items.length, "task")}
+      columns={COLUMNS}
+      items={rows.items}
+      keyOf={(task) => `${task.task_id} ${task.map_index} ${task.round}`}
+      hrefOf={(task) => taskHref(run.run_id, task.task_id, task.map_index, task.round)}
+      current={(task) => task.task_id === place.query.get("task") && String(task.map_index) === (place.query.get("map") ?? "-1")}
+      onRange={rows.onRange}
+      toolbar={
+        <>
+          <Filter name="of" label={texts.run.filterTask} options={tasks?.slice(0, 500).map((task) => task.task_id)} onValue={(text) => go(withQuery({ of: text }), { replace: true })} />
+          <Choice
+            label="State"
+            value={state}
+            options={[["", texts.run.allStates], ...TASK_ORDER.map((one): [string, string] => [one, stateName(one)])]}
+            onValue={(value) => go(withQuery({ state: value }), { replace: true })}
+          />
+        </>
+      }
+      empty={
+        <Empty>
+          {texts.common.noMatches} <a href={`${runHref(run.run_id)}/tasks`}>{texts.common.clearFilters}</a>
+        </Empty>
+      }
+    />
   );
 }
 
-const COLUMNS: [string, string, string?][] = [
-  ["State", "state-cell"],
-  ["Task", "grow"],
-  ["Waits for", "c-waits wide-only"],
-  ["Try", "c-try narrow-hide"],
-  ["Took", "c-took num"],
+const COLUMNS: Column<Task>[] = [
+  { id: "state", title: texts.task.state, width: "132px", phone: "lead", isFixed: true, cell: (task) => <State state={task.state} /> },
+  {
+    id: "task",
+    title: texts.task.name,
+    width: "minmax(160px, 1.2fr)",
+    phone: "title",
+    isFixed: true,
+    isMono: true,
+    cell: (task) => childName(task.task_id, task.map_index, task.round, task.map_label),
+  },
+  {
+    id: "reason",
+    title: texts.run.reason,
+    width: "minmax(140px, 2fr)",
+    phone: "second",
+    cell: (task) => (task.error ? <span class="bad">{task.error.message}</span> : <Waits wait={task.waiting_on} />),
+  },
+  { id: "try", title: texts.task.try, width: "64px", isNumber: true, isWideOnly: true, cell: (task) => (task.try_number > 1 ? `${task.try_number} of ${task.max_tries}` : "") },
+  { id: "started", title: texts.task.started, width: "96px", isNumber: true, isWideOnly: true, isOptional: true, cell: (task) => <When at={task.started_at} /> },
+  { id: "duration", title: texts.run.duration, width: "84px", isNumber: true, phone: "end", cell: (task) => <Took from={task.started_at} to={task.ended_at} /> },
 ];
-
-function TaskRow({ run, task }: { run: string; task: Task }) {
-  return (
-    <a class="row" data-row href={taskHref(run, task.task_id, task.map_index, task.round)}>
-      <span class="state-cell">
-        <State state={task.state} />
-      </span>
-      <span class="cut grow">
-        {childName(task.task_id, task.map_index, task.round, task.map_label)}
-        {task.error && <span class="bad"> {task.error.message}</span>}
-      </span>
-      <span class="c-waits cut wide-only">
-        <Waits wait={task.waiting_on} />
-      </span>
-      <span class="c-try soft narrow-hide">{task.try_number > 1 ? `${task.try_number} of ${task.max_tries}` : ""}</span>
-      <span class="c-took num soft">
-        <Took from={task.started_at} to={task.ended_at} />
-      </span>
-    </a>
-  );
-}

@@ -1,10 +1,11 @@
 import { backfill, cancelBackfill } from "../actions";
 import { query } from "../api";
+import { type Column, Table } from "../components/table";
 import { useItems, usePages } from "../data";
-import { VirtualList } from "../list";
-import { Choice, Empty, Head, Heads, Panel, Shown, dagHref, number, zoned } from "../parts";
+import { Choice, Empty, Head, Shown, dagHref, number, zoned } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Bar, State } from "../states";
+import { texts } from "../texts";
 import { At, Range, When } from "../time";
 import type { Backfill } from "../types";
 
@@ -16,16 +17,9 @@ interface Firing {
 }
 
 const HOURS: [string, string][] = [
-  ["1", "next hour"],
-  ["24", "next 24 hours"],
-  ["168", "next week"],
-];
-
-const COLUMNS: [string, string, string?][] = [
-  ["At", "c-date"],
-  ["DAG", "grow"],
-  ["Schedule", "schedule narrow-hide"],
-  ["", "c-when num"],
+  ["1", texts.schedules.hour],
+  ["24", texts.schedules.day],
+  ["168", texts.schedules.week],
 ];
 
 export function Schedules() {
@@ -34,35 +28,57 @@ export function Schedules() {
   const firings = useItems<Firing>(query("/schedules", { hours }), { on: (change) => change.dags.size > 0, gap: 5000 });
   return (
     <>
-      <Head title="Schedules" name="Schedules">
-        <Choice label="How far" value={hours} options={HOURS} onValue={(value) => go(withQuery({ hours: value }), { replace: true })} />
-      </Head>
+      <Head title={texts.places.schedules} name={texts.places.schedules} sentence={texts.schedules.sentence} />
       <Shown of={firings}>
+        {(rows) => (
+          <Table
+            name="schedules"
+            label={texts.common.many(rows.length, "scheduled run")}
+            columns={COLUMNS}
+            items={rows}
+            keyOf={(row, index) => `${row.dag_id} ${row.at} ${index}`}
+            hrefOf={(row) => dagHref(row.dag_id)}
+            toolbar={<Choice label={texts.schedules.range} value={hours} options={HOURS} onValue={(value) => go(withQuery({ hours: value }), { replace: true })} />}
+            empty={<Empty>{texts.schedules.none}</Empty>}
+          />
+        )}
+      </Shown>
+    </>
+  );
+}
+
+const COLUMNS: Column<Firing>[] = [
+  { id: "at", title: texts.schedules.at, width: "150px", isFixed: true, phone: "second", cell: (row) => <At at={row.at} /> },
+  { id: "dag", title: texts.run.dag, width: "minmax(140px, 2fr)", isFixed: true, phone: "title", cell: (row) => row.dag_id, sort: (one, other) => one.dag_id.localeCompare(other.dag_id) },
+  { id: "schedule", title: texts.schedules.schedule, width: "minmax(120px, 1fr)", phone: "second-end", isMono: true, cell: (row) => <span class="soft">{zoned(row)}</span> },
+  { id: "in", title: texts.schedules.due, width: "110px", isNumber: true, phone: "end", cell: (row) => <When at={row.at} /> },
+];
+
+const PAGE = 100;
+const SHOWN_AS: Record<string, string> = { running: "running", done: "success", cancelled: "cancelled", failed: "failed" };
+
+export function Backfills() {
+  const backfills = usePages<Backfill>((cursor) => query("/backfills", { limit: PAGE, cursor }), (row) => row.backfill_id, PAGE, { gap: 1000 });
+  return (
+    <>
+      <Head title={texts.places.backfills} name={texts.places.backfills} sentence={texts.backfills.sentence}>
+        <button type="button" data-needs="operator" class="main" onClick={() => backfill(null)}>
+          {texts.backfills.add}
+        </button>
+      </Head>
+      <Shown of={backfills}>
         {(rows) =>
           rows.length === 0 ? (
-            <Empty>Nothing is due in that time. A DAG gets a schedule by @dag(schedule=…).</Empty>
+            <Empty>{texts.backfills.none}</Empty>
           ) : (
-            <VirtualList
-              class="panel fill"
+            <Table
+              name="backfills"
+              label={`${rows.length}${backfills.isWhole ? "" : " or more"} backfills`}
+              columns={BACKFILLS}
               items={rows}
-              height={32}
-              label={`${rows.length} firings`}
-              keyOf={(row, index) => `${row.dag_id} ${row.at} ${index}`}
-              head={<Heads of={COLUMNS} />}
-              row={(row) => (
-                <a class="row" data-row href={dagHref(row.dag_id)}>
-                  <span class="c-date">
-                    <At at={row.at} />
-                  </span>
-                  <span class="cut grow strong">{row.dag_id}</span>
-                  <span class="schedule cut soft narrow-hide" title={zoned(row) ?? undefined}>
-                    {zoned(row)}
-                  </span>
-                  <span class="c-when num soft">
-                    <When at={row.at} />
-                  </span>
-                </a>
-              )}
+              keyOf={(one) => one.backfill_id}
+              hrefOf={(one) => dagHref(one.dag_id)}
+              onEnd={backfills.more}
             />
           )
         }
@@ -71,85 +87,38 @@ export function Schedules() {
   );
 }
 
-const PAGE = 100;
-const SHOWN_AS: Record<string, string> = { running: "running", done: "success", cancelled: "cancelled", failed: "failed" };
-
-const BACKFILL_COLUMNS: [string, string, string?][] = [
-  ["State", "state-cell"],
-  ["DAG", "c-who"],
-  ["For the time from", "grow", "Both ends included"],
-  ["Its runs", "share"],
-  ["Made", "c-percent num", "How much of its range has its runs"],
-  ["", "c-made wide-only"],
-  ["Started", "c-when num"],
-  ["", "c-cancel"],
-];
-
-export function Backfills() {
-  const backfills = usePages<Backfill>((cursor) => query("/backfills", { limit: PAGE, cursor }), (backfill) => backfill.backfill_id, PAGE, { gap: 1000 });
-  return (
-    <>
-      <Head title="Backfills" name="Backfills">
-        <button type="button" data-needs="operator" class="main" onClick={() => backfill(null)}>
-          Backfill …
+const BACKFILLS: Column<Backfill>[] = [
+  { id: "state", title: texts.task.state, width: "112px", isFixed: true, phone: "lead", cell: (one) => <State state={SHOWN_AS[one.state] ?? one.state} /> },
+  { id: "dag", title: texts.run.dag, width: "minmax(120px, 1.2fr)", isFixed: true, phone: "title", cell: (one) => one.dag_id },
+  {
+    id: "range",
+    title: texts.backfills.range,
+    meaning: texts.backfills.rangeMeaning,
+    width: "minmax(170px, 1.6fr)",
+    phone: "second",
+    cell: (one) => (
+      <>
+        <Range first={one.first} last={one.last} />
+        {one.reverse ? texts.backfills.newestFirst : ""}
+        {one.failure && <span class="bad"> {one.failure}</span>}
+      </>
+    ),
+  },
+  { id: "runs", title: texts.backfills.runs, width: "minmax(80px, 1fr)", cell: (one) => <Bar counts={one.runs} label={`Runs of backfill ${one.backfill_id}`} /> },
+  { id: "progress", title: texts.backfills.progress, meaning: texts.backfills.progressMeaning, width: "76px", isNumber: true, phone: "second-end", cell: (one) => `${number(one.progress * 100)} %` },
+  { id: "made", title: texts.backfills.made, width: "150px", isWideOnly: true, cell: (one) => <span class="soft">{texts.backfills.madeOf(one.made, one.skipped)}</span> },
+  { id: "started", title: texts.run.started, width: "92px", isNumber: true, phone: "end", cell: (one) => <When at={one.created_at} /> },
+  {
+    id: "cancel",
+    title: "",
+    width: "84px",
+    isFixed: true,
+    isInteractive: true,
+    cell: (one) =>
+      one.state === "running" && (
+        <button type="button" data-needs="operator" class="small" aria-label={`Cancel backfill ${one.backfill_id}`} onClick={() => cancelBackfill(one.backfill_id)}>
+          {texts.common.cancel}
         </button>
-      </Head>
-      <Shown of={backfills}>
-        {(rows) =>
-          rows.length === 0 ? (
-            <Empty>
-              No backfills. One makes the runs that a <a href="/dags">DAG</a> with a schedule would have had in a time that is past.
-            </Empty>
-          ) : (
-            <Panel>
-              <Heads of={BACKFILL_COLUMNS} />
-              <ul class="rows">
-                {rows.map((one) => (
-                  <li key={one.backfill_id} class="row backfill">
-                    <span class="state-cell">
-                      <State state={SHOWN_AS[one.state] ?? one.state} />
-                    </span>
-                    <span class="c-who cut">
-                      <a data-row href={dagHref(one.dag_id)}>
-                        {one.dag_id}
-                      </a>
-                    </span>
-                    <span class="grow soft">
-                      <Range first={one.first} last={one.last} />
-                      {one.reverse ? ", newest first" : ""}
-                      {one.failure && <span class="bad break"> {one.failure}</span>}
-                    </span>
-                    <span class="share">
-                      <Bar counts={one.runs} label={`Runs of backfill ${one.backfill_id}`} />
-                    </span>
-                    <span class="c-percent num" title="How much of its range has its runs">
-                      {number(one.progress * 100)} %
-                    </span>
-                    <span class="c-made soft wide-only">
-                      {number(one.made)} made, {number(one.skipped)} skipped
-                    </span>
-                    <span class="c-when num soft">
-                      <When at={one.created_at} />
-                    </span>
-                    <span class="c-cancel">
-                      {one.state === "running" && (
-                        <button type="button" data-needs="operator" class="small" aria-label={`Cancel backfill ${one.backfill_id}`} onClick={() => cancelBackfill(one.backfill_id)}>
-                          Cancel …
-                        </button>
-                      )}
-                    </span>
-                  </li>
-                ))}
-              </ul>
-              {!backfills.isWhole && (
-                <button type="button" onClick={backfills.more}>
-                  Older backfills
-                </button>
-              )}
-            </Panel>
-          )
-        }
-      </Shown>
-    </>
-  );
-}
+      ),
+  },
+];

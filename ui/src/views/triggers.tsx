@@ -1,10 +1,13 @@
+import type { ComponentChildren } from "preact";
+
 import { fire, unquarantine } from "../actions";
 import { query } from "../api";
+import { type Column, Table } from "../components/table";
 import { type Concerns, useData, useItems, usePages } from "../data";
-import { VirtualList } from "../list";
-import { Choice, DagFilter, Empty, Head, Heads, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
+import { Choice, DagFilter, Empty, Head, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Glyph, named } from "../states";
+import { sentenceCase, texts } from "../texts";
 import { Next, When, span } from "../time";
 import type { Slow, Trigger, TriggerSummary } from "../types";
 
@@ -12,7 +15,7 @@ const PAGE = 200;
 const ofTriggers: Concerns = (change) => change.triggers || change.runs.size > 0;
 const STATES: [string, string][] = ["", "waiting", "trigger_capacity", "stopped", "fired", "ending"].map((state) => [
   state,
-  state ? named(state) : "all states",
+  state ? sentenceCase(named(state)) : texts.run.allStates,
 ]);
 
 export function Triggers() {
@@ -24,103 +27,102 @@ export function Triggers() {
   const kinds: [string, string][] = (summary.data?.kinds ?? []).map((one) => [one.kind, one.kind]);
   return (
     <>
-      <Head title="Triggers" name="Triggers" />
+      <Head title={texts.places.triggers} name={texts.places.triggers} sentence={texts.triggers.sentence} />
       <Shown of={summary} optional>
         {(data) => <Summary data={data} />}
       </Shown>
       <Stalls />
-      <Panel
-        title="Deferred waits"
-        class="fill-column least"
-        actions={
+      <List
+        kind={kind}
+        state={state}
+        dag={dag}
+        toolbar={
           <>
             <DagFilter onValue={(text) => go(withQuery({ dag: text }), { replace: true })} />
             {kinds.length > 0 && (
-              <Choice label="Kind" value={kind} options={[["", "all kinds"], ...kinds]} onValue={(value) => go(withQuery({ kind: value }), { replace: true })} />
+              <Choice label={texts.triggers.kind} value={kind} options={[["", texts.triggers.allKinds], ...kinds]} onValue={(value) => go(withQuery({ kind: value }), { replace: true })} />
             )}
-            <Choice label="State" value={state} options={STATES} onValue={(value) => go(withQuery({ state: value }), { replace: true })} />
+            <Choice label={texts.task.state} value={state} options={STATES} onValue={(value) => go(withQuery({ state: value }), { replace: true })} />
           </>
         }
-      >
-        <List kind={kind} state={state} dag={dag} />
-      </Panel>
+      />
     </>
   );
 }
 
-function List({ kind, state, dag }: { kind: string; state: string; dag: string }) {
-  const rows = usePages<Trigger>((cursor) => query("/triggers", { kind, state, dag, limit: PAGE, cursor }), (trigger) => trigger.trigger_id, PAGE, {
+function List({ kind, state, dag, toolbar }: { kind: string; state: string; dag: string; toolbar: ComponentChildren }) {
+  const rows = usePages<Trigger>((cursor) => query("/triggers", { kind, state, dag, limit: PAGE, cursor }), (row) => row.trigger_id, PAGE, {
     on: ofTriggers,
     gap: 1000,
   });
   return (
     <Shown of={rows}>
-      {(data) =>
-        data.length === 0 ? (
-          <Empty>{kind || state || dag ? "None fits." : "Nothing is deferred. What defers, sleeps or waits for an event is listed here."}</Empty>
-        ) : (
-          <VirtualList
-            class="fill"
-            items={data}
-            height={34}
-            label={`${data.length}${rows.isWhole ? "" : " or more"} deferred waits`}
-            keyOf={(row) => `${row.trigger_id} ${row.dag_id}`}
-            onEnd={rows.more}
-            head={<Heads of={COLUMNS} />}
-            row={(row) => <Row row={row} />}
-          />
-        )
-      }
+      {(data) => (
+        <Table
+          name="waiting"
+          class="tall"
+          label={`${data.length}${rows.isWhole ? "" : " or more"} deferred waits`}
+          columns={COLUMNS}
+          items={data}
+          keyOf={(row) => `${row.trigger_id} ${row.dag_id}`}
+          hrefOf={hrefOf}
+          nameOf={nameOf}
+          onEnd={rows.more}
+          toolbar={toolbar}
+          empty={
+            <Empty>
+              {kind || state || dag ? (
+                <>
+                  {texts.common.noMatches} <a href="/triggers">{texts.common.clearFilters}</a>
+                </>
+              ) : (
+                texts.triggers.none
+              )}
+            </Empty>
+          }
+        />
+      )}
     </Shown>
   );
 }
 
-const COLUMNS: [string, string, string?][] = [
-  ["", "c-glyph"],
-  ["Kind", "kind"],
-  ["Who waits", "c-who"],
-  ["For what", "grow narrow-hide"],
-  ["At the latest", "c-when num wide-only", "Its deadline"],
-  ["Since", "c-when num"],
-  ["", "c-fire narrow-hide"],
-];
+const nameOf = (row: Trigger): string => (row.task_id === null ? `starts runs of ${row.dag_id}` : childName(row.task_id, row.map_index, row.round));
 
-function Row({ row }: { row: Trigger }) {
-  const name = row.task_id === null ? `starts runs of ${row.dag_id}` : childName(row.task_id, row.map_index, row.round);
-  const href = row.run_id !== null && row.task_id !== null ? taskHref(row.run_id, row.task_id, row.map_index, row.round) : dagHref(row.dag_id);
-  return (
-    <div class="row">
-      <Glyph state="deferred" />
-      <span class="kind cut" title={row.kind}>
-        {row.kind}
-      </span>
-      <span class="c-who cut" title={row.run_id ?? undefined}>
-        <a data-row href={href}>
-          {name}
-        </a>{" "}
-        {row.task_id !== null && <span class="soft">{row.dag_id}</span>}
-      </span>
-      <span class="cut grow soft narrow-hide" title={row.detail}>
-        {row.detail}
-      </span>
-      {row.state !== "waiting" && <span class="soft">{named(row.state)}</span>}
-      {row.shared_with !== null && row.shared_with > 0 && <span class="soft wide-only">checked together with {row.shared_with}</span>}
-      <span class="c-when num soft wide-only">
-        <When at={row.deadline} none="" />
-      </span>
-      <span class="c-when num">
-        <When at={row.since} />
-      </span>
-      <span class="c-fire narrow-hide">
-        {row.run_id !== null && (
-          <button type="button" data-needs="operator" class="small" aria-label={`Fire ${name}`} onClick={() => fire(row.trigger_id, name)}>
-            Fire …
-          </button>
-        )}
-      </span>
-    </div>
-  );
-}
+const hrefOf = (row: Trigger): string => (row.run_id !== null && row.task_id !== null ? taskHref(row.run_id, row.task_id, row.map_index, row.round) : dagHref(row.dag_id));
+
+const COLUMNS: Column<Trigger>[] = [
+  { id: "glyph", title: "", width: "20px", phone: "lead", isFixed: true, cell: () => <Glyph state="deferred" /> },
+  { id: "task", title: texts.task.name, width: "minmax(140px, 1.2fr)", phone: "title", isFixed: true, isMono: true, cell: nameOf },
+  {
+    id: "waiting",
+    title: texts.task.waitingFor,
+    width: "minmax(160px, 2fr)",
+    phone: "second",
+    cell: (row) => (
+      <>
+        {row.detail} {row.state !== "waiting" && <span class="soft">{named(row.state)}</span>}
+        {row.shared_with !== null && row.shared_with > 0 && <span class="tag">{texts.triggers.shared(row.shared_with + 1)}</span>}
+      </>
+    ),
+  },
+  { id: "kind", title: texts.triggers.kind, width: "96px", isWideOnly: true, cell: (row) => <span class="soft">{row.kind}</span> },
+  { id: "run", title: texts.triggers.run, width: "minmax(110px, 1fr)", isMono: true, isWideOnly: true, cell: (row) => <span class="soft">{row.run_id ?? row.dag_id}</span> },
+  { id: "deadline", title: texts.task.deadline, width: "96px", isNumber: true, isWideOnly: true, cell: (row) => <When at={row.deadline} none="" /> },
+  { id: "since", title: texts.task.since, width: "92px", isNumber: true, phone: "end", cell: (row) => <When at={row.since} /> },
+  {
+    id: "fire",
+    title: "",
+    width: "100px",
+    isFixed: true,
+    isInteractive: true,
+    cell: (row) =>
+      row.run_id !== null && (
+        <button type="button" data-needs="operator" class="small" aria-label={`${texts.actions.fire} ${nameOf(row)}`} onClick={() => fire(row.trigger_id, nameOf(row))}>
+          {texts.actions.fire}
+        </button>
+      ),
+  },
+];
 
 function Summary({ data }: { data: TriggerSummary }) {
   const deferred = data.kinds.reduce((all, kind) => all + kind.count, 0);
@@ -140,10 +142,10 @@ function Summary({ data }: { data: TriggerSummary }) {
                 <th>Kind</th>
                 <th class="num">Deferred</th>
                 <th class="num">Oldest</th>
-                <th class="num" title="Number of things that are checked for them: waits for the same thing share one check">
+                <th class="num narrow-hide" title="Number of things that are checked for them: waits for the same thing share one check">
                   Checked
                 </th>
-                <th class="num" title="When the first of them is checked next; triggers that are notified are not polled">
+                <th class="num narrow-hide" title="When the first of them is checked next; triggers that are notified are not polled">
                   Next check
                 </th>
                 <th class="num" title="Events since the daemon started">
@@ -162,8 +164,8 @@ function Summary({ data }: { data: TriggerSummary }) {
                   <td class="num">
                     <When at={kind.oldest_since} />
                   </td>
-                  <td class="num">{number(kind.shared_watches)}</td>
-                  <td class="num">
+                  <td class="num narrow-hide">{number(kind.shared_watches)}</td>
+                  <td class="num narrow-hide">
                     <Next at={kind.next_check_at} />
                   </td>
                   <td class="num">{number(kind.fires)}</td>
@@ -175,12 +177,12 @@ function Summary({ data }: { data: TriggerSummary }) {
         </div>
         {data.kinds.length === 0 && <Empty>No kinds of triggers are deferred.</Empty>}
       </Panel>
-      <Panel title="For how long">
+      <Panel title={texts.triggers.ages}>
         <table class="ages">
           <tbody>
             {data.ages.map((age, index) => (
               <tr key={index}>
-                <th scope="row">{age.upto_seconds === null ? "longer" : `up to ${span(age.upto_seconds * 1000)}`}</th>
+                <th scope="row">{age.upto_seconds === null ? "Longer" : `Up to ${span(age.upto_seconds * 1000)}`}</th>
                 <td>
                   <i class="b-deferred" style={{ width: `${(100 * age.count) / most}%` }} />
                 </td>
@@ -201,13 +203,13 @@ function Summary({ data }: { data: TriggerSummary }) {
       </Panel>
       {data.quarantined.length > 0 && (
         <Panel title="In quarantine" class="wide">
-          <p class="soft">They held up the loop they shared, and live in a host of their own.</p>
+          <p class="soft">They blocked the event loop they shared, and now run in a process of their own.</p>
           <ul class="rows">
             {data.quarantined.map((path) => (
               <li key={path} class="row">
                 <code class="grow break">{path}</code>
                 <button type="button" data-needs="operator" class="small" onClick={() => unquarantine(path)}>
-                  End …
+                  {texts.triggers.endQuarantine}
                 </button>
               </li>
             ))}
@@ -222,8 +224,8 @@ function Stalls() {
   const slow = useItems<Slow>("/triggers/slow", { gap: 5000, every: 15_000 });
   if (!slow.data || slow.data.length === 0) return null;
   return (
-    <Panel title="Held up the loop">
-      <div class="scroll-x" tabIndex={0} role="region" aria-label="What held up the loop">
+    <Panel title={texts.triggers.stalls}>
+      <div class="scroll-x" tabIndex={0} role="region" aria-label={texts.triggers.stalls}>
         <table>
           <thead>
             <tr>
@@ -232,7 +234,7 @@ function Stalls() {
               <th class="num">Longest</th>
               <th>Where</th>
               <th>Last</th>
-              <th />
+              <th><span class="offscreen">{texts.table.actions}</span></th>
             </tr>
           </thead>
           <tbody>
@@ -252,7 +254,7 @@ function Stalls() {
                 <td>
                   {row.quarantined && row.kind === "trigger" && (
                     <button type="button" data-needs="operator" class="small" onClick={() => unquarantine(row.name)}>
-                      End quarantine …
+                      End quarantine
                     </button>
                   )}
                 </td>

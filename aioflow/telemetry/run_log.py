@@ -1,0 +1,303 @@
+"""The output of all tasks of a run, merged in the order in which it was captured.
+
+The records of a segment file are in this order already, for all children in the file together.
+So as many files are merged as the run has tasks, or thousands of children of a mapped task. A file
+is opened when its first record is due, and few are open at a time: of the others the position is
+remembered, and the header of the next record.
+
+Reading continues after the key of the last record that was returned: its time, file and position.
+So it continues in another process too, and finds output that was captured later. A record whose
+time is before that of the previous record of its file, because the clock was set back, counts as
+captured at the same time as that one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from aioflow.model.ids import StartNo
+from aioflow.model.timestamps import Timestamp
+from aioflow.telemetry.task_log_records import (
+    HEADER_SIZE,
+    RecordHeader,
+    RecordScan,
+    first_timestamp,
+    open_log_file,
+)
+
+__all__ = ("BEGIN", "RunLogFiles", "RunLogKey", "RunPiece", "RunSegment")
+
+_OPEN_FILES = 32
+_MARK_BYTES = 1024 * 1024
+_MARKED_FILES = 4_096
+_TAIL_BYTES = 64 * 1024
+_TAIL_FILES = 64
+_RECORDS = 10_000
+_CLOCK_STEP_US = 60_000_000
+"""How far the clock may have been set back, so that output after that is found nevertheless."""
+
+
+class RunSegment(NamedTuple):
+    """A file of a run, and its place in the order of files."""
+
+    task_index: int
+    number: int
+    order: int
+    path: Path
+
+
+class RunLogKey(NamedTuple):
+    """Identifies a record, and its place in the order of all records of a run."""
+
+    at: Timestamp
+    task_index: int
+    number: int
+    order: int
+    position: int
+
+
+BEGIN = RunLogKey(-1, -2, 0, 0, 0)
+"""A key before all records."""
+
+
+class RunPiece(NamedTuple):
+    """The data of a record, and whose output it is."""
+
+    key: RunLogKey
+    map_index: int
+    start_no: StartNo
+    at: Timestamp
+    is_stderr: bool
+    data: bytes
+
+
+class _OpenFiles:
+    """Files that are open, of which those used least recently are closed."""
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[Path, BinaryIO] = OrderedDict()
+
+    def get(self, path: Path) -> BinaryIO | None:
+        """Return an open file; ``None`` if it does not exist."""
+        file = self._files.pop(path, None) or open_log_file(path)
+        if file is None:
+            return None
+        self._files[path] = file
+        if len(self._files) > _OPEN_FILES:
+            self._files.popitem(last=False)[1].close()
+        return file
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self._files.values():
+            file.close()
+
+
+class _Source:
+    """Reads the records of one file in order.
+
+    Args:
+        at: The highest time of the records before ``position``, or the time of the first record.
+        marks: Times and positions in the file, to which new ones are added.
+
+    Attributes:
+        key: Key of the next record. Until ``find`` was called, a lower bound of that key.
+    """
+
+    def __init__(
+        self,
+        files: _OpenFiles,
+        segment: RunSegment,
+        at: Timestamp,
+        position: int,
+        marks: list[tuple[Timestamp, int]],
+    ) -> None:
+        self._files = files
+        self._segment = segment
+        self._marks = marks
+        self._at = at
+        self._file: BinaryIO | None = None
+        self._scan: RecordScan | None = None
+        self._next: RecordHeader | None = None
+        self._is_found = False
+        self.key = self._key(position)
+
+    def _key(self, position: int) -> RunLogKey:
+        segment = self._segment
+        return RunLogKey(self._at, segment.task_index, segment.number, segment.order, position)
+
+    def is_late(self, after: RunLogKey) -> bool:
+        """Return whether ``find`` has to be called first."""
+        return not self._is_found or self.key < after
+
+    def find(self, after: RunLogKey, *, is_included: bool = False) -> bool:
+        """Find the next record with a higher key. Return whether there is one.
+
+        Args:
+            is_included: Whether the record with that key is wanted, too.
+        """
+        self._is_found = True
+        while (scan := self._opened()) and (header := scan.next_record()):
+            self._next, self._at = header, max(self._at, header.at)
+            self.key = self._key(scan.position)
+            if self.key > after or (is_included and self.key == after):
+                return True
+            if not self._pass(scan, header):
+                return False
+        return False
+
+    def take(self) -> RunPiece | None:
+        """Return the record that was found, and pass it; ``None`` if it is incomplete."""
+        scan, header = self._opened(), self._next
+        if scan is None or header is None:
+            return None
+        data, key = scan.data(header.length), self.key
+        if data is None or not self._pass(scan, header):
+            return None
+        return RunPiece(key, header.map_index, header.start_no, header.at, header.is_stderr, data)
+
+    def _pass(self, scan: RecordScan, header: RecordHeader) -> bool:
+        if not scan.skip(header.length):
+            return False
+        self.key = self._key(scan.position)
+        if scan.position >= (self._marks[-1][1] if self._marks else 0) + _MARK_BYTES:
+            self._marks.append((self._at, scan.position))
+        return True
+
+    def _opened(self) -> RecordScan | None:
+        file = self._files.get(self._segment.path)
+        if file is None:
+            return None
+        if self._scan is None or file is not self._file:
+            self._file, self._scan = file, RecordScan(file, self.key.position)
+        return self._scan
+
+
+class RunLogFiles:
+    """Reads the files of runs, and remembers positions in those read last.
+
+    The methods block. They run in one thread at a time.
+    """
+
+    def __init__(self) -> None:
+        self._marks: OrderedDict[Path, list[tuple[Timestamp, int]]] = OrderedDict()
+
+    def read(
+        self,
+        segments: Sequence[RunSegment],
+        after: RunLogKey,
+        limit_bytes: int,
+        *,
+        is_included: bool = False,
+    ) -> tuple[list[RunPiece], bool]:
+        """Return records after a key in order, and whether there are no more now.
+
+        Args:
+            limit_bytes: Stop after so much output.
+            is_included: Whether the record with that key is wanted, too.
+        """
+        files = _OpenFiles()
+        try:
+            heap = [(source.key, source) for source in self._sources(files, segments, after)]
+            return _merge(heap, after, limit_bytes, is_included=is_included)
+        finally:
+            files.close()
+
+    def read_end(self, segments: Sequence[RunSegment]) -> tuple[list[RunPiece], bool]:
+        """Return the last records of a run in order, and whether these are all.
+
+        Of each file the end is read. The result begins where the end of every file begins, so that
+        no record is missing in between.
+        """
+        sizes = sorted(_sizes(segments), reverse=True)
+        begin = max((at for at, _, _ in sizes[_TAIL_FILES:]), default=-1)
+        files = _OpenFiles()
+        try:
+            sources = []
+            for _, size, segment in sizes[:_TAIL_FILES]:
+                start = max(size - _TAIL_BYTES, 0)
+                source = _Source(files, segment, 0, start, [(0, size)])
+                if source.find(BEGIN):
+                    sources.append((source.key, source))
+                    begin = max(begin, source.key.at if start else -1)
+            found, _ = _merge(sources, RunLogKey(begin, -2, 0, 0, 0), _TAIL_FILES * _TAIL_BYTES)
+            return found, begin < 0
+        finally:
+            files.close()
+
+    def _sources(
+        self, files: _OpenFiles, segments: Sequence[RunSegment], after: RunLogKey
+    ) -> Iterator[_Source]:
+        for segment in segments:
+            with_head = _head(segment.path)
+            if with_head is None:
+                continue
+            first_at, written_at = with_head
+            if written_at + _CLOCK_STEP_US < after.at:
+                continue  # all of it is before the key
+            marks = self._marks_of(segment.path)
+            at = bisect_left(marks, (after.at, -1))
+            begin = marks[at - 1] if at else (first_at, 0)
+            yield _Source(files, segment, *begin, marks)
+
+    def _marks_of(self, path: Path) -> list[tuple[Timestamp, int]]:
+        marks = self._marks.pop(path, None) or []
+        self._marks[path] = marks
+        if len(self._marks) > _MARKED_FILES:
+            self._marks.popitem(last=False)
+        return marks
+
+
+def _merge(
+    heap: list[tuple[RunLogKey, _Source]],
+    after: RunLogKey,
+    limit_bytes: int,
+    *,
+    is_included: bool = False,
+) -> tuple[list[RunPiece], bool]:
+    heapq.heapify(heap)
+    found: list[RunPiece] = []
+    while heap:
+        _, source = heap[0]
+        if source.is_late(after):
+            if source.find(after, is_included=is_included):
+                heapq.heapreplace(heap, (source.key, source))
+            else:
+                heapq.heappop(heap)
+            continue
+        if limit_bytes <= 0 or len(found) >= _RECORDS:
+            return found, False
+        piece = source.take()
+        if piece is not None:
+            found.append(piece)
+            limit_bytes -= len(piece.data)
+        if piece is not None and source.find(after):
+            heapq.heapreplace(heap, (source.key, source))
+        else:
+            heapq.heappop(heap)
+    return found, True
+
+
+def _head(path: Path) -> tuple[Timestamp, Timestamp] | None:
+    """Return the time of the first record of a file, and the time of its last change."""
+    file = open_log_file(path)
+    if file is None:
+        return None
+    with file:
+        written_at = os.fstat(file.fileno()).st_mtime_ns // 1_000
+        return first_timestamp(file.read(HEADER_SIZE)), written_at
+
+
+def _sizes(segments: Sequence[RunSegment]) -> Iterator[tuple[Timestamp, int, RunSegment]]:
+    for segment in segments:
+        try:
+            status = segment.path.stat()
+        except FileNotFoundError:
+            continue
+        yield status.st_mtime_ns // 1_000, status.st_size, segment

@@ -1,0 +1,218 @@
+"""Routes for the logs of tasks and runs: as text, and as lines that may be searched."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from functools import partial
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from fastapi import Query, Response
+from starlette.types import Receive, Scope, Send
+
+from aioflow.api import Api
+from aioflow.api.log_lines import LineRange, TriedLog
+from aioflow.api.page_schemas import RunLogLineView
+from aioflow.api.queries import PAGE
+from aioflow.api.run_log import RunLogRange
+from aioflow.web.limits import BudgetedResponse, ResponseBudget
+from aioflow.web.permissions import By, viewer
+from aioflow.web.problems import problem
+from aioflow.web.routing import (
+    Budget,
+    Count,
+    Json,
+    MapIndex,
+    NodeApi,
+    Offset,
+    RoundNumber,
+    TryNumber,
+    api_router,
+)
+from aioflow.worker.log_text import LINE_BYTES, LineFilter, plain_text
+
+__all__ = ("router",)
+
+_LOG_BYTES = 4 * 1024 * 1024
+_SHOWN_LINE_BYTES = 6 * LINE_BYTES
+"""Maximum JSON size of a line, if it consists of control characters."""
+
+_TEXT = "text/plain; charset=utf-8"
+_TOO_MANY = "web.too_much_held"
+_PIECE_BYTES = 256 * 1024
+_WAIT_SECONDS = 5.0
+_MAX_LINE = 1 << 53
+_TASKS = 50
+
+router = api_router()
+
+_Search: TypeAlias = Annotated[str, Query(max_length=500)]
+_Level: TypeAlias = Literal["debug", "info", "warning", "error", "critical"] | None
+_OptionalOffset: TypeAlias = Annotated[int | None, Query(ge=0, le=1 << 53)]
+
+
+@router.get(
+    "/runs/{run_id}/tasks/{task_id}/logs", response_class=Response, dependencies=[viewer("run")]
+)
+async def logs(
+    api: NodeApi,
+    run_id: str,
+    task_id: str,
+    map_index: MapIndex = -1,
+    round_number: RoundNumber = -1,
+    try_number: TryNumber = None,
+    offset: Offset = 0,
+    limit: Annotated[int | None, Query(ge=1, le=_LOG_BYTES)] = None,
+    search: _Search = "",
+    form: Annotated[Literal["text", "lines"], Query(alias="format")] = "text",
+    *,
+    download: bool = False,
+    before: _OptionalOffset = None,
+    line: Annotated[int | None, Query(ge=1, le=_MAX_LINE)] = None,
+    tail: bool = False,
+    regex: bool = False,
+    case: bool = False,
+    level: _Level = None,
+    by: By,
+    budget: Budget,
+) -> Response:
+    """Return a part of a task's log from a byte offset, or its lines, as JSON.
+
+    Text: the header ``x-log-end`` is the next offset; ``x-log-live`` is 1 if more output may
+    follow. Lines: from an offset or a line number, or the last ones before an offset or of the log;
+    only those that contain a text or match a regular expression, and with at least a level.
+    ``download`` without ``limit`` returns all of the text, in pieces.
+    """
+    index = max(map_index, round_number)
+    is_live = await api.reads.prints_on(run_id, task_id, map_index=index)  # before reading
+    log = await api.log(run_id, task_id, map_index=index, try_number=try_number)
+    if form == "lines":
+        wanted = LineRange(
+            limit=min(limit or PAGE, PAGE),
+            offset=offset,
+            before=before,
+            line=line,
+            is_tail=tail,
+            wanted=LineFilter(search, regex, case, level),
+        )
+        size = wanted.limit * _SHOWN_LINE_BYTES
+        make = partial(_lines_as_json, api, log, wanted, is_live=is_live)
+        return BudgetedResponse(budget, by.name, size, make)
+    if download and limit is None:
+        return _Download(budget, by.name, _pieces_of(log, offset), "task.log")
+    size = limit or _LOG_BYTES
+    text = partial(_log_as_text, log, offset, size, is_live=is_live, is_file=download)
+    return BudgetedResponse(budget, by.name, size, text)
+
+
+@router.get("/runs/{run_id}/logs", response_class=Response, dependencies=[viewer("run")])
+async def run_logs(
+    api: NodeApi,
+    run_id: str,
+    cursor: Annotated[str, Query(max_length=200)] = "",
+    limit: Count = PAGE,
+    task: Annotated[list[str], Query(max_length=_TASKS)] = [],  # noqa: B006 - never changed
+    search: _Search = "",
+    *,
+    tail: bool = False,
+    regex: bool = False,
+    case: bool = False,
+    level: _Level = None,
+    download: bool = False,
+    by: By,
+    budget: Budget,
+) -> Response:
+    """Return lines of all tasks of a run in the order of time, or the last ones with ``tail``.
+
+    Continue with ``next`` as the cursor; later, when there is more output, with ``resume``. With
+    ``download`` all lines follow as text: the time, the task and the line.
+    """
+    wanted = RunLogRange(
+        cursor=cursor,
+        is_tail=tail,
+        limit=limit,
+        tasks=task,
+        wanted=LineFilter(search, regex, case, level),
+    )
+    await api.run(run_id)  # an unknown run is refused before the response waits for memory
+    if download:
+        return _Download(budget, by.name, _run_pieces(api, run_id, wanted), "run.log")
+    make = partial(_as_json, partial(api.run_log, run_id, wanted))
+    return BudgetedResponse(budget, by.name, limit * _SHOWN_LINE_BYTES, make)
+
+
+class _Download(Response):
+    """Sends a text of any length, a piece at a time, as fast as the client reads it."""
+
+    def __init__(
+        self, budget: ResponseBudget, who: str, pieces: AsyncGenerator[bytes, None], name: str
+    ) -> None:
+        super().__init__(media_type=_TEXT)
+        del self.headers["content-length"]
+        self.headers["content-disposition"] = f'attachment; filename="{name}"'
+        self._budget = budget
+        self._who = who
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Called by the framework."""
+        share = await self._budget.take(self._who, _PIECE_BYTES, patience_seconds=_WAIT_SECONDS)
+        if share is None:
+            detail = "too many downloads; retry later"
+            await problem(503, _TOO_MANY, detail, {"retry-after": "5"})(scope, receive, send)
+            return
+        try:
+            async with aclosing(self._pieces) as pieces:
+                start = {"status": 200, "headers": self.raw_headers}
+                await send({"type": "http.response.start", **start})
+                async for piece in pieces:
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            share.resize(0)
+
+
+async def _pieces_of(log: TriedLog | None, offset: int) -> AsyncGenerator[bytes, None]:
+    end = 0 if log is None else await log.read.size()
+    while log is not None and offset < end:
+        piece = await log.read(offset, min(_PIECE_BYTES, end - offset))
+        if not piece:
+            return
+        offset += len(piece)
+        yield piece
+
+
+async def _run_pieces(api: Api, run_id: str, wanted: RunLogRange) -> AsyncGenerator[bytes, None]:
+    cursor: str | None = wanted.cursor
+    while cursor is not None:
+        page = await api.run_log(run_id, msgspec.structs.replace(wanted, cursor=cursor))
+        lines = [f"{line.at} {_name_of(line)} {plain_text(line.text)}\n" for line in page.items]
+        yield "".join(lines).encode()
+        cursor = page.next
+
+
+def _name_of(line: RunLogLineView) -> str:
+    child = f"[{line.map_index}]" if line.map_index >= 0 else ""
+    return f"{line.task_id}{child}" + (f" round {line.round}" if line.round else "")
+
+
+async def _as_json(read: Callable[[], Awaitable[Any]]) -> Response:
+    return Json(await read())
+
+
+async def _lines_as_json(
+    api: Api, log: TriedLog | None, wanted: LineRange, *, is_live: bool
+) -> Response:
+    return Json(await api.read_lines(log, wanted, is_live=is_live))
+
+
+async def _log_as_text(
+    log: TriedLog | None, offset: int, limit: int, *, is_live: bool, is_file: bool
+) -> Response:
+    data = b"" if log is None else await log.read(offset, limit)
+    headers = {"x-log-end": str(offset + len(data)), "x-log-live": str(int(is_live))}
+    if is_file:
+        headers["content-disposition"] = 'attachment; filename="task.log"'
+    # Tasks may print anything: never use a type that a browser would execute.
+    return Response(data, media_type=_TEXT, headers=headers)

@@ -1,0 +1,195 @@
+"""Lines of task output as people read them, and a program that finds those that match a pattern.
+
+Only the standard library is imported, so that the program starts quickly. It runs in a process of
+its own, because Python's regular expressions may take for ever and cannot be interrupted: the
+process limits its processor time and memory, and the daemon kills it after a time limit.
+
+The program reads a JSON line with the filter, then blocks: a length and that many bytes. For each
+block it writes the number of matches, and the position in the block of each matching line. All
+numbers are 32 bits, little-endian.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import sys
+from collections import deque
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+__all__ = ("LEVELS", "LINE_BYTES", "Levels", "LineFilter", "main", "plain_text", "shown_text")
+
+LINE_BYTES = 4 * 1024
+"""Maximum length of a line as shown and searched. Longer lines are cut."""
+
+LEVELS = ("debug", "info", "warning", "error", "critical")
+
+_SECONDS, _MEMORY_BYTES = 10, 512 * 1024 * 1024
+_NUMBER = struct.Struct("<I")
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
+_NAMES = {"notice": "info", "warn": "warning", "fatal": "critical"}
+_WORDS = "DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL"
+_RECORD = re.compile(
+    r"(?:\[?\d{4}-\d\d-\d\d[ T][\d:.,]{8,15}(?:Z|[+-]\d\d:?\d\d)?\]?[ |\[<]{1,6})?"
+    rf"(?:[\[<]?({_WORDS})[\]>]?(?=[\s:|])"
+    rf"|\[({_WORDS.lower()}) *\])"
+)
+_JSON_RECORD = re.compile(r'\{.{0,300}?"(?:level|levelname|severity)": *"(\w{1,12})"')
+_TRACEBACK = ("Traceback (most recent call last):", "  + Exception Group Traceback")
+
+
+def shown_text(line: bytes) -> str:
+    r"""Return a line as a terminal would leave it: what a ``\r`` overwrites is left out.
+
+    Escape sequences remain. A long line is cut.
+    """
+    line = line.rstrip(b"\r\n")
+    if b"\r" in line:
+        line = line[line.rfind(b"\r") + 1 :]
+    return line[:LINE_BYTES].decode(errors="replace")
+
+
+def plain_text(text: str) -> str:
+    """Return a text without escape sequences of a terminal."""
+    return _ESCAPES.sub("", text) if "\x1b" in text else text
+
+
+class Levels:
+    """Finds the levels of consecutive lines.
+
+    A line has a level if it begins like a log record: with the level, or with a time and the level,
+    in the form of ``logging`` or another known form, or as JSON. An indented line after it has its
+    level, and a traceback has the level ``error``.
+    """
+
+    def __init__(self) -> None:
+        self._level: str | None = None
+        self._is_traceback = False
+
+    def of(self, text: str) -> str | None:
+        """Return the level of the next line; ``None`` if it has none."""
+        if text.startswith((" ", "\t")):
+            if text.startswith(_TRACEBACK):
+                self._level, self._is_traceback = "error", True
+            return self._level
+        if text.startswith(_TRACEBACK):
+            self._level, self._is_traceback = "error", True
+            return self._level
+        if self._is_traceback:  # the line that names the exception ends it
+            self._is_traceback = text == ""
+            level, self._level = self._level, None if text else self._level
+            return level
+        self._level = _level_of(text)
+        return self._level
+
+
+def _level_of(text: str) -> str | None:
+    found = _RECORD.match(text) or (_JSON_RECORD.match(text) if text[:1] == "{" else None)
+    if found is None:
+        return None
+    name = next(group for group in found.groups() if group).lower()
+    name = _NAMES.get(name, name)
+    return name if name in LEVELS else None
+
+
+class LineFilter(NamedTuple):
+    """The lines that are wanted.
+
+    Attributes:
+        search: Text or pattern that a line contains; empty for any line.
+        is_regex: Whether ``search`` is a regular expression.
+        is_case: Whether upper and lower case differ.
+        level: The lowest level; a line without a level is not included. ``None`` for any line.
+    """
+
+    search: str = ""
+    is_regex: bool = False
+    is_case: bool = False
+    level: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every line is wanted."""
+        return not self.search and self.level is None
+
+    def compile(self) -> re.Pattern[str]:
+        """Return the pattern.
+
+        Raises:
+            re.error: If it is no regular expression.
+        """
+        pattern = self.search if self.is_regex else re.escape(self.search)
+        return re.compile(pattern, 0 if self.is_case else re.IGNORECASE)
+
+    def find(self, data: bytes, limit: int, *, is_backward: bool = False) -> list[int]:
+        """Return the positions of the first matching lines of a block, or of the last ones.
+
+        Args:
+            data: Whole lines.
+        """
+        matches = self._matches(data)
+        if is_backward:
+            return list(deque(matches, maxlen=limit))
+        return [position for position, _ in zip(matches, range(limit), strict=False)]
+
+    def _matches(self, data: bytes) -> Iterator[int]:
+        if self.is_empty:
+            yield from _line_starts(data)
+            return
+        pattern = self.compile()
+        if self.level is None and not self.is_regex and not self._may_match(data):
+            return
+        least = 0 if self.level is None else LEVELS.index(self.level)
+        levels = Levels()
+        for start, end in _lines(data):
+            text = plain_text(shown_text(data[start:end]))
+            if self.level is not None:
+                level = levels.of(text)
+                if level is None or LEVELS.index(level) < least:
+                    continue
+            if pattern.search(text) is not None:
+                yield start
+
+    def _may_match(self, data: bytes) -> bool:
+        """Return whether a block may contain the text, which is cheap to tell for ASCII."""
+        if b"\x1b" in data or not self.search.isascii() or not data.isascii():
+            return True
+        wanted = self.search.encode()
+        return wanted in data if self.is_case else wanted.lower() in data.lower()
+
+
+def _line_starts(data: bytes) -> Iterator[int]:
+    return (start for start, _ in _lines(data))
+
+
+def _lines(data: bytes) -> Iterator[tuple[int, int]]:
+    start = 0
+    while start < len(data):
+        end = data.find(b"\n", start) + 1 or len(data)
+        yield start, end
+        start = end
+
+
+def main() -> None:
+    """Search blocks from standard input until it ends."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    source, target = sys.stdin.buffer, sys.stdout.buffer
+    wanted = LineFilter(**json.loads(source.readline()))
+    while (head := source.read(9)) and len(head) == 9:
+        size, limit, is_backward = struct.unpack("<II?", head)
+        _answer(target, wanted.find(source.read(size), limit, is_backward=is_backward))
+
+
+def _answer(target: BinaryIO, found: list[int]) -> None:
+    target.write(_NUMBER.pack(len(found)) + struct.pack(f"<{len(found)}I", *found))
+    target.flush()
+
+
+if __name__ == "__main__":
+    main()

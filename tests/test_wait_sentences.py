@@ -1,0 +1,213 @@
+"""Sentences about waits, and what a person may do about them."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from aioflow.api.schemas import ErrorView, PolledWait, ShareView, TargetView
+from aioflow.api.trigger_details import CATALOGUE_SENTENCES, CATALOGUE_TARGETS, PublicFields
+from aioflow.api.wait_sentences import Waiter, actions, cause_sentence, chain_sentence
+from aioflow.author.codec import encode
+from aioflow.model.states import TaskState, Wait, WaitKind
+from aioflow.redaction import Masks
+
+ONE = Waiter(name="score[customer 0]", task_id="score")
+MANY = Waiter(name="score[366]", task_id="score", count=1_634, width=2_000)
+POOL = Wait(kind=WaitKind.SLOT, pool="scoring", detail="pool scoring: 200 of 200 slots are taken")
+FILE = PolledWait(
+    kind=WaitKind.TRIGGER,
+    detail="for the file /in/bank.csv",
+    checked_by=7,
+    target=TargetView(type="file", name="/in/bank.csv"),
+)
+RUN = PolledWait(
+    kind=WaitKind.TRIGGER,
+    detail="for run nightly of DAG fraud",
+    checked_by=8,
+    target=TargetView(type="run", name="nightly", run_id="nightly", used=8, all=100),
+)
+SLEEP = PolledWait(
+    kind=WaitKind.TRIGGER,
+    detail="sleep",
+    checked_by=9,
+    target=TargetView(type="time", name="sleep"),
+)
+HELD = [
+    ShareView(run_id=run_id, dag_id="fraud", slots=slots)
+    for run_id, slots in (("live", 170), ("two", 20), ("three", 6), ("four", 3), ("five", 1))
+]
+
+
+@pytest.mark.parametrize(
+    ("who", "wait", "shares", "said"),
+    [
+        pytest.param(
+            MANY,
+            POOL,
+            HELD[:2],
+            "1,634 of 2,000 children of score wait for pool scoring: 200 of 200 slots are taken, "
+            "held by live (170) and two (20)",
+            id="a-pool-and-who-holds-it",
+        ),
+        pytest.param(
+            ONE,
+            POOL,
+            HELD,
+            "score[customer 0] waits for pool scoring: 200 of 200 slots are taken, held by live "
+            "(170), two (20), three (6) and 2 more runs",
+            id="many-holders",
+        ),
+        pytest.param(
+            ONE,
+            replace(POOL, detail="pool scoring has 1 slots, and it needs 2"),
+            HELD,
+            "score[customer 0] waits for pool scoring: pool scoring has 1 slots, and it needs 2",
+            id="a-pool-that-is-too-narrow",
+        ),
+        pytest.param(
+            ONE,
+            Wait(kind=WaitKind.SLOT, detail="all 2 slots are taken"),
+            [],
+            "score[customer 0] waits for a slot: all 2 slots are taken",
+            id="no-pool",
+        ),
+        pytest.param(
+            ONE, FILE, [], "score[customer 0] waits for the file /in/bank.csv", id="a-file"
+        ),
+        pytest.param(
+            ONE,
+            replace(FILE, label="the bank's answer"),
+            [],
+            "score[customer 0] waits for the bank's answer: the file /in/bank.csv",
+            id="a-label-comes-first",
+        ),
+        pytest.param(
+            ONE,
+            RUN,
+            [],
+            "score[customer 0] waits for run nightly of DAG fraud (8 % done)",
+            id="run",
+        ),
+        pytest.param(ONE, SLEEP, [], "score[customer 0] waits for its sleep to end", id="a-sleep"),
+        pytest.param(
+            ONE,
+            replace(SLEEP, label="the cooling-off period"),
+            [],
+            "score[customer 0] waits for the cooling-off period",
+            id="a-sleep-with-a-label",
+        ),
+        pytest.param(
+            ONE,
+            Wait(kind=WaitKind.RETRY_AT, detail="no route to host"),
+            [],
+            "score[customer 0] waits to try again after no route to host",
+            id="a-retry",
+        ),
+    ],
+)
+def test_a_sentence_says_who_waits_for_what(who, wait, shares, said):
+    assert cause_sentence(who, TaskState.QUEUED, wait, shares=shares) == said
+
+
+@pytest.mark.parametrize("kind", list(WaitKind))
+def test_every_kind_of_wait_has_a_sentence_with_and_without_a_detail(kind):
+    for detail in ("", "of what"):
+        said = cause_sentence(MANY, TaskState.PENDING, Wait(kind=kind, detail=detail))
+        assert said.startswith("1,634 of 2,000 children of score wait ")
+        assert detail in said
+        assert not said.endswith((":", " "))
+
+
+@pytest.mark.parametrize("state", list(TaskState))
+def test_every_state_has_a_sentence_for_one_task_and_for_many(state):
+    assert cause_sentence(ONE, state, None).startswith("score[customer 0] ")
+    many = cause_sentence(MANY, state, None).removeprefix("1,634 of 2,000 children of score ")
+    assert not many.startswith(("is ", "was ", "has "))
+
+
+def test_a_failure_names_its_error_and_cuts_a_long_one():
+    error = ErrorView(type="ValueError", message="x" * 500, reason="raised")
+
+    said = cause_sentence(ONE, TaskState.FAILED, None, error=error)
+
+    assert said.startswith("score[customer 0] failed: ValueError: xxx")
+    assert said.endswith("x ...")
+    assert len(said) < 300
+
+
+def test_a_running_task_says_where_it_runs():
+    said = cause_sentence(ONE, TaskState.RUNNING, None, place="on node 1")
+
+    assert said == "score[customer 0] is running on node 1"
+
+
+@pytest.mark.parametrize(
+    ("sentences", "more", "is_task", "said"),
+    [
+        ([], 0, False, "r is success; it waits for nothing"),
+        (["a waits"], 0, False, "a waits"),
+        (["a waits", "b waits"], 0, False, "a waits, and 1 more cause"),
+        (["a waits", "b waits"], 1_200, False, "a waits, and 1,201 more causes"),
+        (["a waits for b", "b waits for c", "c runs"], 0, True, "a waits for b. c runs"),
+        (["a runs"], 0, True, "a runs"),
+    ],
+)
+def test_the_answer_is_one_sentence(sentences, more, is_task, said):
+    assert chain_sentence("r", "success", sentences, more=more, is_task=is_task) == said
+
+
+@pytest.mark.parametrize(
+    ("state", "wait", "possible"),
+    [
+        (TaskState.QUEUED, POOL, ["set_pool", "mark"]),
+        (TaskState.DEFERRED, FILE, ["fire", "mark"]),
+        (TaskState.RETRYING, Wait(kind=WaitKind.RETRY_AT), ["clear", "mark"]),
+        (TaskState.PENDING, Wait(kind=WaitKind.PAUSED), ["resume"]),
+        (TaskState.PENDING, Wait(kind=WaitKind.UPSTREAM), []),
+        (TaskState.FAILED, None, ["clear", "mark"]),
+        (TaskState.RUNNING, None, []),
+        (TaskState.SUCCESS, None, []),
+    ],
+)
+def test_a_person_may_do_what_helps(state, wait, possible):
+    assert actions(state, wait) == possible
+
+
+def test_every_class_of_the_catalogue_has_a_target():
+    assert CATALOGUE_TARGETS.keys() == CATALOGUE_SENTENCES.keys()
+
+
+@pytest.mark.parametrize(
+    ("class_path", "fields", "target"),
+    [
+        (
+            "aioflow_triggers.files:FileTrigger",
+            {"path": "/in/s3cr3t.csv"},
+            TargetView(type="file", name="/in/***.csv"),
+        ),
+        (
+            "aioflow_triggers.http:HttpTrigger",
+            {"url": "https://anna:pw@bank.example/x?token=1"},
+            TargetView(type="url", name="https://bank.example/x?token=***"),
+        ),
+        (
+            "aioflow_triggers.events:EventTrigger",
+            {"name": "paid", "key": "77"},
+            TargetView(type="event", name="paid", key="77"),
+        ),
+        (
+            "run",
+            {"dag": "fraud", "run_id": "nightly"},
+            TargetView(type="run", name="nightly", dag_id="fraud", run_id="nightly"),
+        ),
+        ("sleep", {}, TargetView(type="time", name="sleep")),
+        ("mine:Own", {"token": "s3cr3t"}, TargetView(type="trigger", name="Own")),
+        ("aioflow_triggers.files:FileTrigger", {}, TargetView(type="trigger", name="FileTrigger")),
+    ],
+)
+def test_a_target_names_public_fields_and_masks_secrets(class_path, fields, target):
+    masks = Masks()
+    masks.hide(["s3cr3t"])
+
+    assert PublicFields(masks).target(class_path, encode(fields, "f", 1_000)) == target

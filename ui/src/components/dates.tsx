@@ -1,0 +1,69 @@
+// A range of time: one of the usual ones, or from one instant to another.
+
+import { useEffect, useState } from "preact/hooks";
+
+import { texts } from "../texts";
+import { isUtc, local } from "../time";
+
+/** Bounds as the API takes them; an empty one is open. */
+export interface TimeRange {
+  from: string;
+  to: string;
+}
+
+const HOUR_MS = 3_600_000;
+const USUAL: [string, number][] = [
+  ["1h", 1],
+  ["24h", 24],
+  ["7d", 24 * 7],
+  ["30d", 24 * 30],
+];
+
+/** What a field of the browser shows for an instant, by the clock the user has chosen. */
+const shown = (at: string): string => (at === "" ? "" : local(at).replace(" ", "T").slice(0, 16));
+
+function instant(text: string): string {
+  if (text === "") return "";
+  const at = new Date(isUtc() ? `${text}Z` : text);
+  return Number.isNaN(at.getTime()) ? "" : at.toISOString().replace(/\.000Z$/, "Z");
+}
+
+export function DateRange({ value, onValue, label = texts.dates.label }: { value: TimeRange; onValue: (range: TimeRange) => void; label?: string }) {
+  const usual = value.from === "" && value.to === "" ? "all" : (USUAL.find(([key]) => value.from === `-${key}` && value.to === "")?.[0] ?? "own");
+  const [isOwn, setOwn] = useState(usual === "own");
+  useEffect(() => setOwn(usual === "own"), [usual]);
+  function choose(key: string): void {
+    setOwn(key === "own");
+    if (key === "all") onValue({ from: "", to: "" });
+    else if (key !== "own") onValue({ from: `-${key}`, to: "" });
+    else onValue(resolved(value));
+  }
+  const { from, to } = resolved(value);
+  return (
+    <span class="date-range" role="group" aria-label={label}>
+      <select aria-label={label} value={isOwn ? "own" : usual} onChange={(event) => choose(event.currentTarget.value)}>
+        <option value="all">{texts.dates.all}</option>
+        {USUAL.map(([key]) => (
+          <option key={key} value={key}>
+            {texts.dates.usual[key as keyof typeof texts.dates.usual]}
+          </option>
+        ))}
+        <option value="own">{texts.dates.own}</option>
+      </select>
+      {isOwn && (
+        <>
+          <input type="datetime-local" aria-label={texts.dates.from} value={shown(from)} max={shown(to) || undefined} onChange={(event) => onValue({ from: instant(event.currentTarget.value), to })} />
+          <span class="soft">{texts.dates.until}</span>
+          <input type="datetime-local" aria-label={texts.dates.to} value={shown(to)} min={shown(from) || undefined} onChange={(event) => onValue({ from, to: instant(event.currentTarget.value) })} />
+        </>
+      )}
+    </span>
+  );
+}
+
+/** A range whose start is relative ("-24h" is the last day) as two instants. */
+export function resolved({ from, to }: TimeRange, now = Date.now()): TimeRange {
+  const hours = USUAL.find(([key]) => from === `-${key}`)?.[1];
+  if (hours === undefined) return { from, to };
+  return { from: new Date(now - hours * HOUR_MS).toISOString().replace(/\.\d{3}Z$/, "Z"), to };
+}

@@ -1,0 +1,13 @@
+// Where what opens in the browser's top layer is placed.
+
+const GAP = 4;
+
+/** Below an element, or above it where there is no room; never outside the window. */
+export function placeBeside(box: HTMLElement, near: Element): void {
+  const at = near.getBoundingClientRect();
+  const { offsetWidth: width, offsetHeight: height } = box;
+  const isBelow = at.bottom + GAP + height <= innerHeight || at.top < height;
+  const left = at.left + width <= innerWidth - GAP ? at.left : at.right - width;
+  box.style.left = `${Math.max(GAP, Math.min(innerWidth - width - GAP, left))}px`;
+  box.style.top = `${Math.max(GAP, isBelow ? at.bottom + GAP : at.top - height - GAP)}px`;
+}

@@ -1,0 +1,273 @@
+// The one table of the page: long lists of rows with columns that can be sorted, chosen and selected by.
+
+import type { ComponentChildren } from "preact";
+import { useMemo, useRef, useState } from "preact/hooks";
+
+import { VirtualList } from "../list";
+import { texts } from "../texts";
+import { Icon } from "./icons";
+import { Menu, type MenuItem } from "./menu";
+import { type Columns, columnsOf, density, setDensity, storeColumns, useIsPhone } from "./table_settings";
+
+/** Where a cell stands on a phone, whose rows have two lines; without one it is not shown there. */
+export type PhonePlace = "lead" | "title" | "end" | "second" | "second-end";
+
+export interface Column<T> {
+  id: string;
+  title: string;
+  /** What the title means, as its tooltip. */
+  meaning?: string;
+  cell: (item: T, index: number) => ComponentChildren;
+  /** A track of a CSS grid: "minmax(160px, 2fr)" or "96px". */
+  width: string;
+  /** Numbers are aligned at the right, with digits of one width. */
+  isNumber?: boolean;
+  /** Ids and code. */
+  isMono?: boolean;
+  /** Sorts the rows that are loaded; only for lists that are loaded as a whole. */
+  sort?: (one: T, other: T) => number;
+  /** Sorts at the daemon, see `onSort`. */
+  isSortable?: boolean;
+  /** Not shown until the user chooses it. */
+  isOptional?: boolean;
+  /** Always shown. */
+  isFixed?: boolean;
+  /** Left out in windows narrower than 1,100 px. */
+  isWideOnly?: boolean;
+  phone?: PhonePlace;
+  /** Cells with buttons or links of their own lie above the link of the row. */
+  isInteractive?: boolean;
+}
+
+export interface Sort {
+  by: string;
+  isDescending: boolean;
+}
+
+export interface Selection {
+  keys: ReadonlySet<string>;
+  onChange: (keys: Set<string>) => void;
+}
+
+interface TableProps<T> {
+  /** What the user chose is stored by this name. */
+  name: string;
+  /** What is listed, for readers: "213 runs". */
+  label: string;
+  columns: Column<T>[];
+  items: readonly (T | undefined)[];
+  keyOf: (item: T, index: number) => string | number;
+  /** Where a row leads; the whole row is the link. */
+  hrefOf?: (item: T) => string | null;
+  /** What the link of a row is called, if not its first cells. */
+  nameOf?: (item: T) => string;
+  /** The row that is shown beside the table. */
+  current?: (item: T) => boolean;
+  sort?: Sort;
+  onSort?: (sort: Sort) => void;
+  selection?: Selection;
+  /** Shown at the left above the rows: filters, or what can be done with those selected. */
+  toolbar?: ComponentChildren;
+  onEnd?: () => void;
+  onRange?: (first: number, end: number) => void;
+  empty?: ComponentChildren;
+  /** Lists of a few rows are never scrolled; others fill what room there is, if they need it. */
+  isShort?: boolean;
+  /** Without the menu of columns and density. */
+  isPlain?: boolean;
+  class?: string;
+}
+
+const HEIGHTS = { comfortable: 40, compact: 32 } as const;
+const PHONE_HEIGHT = 60;
+const HEAD_HEIGHT = 34;
+/** For borders, so that a table which fits does not scroll. */
+const SPARE = 1;
+const CHECK_TRACK = "36px";
+
+export function Table<T>(props: TableProps<T>) {
+  const { name, label, columns, items, keyOf, selection, toolbar, isPlain } = props;
+  const isPhone = useIsPhone();
+  const [chosen, setChosen] = useState<Columns>(() => columnsOf(name));
+  const [dense, setDense] = useState(density());
+  const [own, setOwn] = useState<Sort | undefined>(undefined);
+  const sort = props.onSort ? props.sort : (own ?? props.sort);
+  const shown = columns.filter((column) => column.isFixed || (chosen[column.id] ?? !column.isOptional));
+  const rows = useMemo(() => sorted(items, columns, props.onSort ? undefined : sort), [items, columns, sort, props.onSort]);
+  const height = isPhone ? PHONE_HEIGHT : HEIGHTS[dense];
+  const last = useRef<number | null>(null);
+
+  function sortBy(column: Column<T>): void {
+    const next = { by: column.id, isDescending: sort?.by === column.id ? !sort.isDescending : false };
+    if (props.onSort) props.onSort(next);
+    else setOwn(next);
+  }
+  function toggle(index: number, item: T, event: MouseEvent | KeyboardEvent): void {
+    if (!selection) return;
+    const keys = new Set(selection.keys);
+    const key = String(keyOf(item, index));
+    const isOn = !keys.has(key);
+    const from = event.shiftKey && last.current !== null ? Math.min(last.current, index) : index;
+    const to = event.shiftKey && last.current !== null ? Math.max(last.current, index) : index;
+    for (let at = from; at <= to; at += 1) {
+      const row = rows[at];
+      if (row === undefined) continue;
+      if (isOn) keys.add(String(keyOf(row, at)));
+      else keys.delete(String(keyOf(row, at)));
+    }
+    last.current = index;
+    selection.onChange(keys);
+  }
+  const tall = (isPhone ? 0 : HEAD_HEIGHT) + rows.length * height + SPARE;
+  const template = [...(selection ? [CHECK_TRACK] : []), ...shown.filter((one) => !one.isWideOnly).map((one) => one.width)].join(" ");
+  const wideTemplate = [...(selection ? [CHECK_TRACK] : []), ...shown.map((one) => one.width)].join(" ");
+
+  const settings: (MenuItem | "line")[] = [
+    ...columns
+      .filter((column) => !column.isFixed && column.title !== "")
+      .map((column) => ({
+        name: column.title,
+        isOn: chosen[column.id] ?? !column.isOptional,
+        act: () => setChosen(storeColumns(name, { ...chosen, [column.id]: !(chosen[column.id] ?? !column.isOptional) })),
+      })),
+    "line",
+    {
+      name: texts.table.compact,
+      isOn: dense === "compact",
+      act: () => setDense(setDensity(dense === "compact" ? "comfortable" : "compact")),
+    },
+  ];
+
+  return (
+    <div class={`table-box ${props.isShort ? "is-short" : ""} ${toolbar || isPlain ? "" : "has-bare-tools"} ${props.class ?? ""}`} style={{ "--tall": `${tall}px` }}>
+      {(toolbar || !isPlain) && (
+        <div class={`table-tools ${toolbar ? "" : "is-bare"}`}>
+          <div class="table-tools-left">{toolbar}</div>
+          {!isPlain && <Menu label={texts.table.settings} icon="columns-3" isBare items={settings} class="table-settings" />}
+        </div>
+      )}
+      {rows.length === 0 && props.empty ? (
+        props.empty
+      ) : (
+        <VirtualList
+          class={`table ${selection ? "has-checks" : ""} ${isPhone ? "is-phone" : `is-${dense}`}`}
+          isTable
+          items={rows}
+          height={height}
+          tall={tall}
+          label={label}
+          variables={{ "--columns": template, "--columns-wide": wideTemplate }}
+          keyOf={(item, index) => (item === undefined ? `?${index}` : keyOf(item, index))}
+          onEnd={props.onEnd}
+          onRange={props.onRange}
+          rowClass={(item, index) => (item === undefined ? "" : `${props.current?.(item) ? "is-current" : ""} ${selection?.keys.has(String(keyOf(item, index))) ? "is-selected" : ""}`)}
+          head={
+            <div class="table-row table-head" role="row">
+              {selection && <CheckAll rows={rows} keyOf={keyOf} selection={selection} />}
+              {shown.map((column) => (
+                <Title key={column.id} column={column} sort={sort} sortBy={sortBy} canSort={column.isSortable === true || (column.sort !== undefined && !props.onSort)} />
+              ))}
+            </div>
+          }
+          row={(item, index) => (
+            <Row item={item} index={index} columns={shown} isPhone={isPhone} href={item === undefined ? null : (props.hrefOf?.(item) ?? null)} rowName={item === undefined ? undefined : props.nameOf?.(item)}>
+              {selection && item !== undefined && (
+                <Check isOn={selection.keys.has(String(keyOf(item, index)))} name={props.nameOf?.(item) ?? String(keyOf(item, index))} onToggle={(event) => toggle(index, item, event)} />
+              )}
+            </Row>
+          )}
+        />
+      )}
+    </div>
+  );
+}
+
+function sorted<T>(items: readonly (T | undefined)[], columns: Column<T>[], sort: Sort | undefined): readonly (T | undefined)[] {
+  const compare = columns.find((column) => column.id === sort?.by)?.sort;
+  if (!sort || !compare) return items;
+  const by = sort.isDescending ? -1 : 1;
+  return [...items].sort((one, other) => (one === undefined ? 1 : other === undefined ? -1 : by * compare(one, other)));
+}
+
+interface TitleProps<T> {
+  column: Column<T>;
+  sort: Sort | undefined;
+  sortBy: (column: Column<T>) => void;
+  canSort: boolean;
+}
+
+function Title<T>({ column, sort, sortBy, canSort }: TitleProps<T>) {
+  const isBy = sort?.by === column.id;
+  const way = isBy ? (sort.isDescending ? "descending" : "ascending") : undefined;
+  return (
+    <span role="columnheader" class={classOf(column)} title={column.meaning} aria-sort={canSort ? (way ?? "none") : undefined}>
+      {canSort ? (
+        <button type="button" class="sort" onClick={() => sortBy(column)}>
+          {column.title}
+          {isBy && <Icon name={sort.isDescending ? "arrow-down" : "arrow-up"} size={12} />}
+        </button>
+      ) : column.title === "" ? (
+        <span class="offscreen">{texts.table.actions}</span>
+      ) : (
+        column.title
+      )}
+    </span>
+  );
+}
+
+function classOf<T>({ isNumber, isMono, isWideOnly, phone, isInteractive, id }: Column<T>): string {
+  return `cell-of-${id} ${isNumber ? "num" : ""} ${isMono ? "mono" : ""} ${isWideOnly ? "is-wide-only" : ""} ${phone ? `p-${phone}` : "p-none"} ${isInteractive ? "is-interactive" : ""}`;
+}
+
+interface RowProps<T> {
+  item: T | undefined;
+  index: number;
+  columns: Column<T>[];
+  isPhone: boolean;
+  href: string | null;
+  rowName?: string;
+  children?: ComponentChildren;
+}
+
+function Row<T>({ item, index, columns, href, rowName, children }: RowProps<T>) {
+  if (item === undefined) return <div class="table-row is-loading" />;
+  // The title of the row is its link, and the link covers the row.
+  const linked = columns.find((column) => column.phone === "title") ?? columns[0];
+  return (
+    <div class="table-row">
+      {children}
+      {columns.map((column) => (
+        <span key={column.id} role="cell" class={`table-cell ${classOf(column)}`}>
+          {column === linked && href !== null ? (
+            <a class="row-link" data-row href={href} aria-label={rowName}>
+              {column.cell(item, index)}
+            </a>
+          ) : (
+            column.cell(item, index)
+          )}
+        </span>
+      ))}
+    </div>
+  );
+}
+
+function Check({ isOn, name, onToggle }: { isOn: boolean; name: string; onToggle: (event: MouseEvent) => void }) {
+  return (
+    <span role="cell" class="table-check is-interactive">
+      <input type="checkbox" checked={isOn} aria-label={`${texts.table.select} ${name}`} data-check onClick={onToggle} />
+    </span>
+  );
+}
+
+function CheckAll<T>({ rows, keyOf, selection }: { rows: readonly (T | undefined)[]; keyOf: (item: T, index: number) => string | number; selection: Selection }) {
+  const all = useMemo(() => rows.flatMap((row, index) => (row === undefined ? [] : [String(keyOf(row, index))])), [rows]);
+  const count = all.reduce((found, key) => found + (selection.keys.has(key) ? 1 : 0), 0);
+  const box = (node: HTMLInputElement | null) => {
+    if (node) node.indeterminate = count > 0 && count < all.length;
+  };
+  return (
+    <span role="columnheader" class="table-check">
+      <input ref={box} type="checkbox" checked={count > 0 && count === all.length} aria-label={texts.table.selectAll} onChange={(event) => selection.onChange(new Set(event.currentTarget.checked ? all : []))} />
+    </span>
+  );
+}

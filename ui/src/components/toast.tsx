@@ -1,0 +1,79 @@
+// Short messages about what has happened, with a way to take it back where there is one.
+
+import { useEffect, useState } from "preact/hooks";
+
+import { texts } from "../texts";
+import { Icon } from "./icons";
+
+export interface Toast {
+  text: string;
+  isBad?: boolean;
+  /** Takes back what was done, and says so; offered for ten seconds. */
+  undo?: () => Promise<string>;
+  /** Where to see it. */
+  link?: { name: string; href: string };
+}
+
+const SHOWN_MS = 6_000;
+const SHOWN_BAD_MS = 15_000;
+export const UNDO_MS = 10_000;
+const MOST = 4;
+
+interface Shown extends Toast {
+  id: number;
+}
+
+let say: (toast: Shown) => void = () => undefined;
+let count = 0;
+
+export function toast(wanted: Toast): void {
+  count += 1;
+  say({ ...wanted, id: count });
+}
+
+/** Say how something went. */
+export function tell(text: string, isBad = false): void {
+  toast({ text, isBad });
+}
+
+/** Where they appear; once in the page. */
+export function Toasts({ reason }: { reason: (error: unknown) => string }) {
+  const [shown, setShown] = useState<Shown[]>([]);
+  const drop = (id: number) => setShown((before) => before.filter((one) => one.id !== id));
+  useEffect(() => {
+    say = (one) => {
+      setShown((before) => [...before.slice(1 - MOST), one]);
+      setTimeout(() => drop(one.id), one.isBad ? SHOWN_BAD_MS : one.undo ? UNDO_MS : SHOWN_MS);
+    };
+  }, []);
+  async function takeBack(one: Shown): Promise<void> {
+    drop(one.id);
+    try {
+      tell(await one.undo!());
+    } catch (error) {
+      tell(reason(error), true);
+    }
+  }
+  return (
+    <div class="toasts" role="status" aria-live="polite">
+      {shown.map((one) => (
+        <p key={one.id} class={one.isBad ? "toast bad" : "toast"}>
+          <span>{one.text}</span>
+          {one.link && (
+            <a href={one.link.href} onClick={() => drop(one.id)}>
+              {one.link.name}
+            </a>
+          )}
+          {one.undo && (
+            <button type="button" class="plain" onClick={() => void takeBack(one)}>
+              {texts.common.undo}
+            </button>
+          )}
+          <button type="button" class="plain icon-only" aria-label={texts.common.dismiss} onClick={() => drop(one.id)}>
+            <Icon name="x" size={14} />
+          </button>
+        </p>
+      ))}
+    </div>
+  );
+}

@@ -1,0 +1,14 @@
+// Opening and closing what is shown beside a view. Closing goes back to what was before it was opened.
+
+import { cameFromHere, go, here, withQuery } from "./router";
+
+const FIELDS = ["task", "map", "round", "try", "tab", "full", "open"];
+
+export const isPaneOpen = (): boolean => here().query.has("task") || here().query.has("open");
+
+export function closePane(): void {
+  const href = withQuery(Object.fromEntries(FIELDS.map((field) => [field, null])));
+  // The entry before is the same view without the pane: then going back closes it, and leaves nothing behind.
+  if (cameFromHere(href)) history.back();
+  else go(href, { replace: true });
+}

@@ -1,0 +1,380 @@
+// One task of a run beside the run: why it waits, its log, its tries, what went in and came out, its code.
+
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+
+import { clear, fire, mark } from "./actions";
+import { enc, query } from "./api";
+import { CopyButton } from "./components/copy";
+import { Icon } from "./components/icons";
+import { type Tab, TabBar } from "./components/tabs";
+import { ofRun, useData, useItems } from "./data";
+import { TaskLog } from "./log";
+import { Json, Shown, childName, number, runHref, taskHref } from "./parts";
+import { closePane } from "./pane_place";
+import { TaskCode } from "./task_code";
+import { go, usePlace, withQuery } from "./router";
+import { Bar, Glyph, Legend, State, isLive, sum } from "./states";
+import { texts } from "./texts";
+import { Took, When } from "./time";
+import type { RunGraphTask, Task, TaskShown, Try } from "./types";
+import { Why } from "./why";
+
+interface Props {
+  run: string;
+  /** The DAG and the version of its code that the run uses. */
+  dag?: string;
+  version?: string;
+  task: string;
+  map: number;
+  round: number;
+  /** All tasks of the run in their order, for those before and after this one. */
+  tasks?: RunGraphTask[];
+}
+
+/** The task as the daemon shows it, or out of the list of tasks where it shows none. */
+function useTask({ run, task, map, round }: Props) {
+  const base = `/runs/${enc(run)}/tasks`;
+  const fields = { map: map >= 0 ? map : null, round: round > 0 ? round : null };
+  const on = ofRun(run);
+  const shown = useData<TaskShown>(query(`${base}/${enc(task)}/show`, fields), { on });
+  const isOld = shown.problem?.isAbsent === true;
+  const listed = useItems<Task>(isOld ? query(base, { task, limit: 1000 }) : null, { on });
+  if (!isOld) return shown;
+  const found = listed.data?.find((one) => one.task_id === task && one.map_index === map && one.round === round);
+  return { ...listed, data: found as TaskShown | undefined, problem: listed.data && !found ? shown.problem : listed.problem };
+}
+
+/** The address of the task before or after this one; a mapped child is followed by its sibling. */
+function beside({ run, task, map, tasks }: Props, by: 1 | -1): string | null {
+  const at = tasks?.findIndex((one) => one.task_id === task) ?? -1;
+  if (at === -1 || !tasks) return null;
+  if (map >= 0) {
+    const next = map + by;
+    return next >= 0 && next < sum(tasks[at]!.counts) ? taskHref(run, task, next) : null;
+  }
+  const next = tasks[at + by];
+  return next ? taskHref(run, next.task_id) : null;
+}
+
+export function TaskPane(props: Props) {
+  const { run, task, map, round, tasks } = props;
+  const place = usePlace();
+  const box = useRef<HTMLDivElement>(null);
+  const shown = useTask(props);
+  const group = tasks?.find((one) => one.task_id === task);
+  const name = childName(task, map, round, shown.data?.map_label);
+  const isWhole = map < 0 && (group?.width ?? null) !== null;
+  const isFull = place.query.has("full");
+  const [before, after] = [beside(props, -1), beside(props, 1)];
+  useEffect(() => {
+    const opener = document.activeElement as HTMLElement | null;
+    box.current?.focus({ preventScroll: true });
+    return () => opener?.isConnected && opener.focus();
+  }, []);
+  return (
+    <div ref={box} class="drawer" role="region" aria-label={`${texts.task.name} ${name}`} tabIndex={-1}>
+      <header>
+        <h2 class="cut" title={name}>
+          {shown.data && !isWhole && <Glyph state={shown.data.state} />} <span class="cut">{name}</span>
+          <CopyButton text={name} label={texts.task.copyName} />
+        </h2>
+        <div class="actions tight">
+          <button type="button" class="plain icon-only" data-key="[" disabled={before === null} aria-label={texts.task.before} title={`${texts.task.before} ([)`} onClick={() => before !== null && go(before, { replace: true })}>
+            <Icon name="chevron-up" />
+          </button>
+          <button type="button" class="plain icon-only" data-key="]" disabled={after === null} aria-label={texts.task.after} title={`${texts.task.after} (])`} onClick={() => after !== null && go(after, { replace: true })}>
+            <Icon name="chevron-down" />
+          </button>
+          <button type="button" class="plain icon-only full" data-key="f" aria-label={isFull ? texts.task.narrow : texts.task.full} title={`${isFull ? texts.task.narrow : texts.task.full} (f)`} onClick={() => go(withQuery({ full: isFull ? null : "1" }), { replace: true })}>
+            <Icon name={isFull ? "minimize-2" : "maximize-2"} size={15} />
+          </button>
+          <button type="button" class="plain icon-only" aria-label={texts.common.close} title={`${texts.common.close} (Esc)`} onClick={closePane}>
+            <Icon name="x" size={18} />
+          </button>
+        </div>
+      </header>
+      {isWhole && group ? (
+        <Children run={run} task={task} group={group} />
+      ) : (
+        <Shown of={shown}>{(data) => <One {...props} shown={data} name={name} />}</Shown>
+      )}
+    </div>
+  );
+}
+
+function Actions({ run, task, map, round, isBad, children }: { run: string; task: string; map: number; round: number; isBad: boolean; children?: ComponentChildren }) {
+  return (
+    <div class="actions">
+      <button type="button" data-needs="operator" data-key="c" class={isBad ? "main" : ""} onClick={() => clear({ run, task, map, round })}>
+        {texts.actions.clear}
+      </button>
+      <button type="button" data-needs="operator" onClick={() => mark({ run, task, map })}>
+        {texts.actions.mark}
+      </button>
+      {children}
+    </div>
+  );
+}
+
+/** A mapped task as a whole. */
+function Children({ run, task, group }: { run: string; task: string; group: RunGraphTask }) {
+  const isGoingOn = Object.keys(group.counts).some(isLive);
+  const failed = group.counts["failed"] ?? 0;
+  const all = `${runHref(run)}/tasks?of=${enc(task)}`;
+  return (
+    <div class="scroll">
+      <Actions run={run} task={task} map={-1} round={0} isBad={failed > 0 && !isGoingOn} />
+      <Bar counts={group.counts} />
+      <Legend counts={group.counts} hrefOf={(state) => `${all}&state=${state}`} />
+      <p>
+        <a href={all}>{texts.task.allOf(sum(group.counts))}</a>
+      </p>
+      {(isGoingOn || (failed === 0 && (group.counts["upstream_failed"] ?? 0) > 0)) && <Why run={run} task={task} isGoingOn={isGoingOn} />}
+      {failed > 0 && <Failures run={run} task={task} />}
+    </div>
+  );
+}
+
+const FAILURES = 20;
+
+/** The first of those that failed, and why: most failures of many have one cause. */
+function Failures({ run, task }: { run: string; task: string }) {
+  const failed = useItems<Task>(query(`/runs/${enc(run)}/tasks`, { task, state: "failed", limit: FAILURES }), { on: ofRun(run), gap: 1000 });
+  return (
+    <section>
+      <h3>{texts.states["failed"]}</h3>
+      <Shown of={failed}>
+        {(rows) => (
+          <ul class="rows">
+            {rows.map((row) => (
+              <li key={`${row.map_index} ${row.round}`}>
+                <a class="row" href={taskHref(run, row.task_id, row.map_index, row.round)}>
+                  <Glyph state={row.state} />
+                  <span class="cut">{childName(row.task_id, row.map_index, row.round, row.map_label)}</span>
+                  <span class="cut grow soft" title={row.error?.message}>
+                    {row.error && `${row.error.type || row.error.reason}: ${row.error.message}`}
+                  </span>
+                </a>
+              </li>
+            ))}
+          </ul>
+        )}
+      </Shown>
+    </section>
+  );
+}
+
+/** The tab that answers what one most likely asks. */
+const firstTab = (state: string): string => (isLive(state) && state !== "running" ? "why" : state === "upstream_failed" ? "why" : "log");
+
+function One({ run, dag, version, task, map, round, shown, name }: Props & { shown: TaskShown; name: string }) {
+  const place = usePlace();
+  const live = isLive(shown.state);
+  const at = place.query.get("tab") ?? firstTab(shown.state);
+  const tries = Math.max(shown.try_number, ...(shown.tries ?? []).map((one) => one.try_number));
+  const tabs: Tab[] = (["why", "log", "tries", "data", "code"] as const).map((key) => ({
+    key,
+    name: texts.task.tabs[key],
+    href: withQuery({ tab: key }),
+    badge: key === "tries" && tries > 1 ? number(tries) : undefined,
+  }));
+  return (
+    <>
+      <div class="task-top">
+        <dl class="facts inline">
+          <div>
+            <dt class="offscreen">{texts.task.state}</dt>
+            <dd>
+              <State state={shown.state} />
+            </dd>
+          </div>
+          <div>
+            <dt>{texts.task.try}</dt>
+            <dd>
+              {shown.try_number > 0 ? `${shown.try_number} of ${shown.max_tries}` : `none yet, of ${shown.max_tries}`}
+              {shown.interruptions > 0 && `, interrupted ${shown.interruptions} times`}
+            </dd>
+          </div>
+          <div>
+            <dt>{texts.task.started}</dt>
+            <dd>
+              <When at={shown.started_at} />
+            </dd>
+          </div>
+          <div>
+            <dt>{live ? texts.task.elapsed : texts.task.duration}</dt>
+            <dd>
+              <Took from={shown.started_at} to={live ? null : shown.ended_at} />
+            </dd>
+          </div>
+        </dl>
+        <Actions run={run} task={task} map={map} round={round} isBad={shown.state === "failed" || shown.state === "upstream_failed"} />
+        {shown.error && (
+          <div class="error" role="note">
+            <strong>{shown.error.type || shown.error.reason}</strong> <span class="soft">{shown.error.reason.replaceAll("_", " ")}</span>
+            <pre tabIndex={0}>{shown.error.message}</pre>
+          </div>
+        )}
+      </div>
+      <TabBar label={texts.task.views} at={at} tabs={tabs} replace />
+      <div class="scroll" key={at}>
+        {at === "log" ? (
+          <TaskLog run={run} task={task} map={map} round={round} tries={tries} isGoingOn={live} />
+        ) : at === "tries" ? (
+          <Tries tries={shown.tries ?? []} />
+        ) : at === "data" ? (
+          <TaskData run={run} shown={shown} />
+        ) : at === "code" ? (
+          <TaskCode dag={dag} version={version} task={task} />
+        ) : (
+          <WhyOf run={run} task={task} map={map} round={round} shown={shown} name={name} />
+        )}
+      </div>
+    </>
+  );
+}
+
+function WhyOf({ run, task, map, round, shown, name }: { run: string; task: string; map: number; round: number; shown: TaskShown; name: string }) {
+  const live = isLive(shown.state);
+  const trigger = shown.trigger;
+  return (
+    <>
+      {live || shown.state === "upstream_failed" ? (
+        <Why run={run} task={task} map={map} round={round} isGoingOn={live} />
+      ) : (
+        <p class="soft">{shown.state === "failed" ? texts.task.ownError : texts.task.waitsForNothing}</p>
+      )}
+      {trigger && (
+        <section>
+          <h3>{texts.task.trigger}</h3>
+          <dl class="facts">
+            <dt>{texts.task.kind}</dt>
+            <dd>
+              {trigger.kind} <a href={`/triggers?kind=${enc(trigger.kind)}`}>{texts.common.showAll}</a>
+            </dd>
+            <dt>{texts.task.waitingFor}</dt>
+            <dd class="break">{trigger.detail}</dd>
+            <dt>{texts.task.state}</dt>
+            <dd>{trigger.state.replaceAll("_", " ")}</dd>
+            <dt>{texts.task.since}</dt>
+            <dd>
+              <When at={trigger.since} />
+            </dd>
+            {trigger.deadline && (
+              <>
+                <dt>{texts.task.deadline}</dt>
+                <dd>
+                  <When at={trigger.deadline} />
+                </dd>
+              </>
+            )}
+            {trigger.shared_with !== null && trigger.shared_with > 0 && (
+              <>
+                <dt>{texts.task.shared}</dt>
+                <dd>{texts.task.sharedWith(trigger.shared_with)}</dd>
+              </>
+            )}
+          </dl>
+          <button type="button" data-needs="operator" onClick={() => fire(trigger.trigger_id, name)}>
+            {texts.actions.fire}
+          </button>
+        </section>
+      )}
+      {shown.records && shown.records.length > 0 && (
+        <section>
+          <h3>{texts.task.timeline}</h3>
+          <ol class="timeline">
+            {shown.records.map((record) => (
+              <li key={record.ordinal}>
+                <b>{record.kind}</b> {record.name} <span class="soft">{record.at}</span>
+                {record.value !== null && record.value !== undefined && <Json value={record.value} />}
+              </li>
+            ))}
+          </ol>
+        </section>
+      )}
+    </>
+  );
+}
+
+function TaskData({ run, shown }: { run: string; shown: TaskShown }) {
+  const inputs = shown.inputs ?? [];
+  const hasResult = shown.state === "success" && shown.result !== null;
+  if (inputs.length === 0 && !hasResult) return <p class="soft">{texts.task.noData}</p>;
+  return (
+    <>
+      {inputs.length > 0 && <h3>{texts.task.inputs}</h3>}
+      {inputs.map((input) => (
+        <div key={input.name}>
+          <h4>
+            {input.name} {input.from_task && <a href={taskHref(run, input.from_task)}>from {input.from_task}</a>}
+          </h4>
+          <Json value={input.value} />
+        </div>
+      ))}
+      {hasResult && (
+        <>
+          <h3>{texts.task.result}</h3>
+          <Json value={shown.result} />
+        </>
+      )}
+    </>
+  );
+}
+
+/** Only pages of the web are linked to: the address comes from the engine of the executor. */
+const isPage = (url: string | null): url is string => url !== null && /^https?:\/\//.test(url);
+
+function RanOn({ one }: { one: Try }) {
+  const text = [one.executor, one.host].filter(Boolean).join(", ");
+  return (
+    <span title={one.worker ?? undefined}>
+      {isPage(one.worker_url) ? (
+        <a href={one.worker_url} target="_blank" rel="noopener noreferrer">
+          {text}
+        </a>
+      ) : (
+        text
+      )}
+      {one.worker && <small class="soft"> {one.worker}</small>}
+    </span>
+  );
+}
+
+function Tries({ tries }: { tries: Try[] }) {
+  const isRemote = tries.some((one) => one.executor !== null);
+  if (tries.length === 0) return <p class="soft">{texts.task.noTries}</p>;
+  return (
+    <table>
+      <thead>
+        <tr>
+          <th>{texts.task.try}</th>
+          <th>{texts.task.state}</th>
+          <th>{texts.task.started}</th>
+          <th class="num">{texts.task.duration}</th>
+          {isRemote && <th>{texts.task.ranOn}</th>}
+          <th>{texts.task.whyEnded}</th>
+        </tr>
+      </thead>
+      <tbody>
+        {tries.map((one, index) => (
+          <tr key={index}>
+            <td>{one.try_number}</td>
+            <td>
+              <State state={one.state} />
+            </td>
+            <td>
+              <When at={one.started_at} />
+            </td>
+            <td class="num">
+              <Took from={one.started_at} to={one.ended_at} />
+            </td>
+            {isRemote && <td class="break">{one.executor === null ? "local" : <RanOn one={one} />}</td>}
+            <td class="break">{one.error ?? one.reason ?? ""}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
