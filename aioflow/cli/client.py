@@ -109,6 +109,13 @@ class Client:
         """Send a POST request and return its result."""
         return self._change("POST", path, body)
 
+    def act(self, *path: str, query: Mapping[str, object], key: str | None = None) -> Any:
+        """Send a POST request with a query, and an idempotency key."""
+        given = {name: value for name, value in query.items() if value is not None}
+        headers = {} if key is None else {"Idempotency-Key": key}
+        target = f"{_joined(path)}?{urlencode(given, doseq=True)}"
+        return json.loads(self._ask("POST", target, headers=headers))
+
     def clean(self, *, dry_run: bool) -> Any:
         """Delete one batch of expired data, or only count it; see ``api.Api.clean``."""
         query = urlencode({"dry_run": str(dry_run).lower()})
@@ -132,8 +139,14 @@ class Client:
         data = None if body is None else json.dumps(body).encode()
         return json.loads(self._ask(method, _joined(path), data))
 
-    def _ask(self, method: str, target: str, body: bytes | None = None) -> bytes:
-        headers = dict(self._headers)
+    def _ask(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        headers = {**self._headers, **(headers or {})}
         if body is not None:
             headers["Content-Type"] = "application/json"
         try:

@@ -9,16 +9,21 @@ __all__ = ("add_filters", "run_query")
 
 _STATES = ("queued", "running", "success", "failed", "partial", "cancelled")
 _CAUSES = ("manual", "schedule", "backfill", "event", "task")
-_PROPERTIES = ("dag", "tag", "state", "cause", "from", "to", "search", "prefix", "params")
+_PROPERTIES = ("dag", "tag", "cause", "from", "to", "search", "prefix", "params")
 
 
-def add_filters(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of a filter. Of those that may be repeated, a run matches any one."""
+def add_filters(parser: argparse.ArgumentParser, *, state: str = "--state") -> None:
+    """Declare the options of a filter. Of those that may be repeated, a run matches any one.
+
+    Args:
+        state: The option for the state of the runs.
+    """
     group = parser.add_argument_group("which runs", "runs that match all of these; default all")
     group.add_argument("--dag", action="append", metavar="DAG", help="may be repeated")
     group.add_argument("--tag", action="append", metavar="TAG", help="of the DAG; may be repeated")
     group.add_argument(
-        "--state",
+        state,
+        dest="in_state",
         action="append",
         choices=_STATES,
         metavar="STATE",
@@ -43,4 +48,5 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
 def run_query(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the given options as the query of an HTTP request."""
     given = {name: getattr(arguments, name, None) for name in _PROPERTIES}
+    given["state"] = arguments.in_state
     return {name: value for name, value in given.items() if value}

@@ -12,11 +12,14 @@ from fastapi import Depends, Header, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.routing import BaseRoute
 
-from aioflow.api import instant
+from aioflow.api import Api, instant
+from aioflow.api.bulk import BulkAction, act_on_slice, preview
 from aioflow.api.events import body_of
 from aioflow.api.paging import Page, number_after, page_of, page_of_all
 from aioflow.api.queries import PAGE, DagsWanted
 from aioflow.api.run_filters import RunQuery, count_runs, run_filter
+from aioflow.api.validation import checked_idempotency_key
+from aioflow.errors import RequestError
 from aioflow.model.dag import Reprocess, ValueKind
 from aioflow.web import (
     account_routes,
@@ -360,6 +363,52 @@ async def list_runs(
 async def count_facets(api: NodeApi, query: WantedRuns) -> Response:
     """Count the runs that match a filter, by state, by cause and by DAG."""
     return Json(await count_runs(api, await run_filter(api, query)))
+
+
+async def _act_on_runs(
+    acting: Api,
+    action: BulkAction,
+    query: RunQuery,
+    *,
+    dry_run: bool,
+    cursor: str | None,
+    key: str | None,
+) -> Response:
+    if dry_run:
+        return Json(await preview(acting, action, query))
+    checked = checked_idempotency_key(key)
+    if checked is None:
+        raise RequestError("name the action by an Idempotency-Key, the same one for all its slices")
+    return Json(await act_on_slice(acting, action, query, key=checked, cursor=cursor))
+
+
+@router.post("/run-actions/delete", name="delete_runs", dependencies=[admin("query")])
+async def delete_runs(
+    acting: Acting,
+    query: WantedRuns,
+    dry_run: bool = False,
+    cursor: CursorText = None,
+    idempotency_key: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Delete the ended runs that match a filter, at most 200 with each request."""
+    return await _act_on_runs(
+        acting, "delete", query, dry_run=dry_run, cursor=cursor, key=idempotency_key
+    )
+
+
+@router.post("/run-actions/{action}", dependencies=[operator("query")])
+async def act_on_runs(
+    acting: Acting,
+    action: Literal["cancel", "clear_failed", "mark_success", "mark_failed"],
+    query: WantedRuns,
+    dry_run: bool = False,
+    cursor: CursorText = None,
+    idempotency_key: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Act on the runs that match a filter, at most 200 with each request; see ``next``."""
+    return await _act_on_runs(
+        acting, action, query, dry_run=dry_run, cursor=cursor, key=idempotency_key
+    )
 
 
 @router.get("/runs/{run_id}", dependencies=[viewer("run")])
