@@ -127,12 +127,6 @@ export const texts = {
     resume: "Resume",
   },
 
-  home: {
-    unreachable: "Unreachable",
-    sentence: (active: number, failed: number, files: number): string =>
-      [active ? `${many(active, "run")} active` : "No run is active", failed ? `${count(failed)} failed in the last 24 hours` : "none failed in the last 24 hours", files ? `${many(files, "file")} cannot be imported` : ""].filter(Boolean).join(", ") + ".",
-  },
-
   access: {
     sentence: "Who may use this installation: users sign in, programs use tokens.",
     users: "Users",
@@ -202,6 +196,54 @@ export const texts = {
     name: "Name",
     password: "Password",
     link: "Or open the link that the daemon printed when it started. It contains a token, and signs you in.",
+  },
+
+  runs: {
+    sentence: (total: number, isFiltered: boolean, isComplete: boolean): string => `${isComplete ? "" : "More than "}${many(total, "run")}${isFiltered ? (total === 1 ? " matches" : " match") : ""}.`,
+    search: "Search runs and DAGs",
+    params: "Search parameters",
+    facets: { state: "State", cause: "Started by", dag: "DAG", tag: "Tag" },
+    state: "State",
+    run: "Run",
+    dag: "DAG",
+    logicalDate: "Logical date",
+    startedBy: "Started by",
+    started: "Started",
+    duration: "Duration",
+    none: "No runs yet.",
+    startOne: "Start one",
+    views: "Views",
+    save: "Save",
+    saveView: "Save this view",
+    viewName: "Name",
+    viewHint: "Saved in this browser.",
+    viewSaved: "View saved",
+    viewDeleted: (name: string): string => `View ${name} deleted`,
+    deleteView: (name: string): string => `Delete view ${name}`,
+    noViews: "No saved views. Set a filter first.",
+    unnamed: "Unnamed view",
+  },
+
+  bulk: {
+    label: "Actions on the selected runs",
+    verbs: { cancel: "Cancel", clear_failed: "Clear failed", mark_success: "Mark success", mark_failed: "Mark failed", delete: "Delete" },
+    meanings: {
+      cancel: "Running tasks are stopped, and no more start. Cancelled runs can be cleared later.",
+      clear_failed: "Tasks that failed, did not start because of that, or were cancelled run again. Earlier tries and logs are kept.",
+      mark_success: "The runs end as successful. Running tasks are stopped.",
+      mark_failed: "The runs end as failed. Running tasks are stopped.",
+      delete: "The runs are deleted with their results and logs. This cannot be undone.",
+    },
+    title: (action: string, runs: number): string => `${({ cancel: "Cancel", clear_failed: "Clear what failed in", mark_success: "Mark as successful", mark_failed: "Mark as failed", delete: "Delete" } as Record<string, string>)[action]} ${many(runs, "run")}?`,
+    done: (action: string, done: number, failed: number, reason: string): string =>
+      `${({ cancel: "Cancelled", clear_failed: "Cleared", mark_success: "Marked success:", mark_failed: "Marked failed:", delete: "Deleted" } as Record<string, string>)[action]} ${many(done, "run")}${failed ? `. ${many(failed, "run")} could not be changed: ${reason}` : ""}`,
+    nothing: (_action: string, matching: number): string => `None of the ${many(matching, "matching run")} would be changed.`,
+    left: (runs: number): string => `${many(runs, "other matching run")} ${runs === 1 ? "is" : "are"} left as ${runs === 1 ? "it is" : "they are"}.`,
+    slices: "This is done 200 runs at a time. If this page is closed, the rest is left as it is.",
+    cut: (done: number, all: number): string => `${count(done)} of ${count(all)} runs were changed.`,
+    selectAll: (total: number): string => `Select all ${count(total)} that match`,
+    allSelected: (total: number): string => `All ${count(total)} matching runs selected`,
+    none: "Clear selection",
   },
 
   run: {
