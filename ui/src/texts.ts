@@ -279,6 +279,7 @@ export const texts = {
   },
 
   home: {
+    unreachable: "The daemon cannot be reached.",
     attention: "Needs attention",
     inFlight: "In flight",
     waiting: "Waiting",

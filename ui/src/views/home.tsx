@@ -1,5 +1,6 @@
 import { Empty, Head, Panel, Shown, Waits, childName, number, runHref, taskHref } from "../parts";
 import { type Data, useData } from "../data";
+import { useMode } from "../live";
 import { RunsChart, SlowMark } from "../history";
 import { Bar, Glyph, ended, sum } from "../states";
 import { stateName, texts } from "../texts";
@@ -64,10 +65,11 @@ function Status({ now, home }: { now: Overview; home: HomeData }) {
   const open = home.attention.filter((one) => !one.is_recovered);
   const needed = open.reduce((all, one) => all + one.count, 0);
   const first = open[0];
-  const isBad = needed > 0 || now.import_errors > 0 || now.status !== "ready";
+  const isAway = useMode() === "away";
+  const isBad = isAway || needed > 0 || now.import_errors > 0 || now.status !== "ready";
   return (
     <p class={`home-status ${isBad ? "is-bad" : "is-good"}`}>
-      {now.status !== "ready" && `${texts.home.health(now.status)} `}
+      {isAway ? `${texts.home.unreachable} ` : now.status !== "ready" && `${texts.home.health(now.status)} `}
       {needed > 0 && first ? (
         <>
           {texts.home.needed(needed)} <a href={runHref(first.last.run_id)}>{first.dag_id}</a> {first.count > 1 ? texts.home.failedTimes(first.count) : texts.home.failedOnce(first.state)} <When at={first.count > 1 ? first.since : first.last.ended_at} />
