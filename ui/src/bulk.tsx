@@ -4,8 +4,8 @@ import { Problem, enc, newKey, send } from "./api";
 import { ask, reason, tell } from "./dialog";
 import { refreshAll } from "./live";
 import { withFilter } from "./run_filters";
-import { named } from "./states";
-import { texts } from "./texts";
+
+import { stateName, texts } from "./texts";
 
 export type BulkAction = keyof typeof texts.bulk.verbs;
 
@@ -53,7 +53,7 @@ export async function actOnMatching(action: BulkAction, filter: URLSearchParams)
         <ul class="preview-counts">
           {Object.entries(expected.states).map(([state, some]) => (
             <li key={state}>
-              <b class="num">{some.toLocaleString("en")}</b> {named(state)}
+              <b class="num">{some.toLocaleString("en")}</b> {stateName(state)}
             </li>
           ))}
         </ul>

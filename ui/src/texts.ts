@@ -202,6 +202,7 @@ export const texts = {
     sentence: (total: number, isFiltered: boolean, isComplete: boolean): string => `${isComplete ? "" : "More than "}${many(total, "run")}${isFiltered ? (total === 1 ? " matches" : " match") : ""}.`,
     search: "Search runs and DAGs",
     params: "Search parameters",
+    causes: { manual: "Manual", schedule: "Schedule", backfill: "Backfill", event: "Event", task: "Task" } as Record<string, string>,
     facets: { state: "State", cause: "Started by", dag: "DAG", tag: "Tag" },
     state: "State",
     run: "Run",

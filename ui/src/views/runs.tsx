@@ -9,9 +9,9 @@ import { ask, tell } from "../dialog";
 import { Empty, Filter, Head, Shown, dagHref, runHref } from "../parts";
 import { go, usePlace } from "../router";
 import { CAUSES, type Choices, STATES, asAsked, changed, deleteView, filterOf, rangeOf, runsHref, saveView, savedViews, toggled, withFilter } from "../run_filters";
-import { State, named } from "../states";
+import { State } from "../states";
 import "../styles/runs.css";
-import { texts } from "../texts";
+import { stateName, texts } from "../texts";
 import { At, Took, When } from "../time";
 import type { RunSummary } from "../types";
 
@@ -24,6 +24,8 @@ interface Facets {
   dags: Record<string, number>;
   is_complete: boolean;
 }
+
+const nameOf = (name: Choices, value: string): string => (name === "state" ? stateName(value) : name === "cause" ? (texts.runs.causes[value] ?? value) : value);
 
 const ofRuns: Concerns = (change) => change.runs.size > 0;
 
@@ -46,7 +48,7 @@ export function Runs() {
 function Filters({ filter, facets, onFilter }: { filter: URLSearchParams; facets: Facets | undefined; onFilter: (filter: URLSearchParams) => void }) {
   const counted = (name: Choices, values: string[], counts: Record<string, number> | undefined): MenuItem[] =>
     values.map((value) => ({
-      name: named(value),
+      name: nameOf(name, value),
       hint: counts && (counts[value] ?? 0).toLocaleString("en"),
       isOn: filter.getAll(name).includes(value),
       act: () => onFilter(toggled(filter, name, value)),
@@ -54,7 +56,7 @@ function Filters({ filter, facets, onFilter }: { filter: URLSearchParams; facets
   const dags = [...new Set([...filter.getAll("dag"), ...Object.keys(facets?.dags ?? {})])];
   const label = (name: Choices): string => {
     const chosen = filter.getAll(name);
-    return chosen.length === 0 ? texts.runs.facets[name] : chosen.length === 1 ? named(chosen[0]!) : `${texts.runs.facets[name]} (${chosen.length})`;
+    return chosen.length === 0 ? texts.runs.facets[name] : chosen.length === 1 ? nameOf(name, chosen[0]!) : `${texts.runs.facets[name]} (${chosen.length})`;
   };
   return (
     <span class="run-filters">
@@ -114,9 +116,9 @@ function Views({ filter }: { filter: URLSearchParams }) {
 const COLUMNS: Column<RunSummary>[] = [
   { id: "state", title: texts.runs.state, width: "128px", phone: "lead", isFixed: true, cell: (run) => <State state={run.state} /> },
   { id: "run", title: texts.runs.run, width: "minmax(180px, 2fr)", phone: "title", isFixed: true, isMono: true, cell: (run) => <span title={run.run_id}>{run.run_id}</span> },
-  { id: "dag", title: texts.runs.dag, width: "minmax(120px, 1.2fr)", phone: "second", isMono: true, isInteractive: true, cell: (run) => <a href={dagHref(run.dag_id)}>{run.dag_id}</a> },
+  { id: "dag", title: texts.runs.dag, width: "minmax(120px, 1.2fr)", phone: "second", isMono: true, cell: (run) => <a href={dagHref(run.dag_id)}>{run.dag_id}</a> },
   { id: "date", title: texts.runs.logicalDate, width: "150px", isWideOnly: true, cell: (run) => <At at={run.logical_date} none="" /> },
-  { id: "cause", title: texts.runs.startedBy, width: "100px", isWideOnly: true, cell: (run) => run.cause },
+  { id: "cause", title: texts.runs.startedBy, width: "100px", isWideOnly: true, cell: (run) => nameOf("cause", run.cause) },
   { id: "started", title: texts.runs.started, width: "96px", isNumber: true, phone: "end", cell: (run) => <When at={run.started_at ?? run.created_at} /> },
   { id: "took", title: texts.runs.duration, width: "96px", isNumber: true, phone: "second-end", cell: (run) => <Took from={run.started_at} to={run.ended_at} /> },
 ];
@@ -144,7 +146,10 @@ export function RunList({ filter, total, toolbar, isOfOne = false }: RunListProp
     <span class="bulk-bar" role="group" aria-label={texts.bulk.label}>
       <b>{isAll && total !== undefined ? texts.bulk.allSelected(total) : texts.table.selected(keys.size)}</b>
       {!isAll && total !== undefined && total > keys.size && (
-        <button type="button" class="plain" onClick={() => setAll(true)}>
+        <button type="button" class="plain" onClick={() => {
+            setAll(true);
+            setKeys(new Set(runs.data?.map((run) => run.run_id)));
+          }}>
           {texts.bulk.selectAll(total)}
         </button>
       )}
