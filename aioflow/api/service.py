@@ -63,7 +63,7 @@ from aioflow.errors import (
     UnknownTrigger,
 )
 from aioflow.executors.host_inspection import HostLoad
-from aioflow.model.access import Actor, audit_entry
+from aioflow.model.access import Actor, AuditEntry, audit_entry
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
 from aioflow.model.ids import RunNo, TriggerNo
@@ -191,11 +191,15 @@ class Api(Explaining):
     def _shift(self) -> int:
         return 0 if self._engine is None else self._engine.memory.shift
 
-    def by(self, actor: Actor) -> Self:
+    def by(self, actor: Actor | None) -> Self:
         """Return a copy that makes changes as this actor and shares everything else."""
         acting = copy(self)
         acting.act_as(actor)
         return acting
+
+    async def note(self, entry: AuditEntry) -> None:
+        """Add an entry to the audit for an action that consists of many requests."""
+        await self._send(Note(lines=(entry,)))
 
     async def rotate(self) -> RotationView:
         """Rotate the key of the home; see ``KeyRotation``."""

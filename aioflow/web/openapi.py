@@ -19,9 +19,11 @@ from aioflow.api import history, home, page_schemas, past_fire_times, schemas
 from aioflow.api.accounts import SessionView, TokenView, UserView
 from aioflow.api.audit import AuditView
 from aioflow.api.backfills import BackfillView, FireTimeView
+from aioflow.api.bulk import BulkView
 from aioflow.api.decisions import AnsweredView, DecisionPage, DecisionView
 from aioflow.api.executors import ExecutorView
 from aioflow.api.paging import Page
+from aioflow.api.run_filters import FacetsView
 from aioflow.api.values import ConnectionView, RotationView, ValueView
 from aioflow.model.dag import ValueKind
 
@@ -186,6 +188,9 @@ ANSWERS: Mapping[str, Any] = {
     "pause": Paused,
     "resume": Paused,
     "list_runs": Page[schemas.RunSummary],
+    "count_facets": FacetsView,
+    "act_on_runs": BulkView,
+    "delete_runs": BulkView,
     "show_run": schemas.RunView,
     "list_tasks": Page[schemas.TaskView],
     "why_run": schemas.ChainView,
