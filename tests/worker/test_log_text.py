@@ -1,0 +1,62 @@
+"""Lines of task output: what is shown of them, their levels, and which match a filter."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioflow.worker.log_text import Levels, LineFilter, plain_text, shown_text
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("plain", None),
+        ("2026-01-31 03:00:00,123 WARNING my.code: careful", "warning"),
+        ("2026-01-31T03:00:00.123Z | INFO     | begun", "info"),
+        ("2026-01-31 03:00:00 [error    ] no such file", "error"),
+        ("ERROR: bad", "error"),
+        ("[CRITICAL] worse", "critical"),
+        ("WARN old name", "warning"),
+        ('{"event": "x", "level": "debug"}', "debug"),
+        ('{"event": "x", "level": "other"}', None),
+        ("ERRORS are no level", None),
+        ("an ERROR in the middle", None),
+    ],
+)
+def test_a_line_that_begins_like_a_record_has_its_level(text, level):
+    assert Levels().of(text) == level
+
+
+def test_a_traceback_and_indented_lines_have_a_level_and_what_follows_has_none():
+    levels = Levels()
+    text = ["INFO: a", "  more", "b", "Traceback (most recent call last):", "  File", "E: x", "c"]
+
+    assert [levels.of(line) for line in text] == [
+        "info", "info", None, "error", "error", "error", None,
+    ]  # fmt: skip
+
+
+def test_what_a_terminal_would_show_is_shown():
+    assert shown_text(b"10 %\r20 %\r\n") == "20 %"
+    assert shown_text(b"x" * 5_000) == "x" * 4_096
+    assert plain_text("\x1b[31mred\x1b[0m and \x1b]8;;x\x07link") == "red and link"
+
+
+LINES = st.lists(st.text(st.sampled_from("ab A\t"), max_size=5), max_size=8)
+
+
+@given(LINES, st.sampled_from(["a", "a b", "^a", "b$", r"a\s+b", "^$", "a|b", r"(a)\1", "[^b]"]))
+def test_a_block_that_is_searched_as_a_whole_has_the_same_matches_as_its_lines(lines, pattern):
+    data = "".join(f"{line}\n" for line in lines).encode()
+    wanted = LineFilter(pattern, is_regex=True)
+    starts = [sum(len(line) + 1 for line in lines[:at]) for at in range(len(lines))]
+    expected = [
+        start
+        for start, line in zip(starts, lines, strict=True)
+        if wanted.compile().search(line) is not None
+    ]
+
+    assert wanted.find(data, 100) == expected
+    assert wanted.find(data, 2, is_backward=True) == expected[-2:]
