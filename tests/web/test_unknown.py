@@ -17,7 +17,7 @@ from tests.web.node import CHAIN, ask, node
 TOKEN = Token("t" * 43)
 HEADERS = {"authorization": f"Bearer {TOKEN.secret}", "content-type": "application/json"}
 
-NUMBERS = {"trigger_id", "backfill_id", "event_id", "node", "session_id", "token_id", "decision_id"}
+NUMBERS = {"trigger_id", "backfill_id", "event_id", "node", "session_id", "token_id"}
 NO_NUMBERS = ("x", "-1", "1.5", "99999999999999999999", "7;drop", "%00", "nan")
 NO_NAMES = ("%00", "a%0Ab", "n" * 3_000, "%F0%9F%92%A9", "..%2F..", "' OR 1=1", "{{7*7}}")
 
