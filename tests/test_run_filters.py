@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -93,7 +94,7 @@ async def test_a_tag_of_no_dag_counts_no_run(tmp_path, url):
 
 async def test_a_filter_that_names_nothing_known_is_refused(tmp_path, url):
     async with runs(tmp_path, url) as n:
-        wrong = {
+        wrong: dict[str, dict[str, Any]] = {
             "state": {"states": ("odd",)},
             "cause": {"causes": ("whim",)},
             "yesterday": {"first": "yesterday"},

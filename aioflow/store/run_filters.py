@@ -49,13 +49,13 @@ class _Contains(FunctionElement[bool]):
     inherit_cache = True
 
 
-@compiles(_Contains, "sqlite")  # type: ignore[no-untyped-call,untyped-decorator]
+@compiles(_Contains, "sqlite")
 def _contains_on_sqlite(element: Any, compiler: Any, **options: Any) -> str:
     whole, part = (compiler.process(one, **options) for one in element.clauses)
     return f"instr({whole}, {part}) > 0"
 
 
-@compiles(_Contains, "postgresql")  # type: ignore[no-untyped-call,untyped-decorator]
+@compiles(_Contains, "postgresql")
 def _contains_on_postgresql(element: Any, compiler: Any, **options: Any) -> str:
     whole, part = list(element.clauses)
     # Parameters are compiled in the order in which they appear in the statement.

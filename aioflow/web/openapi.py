@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from typing import Any, TypedDict
+from typing import Any, TypedDict, get_args
 
 import msgspec
 from fastapi.openapi.utils import get_openapi
@@ -19,7 +19,7 @@ from aioflow.api import history, home, page_schemas, past_fire_times, schemas
 from aioflow.api.accounts import SessionView, TokenView, UserView
 from aioflow.api.audit import AuditView
 from aioflow.api.backfills import BackfillView, FireTimeView
-from aioflow.api.bulk import BulkView
+from aioflow.api.bulk import BulkAction, BulkView
 from aioflow.api.decisions import AnsweredView, DecisionPage, DecisionView
 from aioflow.api.executors import ExecutorView
 from aioflow.api.paging import Page
@@ -189,8 +189,7 @@ ANSWERS: Mapping[str, Any] = {
     "resume": Paused,
     "list_runs": Page[schemas.RunSummary],
     "count_facets": FacetsView,
-    "act_on_runs": BulkView,
-    "delete_runs": BulkView,
+    **{f"{action}_runs": BulkView for action in get_args(BulkAction)},
     "show_run": schemas.RunView,
     "list_tasks": Page[schemas.TaskView],
     "why_run": schemas.ChainView,

@@ -12,7 +12,7 @@ from fastapi import Depends, Header, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.routing import BaseRoute
 
-from aioflow.api import Api, instant
+from aioflow.api import instant
 from aioflow.api.bulk import BulkAction, act_on_slice, preview
 from aioflow.api.events import body_of
 from aioflow.api.paging import Page, number_after, page_of, page_of_all
@@ -365,50 +365,33 @@ async def count_facets(api: NodeApi, query: WantedRuns) -> Response:
     return Json(await count_runs(api, await run_filter(api, query)))
 
 
-async def _act_on_runs(
-    acting: Api,
-    action: BulkAction,
-    query: RunQuery,
-    *,
-    dry_run: bool,
-    cursor: str | None,
-    key: str | None,
-) -> Response:
-    if dry_run:
-        return Json(await preview(acting, action, query))
-    checked = checked_idempotency_key(key)
-    if checked is None:
-        raise RequestError("name the action by an Idempotency-Key, the same one for all its slices")
-    return Json(await act_on_slice(acting, action, query, key=checked, cursor=cursor))
-
-
-@router.post("/run-actions/delete", name="delete_runs", dependencies=[admin("query")])
-async def delete_runs(
-    acting: Acting,
-    query: WantedRuns,
-    dry_run: bool = False,
-    cursor: CursorText = None,
-    idempotency_key: Annotated[str | None, Header()] = None,
-) -> Response:
-    """Delete the ended runs that match a filter, at most 200 with each request."""
-    return await _act_on_runs(
-        acting, "delete", query, dry_run=dry_run, cursor=cursor, key=idempotency_key
+def _add_bulk_route(action: BulkAction, text: str) -> None:
+    @router.post(
+        f"/run-actions/{action}",
+        name=f"{action}_runs",
+        description=f"{text}, at most 200 with each request; see ``next``.",
+        dependencies=[admin("query") if action == "delete" else operator("query")],
     )
+    async def act_on_runs(
+        acting: Acting,
+        query: WantedRuns,
+        dry_run: bool = False,
+        cursor: CursorText = None,
+        idempotency_key: Annotated[str | None, Header()] = None,
+    ) -> Response:
+        if dry_run:
+            return Json(await preview(acting, action, query))
+        key = checked_idempotency_key(idempotency_key)
+        if key is None:
+            raise RequestError("an Idempotency-Key is needed, the same for all slices of an action")
+        return Json(await act_on_slice(acting, action, query, key=key, cursor=cursor))
 
 
-@router.post("/run-actions/{action}", dependencies=[operator("query")])
-async def act_on_runs(
-    acting: Acting,
-    action: Literal["cancel", "clear_failed", "mark_success", "mark_failed"],
-    query: WantedRuns,
-    dry_run: bool = False,
-    cursor: CursorText = None,
-    idempotency_key: Annotated[str | None, Header()] = None,
-) -> Response:
-    """Act on the runs that match a filter, at most 200 with each request; see ``next``."""
-    return await _act_on_runs(
-        acting, action, query, dry_run=dry_run, cursor=cursor, key=idempotency_key
-    )
+_add_bulk_route("cancel", "Cancel the runs that match a filter")
+_add_bulk_route("clear_failed", "Clear what failed in the runs that match a filter")
+_add_bulk_route("mark_success", "Mark the runs that match a filter as successful")
+_add_bulk_route("mark_failed", "Mark the runs that match a filter as failed")
+_add_bulk_route("delete", "Delete the ended runs that match a filter")
 
 
 @router.get("/runs/{run_id}", dependencies=[viewer("run")])

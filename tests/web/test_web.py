@@ -342,8 +342,10 @@ async def test_an_unavailable_database_is_reported_with_when_to_retry(tmp_path, 
     async with app(tmp_path) as (n, web):
 
         class Away:
-            async def list_runs(self, **_):
+            async def list_runs(self, *_, **__):
                 raise StoreUnavailable("the disk is gone")
+
+            find_matching_runs = list_runs
 
         n.api.store = Away()
         runs = await ask(web, "GET", "/api/v1/runs", headers=BEARER)
@@ -377,7 +379,7 @@ async def test_a_defect_is_reported_without_internals(tmp_path):
     async with app(tmp_path) as (n, web):
 
         class Broken:
-            async def list_runs(self, **_):
+            async def find_matching_runs(self, *_, **__):
                 raise RuntimeError("secret inside")
 
         n.api.store = Broken()

@@ -17,7 +17,7 @@ import { Empty, Head, dagHref, runHref } from "./parts";
 import { entryId, followLinks, go, storeScroll, storedScroll, usePlace } from "./router";
 import { texts } from "./texts";
 import { applyTheme, isDark, setTheme } from "./theme";
-import type { Dag, Me, Overview } from "./types";
+import type { Dag, Me, Overview, RunSummary } from "./types";
 import { Access } from "./views/access";
 import { DagPage } from "./views/dag";
 import { Dags } from "./views/dags";
@@ -280,6 +280,7 @@ function Search({ close }: { close: () => void }) {
   const [text, setText] = useState("");
   const [at, setAt] = useState(0);
   const dags = useItems<Dag>(text ? query("/dags", { search: text, limit: 20 }) : null, { on: () => false });
+  const runs = useItems<RunSummary>(query("/runs", { search: text, limit: text ? 20 : 5 }), { on: () => false });
   useEffect(() => box.current?.showModal(), []);
   const wanted = text.toLowerCase();
   const found: [string, string][] = [
@@ -288,7 +289,7 @@ function Search({ close }: { close: () => void }) {
       .filter((dag) => dag.dag_id?.toLowerCase().includes(wanted))
       .slice(0, 20)
       .map((dag): [string, string] => [dag.dag_id ?? "", dagHref(dag.dag_id ?? "")]),
-    ...(text ? [[`Run ${text}`, runHref(text)] as [string, string]] : []),
+    ...(runs.data ?? []).map((run): [string, string] => [`Run ${run.run_id}`, runHref(run.run_id)]),
   ];
   function submit(event: Event): void {
     event.preventDefault();

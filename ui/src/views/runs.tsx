@@ -33,7 +33,7 @@ export function Runs() {
   const { href, query } = usePlace();
   const filter = useMemo(() => filterOf(query), [href]);
   const asked = useMemo(() => asAsked(filter), [href]);
-  const facets = useData<Facets>(withFilter("/run-facets", asked), { on: ofRuns, gap: 3000 });
+  const facets = useData<Facets>(withFilter("/run-facets", asked), { on: ofRuns, gap: 5000 });
   const set = (next: URLSearchParams) => go(runsHref(next), { replace: true });
   return (
     <>
