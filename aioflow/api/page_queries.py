@@ -27,6 +27,8 @@ from aioflow.api.page_schemas import (
     SlotView,
     SpannedView,
     StartView,
+    WaitersView,
+    WaiterView,
 )
 from aioflow.api.paging import Page
 from aioflow.api.queries import RunReader
@@ -37,6 +39,7 @@ from aioflow.api.triggers import NODE_NO, TriggerReader
 from aioflow.api.triggers_page import TriggerStats, WaitingTriggers
 from aioflow.clock import Clock
 from aioflow.core.scheduling import timetable
+from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
 from aioflow.core.transaction import Transaction
 from aioflow.engine.loop import Engine
@@ -47,9 +50,24 @@ from aioflow.model.dag import DagSpec
 from aioflow.model.rows import NodeRow, PoolRow
 from aioflow.model.timestamps import Timestamp
 from aioflow.model.triggers import DescribeTriggers
-from aioflow.protocol.requests import OF_RUN, Holder, Request, ShowHolders, ShowPools
+from aioflow.protocol.requests import (
+    OF_RUN,
+    Holder,
+    Request,
+    ShowHolders,
+    ShowPools,
+    ShowWaiters,
+    Waiter,
+)
 
-__all__ = ("UPCOMING_FIRE_TIMES", "Overview", "Reads", "node_view", "upcoming_fire_times")
+__all__ = (
+    "UPCOMING_FIRE_TIMES",
+    "Overview",
+    "Reads",
+    "merged_fire_times",
+    "node_view",
+    "upcoming_fire_times",
+)
 
 _DAY_US = 86_400_000_000
 _OVERVIEW_RUNS = 10
@@ -106,6 +124,7 @@ class Overview:
             deferred=dict(sorted(stats.deferred.items())),
             failed_24h=await store.count_failed_since(self._clock.now() - _DAY_US),
             import_errors=len(import_errors(known)),
+            decisions=await store.count_open_decisions(),
             loop_lag_seconds=self._lag_seconds(),
             fires_per_second=round(sum(self._fires.per_second().values()), 3),
             waiting_longest=await self._longest_waits.find(stats, engine.memory.shift),
@@ -141,15 +160,20 @@ async def upcoming_fire_times(
     soon = heapq.nsmallest(UPCOMING_FIRE_TIMES, (one for one in first if one[0] <= until))
     chosen = [known.dags[dag_id] for _, dag_id in soon]
     specs = {row.dag_id: await reader.known_spec(row.version, row.dag_id) for row in chosen}
-    return await in_thread(_merged_fire_times, begins, specs, after, until)
+    return await in_thread(merged_fire_times, begins, specs, after, until)
 
 
-def _merged_fire_times(
+def merged_fire_times(
     begins: Mapping[str, Timestamp],
     specs: Mapping[str, DagSpec],
     after: Timestamp,
     until: Timestamp,
 ) -> list[StartView]:
+    """Return the fire times of some DAGs in a period, the earliest first; at most 500.
+
+    Args:
+        begins: Where each DAG begins.
+    """
     queue: list[tuple[Timestamp, str]] = []
     for dag_id, spec in specs.items():
         at: Timestamp | None = begins[dag_id]
@@ -281,6 +305,17 @@ class Reads:
             raise DaemonAway("")
         return self._engine.memory.commit_no
 
+    @property
+    def slots(self) -> Slots:
+        """The slots of this node.
+
+        Raises:
+            DaemonAway: If there is no daemon.
+        """
+        if self._engine is None:
+            raise DaemonAway("")
+        return self._engine.slots
+
     def committed(self, batch: Batch, draft: Transaction) -> None:
         """Update the live stream, the DAG cache and the counts of events with a durable batch."""
         self.commits.committed(batch, draft)
@@ -391,6 +426,31 @@ class Reads:
                 spec = await self._reader.known_spec(version, holder.dag_id)
                 found.append(_holder_view(holder, spec.tasks[holder.task_index].task_id))
         return found
+
+    async def waiters(self, name: str) -> WaitersView:
+        """Return what waits for slots of a pool, the next one first."""
+        answer = cast("list[Waiter]", await self._send(ShowWaiters(name=name, limit=_HOLDERS)))
+        runs = await self._reader.store.find_runs([waiter.run_id for waiter in answer])
+        versions = {run.run_id: run.version for run in runs}
+        items = []
+        for waiter in answer:
+            version = versions.get(waiter.run_id)
+            if version is not None:
+                spec = await self._reader.known_spec(version, waiter.dag_id)
+                items.append(_waiter_view(waiter, spec.tasks[waiter.task_index].task_id))
+        return WaitersView(items=items)
+
+
+def _waiter_view(waiter: Waiter, task_id: str) -> WaiterView:
+    return WaiterView(
+        run_id=waiter.run_id,
+        task_id=task_id,
+        map_index=waiter.map_index,
+        children=waiter.children,
+        weight=waiter.weight,
+        priority=waiter.priority,
+        since=iso(waiter.since),
+    )
 
 
 def _pool_view(row: PoolRow, used: int | None, queued: int | None) -> PoolView:

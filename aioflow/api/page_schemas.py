@@ -40,6 +40,8 @@ __all__ = (
     "TriggersView",
     "TryView",
     "VersionView",
+    "WaiterView",
+    "WaitersView",
     "WaitingView",
     "WokenView",
 )
@@ -84,6 +86,7 @@ class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
         deferred: Number of waits for triggers, by kind.
         failed_runs: The runs that ended ``failed`` or ``partial`` last.
         failed_24h: Number of runs among the newest 1,000 failed ones that ended within a day.
+        decisions: Number of open decisions.
         fires_per_second: Average over the last minute.
         damaged: Rows of the database that cannot be read, as far as found.
     """
@@ -98,6 +101,7 @@ class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
     deferred: dict[str, int]
     failed_24h: int
     import_errors: int
+    decisions: int
     loop_lag_seconds: float
     fires_per_second: float
     waiting_longest: list[WaitingView]
@@ -125,7 +129,7 @@ class TaskNodeView(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str
     body: str
     group: str | None
-    is_mapped: bool
+    children: int
     is_sensor: bool
     trigger_rule: str
     kind: str
@@ -387,6 +391,25 @@ class HolderView(msgspec.Struct, frozen=True, kw_only=True):
     is_waiting: bool
 
 
+class WaiterView(msgspec.Struct, frozen=True, kw_only=True):
+    """A task, or the remaining children of a mapped task, waiting for slots of a pool."""
+
+    run_id: str
+    task_id: str
+    map_index: int
+    children: int
+    weight: int
+    priority: int
+    since: str | None
+
+
+class WaitersView(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits for slots of a pool, the next one first; at most 100 entries."""
+
+    items: list[WaiterView]
+    next: str | None = None
+
+
 class StartView(msgspec.Struct, frozen=True, kw_only=True):
     """A fire time of a schedule."""
 
@@ -437,7 +460,7 @@ class LogLineView(msgspec.Struct, frozen=True, kw_only=True):
         line: Its number, counted from 1; ``None`` if counting so far takes more than one request.
         at: When its beginning was captured.
         level: Level of a log record; ``None`` for other lines.
-        stream: ``stderr`` if it is known to have been written there, else ``stdout``.
+        stream: ``stderr`` if it is known to have been written there, else ``None``.
         try_number: Number of the try, counted across clears.
         is_cut: Whether it is longer than ``text``.
         is_open: Whether its end is missing: more of it may follow.
@@ -448,7 +471,7 @@ class LogLineView(msgspec.Struct, frozen=True, kw_only=True):
     line: int | None = None
     at: str | None = None
     level: str | None = None
-    stream: str = "stdout"
+    stream: str | None = None
     try_number: int = 1
     is_cut: bool = False
     is_open: bool = False
@@ -490,7 +513,7 @@ class RunLogLineView(msgspec.Struct, frozen=True, kw_only=True):
     at: str | None
     text: str
     level: str | None = None
-    stream: str = "stdout"
+    stream: str | None = None
     is_open: bool = False
 
 

@@ -55,6 +55,7 @@ from aioflow.errors import RequestError, UnknownDag, UnknownRound, UnknownRun, U
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.ids import RunNo, StartNo, TaskNo
 from aioflow.model.rows import DagRow, ExpansionRow, RunRow, TaskRow
+from aioflow.model.run_filter import RunFilter
 from aioflow.model.states import RunState, TaskState, Wait
 from aioflow.model.timestamps import Timestamp
 from aioflow.model.triggers import (
@@ -341,14 +342,11 @@ class RunReader:
         return [summary(row, self.store.damages.of_run(row.run_no)) for row in rows]
 
     async def page_of_runs(
-        self, *, dag_id: str | None, state: str | None, limit: int, cursor: str | None
+        self, wanted: RunFilter, *, limit: int, cursor: str | None = None
     ) -> Page[RunSummary]:
-        """Return a page of runs, the newest first."""
-        wanted = None if state is None else _run_state(state)
+        """Return a page of the runs that match a filter, the newest first."""
         before = number_after("runs", cursor)
-        rows = await self.store.list_runs(
-            dag_id=dag_id, state=wanted, limit=limit + 1, before=before
-        )
+        rows = await self.store.find_matching_runs(wanted, limit=limit + 1, before=before)
         page = page_of("runs", rows, limit, lambda row: (row.run_no,))
         damages = self.store.damages
         return Page([summary(row, damages.of_run(row.run_no)) for row in page.items], page.next)

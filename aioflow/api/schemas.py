@@ -65,7 +65,7 @@ class TargetView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         type: ``pool``, ``file``, ``event``, ``run``, ``dag``, ``time``, ``url``, ``object``,
-            ``executor`` or ``trigger``.
+            ``executor``, ``decision`` or ``trigger``.
         name: Its name: that of the pool, the path of the file, the id of the run ...
         dag_id, run_id, task_id: Those that it belongs to, if any.
         key: The key of an event.

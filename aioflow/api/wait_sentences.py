@@ -134,6 +134,7 @@ _WAITS: Mapping[WaitKind, Say] = {
     WaitKind.INTERVAL: _sensor,
     WaitKind.TRIGGER: _trigger,
     WaitKind.EVENT: _detailed("for an event:"),
+    WaitKind.DECISION: _detailed("for a decision:"),
     WaitKind.TRIGGER_CAPACITY: _detailed(
         "until the triggerer has capacity:", "until the triggerer has capacity"
     ),

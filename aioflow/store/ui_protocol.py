@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from aioflow.model.decisions import DecisionRow
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import NamedEventRow, NodeRow, RunRow, TaskRow, TriggerRow, TryRow
+from aioflow.model.run_filter import RunCount, RunFilter
 from aioflow.model.states import RunState, TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
 
@@ -89,6 +90,21 @@ class Browsed(Protocol):
         self, dag_id: str, *, limit: int = 10_000
     ) -> list[tuple[str, int]]:
         """Return the versions of the newest runs of a DAG, each with its number of those runs."""
+
+    async def find_matching_runs(
+        self, wanted: RunFilter, *, limit: int, before: RunNo | None = None
+    ) -> list[RunRow]:
+        """Return runs that match a filter, the newest first.
+
+        Args:
+            before: Only runs with a lower number.
+        """
+
+    async def count_matching_runs(self, wanted: RunFilter, *, limit: int) -> list[RunCount]:
+        """Return the numbers of the newest ``limit`` runs that match a filter.
+
+        They are counted by DAG, state and cause.
+        """
 
     async def find_live_dags(self) -> set[str]:
         """Return the DAGs that have a run that has not ended."""

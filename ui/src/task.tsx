@@ -9,6 +9,7 @@ import { CopyButton } from "./components/copy";
 import { Icon } from "./components/icons";
 import { type Tab, TabBar } from "./components/tabs";
 import { ofRun, useData, useItems } from "./data";
+import { DecisionById } from "./decision";
 import { TaskLog } from "./log";
 import { Json, Shown, childName, number, runHref, taskHref } from "./parts";
 import { closePane } from "./pane_place";
@@ -245,7 +246,8 @@ function WhyOf({ run, task, map, round, shown }: { run: string; task: string; ma
       ) : (
         <p class="soft">{shown.state === "failed" ? texts.task.ownError : texts.task.waitsForNothing}</p>
       )}
-      {trigger && (
+      {trigger?.kind === "person" && <DecisionById id={trigger.trigger_id} />}
+      {trigger && trigger.kind !== "person" && (
         <section>
           <h3>{texts.task.trigger}</h3>
           <dl class="facts">

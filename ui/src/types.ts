@@ -277,6 +277,7 @@ export interface Overview {
   deferred: Counts;
   failed_24h: number;
   import_errors: number;
+  decisions: number;
   loop_lag_seconds: number;
   fires_per_second: number;
   waiting_longest: {

@@ -217,8 +217,9 @@ function RunGraphView({ run, tasks, picked }: Omit<ViewProps, "view" | "isOld">)
   const isOld = tasks === undefined;
   const listed = useItems<Task>(isOld ? query(`/runs/${enc(run.run_id)}/tasks`, { limit: 1000 }) : null, { on: ofRun(run.run_id), gap: 500 });
   const counts = useMemo(() => countsOf(tasks, listed.data, shape), [tasks, listed.data, shape]);
+  const times = useMemo(() => tasks && Object.fromEntries(tasks.map((task) => [task.task_id, { from: millis(task.started_at), to: Object.keys(task.counts).some(isLive) ? null : millis(task.ended_at) }])), [tasks]);
   if (!shape) return dag.problem ? <Trouble problem={dag.problem} again={dag.reload} /> : <Shown of={graph} optional>{() => null}</Shown>;
-  return <GraphView graph={shape} counts={counts} picked={picked} hrefOf={(task) => taskHref(run.run_id, task)} />;
+  return <GraphView graph={shape} counts={counts} times={times} picked={picked} hrefOf={(task) => taskHref(run.run_id, task)} />;
 }
 
 function countsOf(tasks: RunGraphTask[] | undefined, listed: Task[] | undefined, shape: Graph | undefined): Record<string, Counts> {
