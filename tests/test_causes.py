@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from aioflow.api import causes
+from aioflow.api.schemas import ShareView, TargetView
 from aioflow.model.dag import DagSpec, MapSource, MapSpec, TaskSpec
 from aioflow.model.triggers import TriggerDescription
 from aioflow.protocol.requests import CountTasks, SetPool
@@ -202,6 +203,37 @@ async def test_children_that_wait_for_a_pool_are_listed_with_their_number(tmp_pa
         else:
             assert told == [(1_635, "queued", pool), (5, "running", "")]
         assert chain.more == 0
+    first, *_ = causes_of[None].causes
+    assert causes_of[None].text == f"{first.text}, and 1 more cause"
+    assert first.text == (f"1,635 of 1,640 children of each wait for {pool}, held by r (5)")
+    assert (first.target, first.total) == (TargetView(type="pool", name="small"), 1_640)
+    assert first.shares == [ShareView(run_id="r", dag_id="wide", slots=5)]
+    assert first.actions == ["set_pool", "mark"]
+
+
+async def test_deferred_children_with_one_cause_are_all_counted(tmp_path):
+    over = MapSpec((MapSource("item", 0, -1),))
+    spec = DagSpec(
+        dag_id="wide",
+        file="wide.py",
+        tasks=(
+            TaskSpec(task_id="list", feeds_limit=5_000),
+            TaskSpec(task_id="each", parents=(0,), mapped=over, retry=ONCE),
+        ),
+    )
+    async with node(tmp_path, cpu_slots=120) as n:
+        n.define(spec)
+        await n.api.trigger("wide", run_id="r")
+        await n.succeed(width=120)
+        for _ in range(120):
+            await n.defer("aioflow_triggers.events:EventTrigger", {"name": "paid"})
+        await n.engine.ask(CountTasks(run_ids=()))
+        chain = await n.api.why("r")
+        (waits,) = (await n.api.reads.overview("ready")).waiting_longest
+
+    assert [(cause.count, cause.total) for cause in chain.causes] == [(120, 120)]
+    assert chain.text == ("120 of 120 children of each wait for triggers, such as the event paid")
+    assert (waits.task_id, waits.count, waits.text) == ("each", 120, chain.text)
 
 
 async def test_a_few_children_of_a_cause_are_named_each_and_many_causes_are_counted(tmp_path):

@@ -206,7 +206,7 @@ CATALOGUE_PAYLOADS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "data": {},
         "id": _NUMBER,
     },
-    "aioflow_triggers.external:RunTrigger": {"state": _TEXT, "run_id": _TEXT},
+    "aioflow_triggers.external:RunTrigger": {"state": _TEXT, "run_id": _TEXT, "result": {}},
     "aioflow_triggers.external:TasksTrigger": {"run_id": _TEXT, "states": {"type": "object"}},
     "aioflow_triggers.files:FileGoneTrigger": {"path": _TEXT},
     "aioflow_triggers.files:FileTrigger": _FILE,

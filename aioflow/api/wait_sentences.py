@@ -68,10 +68,10 @@ def _pool(wait: Wait, shares: Sequence[ShareView]) -> str:
     if wait.pool is None:
         return f"for a slot: {wait.detail}" if wait.detail else "for a slot"
     prefix = f"pool {wait.pool}: "
-    taken = wait.detail.removeprefix(prefix)
+    usage = wait.detail.removeprefix(prefix)
     if not wait.detail.startswith(prefix):  # it needs more slots than the pool has
-        return f"for pool {wait.pool}: {taken}"
-    return f"for pool {wait.pool}: {taken}{_held_by(shares)}"
+        return f"for pool {wait.pool}: {usage}"
+    return f"for pool {wait.pool}: {usage}{_held_by(shares)}"
 
 
 def _held_by(shares: Sequence[ShareView]) -> str:
@@ -148,6 +148,7 @@ _WAITS: Mapping[WaitKind, Say] = {
     WaitKind.QUARANTINED: _detailed("in quarantine:"),
     WaitKind.CLEARING: _detailed("for"),
     WaitKind.DATABASE: _detailed("for the database:"),
+    WaitKind.DECISION: _detailed("for a decision:"),
 }
 """What is waited for, by kind. Each text follows ``waits`` or ``wait``."""
 

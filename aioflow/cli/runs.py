@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from aioflow.cli.arguments import Nouns, add_command, add_group, from_zero, index, positive
 from aioflow.cli.bulk import act_on_matching, add_bulk, is_bulk
-from aioflow.cli.causes import show_chain
 from aioflow.cli.client import connect
 from aioflow.cli.daemon_or_database import Source, named_run, read, read_run
 from aioflow.cli.logs import add_logs
 from aioflow.cli.output import (
+    checks_text,
     hint,
     print_json,
     print_table,
     progress_text,
+    safe,
     state,
     task_name,
     wait_text,
@@ -32,6 +35,9 @@ _PAGE = 1_000
 _TEXT_LENGTH = 80
 _VERSION_DIGITS = 12
 _EXAMPLES = {"cancel": "running", "delete": "cancelled"}
+_UTC_NAMES = frozenset({"UTC", "Etc/UTC", "GMT"})
+_COMMANDS_SHOWN = 3
+"""Maximum number of suggested commands."""
 _FEW = 10
 """Up to this many children of one task in one state get a row each; more share one row."""
 
@@ -304,8 +310,61 @@ def _why(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
         return 0
-    show_chain(found)
+    _show_chain(found)
     return 0
+
+
+def _show_chain(found: Mapping[str, Any]) -> None:
+    """Print a chain of causes: one line per cause, indented by depth, and what can be done."""
+    if not found["causes"]:
+        print(f"{found['run_id']} is {state(found['state'])}; it waits for nothing")
+    for cause in found["causes"]:
+        other = "" if cause["run_id"] == found["run_id"] else f" (run {cause['run_id']})"
+        times = _times_text(cause["waiting_on"], found["timezone"])
+        text = f"{cause['text']}{other}{f' ({times})' if times else ''}"
+        print(f"{'  ' * cause['depth']}{state(cause['state'])}: {safe(text)}")
+    if found["more"]:
+        hint(f"{found['more']} more")
+    commands = dict.fromkeys(one for cause in found["causes"] for one in _chain_commands(cause))
+    for command in list(commands)[:_COMMANDS_SHOWN]:
+        hint(safe(command))
+
+
+def _times_text(wait: Mapping[str, Any] | None, timezone: str) -> str:
+    """Return since when and until when something waits, and its checks; empty if unknown."""
+    if wait is None:
+        return ""
+    parts = [
+        f"{word} {_time_text(wait[name], timezone)}"
+        for word, name in (("since", "since"), ("until", "until"))
+        if wait[name]
+    ]
+    if checks := checks_text(wait):
+        parts.append(checks)
+    return "; ".join(parts)
+
+
+def _time_text(text: str, timezone: str) -> str:
+    """Return a timestamp of JSON in UTC and, if it is another one, in the DAG's time zone."""
+    at = datetime.fromisoformat(text).astimezone(UTC)
+    shown = f"{at:%Y-%m-%d %H:%M:%S} UTC"
+    if timezone in _UTC_NAMES:
+        return shown
+    own = at.astimezone(ZoneInfo(timezone))
+    day = "" if own.date() == at.date() else f"{own:%Y-%m-%d} "
+    return f"{shown}, {day}{own:%H:%M:%S} in {timezone}"
+
+
+def _chain_commands(cause: Mapping[str, Any]) -> Iterator[str]:
+    """Yield commands with which a person may end the wait, the most specific one first."""
+    wait, target = cause["waiting_on"], cause["target"]
+    for action in cause["actions"]:
+        if action == "set_pool" and target is not None:
+            yield f"more slots: aioflow pools set {target['name']} SLOTS"
+        elif action == "fire" and wait is not None and wait["trigger_id"] is not None:
+            yield f"send its event: aioflow triggers fire {wait['trigger_id']}"
+        elif action == "clear":
+            yield f"run it again: aioflow runs clear {cause['run_id']} --task {cause['task_id']}"
 
 
 @named_run

@@ -70,6 +70,29 @@ async def test_failed_runs_are_counted_and_listed_without_reading_the_others(sto
     assert [run.run_no for run in await store.list_runs(state=RunState.CANCELLED)] == [4]
 
 
+async def test_the_newest_runs_of_one_bad_state_are_listed(store):
+    await store.commit(first_batch())
+    states = [RunState.FAILED, RunState.PARTIAL, RunState.SUCCESS, RunState.FAILED]
+    await store.commit(batch(2, new_runs=[ended(n + 2, s) for n, s in enumerate(states)]))
+
+    failed = await store.list_unsuccessful(RunState.FAILED, limit=10)
+    assert [run.run_no for run in failed] == [5, 2]
+    assert [run.run_no for run in await store.list_unsuccessful(RunState.PARTIAL, limit=1)] == [3]
+
+
+async def test_the_oldest_waits_leave_out_the_tasks_that_are_known(store):
+    await store.commit(first_batch())
+    tasks = [replace(TASK, task_no=number, map_index=-1) for number in (11, 12, 13)]
+    waits = [replace(TRIGGER, trigger_no=number, task_no=number) for number in (11, 12, 13)]
+    gone = replace(waits[2], state=TriggerState.ENDING)
+    await store.commit(batch(2, new_tasks=tasks, new_triggers=[*waits[:2], gone]))
+
+    oldest = await store.list_oldest_waits([], limit=10)
+    others = await store.list_oldest_waits([(10, 12), (90, 95)], limit=10)
+    assert [row.trigger_no for row in oldest] == [7, 11, 12]
+    assert [row.trigger_no for row in others] == [12]
+
+
 async def test_versions_are_counted_among_the_newest_runs(store):
     await store.commit(first_batch())
     await store.commit(batch(2, new_runs=[ended(n) for n in range(2, 5)]))

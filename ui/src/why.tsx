@@ -50,7 +50,7 @@ export function Why({ run, task, map = -1, round = 0, isGoingOn }: WhyProps) {
   const hidden = Math.min(causes.length, LINKS) - shown.length;
   const Title = task ? "h3" : "h2";
   return (
-    <section class="why">
+    <section class={isGoingOn ? "why" : "why is-bad"}>
       <Title>{isGoingOn ? "Why it waits" : "Why it failed"}</Title>
       <ol>
         {shown.map((cause, index) => (
