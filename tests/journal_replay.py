@@ -11,7 +11,7 @@ compared.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ from sqlalchemy import LargeBinary, Table
 
 from aioflow.core.transitions import is_legal
 from aioflow.model.batch import JournalRow
+from aioflow.model.history import OF_RUN, Measure, hour_of
 from aioflow.model.ids import TaskNo
 from aioflow.model.states import RunState, TaskState
 from aioflow.store import Store, tables
@@ -28,13 +29,18 @@ from tests.net_changes import net_is_reachable, net_is_reachable_run
 
 __all__ = ("REPLAYED", "Replay", "compare_with_replay")
 
+_End: TypeAlias = tuple[str, bool, int, int]
+"""DAG, whether it is the end of a run, hour, and final state."""
+
 _Key: TypeAlias = tuple[Any, ...]
 _Row: TypeAlias = dict[str, Any]
 
 REPLAYED: tuple[Table, ...] = tuple(
-    dict.fromkeys(kind.table for kind in KINDS if kind.table is not tables.journal)
+    dict.fromkeys(
+        kind.table for kind in KINDS if kind.table not in {tables.journal, tables.history}
+    )
 )
-"""The tables whose content follows from the journal."""
+"""The tables whose content follows from the journal. The history is counted again instead."""
 
 _ADDED_LATER: Mapping[str, _Row] = {
     "new expansion": {"is_open": 0},
@@ -55,7 +61,8 @@ async def compare_with_replay(store: Store) -> list[str]:
     Both are read in one committed state and held in memory: for checks, not for daily use. If old
     journal rows were deleted, only rows that the remaining ones mention are compared.
     """
-    journal, node, *stored = await store.scan([tables.journal, tables.node, *REPLAYED])
+    scanned = [tables.journal, tables.node, tables.history, *REPLAYED]
+    journal, node, history, *stored = await store.scan(scanned)
     told = [row for row in journal if isinstance(row[0], int) and isinstance(row[2], bytes)]
     replay = Replay(first=told[0][0] if told else 1)
     for commit_no, at, body in told:
@@ -69,7 +76,22 @@ async def compare_with_replay(store: Store) -> list[str]:
             )
     for table, rows in zip(REPLAYED, stored, strict=True):
         differences.extend(_table_differences(table, replay, rows))
+    differences.extend(_history_differences(replay, history))
     return differences
+
+
+def _history_differences(replay: Replay, stored: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """Yield where the history differs from the ends that the journal contains."""
+    counted = replay.ends
+    if counted is None or not replay.is_whole:
+        return
+    found: Counter[_End] = Counter()
+    for dag_id, task_id, measure, start, bucket, occurrences, _ in stored:
+        if measure == Measure.STATE:
+            found[dag_id, task_id == OF_RUN, start, bucket] += occurrences
+    for key in sorted(counted.keys() | found.keys()):
+        if counted[key] != found[key]:
+            yield f"history {key} is {found[key]}, but {counted[key]} ended"
 
 
 class Replay:
@@ -81,6 +103,7 @@ class Replay:
     Attributes:
         commit_no: Number of the last applied row.
         is_whole: Whether it begins with the very first commit.
+        ends: Ends of runs and tasks; ``None`` once a part of the history was deleted by age.
         faults: Violations found. The replay continues as well as it can.
     """
 
@@ -88,6 +111,8 @@ class Replay:
         self.is_whole = first == 1
         self.commit_no = first - 1
         self.faults: list[str] = []
+        self.ends: Counter[_End] | None = Counter()
+        self._at = 0
         self._gone_until = 0
         self._before_first = first - 1
         self._tables: defaultdict[str, dict[_Key, _Row]] = defaultdict(dict)
@@ -120,6 +145,7 @@ class Replay:
         except ValueError as exc:
             self._fault(str(exc))
             return
+        self._at = row.at
         walked = self._walk(entry)
         for name, changes in entry.changes.items():
             kind = _KIND_BY_NAME.get(name)
@@ -153,6 +179,9 @@ class Replay:
         if not kind.guards:
             new = {**_ADDED_LATER.get(kind.name, {}), **new}
         guards = dict(zip(kind.guards, values[len(kind.columns) :], strict=True))
+        if kind.table is tables.history:
+            self._history_gone(guards)
+            return
         if kind.table is tables.journal:
             self._gone_until = max(self._gone_until, guards["commit_no"])
             return
@@ -176,9 +205,34 @@ class Replay:
             if odd:
                 self._fault(f"{where}: expected {guards}, found {odd}")
         self._check_move(kind, key, found, new, walked)
+        self._count_end(kind, found, new)
         _put(rows, kind.action, key, new)
         if not self.is_whole:
             self._note_gone(kind, key)
+
+    def _history_gone(self, key: _Row) -> None:
+        if len(key) > 1 or self.ends is None:
+            self.ends = None
+            return
+        for end in [end for end in self.ends if end[0] == key["dag_id"]]:
+            del self.ends[end]
+
+    def _count_end(self, kind: Kind, found: _Row | None, new: _Row) -> None:
+        """Count the end of a run or task, as the history should."""
+        if self.ends is None or not self.is_whole or "state" not in new:
+            return
+        row = {**(found or {}), **new}
+        if kind.table is tables.run:
+            was = None if found is None else found["ended_at"]
+            if row["ended_at"] is not None and was is None:
+                self.ends[row["dag_id"], True, hour_of(row["ended_at"]), row["state"]] += 1
+        elif kind.table is tables.task:
+            was = TaskState.PENDING if found is None else TaskState(found["state"])
+            state = TaskState(row["state"])
+            if was.is_live and not state.is_live and state is not TaskState.REMOVED:
+                dag_id = self._tables[tables.run.name][row["run_no"],]["dag_id"]
+                ended_at = self._at if row["ended_at"] is None else row["ended_at"]
+                self.ends[dag_id, False, hour_of(ended_at), int(state)] += 1
 
     def _is_older(self, kind: Kind, key: _Key) -> bool:
         """Return whether the first remaining change of a row refers to deleted journal rows."""
@@ -235,6 +289,8 @@ def _put(rows: dict[_Key, _Row], action: Action, key: _Key, new: _Row) -> None:
             rows[key].update(new)
         case Action.DELETE | Action.DISCARD:
             rows.pop(key, None)
+        case Action.ADD:
+            raise AssertionError("the journal contains no additions")
 
 
 def _plain(value: Any) -> Any:

@@ -37,7 +37,7 @@ KEPT = RetentionDays(runs_days=60, events_days=90, journal_days=7, logs_days=30)
 VERSIONS = RetentionDays(runs_days=0, events_days=0, journal_days=0, logs_days=0, versions_days=30)
 FOR_EVER = RetentionDays(runs_days=0, events_days=0, journal_days=0, logs_days=0)
 A = TaskSpec(task_id="a")
-KINDS = 6
+KINDS = 7
 
 
 class LaterClock(SystemClock):

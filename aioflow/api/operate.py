@@ -19,6 +19,7 @@ from aioflow.protocol.requests import (
     DeleteDag,
     DeleteRun,
     DrainNode,
+    EraseHistory,
     FireTrigger,
     Mark,
     Request,
@@ -34,6 +35,7 @@ CLEAR_SECONDS = 50.0
 
 RUNS_AT_ONCE = 500
 _CONCURRENT_REQUESTS = 50
+_HISTORY_ROWS = 2_000
 
 
 class Actions(RunReader):
@@ -147,6 +149,11 @@ class Actions(RunReader):
         if problems:
             raise problems[0]
         more = len(found) > RUNS_AT_ONCE
+        if not more:
+            history = await self.store.list_history_of_dag(dag_id, limit=_HISTORY_ROWS)
+            if history:
+                await self._send(EraseHistory(rows=history))
+            more = len(history) == _HISTORY_ROWS
         if not more:
             await self._send(DeleteDag(dag_id=dag_id))
         return {"dag_id": dag_id, "runs": min(len(found), RUNS_AT_ONCE), "more": more}

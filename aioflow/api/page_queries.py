@@ -29,6 +29,7 @@ from aioflow.api.page_schemas import (
     StartView,
     WaitingView,
 )
+from aioflow.api.paging import Page
 from aioflow.api.queries import RunReader
 from aioflow.api.schedule_texts import schedule_text
 from aioflow.api.schemas import iso, run_state_name, summary, wait_view
@@ -404,9 +405,11 @@ class Reads:
             for dag_id, rows in found.items()
         }
 
-    async def gantt(self, run_id: str, *, offset: int, limit: int) -> list[SpannedView]:
+    async def gantt(
+        self, run_id: str, *, offset: int, limit: int, cursor: str | None = None
+    ) -> Page[SpannedView]:
         """Return how the tasks of a run spent their time."""
-        return await gantt(self._reader, run_id, offset=offset, limit=limit)
+        return await gantt(self._reader, run_id, offset=offset, limit=limit, cursor=cursor)
 
     async def upcoming(self, *, after: Timestamp, until: Timestamp) -> list[StartView]:
         """Return the next fire times of schedules."""

@@ -158,10 +158,15 @@ class GridRunView(RunSummary, frozen=True, kw_only=True):
 
 
 class GridView(msgspec.Struct, frozen=True, kw_only=True):
-    """A grid of a DAG's tasks and its newest runs. Tasks of the newest version come first."""
+    """A grid of a DAG's tasks and runs. Tasks of the newest version come first.
+
+    Attributes:
+        next: The cursor of older runs; ``None`` if there are none.
+    """
 
     tasks: list[str]
     runs: list[GridRunView]
+    next: str | None
 
 
 class CodeFileView(msgspec.Struct, frozen=True, kw_only=True):

@@ -537,6 +537,7 @@ class CleanedView(msgspec.Struct, frozen=True, kw_only=True):
         logs: Runs whose logs were deleted.
         versions: Versions of DAG files that are no longer referenced.
         audit: Audit entries.
+        history: Rows of days of the history.
         more: Whether more expired data is left.
     """
 
@@ -546,6 +547,7 @@ class CleanedView(msgspec.Struct, frozen=True, kw_only=True):
     logs: int = 0
     versions: int = 0
     audit: int = 0
+    history: int = 0
     more: bool = False
 
 

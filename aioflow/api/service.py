@@ -18,11 +18,13 @@ from aioflow.api.causes import Explaining
 from aioflow.api.dags import Catalogue, FirstScan, Timetables
 from aioflow.api.decisions import Decisions
 from aioflow.api.events import NamedEvents
+from aioflow.api.history import History
 from aioflow.api.login_throttle import LinkThrottle
 from aioflow.api.metrics import Metrics, Sizes, Sizing, health, measured
 from aioflow.api.operate import REQUEST_SECONDS
 from aioflow.api.page_queries import Reads
 from aioflow.api.page_schemas import PoolView
+from aioflow.api.paging import Page, encode_cursor, number_after
 from aioflow.api.queries import PAGE
 from aioflow.api.schemas import (
     CleanedView,
@@ -113,6 +115,7 @@ class Api(Explaining):
         decisions: Decisions that tasks wait for.
         values: Secrets, connections and variables.
         reads: Queries of the web page.
+        history: Ends and durations of runs and tasks by hour.
     """
 
     def __init__(
@@ -160,6 +163,7 @@ class Api(Explaining):
         if engine is not None:
             self.catalogue = Catalogue(store, follows=True)
         self.reads = Reads(self, clock, engine, self._send, hosts=hosts, watched=watched)
+        self.history = History(self, clock)
         self.access = Access(store, clock, self._send_as, passwords)
         self.act_as(None)
 
@@ -352,13 +356,32 @@ class Api(Explaining):
 
     async def list_triggers(self, *, limit: int = PAGE, after: TriggerNo = -1) -> list[TriggerView]:
         """Return waiting triggers with numbers above ``after``, in the order of their numbers."""
+        found, _ = await self._triggers_after(after, limit)
+        return found
+
+    async def page_of_triggers(self, *, limit: int, cursor: str | None) -> Page[TriggerView]:
+        """Return a page of waiting triggers, in the order of their numbers."""
+        last = number_after("triggers", cursor)
+        found, last = await self._triggers_after(-1 if last is None else last, limit)
+        return Page(found, None if last is None else encode_cursor("triggers", (last,)))
+
+    async def _triggers_after(
+        self, after: TriggerNo, limit: int
+    ) -> tuple[list[TriggerView], TriggerNo | None]:
+        """Return waiting triggers, and the last number that was read; ``None`` at the end.
+
+        There may be fewer than ``limit`` before the end, because a run is deleted meanwhile.
+        """
         rows = await self.store.list_triggers(limit=limit, after=after)
         memory = None if self._engine is None else self._running.memory
         waiting = await self.reads.trigger_reader.views(rows)
         # A full page ends with its last row: later triggers belong to the next page.
         upto = rows[-1].trigger_no if len(rows) == limit else sys.maxsize
         dag_triggers = await page_of_dag_triggers(self, memory, after=after, upto=upto, limit=limit)
-        return sorted((*waiting, *dag_triggers), key=lambda view: view.trigger_id)[:limit]
+        found = sorted((*waiting, *dag_triggers), key=lambda view: view.trigger_id)[:limit]
+        if len(found) == limit:
+            return found, found[-1].trigger_id
+        return found, upto if len(rows) == limit else None
 
     async def show_dag(self, dag_id: str) -> DagDetailView:
         """Return one DAG as of its newest version, with the state of the trigger of its runs."""

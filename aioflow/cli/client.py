@@ -20,6 +20,10 @@ from aioflow.settings import find_home, socket_path
 __all__ = ("Client", "Connection", "Refused", "connect", "connect_home")
 
 
+_PAGE = 1_000
+"""Maximum number of items in a response."""
+
+
 class Refused(AioflowError):
     """The daemon answered with an error.
 
@@ -83,6 +87,19 @@ class Client:
         """Send a GET request and return the raw body."""
         given = {name: value for name, value in query.items() if value is not None}
         return self._ask("GET", f"{_joined(path)}?{urlencode(given)}")
+
+    def items(self, *path: str, limit: int | None = None, **query: object) -> list[Any]:
+        """Return the items of a list, which are fetched page by page; at most ``limit``."""
+        found: list[Any] = []
+        cursor: str | None = None
+        while limit is None or len(found) < limit:
+            wanted = _PAGE if limit is None else min(limit - len(found), _PAGE)
+            page = self.get(*path, **query, limit=wanted, cursor=cursor)
+            found += page["items"]
+            cursor = page["next"]
+            if cursor is None:
+                break
+        return found
 
     def text(self, target: str) -> str:
         """Return the text at a path outside the API."""

@@ -24,6 +24,7 @@ __all__ = (
 )
 
 _LIVE = ("queued", "running")
+_PAGE = 1_000
 
 
 class Source(Protocol):
@@ -41,9 +42,7 @@ class Source(Protocol):
     def next_fire_times(self, dag_id: str, after: str | None, count: int) -> Any:
         """``next_fire_times``."""
 
-    def runs(
-        self, *, dag: str | None, state: str | None, limit: int, before: str | None = None
-    ) -> Any:
+    def runs(self, *, dag: str | None, state: str | None, limit: int) -> Any:
         """``list_runs``."""
 
     def run(self, run_id: str, *, offset: int = 0, limit: int = 1_000) -> Any:
@@ -68,13 +67,13 @@ class Source(Protocol):
     def run_log(self, run_id: str, *, cursor: str, search: str) -> Any:
         """``run_log``."""
 
-    def triggers(self, *, limit: int, after: int) -> Any:
-        """``list_triggers``."""
+    def triggers(self, *, limit: int | None) -> Any:
+        """``list_triggers``, all pages."""
 
     def trigger(self, trigger_id: int) -> Any:
         """``show_trigger``."""
 
-    def events(self, *, name: str | None, limit: int, before: int | None) -> Any:
+    def events(self, *, name: str | None, limit: int) -> Any:
         """``list_events``."""
 
     def pools(self) -> Any:
@@ -143,18 +142,16 @@ class _Daemon:
         self._client = client
 
     def dags(self) -> Any:
-        return self._client.get("dags")
+        return self._client.items("dags")
 
     def dag(self, dag_id: str) -> Any:
         return self._client.get("dags", dag_id)
 
     def next_fire_times(self, dag_id: str, after: str | None, count: int) -> Any:
-        return self._client.get("dags", dag_id, "next", **{"from": after, "count": count})
+        return self._client.items("dags", dag_id, "next", limit=count, **{"from": after})
 
-    def runs(
-        self, *, dag: str | None, state: str | None, limit: int, before: str | None = None
-    ) -> Any:
-        return self._client.get("runs", dag=dag, state=state, limit=limit, before=before)
+    def runs(self, *, dag: str | None, state: str | None, limit: int) -> Any:
+        return self._client.items("runs", dag=dag, state=state, limit=limit)
 
     def run(self, run_id: str, *, offset: int = 0, limit: int = 1_000) -> Any:
         return self._client.get("runs", run_id, offset=offset, limit=limit)
@@ -163,7 +160,7 @@ class _Daemon:
         self, run_id: str, *, task: str | None, state: str | None, offset: int, limit: int
     ) -> Any:
         query = {"task": task, "state": state, "offset": offset, "limit": limit}
-        return self._client.get("runs", run_id, "tasks", **query)
+        return self._client.get("runs", run_id, "tasks", **query)["items"]
 
     def task(self, run_id: str, task_id: str, *, map_index: int) -> Any:
         return self._client.get("runs", run_id, "tasks", task_id, "show", map=map_index)
@@ -183,26 +180,26 @@ class _Daemon:
         query = {"cursor": cursor, "search": search, "case": "true"}
         return self._client.get("runs", run_id, "logs", **query)
 
-    def triggers(self, *, limit: int, after: int) -> Any:
-        return self._client.get("triggers", limit=limit, after=after)
+    def triggers(self, *, limit: int | None) -> Any:
+        return self._client.items("triggers", limit=limit)
 
     def trigger(self, trigger_id: int) -> Any:
         return self._client.get("triggers", str(trigger_id))
 
-    def events(self, *, name: str | None, limit: int, before: int | None) -> Any:
-        return self._client.get("events", name=name, limit=limit, before=before)
+    def events(self, *, name: str | None, limit: int) -> Any:
+        return self._client.items("events", name=name, limit=limit)
 
     def pools(self) -> Any:
-        return self._client.get("pools")
+        return self._client.items("pools")
 
     def nodes(self) -> Any:
-        return self._client.get("nodes")
+        return self._client.items("nodes")
 
     def values(self, kind: str) -> Any:
-        return self._client.get(f"{kind}s")
+        return self._client.items(f"{kind}s")
 
     def backfills(self, dag_id: str | None, limit: int) -> Any:
-        return self._client.get("backfills", dag=dag_id, limit=limit)
+        return self._client.items("backfills", dag=dag_id, limit=limit)
 
     def backfill(self, backfill_id: int) -> Any:
         return self._client.get("backfills", str(backfill_id))
@@ -216,13 +213,13 @@ class _Daemon:
         return self._client.get("decisions", str(decision_id))
 
     def users(self) -> Any:
-        return self._client.get("users")
+        return self._client.items("users")
 
     def tokens(self) -> Any:
-        return self._client.get("tokens")
+        return self._client.items("tokens")
 
     def audit(self, *, limit: int, before: int | None) -> Any:
-        return self._client.get("audit", limit=limit, before=before)
+        return self._client.items("audit", limit=limit, before=before)
 
 
 class _Database:
@@ -250,12 +247,8 @@ class _Database:
             hint("its timetable is code of the DAG file, and only a daemon runs it")
             raise DaemonAway(str(self._home)) from exc
 
-    def runs(
-        self, *, dag: str | None, state: str | None, limit: int, before: str | None = None
-    ) -> Any:
-        return self._ask(
-            lambda api: api.list_runs(dag_id=dag, state=state, limit=limit, before=before)
-        )
+    def runs(self, *, dag: str | None, state: str | None, limit: int) -> Any:
+        return self._ask(lambda api: api.list_runs(dag_id=dag, state=state, limit=limit))
 
     def run(self, run_id: str, *, offset: int = 0, limit: int = 1_000) -> Any:
         return self._ask(lambda api: api.show_run(run_id, offset=offset, limit=limit))
@@ -263,11 +256,12 @@ class _Database:
     def tasks(
         self, run_id: str, *, task: str | None, state: str | None, offset: int, limit: int
     ) -> Any:
-        return self._ask(
+        page = self._ask(
             lambda api: api.reads.one_task.list(
                 run_id, task_id=task, state=state, offset=offset, limit=limit
             )
         )
+        return page["items"]
 
     def task(self, run_id: str, task_id: str, *, map_index: int) -> Any:
         return self._ask(lambda api: api.reads.one_task.show(run_id, task_id, map_index=map_index))
@@ -292,14 +286,26 @@ class _Database:
         wanted = RunLogRange(limit=1_000, cursor=cursor, wanted=LineFilter(search, is_case=True))
         return self._ask(lambda api: api.run_log(run_id, wanted))
 
-    def triggers(self, *, limit: int, after: int) -> Any:
-        return self._ask(lambda api: api.list_triggers(limit=limit, after=after))
+    def triggers(self, *, limit: int | None) -> Any:
+        async def ask(api: Any) -> Any:
+            found: list[Any] = []
+            after = -1
+            while limit is None or len(found) < limit:
+                wanted = _PAGE if limit is None else min(limit - len(found), _PAGE)
+                page = await api.list_triggers(limit=wanted, after=after)
+                if not page:
+                    break
+                found += page
+                after = page[-1].trigger_id
+            return found
+
+        return self._ask(ask)
 
     def trigger(self, trigger_id: int) -> Any:
         return self._ask(lambda api: api.show_trigger(trigger_id))
 
-    def events(self, *, name: str | None, limit: int, before: int | None) -> Any:
-        return self._ask(lambda api: api.list_events(name=name, limit=limit, before=before))
+    def events(self, *, name: str | None, limit: int) -> Any:
+        return self._ask(lambda api: api.list_events(name=name, limit=limit))
 
     def pools(self) -> Any:
         return self._ask(lambda api: api.list_pools())

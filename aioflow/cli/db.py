@@ -19,6 +19,7 @@ _KINDS = {
     "logs": "runs' logs",
     "versions": "versions of DAG files",
     "audit": "lines of the audit",
+    "history": "rows of the history",
 }
 
 
@@ -175,6 +176,7 @@ def _check(arguments: argparse.Namespace) -> int:
     import anyio
 
     from aioflow.api.audit import audit_faults
+    from aioflow.api.history import history_faults
     from aioflow.cli.offline_database import opened
     from aioflow.store.sqlite.database_file import full_check
 
@@ -184,7 +186,8 @@ def _check(arguments: argparse.Namespace) -> int:
             return [f"damaged: {line}" for line in damaged]
         async with opened(settings) as store:
             damages = [*await store.find_damage(), *await store.find_dangling()]
-            return [*map(str, damages), *await audit_faults(store)]
+            faults = [*await audit_faults(store), *await history_faults(store)]
+            return [*map(str, damages), *faults]
 
     problems = anyio.run(check)
     if arguments.json:

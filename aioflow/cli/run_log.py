@@ -43,7 +43,8 @@ def _query(arguments: argparse.Namespace, cursor: str) -> dict[str, Any]:
 def _pages(arguments: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
     cursor: str | None = ""
     while cursor is not None:
-        page = read(arguments, partial(_page, arguments.run_id, _query(arguments, cursor)))
+        ask = partial(_page, arguments.run_id, _query(arguments, cursor))
+        page = read(arguments, ask)
         yield page["items"]
         cursor = page["next"]
 

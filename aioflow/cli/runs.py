@@ -129,7 +129,7 @@ def _add_index(parser: argparse.ArgumentParser) -> None:
 def _list(arguments: argparse.Namespace) -> int:
     found = read(
         arguments,
-        lambda source: _pages(source, arguments.dag, arguments.state, arguments.limit),
+        lambda source: source.runs(dag=arguments.dag, state=arguments.state, limit=arguments.limit),
     )
     if arguments.json:
         print_json(found)
@@ -147,19 +147,6 @@ def _list(arguments: argparse.Namespace) -> int:
         ),
     )
     return 0
-
-
-def _pages(source: Source, dag: str | None, in_state: str | None, limit: int) -> list[Any]:
-    found: list[Any] = []
-    before: str | None = None
-    while len(found) < limit:
-        wanted = min(limit - len(found), _PAGE)
-        page = source.runs(dag=dag, state=in_state, limit=wanted, before=before)
-        found += page
-        if len(page) < wanted:
-            break
-        before = page[-1]["run_id"]
-    return found
 
 
 @named_run

@@ -46,6 +46,7 @@ from aioflow.protocol.requests import (
     DrainNode,
     EmitEvent,
     EndSession,
+    EraseHistory,
     EraseOld,
     EraseRows,
     EraseVersions,
@@ -229,7 +230,7 @@ def _answer(request: Request, tx: Transaction) -> object:
             return _answer_of_waits(request, tx)
         case SetValue():
             set_value(request, tx)
-        case EraseOld() | EraseVersions() | DeleteDag():
+        case EraseOld() | EraseHistory() | EraseVersions() | DeleteDag():
             return _erase(request, tx)
         case Reencrypt():
             return reencrypt_page(request, tx)
@@ -251,11 +252,15 @@ def _answer(request: Request, tx: Transaction) -> object:
     return None
 
 
-def _erase(request: EraseOld | EraseVersions | DeleteDag, tx: Transaction) -> int | None:
+def _erase(
+    request: EraseOld | EraseHistory | EraseVersions | DeleteDag, tx: Transaction
+) -> int | None:
     """Delete rows that belong to no run."""
     match request:
         case EraseOld():
             retention.erase_old(request, tx)
+        case EraseHistory():
+            retention.erase_history(request, tx)
         case EraseVersions():
             return retention.erase_versions(request, tx)
         case DeleteDag():

@@ -17,6 +17,7 @@ from aioflow.core.state.memory import Memory
 from aioflow.core.state.run_sequence import run_key
 from aioflow.core.transaction import Transaction
 from aioflow.errors import DagPresent, DagRunning, RequestError, UnknownDag, UnknownRun
+from aioflow.model.history import day_of
 from aioflow.model.ids import RunNo
 from aioflow.model.rows import DeletionRow, RunRow
 from aioflow.model.timestamps import Timestamp
@@ -24,8 +25,10 @@ from aioflow.model.triggers import EventOutcome, OutcomeChange
 from aioflow.protocol.requests import (
     DAG_EVENTS,
     EVENTS,
+    HISTORY,
     DeleteDag,
     DeleteRun,
+    EraseHistory,
     EraseOld,
     EraseRows,
     EraseVersions,
@@ -36,6 +39,7 @@ __all__ = (
     "deletable_runs",
     "delete_dag",
     "delete_run",
+    "erase_history",
     "erase_old",
     "erase_rows",
     "erase_versions",
@@ -106,6 +110,15 @@ def erase_old(request: EraseOld, tx: Transaction) -> None:
     if request.table == DAG_EVENTS:
         _drop_pending_events(set(numbers), tx)
     tx.batch.erased.setdefault(request.table, []).extend((number,) for number in numbers)
+
+
+def erase_history(request: EraseHistory, tx: Transaction) -> None:
+    """Delete rows of the history, or merge them into the rows of their days."""
+    keys = [(row.dag_id, row.task_id, row.measure, row.start, row.bucket) for row in request.rows]
+    tx.batch.erased.setdefault(HISTORY, []).extend(keys)
+    if request.is_merged:
+        for row in request.rows:
+            tx.history.add(row._replace(start=day_of(row.start)))
 
 
 def erase_versions(request: EraseVersions, tx: Transaction) -> int:

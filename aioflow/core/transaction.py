@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from aioflow.core import callbacks
+from aioflow.core.history import HistoryUpdates
 from aioflow.core.outbox import OutboxUpdates
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.accounts import AccountUpdates
@@ -79,6 +80,7 @@ class Transaction:
         outbox: Changes of the outbox.
         dag_triggers: Changes of the triggers that start runs.
         accounts: Changes of accounts, tokens and sessions, and new audit entries.
+        history: What the turn adds to the history of runs and tasks.
         eased_dags: DAGs with fewer live or queued runs than before, whose triggers may continue.
         asset_events: Asset events emitted in this turn, for the DAGs that depend on these assets.
         checked_dags: DAGs whose triggers were checked and whose pending asset events may start a
@@ -123,6 +125,7 @@ class Transaction:
         self.dag_triggers = DagTriggerUpdates(memory.dag_triggers)
         self.expansions = Expansions(self.batch)
         self.accounts = AccountUpdates(memory.accounts, numbers.take)
+        self.history = HistoryUpdates()
         self.ended_tasks: list[tuple[Run, int]] = []
         self.recheck_dags: set[str] = set()
         self.pools_before: dict[str, PoolRow | None] = {}
@@ -136,7 +139,7 @@ class Transaction:
         self._slot_changes: dict[int, TaskInstance] = {}
         self._withdrawn: set[int] = set()
         self._new_runs: dict[RunNo, Run] = {}
-        self._run_states: dict[RunNo, RunState] = {}
+        self._runs_before: dict[RunNo, RunRow] = {}
         self._waits: dict[int, tuple[TriggerInstance, TriggerRow | None]] = {}
         self._dropped: list[tuple[TriggerInstance, TriggerRow]] = []
         self._postponed: set[RunNo] = set()
@@ -239,7 +242,7 @@ class Transaction:
         self.runs[run.run_no] = run
         if state is not None and not is_legal_run(row.state, state):
             raise IllegalMove(f"run {row.run_id} cannot go from {row.state.label} to {state.label}")
-        self._run_states.setdefault(run.run_no, row.state)
+        self._runs_before.setdefault(run.run_no, row)
         return row
 
     def put_backfill(self, row: BackfillRow) -> None:
@@ -268,6 +271,8 @@ class Transaction:
         """Change the state of a trigger row, and store its event if it fired."""
         self._waits.setdefault(wait.row.trigger_no, (wait, wait.row))
         self.runs[wait.run.run_no] = wait.run
+        if state is TriggerState.FIRED and wait.row.state is TriggerState.WAITING:
+            self.history.trigger_fired(wait, self.now)
         wait.row = msgspec.structs.replace(
             wait.row, state=state, event=event, event_key=key, failure=failure
         )
@@ -433,8 +438,10 @@ class Transaction:
         """Return the completed batch. Call ``mark_durable`` once the batch is durable."""
         for task in self._tasks.values():
             self._close_task(task)
-        self.batch.new_runs.extend(run.row for run in self._new_runs.values())
-        for run_no, was in self._run_states.items():
+        for run in self._new_runs.values():
+            self.batch.new_runs.append(run.row)
+            self.history.run_changed(run.row, None)
+        for run_no, was in self._runs_before.items():
             if run_no not in self._new_runs:
                 self._close_run(self.runs[run_no].row, was)
         for wait, before in self._waits.values():
@@ -450,6 +457,7 @@ class Transaction:
         self.batch.new_records.extend(self._new_records.values())
         self.batch.record_changes.extend(self._record_changes.values())
         self._close_decisions()
+        self.batch.history.extend(self.history.rows())
         return self.batch
 
     def mark_durable(self) -> None:
@@ -512,6 +520,7 @@ class Transaction:
         batch.decision_ends.extend(end for number, end in ends.items() if number not in new)
 
     def _close_task(self, task: TaskInstance) -> None:
+        self.history.task_changed(task, self.now)
         if task.stored_state is TaskState.PENDING and not task.stored_start:
             self.batch.new_tasks.append(
                 TaskRow(
@@ -550,9 +559,12 @@ class Transaction:
                 )
             )
 
-    def _close_run(self, row: RunRow, was: RunState) -> None:
+    def _close_run(self, row: RunRow, was: RunRow) -> None:
+        self.history.run_changed(row, was)
         self.batch.run_changes.append(
-            RunChange(row.run_no, was, row.state, row.started_at, row.ended_at, row.quarantine)
+            RunChange(
+                row.run_no, was.state, row.state, row.started_at, row.ended_at, row.quarantine
+            )
         )
 
     def _close_wait(self, row: TriggerRow, was: TriggerState | None) -> None:

@@ -148,4 +148,6 @@ def _retention_days(settings: Settings) -> RetentionDays:
         logs_days=settings.keep_logs_days,
         versions_days=settings.keep_versions_days,
         audit_days=settings.keep_audit_days,
+        hourly_history_days=settings.keep_hourly_history_days,
+        history_days=settings.keep_history_days,
     )

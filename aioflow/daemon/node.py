@@ -337,6 +337,7 @@ class _Node:
             copies=None if stored is None else stored.copies.folder,
             copied_result=None if stored is None else stored.fetcher.copied,
             run_of_task=self._run_of_task,
+            is_storing=(lambda _: False) if stored is None else stored.uploader.is_storing,
         )
 
     def _report_interpreter(self, name: str) -> None:

@@ -31,6 +31,7 @@ from aioflow.core.transaction import Transaction
 from aioflow.engine.loop import Engine
 from aioflow.errors import AioflowError, RequestError, StorageUnavailable, StoreUnavailable
 from aioflow.model.batch import Batch
+from aioflow.model.history import HistoryRow, day_of
 from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import DeletionRow, RunRow
 from aioflow.model.timestamps import Timestamp
@@ -41,6 +42,7 @@ from aioflow.protocol.requests import (
     EVENTS,
     JOURNAL,
     DeleteRun,
+    EraseHistory,
     EraseOld,
     EraseRows,
     EraseVersions,
@@ -103,6 +105,8 @@ class RetentionDays(msgspec.Struct, frozen=True, kw_only=True):
     logs_days: float
     versions_days: float = 0.0
     audit_days: float = 0.0
+    hourly_history_days: float = 0.0
+    history_days: float = 0.0
 
 
 class ExpiredCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +122,7 @@ class ExpiredCounts(msgspec.Struct, frozen=True, kw_only=True):
     logs: int
     versions: int
     audit: int
+    history: int
     more: bool
 
 
@@ -147,6 +152,7 @@ class Cleaning:
             "logs": self._delete_logs,
             "versions": self._delete_versions,
             "audit": partial(self._erase, AUDIT),
+            "history": self._erase_history,
         }
         self._gentle_parts: dict[str, _Part] = self._parts | {"runs": self._delete_few_runs}
         self._locks = {kind: anyio.Lock() for kind in self._parts}
@@ -207,8 +213,9 @@ class Cleaning:
         logs, more_logs = await self._count_logs()
         versions = len(await self._unneeded_versions(_DRY_RUNS))
         audit = await self._count_rows(AUDIT)
+        history = len(await self._old_history(is_daily=True, limit=_DRY_ROWS))
         more = more_logs or max(runs, versions) >= _DRY_RUNS
-        more = more or max(events, journal, audit) >= _DRY_ROWS
+        more = more or max(events, journal, audit, history) >= _DRY_ROWS
         return ExpiredCounts(
             runs=runs,
             events=events,
@@ -216,6 +223,7 @@ class Cleaning:
             logs=logs,
             versions=versions,
             audit=audit,
+            history=history,
             more=more,
         )
 
@@ -332,6 +340,41 @@ class Cleaning:
         below = await self._store.oldest_live_run() if table == EVENTS else None
         rows = await self._store.list_numbers(table, after=after, limit=_SLICE_ROWS)
         return old_numbers(rows, before=before, below=below)
+
+    # ── history ─────────────────────────────────────────────────────────────────────────
+
+    async def _erase_history(self) -> tuple[int, bool]:
+        """Merge some old hours into days, and delete some expired days, with pauses.
+
+        Returns:
+            How many rows of expired days were deleted, and whether there is more to do.
+        """
+        count = 0
+        for _ in range(_SLICES):
+            began = self._clock.monotonic_us()
+            hours = await self._old_history(is_daily=False, limit=_SLICE_ROWS)
+            days = await self._old_history(is_daily=True, limit=_SLICE_ROWS)
+            if hours:
+                await self._engine.ask(EraseHistory(rows=hours, is_merged=True))
+            if days:
+                await self._engine.ask(EraseHistory(rows=days))
+            count += len(days)
+            if max(len(hours), len(days)) < _SLICE_ROWS:
+                return count, False
+            await self._rest(began)
+        return count, True
+
+    async def _old_history(self, *, is_daily: bool, limit: int) -> list[HistoryRow]:
+        """Return some days that have expired, or some hours that are only kept as days.
+
+        The current day and the day before are never among them: more may be added to their hours.
+        """
+        days = self._days.history_days if is_daily else self._days.hourly_history_days
+        before = self._before(days)
+        if before is None:
+            return []
+        before = min(day_of(before), day_of(self._clock.now()) - _DAY_US)
+        return await self._store.list_old_history(before=before, is_daily=is_daily, limit=limit)
 
     # ── versions ────────────────────────────────────────────────────────────────────────
 

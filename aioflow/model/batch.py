@@ -7,6 +7,7 @@ import msgspec
 from aioflow.model.access import AccountRow, AuditHead, AuditRow, SessionRow, TokenRow
 from aioflow.model.dag import BackfillRow
 from aioflow.model.decisions import DecisionEnd, DecisionRow, DecisionVotes
+from aioflow.model.history import HistoryRow
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import (
     DagFileRow,
@@ -80,6 +81,7 @@ class Batch(msgspec.Struct, kw_only=True):
         of_dags: Changes of the triggers that start runs.
         drained: ``(node_no, since)`` of nodes that are drained; ``None`` to undrain.
         erased: Keys of rows that are deleted by retention or with their run, by table.
+        history: What to add to the history, each bucket once.
         accounts, tokens, sessions: Whole rows, inserted or replaced.
         gone_accounts, gone_tokens, gone_sessions: Numbers of the rows that are deleted.
     """
@@ -128,6 +130,7 @@ class Batch(msgspec.Struct, kw_only=True):
     backfills: list[BackfillRow] = msgspec.field(default_factory=list)
     new_deletions: list[DeletionRow] = msgspec.field(default_factory=list)
     erased: dict[str, list[tuple[int | str, ...]]] = msgspec.field(default_factory=dict)
+    history: list[HistoryRow] = msgspec.field(default_factory=list)
     drained: list[tuple[int, Timestamp | None]] = msgspec.field(default_factory=list)
     reencrypted: list[tuple[TriggerNo, bytes, bytes | None]] = msgspec.field(default_factory=list)
     new_clears: list[tuple[RunNo, str, int]] = msgspec.field(default_factory=list)

@@ -8,6 +8,7 @@ import msgspec
 
 from aioflow.model.access import AuditEntry, Role
 from aioflow.model.dag import Reprocess, ValueKind
+from aioflow.model.history import HistoryRow
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.states import TaskState
 from aioflow.model.timestamps import Timestamp
@@ -16,6 +17,7 @@ __all__ = (
     "AUDIT",
     "DAG_EVENTS",
     "EVENTS",
+    "HISTORY",
     "JOURNAL",
     "OF_RUN",
     "AccessRequest",
@@ -34,6 +36,7 @@ __all__ = (
     "DrainNode",
     "EmitEvent",
     "EndSession",
+    "EraseHistory",
     "EraseOld",
     "EraseRows",
     "EraseVersions",
@@ -69,6 +72,7 @@ EVENTS = "named_event"
 JOURNAL = "journal"
 DAG_EVENTS = "dag_event"
 AUDIT = "audit"
+HISTORY = "history"
 
 
 class CreateRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -192,6 +196,17 @@ class EraseOld(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     table: str
     numbers: list[int]
+
+
+class EraseHistory(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Delete rows of the history. Answered with ``None``.
+
+    Attributes:
+        is_merged: Whether what the rows count is added to the rows of their days.
+    """
+
+    rows: list[HistoryRow]
+    is_merged: bool = False
 
 
 class EraseVersions(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -544,6 +559,7 @@ Request: TypeAlias = (
     | DeleteRun
     | EraseRows
     | EraseOld
+    | EraseHistory
     | EraseVersions
     | SetPaused
     | SetPool

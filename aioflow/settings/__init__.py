@@ -150,7 +150,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             besides the standard ones.
         db_wait_seconds: How long a start waits for a database server that does not respond.
         port: Port of the web server; 0 takes any free port.
-        keep_runs_days: Retention of ended runs. For this and the five fields below, 0 means
+        keep_runs_days: Retention of ended runs. For this and the seven fields below, 0 means
             forever.
         executor: Name of the executor of ``def`` tasks that name none.
         executors: A table for each further executor, by its name. ``kind`` is the name of its entry
@@ -239,6 +239,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keep_logs_days: Annotated[float, _days("logs_days")] = 30.0
     keep_versions_days: Annotated[float, _days("versions_days")] = 30.0
     keep_audit_days: Annotated[float, _days("audit_days")] = 365.0
+    keep_hourly_history_days: Annotated[float, _days("hourly_history_days")] = 30.0
+    keep_history_days: Annotated[float, _days("history_days")] = 730.0
     pythons: dict[str, str] = {}
     sources: dict[str, str] = {}
     values: dict[str, Any] = {}

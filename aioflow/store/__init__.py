@@ -19,6 +19,7 @@ from aioflow.errors import SettingsError
 from aioflow.model.access import AccountRow, AuditHead, AuditRow, SessionRow, TokenRow
 from aioflow.model.batch import Batch, JournalRow
 from aioflow.model.dag import BackfillRow, ValueKind
+from aioflow.model.history import OF_RUN, HistoryRow
 from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.model.rows import (
     DagFileRow,
@@ -525,6 +526,66 @@ class Store(Browsed, Protocol):
         self, table: str, *, after: int, limit: int
     ) -> list[tuple[int, Timestamp]]:
         """Return numbers and timestamps of rows in a table of ``retention.AGED``, by number."""
+
+    async def count_run_ends(
+        self, since: Timestamp, until: Timestamp
+    ) -> list[tuple[Timestamp, int, int]]:
+        """Return ``(hour, final state, count)`` of the ends of runs of all DAGs, by hour."""
+
+    async def count_ends_by_dag(
+        self, since: Timestamp, until: Timestamp
+    ) -> list[tuple[str, int, int]]:
+        """Return ``(dag_id, final state, count)`` of the ends of runs in a period."""
+
+    async def count_durations_by_dag(
+        self, since: Timestamp, until: Timestamp
+    ) -> list[tuple[str, int, int]]:
+        """Return ``(dag_id, bucket, count)`` of the durations of runs that succeeded."""
+
+    async def list_history(
+        self,
+        dag_id: str,
+        task_id: str = OF_RUN,
+        *,
+        since: Timestamp,
+        until: Timestamp,
+        limit: int = 100_000,
+    ) -> list[HistoryRow]:
+        """Return the history of the runs of a DAG, or of one of its tasks."""
+
+    async def sum_history_by_task(
+        self, dag_id: str, *, since: Timestamp, until: Timestamp
+    ) -> list[HistoryRow]:
+        """Return the history of all tasks of a DAG and of its runs, added up over a period."""
+
+    async def list_old_history(
+        self, *, before: Timestamp, is_daily: bool, limit: int
+    ) -> list[HistoryRow]:
+        """Return rows of the history before a time, the oldest first.
+
+        Args:
+            is_daily: Rows that start with a day in UTC; otherwise the rows of other hours.
+        """
+
+    async def list_history_of_dag(self, dag_id: str, *, limit: int) -> list[HistoryRow]:
+        """Return some rows of the history of a DAG and its tasks."""
+
+    async def list_runs_between(
+        self, since: Timestamp, until: Timestamp, *, limit: int
+    ) -> list[RunRow]:
+        """Return the runs that were active in a period: live ones, then by end, latest first."""
+
+    async def find_uncounted_ends(
+        self, limit: int = 100
+    ) -> list[tuple[str, Timestamp, int, int, int]]:
+        """Return where more runs have ended than the history counts. For checks only.
+
+        Days before the history of the DAG begins are not compared. More may be counted than have
+        ended, because a run that is cleared ends again, and expired runs are deleted.
+
+        Returns:
+            ``(dag_id, day, final state, ended, counted)``.
+        """
 
     async def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalRow]:
         """Return journal rows with commit numbers above ``after``, in order."""

@@ -46,6 +46,7 @@ __all__ = (
     "deleted_triggers",
     "drained_nodes",
     "expansion_changes",
+    "history",
     "map_labels",
     "moved_triggers",
     "new_clears",
@@ -275,6 +276,11 @@ def expansion_changes(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
         return (change.width, int(change.is_open), change.run_no, change.task_index, change.was, 1)
 
     return [values(change) for change in batch.expansion_changes]
+
+
+def history(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return what to add to the history."""
+    return [tuple(row) for row in batch.history]
 
 
 def new_items(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:

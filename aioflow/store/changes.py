@@ -27,6 +27,7 @@ from sqlalchemy import (
     Text,
     Update,
     bindparam,
+    case,
     delete,
     func,
     insert,
@@ -85,6 +86,8 @@ class Action(Enum):
     KEEP = "keep"
     """Insert the row unless it exists. An existing row always has the same content."""
     REPLACE = "replace"
+    ADD = "add"
+    """Insert the row, or add its values to those of the existing row."""
     UPDATE = "update"
     DELETE = "delete"
     DISCARD = "discard"
@@ -108,6 +111,11 @@ class Kind:
     columns: tuple[str, ...]
     guards: tuple[str, ...]
     bind: Callable[[Batch, Vault], list[Parameters]]
+
+    @property
+    def is_journaled(self) -> bool:
+        """Whether the journal contains the change. Additions follow from the other changes."""
+        return self.action is not Action.ADD
 
     @property
     def is_counted(self) -> bool:
@@ -403,6 +411,14 @@ KINDS: tuple[Kind, ...] = (
         columns=("outcome", "run_no", "reason"),
         guards=("event_no", "outcome"),
     ),
+    _kind("history", tables.history, Action.ADD, batch_rows.history),
+    _kind(
+        "gone history",
+        tables.history,
+        Action.DISCARD,
+        batch_rows.deleted_dags,
+        guards=("dag_id",),
+    ),
     _kind("new clear", tables.clear_request, Action.INSERT, batch_rows.new_clears),
     _kind("new outbox", tables.outbox, Action.INSERT, _new_outbox),
     _kind("done outbox", tables.outbox, Action.DELETE, _done_outbox, guards=("outbox_no",)),
@@ -493,6 +509,11 @@ def _row_by_row(kind: Kind) -> Insert | Update | Delete:
             return upsert.on_conflict_do_update(
                 index_elements=list(kind.key), set_=_replaced(kind, upsert.excluded)
             )
+        case Action.ADD:
+            upsert = sqlite.insert(table).values(new)
+            return upsert.on_conflict_do_update(
+                index_elements=list(kind.key), set_=_added(kind, upsert.excluded)
+            )
         case Action.UPDATE:
             return update(table).where(*guards).ordered_values(*new.items())
         case Action.DELETE | Action.DISCARD:
@@ -524,6 +545,11 @@ def _all_at_once(kind: Kind) -> Insert | Update | Delete:
             return upsert.on_conflict_do_update(
                 index_elements=list(kind.key), set_=_replaced(kind, upsert.excluded)
             )
+        case Action.ADD:
+            upsert = postgresql.insert(table).from_select(kind.columns, source)
+            return upsert.on_conflict_do_update(
+                index_elements=list(kind.key), set_=_added(kind, upsert.excluded)
+            )
         case Action.UPDATE:
             values = {name: given.c[f"new_{name}"] for name in kind.columns}
             return update(table).where(*guards).values(values)
@@ -533,6 +559,20 @@ def _all_at_once(kind: Kind) -> Insert | Update | Delete:
 
 def _replaced(kind: Kind, excluded: Any) -> dict[str, Any]:
     return {name: excluded[name] for name in kind.columns if name not in kind.key}
+
+
+_MOST: ColumnElement[int] = literal_column(str(2**62))
+
+
+def _added(kind: Kind, excluded: Any) -> dict[str, Any]:
+    """Return the sums. A damaged number counts as 0: adding to it could refuse each commit."""
+    zero: ColumnElement[int] = literal_column("0")
+
+    def total(name: str) -> Any:
+        stored = kind.table.c[name]
+        return case((stored.between(zero, _MOST), stored), else_=zero) + excluded[name]
+
+    return {name: total(name) for name in kind.columns if name not in kind.key}
 
 
 # ── the fence, and the rows around a batch ──────────────────────────────────────────────

@@ -76,7 +76,8 @@ def encode(batch: Batch, changes: Changes) -> bytes:
     Raises:
         BatchRefused: If the batch contains a text or number that no database can store.
     """
-    entry = Entry(batch.steps, {kind.name: _shortened(kind, rows) for kind, rows in changes})
+    journaled = {kind.name: _shortened(kind, rows) for kind, rows in changes if kind.is_journaled}
+    entry = Entry(batch.steps, journaled)
     try:
         packed = _encoder.encode(entry)
     except (TypeError, ValueError, OverflowError) as exc:

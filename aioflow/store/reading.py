@@ -44,6 +44,7 @@ from aioflow.store.accounts import AccessReader, token_row
 from aioflow.store.changes import compiled
 from aioflow.store.columns import read_rows, row_checker
 from aioflow.store.decisions import DecisionReader
+from aioflow.store.history import HistoryReader
 from aioflow.store.ownership import OwnershipReader
 from aioflow.store.query_protocol import PAGE_ROWS, QueryInterface, Question, is_storable, pieces
 from aioflow.store.recovery_snapshot import RecoveryReader
@@ -173,6 +174,7 @@ class Reading(
     RecoveryReader,
     OwnershipReader,
     RetentionReader,
+    HistoryReader,
     BackfillReader,
     DagTriggerReader,
     NamedEventReader,

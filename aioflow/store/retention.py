@@ -30,8 +30,14 @@ __all__ = ("AGED", "ERASED", "RetentionReader", "deletions", "erased")
 ERASED: tuple[Table, ...] = tuple(tables.metadata.tables[name] for name in TABLES_OF_RUNS)
 """See ``TABLES_OF_RUNS``."""
 
-AGED: tuple[Table, ...] = (tables.named_event, tables.dag_event, tables.journal, tables.audit)
-"""Tables whose old rows are deleted by number, independently of runs."""
+AGED: tuple[Table, ...] = (
+    tables.named_event,
+    tables.dag_event,
+    tables.journal,
+    tables.audit,
+    tables.history,
+)
+"""Tables whose old rows are deleted by key, independently of runs."""
 
 _OF_TASKS = frozenset({tables.try_, tables.try_worker, tables.result, tables.map_label})
 """Tables without an index on the run. Their rows are found through tasks."""

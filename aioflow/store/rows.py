@@ -20,6 +20,7 @@ from aioflow.crypto import Vault
 from aioflow.model.batch import Batch, JournalRow
 from aioflow.model.dag import BackfillRow, DagSpec, ValueKind
 from aioflow.model.decisions import DecisionRow
+from aioflow.model.history import HistoryRow
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.rows import (
     DAMAGED,
@@ -457,7 +458,7 @@ class Damages:
 
 
 def mark_damaged(damage: Damage, row: Row | None) -> Row | None:
-    """Return the row, marked as damaged if it has a field for that."""
+    """Return the row, marked as damaged if it has a field for that; ``None`` to leave it out."""
     match cast("Any", row):
         case RunRow():
             return cast("Row", replace(row, quarantine=str(damage)[:1000]))  # type: ignore[type-var]
@@ -473,5 +474,7 @@ def mark_damaged(damage: Damage, row: Row | None) -> Row | None:
             return cast("Row", replace(row, body=b""))  # type: ignore[type-var]
         case DagTriggerRow():
             return cast("Row", replace(row, kwargs=None))  # type: ignore[type-var]
+        case HistoryRow():
+            return None  # without its number it says nothing
         case _:
             return row

@@ -65,6 +65,9 @@ __all__ = (
     "event",
     "execute_script",
     "expansion",
+    "history",
+    "is_daily",
+    "is_hourly",
     "journal",
     "map_label",
     "meta",
@@ -537,6 +540,28 @@ outbox = Table("outbox", metadata, key("outbox_no"), text("kind"), blob("body"),
 journal = Table(
     "journal", metadata, key("commit_no"), instant("at"), blob("body"), sqlite_strict=True
 )
+
+
+history = Table(
+    "history",
+    metadata,
+    text("dag_id", CheckConstraint("length(dag_id) <= 250")),
+    text("task_id", CheckConstraint("length(task_id) <= 250")),
+    small("measure"),
+    instant("start"),
+    index("bucket"),
+    count("occurrences"),
+    number("total_ms"),
+    PrimaryKeyConstraint("dag_id", "task_id", "measure", "start", "bucket"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+is_hourly = literal_column("start / 86400000000 * 86400000000") != literal_column("start")
+"""Condition for rows whose hours can be merged into days. It has an index."""
+Index("history_hourly", history.c.start, **_only(is_hourly))
+is_daily = literal_column("start / 86400000000 * 86400000000") == literal_column("start")
+"""Condition for rows of the first hour of a day, or of a whole day. It has an index."""
+Index("history_daily", history.c.start, **_only(is_daily))
 
 
 _LAST_ROLE = 2

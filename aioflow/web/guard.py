@@ -40,7 +40,7 @@ from aioflow.web.limits import (
     refused_content_type,
 )
 from aioflow.web.problems import problem, problem_of
-from aioflow.web.static import is_page
+from aioflow.web.static import is_page, missing_page
 from aioflow.web.tokens import Token
 from aioflow.web.trusted_proxies import Proxies
 
@@ -244,8 +244,12 @@ class Guard:
             is_login = (scope["method"], scope["path"]) in OPEN
             if context.caller is not None or is_login:
                 return forged(scope, headers, is_login=is_login)
-            if scope["method"] in SAFE_METHODS and is_page(scope["path"]):
-                return await self._first_visit(scope, context)
+            if scope["method"] in SAFE_METHODS:
+                if is_page(scope["path"]):
+                    return await self._first_visit(scope, context)
+                missing = missing_page(scope["path"], headers.get("accept", ""))
+                if missing is not None:
+                    return missing
         if context.caller is not None:
             return None
         return problem(

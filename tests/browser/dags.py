@@ -144,6 +144,7 @@ STEERED = '''
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from pathlib import Path
@@ -242,6 +243,19 @@ def prints(folder: str) -> None:
 @dag
 def printing(folder: str) -> None:
     prints(folder)
+
+
+@task(retries=0)
+def speaks(number: int) -> None:
+    print("\\x1b[31mred\\x1b[0m and <b>bold</b>; see https://example.com/page.")
+    print("10 %\\r100 %")
+    logging.getLogger("orders").warning("be careful")
+    raise ValueError(f"no {number}")
+
+
+@dag
+def speaking() -> None:
+    speaks.expand(number=[1, 2])
 
 
 @task

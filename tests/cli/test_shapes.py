@@ -123,7 +123,7 @@ def test_shapes_of_triggers_and_events(daemon):
         listed = daemon.run("triggers", "list", "--json").json
         return [row["trigger_id"] for row in listed if row["run_id"] == run_id]
 
-    (number,) = eventually(deferred, 30)
+    (number,) = eventually(deferred, 60)
     check(daemon, "triggers list", "triggers", "list")
     check(daemon, "triggers show", "triggers", "show", number)
     check(daemon, "triggers fire", "triggers", "fire", number)

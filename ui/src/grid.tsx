@@ -3,10 +3,14 @@
 import { VirtualList } from "./list";
 import { runHref } from "./parts";
 import { Glyph, Legend, named, ordered, sum, worst } from "./states";
+import { texts } from "./texts";
 import { local, millis, shortTime, span } from "./time";
 import type { Counts, Grid } from "./types";
 
 const TALL = 44;
+/** Of the head, and of the padding with a scroll bar. */
+const HEAD = 74;
+const SPARE = 30;
 
 /** How long a run took, as the height of a bar between 3 and ``most``. */
 export function heights(runs: { started_at: string | null; ended_at: string | null }[], most: number): number[] {
@@ -22,7 +26,7 @@ export function heights(runs: { started_at: string | null; ended_at: string | nu
 export function GridView({ grid }: { grid: Grid }) {
   const runs = [...grid.runs].reverse();
   const cells = runs.map((run) => new Map((run.cells ?? []).map(([index, counts, from, to]) => [index, { counts, from, to }])));
-  if (runs.length === 0) return <p class="empty">No runs yet. Start one with “Trigger”, or wait for the schedule.</p>;
+  if (runs.length === 0) return <p class="empty">No runs yet. Trigger one, or wait for the schedule.</p>;
   const tall = heights(runs, TALL);
   const hasMany = grid.runs.some((run) => run.cells?.some(([, counts]) => sum(counts) > 1));
   const columns = { gridTemplateColumns: `minmax(130px, 260px) repeat(${runs.length}, 26px)` };
@@ -32,12 +36,13 @@ export function GridView({ grid }: { grid: Grid }) {
         class="grid"
         items={grid.tasks}
         height={26}
+        tall={HEAD + grid.tasks.length * 26 + SPARE}
         label="Tasks by run"
         hasBoxes
         keyOf={(task) => task}
         head={
           <div class="grid-row grid-head" style={columns}>
-            <span class="soft">task</span>
+            <span class="soft">{texts.task.name}</span>
             {runs.map((run, index) => (
               <a key={run.run_id} data-box="" tabIndex={index === runs.length - 1 ? 0 : -1} href={runHref(run.run_id)} title={runTitle(run)} aria-label={runTitle(run)}>
                 <i class={`column b-${run.state}`} style={{ height: `${tall[index]}px` }} />
@@ -77,7 +82,7 @@ export function GridView({ grid }: { grid: Grid }) {
       <Legend counts={allOf(grid)} isBare>
         {hasMany && (
           <li>
-            <b aria-hidden="true">×</b> several children: what is worst of them is shown
+            <b aria-hidden="true">×</b> several children: the worst state is shown
           </li>
         )}
       </Legend>

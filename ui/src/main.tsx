@@ -6,13 +6,13 @@ import { type ComponentType, render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { onSignedOut, query } from "./api";
-import { useData } from "./data";
+import { type Data, useData, useItems } from "./data";
 import { Dialogs } from "./dialog";
 import { Banner } from "./banner";
 import { Icon, type IconName } from "./components/icons";
 import { Skeleton } from "./components/skeleton";
 import { GROUPS, PLACES, listenToKeys } from "./keys";
-import { type Mode, currentMode, onMode, start } from "./live";
+import { start, useMode } from "./live";
 import { Empty, Head, dagHref, runHref } from "./parts";
 import { entryId, followLinks, go, storeScroll, storedScroll, usePlace } from "./router";
 import { texts } from "./texts";
@@ -80,7 +80,8 @@ function Known({ me }: { me: Me | undefined }) {
   const [help, setHelp] = useState(false);
   const [search, setSearch] = useState(false);
   const [isFolded, setFolded] = useState(localStorage.getItem("aioflow.folded") === "1");
-  const overview = useData<Overview>("/overview", { gap: 5000, every: 15_000 });
+  const isHome = (place.parts[0] ?? "") === "";
+  const overview = useData<Overview>("/overview", isHome ? { gap: 1000, every: 10_000 } : { gap: 5000, every: 15_000 });
   const main = useRef<HTMLElement>(null);
   const key = place.parts.slice(0, 3).join("/");
   useEffect(() => listenToKeys({ search: () => setSearch(true), help: () => setHelp(true) }), []);
@@ -90,14 +91,14 @@ function Known({ me }: { me: Me | undefined }) {
     setFolded(!isFolded);
   }
   return (
-    <div data-role={me?.role} class={`shell ${isFolded ? "folded" : ""}`}>
+    <div data-role={me?.role} data-mode={useMode()} class={`shell ${isFolded ? "folded" : ""}`}>
       <a class="skip" href="#main" onClick={(event) => (event.preventDefault(), main.current?.focus())}>
         {texts.shell.skip}
       </a>
       <Rail at={place.parts[0] ?? ""} me={me} broken={overview.data?.import_errors ?? 0} asked={overview.data?.decisions ?? 0} fold={fold} isFolded={isFolded} help={() => setHelp(true)} search={() => setSearch(true)} />
       <main ref={main} id="main" tabIndex={-1}>
         <Banner overview={overview.data} />
-        <Routed parts={place.parts} me={me} />
+        <Routed parts={place.parts} me={me} overview={overview} />
       </main>
       <Dialogs />
       {help && <Help close={() => setHelp(false)} />}
@@ -119,11 +120,11 @@ function useScroll(main: { current: HTMLElement | null }, key: string): void {
   }, [key]);
 }
 
-function Routed({ parts, me }: { parts: string[]; me: Me | undefined }) {
+function Routed({ parts, me, overview }: { parts: string[]; me: Me | undefined; overview: Data<Overview> }) {
   const [first = "", id, view = ""] = parts;
   switch (first) {
     case "":
-      return <Home />;
+      return <Home overview={overview} />;
     case "dags":
       return id === undefined ? <Dags /> : <DagPage key={id} id={id} view={view} />;
     case "runs":
@@ -177,9 +178,8 @@ interface RailProps {
 
 function Rail({ at, me, broken, asked, fold, isFolded, help, search }: RailProps) {
   const [isOpen, setOpen] = useState(false);
-  const [mode, setMode] = useState<Mode>(currentMode());
+  const mode = useMode();
   const [dark, setDark] = useState(isDark);
-  useEffect(() => onMode(setMode), []);
   useEffect(() => setOpen(false), [at]);
   function change(): void {
     setTheme(dark ? "light" : "dark");
@@ -194,7 +194,7 @@ function Rail({ at, me, broken, asked, fold, isFolded, help, search }: RailProps
         </svg>
         <span>{texts.product}</span>
       </a>
-      <button type="button" class="rail-search" aria-label={texts.shell.search} title={`${texts.shell.search} (Ctrl K)`} onClick={search}>
+      <button type="button" class="rail-search" title={`${texts.shell.search} (Ctrl K)`} onClick={search}>
         <Icon name="search" size={15} />
         <span class="grow">{texts.shell.search}</span>
         <kbd>Ctrl K</kbd>
@@ -279,7 +279,7 @@ function Search({ close }: { close: () => void }) {
   const box = useRef<HTMLDialogElement>(null);
   const [text, setText] = useState("");
   const [at, setAt] = useState(0);
-  const dags = useData<Dag[]>(text ? query("/dags", { search: text, limit: 20 }) : null, { on: () => false });
+  const dags = useItems<Dag>(text ? query("/dags", { search: text, limit: 20 }) : null, { on: () => false });
   useEffect(() => box.current?.showModal(), []);
   const wanted = text.toLowerCase();
   const found: [string, string][] = [

@@ -8,7 +8,7 @@ import { enc, query } from "./api";
 import { CopyButton } from "./components/copy";
 import { Icon } from "./components/icons";
 import { type Tab, TabBar } from "./components/tabs";
-import { ofRun, useData } from "./data";
+import { ofRun, useData, useItems } from "./data";
 import { DecisionById } from "./decision";
 import { TaskLog } from "./log";
 import { Json, Shown, childName, number, runHref, taskHref } from "./parts";
@@ -40,7 +40,7 @@ function useTask({ run, task, map, round }: Props) {
   const on = ofRun(run);
   const shown = useData<TaskShown>(query(`${base}/${enc(task)}/show`, fields), { on });
   const isOld = shown.problem?.isAbsent === true;
-  const listed = useData<Task[]>(isOld ? query(base, { task, limit: 1000 }) : null, { on });
+  const listed = useItems<Task>(isOld ? query(base, { task, limit: 1000 }) : null, { on });
   if (!isOld) return shown;
   const found = listed.data?.find((one) => one.task_id === task && one.map_index === map && one.round === round);
   return { ...listed, data: found as TaskShown | undefined, problem: listed.data && !found ? shown.problem : listed.problem };
@@ -141,7 +141,7 @@ const FAILURES = 20;
 
 /** The first of those that failed, and why: most failures of many have one cause. */
 function Failures({ run, task }: { run: string; task: string }) {
-  const failed = useData<Task[]>(query(`/runs/${enc(run)}/tasks`, { task, state: "failed", limit: FAILURES }), { on: ofRun(run), gap: 1000 });
+  const failed = useItems<Task>(query(`/runs/${enc(run)}/tasks`, { task, state: "failed", limit: FAILURES }), { on: ofRun(run), gap: 1000 });
   return (
     <section>
       <h3>{texts.states["failed"]}</h3>

@@ -2,6 +2,8 @@
 
 import { useEffect, useState } from "preact/hooks";
 
+import { currentMode } from "./live";
+
 export type Zone = "local" | "utc";
 
 const KEY = "aioflow.zone";
@@ -11,8 +13,9 @@ function tick(): void {
   for (const told of listeners) told();
 }
 
+// What is shown while the daemon is away is older, and does not grow.
 setInterval(() => {
-  if (!document.hidden) tick();
+  if (!document.hidden && currentMode() !== "away") tick();
 }, 1000);
 document.addEventListener("visibilitychange", () => document.hidden || tick());
 

@@ -229,6 +229,7 @@ export interface GanttRow {
 export interface Grid {
   tasks: string[];
   runs: (RunSummary & { cells: [number, Counts, string | null, string | null][] | null })[];
+  next: string | null;
 }
 
 export interface Overview {

@@ -102,6 +102,11 @@ class AgentLink:
         """Send a message. Never blocks."""
         self._stream.put(kind, worker_no, data)
 
+    @property
+    def backlog(self) -> int:
+        """Number of bytes that the agent has not received."""
+        return self._stream.backlog
+
     async def flushed(self) -> None:
         """Wait until the agent has received all messages."""
         await self._stream.flushed()

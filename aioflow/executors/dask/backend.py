@@ -93,6 +93,10 @@ class _Channel:
         self._no = worker_no
         self._link = link
 
+    @property
+    def backlog(self) -> int:
+        return self._link.backlog
+
     def send(self, data: bytes) -> None:
         self._link.put(Kind.FRAME, self._no, bytes(data))
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -37,7 +36,7 @@ async def begun(worker: Worker, events: Events, home, body: str, start_no: int =
     await events.until(lambda: worker.found(TaskStarted))
 
 
-async def died(*pids: int, seconds: float = 5.0) -> None:
+async def died(*pids: int, seconds: float = 60.0) -> None:
     with anyio.fail_after(seconds):
         while any(is_alive(pid) for pid in pids):
             await anyio.sleep(0.01)
@@ -132,7 +131,7 @@ time.sleep(600)
         backend.set_demand(demand(1))
         (worker,) = await events.up()
         await begun(worker, events, tmp_path, body)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while not file.exists() or len(file.read_text().split()) < 2:
                 await anyio.sleep(0.01)
         pids = [int(pid) for pid in file.read_text().split()]
@@ -167,7 +166,10 @@ async def test_output_is_complete_and_in_order_and_waits_for_its_reader(cluster,
 # ── harm ────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_worker_whose_dask_worker_is_killed_is_gone_and_replaced(own_cluster, tmp_path):
+async def test_a_worker_whose_dask_worker_is_killed_is_gone_without_a_missed_beat(
+    own_cluster, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(agent_link, "LOST_BEATS", 10_000)  # silence proves nothing
     processes = [own_cluster.start_worker() for _ in range(2)]
     file = tmp_path / "pids"
     async with running(own_cluster) as (backend, events):
@@ -242,7 +244,7 @@ async def test_a_dask_worker_that_closes_says_so_first(own_cluster, tmp_path):
         failure = await events.until(lambda: worker.failure)
         assert "its Dask worker ended" in failure.message
         assert not is_alive(worker.info.pid)
-    assert process.wait(20) is not None
+    assert process.wait(60) is not None
 
 
 @pytest.mark.nightly
@@ -327,12 +329,10 @@ async def test_a_backend_that_is_run_again_knows_nothing_of_the_first_time(tmp_p
 
 async def test_a_scheduler_that_cannot_be_reached_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(cluster_module, "CONNECT_SECONDS", 0.3)
-    nowhere = DaskCluster(tmp_path)
-    with contextlib.suppress(TimeoutError):
-        async with running(nowhere) as (backend, events):
-            backend.set_demand(demand(1))
-            why = await events.until(lambda: events.reasons.get(demand(1)[0].spec))
-            assert why.startswith("the Dask scheduler at tcp://127.0.0.1:0 cannot be reached")
+    async with running(DaskCluster(tmp_path)) as (backend, events):
+        backend.set_demand(demand(1))
+        why = await events.until(lambda: events.reasons.get(SPEC))
+        assert why.startswith("the Dask scheduler at tcp://127.0.0.1:0 cannot be reached")
 
 
 class EndedPilot:

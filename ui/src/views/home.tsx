@@ -1,54 +1,122 @@
-import { Empty, Head, Panel, Shown, Waits, childName, dagHref, number, runHref, taskHref } from "../parts";
-import { enc, query } from "../api";
-import { ofRun, useData } from "../data";
-import { Bar, State, ended, sum } from "../states";
-import { sentenceCase, texts } from "../texts";
+import { Empty, Head, Panel, Shown, Waits, childName, number, runHref, taskHref } from "../parts";
+import { type Data, useData } from "../data";
+import { useMode } from "../live";
+import { RunsChart, SlowMark } from "../history";
+import { Bar, Glyph, ended, sum } from "../states";
+import { stateName, texts } from "../texts";
 import { Took, When, whole } from "../time";
-import type { Overview, Run, RunSummary, Trigger } from "../types";
+import type { Overview, Pool, RunSummary } from "../types";
 
-const SHOWN = 12;
+interface InFlight {
+  run: RunSummary;
+  counts: Record<string, number>;
+  slow_after_seconds: number | null;
+}
 
-export function Home() {
-  const overview = useData<Overview>("/overview", { gap: 1000, every: 10_000 });
-  const live = useData<RunSummary[]>(query("/runs", { state: "running", limit: SHOWN }));
-  const isOld = overview.problem?.isAbsent === true;
+interface Attention {
+  dag_id: string;
+  count: number;
+  state: string;
+  last: RunSummary;
+  since: string | null;
+  is_recovered: boolean;
+}
+
+interface HomeData {
+  in_flight: InFlight[];
+  attention: Attention[];
+  pools: Pool[];
+}
+
+/** Few requests in all: the overview, which the shell shows too, the runs with the pools, and the history. */
+export function Home({ overview }: { overview: Data<Overview> }) {
+  const home = useData<HomeData>("/home", { gap: 1000, every: 60_000 });
+  const now = overview.data;
   return (
     <>
       <Head title={texts.places.home} name={texts.places.home} />
-      <Shown of={overview} optional>
-        {(now) => <Figures now={now} />}
-      </Shown>
-      <div class="columns">
-        {(overview.data?.damaged ?? []).length > 0 && (
-          <Panel title="Damaged rows of the database" class="wide">
-            <Damaged rows={overview.data?.damaged ?? []} />
-          </Panel>
-        )}
-        <Panel title="In flight" actions={<a href="/runs?state=running">{texts.common.showAll}</a>}>
-          <Shown of={live}>
-            {(runs) =>
-              runs.length === 0 ? (
-                <Empty>
-                  Nothing runs. <a href="/dags">Start a run</a> of a DAG, or wait for its schedule.
-                </Empty>
-              ) : (
-                <ul class="rows">
-                  {runs.map((run) => (
-                    <InFlight key={run.run_id} run={run} />
-                  ))}
-                </ul>
-              )
-            }
-          </Shown>
+      {now && home.data && <Status now={now} home={home.data} />}
+      {(now?.damaged ?? []).length > 0 && (
+        <Panel title="Damaged rows of the database">
+          <Damaged rows={now?.damaged ?? []} />
         </Panel>
-        <Panel title="Failed" actions={<a href="/runs?state=failed">{texts.common.showAll}</a>}>
-          {isOld ? <FailedRuns /> : <Shown of={overview}>{(now) => <Failed runs={now.failed_runs} />}</Shown>}
+      )}
+      <div class="home-history">
+        <RunsChart />
+        <Shown of={overview}>{(shown) => <Usage now={shown} pools={home.data?.pools ?? []} />}</Shown>
+      </div>
+      <div class="home-lists">
+        <Panel title={texts.home.attention} actions={<a href="/runs?state=failed">{texts.common.showAll}</a>}>
+          <Shown of={home}>{(data) => <AttentionList groups={data.attention} errors={now?.import_errors ?? 0} />}</Shown>
         </Panel>
-        <Panel title="Waiting longest" actions={<a href="/triggers">{texts.common.showAll}</a>} class="wide">
-          {isOld ? <LongestWaits /> : <Shown of={overview}>{(now) => <Waiting rows={now.waiting_longest} />}</Shown>}
+        <Panel title={texts.home.inFlight} actions={<a href="/runs?state=running">{texts.common.showAll}</a>}>
+          <Shown of={home}>{(data) => <InFlightList runs={data.in_flight} />}</Shown>
+        </Panel>
+        <Panel title={texts.home.waiting} actions={<a href="/triggers">{texts.common.showAll}</a>}>
+          <Shown of={overview}>{(shown) => <WaitingList rows={shown.waiting_longest} />}</Shown>
         </Panel>
       </div>
     </>
+  );
+}
+
+/** What one came for, in a sentence. */
+function Status({ now, home }: { now: Overview; home: HomeData }) {
+  const open = home.attention.filter((one) => !one.is_recovered);
+  const needed = open.reduce((all, one) => all + one.count, 0);
+  const first = open[0];
+  const isAway = useMode() === "away";
+  const isBad = isAway || needed > 0 || now.import_errors > 0 || now.status !== "ready";
+  return (
+    <p class={`home-status ${isBad ? "is-bad" : "is-good"}`}>
+      {isAway ? `${texts.home.unreachable} ` : now.status !== "ready" && `${texts.home.health(now.status)} `}
+      {needed > 0 && first ? (
+        <>
+          {texts.home.needed(needed)} <a href={runHref(first.last.run_id)}>{first.dag_id}</a> {first.count > 1 ? texts.home.failedTimes(first.count) : texts.home.failedOnce(first.state)} <When at={first.count > 1 ? first.since : first.last.ended_at} />
+          {open.length > 1 ? texts.home.others(open.length - 1) : "."}{" "}
+        </>
+      ) : (
+        `${texts.home.allWell} `
+      )}
+      {now.import_errors > 0 && (
+        <>
+          <a href="/errors">{texts.home.importErrors(now.import_errors)}</a>{" "}
+        </>
+      )}
+      <span class="soft">{texts.home.load(now.live_runs, now.states["running"] ?? 0, waiting(now))}</span>
+    </p>
+  );
+}
+
+const waiting = (now: Overview): number => Object.values(now.deferred).reduce((all, one) => all + one, 0) + (now.states["sensing"] ?? 0);
+
+function Usage({ now, pools }: { now: Overview; pools: Pool[] }) {
+  const slots = Object.entries(now.slots).map(([name, slot]) => ({ name: texts.home.slotsOf(name), used: slot.used, all: slot.all, queued: name === "def" ? (now.states["queued"] ?? 0) : 0, href: "/nodes" }));
+  const shares = pools.map((pool) => ({ name: pool.name, used: pool.used ?? 0, all: pool.slots, queued: pool.queued ?? 0, href: `/pools?open=${encodeURIComponent(pool.name)}` }));
+  const busiest = shares.sort((one, other) => other.queued - one.queued || other.used / other.all - one.used / one.all).slice(0, 4);
+  return (
+    <Panel title={texts.home.slots} actions={<a href="/pools">{texts.places.pools}</a>}>
+      <dl class="usages">
+        {[...slots, ...busiest].map((one) => (
+          <div key={one.name}>
+            <dt>
+              <a href={one.href}>{one.name}</a>
+            </dt>
+            <dd>
+              {texts.common.of(one.used, one.all)}
+              {one.queued > 0 && `, ${texts.home.queued(one.queued)}`}
+            </dd>
+            <span class="bar" role="img" aria-label={`${one.name}: ${texts.common.of(one.used, one.all)}`}>
+              {one.used > 0 && one.all > 0 && <i class="b-running" style={{ width: `${Math.min(100, (100 * one.used) / one.all)}%` }} />}
+            </span>
+          </div>
+        ))}
+      </dl>
+      <p class="soft">
+        {texts.home.upFor(whole(now.uptime_seconds * 1000))}
+        {now.fires_per_second > 0 && `, ${texts.home.events(number(now.fires_per_second, 1))}`}
+      </p>
+    </Panel>
   );
 }
 
@@ -70,79 +138,31 @@ function Damaged({ rows }: { rows: Overview["damaged"] }) {
   );
 }
 
-function Figures({ now }: { now: Overview }) {
-  const sensors = now.states["sensing"] ?? 0;
-  const waits = [...Object.entries(now.deferred), ...(sensors ? [["sensor", sensors] as const] : [])];
-  const waiting = waits.reduce((all, [, count]) => all + count, 0);
-  const slots = Object.entries(now.slots);
-  const kinds = waits.map(([kind, count]) => `${count} ${kind}`).join(", ");
-  return (
-    <>
-      <dl class="figures">
-        <Figure name="Health" isBad={now.status !== "ready"} href="/nodes" text={sentenceCase(now.status)} below={`up ${whole(now.uptime_seconds * 1000)}`} />
-        <Figure name="Active runs" href="/runs?state=running" text={number(now.live_runs)} below={`${number(now.states["running"] ?? 0)} tasks running`} />
-        <Figure name="Waiting" href="/triggers" text={number(waiting)} below={kinds || "no slots held"} />
-        <Figure name="Queued" href="/pools" text={number(now.states["queued"] ?? 0)} below="for a slot" />
-        <Figure name="Slots in use" href="/nodes" text={slots.slice(0, 1).map(([, slot]) => `${slot.used} of ${slot.all}`).join()} below={slots.slice(1).map(([executor, slot]) => `${executor}: ${slot.used} of ${slot.all}`).join(", ")} />
-        <Figure name="Failed, 24 h" href="/runs?state=failed" isBad={now.failed_24h > 0} text={number(now.failed_24h)} below="runs" />
-        <Figure name="Import errors" href="/errors" isBad={now.import_errors > 0} text={number(now.import_errors)} below="files" />
-        <Figure name="Events" href="/triggers" text={`${number(now.fires_per_second, 1)}/s`} below="from triggers" />
-      </dl>
-    </>
-  );
-}
-
-function Figure({ name, text, below, isBad, href }: { name: string; text: string; below: string; isBad?: boolean; href: string }) {
-  return (
-    <div class={isBad ? "figure bad" : "figure"}>
-      <dt>{name}</dt>
-      <dd>
-        <a href={href}>{text}</a>
-        <small title={below}>{below}</small>
-      </dd>
-    </div>
-  );
-}
-
-function InFlight({ run }: { run: RunSummary }) {
-  const shown = useData<Run>(query(`/runs/${enc(run.run_id)}`, { limit: 1 }), { on: ofRun(run.run_id), gap: 500 });
-  const counts = shown.data?.counts ?? {};
-  return (
-    <li>
-      <a class="row" data-row href={runHref(run.run_id)}>
-        <span class="cut grow" title={run.run_id}>
-          {run.run_id}
-        </span>
-        <span class="share">
-          <Bar counts={counts} label={run.run_id} />
-        </span>
-        <span class="num c-done">{sum(counts) > 0 ? texts.common.of(ended(counts), sum(counts)) : ""}</span>
-        <span class="num soft c-took">
-          <Took from={run.started_at ?? run.created_at} to={null} />
-        </span>
-      </a>
-    </li>
-  );
-}
-
-function FailedRuns() {
-  const failed = useData<RunSummary[]>(query("/runs", { state: "failed", limit: 10 }));
-  return <Shown of={failed}>{(runs) => <Failed runs={runs} />}</Shown>;
-}
-
-function Failed({ runs }: { runs: RunSummary[] }) {
-  if (runs.length === 0) return <Empty>No run has failed.</Empty>;
+function AttentionList({ groups, errors }: { groups: Attention[]; errors: number }) {
+  if (groups.length === 0 && errors === 0) return <Empty>{texts.home.noAttention}</Empty>;
   return (
     <ul class="rows">
-      {runs.map((run) => (
-        <li key={run.run_id}>
-          <a class="row" data-row href={runHref(run.run_id)}>
-            <span class="state-cell short">
-              <State state={run.state} />
+      {errors > 0 && (
+        <li>
+          <a class="home-row" data-row href="/errors">
+            <Glyph state="failed" />
+            <span class="cut">{texts.home.importErrors(errors)}</span>
+            <span />
+          </a>
+        </li>
+      )}
+      {groups.map((group) => (
+        <li key={group.dag_id}>
+          <a class="home-row" data-row href={group.count > 1 ? `/runs?dag=${encodeURIComponent(group.dag_id)}&state=${group.state}` : runHref(group.last.run_id)}>
+            <Glyph state={group.is_recovered ? "success" : group.state} />
+            <span class="cut">{group.dag_id}</span>
+            <span class="end">
+              <When at={group.last.ended_at} />
             </span>
-            <span class="cut grow">{run.run_id}</span>
-            <span class="num soft">
-              <When at={run.ended_at} />
+            <span class="second">
+              {group.count > 1 ? texts.home.runsFailed(group.count) : stateName(group.state)}
+              {group.is_recovered && `, ${texts.home.recovered}`}
+              <span class="cut mono">{group.last.run_id}</span>
             </span>
           </a>
         </li>
@@ -151,24 +171,70 @@ function Failed({ runs }: { runs: RunSummary[] }) {
   );
 }
 
-function Waiting({ rows }: { rows: Overview["waiting_longest"] }) {
-  if (rows.length === 0) return <Empty>Nothing waits.</Empty>;
+function InFlightList({ runs }: { runs: InFlight[] }) {
+  if (runs.length === 0)
+    return (
+      <Empty>
+        {texts.home.nothingRuns} <a href="/dags">{texts.home.start}</a>
+      </Empty>
+    );
   return (
     <ul class="rows">
-      {rows.map((row) => (
-        <li key={`${row.run_id} ${row.task_id} ${row.map_index} ${row.round}`}>
-          <a class="row" data-row href={taskHref(row.run_id, row.task_id, row.map_index, row.round)}>
-            <span class="state-cell">
-              <State state={row.state} />
+      {runs.map(({ run, counts, slow_after_seconds }) => (
+        <li key={run.run_id}>
+          <a class="home-row" data-row href={runHref(run.run_id)}>
+            <Glyph state="running" />
+            <span class="cut mono" title={run.run_id}>
+              {run.run_id}
             </span>
-            <span class="c-task cut">{childName(row.task_id, row.map_index, row.round)}</span>
-            <span class="c-run cut soft narrow-hide">{row.run_id}</span>
-            <span class="cut grow">
-              <Waits wait={row.waiting_on} />
+            <span class="end">
+              <Took from={run.started_at ?? run.created_at} to={null} />
             </span>
-            <span class="num soft">
+            <span class="second">
+              <span class="share">
+                <Bar counts={counts} label={run.run_id} />
+              </span>
+              <span class="num">{sum(counts) > 0 ? texts.common.of(ended(counts), sum(counts)) : ""}</span>
+              <SlowMark run={run} after={slow_after_seconds} />
+            </span>
+          </a>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+type Waiting = Overview["waiting_longest"][number];
+
+/** One row for all children of a mapped task. */
+function grouped(rows: Waiting[]): { row: Waiting; count: number }[] {
+  const found = new Map<string, { row: Waiting; count: number }>();
+  for (const row of rows) {
+    const key = JSON.stringify([row.run_id, row.task_id]);
+    const group = found.get(key);
+    if (group) group.count += 1;
+    else found.set(key, { row, count: 1 });
+  }
+  return [...found.values()];
+}
+
+function WaitingList({ rows }: { rows: Waiting[] }) {
+  if (rows.length === 0) return <Empty>{texts.home.nothingWaits}</Empty>;
+  return (
+    <ul class="rows">
+      {grouped(rows).map(({ row, count }) => (
+        <li key={`${row.run_id} ${row.task_id}`}>
+          <a class="home-row" data-row href={count > 1 ? `${runHref(row.run_id)}/tasks?task=${encodeURIComponent(row.task_id)}` : taskHref(row.run_id, row.task_id, row.map_index, row.round)}>
+            <Glyph state={row.state} />
+            <span class="cut">{count > 1 ? texts.home.children(row.task_id) : childName(row.task_id, row.map_index, row.round)}</span>
+            <span class="end">
               <When at={row.waiting_on?.since} />
             </span>
+            <span class="second">
+              <span class="cut">
+                <Waits wait={row.waiting_on} />
+              </span>
+            </span>
           </a>
         </li>
       ))}
@@ -176,30 +242,3 @@ function Waiting({ rows }: { rows: Overview["waiting_longest"] }) {
   );
 }
 
-function LongestWaits() {
-  const waits = useData<Trigger[]>(query("/triggers", { limit: 10 }), { gap: 1000 });
-  return (
-    <Shown of={waits}>
-      {(rows) =>
-        rows.length === 0 ? (
-          <Empty>Nothing waits.</Empty>
-        ) : (
-          <ul class="rows">
-            {rows.map((row) => (
-              <li key={row.trigger_id}>
-                <a class="row" data-row href={row.run_id && row.task_id ? taskHref(row.run_id, row.task_id, row.map_index, row.round) : dagHref(row.dag_id)}>
-                  <State state="deferred" />
-                  <span class="cut">{row.task_id ?? row.dag_id}</span>
-                  <span class="cut grow soft">{row.detail}</span>
-                  <span class="num soft">
-                    <When at={row.since} />
-                  </span>
-                </a>
-              </li>
-            ))}
-          </ul>
-        )
-      }
-    </Shown>
-  );
-}

@@ -2,13 +2,13 @@ import { useMemo } from "preact/hooks";
 
 import { cancel, clear, deleteRun, mark } from "../actions";
 import { enc, query } from "../api";
-import { ofDag, ofRun, useData, useWindow } from "../data";
+import { ofDag, ofRun, useData, useItems, useWindow } from "../data";
 import { TabBar } from "../components/tabs";
 import { type Column, Table } from "../components/table";
 import { SplitPane } from "../components/split";
 import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
-import { Log } from "../log";
+import { RunLog } from "../log";
 import { Choice, Empty, Fact, Filter, Head, Panel, Shown, Trouble, Waits, childName, dagHref, number, runHref, shortVersion, taskHref } from "../parts";
 import { RunParameters } from "../run_parameters";
 import { go, usePlace, withQuery } from "../router";
@@ -186,8 +186,8 @@ function View({ run, view, tasks, isOld, picked }: ViewProps) {
       return <Tasks run={run} tasks={tasks} />;
     case "logs":
       return (
-        <Panel title={texts.run.callbackLog} class="fill-column">
-          <Log run={run.run_id} task="@run" isGoingOn={run.state === "running"} />
+        <Panel class="fill-column log-panel">
+          <RunLog run={run.run_id} tasks={(tasks ?? []).map((task) => task.task_id)} isGoingOn={isGoingOn(run)} />
         </Panel>
       );
     default:
@@ -215,7 +215,7 @@ function RunGraphView({ run, tasks, picked }: Omit<ViewProps, "view" | "isOld">)
   const old = useMemo(() => (dag.data ? graphOf(dag.data) : undefined), [dag.data]);
   const shape = graph.data ?? old;
   const isOld = tasks === undefined;
-  const listed = useData<Task[]>(isOld ? query(`/runs/${enc(run.run_id)}/tasks`, { limit: 1000 }) : null, { on: ofRun(run.run_id), gap: 500 });
+  const listed = useItems<Task>(isOld ? query(`/runs/${enc(run.run_id)}/tasks`, { limit: 1000 }) : null, { on: ofRun(run.run_id), gap: 500 });
   const counts = useMemo(() => countsOf(tasks, listed.data, shape), [tasks, listed.data, shape]);
   if (!shape) return dag.problem ? <Trouble problem={dag.problem} again={dag.reload} /> : <Shown of={graph} optional>{() => null}</Shown>;
   return <GraphView graph={shape} counts={counts} picked={picked} hrefOf={(task) => taskHref(run.run_id, task)} />;

@@ -41,7 +41,7 @@ export function Runs() {
 }
 
 export function RunList({ dag, state, isOfOne = false }: { dag: string; state: string; isOfOne?: boolean }) {
-  const runs = usePages<RunSummary>((last) => query("/runs", { dag, state, limit: PAGE, before: last?.run_id ?? null }), PAGE, {
+  const runs = usePages<RunSummary>((cursor) => query("/runs", { dag, state, limit: PAGE, cursor }), (run) => run.run_id, PAGE, {
     on: ofRuns,
     gap: 700,
   });

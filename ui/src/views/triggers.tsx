@@ -3,7 +3,7 @@ import type { ComponentChildren } from "preact";
 import { fire, unquarantine } from "../actions";
 import { query } from "../api";
 import { type Column, Table } from "../components/table";
-import { type Concerns, useData, usePages } from "../data";
+import { type Concerns, useData, useItems, usePages } from "../data";
 import { Choice, DagFilter, Empty, Head, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Glyph, named } from "../states";
@@ -27,7 +27,7 @@ export function Triggers() {
   const kinds: [string, string][] = (summary.data?.kinds ?? []).map((one) => [one.kind, one.kind]);
   return (
     <>
-      <Head title={texts.places.triggers} name={texts.places.triggers} />
+      <Head title={texts.places.triggers} name={texts.places.triggers} sentence={texts.triggers.sentence} />
       <Shown of={summary} optional>
         {(data) => <Summary data={data} />}
       </Shown>
@@ -51,7 +51,7 @@ export function Triggers() {
 }
 
 function List({ kind, state, dag, toolbar }: { kind: string; state: string; dag: string; toolbar: ComponentChildren }) {
-  const rows = usePages<Trigger>((last) => query("/triggers", { kind, state, dag, limit: PAGE, after: last?.trigger_id ?? null }), PAGE, {
+  const rows = usePages<Trigger>((cursor) => query("/triggers", { kind, state, dag, limit: PAGE, cursor }), (row) => row.trigger_id, PAGE, {
     on: ofTriggers,
     gap: 1000,
   });
@@ -142,10 +142,10 @@ function Summary({ data }: { data: TriggerSummary }) {
                 <th>Kind</th>
                 <th class="num">Deferred</th>
                 <th class="num">Oldest</th>
-                <th class="num" title="Number of things that are checked for them: waits for the same thing share one check">
+                <th class="num narrow-hide" title="Number of things that are checked for them: waits for the same thing share one check">
                   Checked
                 </th>
-                <th class="num" title="When the first of them is checked next; triggers that are notified are not polled">
+                <th class="num narrow-hide" title="When the first of them is checked next; triggers that are notified are not polled">
                   Next check
                 </th>
                 <th class="num" title="Events since the daemon started">
@@ -164,8 +164,8 @@ function Summary({ data }: { data: TriggerSummary }) {
                   <td class="num">
                     <When at={kind.oldest_since} />
                   </td>
-                  <td class="num">{number(kind.shared_watches)}</td>
-                  <td class="num">
+                  <td class="num narrow-hide">{number(kind.shared_watches)}</td>
+                  <td class="num narrow-hide">
                     <Next at={kind.next_check_at} />
                   </td>
                   <td class="num">{number(kind.fires)}</td>
@@ -221,7 +221,7 @@ function Summary({ data }: { data: TriggerSummary }) {
 }
 
 function Stalls() {
-  const slow = useData<Slow[]>("/triggers/slow", { gap: 5000, every: 15_000 });
+  const slow = useItems<Slow>("/triggers/slow", { gap: 5000, every: 15_000 });
   if (!slow.data || slow.data.length === 0) return null;
   return (
     <Panel title={texts.triggers.stalls}>

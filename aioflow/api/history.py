@@ -1,0 +1,501 @@
+"""The history as JSON shows it: ends, failure rates and durations by hour or day, and time lines.
+
+Each end of a run or task counts once, in the hour in which it happened. What was cleared and ended
+again counts again. Percentiles are wrong by at most 9.1 %; below one millisecond they are 0.0005.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, tzinfo
+from typing import Literal, NamedTuple
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from aioflow.api.queries import RunReader
+from aioflow.api.schemas import iso
+from aioflow.clock import Clock
+from aioflow.errors import RequestError
+from aioflow.model.history import (
+    DAY_US,
+    OF_RUN,
+    HistoryRow,
+    Measure,
+    day_of,
+    hour_of,
+    percentile_ms,
+)
+from aioflow.model.states import RunState, TaskState
+from aioflow.model.timestamps import Timestamp, to_timestamp
+from aioflow.store import Store
+
+__all__ = (
+    "DagHistoryView",
+    "DagStatsView",
+    "DagsStatsView",
+    "DurationView",
+    "EndsView",
+    "History",
+    "PeriodView",
+    "RunEndsView",
+    "RunSpanView",
+    "RunSpansView",
+    "Span",
+    "Step",
+    "TaskHistoryView",
+    "TaskStatsView",
+    "history_faults",
+    "slow_after_ms",
+)
+
+Step = Literal["hour", "day"]
+
+_USUAL_DAYS = 30
+_USUAL_RUNS = 10
+"""Minimum number of successful runs before a run can be slower than usual."""
+
+_USUAL_US = 60_000_000
+"""How long the usual durations of all DAGs are cached. They change slowly."""
+
+_SLOWER = 1.5
+_LONGEST_US = 800 * DAY_US
+SPANS_LIMIT = 2_000
+
+
+class Span(NamedTuple):
+    """A period of the history, and how it is divided.
+
+    Attributes:
+        zone: Days begin at midnight in this zone.
+    """
+
+    since: Timestamp
+    until: Timestamp
+    step: Step
+    zone: tzinfo
+
+
+class DurationView(msgspec.Struct, frozen=True, kw_only=True):
+    """Durations in seconds. All are ``None`` without any.
+
+    Attributes:
+        count: Number of durations.
+    """
+
+    count: int
+    mean: float | None
+    p50: float | None
+    p95: float | None
+
+
+class EndsView(msgspec.Struct, frozen=True, kw_only=True):
+    """The ends of runs or tasks in a period.
+
+    Attributes:
+        ends: Number of ends by final state.
+        failure_rate: Share of failed and partial ends among all without cancelled, skipped and
+            blocked ones; ``None`` without any.
+    """
+
+    start: str
+    ends: dict[str, int]
+    failure_rate: float | None
+
+
+class RunEndsView(msgspec.Struct, frozen=True, kw_only=True):
+    """How many runs ended in each state, by hour or day. Periods without ends are omitted."""
+
+    since: str = msgspec.field(name="from")
+    until: str = msgspec.field(name="to")
+    step: str
+    items: list[EndsView]
+    next: str | None = None
+
+
+class PeriodView(msgspec.Struct, frozen=True, kw_only=True):
+    """An hour or day in the history of a DAG or task. See ``EndsView`` for the other fields.
+
+    Attributes:
+        duration: From start to end, of successes only.
+        queue: Until the start.
+        wait: How long a task was deferred until its event. Empty for a DAG.
+    """
+
+    start: str
+    ends: dict[str, int]
+    failure_rate: float | None
+    duration: DurationView
+    queue: DurationView
+    wait: DurationView
+
+
+class DagHistoryView(msgspec.Struct, frozen=True, kw_only=True):
+    """The history of the runs of a DAG.
+
+    Attributes:
+        total: The whole period.
+        slow_after_seconds: A run that takes longer is slower than usual; ``None`` with fewer than
+            10 successful runs in the last 30 days.
+    """
+
+    dag_id: str
+    since: str = msgspec.field(name="from")
+    until: str = msgspec.field(name="to")
+    step: str
+    total: PeriodView
+    slow_after_seconds: float | None
+    items: list[PeriodView]
+    next: str | None = None
+
+
+class TaskStatsView(msgspec.Struct, frozen=True, kw_only=True):
+    """A task of a DAG over a period; see ``PeriodView``."""
+
+    task_id: str
+    ends: dict[str, int]
+    failure_rate: float | None
+    duration: DurationView
+    queue: DurationView
+    wait: DurationView
+
+
+class TaskHistoryView(msgspec.Struct, frozen=True, kw_only=True):
+    """The tasks of a DAG over a period, the longest mean duration first."""
+
+    dag_id: str
+    since: str = msgspec.field(name="from")
+    until: str = msgspec.field(name="to")
+    items: list[TaskStatsView]
+    next: str | None = None
+
+
+class DagStatsView(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs of a DAG over a period, in short."""
+
+    dag_id: str
+    ends: dict[str, int]
+    failure_rate: float | None
+    p50_seconds: float | None
+    p95_seconds: float | None
+    slow_after_seconds: float | None
+
+
+class DagsStatsView(msgspec.Struct, frozen=True, kw_only=True):
+    """The DAGs whose runs ended in a period, by id."""
+
+    since: str = msgspec.field(name="from")
+    until: str = msgspec.field(name="to")
+    items: list[DagStatsView]
+    next: str | None = None
+
+
+class RunSpanView(msgspec.Struct, frozen=True, kw_only=True):
+    """A run on the time line."""
+
+    run_id: str
+    dag_id: str
+    state: str
+    started_at: str | None
+    ended_at: str | None
+
+
+class RunSpansView(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs that were active in a period, the latest first, at most 2,000.
+
+    Attributes:
+        more: Whether older runs are omitted.
+    """
+
+    since: str = msgspec.field(name="from")
+    until: str = msgspec.field(name="to")
+    items: list[RunSpanView]
+    more: bool
+    next: str | None = None
+
+
+def slow_after_ms(durations: Counter[int]) -> float | None:
+    """Return after how long a run is slower than usual; ``None`` if too little is known.
+
+    That is the 95th percentile of the successful runs, and at least one and a half times the
+    median.
+    """
+    median, late = percentile_ms(durations, 0.5), percentile_ms(durations, 0.95)
+    if median is None or late is None or durations.total() < _USUAL_RUNS:
+        return None
+    return max(late, _SLOWER * median)
+
+
+class _Sums:
+    """Buckets of one DAG or task, added up."""
+
+    def __init__(self) -> None:
+        self.buckets: dict[int, Counter[int]] = {measure: Counter() for measure in Measure}
+        self.totals: Counter[int] = Counter()
+
+    def add(self, row: HistoryRow) -> None:
+        if row.measure in self.buckets:
+            self.buckets[row.measure][row.bucket] += row.occurrences
+            self.totals[row.measure] += row.total_ms
+
+    def spent(self, measure: Measure) -> DurationView:
+        counts = self.buckets[measure]
+        count = counts.total()
+        return DurationView(
+            count=count,
+            mean=_seconds(self.totals[measure] / count) if count else None,
+            p50=_seconds(percentile_ms(counts, 0.5)),
+            p95=_seconds(percentile_ms(counts, 0.95)),
+        )
+
+    def ends(self, *, of_tasks: bool) -> dict[str, int]:
+        name = _task_state if of_tasks else _run_state
+        states = sorted(self.buckets[Measure.STATE].items())
+        return {name(state): count for state, count in states if count}
+
+    def period(self, start: Timestamp) -> PeriodView:
+        ends = self.ends(of_tasks=False)
+        return PeriodView(
+            start=iso(start) or "",
+            ends=ends,
+            failure_rate=_failure_rate(ends),
+            duration=self.spent(Measure.DURATION),
+            queue=self.spent(Measure.QUEUE),
+            wait=self.spent(Measure.WAIT),
+        )
+
+
+class History:
+    """Reads of the history.
+
+    Args:
+        clock: Source of the current time.
+    """
+
+    def __init__(self, reader: RunReader, clock: Clock) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._usual: tuple[Timestamp, dict[str, float]] | None = None
+
+    def span(
+        self, since: Timestamp | None, until: Timestamp | None, step: Step, zone: str | None
+    ) -> Span:
+        """Return a checked period; by default the last 24 hours, or 30 days if divided in days.
+
+        Raises:
+            RequestError: If it is empty, is longer than 800 days, or the zone is unknown.
+        """
+        end = self._clock.now() if until is None else until
+        start = end - (30 * DAY_US if step == "day" else DAY_US) if since is None else since
+        if not start < end:
+            raise RequestError("the period is empty: `from` must be before `to`")
+        if end - start > _LONGEST_US:
+            raise RequestError("the period is longer than 800 days")
+        return Span(hour_of(start), end, step, _zone(zone))
+
+    async def runs(self, span: Span) -> RunEndsView:
+        """Return how many runs of all DAGs ended, by hour or day."""
+        found = await self._store.count_run_ends(span.since, span.until)
+        states: defaultdict[Timestamp, Counter[int]] = defaultdict(Counter)
+        for start, state, count in found:
+            states[_period_start(start, span)][state] += count
+        items = []
+        for start in sorted(states):
+            ends = {_run_state(state): n for state, n in sorted(states[start].items())}
+            rate = _failure_rate(ends)
+            items.append(EndsView(start=iso(start) or "", ends=ends, failure_rate=rate))
+        first, last = _edges(span)
+        return RunEndsView(since=first, until=last, step=span.step, items=items)
+
+    async def dags(self, span: Span) -> DagsStatsView:
+        """Return all DAGs whose runs ended in a period."""
+        ends: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        for dag_id, state, count in await self._store.count_ends_by_dag(span.since, span.until):
+            ends[dag_id][_run_state(state)] = count
+        durations = await self._durations(span.since, span.until)
+        usual = await self.slow_after()
+        items = [
+            DagStatsView(
+                dag_id=dag_id,
+                ends=ends[dag_id],
+                failure_rate=_failure_rate(ends[dag_id]),
+                p50_seconds=_seconds(percentile_ms(durations[dag_id], 0.5)),
+                p95_seconds=_seconds(percentile_ms(durations[dag_id], 0.95)),
+                slow_after_seconds=usual.get(dag_id),
+            )
+            for dag_id in sorted(ends)
+        ]
+        first, last = _edges(span)
+        return DagsStatsView(since=first, until=last, items=items)
+
+    async def slow_after(self) -> dict[str, float]:
+        """Return after how many seconds a run of each DAG is slower than usual, if known."""
+        now = self._clock.now()
+        if self._usual is not None and 0 <= now - self._usual[0] < _USUAL_US:
+            return self._usual[1]
+        found = await self._durations(now - _USUAL_DAYS * DAY_US, now)
+        limits = {dag_id: slow_after_ms(durations) for dag_id, durations in found.items()}
+        usual = {dag_id: limit / 1000 for dag_id, limit in limits.items() if limit is not None}
+        self._usual = (now, usual)
+        return usual
+
+    async def dag(self, dag_id: str, span: Span) -> DagHistoryView:
+        """Return the history of the runs of a DAG.
+
+        Raises:
+            UnknownDag: If there is no such DAG.
+        """
+        await self._reader.dag_row(dag_id)
+        now = self._clock.now()
+        usual: Counter[int] = Counter()
+        since = now - _USUAL_DAYS * DAY_US
+        rows = await self._store.list_history(
+            dag_id, since=min(since, span.since), until=max(now, span.until)
+        )
+        for row in rows:
+            if row.measure == Measure.DURATION and row.start >= since:
+                usual[row.bucket] += row.occurrences
+        total, items = _periods(rows, span)
+        limit = slow_after_ms(usual)
+        first, last = _edges(span)
+        return DagHistoryView(
+            dag_id=dag_id,
+            since=first,
+            until=last,
+            step=span.step,
+            total=total,
+            slow_after_seconds=_seconds(limit),
+            items=items,
+        )
+
+    async def tasks(self, dag_id: str, span: Span) -> TaskHistoryView:
+        """Return the tasks of a DAG over a period.
+
+        Raises:
+            UnknownDag: If there is no such DAG.
+        """
+        await self._reader.dag_row(dag_id)
+        sums: defaultdict[str, _Sums] = defaultdict(_Sums)
+        for row in await self._store.sum_history_by_task(
+            dag_id, since=span.since, until=span.until
+        ):
+            if row.task_id != OF_RUN:
+                sums[row.task_id].add(row)
+        items = [_task_stats(task_id, sums[task_id]) for task_id in sorted(sums)]
+        items.sort(key=lambda one: -(one.duration.mean or 0))
+        first, last = _edges(span)
+        return TaskHistoryView(dag_id=dag_id, since=first, until=last, items=items)
+
+    async def timeline(self, span: Span) -> RunSpansView:
+        """Return the runs that were active in a period."""
+        found = await self._store.list_runs_between(span.since, span.until, limit=SPANS_LIMIT + 1)
+        first, last = _edges(span)
+        return RunSpansView(
+            since=first,
+            until=last,
+            more=len(found) > SPANS_LIMIT,
+            items=[
+                RunSpanView(
+                    run_id=row.run_id,
+                    dag_id=row.dag_id,
+                    state=row.state.label,
+                    started_at=iso(row.started_at),
+                    ended_at=iso(row.ended_at),
+                )
+                for row in found[:SPANS_LIMIT]
+            ],
+        )
+
+    @property
+    def _store(self) -> Store:
+        return self._reader.store
+
+    async def _durations(
+        self, since: Timestamp, until: Timestamp
+    ) -> defaultdict[str, Counter[int]]:
+        durations: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        for dag_id, bucket, count in await self._store.count_durations_by_dag(since, until):
+            durations[dag_id][bucket] = count
+        return durations
+
+
+def _zone(name: str | None) -> tzinfo:
+    if name is None or name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (KeyError, OSError, ValueError) as exc:
+        raise RequestError(f"the time zone {name[:60]!r} is unknown") from exc
+
+
+def _period_start(start: Timestamp, span: Span) -> Timestamp:
+    """Return the start of the hour or day to which an hour belongs."""
+    if span.step == "hour":
+        return start
+    if span.zone is UTC:
+        return day_of(start)
+    local = datetime.fromtimestamp(start / 1e6, UTC).astimezone(span.zone)
+    midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
+    return to_timestamp(midnight.astimezone(UTC))
+
+
+def _periods(rows: Iterable[HistoryRow], span: Span) -> tuple[PeriodView, list[PeriodView]]:
+    """Return a whole period, and its parts."""
+    total = _Sums()
+    parts: defaultdict[Timestamp, _Sums] = defaultdict(_Sums)
+    for row in rows:
+        if span.since <= row.start < span.until:
+            total.add(row)
+            parts[_period_start(row.start, span)].add(row)
+    return total.period(span.since), [parts[start].period(start) for start in sorted(parts)]
+
+
+def _task_stats(task_id: str, sums: _Sums) -> TaskStatsView:
+    ends = sums.ends(of_tasks=True)
+    return TaskStatsView(
+        task_id=task_id,
+        ends=ends,
+        failure_rate=_failure_rate(ends),
+        duration=sums.spent(Measure.DURATION),
+        queue=sums.spent(Measure.QUEUE),
+        wait=sums.spent(Measure.WAIT),
+    )
+
+
+def _run_state(state: int) -> str:
+    try:
+        return RunState(state).label
+    except ValueError:
+        return str(state)
+
+
+def _task_state(state: int) -> str:
+    try:
+        return TaskState(state).label
+    except ValueError:
+        return str(state)
+
+
+def _failure_rate(ends: dict[str, int]) -> float | None:
+    failed = ends.get("failed", 0) + ends.get("partial", 0)
+    total = failed + ends.get("success", 0)
+    return round(failed / total, 4) if total else None
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else round(milliseconds / 1000, 4)
+
+
+def _edges(span: Span) -> tuple[str, str]:
+    return iso(span.since) or "", iso(span.until) or ""
+
+
+async def history_faults(store: Store) -> Sequence[str]:
+    """Return where the history counts fewer runs than have ended."""
+    return [
+        f"history of {dag_id}: {ended} runs ended {RunState(state).label} on {iso(day)}, "
+        f"but {counted} are counted"
+        for dag_id, day, state, ended, counted in await store.find_uncounted_ends()
+        if state in set(RunState)
+    ]

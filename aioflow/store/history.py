@@ -1,0 +1,238 @@
+"""Reads of the history: how many runs and tasks ended by hour, and how long they took.
+
+Buckets are added up in the database as far as possible. A damaged row is left out.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, select
+
+from aioflow.model.history import DAY_US, OF_RUN, HistoryRow, Measure
+from aioflow.model.rows import RunRow
+from aioflow.model.timestamps import Timestamp
+from aioflow.store import rows, tables
+from aioflow.store.query_protocol import QueryInterface
+from aioflow.store.selects import number, text
+
+__all__ = ("HistoryReader",)
+
+_history, _run, _dag = tables.history, tables.run, tables.dag
+
+
+def _literal(value: int) -> ColumnElement[int]:
+    return literal_column(str(value))
+
+
+_of_run = _history.c.task_id == literal_column("''")
+_states = _history.c.measure == _literal(Measure.STATE)
+_between = and_(_history.c.start >= number("since"), _history.c.start < number("until"))
+# A damaged sum would be of all rows: count only what the column may hold.
+_is_count = _history.c.occurrences.between(_literal(0), _literal(2**53))
+
+_RUN_ENDS = (
+    select(_history.c.start, _history.c.bucket, func.sum(_history.c.occurrences))
+    .select_from(_dag.join(_history, _history.c.dag_id == _dag.c.dag_id))
+    .where(_of_run, _states, _between, _is_count)
+    .group_by(_history.c.start, _history.c.bucket)
+    .order_by(_history.c.start, _history.c.bucket)
+)
+_ENDS_BY_DAG = (
+    select(_history.c.dag_id, _history.c.bucket, func.sum(_history.c.occurrences))
+    .select_from(_dag.join(_history, _history.c.dag_id == _dag.c.dag_id))
+    .where(_of_run, _states, _between, _is_count)
+    .group_by(_history.c.dag_id, _history.c.bucket)
+    .order_by(_history.c.dag_id, _history.c.bucket)
+)
+_OF_TASK = (
+    select(_history)
+    .where(
+        _history.c.dag_id == text("dag_id"),
+        _history.c.task_id == text("task_id"),
+        _between,
+    )
+    .order_by(_history.c.measure, _history.c.start, _history.c.bucket)
+    .limit(number("limit"))
+)
+_BY_TASK = (
+    select(
+        _history.c.task_id,
+        _history.c.measure,
+        _history.c.bucket,
+        func.sum(_history.c.occurrences),
+        func.sum(_history.c.total_ms),
+    )
+    .where(_history.c.dag_id == text("dag_id"), _between, _is_count)
+    .group_by(_history.c.task_id, _history.c.measure, _history.c.bucket)
+    .order_by(_history.c.task_id, _history.c.measure, _history.c.bucket)
+)
+_DURATIONS = (
+    select(_history.c.dag_id, _history.c.bucket, func.sum(_history.c.occurrences))
+    .select_from(_dag.join(_history, _history.c.dag_id == _dag.c.dag_id))
+    .where(
+        _of_run,
+        _history.c.measure == _literal(Measure.DURATION),
+        _between,
+        _is_count,
+    )
+    .group_by(_history.c.dag_id, _history.c.bucket)
+)
+
+
+def _expired(is_daily: bool) -> Select[tuple[object, ...]]:
+    found = select(_history).where(
+        tables.is_daily if is_daily else tables.is_hourly, _history.c.start < number("before")
+    )
+    return found.order_by(_history.c.start).limit(number("limit"))
+
+
+_OLD_HOURS, _OLD_DAYS = _expired(is_daily=False), _expired(is_daily=True)
+_OF_DAG = (
+    select(_history)
+    .where(_history.c.dag_id == text("dag_id"))
+    .order_by(*_history.primary_key)
+    .limit(number("limit"))
+)
+
+_ENDED_BETWEEN = (
+    select(_run)
+    .select_from(_dag.join(_run, _run.c.dag_id == _dag.c.dag_id))
+    .where(
+        tables.not_deleted,
+        _run.c.ended_at.is_not(None),
+        _run.c.ended_at >= number("since"),
+        _run.c.started_at < number("until"),
+    )
+    .order_by(_run.c.ended_at.desc(), _run.c.run_no.desc())
+    .limit(number("limit"))
+)
+_LIVE = (
+    select(_run)
+    .where(_run.c.ended_at.is_(None), _run.c.started_at < number("until"))
+    .order_by(_run.c.run_no.desc())
+    .limit(number("limit"))
+)
+
+_day = (_run.c.ended_at - _run.c.ended_at % _literal(DAY_US)).label("day")
+_ended = (
+    select(_run.c.dag_id, _day, _run.c.state, func.count().label("ended"))
+    .where(_run.c.ended_at.is_not(None))
+    .group_by(_run.c.dag_id, _day, _run.c.state)
+    .subquery()
+)
+_counted = (
+    select(func.coalesce(func.sum(_history.c.occurrences), _literal(0)))
+    .where(
+        _history.c.dag_id == _ended.c.dag_id,
+        _of_run,
+        _states,
+        _history.c.bucket == _ended.c.state,
+        _history.c.start >= _ended.c.day,
+        _history.c.start < _ended.c.day + _literal(DAY_US),
+    )
+    .scalar_subquery()
+)
+_first = (
+    select(func.min(_history.c.start))
+    .where(_history.c.dag_id == _ended.c.dag_id, _of_run, _states)
+    .scalar_subquery()
+)
+_UNCOUNTED = (
+    select(_ended.c.dag_id, _ended.c.day, _ended.c.state, _ended.c.ended, _counted)
+    .where(
+        or_(_first.is_(None), _ended.c.day > _first),
+        _ended.c.ended > _counted,
+    )
+    .order_by(_ended.c.dag_id, _ended.c.day, _ended.c.state)
+    .limit(number("limit"))
+)
+
+
+class HistoryReader(QueryInterface):
+    """The part of a store that reads the history."""
+
+    async def count_run_ends(
+        self, since: Timestamp, until: Timestamp
+    ) -> list[tuple[Timestamp, int, int]]:
+        """See ``Store``."""
+        return await self._all(_numbers, _RUN_ENDS, since=since, until=until)
+
+    async def count_ends_by_dag(
+        self, since: Timestamp, until: Timestamp
+    ) -> list[tuple[str, int, int]]:
+        """See ``Store``."""
+        return await self._all(_named_numbers, _ENDS_BY_DAG, since=since, until=until)
+
+    async def count_durations_by_dag(
+        self, since: Timestamp, until: Timestamp
+    ) -> list[tuple[str, int, int]]:
+        """See ``Store``."""
+        return await self._all(_named_numbers, _DURATIONS, since=since, until=until)
+
+    async def list_history(
+        self,
+        dag_id: str,
+        task_id: str = OF_RUN,
+        *,
+        since: Timestamp,
+        until: Timestamp,
+        limit: int = 100_000,
+    ) -> list[HistoryRow]:
+        """See ``Store``."""
+        named = {"dag_id": dag_id, "task_id": task_id, "since": since, "until": until}
+        return await self._all(_row, _OF_TASK, limit=limit, **named)
+
+    async def sum_history_by_task(
+        self, dag_id: str, *, since: Timestamp, until: Timestamp
+    ) -> list[HistoryRow]:
+        """See ``Store``."""
+
+        def row(values: rows.Values) -> HistoryRow:
+            task_id, measure, bucket, occurrences, total_ms = values
+            sums = (int(occurrences), int(total_ms))
+            return HistoryRow(dag_id, task_id, measure, since, bucket, *sums)
+
+        return await self._all(row, _BY_TASK, dag_id=dag_id, since=since, until=until)
+
+    async def list_old_history(
+        self, *, before: Timestamp, is_daily: bool, limit: int
+    ) -> list[HistoryRow]:
+        """See ``Store``."""
+        statement = _OLD_DAYS if is_daily else _OLD_HOURS
+        return await self._all(_row, statement, before=before, limit=limit)
+
+    async def list_history_of_dag(self, dag_id: str, *, limit: int) -> list[HistoryRow]:
+        """See ``Store``."""
+        return await self._all(_row, _OF_DAG, dag_id=dag_id, limit=limit)
+
+    async def list_runs_between(
+        self, since: Timestamp, until: Timestamp, *, limit: int
+    ) -> list[RunRow]:
+        """See ``Store``."""
+        live = await self._all(rows.run_row, _LIVE, until=until, limit=limit)
+        ended = await self._all(rows.run_row, _ENDED_BETWEEN, since=since, until=until, limit=limit)
+        return (live + ended)[:limit]
+
+    async def find_uncounted_ends(
+        self, limit: int = 100
+    ) -> list[tuple[str, Timestamp, int, int, int]]:
+        """See ``Store``."""
+
+        def found(values: rows.Values) -> tuple[str, Timestamp, int, int, int]:
+            dag_id, day, state, ended, counted = values
+            return dag_id, int(day), int(state), int(ended), int(counted)
+
+        return await self._all(found, _UNCOUNTED, limit=limit)
+
+
+def _numbers(values: rows.Values) -> tuple[Timestamp, int, int]:
+    start, bucket, occurrences = values
+    return start, bucket, int(occurrences)
+
+
+def _named_numbers(values: rows.Values) -> tuple[str, int, int]:
+    name, bucket, occurrences = values
+    return name, bucket, int(occurrences)
+
+
+def _row(values: rows.Values) -> HistoryRow:
+    return HistoryRow(*values)

@@ -1,0 +1,74 @@
+"""Routes of the first view of the page and of the history: ends and durations by hour or day."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Response
+
+from aioflow.api import instant
+from aioflow.api.history import Span, Step
+from aioflow.api.home import home
+from aioflow.web.permissions import viewer
+from aioflow.web.routing import Json, NodeApi, api_router
+
+__all__ = ("router",)
+
+router = api_router()
+
+_From = Annotated[str | None, Query(alias="from", max_length=60)]
+_To = Annotated[str | None, Query(alias="to", max_length=60)]
+_Zone = Annotated[str | None, Query(max_length=60)]
+
+
+def _span(api: NodeApi, since: str | None, until: str | None, step: Step, zone: str | None) -> Span:
+    first = None if since is None else instant(since, "from")
+    last = None if until is None else instant(until, "to")
+    return api.history.span(first, last, step, zone)
+
+
+@router.get("/home", dependencies=[viewer()])
+async def show_home(api: NodeApi) -> Response:
+    """List the runs in flight, and the DAGs with failures of the last 24 hours."""
+    return Json(await home(api, api.history, api.clock, await api.list_pools()))
+
+
+@router.get("/history/runs", dependencies=[viewer()])
+async def history_of_runs(
+    api: NodeApi, since: _From = None, until: _To = None, step: Step = "hour", zone: _Zone = None
+) -> Response:
+    """Count the runs of all DAGs that ended, by final state and by hour or day."""
+    return Json(await api.history.runs(_span(api, since, until, step, zone)))
+
+
+@router.get("/history/dags", dependencies=[viewer()])
+async def history_of_dags(api: NodeApi, since: _From = None, until: _To = None) -> Response:
+    """List the DAGs whose runs ended in a period: ends, failure rate and durations of each."""
+    return Json(await api.history.dags(_span(api, since, until, "day", None)))
+
+
+@router.get("/history/timeline", dependencies=[viewer()])
+async def history_timeline(api: NodeApi, since: _From = None, until: _To = None) -> Response:
+    """List the runs that were active in a period, the latest first."""
+    return Json(await api.history.timeline(_span(api, since, until, "hour", None)))
+
+
+@router.get("/history/dags/{dag_id}", dependencies=[viewer("dag")])
+async def history_of_dag(
+    api: NodeApi,
+    dag_id: str,
+    since: _From = None,
+    until: _To = None,
+    step: Step = "day",
+    zone: _Zone = None,
+) -> Response:
+    """Show ends, failure rate, durations and queue times of a DAG's runs by hour or day."""
+    return Json(await api.history.dag(dag_id, _span(api, since, until, step, zone)))
+
+
+@router.get("/history/dags/{dag_id}/tasks", dependencies=[viewer("dag")])
+async def history_of_tasks(
+    api: NodeApi, dag_id: str, since: _From = None, until: _To = None
+) -> Response:
+    """List the tasks of a DAG: ends, failure rate, durations, queue and wait times of each."""
+    return Json(await api.history.tasks(dag_id, _span(api, since, until, "day", None)))

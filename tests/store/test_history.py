@@ -1,0 +1,114 @@
+"""The history in the database: added up, merged, checked, and deleted with its DAG."""
+
+from __future__ import annotations
+
+from aioflow.model.history import DAY_US, HOUR_US, OF_RUN, HistoryRow, Measure, day_of, hour_of
+from aioflow.model.rows import RunChange
+from aioflow.model.states import RunState
+from tests.journal_replay import compare_with_replay
+from tests.store.samples import NOON, batch, execute, first_batch
+
+HOUR, DAY = hour_of(NOON), day_of(NOON)
+ENDED = HistoryRow("etl", OF_RUN, int(Measure.STATE), HOUR, int(RunState.SUCCESS), 1, 0)
+TOOK = HistoryRow("etl", "a", int(Measure.DURATION), HOUR, 7, 2, 30)
+ALWAYS = {"since": 0, "until": 2**60}
+
+
+def run_ends():
+    return [RunChange(1, RunState.RUNNING, RunState.SUCCESS, NOON, NOON, None)]
+
+
+async def test_what_a_batch_counts_is_added(store):
+    await store.commit(first_batch())
+    for number in (2, 3):
+        await store.commit(batch(number, history=[TOOK, ENDED]))
+
+    assert await store.list_history("etl", "a", **ALWAYS) == [
+        TOOK._replace(occurrences=4, total_ms=60)
+    ]
+    assert await store.count_run_ends(0, 2**60) == [(HOUR, 2, 2)]
+    assert await store.count_ends_by_dag(0, 2**60) == [("etl", 2, 2)]
+    sums = await store.sum_history_by_task("etl", **ALWAYS)
+    assert [(one.task_id, one.occurrences, one.total_ms) for one in sums] == [
+        ("", 2, 0),
+        ("a", 4, 60),
+    ]
+
+
+async def test_a_batch_that_is_repeated_counts_once(store):
+    await store.commit(first_batch())
+    again = batch(2, history=[TOOK])
+    await store.commit(again)
+    await store.commit(again)
+
+    assert await store.list_history("etl", "a", **ALWAYS) == [TOOK]
+
+
+async def test_a_damaged_number_does_not_refuse_the_next_commit(store, store_url):
+    await store.commit(first_batch())
+    await store.commit(batch(2, history=[TOOK]))
+    execute(store_url, f"UPDATE history SET occurrences = {2**63 - 1}, total_ms = {2**63 - 1}")
+
+    assert await store.sum_history_by_task("etl", **ALWAYS) == []
+    assert await store.list_history("etl", "a", **ALWAYS) == []
+    assert [damage.table for damage in store.damages.all()] == ["history"]
+    await store.commit(batch(3, history=[TOOK]))
+
+    assert await store.list_history("etl", "a", **ALWAYS) == [TOOK]
+
+
+async def test_the_journal_says_what_the_history_should_count(store, store_url):
+    await store.commit(first_batch())
+    await store.commit(batch(2, run_changes=run_ends(), history=[ENDED]))
+    assert await compare_with_replay(store) == []
+
+    execute(store_url, "UPDATE history SET occurrences = 5")
+
+    assert any("history" in one for one in await compare_with_replay(store))
+
+
+async def test_a_check_finds_ends_that_are_not_counted(store, store_url):
+    await store.commit(first_batch())
+    before = ENDED._replace(start=HOUR - DAY_US)
+    await store.commit(batch(2, run_changes=run_ends(), history=[ENDED, before]))
+    assert await store.find_uncounted_ends() == []
+
+    execute(store_url, f"DELETE FROM history WHERE start = {HOUR}")
+
+    assert await store.find_uncounted_ends() == [("etl", DAY, int(RunState.SUCCESS), 1, 0)]
+
+
+async def test_old_hours_and_days_are_found_and_erased(store):
+    await store.commit(first_batch())
+    rows = [TOOK._replace(start=DAY + hour * HOUR_US) for hour in (0, 3)]
+    await store.commit(batch(2, history=rows))
+
+    midnight, later = rows
+    assert await store.list_old_history(before=HOUR, is_daily=False, limit=9) == [later]
+    assert await store.list_old_history(before=HOUR, is_daily=True, limit=9) == [midnight]
+    assert await store.list_old_history(before=DAY, is_daily=True, limit=9) == []
+    keys = [tuple(row)[:5] for row in rows]
+    await store.commit(batch(3, erased={"history": keys}))
+
+    assert await store.list_history_of_dag("etl", limit=9) == []
+
+
+async def test_the_history_goes_with_its_dag(store):
+    await store.commit(first_batch())
+    other = TOOK._replace(dag_id="other")
+    await store.commit(batch(2, history=[TOOK, ENDED, other]))
+
+    await store.commit(batch(3, gone_dags=["etl"]))
+
+    assert await store.list_history_of_dag("etl", limit=9) == []
+    assert await store.list_history_of_dag("other", limit=9) == [other]
+
+
+async def test_runs_of_a_period_are_the_live_ones_and_those_that_ended_in_it(store):
+    await store.commit(first_batch())
+
+    assert [run.run_no for run in await store.list_runs_between(NOON, NOON + 9, limit=9)] == [1]
+    assert await store.list_runs_between(NOON - 9, NOON, limit=9) == []
+    await store.commit(batch(2, run_changes=run_ends(), history=[ENDED]))
+    assert [run.run_no for run in await store.list_runs_between(NOON, NOON + 9, limit=9)] == [1]
+    assert await store.list_runs_between(NOON + 1, NOON + 9, limit=9) == []

@@ -1,0 +1,279 @@
+// Charts in SVG: stacked columns and lines over time, each with a legend and a table of its numbers.
+
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+
+import "./styles/chart.css";
+import { texts } from "./texts";
+import { local } from "./time";
+
+export interface Series {
+  key: string;
+  name: string;
+  /** Class of its colour: `h-…`. */
+  tone: string;
+}
+
+/** One column, or one point of each line. */
+export interface Point {
+  /** Start of its period. */
+  at: number;
+  values: Record<string, number | null>;
+}
+
+interface ChartProps {
+  /** What the chart shows, for readers of the screen and as the caption of its table. */
+  label: string;
+  kind: "columns" | "lines";
+  series: Series[];
+  points: Point[];
+  /** A period by the clock, such as "14:00" or "11-26". */
+  nameOf: (at: number) => string;
+  format: (value: number) => string;
+  /** A period that opens something. */
+  hrefOf?: (at: number) => string | undefined;
+  height?: number;
+  empty?: ComponentChildren;
+  /** Round steps for the scale; by default 1, 2, 5, 10 … */
+  scale?: (most: number) => number[];
+}
+
+const LEFT = 48;
+const BOTTOM = 22;
+const TOP = 8;
+const LABEL_WIDTH = 52;
+
+/** Round numbers from 0 to at least the largest value. */
+export function niceScale(most: number, isWhole = true): number[] {
+  const rough = Math.max(most, isWhole ? 1 : 1e-3) / 4;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough)!;
+  const used = isWhole ? Math.max(1, step) : step;
+  return steps(most, used);
+}
+
+const steps = (most: number, step: number): number[] => Array.from({ length: Math.max(1, Math.ceil(most / step - 1e-9)) + 1 }, (_, index) => index * step);
+
+const SECONDS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
+
+/** Round durations in seconds. */
+export function durationScale(most: number): number[] {
+  const step = SECONDS.find((one) => one >= most / 4) ?? Math.ceil(most / 4 / 86400) * 86400;
+  return steps(most, step);
+}
+
+function useWidth(): [{ current: HTMLDivElement | null }, number] {
+  const box = useRef<HTMLDivElement | null>(null);
+  const [width, setWidth] = useState(0);
+  useEffect(() => {
+    if (!box.current) return undefined;
+    const seen = new ResizeObserver(([entry]) => setWidth(Math.floor(entry!.contentRect.width)));
+    seen.observe(box.current);
+    return () => seen.disconnect();
+  }, []);
+  return [box, width];
+}
+
+export function Chart(props: ChartProps) {
+  const { label, series, points, nameOf, format, empty } = props;
+  const [box, width] = useWidth();
+  const [at, setAt] = useState<number | null>(null);
+  const isEmpty = !points.some((point) => series.some((one) => point.values[one.key]));
+  if (isEmpty) return <div class="chart-empty">{empty ?? texts.history.none}</div>;
+  const shown = series.filter((one) => points.some((point) => point.values[one.key]));
+  const point = at === null ? undefined : points[at];
+  return (
+    <figure class="chart">
+      <ul class="legend">
+        {shown.map((one) => (
+          <li key={one.key}>
+            <i class={`swatch ${one.tone}`} /> {one.name}
+          </li>
+        ))}
+      </ul>
+      <div ref={box} class="chart-box">
+        {width > 0 && <Drawing {...props} series={shown} width={width} at={at} onAt={setAt} />}
+        {point && at !== null && (
+          <div class="chart-tip" role="status" style={{ left: `${Math.min(Math.max(middle(at, points.length, width), 90), width - 90)}px` }}>
+            <b>{nameOf(point.at)}</b>
+            {shown.map((one) => (
+              <span key={one.key}>
+                <i class={`swatch ${one.tone}`} /> {one.name} <em>{shownValue(point.values[one.key], format)}</em>
+              </span>
+            ))}
+          </div>
+        )}
+      </div>
+      <details class="chart-table">
+        <summary>{texts.history.asTable}</summary>
+        <div class="scroll-x" tabIndex={0} role="region" aria-label={label}>
+          <table>
+            <caption class="offscreen">{label}</caption>
+            <thead>
+              <tr>
+                <th scope="col">{texts.history.period}</th>
+                {shown.map((one) => (
+                  <th key={one.key} scope="col" class="num">
+                    {one.name}
+                  </th>
+                ))}
+              </tr>
+            </thead>
+            <tbody>
+              {points
+                .filter((one) => shown.some((line) => one.values[line.key] !== null && one.values[line.key] !== undefined))
+                .map((one) => (
+                  <tr key={one.at}>
+                    <th scope="row">{nameOf(one.at)}</th>
+                    {shown.map((line) => (
+                      <td key={line.key} class="num">
+                        {shownValue(one.values[line.key], format)}
+                      </td>
+                    ))}
+                  </tr>
+                ))}
+            </tbody>
+          </table>
+        </div>
+      </details>
+    </figure>
+  );
+}
+
+const shownValue = (value: number | null | undefined, format: (value: number) => string): string => (value === null || value === undefined ? "–" : format(value));
+
+const middle = (at: number, count: number, width: number): number => LEFT + ((at + 0.5) * (width - LEFT)) / count;
+
+interface DrawingProps extends ChartProps {
+  width: number;
+  at: number | null;
+  onAt: (at: number | null) => void;
+}
+
+function Drawing({ label, kind, series, points, nameOf, format, hrefOf, width, height = 180, scale = niceScale, at, onAt }: DrawingProps) {
+  const total = (point: Point): number => series.reduce((all, one) => all + (point.values[one.key] ?? 0), 0);
+  const most = points.reduce((found, point) => Math.max(found, kind === "columns" ? total(point) : Math.max(...series.map((one) => point.values[one.key] ?? 0))), 0);
+  const ticks = scale(most);
+  const top = ticks.at(-1)!;
+  const bottom = height - BOTTOM;
+  const y = (value: number): number => bottom - (value / top) * (bottom - TOP);
+  const place = (width - LEFT) / points.length;
+  const every = Math.max(1, Math.ceil(LABEL_WIDTH / place));
+  function moved(event: PointerEvent & { currentTarget: SVGSVGElement }): void {
+    const x = event.clientX - event.currentTarget.getBoundingClientRect().left;
+    onAt(x < LEFT ? null : Math.min(points.length - 1, Math.floor((x - LEFT) / place)));
+  }
+  function pressed(event: KeyboardEvent): void {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (event.key === "Escape" && at !== null) {
+      event.stopPropagation();
+      onAt(null);
+    }
+    const href = event.key === "Enter" && at !== null ? hrefOf?.(points[at]!.at) : undefined;
+    if (href) location.assign(href);
+    if (by === undefined) return;
+    event.preventDefault();
+    event.stopPropagation();
+    onAt(Math.min(points.length - 1, Math.max(0, (at ?? (by > 0 ? -1 : points.length)) + by)));
+  }
+  return (
+    <svg
+      width={width}
+      height={height}
+      role="img"
+      aria-label={label}
+      tabIndex={0}
+      onPointerMove={moved}
+      onPointerLeave={() => onAt(null)}
+      onBlur={() => onAt(null)}
+      onKeyDown={pressed}
+    >
+      {ticks.map((tick) => (
+        <g key={tick} class="chart-line">
+          <line x1={LEFT} x2={width} y1={y(tick)} y2={y(tick)} />
+          <text x={LEFT - 8} y={y(tick) + 4} text-anchor="end">
+            {format(tick)}
+          </text>
+        </g>
+      ))}
+      {at !== null && <rect class="chart-at" x={LEFT + at * place} y={TOP} width={place} height={bottom - TOP} />}
+      {kind === "columns"
+        ? points.map((point, index) => <Column key={point.at} point={point} series={series} x={LEFT + index * place} width={place} y={y} href={hrefOf?.(point.at)} />)
+        : series.map((one) => <Line key={one.key} one={one} points={points} x={(index) => LEFT + (index + 0.5) * place} y={y} />)}
+      {points.map(
+        (point, index) =>
+          index % every === 0 && (
+            <text key={point.at} class="chart-when" x={LEFT + index * place} y={height - 6} text-anchor="start">
+              {index * place + LABEL_WIDTH - 8 <= width - LEFT ? nameOf(point.at) : ""}
+            </text>
+          ),
+      )}
+    </svg>
+  );
+}
+
+function Column({ point, series, x, width, y, href }: { point: Point; series: Series[]; x: number; width: number; y: (value: number) => number; href?: string | undefined }) {
+  const gap = width > 6 ? Math.min(4, width * 0.2) : width > 3 ? 1 : 0;
+  let below = 0;
+  const parts = series.map((one) => {
+    const value = point.values[one.key] ?? 0;
+    const from = y(below);
+    below += value;
+    const to = y(below);
+    return value > 0 && <rect key={one.key} class={one.tone} x={x + gap / 2} y={to} width={Math.max(1, width - gap)} height={Math.max(1, from - to)} />;
+  });
+  return href ? (
+    <a href={href} tabIndex={-1} aria-hidden="true">
+      {parts}
+    </a>
+  ) : (
+    <g>{parts}</g>
+  );
+}
+
+function Line({ one, points, x, y }: { one: Series; points: Point[]; x: (index: number) => number; y: (value: number) => number }) {
+  let path = "";
+  let isDrawn = false;
+  points.forEach((point, index) => {
+    const value = point.values[one.key];
+    if (value === null || value === undefined) return;
+    path += `${isDrawn ? "L" : "M"}${x(index).toFixed(1)} ${y(value).toFixed(1)}`;
+    isDrawn = true;
+  });
+  return (
+    <g class={`chart-path ${one.tone}`}>
+      <path d={path} />
+      {points.map((point, index) => {
+        const value = point.values[one.key];
+        return value === null || value === undefined ? null : <circle key={point.at} cx={x(index)} cy={y(value)} r={points.length > 60 ? 1.5 : 2.5} />;
+      })}
+    </g>
+  );
+}
+
+const HOUR_MS = 3_600_000;
+
+export type Step = 1 | 6 | 24;
+
+/** A period of hours by the clock of who reads: "2026-11-26 12". */
+const clockKey = (at: number, hours: Step): string => {
+  const text = local(new Date(at).toISOString());
+  return hours === 24 ? text.slice(0, 10) : `${text.slice(0, 10)} ${Math.floor(Number(text.slice(11, 13)) / hours) * hours}`;
+};
+
+/** Every period from one instant to another, with what is known of it; those without are empty. */
+export function periods<T>(from: number, to: number, hours: Step, found: readonly T[], startOf: (one: T) => number): { at: number; found: T[] }[] {
+  const all = new Map<string, { at: number; found: T[] }>();
+  for (let at = Math.floor(from / HOUR_MS) * HOUR_MS; at < to; at += HOUR_MS) {
+    const key = clockKey(at, hours);
+    if (!all.has(key)) all.set(key, { at, found: [] });
+  }
+  for (const one of found) all.get(clockKey(startOf(one), hours))?.found.push(one);
+  return [...all.values()];
+}
+
+/** The name of a period on the axis: by the hour of the day, or by the day. */
+export const periodName = (hours: Step) => (at: number): string => {
+  const text = local(new Date(at).toISOString());
+  return hours === 1 ? text.slice(11, 16) : hours === 24 ? text.slice(5, 10) : `${text.slice(8, 10)} ${text.slice(11, 13)}h`;
+};

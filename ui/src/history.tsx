@@ -1,0 +1,168 @@
+// The history of runs: what ended when, for home and for one DAG; and what is slower than usual.
+
+import { useState } from "preact/hooks";
+
+import { enc, query } from "./api";
+import { Chart, type Point, type Series, type Step, periodName, periods } from "./chart";
+import { ofDag, useData } from "./data";
+import { Panel, Shown, number } from "./parts";
+import { stateName, texts } from "./texts";
+import { isUtc, millis, ownZone, span, useNow } from "./time";
+import type { RunSummary } from "./types";
+
+export interface Ends {
+  start: string;
+  ends: Record<string, number>;
+  failure_rate: number | null;
+}
+
+interface RunEnds {
+  from: string;
+  to: string;
+  items: Ends[];
+}
+
+const HOUR_MS = 3_600_000;
+
+export interface Period {
+  key: string;
+  hours: number;
+  /** Hours of one column. */
+  step: Step;
+}
+
+export const PERIODS: Period[] = [
+  { key: "24h", hours: 24, step: 1 },
+  { key: "7d", hours: 168, step: 6 },
+  { key: "30d", hours: 720, step: 24 },
+];
+
+export const zoneName = (): string => (isUtc() ? "UTC" : ownZone());
+
+export const RUN_SERIES: Series[] = ["success", "partial", "failed", "cancelled"].map((key) => ({ key, name: stateName(key), tone: `h-${key}` }));
+
+/** The start of a period, by the minute: the address must not change with each second. */
+export function startOf(period: Period): string {
+  const at = Math.floor(Date.now() / 60_000) * 60_000 - (period.hours - period.step) * HOUR_MS;
+  return new Date(Math.floor(at / HOUR_MS) * HOUR_MS).toISOString().replace(".000Z", "Z");
+}
+
+export function PeriodChoice({ value, onValue }: { value: string; onValue: (key: string) => void }) {
+  return (
+    <span class="segmented" role="group" aria-label={texts.history.range}>
+      {PERIODS.map((one) => (
+        <button key={one.key} type="button" aria-pressed={one.key === value} aria-label={texts.history.lastOf[one.key as keyof typeof texts.history.lastOf]} onClick={() => onValue(one.key)}>
+          {texts.history.short[one.key as keyof typeof texts.history.short]}
+        </button>
+      ))}
+    </span>
+  );
+}
+
+const KEY = "aioflow.period";
+
+export function usePeriod(): [Period, (key: string) => void] {
+  const [key, setKey] = useState(() => sessionStorage.getItem(KEY) ?? "24h");
+  const chosen = PERIODS.find((one) => one.key === key) ?? PERIODS[0]!;
+  return [
+    chosen,
+    (wanted) => {
+      sessionStorage.setItem(KEY, wanted);
+      setKey(wanted);
+    },
+  ];
+}
+
+export function endsOf(items: readonly Ends[], from: string, period: Period): Point[] {
+  return periods(millis(from)!, Date.now(), period.step, items, (one) => millis(one.start)!).map(({ at, found }) => ({
+    at,
+    values: Object.fromEntries(RUN_SERIES.map(({ key }) => [key, found.reduce((all, one) => all + (one.ends[key] ?? 0), 0)])),
+  }));
+}
+
+/** Runs that ended, by state and by hour or day. */
+export function RunsChart() {
+  const [period, setPeriod] = usePeriod();
+  const from = startOf(period);
+  const step = period.step === 24 ? "day" : "hour";
+  const found = useData<RunEnds>(query("/history/runs", { from, step, zone: zoneName() }), { gap: 5000, every: 60_000 });
+  return (
+    <Panel title={texts.history.runs} actions={<PeriodChoice value={period.key} onValue={setPeriod} />}>
+      <Shown of={found}>
+        {(data) => (
+          <Chart
+            label={texts.history.runsLabel(texts.history.lastOf[period.key as keyof typeof texts.history.lastOf], zoneName())}
+            kind="columns"
+            series={RUN_SERIES}
+            points={endsOf(data.items, from, period)}
+            nameOf={periodName(period.step)}
+            format={(value) => number(value)}
+            empty={texts.history.noRuns}
+          />
+        )}
+      </Shown>
+    </Panel>
+  );
+}
+
+/** A mark on a run that takes, or took, longer than such runs usually do. */
+export function SlowMark({ run, after }: { run: Pick<RunSummary, "started_at" | "ended_at">; after: number | null | undefined }) {
+  const begun = millis(run.started_at);
+  const over = millis(run.ended_at);
+  const now = useNow(begun !== null && over === null && typeof after === "number");
+  if (typeof after !== "number" || begun === null || (over ?? now) - begun <= after * 1000) return null;
+  return (
+    <span class="slow-mark" title={texts.history.slowMeaning(span(after * 1000))}>
+      {texts.history.slow}
+    </span>
+  );
+}
+
+export interface Durations {
+  count: number;
+  mean: number | null;
+  p50: number | null;
+  p95: number | null;
+}
+
+export interface DagPeriod extends Ends {
+  duration: Durations;
+  queue: Durations;
+}
+
+export interface DagHistory {
+  dag_id: string;
+  total: DagPeriod;
+  slow_after_seconds: number | null;
+  items: DagPeriod[];
+}
+
+export const seconds = (value: number): string => (value === 0 ? "0" : span(value * 1000));
+export const shownSeconds = (value: number | null): string => (value === null ? "–" : seconds(value));
+export const percent = (value: number): string => `${number(100 * value, 1)} %`;
+
+/** How the DAG does: in one line above its views. */
+export function HealthStrip({ id }: { id: string }) {
+  const found = useData<DagHistory>(`/history/dags/${enc(id)}`, { on: ofDag(id), gap: 5000 });
+  if (!found.data) return null;
+  const { failure_rate: rate, duration } = found.data.total;
+  if (rate === null && duration.count === 0) return null;
+  return (
+    <dl class="health">
+      <div>
+        <dt>
+          {texts.history.success}, {texts.history.ofDays}
+        </dt>
+        <dd class={rate !== null && rate > 0.1 ? "bad" : ""}>{rate === null ? "–" : percent(1 - rate)}</dd>
+      </div>
+      <div>
+        <dt>{texts.history.median}</dt>
+        <dd>{shownSeconds(duration.p50)}</dd>
+      </div>
+      <div>
+        <dt>{texts.history.slowest}</dt>
+        <dd>{shownSeconds(duration.p95)}</dd>
+      </div>
+    </dl>
+  );
+}

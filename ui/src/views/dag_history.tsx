@@ -1,0 +1,82 @@
+// The history of a DAG: how often its runs fail, and how long they and its tasks take.
+
+import { enc, query } from "../api";
+import { Chart, type Point, durationScale, niceScale, periodName, periods } from "../chart";
+import { type Column, Table } from "../components/table";
+import { ofDag, useData } from "../data";
+import { type DagHistory, type DagPeriod, type Durations, type Period, PeriodChoice, RUN_SERIES, endsOf, percent, seconds, shownSeconds as shown, startOf, usePeriod, zoneName } from "../history";
+import { Empty, Panel, Shown, number } from "../parts";
+import { texts } from "../texts";
+import { millis } from "../time";
+
+interface TaskStats {
+  task_id: string;
+  ends: Record<string, number>;
+  failure_rate: number | null;
+  duration: Durations;
+  queue: Durations;
+  wait: Durations;
+}
+
+const TIMES = [
+  { key: "p50", name: texts.history.p50, tone: "h-p50" },
+  { key: "p95", name: texts.history.p95, tone: "h-p95" },
+];
+const RATE = [{ key: "rate", name: texts.history.rateName, tone: "h-rate" }];
+
+/** Where a column is several periods of the answer, the last of them stands for the lines. */
+function points(items: DagPeriod[], from: string, period: Period, values: (one: DagPeriod) => Record<string, number | null>): Point[] {
+  return periods(millis(from)!, Date.now(), period.step, items, (one) => millis(one.start)!).map(({ at, found }) => ({ at, values: found.length ? values(found.at(-1)!) : {} }));
+}
+
+export default function DagHistoryView({ id }: { id: string }) {
+  const [period, setPeriod] = usePeriod();
+  const from = startOf(period);
+  const path = `/history/dags/${enc(id)}`;
+  const step = period.step === 24 ? "day" : "hour";
+  const found = useData<DagHistory>(query(path, { from, step, zone: zoneName() }), { on: ofDag(id), gap: 5000 });
+  const tasks = useData<{ items: TaskStats[] }>(query(`${path}/tasks`, { from }), { on: ofDag(id), gap: 5000 });
+  const nameOf = periodName(period.step);
+  return (
+    <>
+      <div class="bar-of-filters">
+        <PeriodChoice value={period.key} onValue={setPeriod} />
+        <span class="soft">{texts.history.percentiles}</span>
+      </div>
+      <Shown of={found}>
+        {(data) => (
+          <div class="charts">
+            <Panel title={texts.history.runs}>
+              <Chart label={`${texts.history.runs}: ${id}`} kind="columns" series={RUN_SERIES} points={endsOf(data.items, from, period)} nameOf={nameOf} format={(value) => number(value)} empty={texts.history.noRuns} />
+            </Panel>
+            <Panel title={texts.history.duration}>
+              <Chart label={`${texts.history.duration}: ${id}`} kind="lines" series={TIMES} points={points(data.items, from, period, (one) => ({ p50: one.duration.p50, p95: one.duration.p95 }))} nameOf={nameOf} format={seconds} scale={durationScale} />
+            </Panel>
+            <Panel title={texts.history.queue}>
+              <Chart label={`${texts.history.queue}: ${id}`} kind="lines" series={TIMES} points={points(data.items, from, period, (one) => ({ p50: one.queue.p50, p95: one.queue.p95 }))} nameOf={nameOf} format={seconds} scale={durationScale} />
+            </Panel>
+            <Panel title={texts.history.rate}>
+              <Chart label={`${texts.history.rate}: ${id}`} kind="lines" series={RATE} points={points(data.items, from, period, (one) => ({ rate: one.failure_rate }))} nameOf={nameOf} format={percent} scale={(most) => niceScale(Math.max(0.1, most), false)} />
+            </Panel>
+          </div>
+        )}
+      </Shown>
+      <Shown of={tasks}>
+        {({ items }) => <Table name="task-history" label={texts.common.many(items.length, "task")} columns={COLUMNS} items={items} keyOf={(one) => one.task_id} isShort empty={<Empty>{texts.history.noTasks}</Empty>} />}
+      </Shown>
+    </>
+  );
+}
+
+const all = (one: TaskStats): number => Object.values(one.ends).reduce((sum, count) => sum + count, 0);
+const by = (value: (one: TaskStats) => number | null) => (one: TaskStats, other: TaskStats): number => (value(one) ?? -1) - (value(other) ?? -1);
+
+const COLUMNS: Column<TaskStats>[] = [
+  { id: "task", title: texts.history.task, width: "minmax(140px, 2fr)", isFixed: true, isMono: true, phone: "title", cell: (one) => one.task_id, sort: (one, other) => one.task_id.localeCompare(other.task_id) },
+  { id: "ended", title: texts.history.runsOf, width: "90px", isNumber: true, phone: "second", cell: (one) => number(all(one)), sort: by(all) },
+  { id: "failed", title: texts.history.failed, width: "100px", isNumber: true, phone: "second-end", cell: (one) => (one.failure_rate === null ? "–" : percent(one.failure_rate)), sort: by((one) => one.failure_rate) },
+  { id: "p50", title: texts.history.p50, width: "100px", isNumber: true, phone: "end", cell: (one) => shown(one.duration.p50), sort: by((one) => one.duration.p50) },
+  { id: "p95", title: texts.history.p95, width: "116px", isNumber: true, cell: (one) => shown(one.duration.p95), sort: by((one) => one.duration.p95) },
+  { id: "queue", title: texts.history.queueP50, width: "116px", isNumber: true, isWideOnly: true, cell: (one) => shown(one.queue.p50), sort: by((one) => one.queue.p50) },
+  { id: "wait", title: texts.history.waitP50, width: "110px", isNumber: true, isWideOnly: true, cell: (one) => shown(one.wait.p50), sort: by((one) => one.wait.p50) },
+];
