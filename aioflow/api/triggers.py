@@ -134,7 +134,8 @@ class TriggerReader:
             shown = layout.shown(location)
             view = _trigger_view(row, run, task_id, shown, where, watch, detail, shift)
             label, map_label = labels.get(row.trigger_no), map_labels.get(row.task_no)
-            found.append(msgspec.structs.replace(view, label=label, map_label=map_label))
+            text = self._reader.public_fields.sentence(row.class_path, row.kwargs, watch)
+            found.append(msgspec.structs.replace(view, label=label, map_label=map_label, text=text))
         return found
 
     async def worded(self, run_no: RunNo, waits: Mapping[K, Wait | None]) -> dict[K, Wait | None]:

@@ -84,7 +84,8 @@ def test_the_focus_is_visible(browser, daemon):
         page.go("/dags")
         page.page.locator("[data-row]").first.wait_for()
         page.page.keyboard.press("j")
-        ring = page.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        look = "getComputedStyle(document.activeElement, '::after').outlineStyle"
+        ring = page.page.evaluate(look)
         assert ring == "solid"
         page.page.keyboard.press("/")
         assert focused(page) == "Find a DAG"
