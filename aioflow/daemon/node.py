@@ -289,15 +289,13 @@ class _Node:
         self._interpreters.listen(self._slot.interpreter_changed)
         self._interpreters.listen(self._hosts.interpreter_changed)
         self._snapshots = Snapshots(settings.code_folder)
-        self._deliveries = _deliveries(
-            context, store, settings, self._snapshots, self._describe_decision
-        )
+        self._deliveries = _deliveries(context, store, settings, self._snapshots, self._describe)
         self._code_missing = CodeMissing(store, self._snapshots, engine.report, clock)
         self._deleting = Deleting(
             engine, store, self._tasklog, settings.results_folder, clock, self._stored
         )
 
-    def _describe_decision(self, row: DecisionRow) -> Asked:
+    def _describe(self, row: DecisionRow) -> Asked:
         """Describe a decision for a message, with links that are signed now."""
         memory = self._engine.memory
         return described(

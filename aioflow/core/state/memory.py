@@ -163,8 +163,7 @@ class Memory:
         self.lacking_code: set[TriggerNo] = set()
         self.packing = Packing()
         self.runs = self.packing.runs
-        self.run_keys: dict[tuple[str, str], RunNo] = {}
-        self._named: dict[str, RunNo] = {}
+        self.run_keys, self._named = dict[tuple[str, str], RunNo](), dict[str, RunNo]()
         self.queued_runs: dict[str, deque[Run]] = {}
         self.active_runs: dict[str, int] = {}
         self.backfills: dict[int, BackfillRow] = {}
