@@ -21,7 +21,7 @@ BROWSER := command -v chromium >/dev/null || test "$$(id -u)" != 0 || { \
 SHELLS := command -v zsh >/dev/null && command -v fish >/dev/null || test "$$(id -u)" != 0 || { \
     apt-get update && apt-get install --yes --no-install-recommends zsh fish; }
 
-.PHONY: run check test nightly pure lint style types layers modules docs bench dist ui ui-check clean
+.PHONY: run check test nightly pure lint types mypy pyright style layers modules docs bench dist ui ui-check clean
 
 # The daemon with the example DAGs, one run shown live, and today's file for further ones.
 run: .venv/.run
@@ -33,7 +33,8 @@ check: .venv/.all
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint pure
 
 # The second ring: everything, sampled where it takes long, on the event loop that ships.
-test: .venv/.all lint
+test: .venv/.all
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint
 	@$(FAULT_TOOLS)
 	@$(BROWSER)
 	@$(SHELLS)
@@ -49,7 +50,7 @@ nightly: .venv/.all lint
 pure: .venv/.all
 	$(BIN)/python -m pytest -n 2 -m "not (nightly or process or postgres or browser)" $(PURE)
 
-lint: style layers types
+lint: types style layers
 
 style: .venv/.all
 	$(BIN)/ruff check .
@@ -60,8 +61,13 @@ style: .venv/.all
 layers: .venv/.all
 	$(BIN)/lint-imports
 
-types: .venv/.all
+# Two targets: each takes about as long as all other checks of the code together.
+types: mypy pyright
+
+mypy: .venv/.all
 	$(BIN)/mypy $(CODE)
+
+pyright: .venv/.all
 	$(BIN)/pyright
 
 # The list of modules in docs/, out of their docstrings.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 import secrets
 import stat
@@ -18,6 +19,9 @@ from aioflow.filesystem import sync_folder
 __all__ = ("KEY_BYTES", "Vault", "new_key", "read_keys", "write_keys")
 
 KEY_BYTES = 32
+
+_SIGNING = b"aioflow signatures"
+"""Derives the key for signatures from a key for encryption."""
 
 _FORMAT = b"\x01"
 _ID_BYTES = 8
@@ -61,6 +65,7 @@ class Vault:
         self._ciphers = ciphers
         self._cipher = _FORMAT + first, ciphers[first]
         self._ids = frozenset(ciphers)
+        self._signing = tuple(_mac(key, _SIGNING) for key in keys)
 
     def has_only(self, keys: Sequence[bytes]) -> bool:
         """Return whether all keys of this vault are among ``keys``."""
@@ -90,6 +95,15 @@ class Vault:
         if any(len(set(key)) < _DIFFERENT for key in keys):
             raise SettingsError(f"the key file {path} holds a key that is easy to guess")
         return cls(keys)
+
+    def sign(self, purpose: str, data: bytes) -> bytes:
+        """Return the signature of data (HMAC-SHA256), which holds for this purpose only."""
+        return _mac(self._signing[0], purpose.encode() + b"\0" + data)
+
+    def has_signed(self, purpose: str, data: bytes, signature: bytes) -> bool:
+        """Return whether a key of this vault has signed the data for this purpose."""
+        message = purpose.encode() + b"\0" + data
+        return any(hmac.compare_digest(_mac(key, message), signature) for key in self._signing)
 
     def encrypt(self, table: str, number: int, plaintext: bytes) -> bytes:
         """Encrypt a value and return its envelope, which differs at every call."""
@@ -148,6 +162,10 @@ def write_keys(path: Path, keys: Sequence[bytes]) -> None:
         sync_folder(path.parent)
     except OSError as exc:
         raise SettingsError(f"the key file {path} cannot be written: {exc.strerror}") from exc
+
+
+def _mac(key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, hashlib.sha256)
 
 
 def _key_id(key: bytes) -> bytes:

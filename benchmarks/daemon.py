@@ -163,6 +163,10 @@ class DaemonProcess:
             raise AssertionError(f"{method} {path}: {response.status} {answer}")
         return response.status, answer
 
+    def items(self, path: str) -> Any:
+        """Return the items of the first page of a list."""
+        return self.get(path)[1]["items"]
+
     def get(self, path: str, *, status: int | None = 200) -> tuple[int, Any]:
         """Send a GET request; if a status is expected, retry while the database is too busy."""
 

@@ -184,7 +184,7 @@ def _processor_seconds(daemon: DaemonProcess) -> float:
 
 
 def _is_hosted(daemon: DaemonProcess, dag_id: str) -> bool:
-    _, found = daemon.get("/api/v1/triggers")
+    found = daemon.items("/api/v1/triggers")
     return any(one["dag_id"] == dag_id and one["node"] is not None for one in found)
 
 

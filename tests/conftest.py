@@ -24,6 +24,7 @@ from aioflow.store.sqlite.lock import FileLock
 from aioflow.telemetry.log import _rich_only_on_a_terminal
 from tests.cpu_budget import CpuBudget
 from tests.databases import in_thread, temporary_database
+from tests.distribution import Distribution
 from tests.postgres_reset import ResettableDatabase
 from tests.postgres_server import PostgresServer, watch
 
@@ -93,6 +94,8 @@ def pytest_asyncio_loop_factories(
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(CpuBudget(config))
+    if config.pluginmanager.hasplugin("xdist"):
+        config.pluginmanager.register(Distribution())
     if not hasattr(config, "workerinput"):
         # Not below TMPDIR: a socket's path must be short, and inaccessible to other users.
         home = tempfile.mkdtemp(prefix="aioflow-pg-", dir="/tmp")

@@ -76,7 +76,7 @@ class SharedDaemon(DaemonProcess):
 
     def _cancel_all(self) -> None:
         for state in ("queued", "running"):
-            for run in self.get(f"/api/v1/runs?state={state}&limit=1000")[1]:
+            for run in self.items(f"/api/v1/runs?state={state}&limit=1000"):
                 self.request("POST", f"/api/v1/runs/{run['run_id']}/cancel", status=None)
 
     def clear_dags(self) -> None:

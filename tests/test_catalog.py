@@ -63,7 +63,7 @@ class Watched:
         put(self.folder / name, text)
 
     async def swept(self):
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await self.catalog.first_sweep_done.wait()
 
     async def reported(self, count):

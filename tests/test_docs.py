@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import re
 import threading
@@ -36,6 +37,7 @@ from tests.triggers.test_catalogue import defined
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
+CONTRIBUTORS = (ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md")
 PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 
@@ -73,10 +75,10 @@ def test_each_python_block_is_a_dag_file_without_problems(source, tmp_path, caps
     assert [line.endswith(": ok") for line in said] == [True], said
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_parts_of_python_files_are_python(page):
-    for part in blocks(page, "py"):
-        compile(part, str(page), "exec")
+def test_parts_of_python_files_are_python():
+    for page in PAGES:
+        for part in blocks(page, "py"):
+            compile(part, str(page), "exec")
 
 
 def test_the_readme_shows_the_pipeline_that_the_tutorial_ends_with():
@@ -382,18 +384,26 @@ def test_every_command_is_listed_and_no_other():
 EVERY_COMMAND_HAS = {"--help", "--home", "--json", "--url"}
 
 
-@pytest.mark.parametrize(
-    ("name", "parser"),
-    [pytest.param(*one, id=one[0]) for one in parsers(cli.command_parser(), "aioflow")],
-)
-def test_every_option_stands_in_the_row_of_its_command(name, parser):
-    table = (REFERENCE / "cli.md").read_text().splitlines()
-    (row,) = (
-        row for row in table if re.match(rf"\| .*`{name}[ `].* \|", row.partition(" | ")[0] + " |")
-    )
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    """Return the long options of a command that not every command has."""
     options = {option for a in parser._actions for option in a.option_strings if option[1] == "-"}
+    return options - EVERY_COMMAND_HAS
 
-    assert options - EVERY_COMMAND_HAS <= set(re.findall(r"--[a-z-]+", row))
+
+def test_every_option_stands_in_the_row_of_its_command():
+    table = (REFERENCE / "cli.md").read_text().splitlines()
+    rows = [(row.partition(" | ")[0] + " |", set(re.findall(r"--[a-z-]+", row))) for row in table]
+    commands = {
+        name: options_of(parser) for name, parser in parsers(cli.command_parser(), "aioflow")
+    }
+
+    missing = {}
+    for name, options in commands.items():
+        found = [listed for head, listed in rows if re.match(rf"\| .*`{name}[ `].* \|", head)]
+        missing[name] = [options - listed for listed in found]
+
+    assert len(missing) > 50
+    assert {name: unlisted for name, unlisted in missing.items() if unlisted != [set()]} == {}
 
 
 def test_every_route_is_listed_and_no_other():
@@ -407,22 +417,29 @@ def test_every_route_is_listed_and_no_other():
     )
 
 
-SHOWN = [
-    pytest.param(row, id=f"{page.stem}-{row.split('|')[1].strip()[:60]}")
-    for page in (REFERENCE / "waiting.md", DOCS / "airflow-differences.md")
-    for row in page.read_text().splitlines()
-    if row.startswith("|") and "`test_" in row
-]
+def named_in_rows_of(page: Path) -> Iterator[tuple[str, str]]:
+    """Return the file below ``tests`` and the name of each test that a row of a table names."""
+    for row in page.read_text().splitlines():
+        file = ""
+        if row.startswith("|") and "`test_" in row:
+            for name in re.findall(r"`([a-z_/]+\.py|test_\w+)`", row.split("|")[-2]):
+                if name.endswith(".py"):
+                    file = name
+                else:
+                    yield file, name
 
 
-@pytest.mark.parametrize("row", SHOWN)
-def test_every_test_that_a_statement_names_is_there(row):
-    source = ""
-    for name in re.findall(r"`([a-z_/]+\.py|test_\w+)`", row.split("|")[-2]):
-        if name.endswith(".py"):
-            source = (ROOT / "tests" / name).read_text()
-        else:
-            assert re.search(rf"^(?:async )?def {name}\(", source, re.MULTILINE), name
+def test_every_test_that_a_statement_names_is_there():
+    pages = (REFERENCE / "waiting.md", DOCS / "airflow-differences.md")
+    named = {test for page in pages for test in named_in_rows_of(page)}
+    defined_in = {
+        file: set(re.findall(r"^(?:async )?def (test_\w+)\(", source, re.MULTILINE))
+        for file in {file for file, _ in named}
+        for source in ((ROOT / "tests" / file).read_text(),)
+    }
+
+    assert len(named) > 100
+    assert {(file, name) for file, name in named if name not in defined_in[file]} == set()
 
 
 def test_every_statement_and_every_defect_names_a_test():
@@ -447,20 +464,30 @@ def test_the_list_of_modules_is_up_to_date():
 # ── links ───────────────────────────────────────────────────────────────────────────────
 
 
+@functools.cache
 def anchors(page: Path) -> set[str]:
+    """Return the targets that the headings of a page are."""
     heads = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_inside_the_project_leads_somewhere(page):
-    for target in re.findall(r'(?:\]\(|src(?:set)?=")([^)"\s]+)', page.read_text()):
-        if target.startswith(("http:", "https:")):
-            continue
-        path, _, anchor = target.partition("#")
-        found = page.parent / path if path else page
-        assert found.exists(), f"{page}: {target}"
-        assert not anchor or anchor in anchors(found), f"{page}: {target}"
+def leads_somewhere(page: Path, target: str) -> bool:
+    """Return whether the target of a link inside the project exists."""
+    path, _, anchor = target.partition("#")
+    found = (page.parent / path).resolve() if path else page
+    return found.exists() and (not anchor or anchor in anchors(found))
+
+
+def test_every_link_inside_the_project_leads_somewhere():
+    links = [
+        (page, target)
+        for page in PAGES
+        for target in re.findall(r'(?:\]\(|src(?:set)?=")([^)"\s]+)', page.read_text())
+        if not target.startswith(("http:", "https:"))
+    ]
+
+    assert len(links) > 200
+    assert [link for link in links if not leads_somewhere(*link)] == []
 
 
 def test_every_page_is_reached_from_the_readme():
@@ -526,13 +553,11 @@ def _exists(path: str) -> bool:
     return any(any(folder.glob(one)) for folder in folders for one in candidates)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"],
-    ids=lambda page: str(page.relative_to(ROOT)),
-)
-def test_every_path_that_a_page_names_exists(page):
-    assert {path for path in _named_paths(page) if not _exists(path)} == set()
+def test_every_path_that_a_page_names_exists():
+    pages = {page: _named_paths(page) for page in (*PAGES, *CONTRIBUTORS)}
+    missing = {path for path in set().union(*pages.values()) if not _exists(path)}
+
+    assert {page: paths & missing for page, paths in pages.items() if paths & missing} == {}
 
 
 def test_the_page_for_contributors_names_paths():

@@ -65,7 +65,7 @@ class Node:
         self.known.listen(self.changes.append)
 
     async def find(self, name="lab"):
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             return await self.known.find(name)
 
     async def problem(self, name="lab"):
@@ -185,7 +185,7 @@ async def test_a_mended_one_is_usable_again_and_is_another_one(tmp_path):
     async with node(tmp_path) as n:
         await n.problem()
         put(n.path, says(**GOOD))
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             launch = await n.known.wait_until_usable("lab")
         assert launch.generation == n.known.generation("lab") == 2
         put(n.path, "#!/bin/sh\nexit 3")
@@ -200,7 +200,7 @@ async def test_an_unusable_one_is_tried_again_though_its_files_are_the_same(tmp_
     async with node(tmp_path, fail + says(**GOOD).removeprefix("#!/bin/sh\n")) as n:
         await n.problem()
         (tmp_path / "mended").touch()
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await n.known.wait_until_usable("lab")
 
 
@@ -241,7 +241,7 @@ async def test_one_whose_children_die_before_they_answer_is_unusable_for_a_while
         assert "its processes die when they start: exit status 1" in await n.problem()
         monkeypatch.setattr(interpreters, "RETRY_SECONDS", 0.0)
         n.known._states["lab"].due_us = 0
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await n.known.wait_until_usable("lab")
 
 

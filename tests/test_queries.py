@@ -178,7 +178,7 @@ class Child:
 
     async def ending(self):
         """Return the reply about the only run that was asked about."""
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await self.answered.wait()
         [(_, ending)] = self.endings()
         return ending
@@ -189,7 +189,7 @@ class Child:
         return [(each.number, each.ending) for of_one in told for each in of_one]
 
     async def answer(self, kind):
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await self.answered.wait()
         [answer] = self.answers
         assert answer.error == ""
@@ -816,7 +816,7 @@ async def test_a_process_that_runs_no_tasks_gets_no_results():
     async with running(w.answers):
         body = msgspec.msgpack.encode(ResultsWanted(0))
         w.answers.submit(child, Query(1, 7, "results", body))
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await child.answered.wait()
 
     assert "only a process that runs tasks" in child.answers[0].error
@@ -1108,7 +1108,7 @@ async def test_undeclared_and_missing_values_are_refused(child, task_index, name
     kept(w, "D", None)
     async with running(w.answers):
         ask_values(w, child, *names, task_index=task_index)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await child.answered.wait()
 
     [answer] = child.answers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -81,8 +82,9 @@ class NotedClock(SystemClock):
 
 
 class Node:
-    def __init__(self, home, capacity, role):
+    def __init__(self, home, capacity, role, idle_seconds):
         self.reports, self.asked = [], []
+        self.storing = set()
         self.clock = NotedClock()
         self.children = Children(home, program=program(HOST))
         context = ExecutorContext(
@@ -93,9 +95,10 @@ class Node:
             report=self.reports.extend,
             clock=self.clock,
             on_query=lambda child, ask: self.asked.append((child, ask)),
+            is_storing=lambda number: number in self.storing,
         )
         self.tasklog = context.tasklog
-        self.triggerer = Triggerer(context, role=role, capacity=capacity)
+        self.triggerer = Triggerer(context, role=role, capacity=capacity, idle_seconds=idle_seconds)
 
     def host(self, number, class_path="", assignment_id=1, kwargs=b"", **fields):
         host = StartTrigger(
@@ -120,8 +123,8 @@ class Node:
 
 
 @asynccontextmanager
-async def node(tmp_path, capacity=100, role="triggers"):
-    node = Node(tmp_path, capacity, role)
+async def node(tmp_path, capacity=100, role="triggers", idle_seconds=math.inf):
+    node = Node(tmp_path, capacity, role, idle_seconds)
     async with running(node.children, node.triggerer):
         yield node
 
@@ -164,6 +167,18 @@ async def test_a_trigger_whose_event_was_the_last_is_released(tmp_path):
         n.end(1)  # reported before the event was received
         assert n.ended() == [1]
         assert n.triggerer.load.triggers == 1
+
+
+async def test_a_host_does_not_end_before_the_results_of_its_triggers_are_stored(tmp_path):
+    async with node(tmp_path, idle_seconds=0.03) as n:
+        n.storing.add(1)
+        n.host(1, "data")
+        await until(n.fired)
+        looks = n.clock.asked_seconds.count(0.03)
+        await until(lambda: n.clock.asked_seconds.count(0.03) > looks + 3)
+        assert not n.triggerer.host_process.was_idle
+        n.storing.clear()
+        await until(lambda: n.triggerer.host_process.was_idle)
 
 
 async def test_more_is_handed_over_at_once_than_fits_into_one_frame(tmp_path):

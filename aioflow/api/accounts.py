@@ -55,6 +55,7 @@ SESSION_SECONDS = 30 * 24 * 3600
 _SECRET_BYTES = 32
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,99}")
 _SCOPES = 100
+_GROUPS = 50
 _WRITE_SECONDS = 1.0
 _USES_AT_ONCE = 500
 
@@ -65,10 +66,15 @@ _REQUEST_SECONDS = 5.0
 
 
 class UserView(msgspec.Struct, frozen=True, kw_only=True):
-    """A user account."""
+    """A user account.
+
+    Attributes:
+        groups: Groups, to which a task may assign a decision.
+    """
 
     name: str
     role: str
+    groups: tuple[str, ...]
     disabled: bool
     created_at: str
     changed_at: str
@@ -209,7 +215,14 @@ class Access:
         """Return all users by name."""
         return [_user(row) for row in await self._store.list_accounts()]
 
-    async def create_user(self, by: Actor, name: str, password: str, role: str) -> UserView:
+    async def create_user(
+        self,
+        by: Actor,
+        name: str,
+        password: str,
+        role: str,
+        groups: Sequence[str] = (),
+    ) -> UserView:
         """Create a user.
 
         Raises:
@@ -218,7 +231,12 @@ class Access:
         """
         wanted = role_of(role)
         secret = await self._passwords.hashed(password)
-        request = CreateAccount(name=_checked_name(name), secret=secret, role=wanted)
+        request = CreateAccount(
+            name=_checked_name(name),
+            secret=secret,
+            role=wanted,
+            groups=_checked_groups(groups) or (),
+        )
         return _user(cast(AccountRow, await self._send(request, by, _REQUEST_SECONDS)))
 
     async def set_user(
@@ -229,6 +247,7 @@ class Access:
         password: str | None = None,
         role: str | None = None,
         disabled: bool | None = None,
+        groups: Sequence[str] | None = None,
     ) -> UserView:
         """Change the given properties of a user, and end the user's sessions.
 
@@ -238,7 +257,13 @@ class Access:
         """
         wanted = None if role is None else role_of(role)
         secret = None if password is None else await self._passwords.hashed(password)
-        request = SetAccount(name=name, secret=secret, role=wanted, is_disabled=disabled)
+        request = SetAccount(
+            name=name,
+            secret=secret,
+            role=wanted,
+            is_disabled=disabled,
+            groups=_checked_groups(groups),
+        )
         return _user(cast(AccountRow, await self._send(request, by, _REQUEST_SECONDS)))
 
     async def change_password(
@@ -401,6 +426,23 @@ class Access:
         return [audit_view(row) for row in await self._store.list_audit(before=before, limit=limit)]
 
 
+def _checked_groups(groups: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the names of groups, sorted; ``None`` if none are given.
+
+    Raises:
+        AccountRefused: If a name is invalid, or that of a role.
+    """
+    if groups is None:
+        return None
+    roles = {role.label for role in Role}
+    for group in groups:
+        if not _NAME.fullmatch(group) or group in roles:
+            raise AccountRefused(f"{group[:80]!r} cannot be the name of a group")
+    if len(groups) > _GROUPS:
+        raise AccountRefused(f"a user is in at most {_GROUPS} groups")
+    return tuple(sorted(set(groups)))
+
+
 def _checked_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise AccountRefused(
@@ -424,6 +466,7 @@ def _user(row: AccountRow) -> UserView:
     return UserView(
         name=row.name,
         role=row.role.label,
+        groups=row.groups,
         disabled=row.is_disabled,
         created_at=iso(row.created_at) or "",
         changed_at=iso(row.changed_at) or "",

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from aioflow._threads import in_thread
 from aioflow.api.page_schemas import SpannedView, SpanView
+from aioflow.api.paging import Page, decode_cursor, page_of
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import TaskView, instant, iso
 from aioflow.api.task_instances import TaskLocation
@@ -127,11 +128,22 @@ _SPAN_KINDS = {
 }
 
 
-async def gantt(reader: RunReader, run_id: str, *, offset: int, limit: int) -> list[SpannedView]:
+async def gantt(
+    reader: RunReader, run_id: str, *, offset: int, limit: int, cursor: str | None = None
+) -> Page[SpannedView]:
     """Return the time spans of one page of a run's tasks."""
     run = await reader.run(run_id)
     layout = await reader.layout(run)
-    locations = layout.page(offset, limit)
+    if cursor is not None:
+        task_index, map_index = decode_cursor("gantt", cursor, (int, int))
+        offset += layout.after(int(task_index), int(map_index))
+    page = page_of(
+        "gantt",
+        layout.page(offset, limit + 1),
+        limit,
+        lambda one: (one.task_index, one.map_index),
+    )
+    locations = page.items
     views = await reader.tasks_at(run, layout, locations)
     rows: dict[TaskNo, TaskRow] = {}
     tries: defaultdict[TaskNo, list[TryRow]] = defaultdict(list)
@@ -143,10 +155,11 @@ async def gantt(reader: RunReader, run_id: str, *, offset: int, limit: int) -> l
     steps = await read_state_changes(
         reader.store, run, {location.task_no for location in locations}
     )
-    return [
+    spanned = [
         _spanned(view, location, rows, tries.get(location.task_no, []), steps)
         for view, location in zip(views, locations, strict=True)
     ]
+    return Page(spanned, page.next)
 
 
 def _spanned(

@@ -27,6 +27,7 @@ from aioflow.api.page_schemas import (
     TaskNodeView,
     VersionView,
 )
+from aioflow.api.paging import number_after, page_of
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import iso, summary
 from aioflow.api.task_instances import RunLayout, absent_state
@@ -230,20 +231,18 @@ class RunStateCounts:
             ],
         )
 
-    async def grid(self, dag_id: str, *, limit: int, before: str | None) -> GridView:
-        """Return the grid of a DAG's tasks and runs, the newest run first.
-
-        ``before`` is the id of the last run of the previous page.
-        """
+    async def grid(self, dag_id: str, *, limit: int, cursor: str | None = None) -> GridView:
+        """Return the grid of a DAG's tasks and runs, the newest run first."""
         reader = self._reader
         row = await reader.shown_row(dag_id)
         newest = await reader.known_spec(row.version, dag_id)
-        cursor = None if before is None else (await reader.run(before)).run_no
-        runs = await reader.store.list_runs(dag_id=dag_id, limit=limit, before=cursor)
+        before = number_after("grid", cursor)
+        found = await reader.store.list_runs(dag_id=dag_id, limit=limit + 1, before=before)
+        page = page_of("grid", found, limit, lambda run: (run.run_no,))
         places = {task.task_id: place for place, task in enumerate(newest.tasks)}
         until = self._clock.monotonic_us() + _GRID_US
         columns = []
-        for run in runs:
+        for run in page.items:
             layout = await reader.layout(run)
             names = [task.task_id for task in layout.spec.tasks]
             for name in names:
@@ -257,7 +256,7 @@ class RunStateCounts:
                 ]
             damage = reader.store.damages.of_run(run.run_no)
             columns.append(_grid_column(run, damage, cells))
-        return GridView(tasks=list(places), runs=columns)
+        return GridView(tasks=list(places), runs=columns, next=page.next)
 
     def _is_cached(self, run: RunRow) -> bool:
         return (run.run_no, run.ended_at) in self._cache

@@ -19,9 +19,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from aioflow.errors import TooManyLogins
+from aioflow.errors import TooManyAnswers, TooManyLogins
 
-__all__ = ("LoginThrottle",)
+__all__ = ("LinkThrottle", "LoginThrottle")
 
 _MAX_BUCKETS = 10_000
 """Maximum number of entries of each kind; the least recently used ones are dropped."""
@@ -137,3 +137,25 @@ def _network(address: str) -> str:
     if mapped is not None:
         return str(mapped)
     return str(ipaddress.ip_network((found, _NETWORK_BITS), strict=False))
+
+
+class LinkThrottle:
+    """Counts uses of signed links per address, whatever their outcome."""
+
+    def __init__(self) -> None:
+        self._addresses = _Buckets[str](30, 2.0)
+
+    def take(self, address: str, now: float) -> None:
+        """Take one use.
+
+        Args:
+            now: Monotonic seconds.
+
+        Raises:
+            TooManyAnswers: If none is left.
+        """
+        network = _network(address)
+        missing = self._addresses.missing_seconds(network, now)
+        if missing > 0:
+            raise TooManyAnswers(math.ceil(missing))
+        self._addresses.take(network, now)

@@ -22,6 +22,7 @@ from aioflow.api.dags import (
 )
 from aioflow.api.log_lines import LineRange, LineReader, TriedLog
 from aioflow.api.page_schemas import LogLinesView, RunLogView
+from aioflow.api.paging import Key, Page, decode_cursor, number_after, page_of
 from aioflow.api.run_log import RunLogRange, RunLogs
 from aioflow.api.schedule_texts import schedule_text
 from aioflow.api.schemas import (
@@ -54,6 +55,7 @@ from aioflow.errors import RequestError, UnknownDag, UnknownRound, UnknownRun, U
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.ids import RunNo, StartNo, TaskNo
 from aioflow.model.rows import DagRow, ExpansionRow, RunRow, TaskRow
+from aioflow.model.run_filter import RunFilter
 from aioflow.model.states import RunState, TaskState, Wait
 from aioflow.model.timestamps import Timestamp
 from aioflow.model.triggers import (
@@ -69,7 +71,7 @@ from aioflow.store import Store
 from aioflow.telemetry.task_log import TaskLog
 from aioflow.telemetry.task_log_records import LogPart
 
-__all__ = ("PAGE", "Counted", "DagsWanted", "RunReader")
+__all__ = ("PAGE", "Counted", "DagsWanted", "RunReader", "dag_key")
 
 PAGE = 1_000
 """Maximum number of task rows in a response."""
@@ -128,40 +130,53 @@ class RunReader:
         search: str = "",
         state: DagsWanted = "all",
         limit: int | None = None,
-        after: str = "",
+        after: tuple[int, str] | None = None,
     ) -> list[DagView]:
-        """Return DAGs by name, followed by the files that define no DAG.
-
-        With a limit, these files are included only for the state ``broken``.
+        """Return the files that define no DAG, followed by DAGs by name.
 
         Args:
             search: A part of the id.
             state: ``broken`` for DAGs whose file cannot be imported, and for all such files.
-            after: The last ``dag_id`` of the previous page.
+            after: The key of the last entry of the previous page; see ``dag_key``.
         """
         known = await self.catalogue.known()
         wanted = search.casefold()
+        section, last = after or (0, "")
+        alone: list[DagView] = []
+        if not section and state != "paused":
+            defining = {row.file for row in known.dags.values() if not row.gone}
+            alone = [
+                broken_view(row)
+                for name, row in sorted(known.files.items())
+                if row.reason and name not in defining and wanted in name.casefold() and name > last
+            ][:limit]
+        most = None if limit is None else limit - len(alone)
         found: list[tuple[DagRow, str | None]] = []
         names, gone = await self.catalogue.names(), await self._gone(known)
         for dag_id in sorted([*names, *gone]) if gone else names:
+            if len(found) == most:
+                break
             row = known.dags.get(dag_id)
             if row is None:
                 continue  # deleted meanwhile
             error = GONE if dag_id in gone else import_error(known.files.get(row.file))
-            if dag_id <= after or wanted not in dag_id.casefold():
+            if (section and dag_id <= last) or wanted not in dag_id.casefold():
                 continue
             if (state == "paused" and not row.paused) or (state == "broken" and error is None):
                 continue
             found.append((row, error))
-            if len(found) == limit:
-                break
-        views = await self._dag_views(found)
-        if len(views) == limit or (limit is not None and state != "broken") or state == "paused":
-            return views
-        defining = {row.file for row in known.dags.values() if not row.gone}
-        broken = [broken_view(row) for row in known.files.values() if row.reason]
-        alone = [view for view in broken if view.file not in defining]
-        return (views + [view for view in alone if wanted in view.file.casefold()])[:limit]
+        return alone + await self._dag_views(found)
+
+    async def page_of_dags(
+        self, *, search: str, state: DagsWanted, limit: int, cursor: str | None
+    ) -> Page[DagView]:
+        """Return a page of ``list_dags``."""
+        after = None
+        if cursor is not None:
+            section, name = decode_cursor("dags", cursor, (int, str))
+            after = int(section), str(name)
+        found = await self.list_dags(search=search, state=state, limit=limit + 1, after=after)
+        return page_of("dags", found, limit, dag_key)
 
     async def _gone(self, known: KnownDags) -> set[str]:
         """Return the DAGs that no file defines any more but that have a live run."""
@@ -325,6 +340,16 @@ class RunReader:
         cursor = None if before is None else (await self.run(before)).run_no
         rows = await self.store.list_runs(dag_id=dag_id, state=wanted, limit=limit, before=cursor)
         return [summary(row, self.store.damages.of_run(row.run_no)) for row in rows]
+
+    async def page_of_runs(
+        self, wanted: RunFilter, *, limit: int, cursor: str | None = None
+    ) -> Page[RunSummary]:
+        """Return a page of the runs that match a filter, the newest first."""
+        before = number_after("runs", cursor)
+        rows = await self.store.find_matching_runs(wanted, limit=limit + 1, before=before)
+        page = page_of("runs", rows, limit, lambda row: (row.run_no,))
+        damages = self.store.damages
+        return Page([summary(row, damages.of_run(row.run_no)) for row in page.items], page.next)
 
     async def run(self, run_id: str) -> RunRow:
         """Return the row of a run.
@@ -520,6 +545,11 @@ class RunReader:
                     raise UnknownRound(run.run_id, task_id, map_index, layout.width(task_index))
                 raise UnknownTask(run.run_id, task_id, map_index)
         raise UnknownTask(run.run_id, task_id)
+
+
+def dag_key(view: DagView) -> Key:
+    """Return the sort key of an entry of the DAG list: files that define no DAG come first."""
+    return (0, view.file) if view.dag_id is None else (1, view.dag_id)
 
 
 def _evict(cache: dict[Any, Any], limit: int) -> None:

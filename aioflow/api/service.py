@@ -16,12 +16,16 @@ from aioflow.api.authentication import Passwords
 from aioflow.api.backfills import Backfills
 from aioflow.api.causes import Explaining
 from aioflow.api.dags import Catalogue, FirstScan, Timetables
+from aioflow.api.decisions import Decisions
 from aioflow.api.events import NamedEvents
+from aioflow.api.executors import ExecutorView, executor_views
 from aioflow.api.history import History
+from aioflow.api.login_throttle import LinkThrottle
 from aioflow.api.metrics import Metrics, Sizes, Sizing, health, measured
 from aioflow.api.operate import REQUEST_SECONDS
 from aioflow.api.page_queries import Reads
 from aioflow.api.page_schemas import PoolView
+from aioflow.api.paging import Page, encode_cursor, number_after
 from aioflow.api.queries import PAGE
 from aioflow.api.schemas import (
     CleanedView,
@@ -45,6 +49,7 @@ from aioflow.api.validation import (
 )
 from aioflow.api.values import KeyRotation, NamedValues, RotationView
 from aioflow.clock import Clock, SystemClock
+from aioflow.core.state.accounts import Accounts
 from aioflow.core.transaction import Transaction
 from aioflow.crypto import Vault
 from aioflow.engine.loop import Engine
@@ -58,7 +63,7 @@ from aioflow.errors import (
     UnknownTrigger,
 )
 from aioflow.executors.host_inspection import HostLoad
-from aioflow.model.access import Actor, audit_entry
+from aioflow.model.access import Actor, AuditEntry, audit_entry
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
 from aioflow.model.ids import RunNo, TriggerNo
@@ -108,6 +113,7 @@ class Api(Explaining):
         actor: The actor of changes, for the audit; ``None`` for the daemon itself.
         access: Users, tokens and sessions.
         backfills: Runs for the fire times of a range.
+        decisions: Decisions that tasks wait for.
         values: Secrets, connections and variables.
         reads: Queries of the web page.
         history: Ends and durations of runs and tasks by hour.
@@ -151,6 +157,8 @@ class Api(Explaining):
         self._began_us = clock.monotonic_us()
         self._first_read = FirstScan(clock, dags_read)
         self._rotation = None
+        self._vault = vault
+        self._link_throttle = LinkThrottle()
         if vault is not None and home is not None:
             self._rotation = KeyRotation(vault, home / "key")
         if engine is not None:
@@ -165,13 +173,33 @@ class Api(Explaining):
         self.actor = actor
         self.backfills = Backfills(self, self.clock, self._send)
         self._events = NamedEvents(self.store, self._send)
+        self.decisions = Decisions(
+            self,
+            self.clock,
+            lambda request, by: self._send_as(request, by, REQUEST_SECONDS),
+            actor=actor,
+            accounts=self._accounts,
+            shift=self._shift,
+            vault=self._vault,
+            throttle=self._link_throttle,
+        )
         self.values = NamedValues(self.store, self._send)
 
-    def by(self, actor: Actor) -> Self:
+    def _accounts(self) -> Accounts:
+        return Accounts() if self._engine is None else self._engine.memory.accounts
+
+    def _shift(self) -> int:
+        return 0 if self._engine is None else self._engine.memory.shift
+
+    def by(self, actor: Actor | None) -> Self:
         """Return a copy that makes changes as this actor and shares everything else."""
         acting = copy(self)
         acting.act_as(actor)
         return acting
+
+    async def note(self, entry: AuditEntry) -> None:
+        """Add an entry to the audit for an action that consists of many requests."""
+        await self._send(Note(lines=(entry,)))
 
     async def rotate(self) -> RotationView:
         """Rotate the key of the home; see ``KeyRotation``."""
@@ -308,6 +336,14 @@ class Api(Explaining):
         is_paused = await self._send(SetPaused(dag_id=dag_id, paused=paused))
         return {"dag_id": dag_id, "paused": is_paused}
 
+    def list_executors(self) -> list[ExecutorView]:
+        """Return the executors of this node, and their workers.
+
+        Raises:
+            DaemonAway: If there is no daemon.
+        """
+        return executor_views(self.reads.slots, self.worker_pages())
+
     async def list_pools(self) -> list[PoolView]:
         """Return the limited pools by name, with the used slots and queued tasks of each.
 
@@ -333,13 +369,32 @@ class Api(Explaining):
 
     async def list_triggers(self, *, limit: int = PAGE, after: TriggerNo = -1) -> list[TriggerView]:
         """Return waiting triggers with numbers above ``after``, in the order of their numbers."""
+        found, _ = await self._triggers_after(after, limit)
+        return found
+
+    async def page_of_triggers(self, *, limit: int, cursor: str | None) -> Page[TriggerView]:
+        """Return a page of waiting triggers, in the order of their numbers."""
+        last = number_after("triggers", cursor)
+        found, last = await self._triggers_after(-1 if last is None else last, limit)
+        return Page(found, None if last is None else encode_cursor("triggers", (last,)))
+
+    async def _triggers_after(
+        self, after: TriggerNo, limit: int
+    ) -> tuple[list[TriggerView], TriggerNo | None]:
+        """Return waiting triggers, and the last number that was read; ``None`` at the end.
+
+        There may be fewer than ``limit`` before the end, because a run is deleted meanwhile.
+        """
         rows = await self.store.list_triggers(limit=limit, after=after)
         memory = None if self._engine is None else self._running.memory
         waiting = await self.reads.trigger_reader.views(rows)
         # A full page ends with its last row: later triggers belong to the next page.
         upto = rows[-1].trigger_no if len(rows) == limit else sys.maxsize
         dag_triggers = await page_of_dag_triggers(self, memory, after=after, upto=upto, limit=limit)
-        return sorted((*waiting, *dag_triggers), key=lambda view: view.trigger_id)[:limit]
+        found = sorted((*waiting, *dag_triggers), key=lambda view: view.trigger_id)[:limit]
+        if len(found) == limit:
+            return found, found[-1].trigger_id
+        return found, upto if len(rows) == limit else None
 
     async def show_dag(self, dag_id: str) -> DagDetailView:
         """Return one DAG as of its newest version, with the state of the trigger of its runs."""
@@ -362,7 +417,8 @@ class Api(Explaining):
         waits = await self.store.list_triggers(limit=1, after=trigger_no - 1)
         if waits and waits[0].trigger_no == trigger_no:
             for view in await self.reads.trigger_reader.views(waits):
-                return view
+                payload = self.public_fields.payload(waits[0].class_path, waits[0].kwargs)
+                return msgspec.structs.replace(view, payload=payload)
         raise UnknownTrigger(trigger_no)
 
     async def list_slow(self) -> list[SlowView]:

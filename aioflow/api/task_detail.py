@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
-from aioflow.api.page_schemas import InputView, RecordView, TaskShownView, TryView
+from aioflow.api.page_schemas import ClearView, InputView, RecordView, TaskShownView, TryView
+from aioflow.api.paging import Page, decode_cursor, page_of
 from aioflow.api.queries import PAGE, RunReader
-from aioflow.api.schemas import ErrorView, TaskView, TriggerView, iso, plain_bytes, shown_state
+from aioflow.api.schemas import (
+    ErrorView,
+    TaskView,
+    TriggerView,
+    instant,
+    iso,
+    plain_bytes,
+    shown_state,
+)
 from aioflow.api.task_instances import RESULT_BYTES, RunLayout, TaskLocation, absent_state
 from aioflow.api.triggers import TriggerReader
 from aioflow.core.tasks.expand import leaves, pick, width
@@ -17,6 +27,7 @@ from aioflow.errors import RequestError, StoreSlow, UnknownTask
 from aioflow.model.ids import StartNo, TaskNo
 from aioflow.model.rows import RecordRow, ResultRow, RunRow, TryRow, TryWorkerRow
 from aioflow.model.states import RecordState, RunState, TaskState
+from aioflow.model.timestamps import Timestamp
 from aioflow.model.workers import WorkerLocation
 
 __all__ = ("TaskReader",)
@@ -55,10 +66,45 @@ class TaskReader:
         return TaskShownView(
             **{name: getattr(view, name) for name in TaskView.__struct_fields__},
             inputs=await self._inputs(run, layout, location),
-            tries=_tries(view, tries, start_no, _ran_on(workers, reader.worker_pages())),
+            tries=await self._with_clears(
+                run,
+                task_id,
+                [one.try_number for one in tries],
+                _tries(view, tries, start_no, _ran_on(workers, reader.worker_pages())),
+                view.try_number,
+            ),
             records=[_record(one) for one in records],
             trigger=await self._trigger(run, location, view),
         )
+
+    async def _with_clears(
+        self,
+        run: RunRow,
+        task_id: str,
+        stored: Sequence[int],
+        tries: list[TryView],
+        current: int,
+    ) -> list[TryView]:
+        """Add the clears between tries, and who cleared the task.
+
+        After a clear, the try number of the row is not greater than that of the try before.
+
+        Args:
+            stored: The try numbers of the rows, which begin with 1 again after a clear.
+            tries: The tries with their numbers across clears. The current one has no row.
+            current: The try number of the current one.
+        """
+        numbers = [*stored, current]
+        after_clear = [at for at in range(1, len(tries)) if numbers[at] <= numbers[at - 1]]
+        if not after_clear:
+            return tries
+        known = await self._reader.store.list_clears(run.run_id)
+        found = list(tries)
+        for at in after_clear:
+            found[at] = msgspec.structs.replace(
+                tries[at], cleared=_clear_between(known, task_id, tries[at - 1], tries[at])
+            )
+        return found
 
     async def _trigger(
         self, run: RunRow, location: TaskLocation, view: TaskView
@@ -162,9 +208,20 @@ class TaskReader:
     # ── by state ────────────────────────────────────────────────────────────────────────
 
     async def list(
-        self, run_id: str, *, task_id: str | None, state: str | None, offset: int, limit: int
-    ) -> list[TaskView]:
-        """Return a page of a run's tasks, filtered by id, by state, or by both."""
+        self,
+        run_id: str,
+        *,
+        task_id: str | None,
+        state: str | None,
+        offset: int,
+        limit: int,
+        cursor: str | None = None,
+    ) -> Page[TaskView]:
+        """Return a page of a run's tasks, filtered by id, by state, or by both.
+
+        Args:
+            offset: Number of tasks to skip, after those that the cursor skips.
+        """
         reader = self._reader
         run = await reader.run(run_id)
         layout = await reader.layout(run)
@@ -172,15 +229,19 @@ class TaskReader:
         segments = list(_segments(run, layout, task_id))
         if not segments:
             raise UnknownTask(run_id, task_id or "", -1)
+        if cursor is not None:
+            segments = _after(segments, *_location_after(cursor))
+        limit = min(limit, PAGE)
         if wanted is None:
-            locations: Sequence[TaskLocation] = _window(segments, offset, limit)
+            found: Sequence[TaskLocation] = _window(segments, offset, limit + 1)
         elif wanted is TaskState.QUEUED and run.state is RunState.RUNNING:
-            locations = await self._queued(run, segments, offset, limit)
+            found = await self._queued(run, segments, offset, limit + 1)
         elif wanted is absent_state(run.state):
-            locations = await self._absent(run, segments, wanted, offset, limit)
+            found = await self._absent(run, segments, wanted, offset, limit + 1)
         else:
-            locations = await self._list_stored(segments, wanted, offset, limit)
-        return await reader.tasks_at(run, layout, locations[: min(limit, PAGE)])
+            found = await self._list_stored(segments, wanted, offset, limit + 1)
+        page = page_of("tasks", found, limit, lambda one: (one.task_index, one.map_index))
+        return Page(await reader.tasks_at(run, layout, page.items), page.next)
 
     async def _list_stored(
         self, segments: Sequence[Segment], state: TaskState, offset: int, limit: int
@@ -287,13 +348,30 @@ class Segment(msgspec.Struct, frozen=True):
     first: TaskNo
     width: int
     is_children: bool
+    skipped: int = 0
 
     def locate(self, number: TaskNo) -> TaskLocation:
         """Return the location of a row number."""
-        at = number - self.first
+        at = number - self.first + self.skipped
         if self.is_children:
             return TaskLocation(self.task_index, at, number)
         return TaskLocation(self.task_index + at, -1, number)
+
+    def after(self, task_index: int, map_index: int) -> Segment | None:
+        """Return the part of the segment after a location; ``None`` if there is none."""
+        if self.is_children:
+            skip = map_index + 1 if task_index == self.task_index else 0
+            is_past = task_index > self.task_index
+        else:
+            skip, is_past = max(0, task_index - self.task_index + 1), False
+        if is_past or skip >= self.width:
+            return None
+        return msgspec.structs.replace(
+            self,
+            first=self.first + skip,
+            width=self.width - skip,
+            skipped=self.skipped + skip,
+        )
 
 
 def _segments(run: RunRow, layout: RunLayout, task_id: str | None) -> Iterator[Segment]:
@@ -314,6 +392,17 @@ def _segments(run: RunRow, layout: RunLayout, task_id: str | None) -> Iterator[S
             yield Segment(task_index, first, layout.width(task_index), is_children=True)
     if alone is not None:
         yield alone
+
+
+def _location_after(cursor: str) -> tuple[int, int]:
+    task_index, map_index = decode_cursor("tasks", cursor, (int, int))
+    return int(task_index), int(map_index)
+
+
+def _after(segments: Sequence[Segment], task_index: int, map_index: int) -> list[Segment]:
+    """Return the parts of segments after a location, which need not exist any more."""
+    parts = (one.after(task_index, map_index) for one in segments)
+    return [one for one in parts if one is not None]
 
 
 def _window(segments: Sequence[Segment], offset: int, limit: int) -> list[TaskLocation]:
@@ -363,6 +452,22 @@ def _ran_on(
         )
         for row in rows
     }
+
+
+def _clear_between(
+    known: Sequence[tuple[Timestamp, str, str]], task_id: str, before: TryView, after: TryView
+) -> ClearView:
+    """Return the last clear between two tries, preferably one that named the task.
+
+    A clear of an upstream task, or of the whole run, does not name it.
+    """
+    first = 0 if before.ended_at is None else instant(before.ended_at, "the end")
+    end = sys.maxsize if after.started_at is None else instant(after.started_at, "the start")
+    between = [one for one in known if first <= one[0] <= end]
+    named = [one for one in between if task_id in one[2].split(" ")[1:]]
+    for at, by, _ in reversed(named or between):
+        return ClearView(at=iso(at), by=by or None)
+    return ClearView(at=None, by=None)
 
 
 def _tries(

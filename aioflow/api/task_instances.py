@@ -137,6 +137,14 @@ class RunLayout:
                 return TaskLocation(expansion.task_index, map_index, task_no)
         return None
 
+    def after(self, task_index: int, map_index: int) -> int:
+        """Return the offset of the first location after a location, which need not exist."""
+        offset = sum(self.width(at) for at in range(min(task_index, len(self.spec.tasks))))
+        if task_index >= len(self.spec.tasks):
+            return offset
+        is_past = map_index < 0 and not self.is_expanded(task_index)
+        return offset + min(1 if is_past else map_index + 1, self.width(task_index))
+
     def page(self, offset: int, limit: int) -> list[TaskLocation]:
         """Return the locations from ``offset`` on, at most ``limit``."""
         found: list[TaskLocation] = []

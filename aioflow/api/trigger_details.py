@@ -14,12 +14,14 @@ from typing import Any, TypeAlias
 
 from aioflow.api.schemas import TargetView, plain_bytes
 from aioflow.core.triggers.assignment import RUN, SLEEP
+from aioflow.model.decisions import PERSON
 from aioflow.model.triggers import TriggerDescription
 from aioflow.protocol.reports import TriggerKind
 from aioflow.redaction import MASK, Masks, masked_url, masked_urls
 
 __all__ = (
     "CATALOGUE_FIELDS",
+    "CATALOGUE_PAYLOADS",
     "CATALOGUE_SENTENCES",
     "CATALOGUE_TARGETS",
     "DETAIL_LENGTH",
@@ -152,6 +154,9 @@ CATALOGUE_FIELDS: Mapping[str, tuple[str, ...]] = {
 """The public fields that the catalogue's classes declare; a test checks that they agree."""
 
 
+_PERSON_FIELDS = ("question", "assignees", "approvals")
+
+
 def _run_target(fields: Fields) -> TargetView:
     dag_id, run_id = str(fields["dag"]), fields.get("run_id")
     task = None if fields.get("task") is None else str(fields["task"])
@@ -190,6 +195,35 @@ CATALOGUE_TARGETS: Mapping[str, Callable[[Fields], TargetView]] = {
 """What the catalogue's classes wait for. A test compares the keys with the catalogue."""
 
 
+_TEXT, _NUMBER = {"type": "string"}, {"type": "integer"}
+_TEXTS: Mapping[str, Any] = {"type": "array", "items": _TEXT}
+_FILE: Mapping[str, Mapping[str, Any]] = {"path": _TEXT, "size_bytes": _NUMBER}
+
+CATALOGUE_PAYLOADS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "aioflow_triggers.events:EventTrigger": {
+        "name": _TEXT,
+        "key": {"type": ["string", "null"]},
+        "data": {},
+        "id": _NUMBER,
+    },
+    "aioflow_triggers.external:RunTrigger": {"state": _TEXT, "run_id": _TEXT},
+    "aioflow_triggers.external:TasksTrigger": {"run_id": _TEXT, "states": {"type": "object"}},
+    "aioflow_triggers.files:FileGoneTrigger": {"path": _TEXT},
+    "aioflow_triggers.files:FileTrigger": _FILE,
+    "aioflow_triggers.files:FilesTrigger": {"paths": _TEXTS, "size_bytes": _NUMBER},
+    "aioflow_triggers.http:HttpTrigger": {
+        "status": _NUMBER,
+        "url": _TEXT,
+        "headers": {"type": "object"},
+        "body": {},
+    },
+}
+"""JSON schemas of the fields of the events that a person can send in place of a trigger.
+
+A test compares the names with the catalogue.
+"""
+
+
 class PublicFields:
     """Shows the public fields of triggers.
 
@@ -199,7 +233,7 @@ class PublicFields:
 
     def __init__(self, masks: Masks) -> None:
         self._masks = masks
-        self._declared = dict(CATALOGUE_FIELDS)
+        self._declared = {**CATALOGUE_FIELDS, PERSON: _PERSON_FIELDS}
 
     def learn(self, kinds: Iterable[TriggerKind]) -> None:
         """Register the public fields that the classes of a plug-in declare."""
@@ -270,6 +304,23 @@ class PublicFields:
             return CATALOGUE_TARGETS[class_path](shown)
         except (KeyError, TypeError, ValueError):  # another class, or fields of another release
             return TargetView(type="trigger", name=class_path.rpartition(":")[2])
+
+    def payload(self, class_path: str, kwargs: bytes | None) -> dict[str, dict[str, Any]] | None:
+        """Return the fields of a trigger's event, each a JSON schema with a default if known.
+
+        ``None`` for a class whose events are not known.
+        """
+        known = CATALOGUE_PAYLOADS.get(class_path)
+        if known is None:
+            return None
+        target = self.target(class_path, kwargs)
+        defaults = {"name": target.name, "key": target.key, "run_id": target.run_id}
+        if target.type == "file" and "*" not in target.name:
+            defaults["path"] = target.name
+        return {
+            name: {**schema, "default": value} if (value := defaults.get(name)) else {**schema}
+            for name, schema in known.items()
+        }
 
     def brief(self, name: str, class_path: str, kwargs: bytes) -> str:
         """Return the name of a class with the first public fields that are set, if any."""

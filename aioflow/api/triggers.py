@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
 from anyio.lowlevel import checkpoint
 
+from aioflow.api.decisions import decision_text
 from aioflow.api.queries import PAGE, RunReader
-from aioflow.api.schemas import PolledWait, TriggerView, iso
+from aioflow.api.schemas import PolledWait, TargetView, TriggerView, iso
 from aioflow.api.trigger_details import DETAIL_LENGTH
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.packed import TaskShape
@@ -47,6 +48,7 @@ KINDS = {
     "aioflow_triggers.http": "http",
     "aioflow_triggers.pages": "http",
     "aioflow_triggers.objects": "object",
+    "aioflow.author.person": "person",
 }
 
 NODE_NO = 1
@@ -132,7 +134,8 @@ class TriggerReader:
             shown = layout.shown(location)
             view = _trigger_view(row, run, task_id, shown, where, watch, detail, shift)
             label, map_label = labels.get(row.trigger_no), map_labels.get(row.task_no)
-            found.append(msgspec.structs.replace(view, label=label, map_label=map_label))
+            text = self._reader.public_fields.sentence(row.class_path, row.kwargs, watch)
+            found.append(msgspec.structs.replace(view, label=label, map_label=map_label, text=text))
         return found
 
     async def worded(self, run_no: RunNo, waits: Mapping[K, Wait | None]) -> dict[K, Wait | None]:
@@ -151,12 +154,18 @@ class TriggerReader:
             watched = await self._watched(triggers)
             labels = await self._reader.store.find_call_labels(triggers)
         looks = await self._reader.watched_sensors(run_no, sensors) if sensors else {}
+        decisions = await self._decision_texts(waits.values())
         worded: dict[K, Wait | None] = {}
         for at, (location, wait) in enumerate(waits.items(), start=1):
             if at % _AT_ONCE == 0:
                 await checkpoint()
             if wait is None or wait.checked_by is None:
                 worded[location] = wait
+            elif wait.kind is WaitKind.DECISION:
+                detail = decisions.get(wait.checked_by, wait.detail)
+                asked = TargetView(type="decision", name=str(wait.checked_by))
+                said = _polled(wait, detail, None)
+                worded[location] = msgspec.structs.replace(said, target=asked)
             elif wait.kind is WaitKind.INTERVAL:
                 worded[location] = _polled(wait, wait.detail, looks.get(wait.checked_by))
             else:
@@ -168,6 +177,17 @@ class TriggerReader:
                     said, label=labels.get(wait.checked_by), target=target
                 )
         return worded
+
+    async def _decision_texts(self, waits: Iterable[Wait | None]) -> dict[int, str]:
+        numbers = [
+            wait.checked_by
+            for wait in waits
+            if wait is not None and wait.kind is WaitKind.DECISION and wait.checked_by is not None
+        ]
+        if not numbers:
+            return {}
+        found = await self._reader.store.find_decisions(numbers)
+        return {row.decision_no: decision_text(row) for row in found}
 
     def _in_words(
         self, wait: Wait, row: TriggerRow | None, watch: TriggerDescription | None
@@ -204,7 +224,8 @@ def _polling(waits: Mapping[K, Wait | None]) -> tuple[list[TaskNo], list[Trigger
     sensors: set[TaskNo] = set()
     triggers: set[TriggerNo] = set()
     for wait in waits.values():
-        if wait is not None and wait.checked_by is not None:
+        is_polled = wait is not None and wait.kind is not WaitKind.DECISION
+        if wait is not None and is_polled and wait.checked_by is not None:
             (sensors if wait.kind is WaitKind.INTERVAL else triggers).add(wait.checked_by)
     return sorted(sensors), sorted(triggers)
 

@@ -37,7 +37,7 @@ Callback: TypeAlias = Callable[[dict[str, Any]], Any]
 
 Callbacks: TypeAlias = Callback | Sequence[Callback] | None
 
-TASK_EVENTS = ("success", "failure", "retry", "skip", "deadline")
+TASK_EVENTS = ("success", "failure", "retry", "skip", "ask", "deadline")
 RUN_EVENTS = ("success", "failure", "deadline")
 
 
@@ -115,8 +115,30 @@ def summary(context: Mapping[str, Any]) -> dict[str, Any]:
     at = context.get("at")
     said["at"] = None if at is None else at.isoformat()
     said["key"] = context.get("idempotency_key")
+    decision = context.get("decision")
+    if decision is not None:
+        said["decision"] = {
+            name: value for name, value in decision.items() if name not in {"links", "url"}
+        }
+        said["url"] = decision["url"] or None
     said["text"] = context["text"] if "text" in context else _summary_line(said)
     return said
+
+
+def with_link(said: dict[str, Any], context: Mapping[str, Any], link_for: str) -> dict[str, Any]:
+    """Return the content of a notification with the signed link for its recipient, if any.
+
+    Args:
+        link_for: The assignee that the recipient is. By default the only one: a link is never sent
+            to another person than the one it is for.
+    """
+    decision = context.get("decision")
+    if decision is None:
+        return said
+    links = decision["links"]
+    names = decision["assignees"]
+    name = link_for or (names[0] if len(names) == 1 else "")
+    return {**said, "url": links.get(name) or said.get("url")}
 
 
 def _summary_line(said: Mapping[str, Any]) -> str:
@@ -125,6 +147,9 @@ def _summary_line(said: Mapping[str, Any]) -> str:
     what = f"task {said['task_id']}{of_child} of " if said["task_id"] else ""
     error = said["error"]
     why = "" if not error else f": {error['type']}: {error['message']}"
+    if said.get("decision"):
+        decision = said["decision"]
+        return f"{what}run {said['run_id']} of {said['dag_id']} asks: {decision['question']}"
     verb = "misses its deadline" if said["event"] == "deadline" else f"is {said['state']}"
     return f"{what}run {said['run_id']} of {said['dag_id']} {verb}{why}"
 
@@ -145,6 +170,8 @@ class WebhookNotifier:
         payload: Makes the JSON body from the context, instead of ``summary``.
         timeout_seconds: The timeout of one attempt.
         tries: The number of attempts before the daemon takes over.
+        link_for: For ``on_ask``: the assignee to whom the receiver belongs. The message then has a
+            signed link for that assignee. By default the only assignee, if there is one.
     """
 
     def __init__(
@@ -157,6 +184,7 @@ class WebhookNotifier:
         payload: Callable[[Mapping[str, Any]], Any] = summary,
         timeout_seconds: float = 10.0,
         tries: int = 3,
+        link_for: str = "",
     ) -> None:
         if bool(url) == bool(url_secret):
             raise dag_error("WebhookNotifier takes either a url or a url_secret")
@@ -170,6 +198,7 @@ class WebhookNotifier:
         self._payload = payload
         self._timeout_seconds = timeout_seconds
         self._tries = max(1, tries)
+        self._link_for = link_for
 
     def __call__(self, context: Mapping[str, Any]) -> None:
         """Post the notification.
@@ -177,7 +206,10 @@ class WebhookNotifier:
         Raises:
             NotificationFailed: If it was not accepted.
         """
-        body = json.dumps(self._payload(context), default=str)
+        said = self._payload(context)
+        if self._payload is summary:
+            said = with_link(said, context, self._link_for)
+        body = json.dumps(said, default=str)
         key = str(context.get("idempotency_key") or "")
         taker = outbound.get(None)
         if taker is not None:
@@ -236,6 +268,7 @@ class EmailNotifier:
         sender: The sender's address; by default the ``sender`` of the connection, else its user.
         subject: Makes the subject from the context, instead of the ``text`` of ``summary``.
         timeout_seconds: The timeout of each network operation.
+        link_for: See ``WebhookNotifier``.
     """
 
     def __init__(
@@ -246,6 +279,7 @@ class EmailNotifier:
         sender: str = "",
         subject: Callable[[Mapping[str, Any]], str] | None = None,
         timeout_seconds: float = 20.0,
+        link_for: str = "",
     ) -> None:
         self._to = (to,) if isinstance(to, str) else tuple(to)
         if not self._to or not _are_addresses(self._to):
@@ -255,6 +289,7 @@ class EmailNotifier:
         self.connections = (connection,)
         self._sender = sender
         self._subject = subject
+        self._link_for = link_for
         self._timeout_seconds = timeout_seconds
 
     def __call__(self, context: Mapping[str, Any]) -> None:
@@ -263,8 +298,10 @@ class EmailNotifier:
         Raises:
             NotificationFailed: If it was not accepted.
         """
-        said = summary(context)
+        said = with_link(summary(context), context, self._link_for)
         subject = said["text"] if self._subject is None else self._subject(context)
+        decision = said.pop("decision", None) or {}
+        said |= {name: value for name, value in decision.items() if name != "question"}
         lines = [f"{name}: {value}" for name, value in said.items() if value or value == 0]
         key, text = str(said["key"] or ""), "\n".join([said["text"], "", *lines])
         taker = outbound.get(None)

@@ -323,6 +323,8 @@ def _check_trigger_class(trigger_cls: object, name: str) -> None:
         return
     if not (isinstance(trigger_cls, type) and issubclass(trigger_cls, Trigger)):
         raise DagError(f"the trigger_cls of {name} is no class of triggers, but {trigger_cls!r}")
+    if trigger_cls.__name__ == "PersonTrigger":
+        raise DagError(f"{name} cannot start deferred to a PersonTrigger; call defer() in execute")
     wrong = never_yields(trigger_cls)
     if wrong:
         raise DagError(f"the trigger_cls of {name}: {wrong}")

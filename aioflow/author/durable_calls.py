@@ -78,8 +78,8 @@ class Call:
     """A durable call. When it is made again, it is compared with its record.
 
     Attributes:
-        kind: ``wait``, ``any_of``, ``all_of``, ``stream``, ``next``, ``sleep``, ``step``, ``now``,
-            ``uuid``, ``emit``, ``run_dag``, ``start_dag``.
+        kind: ``wait``, ``any_of``, ``all_of``, ``ask_person``, ``stream``, ``next``, ``sleep``,
+            ``step``, ``now``, ``uuid``, ``emit``, ``run_dag``, ``start_dag``.
         name: The trigger classes, the function or the DAG.
         source_location: The line that made the call.
         label: What the call is for, in the words of its author. Only shown, never compared.
@@ -211,6 +211,8 @@ class stream(AsyncIterator[T]):  # noqa: N801 - it is called and iterated, like 
     ) -> None:
         if not isinstance(trigger, Trigger):
             raise dag_error(f"stream() takes a trigger, got a {type(trigger).__name__}")
+        if type(trigger).__name__ == "PersonTrigger":
+            raise dag_error("a PersonTrigger has one event; wait for it, or use ask_person()")
         if not 1 <= window <= WINDOW_LIMIT:
             raise dag_error(f"stream(window=) takes 1 to {WINDOW_LIMIT}, got {window}")
         self._trigger = trigger

@@ -164,6 +164,7 @@ class OperatorOptions(TypedDict, total=False):
     on_failure: Callbacks
     on_retry: Callbacks
     on_skip: Callbacks
+    on_ask: Callbacks
     on_deadline: Callbacks
     on_success_callback: Callbacks
     on_failure_callback: Callbacks

@@ -44,6 +44,7 @@ from aioflow.author.msgpack_forms import register_codec
 from aioflow.author.operator import Context, Operator, Sensor
 from aioflow.author.options import Retry
 from aioflow.author.params import Param
+from aioflow.author.person import PersonTrigger, ask_person
 from aioflow.author.ref import Ref, chain
 from aioflow.author.schedule import Continuous, Cron, Dates, Every
 from aioflow.author.task import latest_only, sensor, setup, task, teardown
@@ -73,6 +74,7 @@ __all__ = (
     "NotReady",
     "Operator",
     "Param",
+    "PersonTrigger",
     "PokeReturnValue",
     "Ref",
     "Retry",
@@ -99,6 +101,7 @@ __all__ = (
     "all_of",
     "any_of",
     "as_timedelta",
+    "ask_person",
     "chain",
     "connection",
     "current",

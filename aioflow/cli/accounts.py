@@ -43,6 +43,7 @@ def add_users(nouns: Nouns) -> None:
     )
     making.add_argument("name", metavar="NAME")
     making.add_argument("--role", choices=_ROLES, default="viewer", help="default: viewer")
+    _add_groups(making, text="be in this group; repeatable")
     add_command(verbs, "list", _list_users, text="list the users", example="aioflow users list")
     setting = add_command(
         verbs,
@@ -58,6 +59,9 @@ def add_users(nouns: Nouns) -> None:
         action="store_true",
         help="set a new password, prompted for or read as by `create`",
     )
+    grouping = setting.add_mutually_exclusive_group()
+    _add_groups(grouping, text="be in this group, and in no other; repeatable")
+    grouping.add_argument("--no-groups", action="store_true", help="be in no group")
     state = setting.add_mutually_exclusive_group()
     state.add_argument("--disable", action="store_true", help="disable logins of this user")
     state.add_argument("--enable", action="store_true")
@@ -79,12 +83,17 @@ def add_users(nouns: Nouns) -> None:
     deleting.add_argument("name", metavar="NAME")
 
 
+def _add_groups(parser: argparse._ActionsContainer, *, text: str) -> None:
+    parser.add_argument("--group", action="append", metavar="GROUP", dest="groups", help=text)
+
+
 def _create_user(arguments: argparse.Namespace) -> int:
     password = _read_password(arguments.name)
     body: dict[str, object] = {
         "name": arguments.name,
         "password": password,
         "role": arguments.role,
+        "groups": arguments.groups or [],
     }
     answer = connect(arguments).post("users", body=body)
     return say(arguments, answer, f"{safe(arguments.name)} may log in, as {arguments.role}")
@@ -98,8 +107,12 @@ def _set_user(arguments: argparse.Namespace) -> int:
         body["disabled"] = arguments.disable
     if arguments.password:
         body["password"] = _read_password(arguments.name)
+    if arguments.groups or arguments.no_groups:
+        body["groups"] = arguments.groups or []
     if not body:
-        raise SettingsError("say what to change: --role, --password, --disable or --enable")
+        raise SettingsError(
+            "say what to change: --role, --group, --password, --disable or --enable"
+        )
     answer = connect(arguments).put("users", arguments.name, body=body)
     text = f"{safe(arguments.name)} is {answer['role']}"
     return say(arguments, answer, text + (", disabled" if answer["disabled"] else ""))
@@ -119,11 +132,12 @@ def _list_users(arguments: argparse.Namespace) -> int:
         print_json(found)
         return 0
     print_table(
-        ("NAME", "ROLE", "DISABLED", "CREATED AT", "CHANGED AT"),
+        ("NAME", "ROLE", "GROUPS", "DISABLED", "CREATED AT", "CHANGED AT"),
         (
             (
                 user["name"],
                 user["role"],
+                " ".join(user["groups"]),
                 "yes" if user["disabled"] else "no",
                 user["created_at"],
                 user["changed_at"],

@@ -6,7 +6,7 @@ Commands on a run accept the id of the run, or a unique prefix of that id.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ __all__ = (
 )
 
 _LIVE = ("queued", "running")
+_PAGE = 1_000
 
 
 class Source(Protocol):
@@ -41,10 +42,8 @@ class Source(Protocol):
     def next_fire_times(self, dag_id: str, after: str | None, count: int) -> Any:
         """``next_fire_times``."""
 
-    def runs(
-        self, *, dag: str | None, state: str | None, limit: int, before: str | None = None
-    ) -> Any:
-        """``list_runs``."""
+    def runs(self, query: Mapping[str, Any], *, limit: int) -> Any:
+        """``page_of_runs``, all pages. ``query`` has the parameters of the HTTP request."""
 
     def run(self, run_id: str, *, offset: int = 0, limit: int = 1_000) -> Any:
         """``show_run``."""
@@ -68,13 +67,13 @@ class Source(Protocol):
     def run_log(self, run_id: str, *, cursor: str, search: str) -> Any:
         """``run_log``."""
 
-    def triggers(self, *, limit: int, after: int) -> Any:
-        """``list_triggers``."""
+    def triggers(self, *, limit: int | None) -> Any:
+        """``list_triggers``, all pages."""
 
     def trigger(self, trigger_id: int) -> Any:
         """``show_trigger``."""
 
-    def events(self, *, name: str | None, limit: int, before: int | None) -> Any:
+    def events(self, *, name: str | None, limit: int) -> Any:
         """``list_events``."""
 
     def pools(self) -> Any:
@@ -91,6 +90,12 @@ class Source(Protocol):
 
     def backfill(self, backfill_id: int) -> Any:
         """``backfills.show``."""
+
+    def decisions(self, *, is_open: bool, dag: str | None, run: str | None, limit: int) -> Any:
+        """``decisions.page``, without its cursor."""
+
+    def decision(self, decision_id: int) -> Any:
+        """``decisions.show``."""
 
     def users(self) -> Any:
         """``access.list_users``."""
@@ -137,18 +142,16 @@ class _Daemon:
         self._client = client
 
     def dags(self) -> Any:
-        return self._client.get("dags")
+        return self._client.items("dags")
 
     def dag(self, dag_id: str) -> Any:
         return self._client.get("dags", dag_id)
 
     def next_fire_times(self, dag_id: str, after: str | None, count: int) -> Any:
-        return self._client.get("dags", dag_id, "next", **{"from": after, "count": count})
+        return self._client.items("dags", dag_id, "next", limit=count, **{"from": after})
 
-    def runs(
-        self, *, dag: str | None, state: str | None, limit: int, before: str | None = None
-    ) -> Any:
-        return self._client.get("runs", dag=dag, state=state, limit=limit, before=before)
+    def runs(self, query: Mapping[str, Any], *, limit: int) -> Any:
+        return self._client.items("runs", **query, limit=limit)
 
     def run(self, run_id: str, *, offset: int = 0, limit: int = 1_000) -> Any:
         return self._client.get("runs", run_id, offset=offset, limit=limit)
@@ -157,7 +160,7 @@ class _Daemon:
         self, run_id: str, *, task: str | None, state: str | None, offset: int, limit: int
     ) -> Any:
         query = {"task": task, "state": state, "offset": offset, "limit": limit}
-        return self._client.get("runs", run_id, "tasks", **query)
+        return self._client.get("runs", run_id, "tasks", **query)["items"]
 
     def task(self, run_id: str, task_id: str, *, map_index: int) -> Any:
         return self._client.get("runs", run_id, "tasks", task_id, "show", map=map_index)
@@ -177,38 +180,46 @@ class _Daemon:
         query = {"cursor": cursor, "search": search, "case": "true"}
         return self._client.get("runs", run_id, "logs", **query)
 
-    def triggers(self, *, limit: int, after: int) -> Any:
-        return self._client.get("triggers", limit=limit, after=after)
+    def triggers(self, *, limit: int | None) -> Any:
+        return self._client.items("triggers", limit=limit)
 
     def trigger(self, trigger_id: int) -> Any:
         return self._client.get("triggers", str(trigger_id))
 
-    def events(self, *, name: str | None, limit: int, before: int | None) -> Any:
-        return self._client.get("events", name=name, limit=limit, before=before)
+    def events(self, *, name: str | None, limit: int) -> Any:
+        return self._client.items("events", name=name, limit=limit)
 
     def pools(self) -> Any:
-        return self._client.get("pools")
+        return self._client.items("pools")
 
     def nodes(self) -> Any:
-        return self._client.get("nodes")
+        return self._client.items("nodes")
 
     def values(self, kind: str) -> Any:
-        return self._client.get(f"{kind}s")
+        return self._client.items(f"{kind}s")
 
     def backfills(self, dag_id: str | None, limit: int) -> Any:
-        return self._client.get("backfills", dag=dag_id, limit=limit)
+        return self._client.items("backfills", dag=dag_id, limit=limit)
 
     def backfill(self, backfill_id: int) -> Any:
         return self._client.get("backfills", str(backfill_id))
 
+    def decisions(self, *, is_open: bool, dag: str | None, run: str | None, limit: int) -> Any:
+        state = "open" if is_open else "all"
+        page = self._client.get("decisions", state=state, dag=dag, run=run, limit=limit)
+        return page["items"]
+
+    def decision(self, decision_id: int) -> Any:
+        return self._client.get("decisions", str(decision_id))
+
     def users(self) -> Any:
-        return self._client.get("users")
+        return self._client.items("users")
 
     def tokens(self) -> Any:
-        return self._client.get("tokens")
+        return self._client.items("tokens")
 
     def audit(self, *, limit: int, before: int | None) -> Any:
-        return self._client.get("audit", limit=limit, before=before)
+        return self._client.items("audit", limit=limit, before=before)
 
 
 class _Database:
@@ -236,12 +247,14 @@ class _Database:
             hint("its timetable is code of the DAG file, and only a daemon runs it")
             raise DaemonAway(str(self._home)) from exc
 
-    def runs(
-        self, *, dag: str | None, state: str | None, limit: int, before: str | None = None
-    ) -> Any:
-        return self._ask(
-            lambda api: api.list_runs(dag_id=dag, state=state, limit=limit, before=before)
-        )
+    def runs(self, query: Mapping[str, Any], *, limit: int) -> Any:
+        async def ask(api: Any) -> Any:
+            from aioflow.api.run_filters import query_of, run_filter
+
+            wanted = await run_filter(api, query_of(query))
+            return (await api.page_of_runs(wanted, limit=limit)).items
+
+        return self._ask(ask)
 
     def run(self, run_id: str, *, offset: int = 0, limit: int = 1_000) -> Any:
         return self._ask(lambda api: api.show_run(run_id, offset=offset, limit=limit))
@@ -249,11 +262,12 @@ class _Database:
     def tasks(
         self, run_id: str, *, task: str | None, state: str | None, offset: int, limit: int
     ) -> Any:
-        return self._ask(
+        page = self._ask(
             lambda api: api.reads.one_task.list(
                 run_id, task_id=task, state=state, offset=offset, limit=limit
             )
         )
+        return page["items"]
 
     def task(self, run_id: str, task_id: str, *, map_index: int) -> Any:
         return self._ask(lambda api: api.reads.one_task.show(run_id, task_id, map_index=map_index))
@@ -278,14 +292,26 @@ class _Database:
         wanted = RunLogRange(limit=1_000, cursor=cursor, wanted=LineFilter(search, is_case=True))
         return self._ask(lambda api: api.run_log(run_id, wanted))
 
-    def triggers(self, *, limit: int, after: int) -> Any:
-        return self._ask(lambda api: api.list_triggers(limit=limit, after=after))
+    def triggers(self, *, limit: int | None) -> Any:
+        async def ask(api: Any) -> Any:
+            found: list[Any] = []
+            after = -1
+            while limit is None or len(found) < limit:
+                wanted = _PAGE if limit is None else min(limit - len(found), _PAGE)
+                page = await api.list_triggers(limit=wanted, after=after)
+                if not page:
+                    break
+                found += page
+                after = page[-1].trigger_id
+            return found
+
+        return self._ask(ask)
 
     def trigger(self, trigger_id: int) -> Any:
         return self._ask(lambda api: api.show_trigger(trigger_id))
 
-    def events(self, *, name: str | None, limit: int, before: int | None) -> Any:
-        return self._ask(lambda api: api.list_events(name=name, limit=limit, before=before))
+    def events(self, *, name: str | None, limit: int) -> Any:
+        return self._ask(lambda api: api.list_events(name=name, limit=limit))
 
     def pools(self) -> Any:
         return self._ask(lambda api: api.list_pools())
@@ -304,6 +330,15 @@ class _Database:
     def backfill(self, backfill_id: int) -> Any:
         return self._ask(lambda api: api.backfills.show(backfill_id))
 
+    def decisions(self, *, is_open: bool, dag: str | None, run: str | None, limit: int) -> Any:
+        page = self._ask(
+            lambda api: api.decisions.page(is_open=is_open, dag_id=dag, run_id=run, limit=limit)
+        )
+        return page["items"]
+
+    def decision(self, decision_id: int) -> Any:
+        return self._ask(lambda api: api.decisions.show(decision_id))
+
     def users(self) -> Any:
         return self._ask(lambda api: api.access.list_users())
 
@@ -319,7 +354,6 @@ class _Database:
         return ask_database(self._home, question)
 
 
-_SEARCHED_RUNS = 1_000
 _LISTED_IDS = 5
 _SHORTEST_PREFIX = 3
 """Minimum length of a prefix of a run id. A shorter text is probably a typing error."""
@@ -331,7 +365,7 @@ def named_run(command: RunCommand) -> RunCommand:
     """Let a command accept a unique prefix of a run id.
 
     If the command fails because the run is unknown, it is called again with the full id. Therefore
-    it must not change or print anything before that error. Only the newest 1,000 runs are searched.
+    it must not change or print anything before that error.
     """
 
     @wraps(command)
@@ -365,12 +399,12 @@ def _full_run_id(arguments: argparse.Namespace) -> str | None:
         return None
 
     def listed(source: Source) -> list[str]:
-        runs = source.runs(dag=None, state=None, limit=_SEARCHED_RUNS)
-        return [run["run_id"] for run in runs if run["run_id"].startswith(begin)]
+        runs = source.runs({"prefix": begin}, limit=_LISTED_IDS + 1)
+        return [run["run_id"] for run in runs]
 
     found: list[str] = read(arguments, listed)
     if len(found) > 1:
         named = ", ".join(found[:_LISTED_IDS])
-        more = f" and {len(found) - _LISTED_IDS} more" if len(found) > _LISTED_IDS else ""
+        more = " and more" if len(found) > _LISTED_IDS else ""
         raise RequestError(f"several runs begin with {begin!r}: {named}{more}; give more of the id")
     return found[0] if found else None

@@ -141,7 +141,6 @@ uvloop.run(main(int(sys.argv[1]), float(sys.argv[2])))
 
 _WARM = 64  # triggers that are deferred before the first measurement
 _STILL = 0.002  # share by which stable memory may change between two measurements
-_PAGE = 1_000
 _STOP_SECONDS = 30.0
 
 
@@ -283,7 +282,7 @@ class _Node:
         self._daemon = psutil.Process(process.pid)
         self._children = home / "run" / "children"
         self._client = client
-        self._last = -1  # number of the last trigger that was seen
+        self._deferred = 0
 
     def defer(self, kind: str, count: int, shape: Shape) -> None:
         """Start runs that defer ``count`` more triggers. Wait until all of them are deferred."""
@@ -292,16 +291,12 @@ class _Node:
         else:
             for number in range(count):
                 self._start("one", {"kind": kind, "number": number})
-        seen = 0
+        self._deferred += count
+        _until(lambda: self._waiting() == self._deferred, seconds=60 + count / 100)
 
-        def are_deferred() -> bool:
-            nonlocal seen
-            while page := self._client.get("triggers", limit=_PAGE, after=self._last):
-                seen += len(page)
-                self._last = page[-1]["trigger_id"]
-            return seen == count
-
-        _until(are_deferred, seconds=60 + count / 100)
+    def _waiting(self) -> int:
+        """Return the number of stored triggers."""
+        return sum(kind["count"] for kind in self._client.get("triggers", "summary")["kinds"])
 
     def _start(self, dag_id: str, conf: dict[str, object]) -> None:
         self._client.post("dags", dag_id, "runs", body={"conf": conf})

@@ -63,6 +63,10 @@ class AsyncClient:
         """See ``Client.get``."""
         return await anyio.to_thread.run_sync(partial(self._client.get, *path, **query))
 
+    async def items(self, *path: str, **query: object) -> list[Any]:
+        """See ``Client.items``."""
+        return await anyio.to_thread.run_sync(lambda: self._client.items(*path, **query))  # type: ignore[arg-type]
+
     async def get_bytes(self, *path: str, **query: object) -> bytes:
         """See ``Client.get_bytes``."""
         return await anyio.to_thread.run_sync(partial(self._client.get_bytes, *path, **query))
@@ -94,7 +98,7 @@ class AsyncClient:
         """Return a DAG as soon as the daemon knows it, or ``None`` after ``seconds``."""
         with anyio.move_on_after(seconds):
             while True:
-                for dag in await self.get("dags"):
+                for dag in await self.items("dags"):
                     if dag["dag_id"] == dag_id:
                         return dag
                 await self._clock.sleep(_EVERY_SECONDS)

@@ -8,12 +8,11 @@ from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command, add_group, json_value, positive
 from aioflow.cli.client import connect
-from aioflow.cli.daemon_or_database import Source, read
+from aioflow.cli.daemon_or_database import read
 from aioflow.cli.output import print_json, print_table, safe
 
 __all__ = ("add_parser",)
 
-_PAGE = 1_000
 _DATA_SHOWN = 60
 
 
@@ -56,7 +55,9 @@ def _emit(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    found = read(arguments, lambda source: _pages(source, arguments.name, arguments.limit))
+    found = read(
+        arguments, lambda source: source.events(name=arguments.name, limit=arguments.limit)
+    )
     if arguments.json:
         print_json(found)
         return 0
@@ -78,19 +79,6 @@ def _list(arguments: argparse.Namespace) -> int:
         else "nothing has been emitted",
     )
     return 0
-
-
-def _pages(source: Source, name: str | None, limit: int) -> list[Any]:
-    found: list[Any] = []
-    before: int | None = None
-    while len(found) < limit:
-        wanted = min(limit - len(found), _PAGE)
-        page = source.events(name=name, limit=wanted, before=before)
-        found += page
-        if len(page) < wanted:
-            break
-        before = page[-1]["event_id"]
-    return found
 
 
 def _shown(data: Any) -> str:

@@ -88,8 +88,8 @@ def look_at(client: Client, at: float) -> Look:
     return Look(
         at=at,
         values=samples(client.text("/metrics")),
-        runs=client.get("runs", state="running", limit=_RUNS),
-        pools=client.get("pools"),
+        runs=client.items("runs", state="running", limit=_RUNS),
+        pools=client.items("pools"),
     )
 
 

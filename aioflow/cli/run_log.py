@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from aioflow.cli.client import connect
-from aioflow.cli.daemon_or_database import read
+from aioflow.cli.daemon_or_database import Source, read
 from aioflow.cli.output import hint, on_terminal, print_json, safe_text
 
 __all__ = ("name_of", "print_run_log", "whole_lines")
@@ -43,12 +43,14 @@ def _query(arguments: argparse.Namespace, cursor: str) -> dict[str, Any]:
 def _pages(arguments: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
     cursor: str | None = ""
     while cursor is not None:
-        query = _query(arguments, cursor)
-        page = read(
-            arguments, lambda source, query=query: source.run_log(arguments.run_id, **query)
-        )
+        ask = partial(_page, arguments.run_id, _query(arguments, cursor))
+        page = read(arguments, ask)
         yield page["items"]
         cursor = page["next"]
+
+
+def _page(run_id: str, query: dict[str, Any], source: Source) -> Any:
+    return source.run_log(run_id, **query)
 
 
 def _follow(arguments: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:

@@ -7,12 +7,10 @@ from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command, add_group, from_zero, json_value, positive
 from aioflow.cli.client import connect
-from aioflow.cli.daemon_or_database import Source, read
+from aioflow.cli.daemon_or_database import read
 from aioflow.cli.output import hint, print_json, print_table, safe, task_name
 
 __all__ = ("add_parser",)
-
-_PAGE = 1_000
 
 
 def add_parser(nouns: Nouns) -> None:
@@ -69,7 +67,7 @@ def add_parser(nouns: Nouns) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    found = read(arguments, lambda source: _pages(source, arguments.limit))
+    found = read(arguments, lambda source: source.triggers(limit=arguments.limit))
     if arguments.json:
         print_json(found)
         return 0
@@ -106,23 +104,6 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _pages(source: Source, limit: int | None) -> list[Any]:
-    """Fetch as many triggers as requested.
-
-    A page may be short because a run is deleted while its triggers are listed.
-    """
-    found: list[Any] = []
-    after = -1
-    while limit is None or len(found) < limit:
-        wanted = _PAGE if limit is None else min(limit - len(found), _PAGE)
-        page = source.triggers(limit=wanted, after=after)
-        if not page:
-            break
-        found += page
-        after = page[-1]["trigger_id"]
-    return found
-
-
 def _show(arguments: argparse.Namespace) -> int:
     found = read(arguments, lambda source: source.trigger(arguments.trigger_id))
     if arguments.json:
@@ -134,7 +115,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _slow(arguments: argparse.Namespace) -> int:
-    found = connect(arguments).get("triggers", "slow")
+    found = connect(arguments).items("triggers", "slow")
     if arguments.json:
         print_json(found)
         return 0

@@ -115,6 +115,7 @@ def _create_account(request: CreateAccount, tx: Transaction) -> AccountRow:
         is_disabled=False,
         created_at=tx.now,
         changed_at=tx.now,
+        groups=request.groups,
     )
     tx.accounts.put_account(row)
     return row
@@ -134,6 +135,7 @@ def _set_account(request: SetAccount, tx: Transaction) -> AccountRow:
         secret=was.secret if request.secret is None else request.secret,
         role=was.role if request.role is None else request.role,
         is_disabled=was.is_disabled if request.is_disabled is None else request.is_disabled,
+        groups=was.groups if request.groups is None else request.groups,
     )
     if row == was:
         return was

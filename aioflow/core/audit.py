@@ -24,6 +24,8 @@ from aioflow.model.rows import PoolRow
 from aioflow.model.states import RunState
 from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.requests import (
+    AnswerDecision,
+    Answered,
     CancelBackfill,
     CancelRun,
     ClearTasks,
@@ -138,6 +140,8 @@ def _audit_of_dags(request: Request, said: Any) -> _AuditFields | None:
             )
         case FireTrigger(trigger_no=number):
             return _AuditFields("trigger.fire", str(number), " ".join(map(str, said)))
+        case AnswerDecision(decision_no=number):
+            return _AuditFields("decision.answer", str(number), _vote_text(said))
         case Unquarantine(class_path=class_path):
             return _AuditFields("trigger.unquarantine", class_path)
         case EmitEvent(name=name):
@@ -180,6 +184,14 @@ def _state_text(said: Any) -> str | None:
     return said.label if isinstance(said, RunState) else None
 
 
+def _vote_text(said: Answered) -> str:
+    """Describe a vote. The values of a form are not part of the audit."""
+    vote = "form" if said.has_form else ("yes" if said.is_yes else "no")
+    count = f", {said.votes} of {said.approvals}" if said.approvals > 1 else ""
+    link = f", by signed link for {said.link}" if said.link else ""
+    return f"{said.run_id} {said.task_id}: {vote}{count}{link}"
+
+
 def _pool_text(row: PoolRow | None) -> str | None:
     if row is None:
         return None
@@ -191,7 +203,8 @@ def _paused_text(is_paused: bool) -> str:
 
 
 def _account_text(row: AccountRow) -> str:
-    return row.role.label + (" disabled" if row.is_disabled else "")
+    groups = f" in {' '.join(row.groups)}" if row.groups else ""
+    return row.role.label + (" disabled" if row.is_disabled else "") + groups
 
 
 def _session_text(row: SessionRow) -> str:

@@ -25,7 +25,7 @@ from aioflow.core.scheduling.waiters import pool_waiters
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Run, TaskInstance
 from aioflow.core.transaction import Transaction
-from aioflow.core.triggers import lifecycle, migration, named_events
+from aioflow.core.triggers import lifecycle, migration, named_events, votes
 from aioflow.core.why import explain_children, explain_run, explain_task
 from aioflow.errors import RequestError, RunQuarantined, UnknownRun
 from aioflow.model.rows import ValueRow
@@ -33,6 +33,7 @@ from aioflow.model.states import TaskState, Wait, WaitKind
 from aioflow.protocol.effects import Acknowledge
 from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.requests import (
+    AnswerDecision,
     CancelBackfill,
     CancelRun,
     ClearTasks,
@@ -197,10 +198,13 @@ def answer(asked: RequestReceived, tx: Transaction) -> Acknowledge:
     """
     by = asked.by
     was = None if by is None else audit.audited_value(asked.request, tx.memory, tx.slots)
+    tx.actor = by
     try:
         said = _answer(asked.request, tx)
     except RequestError as exc:
         return Acknowledge(asked.ticket, error=exc)
+    finally:
+        tx.actor = None
     line = None if by is None else audit.audit_entry_of(asked, by, was, said)
     if line is not None:
         tx.accounts.note(line)
@@ -224,7 +228,7 @@ def _answer(request: Request, tx: Transaction) -> object:
             return create.set_paused(dag_id, paused=paused, tx=tx)
         case SetPool():
             return _set_pool(request, tx)
-        case EmitEvent() | FireTrigger() | Unquarantine():
+        case EmitEvent() | FireTrigger() | AnswerDecision() | Unquarantine():
             return _answer_of_waits(request, tx)
         case SetValue():
             set_value(request, tx)
@@ -329,8 +333,12 @@ def _answer_of_run(
     return None
 
 
-def _answer_of_waits(request: EmitEvent | FireTrigger | Unquarantine, tx: Transaction) -> object:
+def _answer_of_waits(
+    request: EmitEvent | FireTrigger | AnswerDecision | Unquarantine, tx: Transaction
+) -> object:
     match request:
+        case AnswerDecision():
+            return votes.answer_decision(request, tx)
         case EmitEvent():
             return named_events.emit(request, tx)
         case FireTrigger():

@@ -29,8 +29,16 @@ from aioflow.core.state.task_instance import (
     stored_due,
 )
 from aioflow.core.transitions import IllegalMove, is_legal, is_legal_run
+from aioflow.model.access import Actor
 from aioflow.model.batch import Batch
 from aioflow.model.dag import BackfillRow, DagSpec
+from aioflow.model.decisions import (
+    PERSON,
+    DecisionEnd,
+    DecisionOutcome,
+    DecisionRow,
+    DecisionVotes,
+)
 from aioflow.model.ids import RunNo
 from aioflow.model.rows import (
     ItemRow,
@@ -81,6 +89,7 @@ class Transaction:
         recheck_dags: DAGs whose next queued run must be re-checked because its predecessor ended or
             was deleted.
         fires: Trigger events that the turn consumes.
+        actor: The author of the request that is being executed, if any.
         pools_before: The previous state of the pools that the turn changed.
         was_drained: Whether the node was drained before the turn; ``None`` if the turn does not
             change that.
@@ -140,6 +149,10 @@ class Transaction:
         self._confirmations: dict[int, EventsStored] = {}
         self._new_records: dict[tuple[int, int], RecordRow] = {}
         self._record_changes: dict[tuple[int, int], RecordChange] = {}
+        self.actor: Actor | None = None
+        self._new_decisions: dict[int, DecisionRow] = {}
+        self._votes: dict[int, DecisionVotes] = {}
+        self._decision_ends: dict[int, DecisionEnd] = {}
 
     @property
     def is_full(self) -> bool:
@@ -298,6 +311,8 @@ class Transaction:
         if wait.stream is not None and wait.stream.next_sequence:
             self.batch.gone_events.append(number)
         self._confirmations.pop(number, None)
+        if wait.row.class_path == PERSON and wait.row.state is TriggerState.WAITING:
+            self.end_decision(number, "withdrawn", None)
         _, before = self._waits.pop(number, (wait, wait.row))
         if before is None:
             self._withdraw(number)
@@ -305,6 +320,22 @@ class Transaction:
             self._dropped.append((wait, before))
             self.batch.trigger_changes.append(TriggerChange(number, before.state, None, None, None))
         self.memory.waits.pop(number, None)
+
+    def new_decision(self, row: DecisionRow) -> None:
+        """Record a decision that a task begins to wait for."""
+        self._new_decisions[row.decision_no] = row
+
+    def vote(self, change: DecisionVotes) -> None:
+        """Record the votes on a decision."""
+        first = self._votes.get(change.decision_no, change)
+        self._votes[change.decision_no] = msgspec.structs.replace(change, was=first.was)
+
+    def end_decision(
+        self, decision_no: int, outcome: DecisionOutcome, answer: bytes | None
+    ) -> None:
+        """Record the end of a decision. Only the first end in a turn counts."""
+        end = DecisionEnd(decision_no, outcome, answer, self.now)
+        self._decision_ends.setdefault(decision_no, end)
 
     def _withdraw(self, trigger_no: int) -> None:
         """Cancel the assignment of a trigger that is both created and deleted in this turn.
@@ -425,6 +456,7 @@ class Transaction:
         self.batch.done_outbox.extend(self.outbox.done)
         self.batch.new_records.extend(self._new_records.values())
         self.batch.record_changes.extend(self._record_changes.values())
+        self._close_decisions()
         self.batch.history.extend(self.history.rows(self.now))
         return self.batch
 
@@ -479,6 +511,13 @@ class Transaction:
                 waits[before.trigger_no] = wait
         for packed, form in self._packed_assignments.values():
             self.memory.packing.change_back(packed, form)
+
+    def _close_decisions(self) -> None:
+        """Add the changes of decisions. One that begins and ends in this turn has no row."""
+        batch, new, ends = self.batch, self._new_decisions, self._decision_ends
+        batch.new_decisions.extend(row for number, row in new.items() if number not in ends)
+        batch.decision_votes.extend(self._votes.values())
+        batch.decision_ends.extend(end for number, end in ends.items() if number not in new)
 
     def _close_task(self, task: TaskInstance) -> None:
         self.history.task_changed(task)

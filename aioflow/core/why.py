@@ -35,6 +35,7 @@ from aioflow.core.triggers.asset_conditions import awaited_assets
 from aioflow.core.triggers.assignment import HOSTLESS, RUN, is_stopped
 from aioflow.core.triggers.dag_triggers import spec_of
 from aioflow.model.dag import DEFAULT_POOL, Body, TaskSpec
+from aioflow.model.decisions import PERSON, question_of
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.states import (
     LIVE_TASK_STATES,
@@ -272,6 +273,8 @@ def _explain_wait(task: TaskInstance, memory: Memory) -> Wait | None:
         kind, detail = WaitKind.PAUSED, f"{detail}, since DAG {dag_id} is paused"
     if wait.row.class_path == RUN and wait.row.kwargs is not None:
         detail = _called(msgspec.msgpack.decode(wait.row.kwargs), memory)
+    if wait.row.class_path == PERSON and wait.row.kwargs is not None:
+        kind, detail = WaitKind.DECISION, question_of(wait.row.kwargs).question
     until = task.deadline_at if wait.is_handled else wait.row.deadline_at
     since, until = memory.on_wall(wait.row.since), memory.on_wall(until)
     number = wait.row.trigger_no
@@ -491,7 +494,8 @@ class ChildrenCause(msgspec.Struct, frozen=True, kw_only=True):
         wait: The wait of the first child; ``None`` if it is in progress.
         indices: The indices of the first children.
         count: Number of these children. If a state other than ``QUEUED`` has more than
-            ``SAMPLED_CHILDREN`` children, the children beyond it are not counted.
+            ``SAMPLED_CHILDREN`` children, the children beyond it are not counted, except those that
+            are deferred while all sampled ones are deferred for one cause.
     """
 
     state: TaskState
@@ -517,7 +521,19 @@ def explain_children(
             continue
         indices = known.indices if len(known.indices) == NAMED_CHILDREN else (*known.indices, index)
         found[key] = msgspec.structs.replace(known, indices=indices, count=known.count + count)
-    return sorted(found.values(), key=lambda cause: (-cause.count, cause.indices))
+    causes = _with_the_rest(list(found.values()), group)
+    return sorted(causes, key=lambda cause: (-cause.count, cause.indices))
+
+
+def _with_the_rest(causes: list[ChildrenCause], group: MappedTask) -> list[ChildrenCause]:
+    """Count the deferred children that were not sampled, if all that were have one cause."""
+    rest = group.counts[TaskState.DEFERRED] - SAMPLED_CHILDREN
+    deferred = [cause for cause in causes if cause.state is TaskState.DEFERRED]
+    if rest <= 0 or len(deferred) != 1:
+        return causes
+    (cause,) = deferred
+    whole = msgspec.structs.replace(cause, count=cause.count + rest)
+    return [whole if one is cause else one for one in causes]
 
 
 def _shared_part(wait: Wait) -> str:

@@ -17,6 +17,7 @@ import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow._threads import in_thread
+from aioflow.api.decisions import described
 from aioflow.catalog import Catalog, Limits, ParsePace
 from aioflow.catalog.folder_scan import list_loaded
 from aioflow.catalog.parse import Parser
@@ -42,6 +43,7 @@ from aioflow.maintenance.code_restore import CodeMissing
 from aioflow.maintenance.result_orphans import OrphanedResults
 from aioflow.maintenance.retention import Deleting
 from aioflow.model.batch import Batch
+from aioflow.model.decisions import DecisionRow
 from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import NodeFacts, ResultRow, VersionRow
 from aioflow.model.states import Failure
@@ -50,7 +52,7 @@ from aioflow.processes import Children
 from aioflow.processes.interpreters import Interpreters, PythonPaths
 from aioflow.protocol.effects import DeliverOutbox, RestoreCode
 from aioflow.protocol.inputs import AlertRaised, ContinueRun, Drain, HostLost, HostUp
-from aioflow.protocol.outbox import Alert
+from aioflow.protocol.outbox import Alert, Asked
 from aioflow.queries import QueryHandler
 from aioflow.redaction import Masks
 from aioflow.settings import Settings
@@ -287,10 +289,24 @@ class _Node:
         self._interpreters.listen(self._slot.interpreter_changed)
         self._interpreters.listen(self._hosts.interpreter_changed)
         self._snapshots = Snapshots(settings.code_folder)
-        self._deliveries = _deliveries(context, store, settings, self._snapshots)
+        self._deliveries = _deliveries(
+            context, store, settings, self._snapshots, self._describe_decision
+        )
         self._code_missing = CodeMissing(store, self._snapshots, engine.report, clock)
         self._deleting = Deleting(
             engine, store, self._tasklog, settings.results_folder, clock, self._stored
+        )
+
+    def _describe_decision(self, row: DecisionRow) -> Asked:
+        """Describe a decision for a message, with links that are signed now."""
+        memory = self._engine.memory
+        return described(
+            row,
+            public_url=self._settings.public_url,
+            accounts=memory.accounts,
+            vault=self._vault,
+            now=self._clock.now(),
+            shift=memory.shift,
         )
 
     async def _find_result(self, task_no: TaskNo) -> ResultRow | None:
@@ -321,6 +337,7 @@ class _Node:
             copies=None if stored is None else stored.copies.folder,
             copied_result=None if stored is None else stored.fetcher.copied,
             run_of_task=self._run_of_task,
+            is_storing=(lambda _: False) if stored is None else stored.uploader.is_storing,
         )
 
     def _report_interpreter(self, name: str) -> None:
@@ -558,7 +575,11 @@ def _engine(
 
 
 def _deliveries(
-    context: ExecutorContext, store: Store, settings: Settings, snapshots: Snapshots
+    context: ExecutorContext,
+    store: Store,
+    settings: Settings,
+    snapshots: Snapshots,
+    describe: Callable[[DecisionRow], Asked],
 ) -> OutboxWorker:
     async def restore(row: VersionRow) -> None:
         await snapshots.restore(row.version, row.sources)
@@ -574,6 +595,7 @@ def _deliveries(
         targets=targets_of(settings),
         restore=restore,
         on_alert=_alert,
+        describe=describe,
     )
 
 

@@ -20,7 +20,7 @@ from aioflow.core.state import outbox_quota
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.run_sequence import EndedRun, last_rounds, stored_as
 from aioflow.core.state.task_instance import Run
-from aioflow.core.triggers import event_runs
+from aioflow.core.triggers import event_runs, votes
 from aioflow.errors import AioflowError, RequestError, UnknownRun
 from aioflow.model.dag import DagSpec, ValueKind
 from aioflow.model.ids import TaskNo, TriggerNo
@@ -95,6 +95,7 @@ class Recalling:
         * ``found_fire_times`` and ``found_ahead``: fire times that already have a run: those of a
           backfill, and those of a schedule that ran ahead of the clock;
         * ``keyed_backfills``: backfills that an earlier request with the same key has started;
+        * ``decisions``: the decisions that requests answer;
         * ``loaded_outbox``: outbox rows to hand out;
         * ``encrypted``: values and triggers to encrypt with the new key.
 
@@ -102,7 +103,7 @@ class Recalling:
             StoreUnavailable: See ``load``.
         """
         memory.prefetched_tasks, memory.answered, memory.prefetched_runs = {}, {}, {}
-        memory.loaded_outbox, memory.encrypted = {}, ([], [])
+        memory.loaded_outbox, memory.encrypted, memory.decisions = {}, ([], []), {}
         memory.found_fire_times, memory.keyed_backfills, memory.found_ahead = {}, {}, {}
         idempotency.remember_existing_runs((), memory)
         memory.known_keys = await _known_keys(inputs, self._store, memory)
@@ -136,6 +137,10 @@ class Recalling:
         if numbers:
             memory.prefetched_tasks = {row.task_no: row for row in await self._rows(numbers)}
         memory.encrypted = await _encrypted(store, inputs)
+        decided = votes.decision_nos(inputs)
+        if decided:
+            found = await store.find_decisions(decided)
+            memory.decisions = {row.decision_no: row for row in found}
         for dag_id, key in backfills.keys(inputs):
             begun = await store.find_keyed_backfill(dag_id, key)
             if begun is not None:

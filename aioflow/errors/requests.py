@@ -7,19 +7,24 @@ from aioflow.errors.root import AioflowError, MessageTemplate
 __all__ = (
     "AccountExists",
     "AccountRefused",
+    "AlreadyVoted",
     "BackfillRefused",
+    "BadAnswer",
     "BadConf",
     "BadEvent",
+    "BadLink",
     "BadPattern",
     "BadPool",
     "BadValue",
     "DagBroken",
     "DagPresent",
     "DagRunning",
+    "DecisionEnded",
     "Forbidden",
     "KeyNotTaken",
     "LoginFailed",
     "NoSuchValue",
+    "NotAssigned",
     "OutOfScope",
     "RequestError",
     "RunBeingDeleted",
@@ -29,11 +34,13 @@ __all__ = (
     "TimetableFailed",
     "TimetableSilent",
     "TokenExists",
+    "TooManyAnswers",
     "TooManyLogins",
     "UnknownAccount",
     "UnknownBackfill",
     "UnknownClass",
     "UnknownDag",
+    "UnknownDecision",
     "UnknownEvent",
     "UnknownNode",
     "UnknownRound",
@@ -106,6 +113,82 @@ class UnknownTrigger(RequestError, MessageTemplate):
     code = "request.unknown_trigger"
     message = "there is no trigger {trigger_no} that waits; see `aioflow triggers list`"
     trigger_no: int
+
+
+class UnknownDecision(RequestError, MessageTemplate):
+    """No decision has this number."""
+
+    code = "request.unknown_decision"
+    message = "there is no decision {decision_no}; see `aioflow decisions list`"
+    decision_no: int
+
+
+class DecisionEnded(RequestError):
+    """The decision has ended: it was answered, or its task does not wait for it any more.
+
+    Attributes:
+        answer: msgpack of the answer; ``None`` for none.
+    """
+
+    code = "request.decision_ended"
+
+    def __init__(self, decision_no: int, outcome: str, answer: bytes | None) -> None:
+        """Create the error for a decision.
+
+        Args:
+            outcome: How it ended.
+        """
+        how = {
+            "answered": "was answered already",
+            "default": "was answered by its default, after its timeout",
+            "timeout": "has timed out",
+        }
+        ended = how.get(outcome, "was withdrawn: its task does not wait for it any more")
+        super().__init__(f"decision {decision_no} {ended}")
+        self.outcome = outcome
+        self.answer = answer
+
+
+class AlreadyVoted(RequestError, MessageTemplate):
+    """The person has voted on this decision. Each person counts once."""
+
+    code = "request.already_voted"
+    message = "{person} has voted on decision {decision_no} already; another person must"
+    decision_no: int
+    person: str
+
+
+class NotAssigned(RequestError, MessageTemplate):
+    """The caller may not answer this decision."""
+
+    code = "request.not_assigned"
+    message = "decision {decision_no} is not yours to answer: {reason}"
+    decision_no: int
+    reason: str
+
+
+class BadAnswer(RequestError):
+    """An answer does not fit the form of its decision.
+
+    Attributes:
+        fields: What is wrong, by field; the name ``""`` stands for the whole answer.
+    """
+
+    code = "request.bad_answer"
+
+    def __init__(self, fields: dict[str, str]) -> None:
+        """Create the error from what is wrong with each field."""
+        super().__init__(
+            "; ".join(f"{name}: {why}" if name else why for name, why in fields.items())
+        )
+        self.fields = fields
+
+
+class BadLink(RequestError, MessageTemplate):
+    """A signed link is invalid, or has expired."""
+
+    code = "request.bad_link"
+    message = "this link is not valid, or has expired; log in to answer"
 
 
 class UnknownClass(RequestError, MessageTemplate):
@@ -414,6 +497,18 @@ class TooManyLogins(RequestError, MessageTemplate):
 
     code = "request.login_rate"
     message = "too many logins have failed; try again in {again_seconds} s"
+    again_seconds: int
+
+
+class TooManyAnswers(RequestError, MessageTemplate):
+    """An address has used signed links too often.
+
+    Attributes:
+        again_seconds: How many seconds to wait before the next attempt.
+    """
+
+    code = "request.link_rate"
+    message = "links were used too often from this address; try again in {again_seconds} s"
     again_seconds: int
 
 

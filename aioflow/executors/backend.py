@@ -89,7 +89,9 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerChannel(Protocol):
     """Bytes from the daemon to the program of a worker: in order, each once.
 
-    Commands are small, so the daemon does not wait for a slow channel. A channel may break, but it
+    Commands are small, so the daemon does not wait for a slow channel. Only large results are sent
+    no faster than it carries them, if it has an attribute ``backlog``: the number of bytes that the
+    other machine has not received; the attribute is optional. A channel may break, but it
     never loses the middle of a stream and continues: if it cannot resume exactly where it broke,
     the worker has to end.
     """

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from aioflow.clock import Clock
-from aioflow.model.ids import RunNo, StartNo, TaskNo
+from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.model.workers import LOCAL
 from aioflow.processes import Children
 from aioflow.processes.interpreters import Interpreters
@@ -22,6 +22,7 @@ from aioflow.worker.query.messages import refused
 __all__ = (
     "CopiedResult",
     "ExecutorContext",
+    "IsStoring",
     "QuerySender",
     "QuerySink",
     "ReportSink",
@@ -66,6 +67,14 @@ RunOfTask: TypeAlias = Callable[[TaskNo], Awaitable[RunNo | None]]
 """Returns the run of a stored task; ``None`` if there is no such task."""
 
 
+IsStoring: TypeAlias = Callable[[TriggerNo], bool]
+"""Whether the result of a trigger that has fired waits to be stored, before it is reported."""
+
+
+def _stores_nothing(_trigger_no: TriggerNo) -> bool:
+    return False
+
+
 async def _no_run(_task_no: TaskNo) -> RunNo | None:
     return None
 
@@ -90,6 +99,7 @@ class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
     copies: Path | None = None
     copied_result: CopiedResult | None = None
     run_of_task: RunOfTask = _no_run
+    is_storing: IsStoring = _stores_nothing
 
     def hello(self, role: str) -> Hello:
         """Return the first command for a child."""

@@ -10,19 +10,15 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TypeAlias
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
-from aioflow._threads import in_thread
 from aioflow.clock import backoff_seconds
-from aioflow.errors import AioflowError, LinkClosed, StoreUnavailable
+from aioflow.errors import LinkClosed
 from aioflow.executors.backend import (
     ExecutorBackend,
     ExecutorLease,
@@ -30,12 +26,12 @@ from aioflow.executors.backend import (
     WorkerInfo,
 )
 from aioflow.executors.executor_context import ExecutorContext
+from aioflow.executors.home_queries import OWN_QUERIES, HomeQueries
 from aioflow.executors.worker_process import Heartbeat, Process, TryKey, key_of
-from aioflow.filesystem import make_folder, require_space, sync_folder
-from aioflow.model.ids import RunNo, TaskNo
+from aioflow.model.ids import RunNo
 from aioflow.model.states import Failure
 from aioflow.model.workers import WorkerDemand, WorkerLocation, WorkerNo, WorkerSpec
-from aioflow.protocol.commands import Hello, Reply
+from aioflow.protocol.commands import Hello
 from aioflow.protocol.effects import (
     RecallTries,
     RetireWorker,
@@ -51,26 +47,15 @@ from aioflow.protocol.inputs import (
     WorkerUp,
 )
 from aioflow.protocol.reports import CancelQuery, Query, Recalled, Report
-from aioflow.results import RESULT_LIMIT, result_path
-from aioflow.worker.code.fetch import CODE_QUERY, read_version
-from aioflow.worker.link import MESSAGE_LIMIT, complete_frames, frames
+from aioflow.worker.link import complete_frames, frames
 from aioflow.worker.query.messages import UNDECODABLE
-from aioflow.worker.query.result_transfer import (
-    FETCH_QUERY,
-    PIECE_BYTES,
-    STORE_QUERY,
-    ResultPiece,
-    ResultWanted,
-)
 
 __all__ = (
     "RemoteExecutor",
     "RemoteExecutors",
     "RemoteWorker",
-    "answer_result_query",
     "location_of",
     "page_of",
-    "reply_to",
 )
 
 SILENT_DEATHS_LIMIT = 3
@@ -91,18 +76,10 @@ LONGEST_DELAY_SECONDS = 60.0
 
 A backend that has run for the longest of them has not failed before."""
 
-_STORE_AGAIN_SECONDS = 0.5
-
 _IDLE_LOOKS = 4
 _SHORTEST_LOOK_SECONDS = 0.05
 _IDLE_AGAIN_SECONDS = 1.0
 """Seconds, in addition to ``idle_seconds``, until a worker that stays idle is reported again."""
-
-_OVERHEAD = 2
-"""An indexed file is at most this many times as large as the items in it."""
-
-_OWN_QUERIES = frozenset({CODE_QUERY, FETCH_QUERY, STORE_QUERY})
-"""Kinds of queries that are answered here, because they are about what the home has."""
 
 _logger = logging.getLogger(__name__)
 
@@ -115,6 +92,7 @@ class RemoteWorker:
 
     Attributes:
         is_killed: Whether the daemon has ordered its end.
+        asked_bytes, answering: See ``home_queries.Asker``.
     """
 
     def __init__(
@@ -140,6 +118,8 @@ class RemoteWorker:
         self._on_code_query = on_code_query
         self._on_unkilled = on_unkilled
         self.is_killed = False
+        self.asked_bytes = 0
+        self.answering = anyio.Lock()
         self._received = bytearray()
         self._decoder = msgspec.msgpack.Decoder(list[Report])
         self._over = anyio.Event()
@@ -156,6 +136,20 @@ class RemoteWorker:
     def is_open(self) -> bool:
         """See ``Connection``."""
         return not self._over.is_set()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing is known about it."""
+        return self.lost is not None
+
+    @property
+    def backlog(self) -> int:
+        """Number of bytes that wait for it, if its channel tells."""
+        try:
+            return int(getattr(self._channel, "backlog", 0))
+        except Exception:
+            _logger.exception("a channel of executor %s has failed", self.spec.executor)
+            return 0
 
     def send(self, messages: Sequence[object]) -> None:
         """See ``Connection``. If the channel fails, the worker is killed: it lacks a message."""
@@ -205,7 +199,7 @@ class RemoteWorker:
 
     def _is_code_query(self, report: Report) -> bool:
         """Return whether a report asks for code or a large result. If so, have it answered."""
-        if not isinstance(report, Query) or report.kind not in _OWN_QUERIES:
+        if not isinstance(report, Query) or report.kind not in OWN_QUERIES:
             return False
         self._on_code_query(self, report)
         return True
@@ -231,9 +225,6 @@ class RemoteWorker:
         return self._failure
 
 
-_BodyOf: TypeAlias = Callable[[RemoteWorker, Query], Awaitable[bytes]]
-
-
 class RemoteExecutor:
     """Runs ``def`` bodies in the workers of one backend. Implements ``backend.WorkerEvents``.
 
@@ -247,12 +238,14 @@ class RemoteExecutor:
         context: ExecutorContext,
         backend: ExecutorBackend,
         next_worker_no: Callable[[], WorkerNo],
+        queries: HomeQueries,
     ) -> None:
         self.workers: dict[WorkerNo, RemoteWorker] = {}
         self._name = name
         self._context = context
         self._backend = backend
         self._next_worker_no = next_worker_no
+        self._queries = queries
         self._group: TaskGroup | None = None
         self._silent_deaths: dict[WorkerSpec, int] = {}
         self._demands: tuple[WorkerDemand, ...] = ()
@@ -476,58 +469,11 @@ class RemoteExecutor:
         )
 
     def _queue_code_query(self, worker: RemoteWorker, query: Query) -> None:
-        if self._group is not None:
-            body_of = self._code_of if query.kind == CODE_QUERY else self._result_of
-            self._group.start_soon(self._answer, worker, query, body_of)
-
-    async def _answer(self, worker: RemoteWorker, query: Query, body_of: _BodyOf) -> None:
-        worker.send([await reply_to(query, body_of(worker, query))])
-
-    async def _code_of(self, worker: RemoteWorker, query: Query) -> bytes:
-        """Return the code of a worker's version, and of no other."""
-        version = worker.process.version
-        if msgspec.msgpack.decode(query.body, type=str) != version or not version:
-            raise ValueError("it is not the version of this worker")
-        body = await in_thread(partial(read_version, self._context.code / version))
-        if len(body) > MESSAGE_LIMIT:
-            raise ValueError(f"it has {len(body)} bytes, {MESSAGE_LIMIT} are allowed")
-        return body
-
-    async def _result_of(self, worker: RemoteWorker, query: Query) -> bytes:
-        """Return a piece of a large result, or store one. A worker is trusted with no other run."""
-        if not worker.process.serves(query.run_no):
-            raise ValueError(f"run number {query.run_no} does not belong to this worker")
-        folder = self._context.results
-        if query.kind == FETCH_QUERY:
-            wanted = msgspec.msgpack.decode(query.body, type=ResultWanted)
-            key = (wanted.task_no, wanted.start_no)
-            if not worker.process.runs(key):
-                await self._check_run(worker, query.run_no, wanted.task_no)
-            if self._context.copied_result is not None:
-                folder = await self._context.copied_result(query.run_no, key)
-        else:
-            piece = msgspec.msgpack.decode(query.body, type=ResultPiece)
-            if not worker.process.runs((piece.task_no, piece.start_no)):
-                raise ValueError("only the result of a try that this worker runs can be stored")
-        return await answer_result_query(folder, query, worker.number)
-
-    async def _check_run(self, worker: RemoteWorker, run_no: RunNo, task_no: TaskNo) -> None:
-        """Refuse the result of a task of another run. While the database is away, wait for it.
-
-        The row of the task is what counts: it stays when the task is cleared, while tries that took
-        its earlier result as an argument still read that.
-        """
-        while True:
-            try:
-                found = await self._context.run_of_task(task_no)
-            except StoreUnavailable:
-                if not worker.is_open:
-                    raise
-                await self._context.clock.sleep(_STORE_AGAIN_SECONDS)
-                continue
-            if found != run_no:
-                raise ValueError(f"task number {task_no} does not belong to run number {run_no}")
-            return
+        if not self._queries.admits(worker, query):
+            _logger.error("worker %d of %s is killed: it asks too much", worker.number, self._name)
+            worker.kill()
+        elif self._group is not None:
+            self._group.start_soon(self._queries.answer, worker, query)
 
     def _end(self, worker: RemoteWorker, failure: Failure) -> None:
         """Let the engine grant no further try to a dead worker. Its tries are ended afterwards.
@@ -616,8 +562,9 @@ class RemoteExecutors:
         self.first_worker_no = first_worker_no
         self._context = context
         numbers = partial(next, itertools.count(first_worker_no))
+        queries = HomeQueries(context)
         self._all = {
-            name: RemoteExecutor(name, context, backend, numbers)
+            name: RemoteExecutor(name, context, backend, numbers, queries)
             for name, backend in backends.items()
         }
 
@@ -716,58 +663,3 @@ def page_of(info: WorkerInfo) -> str:
 def _shown(text: str) -> str:
     printable = (sign if sign.isprintable() else "?" for sign in text[:_LOCATION_LIMIT])
     return "".join(printable)
-
-
-async def reply_to(query: Query, body: Awaitable[bytes]) -> Reply:
-    """Return the reply to a query. A query that makes no sense, or cannot be met, is refused."""
-    try:
-        return Reply(query.question, await body)
-    except (AioflowError, OSError, OverflowError, *UNDECODABLE) as exc:
-        return Reply(query.question, b"", str(exc) or type(exc).__name__)
-
-
-async def answer_result_query(folder: Path, query: Query, worker_no: int) -> bytes:
-    """Return the body of the reply; for errors see ``reply_to``.
-
-    Args:
-        folder: Folder of the daemon's results.
-        worker_no: The worker that asks, whose unfinished files are its own.
-    """
-    if query.kind == FETCH_QUERY:
-        wanted = msgspec.msgpack.decode(query.body, type=ResultWanted)
-        return await in_thread(partial(_read, folder, wanted))
-    piece = msgspec.msgpack.decode(query.body, type=ResultPiece)
-    await in_thread(partial(_write, folder, piece, worker_no))
-    return b""
-
-
-def _read(folder: Path, wanted: ResultWanted) -> bytes:
-    with result_path(folder, wanted.task_no, wanted.start_no).open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        data = os.pread(file.fileno(), PIECE_BYTES, wanted.offset)
-    piece = ResultPiece(wanted.task_no, wanted.start_no, wanted.offset, size, data)
-    return msgspec.msgpack.encode(piece)
-
-
-def _write(folder: Path, piece: ResultPiece, worker_no: int) -> None:
-    """Write a piece. The last one makes the whole result durable, and visible under its name."""
-    if not piece.offset + len(piece.data) <= piece.size <= _OVERHEAD * RESULT_LIMIT:
-        raise ValueError(f"a result of {piece.size} bytes is too large, or a piece does not fit")
-    path = result_path(folder, piece.task_no, piece.start_no)
-    part = path.with_name(f"{path.name}.{os.getpid()}-{worker_no}.part")
-    make_folder(path.parent)
-    if piece.offset == 0:
-        part.unlink(missing_ok=True)  # of an attempt that failed
-        require_space(path.parent, piece.size)
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        if os.fstat(descriptor).st_size != piece.offset:
-            raise ValueError("a piece of the result is missing")
-        file.seek(piece.offset)
-        file.write(piece.data)
-        if piece.offset + len(piece.data) < piece.size:
-            return
-        file.flush()
-        os.fsync(descriptor)
-    part.rename(path)
-    sync_folder(path.parent)

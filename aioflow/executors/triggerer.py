@@ -127,6 +127,8 @@ class Triggerer:
         self._role = role
         self._wanted = anyio.Event()
         self._is_closing = False
+        self._may_end = idle_seconds < math.inf
+        self._storing: set[TriggerNo] = set()
         self._all_released = anyio.Event()
         self._host = SharedHost(
             role,
@@ -138,7 +140,7 @@ class Triggerer:
             patience_seconds=self._patience_seconds,
             class_of=self._class_of,
             idle_seconds=idle_seconds,
-            is_idle=lambda: not self._hosted and not self._waiting,
+            is_idle=self._is_idle,
         )
         self._hosted: Pages[bytes] = Pages(Rows)
         self._waiting: Pages[bytes] = Pages(Rows)
@@ -333,6 +335,22 @@ class Triggerer:
                 self._handle_internal(report)
         if passed:
             self._context.report(passed)
+            if self._may_end:
+                self._note_storing(passed)
+
+    def _note_storing(self, reports: Sequence[Input]) -> None:
+        is_storing = self._context.is_storing
+        for report in reports:
+            if isinstance(report, TriggerFired) and is_storing(report.trigger_no):
+                self._storing.add(report.trigger_no)
+
+    def _is_idle(self) -> bool:
+        """Return whether the host has no triggers, and the engine knows how the last ones ended.
+
+        If it ended earlier, the engine would assign them again, and they would fire twice.
+        """
+        self._storing = set(filter(self._context.is_storing, self._storing))
+        return not (self._hosted or self._waiting or self._storing)
 
     def _handle_internal(self, report: Report) -> None:
         """Handle a report that is not for the engine."""
@@ -424,7 +442,7 @@ class Triggerer:
         log = self._logs.get(number)
         if log is None:
             log = self._logs[number] = self._context.tasklog.open(hosted.log_key())
-        log.offer(output.data)
+        log.offer(output.data, is_stderr=output.is_stderr)
 
     def _close_log(self, number: TriggerNo) -> None:
         log = self._logs.pop(number, None)

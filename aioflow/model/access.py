@@ -11,6 +11,7 @@ from aioflow.model.timestamps import Timestamp
 
 __all__ = (
     "HOME",
+    "LINK",
     "AccountRow",
     "Actor",
     "AuditEntry",
@@ -27,6 +28,9 @@ __all__ = (
 
 HOME = "home"
 """The name of a caller that uses the home's token file or socket. No account has this name."""
+
+LINK = "link:"
+"""The beginning of the name of a caller who has only a signed link."""
 
 _LONGEST = 500
 """Maximum length of an audited text, in characters."""
@@ -64,6 +68,7 @@ class AccountRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         secret: The encoded Argon2 hash of the password.
+        groups: Names of groups, to which a task may assign a decision.
     """
 
     account_no: int
@@ -73,6 +78,7 @@ class AccountRow(msgspec.Struct, frozen=True, kw_only=True):
     is_disabled: bool
     created_at: Timestamp
     changed_at: Timestamp
+    groups: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"AccountRow({self.name!r} #{self.account_no})"  # it may be logged

@@ -6,6 +6,7 @@ import msgspec
 
 from aioflow.model.access import AccountRow, AuditHead, AuditRow, SessionRow, TokenRow
 from aioflow.model.dag import BackfillRow
+from aioflow.model.decisions import DecisionEnd, DecisionRow, DecisionVotes
 from aioflow.model.history import HistoryRow
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import (
@@ -113,6 +114,9 @@ class Batch(msgspec.Struct, kw_only=True):
     dropped_records: list[tuple[TaskNo, int]] = msgspec.field(default_factory=list)
     new_records: list[RecordRow] = msgspec.field(default_factory=list)
     record_changes: list[RecordChange] = msgspec.field(default_factory=list)
+    new_decisions: list[DecisionRow] = msgspec.field(default_factory=list)
+    decision_votes: list[DecisionVotes] = msgspec.field(default_factory=list)
+    decision_ends: list[DecisionEnd] = msgspec.field(default_factory=list)
     new_versions: list[VersionRow] = msgspec.field(default_factory=list)
     dags: list[DagRow] = msgspec.field(default_factory=list)
     dag_files: list[DagFileRow] = msgspec.field(default_factory=list)

@@ -408,6 +408,7 @@ class BackfillRow(msgspec.Struct, frozen=True, kw_only=True):
         skipped: Number of fire times whose existing run was reused.
         failure: Why the backfill could not continue.
         key: The idempotency key of the request that started it.
+        started_by: The person who started it; see ``RunRow``.
     """
 
     backfill_no: int
@@ -426,3 +427,4 @@ class BackfillRow(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: Timestamp | None = None
     failure: str | None = None
     key: str | None = None
+    started_by: str | None = None

@@ -109,6 +109,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         quarantine: Why the engine has suspended it; ``None`` for a healthy run.
         caller: Number of the trigger with which the durable call that created the run waits for it.
         backfill: The number of the backfill that created it.
+        started_by: The person who started it, or its backfill, or the run that called it; ``None``
+            if no person did. That of a token is its creator.
     """
 
     run_no: RunNo
@@ -127,6 +129,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     quarantine: str | None = None
     caller: TriggerNo | None = None
     backfill: int | None = None
+    started_by: str | None = None
 
 
 class TaskRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -127,6 +127,7 @@ class WaitKind(StrEnum):
     INTERVAL = "interval"
     TRIGGER = "trigger"
     EVENT = "event"
+    DECISION = "decision"
     TRIGGER_CAPACITY = "trigger_capacity"
     WINDOW = "window"
     DEPENDS_ON_PAST = "depends_on_past"

@@ -19,6 +19,7 @@ from aioflow.clock import Clock
 from aioflow.core.tasks.retry import redelivery_delay
 from aioflow.errors import InterpreterUnusable, SettingsError, StoreUnavailable
 from aioflow.executors.executor_context import ExecutorContext
+from aioflow.model.decisions import DecisionRow
 from aioflow.model.rows import VersionRow
 from aioflow.notifications.callback_process import Caller, calling
 from aioflow.notifications.delivery import (
@@ -28,11 +29,12 @@ from aioflow.notifications.delivery import (
     PreparedDelivery,
     Preparing,
     Targets,
+    describe_without_links,
 )
 from aioflow.processes import NoHeadroom
 from aioflow.protocol.effects import DeliverOutbox
 from aioflow.protocol.inputs import OutboxDelivered
-from aioflow.protocol.outbox import ALERT, Alert
+from aioflow.protocol.outbox import ALERT, Alert, Asked
 from aioflow.protocol.reports import CallbackReturned
 from aioflow.settings import FILE_NAME, Settings
 from aioflow.store import Store
@@ -76,6 +78,7 @@ class OutboxWorker:
         restore: Recreates a version's source folder if it is missing.
         on_alert: Called with each alert, once per alert while this process lives.
         needs_values: Whether declared secrets, connections and variables must exist.
+        describe: Describes an open decision for a message, with its links.
     """
 
     def __init__(
@@ -88,12 +91,18 @@ class OutboxWorker:
         restore: Callable[[VersionRow], Awaitable[None]],
         on_alert: Callable[[Alert], None],
         needs_values: bool = True,
+        describe: Callable[[DecisionRow], Asked] = describe_without_links,
     ) -> None:
         self._context = context
         self._pace = pace
         self._on_alert = on_alert
         self._preparing = Preparing(
-            store, context.tasklog.masks, targets, restore, needs_values=needs_values
+            store,
+            context.tasklog.masks,
+            targets,
+            restore,
+            needs_values=needs_values,
+            describe=describe,
         )
         self._queue = DeliveryQueue()
         self._changed = anyio.Event()

@@ -13,12 +13,13 @@ import msgspec
 
 from aioflow.core.state.task_instance import run_info
 from aioflow.model.dag import CallbackSpec, DagSpec, ValueKind
-from aioflow.model.ids import RunNo
+from aioflow.model.decisions import DecisionRow, question_of
+from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.rows import RunRow, VersionRow
 from aioflow.model.states import Failure
 from aioflow.protocol.commands import Notify, RunCallback, RunInfo
 from aioflow.protocol.effects import DeliverOutbox
-from aioflow.protocol.outbox import ALERT, Callback
+from aioflow.protocol.outbox import ALERT, Asked, Callback
 from aioflow.redaction import Masks, secret_texts
 from aioflow.store import Store
 from aioflow.telemetry.task_log import LogKey
@@ -30,6 +31,7 @@ __all__ = (
     "PreparedDelivery",
     "Preparing",
     "Targets",
+    "describe_without_links",
 )
 
 BURST = 50
@@ -83,6 +85,21 @@ class DeliveryQueue:
         if not jobs:
             del self._by_kind[kind]
         return job
+
+
+def describe_without_links(row: DecisionRow) -> Asked:
+    """Describe an open decision that has no links, because the address of the page is unknown."""
+    question = question_of(row.question)
+    return Asked(
+        decision_id=row.decision_no,
+        question=question.question,
+        details=question.details,
+        assignees=question.assignees,
+        approvals=question.approvals,
+        url="",
+        links={},
+        deadline=row.deadline_at,
+    )
 
 
 _CACHE_LIMIT = 256
@@ -152,6 +169,7 @@ class Preparing:
     Args:
         restore: Recreates a version's source folder if it is missing.
         needs_values: Whether declared secrets, connections and variables must exist.
+        describe: Describes an open decision, with its links.
 
     Attributes:
         targets: Targets of alerts.
@@ -165,7 +183,9 @@ class Preparing:
         restore: Callable[[VersionRow], Awaitable[None]],
         *,
         needs_values: bool,
+        describe: Callable[[DecisionRow], Asked] = describe_without_links,
     ) -> None:
+        self._describe = describe
         self._needs_values = needs_values
         self._store = store
         self._masks = masks
@@ -198,8 +218,10 @@ class Preparing:
         )
         return PreparedDelivery(job=job, command=command, version="", what={"callback": "alert"})
 
-    async def callback(self, job: Job) -> PreparedDelivery:
+    async def callback(self, job: Job) -> PreparedDelivery | None:
         """Prepare the call of an author's callback.
+
+        Return ``None`` if it is about a decision that has ended meanwhile.
 
         Raises:
             ImpossibleDelivery: If its run or code was deleted, or a value it needs does not exist.
@@ -228,6 +250,11 @@ class Preparing:
         if callback.task_index < 0 and callback.event == "failure" and callback.failure is None:
             failure = await self._failure_of(row, spec)
             body = msgspec.msgpack.encode(msgspec.structs.replace(callback, failure=failure))
+        if callback.decision_no >= 0:
+            asked = await self._asked(callback.decision_no)
+            if asked is None:
+                return None
+            body = msgspec.msgpack.encode(msgspec.structs.replace(callback, asked=asked))
         command = RunCallback(
             job.effect.outbox_no, row.run_no, body, names, await self._values(names)
         )
@@ -241,6 +268,11 @@ class Preparing:
             log=log,
             interpreter=spec.interpreter,
         )
+
+    async def _asked(self, decision_no: TriggerNo) -> Asked | None:
+        found = await self._store.find_decisions([decision_no])
+        is_open = bool(found) and found[0].outcome is None
+        return self._describe(found[0]) if is_open else None
 
     async def _run(self, run_no: RunNo) -> RunRow:
         row = self._runs.get(run_no)

@@ -17,6 +17,7 @@ __all__ = (
     "ENGINE_KINDS",
     "TRIAL",
     "Alert",
+    "Asked",
     "Callback",
     "Clearing",
     "Deadline",
@@ -122,16 +123,37 @@ class Trial(msgspec.Struct, frozen=True, array_like=True):
     barred: tuple[tuple[TriggerNo, str], ...] = ()
 
 
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision that people are notified of.
+
+    Attributes:
+        url: The page of the decision; empty if the address of the page is not known.
+        links: A signed link for each assignee that may have one.
+        deadline: When it times out.
+    """
+
+    decision_id: int
+    question: str
+    details: str
+    assignees: tuple[str, ...]
+    approvals: int
+    url: str
+    links: dict[str, str]
+    deadline: Timestamp | None
+
+
 class Callback(msgspec.Struct, frozen=True, array_like=True):
     """A pending call of an author's callback: the body of an outbox row.
 
     Attributes:
-        event: ``success``, ``failure``, ``retry``, ``skip`` or ``deadline``.
+        event: ``success``, ``failure``, ``retry``, ``skip``, ``ask`` or ``deadline``.
         task_index: The index of the task; -1 for the run itself.
         state: The label of the state that the task or run entered; for a deadline, of its state at
             the deadline.
         at: When that happened.
         failure: The failure of a failed try.
+        decision_no: The decision that the task waits for, if the event is ``ask``.
+        asked: That decision. Added for the delivery, because links are signed as late as possible.
     """
 
     event: str
@@ -144,6 +166,8 @@ class Callback(msgspec.Struct, frozen=True, array_like=True):
     try_number: int = 0
     start_no: StartNo = 0
     failure: Failure | None = None
+    decision_no: TriggerNo = -1
+    asked: Asked | None = None
 
 
 def callback_kind(dag_id: str) -> str:

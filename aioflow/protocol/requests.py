@@ -21,6 +21,8 @@ __all__ = (
     "JOURNAL",
     "OF_RUN",
     "AccessRequest",
+    "AnswerDecision",
+    "Answered",
     "CancelBackfill",
     "CancelRun",
     "ClearTasks",
@@ -366,6 +368,38 @@ class FireTrigger(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     key: str | None = None
 
 
+class AnswerDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Vote on a decision that a task waits for. Answered with an ``Answered``.
+
+    Attributes:
+        answer: msgpack of plain JSON types, which fit the form; of a bool for an approval.
+    """
+
+    decision_no: TriggerNo
+    answer: bytes
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a decision after a vote.
+
+    Attributes:
+        is_yes: Whether the vote approves, or fills in the form.
+        votes, approvals: How many people have voted, and must approve.
+        is_over: Whether the vote has decided.
+        link: The assignee whose signed link was used; empty for none.
+    """
+
+    decision_no: TriggerNo
+    run_id: str
+    task_id: str
+    is_yes: bool
+    has_form: bool
+    votes: int
+    approvals: int
+    is_over: bool
+    link: str = ""
+
+
 class EmitEvent(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Store a named event. Answered with ``(event_no, created)``.
 
@@ -430,6 +464,7 @@ class CreateAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     name: str
     secret: bytes
     role: Role
+    groups: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"CreateAccount({self.name!r})"  # it may be logged
@@ -441,7 +476,7 @@ class SetAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     Tokens of a disabled account are revoked, and those above a reduced role are reduced to it.
 
     Attributes:
-        secret, role, is_disabled: ``None`` to keep the value.
+        secret, role, is_disabled, groups: ``None`` to keep the value.
         seen: The ``secret`` against which a password was verified. It must not have changed since.
         keeps: The session that does not end.
     """
@@ -450,6 +485,7 @@ class SetAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     secret: bytes | None = None
     role: Role | None = None
     is_disabled: bool | None = None
+    groups: tuple[str, ...] | None = None
     seen: bytes | None = None
     keeps: int | None = None
 
@@ -565,6 +601,7 @@ Request: TypeAlias = (
     | CountTasks
     | Unquarantine
     | FireTrigger
+    | AnswerDecision
     | EmitEvent
     | SetValue
     | Reencrypt

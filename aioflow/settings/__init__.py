@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -85,6 +86,16 @@ def _parts(value: object) -> object:
     return value
 
 
+def _public_url(value: object) -> object:
+    """Return the URL without a slash at its end."""
+    if not isinstance(value, str) or not value:
+        return value
+    parts = urlsplit(value)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError("this is not the https:// or http:// address of the page")
+    return value.rstrip("/")
+
+
 def _networks(value: object) -> object:
     value = _parts(value)
     if isinstance(value, tuple | list):
@@ -144,6 +155,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         executor: Name of the executor of ``def`` tasks that name none.
         executors: A table for each further executor, by its name. ``kind`` is the name of its entry
             point, by default the name of the executor; all else is for the backend.
+        public_url: The address of the page, for links in messages; empty for none.
         trusted_proxies: Addresses and networks whose forwarding headers are trusted.
         log_url: Where the output of tries is stored in addition to the home; empty for nowhere.
         results_url: Where large results are stored; empty for the home.
@@ -166,6 +178,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host: Annotated[str, Setting("web.host", min_length=1)] = "127.0.0.1"
     port: Annotated[int, Setting("web.port", ge=0, le=65_535)] = 8793
     allow_remote: Annotated[bool, Setting("web.allow_remote")] = False
+    public_url: Annotated[str, Setting("web.public_url", _public_url)] = ""
     trusted_proxies: Annotated[tuple[str, ...], Setting("web.trusted_proxies", _networks)] = ()
     cpu_slots: Annotated[int, Setting("slots.cpu", ge=1, le=4_096)] = msgspec.field(
         default_factory=lambda: os.cpu_count() or 1

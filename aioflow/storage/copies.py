@@ -13,7 +13,7 @@ from pathlib import Path
 from aioflow._threads import in_thread
 from aioflow.filesystem import create_file, make_folder, require_space, write_file
 from aioflow.results import delete_results, result_path
-from aioflow.storage.results import ResultKey
+from aioflow.storage.results import FileVersion, ResultKey, file_version
 
 __all__ = ("COPIES_BYTES", "ResultCopies", "discard_after_reboot", "evict")
 
@@ -66,16 +66,24 @@ class ResultCopies:
         """Return the path of a copy, which may be missing."""
         return result_path(self.folder, *key)
 
-    async def adopt(self, key: ResultKey, file: Path, size: int) -> None:
-        """Move the result file of a process here, once its result is stored."""
+    async def adopt(self, key: ResultKey, file: Path, version: FileVersion) -> None:
+        """Move the result file of a process here, once its result is stored.
+
+        Args:
+            version: The file that was stored. Code of the user may have replaced it meanwhile.
+        """
+        size = version[2]
         try:
-            await in_thread(_move, file, self.path(key))
+            is_it = await in_thread(_move, file, self.path(key), version)
         except OSError as exc:  # another file system, or a full disk: it can be fetched
             _logger.warning("cannot keep a copy of %s: %s", file, exc)
             with suppress(OSError):
                 await in_thread(_unlink, file)
         else:
-            await self._grow(size)
+            if is_it:
+                await self._grow(size)
+            else:
+                _logger.warning("%s was changed after it was stored: it is no copy", file)
 
     async def write(self, key: ResultKey, content: bytes) -> None:
         """Write the copy of a result that was fetched.
@@ -103,7 +111,8 @@ def _unlink(file: Path) -> None:
     file.unlink(missing_ok=True)
 
 
-def _move(file: Path, copy: Path) -> None:
+def _move(file: Path, copy: Path, version: FileVersion) -> bool:
+    """Move a file, and return whether it is the one that is meant. Otherwise it is deleted."""
     for _ in range(_OPEN_ATTEMPTS):
         make_folder(copy.parent)
         with suppress(FileNotFoundError):  # the folder was empty and has just been deleted
@@ -113,6 +122,10 @@ def _move(file: Path, copy: Path) -> None:
         file.rename(copy)
     with suppress(OSError):  # the folder has other results
         file.parent.rmdir()
+    is_it = file_version(copy.lstat()) == version
+    if not is_it:
+        copy.unlink()
+    return is_it
 
 
 def _write(path: Path, content: bytes) -> None:

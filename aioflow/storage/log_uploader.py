@@ -177,6 +177,10 @@ class LogUploader:
                     break  # the run was deleted
                 name = part_name(segment, progress.of_file, progress.uploaded)
                 await self._objects.put(name, data)
+                if await in_thread(file_id, path, self._home) != progress.of_file:
+                    # The run was deleted, and its stored parts were listed before this one.
+                    await self._objects.delete([name])
+                    break
                 progress.uploaded += len(data)
                 line = _line(segment, progress)
                 await in_thread(_note, self._notes, line)

@@ -29,6 +29,7 @@ from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import ResultRow
 from aioflow.results import result_path, result_size
 from aioflow.storage.copies import ResultCopies
+from aioflow.storage.memory_budget import MemoryBudget
 from aioflow.storage.results import ResultKey, ResultStorage, unpack_result
 from aioflow.telemetry.log import Logger
 
@@ -36,6 +37,12 @@ __all__ = ("FETCHES", "GIVE_UP_SECONDS", "FindResult", "ResultFetcher")
 
 FETCHES = 8
 """Maximum number of concurrent fetches."""
+
+IN_MEMORY_BYTES = 256 * 1024 * 1024
+"""Maximum size of the results that are being fetched. One may be larger."""
+
+_IN_MEMORY_TIMES = 2
+"""A result is in memory as it was stored, and as its content."""
 
 GIVE_UP_SECONDS = 600.0
 """If a result cannot be fetched for this long, the try that needs it fails."""
@@ -83,6 +90,7 @@ class ResultFetcher:
         self._clock = clock
         self._flights: dict[ResultKey, _Flight] = {}
         self._limiter = anyio.Semaphore(FETCHES)
+        self._memory = MemoryBudget(IN_MEMORY_BYTES)
         self._group: TaskGroup | None = None
         self._silent_until = 0
 
@@ -198,9 +206,14 @@ class ResultFetcher:
 
     async def _fetch(self, row: ResultRow) -> None:
         key, size = (row.task_no, row.start_no), result_size(row.size, row.width)
+        async with self._memory.taken(_IN_MEMORY_TIMES * size):
+            await self._fetch_whole(key, size)
+
+    async def _fetch_whole(self, key: ResultKey, size: int) -> None:
         data = await self._storage.get(key)
         try:
             content = await in_thread(_checked, key, data, size)
+            del data
             await self._copies.write(key, content)
         except ResultDamaged as exc:
             _log.error("a stored result is damaged", error=str(exc))

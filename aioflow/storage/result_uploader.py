@@ -30,6 +30,7 @@ from aioflow.protocol.inputs import BodyReturned, Input
 from aioflow.protocol.reports import Failed, Succeeded, TriggerEnded, TriggerFired
 from aioflow.results import result_path, result_size
 from aioflow.storage.copies import ResultCopies
+from aioflow.storage.memory_budget import MemoryBudget
 from aioflow.storage.results import ResultKey, ResultStorage, SpoolDamaged, read_spooled
 from aioflow.telemetry.log import Logger
 
@@ -115,8 +116,7 @@ class ResultUploader:
         self._queue: deque[_Upload] = deque()
         self._queued = anyio.Event()
         self._held: dict[TriggerNo, _Upload] = {}
-        self._in_memory = 0
-        self._freed = anyio.Event()
+        self._memory = MemoryBudget(IN_MEMORY_BYTES)
         self._silent_until = 0
         self.waiting_results = self.waiting_bytes = 0
         self.may_store = False
@@ -158,6 +158,10 @@ class ResultUploader:
         self.waiting_results += 1
         self.waiting_bytes += size
         return upload
+
+    def is_storing(self, trigger_no: TriggerNo) -> bool:
+        """Return whether reports about a trigger wait for its result."""
+        return trigger_no in self._held
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Upload until cancelled. Results that wait then are lost; their tries run again."""
@@ -208,18 +212,12 @@ class ResultUploader:
         if not self.may_store:
             raise StorageUnavailable("the storage has not answered since the start")
         file = result_path(self._spool, *upload.key)
-        while self._in_memory and self._in_memory + upload.size > IN_MEMORY_BYTES:
-            await self._freed.wait()
-        self._in_memory += upload.size
-        try:
-            data = await in_thread(read_spooled, self._spool, upload.key, upload.size)
+        async with self._memory.taken(upload.size):
+            data, version = await in_thread(read_spooled, self._spool, upload.key, upload.size)
             await self._storage.put(upload.key, data)
-        finally:
-            self._in_memory -= upload.size
-            self._freed.set()
-            self._freed = anyio.Event()
+            del data
         if not upload.has_successor():
-            await self._copies.adopt(upload.key, file, upload.size)
+            await self._copies.adopt(upload.key, file, version)
 
     def _note_outage(self, exc: Exception) -> None:
         now = self._clock.monotonic_us()

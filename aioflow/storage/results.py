@@ -48,11 +48,14 @@ __all__ = (
     "ChunkStore",
     "DatabaseResults",
     "FileResults",
+    "FileVersion",
     "ObjectResults",
     "ResultKey",
     "ResultStorage",
     "SpoolDamaged",
+    "Spooled",
     "StoredResult",
+    "file_version",
     "pack_result",
     "read_spooled",
     "unpack_result",
@@ -344,12 +347,28 @@ def unpack_result(key: ResultKey, data: bytes) -> bytes:
     return data[:size]
 
 
+FileVersion: TypeAlias = tuple[int, int, int, int]
+"""Device, inode, size and time of modification of a file; renaming it changes none of them."""
+
+
+def file_version(found: os.stat_result) -> FileVersion:
+    """Return which file this is, with which content."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class Spooled(NamedTuple):
+    """The content of a result file, with its trailer, and the file it was read from."""
+
+    data: bytearray
+    version: FileVersion
+
+
 class SpoolDamaged(Exception):
     """The result file of a try is missing, or not the file that its process reported."""
 
 
-def read_spooled(folder: Path, key: ResultKey, size: int) -> bytearray:
-    """Return the content of the file that the process of a try has written, with its trailer.
+def read_spooled(folder: Path, key: ResultKey, size: int) -> Spooled:
+    """Read the file that the process of a try has written.
 
     User code could have replaced the file by a link to any file that the daemon can read. So links
     are not followed, and anything but a file is refused.
@@ -385,7 +404,7 @@ def read_spooled(folder: Path, key: ResultKey, size: int) -> bytearray:
         content = bytearray(size)
         if file.readinto(content) != size:
             raise SpoolDamaged("the result file of the try became shorter while it was read")
-    return pack_result(key, content)
+    return Spooled(pack_result(key, content), file_version(found))
 
 
 def _name(key: ResultKey) -> str:

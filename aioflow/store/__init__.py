@@ -87,6 +87,7 @@ Durability: TypeAlias = Literal["full", "normal"]
 TABLES_OF_RUNS = (
     "stream_item",
     "record",
+    "decision",
     "try",
     "try_worker",
     "result",

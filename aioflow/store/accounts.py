@@ -42,7 +42,7 @@ __all__ = (
     "tokens",
 )
 
-_scopes = msgspec.msgpack.Decoder(tuple[str, ...]).decode
+_texts = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 _ended = msgspec.msgpack.Decoder(AuditHead).decode
 
 
@@ -96,7 +96,8 @@ def accounts(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
     def values(row: AccountRow) -> tuple[Any, ...]:
         plain = msgspec.structs.replace(row, is_disabled=int(row.is_disabled))
-        return _plain_role(msgspec.structs.astuple(plain), 3)
+        groups = pack(row.groups) if row.groups else None
+        return (*_plain_role(msgspec.structs.astuple(plain), 3)[:-1], groups)
 
     return [values(row) for row in last_of_each(batch.accounts, lambda row: row.account_no)]
 
@@ -152,7 +153,7 @@ def _plain_role(values: tuple[Any, ...], place: int) -> tuple[Any, ...]:
 
 
 def _account(values: rows.Values) -> AccountRow:
-    number, name, secret, role, is_disabled, created_at, changed_at = values
+    number, name, secret, role, is_disabled, created_at, changed_at, groups = values
     return AccountRow(
         account_no=number,
         name=name,
@@ -161,6 +162,7 @@ def _account(values: rows.Values) -> AccountRow:
         is_disabled=bool(is_disabled),
         created_at=created_at,
         changed_at=changed_at,
+        groups=() if groups is None else _texts(groups),
     )
 
 
@@ -173,7 +175,7 @@ def token_row(values: rows.Values) -> TokenRow:
         name=name,
         digest=bytes(digest),
         role=Role(role),
-        scopes=None if scopes is None else _scopes(scopes),
+        scopes=None if scopes is None else _texts(scopes),
         created_at=created_at,
         created_by=created_by,
         expires_at=expires_at,

@@ -157,6 +157,7 @@ def new_runs(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
             row.quarantine,
             row.caller,
             row.backfill,
+            row.started_by,
         )
         for row in batch.new_runs
     ]

@@ -46,7 +46,7 @@ from aioflow.crypto import Vault
 from aioflow.errors import BatchRefused
 from aioflow.model.batch import Batch
 from aioflow.model.rows import OutboxRow
-from aioflow.store import accounts, batch_rows, retention, run_causes, tables
+from aioflow.store import accounts, batch_rows, decisions, retention, run_causes, tables
 from aioflow.store.rows import deleted_values, new_values
 from aioflow.store.run_causes import backfills
 
@@ -375,6 +375,23 @@ KINDS: tuple[Kind, ...] = (
         batch_rows.record_changes,
         columns=("state", "answer", "failure"),
         guards=("task_no", "ordinal", "state"),
+    ),
+    _kind("new decision", tables.decision, Action.INSERT, decisions.new_decisions),
+    _kind(
+        "decision votes",
+        tables.decision,
+        Action.UPDATE,
+        decisions.decision_votes,
+        columns=("vote_count", "votes"),
+        guards=("decision_no", "vote_count"),
+    ),
+    _kind(
+        "decision end",
+        tables.decision,
+        Action.UPDATE,
+        decisions.decision_ends,
+        columns=("outcome", "answer", "ended_at"),
+        guards=("decision_no",),
     ),
     _kind("dag trigger", tables.dag_trigger, Action.REPLACE, run_causes.dag_triggers),
     _kind(

@@ -43,6 +43,7 @@ from aioflow.store import rows, selects, tables
 from aioflow.store.accounts import AccessReader, token_row
 from aioflow.store.changes import compiled
 from aioflow.store.columns import read_rows, row_checker
+from aioflow.store.decisions import DecisionReader
 from aioflow.store.history import HistoryReader
 from aioflow.store.ownership import OwnershipReader
 from aioflow.store.query_protocol import PAGE_ROWS, QueryInterface, Question, is_storable, pieces
@@ -50,6 +51,7 @@ from aioflow.store.recovery_snapshot import RecoveryReader
 from aioflow.store.retention import RetentionReader
 from aioflow.store.rows import Damages, mark_damaged, value_row
 from aioflow.store.run_causes import BackfillReader, DagTriggerReader, dag_trigger_row
+from aioflow.store.run_filters import RunFilterReader
 from aioflow.store.selects import whole
 from aioflow.store.ui_queries import BrowsingReader
 
@@ -130,6 +132,7 @@ _DECODERS: Mapping[Table, _Decode] = {
     tables.task: rows.task_row,
     tables.try_: rows.try_row,
     tables.record: rows.record_row,
+    tables.decision: rows.decision_row,
     tables.outbox: rows.outbox_row,
     tables.api_token: token_row,
 }
@@ -178,7 +181,9 @@ class Reading(
     NamedEventReader,
     ReferenceReader,
     AccessReader,
+    DecisionReader,
     BrowsingReader,
+    RunFilterReader,
     ABC,
 ):
     """Queries rows and converts them to Structs. A subclass for each database fetches the rows."""

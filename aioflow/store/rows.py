@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from aioflow.crypto import Vault
 from aioflow.model.batch import Batch, JournalRow
 from aioflow.model.dag import BackfillRow, DagSpec, ValueKind
+from aioflow.model.decisions import DecisionRow
 from aioflow.model.history import HistoryRow
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.rows import (
@@ -55,6 +56,7 @@ __all__ = (
     "backfill_row",
     "dag_file_row",
     "dag_row",
+    "decision_row",
     "deleted_values",
     "encrypted_kwargs",
     "event_row",
@@ -163,6 +165,7 @@ def run_row(values: Values) -> RunRow:
         quarantine=values[13],
         caller=values[14],
         backfill=values[15],
+        started_by=values[16],
     )
 
 
@@ -320,6 +323,11 @@ def record_row(values: Values) -> RecordRow:
         failure=_failure(values[8]),
         label=values[9] or "",
     )
+
+
+def decision_row(values: Values) -> DecisionRow:
+    """Return a row of ``decision``."""
+    return DecisionRow(**dict(zip(DecisionRow.__struct_fields__, values, strict=True)))
 
 
 def pool_row(values: Values) -> PoolRow:

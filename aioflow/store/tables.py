@@ -59,6 +59,7 @@ __all__ = (
     "dag_event",
     "dag_file",
     "dag_trigger",
+    "decision",
     "deletion",
     "drained",
     "event",
@@ -181,6 +182,7 @@ run = Table(
     text("quarantine", null=True),
     number("caller", null=True),
     number("backfill", null=True),
+    text("started_by", null=True),
     sqlite_strict=True,
 )
 Index("run_by_id", run.c.run_id, unique=True)
@@ -399,6 +401,25 @@ record = Table(
 )
 Index("record_by_run", record.c.run_no)
 
+decision = Table(
+    "decision",
+    metadata,
+    key("decision_no"),
+    number("run_no", ForeignKey("run.run_no")),
+    number("task_no"),
+    blob("question"),
+    instant("asked_at"),
+    number("deadline_at", null=True),
+    count("vote_count"),
+    blob("votes", placeholder=b"\x90"),
+    text("outcome", null=True),
+    blob("answer", null=True),
+    instant("ended_at", null=True),
+    sqlite_strict=True,
+)
+Index("decision_by_run", decision.c.run_no, decision.c.decision_no)
+Index("decision_open", decision.c.decision_no, **_only(decision.c.ended_at.is_(None)))
+
 pool = Table(
     "pool",
     metadata,
@@ -440,6 +461,7 @@ backfill = Table(
     instant("ended_at", null=True),
     text("failure", null=True),
     text("key", null=True),
+    text("started_by", null=True),
     sqlite_strict=True,
 )
 Index("backfill_by_key", backfill.c.dag_id, backfill.c.key, unique=True)
@@ -554,6 +576,7 @@ account = Table(
     small("is_disabled"),
     instant("created_at"),
     instant("changed_at"),
+    blob("groups", null=True),
     sqlite_strict=True,
 )
 Index("account_by_name", account.c.name, unique=True)

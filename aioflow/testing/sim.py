@@ -21,6 +21,7 @@ from aioflow.author.dag import DAG, registered
 from aioflow.author.dag_spec import describe
 from aioflow.author.duration import Duration, microseconds
 from aioflow.errors import DagError
+from aioflow.model.access import Actor, Role
 from aioflow.model.dag import Reprocess, TaskSpec
 from aioflow.model.timestamps import to_datetime, to_timestamp
 from aioflow.model.workers import LOCAL
@@ -136,6 +137,33 @@ class Sim:
             await self._world.stillness()
 
         await self._do(tell)
+
+    async def answer(self, run: SimRun, answer: Any = True, *, by: str = "home") -> None:
+        """Answer the oldest open decision of a run, like a person.
+
+        Args:
+            answer: ``True`` or ``False``; or the form, as an instance or as a dict of JSON types.
+            by: The name of the user. Only ``home``, the default, is an assignee of each decision.
+
+        Raises:
+            LookupError: If no task of the run waits for a decision.
+            BadAnswer: If the answer does not fit the form.
+            NotAssigned: If that user may not answer.
+        """
+        actor = Actor(name=by, role=Role.OPERATOR)
+        plain = msgspec.to_builtins(answer)
+
+        async def decide() -> None:
+            found = await self._world.ask(
+                lambda node: node.api.decisions.newest(run_id=run.run_id, is_open=True)
+            )
+            if not found:
+                raise LookupError(f"no task of run {run.run_id} waits for a decision")
+            number = found[-1].decision_id
+            await self._world.ask(lambda node: node.api.by(actor).decisions.answer(number, plain))
+            await self._world.stillness()
+
+        await self._do(decide)
 
     async def cancel(self, run: SimRun) -> None:
         """Cancel a run."""

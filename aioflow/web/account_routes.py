@@ -8,13 +8,14 @@ from fastapi import Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from aioflow.api import Api
+from aioflow.api.paging import number_after, page_of, page_of_all
 from aioflow.api.queries import PAGE
 from aioflow.errors import KeyNotTaken, LoginFailed, RequestError, WrongPassword
 from aioflow.model.access import HOME, Role
 from aioflow.web.auth_context import RequestContext
 from aioflow.web.csrf import set_cookie
 from aioflow.web.permissions import By, Sent, admin, anybody, viewer
-from aioflow.web.routing import CookieName, Json, NodeApi, api_router
+from aioflow.web.routing import CookieName, Count, CursorText, Json, NodeApi, api_router
 
 __all__ = ("LoginBody", "NewTokenBody", "NewUserBody", "PasswordBody", "UserBody", "router")
 
@@ -49,6 +50,7 @@ class NewUserBody(BaseModel):
     name: str
     password: str
     role: _Role = "viewer"
+    groups: list[str] = []
 
 
 class UserBody(BaseModel):
@@ -59,6 +61,7 @@ class UserBody(BaseModel):
     password: str | None = None
     role: _Role | None = None
     disabled: bool | None = None
+    groups: list[str] | None = None
 
 
 class NewTokenBody(BaseModel):
@@ -151,9 +154,12 @@ async def log_out(api: NodeApi, sent: Sent, by: By, cookie_name: CookieName) -> 
 
 
 @router.get("/sessions", dependencies=[viewer()])
-async def list_sessions(api: NodeApi, by: By) -> Response:
+async def list_sessions(
+    api: NodeApi, by: By, limit: Count = PAGE, cursor: CursorText = None
+) -> Response:
     """List active sessions. An admin sees all of them, other users only their own."""
-    return Json(await api.access.list_sessions(of=_own(by.name, by.role)))
+    found = await api.access.list_sessions(of=_own(by.name, by.role))
+    return Json(page_of_all("sessions", found, limit, cursor, lambda one: (one.session_id,)))
 
 
 @router.delete("/sessions/{session_id}", dependencies=[viewer()])
@@ -173,15 +179,16 @@ def _own(name: str, role: Role) -> str | None:
 
 
 @router.get("/users", dependencies=[admin()])
-async def list_users(api: NodeApi) -> Response:
-    """List the users."""
-    return Json(await api.access.list_users())
+async def list_users(api: NodeApi, limit: Count = PAGE, cursor: CursorText = None) -> Response:
+    """List the users by name."""
+    found = await api.access.list_users()
+    return Json(page_of_all("users", found, limit, cursor, lambda one: (one.name,)))
 
 
 @router.post("/users", status_code=201, dependencies=[admin(), Depends(_no_key)])
 async def create_user(api: NodeApi, body: NewUserBody, by: By) -> Response:
     """Create a user."""
-    made = await api.access.create_user(by, body.name, body.password, body.role)
+    made = await api.access.create_user(by, body.name, body.password, body.role, body.groups)
     return Json(made, status_code=201)
 
 
@@ -190,7 +197,12 @@ async def set_user(api: NodeApi, name: str, body: UserBody, by: By) -> Response:
     """Change the given properties of a user, and end the user's sessions."""
     return Json(
         await api.access.set_user(
-            by, name, password=body.password, role=body.role, disabled=body.disabled
+            by,
+            name,
+            password=body.password,
+            role=body.role,
+            disabled=body.disabled,
+            groups=body.groups,
         )
     )
 
@@ -202,9 +214,10 @@ async def delete_user(api: NodeApi, name: str, by: By) -> Response:
 
 
 @router.get("/tokens", dependencies=[admin()])
-async def list_tokens(api: NodeApi) -> Response:
+async def list_tokens(api: NodeApi, limit: Count = PAGE, cursor: CursorText = None) -> Response:
     """List the tokens, without their secrets."""
-    return Json(await api.access.list_tokens())
+    found = await api.access.list_tokens()
+    return Json(page_of_all("tokens", found, limit, cursor, lambda one: (one.token_id,)))
 
 
 @router.post("/tokens", status_code=201, dependencies=[admin(), Depends(_no_key)])
@@ -225,8 +238,11 @@ async def revoke_token(api: NodeApi, token_id: _NUMBER, by: By) -> Response:
 @router.get("/audit", dependencies=[admin()])
 async def list_audit(
     api: NodeApi,
-    limit: Annotated[int, Query(ge=1, le=PAGE)] = 100,
+    limit: Count = 100,
+    cursor: CursorText = None,
     before: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
 ) -> Response:
-    """List changes and denied requests, the newest first."""
-    return Json(await api.access.list_audit(before=before, limit=limit))
+    """List changes and denied requests, the newest first; with ``before``, those of lower ids."""
+    last = number_after("audit", cursor)
+    found = await api.access.list_audit(before=before if last is None else last, limit=limit + 1)
+    return Json(page_of("audit", found, limit, lambda one: (one.audit_id,)))

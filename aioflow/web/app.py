@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from aioflow.api import Api
 from aioflow.errors import AioflowError
 from aioflow.web import openapi, static
+from aioflow.web.csrf import SAFE_METHODS
 from aioflow.web.guard import Guard
 from aioflow.web.limits import ResponseBudget
 from aioflow.web.metrics import exposition
@@ -143,6 +144,10 @@ async def _invalid(request: Request, exc: Exception) -> Response:
 async def _http(request: Request, exc: Exception) -> Response:
     if not isinstance(exc, HTTPException):
         raise exc
+    if exc.status_code == 404 and request.method in SAFE_METHODS:
+        missing = static.missing_page(request.url.path, request.headers.get("accept", ""))
+        if missing is not None:
+            return missing
     code = _CODES.get(exc.status_code, "request.invalid")
     return problem(exc.status_code, code, str(exc.detail), exc.headers)
 

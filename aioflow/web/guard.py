@@ -40,7 +40,7 @@ from aioflow.web.limits import (
     refused_content_type,
 )
 from aioflow.web.problems import problem, problem_of
-from aioflow.web.static import is_page
+from aioflow.web.static import is_page, missing_page
 from aioflow.web.tokens import Token
 from aioflow.web.trusted_proxies import Proxies
 
@@ -51,8 +51,16 @@ EXEMPT = frozenset({"/health/live", "/health/ready"})
 
 LOGIN = "/api/v1/sessions"
 PASSWORD = "/api/v1/me/password"  # noqa: S105 - a path
-OPEN = frozenset({("POST", LOGIN), ("PUT", PASSWORD)})
-"""Requests that need no authentication, because they carry a password."""
+DECISION_LINK = "/api/v1/decisions/link"
+OPEN = frozenset(
+    {
+        ("POST", LOGIN),
+        ("PUT", PASSWORD),
+        ("POST", DECISION_LINK),
+        ("POST", f"{DECISION_LINK}/answer"),
+    }
+)
+"""Requests that need no authentication, because they carry a password or a signed link."""
 
 _SHUT_OUT = frozenset({401, 403, 421, 429})
 """Statuses of reads denied for lack of access. Other 4xx statuses mean invalid requests."""
@@ -236,8 +244,12 @@ class Guard:
             is_login = (scope["method"], scope["path"]) in OPEN
             if context.caller is not None or is_login:
                 return forged(scope, headers, is_login=is_login)
-            if scope["method"] in SAFE_METHODS and is_page(scope["path"]):
-                return await self._first_visit(scope, context)
+            if scope["method"] in SAFE_METHODS:
+                if is_page(scope["path"]):
+                    return await self._first_visit(scope, context)
+                missing = missing_page(scope["path"], headers.get("accept", ""))
+                if missing is not None:
+                    return missing
         if context.caller is not None:
             return None
         return problem(

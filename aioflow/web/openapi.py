@@ -19,6 +19,11 @@ from aioflow.api import history, home, page_schemas, past_fire_times, schemas
 from aioflow.api.accounts import SessionView, TokenView, UserView
 from aioflow.api.audit import AuditView
 from aioflow.api.backfills import BackfillView, FireTimeView
+from aioflow.api.bulk import BulkView
+from aioflow.api.decisions import AnsweredView, DecisionPage, DecisionView
+from aioflow.api.executors import ExecutorView
+from aioflow.api.paging import Page
+from aioflow.api.run_filters import FacetsView
 from aioflow.api.values import ConnectionView, RotationView, ValueView
 from aioflow.model.dag import ValueKind
 
@@ -158,65 +163,74 @@ ANSWERS: Mapping[str, Any] = {
     "change_password": UserView,
     "log_in": SessionView,
     "log_out": SessionEnded,
-    "list_sessions": list[SessionView],
+    "list_sessions": Page[SessionView],
     "end_session": SessionEnded,
-    "list_users": list[UserView],
+    "list_users": Page[UserView],
     "create_user": UserView,
     "set_user": UserView,
     "delete_user": UserDeleted,
-    "list_tokens": list[TokenView],
+    "list_tokens": Page[TokenView],
     "create_token": NewToken,
     "revoke_token": TokenView,
-    "list_audit": list[AuditView],
+    "list_audit": Page[AuditView],
+    "list_decisions": DecisionPage,
+    "show_decision": DecisionView,
+    "answer_decision": AnsweredView,
+    "show_link": DecisionView,
+    "answer_link": AnsweredView,
     "recent_runs": dict[str, list[page_schemas.RecentRunView]],
     "triggers_summary": page_schemas.TriggersView,
-    "list_dags": list[schemas.DagView],
+    "list_dags": Page[schemas.DagView],
     "show_dag": schemas.DagDetailView,
-    "next_fire_times": list[str],
+    "next_fire_times": Page[str],
     "trigger": schemas.Triggered,
     "delete_dag": DagDeleted,
     "pause": Paused,
     "resume": Paused,
-    "list_runs": list[schemas.RunSummary],
+    "list_runs": Page[schemas.RunSummary],
+    "count_facets": FacetsView,
+    "act_on_runs": BulkView,
+    "delete_runs": BulkView,
     "show_run": schemas.RunView,
-    "list_tasks": list[schemas.TaskView],
+    "list_tasks": Page[schemas.TaskView],
     "why_run": schemas.ChainView,
     "cancel": Cancelled,
     "clear": Cleared,
     "delete_run": RunDeleted,
     "mark": Marked,
     "why_task": schemas.ChainView,
-    "list_triggers": list[schemas.TriggerView],
-    "list_slow": list[schemas.SlowView],
+    "list_triggers": Page[schemas.TriggerView],
+    "list_slow": Page[schemas.SlowView],
     "unquarantine": Unquarantined,
     "show_trigger": schemas.TriggerView,
     "fire": Fired,
-    "list_events": list[schemas.EventView],
+    "list_events": Page[schemas.EventView],
     "emit": schemas.EmittedView,
-    "list_pools": list[page_schemas.PoolView],
+    "list_pools": Page[page_schemas.PoolView],
     "set_pool": PoolSet,
     "delete_pool": PoolSet,
     "clean": schemas.CleanedView,
-    "start_backfill": BackfillView | list[FireTimeView],
-    "list_backfills": list[BackfillView],
+    "start_backfill": (BackfillView, Page[FireTimeView]),
+    "list_backfills": Page[BackfillView],
     "show_backfill": BackfillView,
     "cancel_backfill": BackfillView,
     "rotate": RotationView,
     "overview": page_schemas.OverviewView,
-    "list_nodes": list[page_schemas.NodeView],
+    "list_nodes": Page[page_schemas.NodeView],
+    "list_executors": Page[ExecutorView],
     "drain": Drained,
     "undrain": Drained,
-    "import_errors": list[page_schemas.ImportErrorView],
-    "schedules": list[page_schemas.StartView],
+    "import_errors": Page[page_schemas.ImportErrorView],
+    "schedules": Page[page_schemas.StartView],
     "dag_graph": page_schemas.GraphView,
     "dag_grid": page_schemas.GridView,
     "dag_code": page_schemas.CodeView,
-    "dag_versions": list[page_schemas.VersionView],
+    "dag_versions": Page[page_schemas.VersionView],
     "run_graph": page_schemas.RunGraphView,
-    "run_gantt": list[page_schemas.SpannedView],
+    "run_gantt": Page[page_schemas.SpannedView],
     "show_task": page_schemas.TaskShownView,
-    "woken_by": list[page_schemas.WokenView],
-    "pool_holders": list[page_schemas.HolderView],
+    "woken_by": Page[page_schemas.WokenView],
+    "pool_holders": Page[page_schemas.HolderView],
     "pool_waiters": page_schemas.WaitersView,
     "show_home": home.HomeView,
     "history_of_runs": history.RunEndsView,
@@ -227,12 +241,12 @@ ANSWERS: Mapping[str, Any] = {
     "history_timeline": history.RunSpansView,
     "logs": page_schemas.LogLinesView,
     "run_logs": page_schemas.RunLogView,
-    **{f"list_{kind}s": list[ValueView] for kind in ValueKind},
-    "list_connections": list[ConnectionView],
+    **{f"list_{kind}s": Page[ValueView] for kind in ValueKind},
+    "list_connections": Page[ConnectionView],
     **{f"set_{kind}": ValueSet for kind in ValueKind},
     **{f"delete_{kind}": ValueDeleted for kind in ValueKind},
 }
-"""Types of JSON responses by the names of routes."""
+"""Types of JSON responses by the names of routes; several alternatives are a tuple."""
 
 TEXTS: Mapping[str, str] = {
     "logs": "text/plain",
@@ -255,11 +269,22 @@ def describe(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     return described
 
 
+def _alternatives(answer: Any) -> tuple[Any, ...]:
+    return answer if isinstance(answer, tuple) else (answer,)
+
+
+def _schema(alternatives: Sequence[Any]) -> Any:
+    return alternatives[0] if len(alternatives) == 1 else {"anyOf": list(alternatives)}
+
+
 def _add_answers(described: dict[str, Any]) -> None:
-    schemas, components = msgspec.json.schema_components(
-        [*ANSWERS.values(), Problem], ref_template=_REFERENCE
-    )
-    known = dict(zip((*ANSWERS, "Problem"), schemas, strict=True))
+    types = [one for answer in (*ANSWERS.values(), Problem) for one in _alternatives(answer)]
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
+    each = iter(schemas)
+    known = {
+        name: _schema([next(each) for _ in _alternatives(answer)])
+        for name, answer in (*ANSWERS.items(), ("Problem", Problem))
+    }
     described.setdefault("components", {}).setdefault("schemas", {}).update(components)
     for operation in _operations(described):
         name = operation["operationId"]

@@ -8,10 +8,14 @@ from fastapi import Path, Query, Response
 
 from aioflow.api import instant
 from aioflow.api.graphs import GRID_RUNS
+from aioflow.api.page_queries import UPCOMING_FIRE_TIMES
+from aioflow.api.paging import page_of_all
+from aioflow.api.queries import PAGE
 from aioflow.web.permissions import Acting, admin, viewer
 from aioflow.web.routing import (
     MAX_ROW_NO,
     Count,
+    CursorText,
     Json,
     MapIndex,
     NodeApi,
@@ -58,9 +62,17 @@ async def overview(api: NodeApi) -> Response:
 
 
 @router.get("/nodes", dependencies=[viewer()])
-async def list_nodes(api: NodeApi) -> Response:
+async def list_nodes(api: NodeApi, limit: Count = PAGE, cursor: CursorText = None) -> Response:
     """List the nodes of this database."""
-    return Json(await api.reads.nodes())
+    found = await api.reads.nodes()
+    return Json(page_of_all("nodes", found, limit, cursor, lambda one: (one.node,)))
+
+
+@router.get("/executors", dependencies=[viewer()])
+async def list_executors(api: NodeApi, limit: Count = PAGE, cursor: CursorText = None) -> Response:
+    """List the executors of the node, with their workers, and why there are no more."""
+    found = api.list_executors()
+    return Json(page_of_all("executors", found, limit, cursor, lambda one: (one.name,)))
 
 
 @router.post("/nodes/{node}/drain", dependencies=[admin()])
@@ -76,9 +88,10 @@ async def undrain(acting: Acting, node: Annotated[int, Path(ge=0, le=MAX_ROW_NO)
 
 
 @router.get("/import-errors", dependencies=[viewer()])
-async def import_errors(api: NodeApi) -> Response:
-    """List the DAG files that cannot be imported."""
-    return Json(await api.reads.import_errors())
+async def import_errors(api: NodeApi, limit: Count = PAGE, cursor: CursorText = None) -> Response:
+    """List the DAG files that cannot be imported, by name."""
+    found = await api.reads.import_errors()
+    return Json(page_of_all("import_errors", found, limit, cursor, lambda one: (one.file,)))
 
 
 @router.get("/schedules", dependencies=[viewer()])
@@ -86,11 +99,14 @@ async def schedules(
     api: NodeApi,
     after: Annotated[str | None, Query(alias="from")] = None,
     hours: Annotated[float, Query(gt=0, le=24 * 366)] = 24,
+    limit: Count = UPCOMING_FIRE_TIMES,
+    cursor: CursorText = None,
 ) -> Response:
     """List the next fire times of DAGs that are not paused, the earliest first; at most 500."""
     start = api.clock.now() if after is None else instant(after, "from")
     until = start + round(hours * _HOUR_US)
-    return Json(await api.reads.upcoming(after=start, until=until))
+    found = await api.reads.upcoming(after=start, until=until)
+    return Json(page_of_all("schedules", found, limit, cursor, lambda one: (one.at, one.dag_id)))
 
 
 @router.get("/dags/{dag_id}/graph", dependencies=[viewer("dag")])
@@ -104,13 +120,10 @@ async def dag_grid(
     api: NodeApi,
     dag_id: str,
     limit: Annotated[int, Query(ge=1, le=GRID_RUNS)] = 25,
-    before: str | None = None,
+    cursor: CursorText = None,
 ) -> Response:
-    """Show a grid of a DAG's tasks and runs, the newest run first.
-
-    ``before`` is the id of the last run of the previous page.
-    """
-    return Json(await api.reads.progress.grid(dag_id, limit=limit, before=before))
+    """Show a grid of a DAG's tasks and runs, the newest run first."""
+    return Json(await api.reads.progress.grid(dag_id, limit=limit, cursor=cursor))
 
 
 @router.get("/dags/{dag_id}/code", dependencies=[viewer("dag")])
@@ -120,9 +133,20 @@ async def dag_code(api: NodeApi, dag_id: str, version: _Version = None) -> Respo
 
 
 @router.get("/dags/{dag_id}/versions", dependencies=[viewer("dag")])
-async def dag_versions(api: NodeApi, dag_id: str) -> Response:
+async def dag_versions(
+    api: NodeApi, dag_id: str, limit: Count = PAGE, cursor: CursorText = None
+) -> Response:
     """List the current version of a DAG and those of its newest runs, the newest first."""
-    return Json(await api.reads.graphs.versions(dag_id))
+    found = await api.reads.graphs.versions(dag_id)
+    page = page_of_all(
+        "versions",
+        found,
+        limit,
+        cursor,
+        lambda one: (one.made_at or "", one.version),
+        is_descending=True,
+    )
+    return Json(page)
 
 
 @router.get("/runs/{run_id}/graph", dependencies=[viewer("run")])
@@ -132,9 +156,15 @@ async def run_graph(api: NodeApi, run_id: str) -> Response:
 
 
 @router.get("/runs/{run_id}/gantt", dependencies=[viewer("run")])
-async def run_gantt(api: NodeApi, run_id: str, offset: Offset = 0, limit: Count = 200) -> Response:
-    """Show the time spans of one page of a run's tasks."""
-    return Json(await api.reads.gantt(run_id, offset=offset, limit=limit))
+async def run_gantt(
+    api: NodeApi,
+    run_id: str,
+    offset: Offset = 0,
+    limit: Count = 200,
+    cursor: CursorText = None,
+) -> Response:
+    """List the time spans of a run's tasks; ``offset`` skips so many."""
+    return Json(await api.reads.gantt(run_id, offset=offset, limit=limit, cursor=cursor))
 
 
 @router.get("/runs/{run_id}/tasks/{task_id}/show", dependencies=[viewer("run")])
@@ -151,15 +181,38 @@ async def show_task(
 
 
 @router.get("/events/{event_id}/woke", dependencies=[viewer()])
-async def woken_by(api: NodeApi, event_id: Annotated[int, Path(ge=0, le=MAX_ROW_NO)]) -> Response:
+async def woken_by(
+    api: NodeApi,
+    event_id: Annotated[int, Path(ge=0, le=MAX_ROW_NO)],
+    limit: Count = PAGE,
+    cursor: CursorText = None,
+) -> Response:
     """List the tasks that an event resumed since the daemon started, and the runs it started."""
-    return Json(await api.reads.waiting.woken_by(event_id))
+    found = await api.reads.waiting.woken_by(event_id)
+    page = page_of_all(
+        "woken",
+        found,
+        limit,
+        cursor,
+        lambda one: (one.run_id, one.task_id or "", one.map_index),
+    )
+    return Json(page)
 
 
 @router.get("/pools/{name}/holders", dependencies=[viewer()])
-async def pool_holders(api: NodeApi, name: str) -> Response:
+async def pool_holders(
+    api: NodeApi, name: str, limit: Count = PAGE, cursor: CursorText = None
+) -> Response:
     """List the tasks that occupy a pool, running ones first; at most 100."""
-    return Json(await api.reads.holders(name))
+    found = await api.reads.holders(name)
+    page = page_of_all(
+        "holders",
+        found,
+        limit,
+        cursor,
+        lambda one: (int(one.is_waiting), one.since or "", one.run_id, one.task_id, one.map_index),
+    )
+    return Json(page)
 
 
 @router.get("/pools/{name}/waiters", dependencies=[viewer()])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
+from typing import Any
 
 import msgspec
 from starlette.responses import Response
@@ -13,18 +14,23 @@ from aioflow.errors import (
     AccountExists,
     AccountRefused,
     AioflowError,
+    AlreadyVoted,
     BackfillRefused,
+    BadAnswer,
     BadConf,
     BadEvent,
+    BadLink,
     BadValue,
     DaemonAway,
     DaemonStopping,
     DagBroken,
     DagPresent,
     DagRunning,
+    DecisionEnded,
     Forbidden,
     LoginFailed,
     NoSuchValue,
+    NotAssigned,
     OutOfScope,
     RequestError,
     RunBeingDeleted,
@@ -35,11 +41,13 @@ from aioflow.errors import (
     TimetableFailed,
     TimetableSilent,
     TokenExists,
+    TooManyAnswers,
     TooManyLogins,
     UnknownAccount,
     UnknownBackfill,
     UnknownClass,
     UnknownDag,
+    UnknownDecision,
     UnknownEvent,
     UnknownNode,
     UnknownRound,
@@ -65,6 +73,13 @@ _STATUS: tuple[tuple[type[AioflowError], int], ...] = (
     (OutOfScope, 403),
     (WrongPassword, 403),
     (TooManyLogins, 429),
+    (TooManyAnswers, 429),
+    (BadLink, 403),
+    (NotAssigned, 403),
+    (UnknownDecision, 404),
+    (DecisionEnded, 409),
+    (AlreadyVoted, 409),
+    (BadAnswer, 422),
     (UnknownAccount, 404),
     (UnknownToken, 404),
     (UnknownSession, 404),
@@ -113,22 +128,43 @@ def problem_of(error: AioflowError) -> Response:
     """Return the error response for an aioflow error."""
     status = status_of(error)
     headers = {"retry-after": str(_RETRY_SECONDS)} if status == 503 else {}
-    if isinstance(error, TooManyLogins):
+    if isinstance(error, TooManyLogins | TooManyAnswers):
         headers["retry-after"] = str(error.again_seconds)
-    return problem(status, error.code, str(error), headers)
+    return _Problem(status, error.code, str(error), headers, _members(error))
+
+
+def _members(error: AioflowError) -> dict[str, Any]:
+    """Return the members of an error response that only this kind of error has."""
+    match error:
+        case BadAnswer():
+            return {
+                "errors": [{"field": name, "detail": why} for name, why in error.fields.items()]
+            }
+        case DecisionEnded():
+            answer = None if error.answer is None else msgspec.msgpack.decode(error.answer)
+            return {"state": error.outcome, "answer": answer}
+        case _:
+            return {}
 
 
 def problem(
     status: int, code: str, detail: str, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return an error response with the id of the request, which is also in the daemon's log."""
-    return _Problem(status, code, detail, headers or {})
+    return _Problem(status, code, detail, headers or {}, {})
 
 
 class _Problem(Response):
     media_type = "application/problem+json"
 
-    def __init__(self, status: int, code: str, detail: str, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        headers: Mapping[str, str],
+        members: Mapping[str, Any],
+    ) -> None:
         self._code = code
         self._said = {
             "type": "about:blank",
@@ -136,6 +172,7 @@ class _Problem(Response):
             "status": status,
             "detail": detail,
             "code": code,
+            **members,
         }
         super().__init__(msgspec.json.encode(self._said), status, dict(headers))
 

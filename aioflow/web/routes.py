@@ -8,19 +8,32 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import Header, Path, Query, Request, Response
+from fastapi import Depends, Header, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.routing import BaseRoute
 
-from aioflow.api import instant
+from aioflow.api import Api, instant
+from aioflow.api.bulk import BulkAction, act_on_slice, preview
 from aioflow.api.events import body_of
+from aioflow.api.paging import Page, number_after, page_of, page_of_all
 from aioflow.api.queries import PAGE, DagsWanted
+from aioflow.api.run_filters import RunQuery, count_runs, run_filter
+from aioflow.api.validation import checked_idempotency_key
+from aioflow.errors import RequestError
 from aioflow.model.dag import Reprocess, ValueKind
-from aioflow.web import account_routes, history_routes, logs, page_routes, stream
+from aioflow.web import (
+    account_routes,
+    decision_routes,
+    history_routes,
+    logs,
+    page_routes,
+    stream,
+)
 from aioflow.web.permissions import Acting, admin, operator, viewer
 from aioflow.web.routing import (
     MAX_ROW_NO,
     Count,
+    CursorText,
     Json,
     MapIndex,
     NodeApi,
@@ -69,7 +82,10 @@ async def start_backfill(
     body: BackfillBody,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Create runs for all fire times in a range. With ``dry_run``, list them, with status 200."""
+    """Create runs for all fire times in a range.
+
+    With ``dry_run``, list the first 1,000 of them, with status 200.
+    """
     if body.dry_run:
         fire_times = await acting.backfills.preview(
             dag_id,
@@ -78,7 +94,7 @@ async def start_backfill(
             reprocess=body.reprocess,
             reverse=body.reverse,
         )
-        return Json(fire_times, status_code=200)
+        return Json(Page(fire_times, None), status_code=200)
     made, created = await acting.backfills.start(
         dag_id,
         first=body.first,
@@ -96,11 +112,13 @@ async def start_backfill(
 async def list_backfills(
     api: NodeApi,
     dag: str | None = None,
-    before: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
-    limit: Annotated[int, Query(ge=1, le=PAGE)] = 100,
+    limit: Count = 100,
+    cursor: CursorText = None,
 ) -> Response:
-    """List backfills, the newest first; ``before`` is the last id of the previous page."""
-    return Json(await api.backfills.list(dag_id=dag, before=before, limit=limit))
+    """List backfills, the newest first."""
+    before = number_after("backfills", cursor)
+    found = await api.backfills.list(dag_id=dag, before=before, limit=limit + 1)
+    return Json(page_of("backfills", found, limit, lambda one: (one.backfill_id,)))
 
 
 @backfill_router.get("/backfills/{backfill_id}", dependencies=[viewer("backfill")])
@@ -136,8 +154,9 @@ def _add_value_routes(kind: ValueKind) -> None:
         description=f"List the {kind}s, without values.",
         dependencies=[admin()],
     )
-    async def list_values(api: NodeApi) -> Response:
-        return Json(await api.values.list(kind))
+    async def list_values(api: NodeApi, limit: Count = PAGE, cursor: CursorText = None) -> Response:
+        found = await api.values.list(kind)
+        return Json(page_of_all(f"{kind}s", found, limit, cursor, lambda one: (one.name,)))
 
     @value_router.put(
         f"/{kind}s/{{name:path}}",
@@ -223,6 +242,37 @@ class FireBody(BaseModel):
     key: str | None = None
 
 
+_Names = Annotated[list[str], Query(max_length=500)]
+_Text = Annotated[str, Query(max_length=500)]
+
+
+async def _run_query(
+    dag: _Names = [],  # noqa: B006 - it is never changed
+    tag: _Names = [],  # noqa: B006
+    state: _Names = [],  # noqa: B006
+    cause: _Names = [],  # noqa: B006
+    first: Annotated[str | None, Query(alias="from")] = None,
+    last: Annotated[str | None, Query(alias="to")] = None,
+    search: _Text = "",
+    prefix: _Text = "",
+    params: _Text = "",
+) -> RunQuery:
+    return RunQuery(
+        dags=tuple(dag),
+        tags=tuple(tag),
+        states=tuple(state),
+        causes=tuple(cause),
+        first=first,
+        last=last,
+        search=search,
+        prefix=prefix,
+        params=params,
+    )
+
+
+WantedRuns = Annotated[RunQuery, Depends(_run_query)]
+"""The filter of runs that the query of a request names."""
+
 router = api_router()
 
 
@@ -231,14 +281,11 @@ async def list_dags(
     api: NodeApi,
     search: Annotated[str, Query(max_length=250)] = "",
     state: DagsWanted = "all",
-    limit: Annotated[int | None, Query(ge=1, le=PAGE)] = None,
-    after: str = "",
+    limit: Count = PAGE,
+    cursor: CursorText = None,
 ) -> Response:
-    """List DAGs by name. Without a limit, also list the files that define no DAG.
-
-    ``after`` is the last id of the previous page.
-    """
-    return Json(await api.list_dags(search=search, state=state, limit=limit, after=after))
+    """List DAGs by name, followed by the files that define no DAG."""
+    return Json(await api.page_of_dags(search=search, state=state, limit=limit, cursor=cursor))
 
 
 @router.get("/dags/{dag_id}", dependencies=[viewer("dag")])
@@ -252,11 +299,15 @@ async def next_fire_times(
     api: NodeApi,
     dag_id: str,
     after: Annotated[str | None, Query(alias="from")] = None,
-    count: Count = 5,
+    limit: Count = 5,
+    cursor: CursorText = None,
 ) -> Response:
-    """List the next fire times of a DAG's schedule."""
+    """List the next fire times of a DAG's schedule, after a time; by default after now."""
+    last = number_after("next_fire_times", cursor)
     start = api.clock.now() if after is None else instant(after, "from")
-    return Json(await api.next_fire_times(dag_id, start, count))
+    found = await api.next_fire_times(dag_id, start if last is None else last, limit + 1)
+    page = page_of("next_fire_times", found, limit, lambda at: (instant(at, "cursor"),))
+    return Json(page)
 
 
 @router.post("/dags/{dag_id}/runs", status_code=201, dependencies=[operator("dag")])
@@ -299,13 +350,65 @@ async def resume(acting: Acting, dag_id: str) -> Response:
 @router.get("/runs", dependencies=[viewer("query")])
 async def list_runs(
     api: NodeApi,
-    dag: str | None = None,
-    state: str | None = None,
+    query: WantedRuns,
     limit: Count = 100,
-    before: str | None = None,
+    cursor: CursorText = None,
 ) -> Response:
-    """List runs, the newest first; ``before`` is the last id of the previous page."""
-    return Json(await api.list_runs(dag_id=dag, state=state, limit=limit, before=before))
+    """List the runs that match a filter, the newest first."""
+    wanted = await run_filter(api, query)
+    return Json(await api.page_of_runs(wanted, limit=limit, cursor=cursor))
+
+
+@router.get("/run-facets", dependencies=[viewer("query")])
+async def count_facets(api: NodeApi, query: WantedRuns) -> Response:
+    """Count the runs that match a filter, by state, by cause and by DAG."""
+    return Json(await count_runs(api, await run_filter(api, query)))
+
+
+async def _act_on_runs(
+    acting: Api,
+    action: BulkAction,
+    query: RunQuery,
+    *,
+    dry_run: bool,
+    cursor: str | None,
+    key: str | None,
+) -> Response:
+    if dry_run:
+        return Json(await preview(acting, action, query))
+    checked = checked_idempotency_key(key)
+    if checked is None:
+        raise RequestError("name the action by an Idempotency-Key, the same one for all its slices")
+    return Json(await act_on_slice(acting, action, query, key=checked, cursor=cursor))
+
+
+@router.post("/run-actions/delete", name="delete_runs", dependencies=[admin("query")])
+async def delete_runs(
+    acting: Acting,
+    query: WantedRuns,
+    dry_run: bool = False,
+    cursor: CursorText = None,
+    idempotency_key: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Delete the ended runs that match a filter, at most 200 with each request."""
+    return await _act_on_runs(
+        acting, "delete", query, dry_run=dry_run, cursor=cursor, key=idempotency_key
+    )
+
+
+@router.post("/run-actions/{action}", dependencies=[operator("query")])
+async def act_on_runs(
+    acting: Acting,
+    action: Literal["cancel", "clear_failed", "mark_success", "mark_failed"],
+    query: WantedRuns,
+    dry_run: bool = False,
+    cursor: CursorText = None,
+    idempotency_key: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Act on the runs that match a filter, at most 200 with each request; see ``next``."""
+    return await _act_on_runs(
+        acting, action, query, dry_run=dry_run, cursor=cursor, key=idempotency_key
+    )
 
 
 @router.get("/runs/{run_id}", dependencies=[viewer("run")])
@@ -368,11 +471,13 @@ async def list_tasks(
     state: str | None = None,
     offset: Offset = 0,
     limit: Count = PAGE,
+    cursor: CursorText = None,
 ) -> Response:
-    """List one page of a run's tasks; ``task`` and ``state`` filter them."""
-    return Json(
-        await api.reads.one_task.list(run_id, task_id=task, state=state, offset=offset, limit=limit)
+    """List the tasks of a run; ``task`` and ``state`` filter them, ``offset`` skips so many."""
+    found = await api.reads.one_task.list(
+        run_id, task_id=task, state=state, offset=offset, limit=limit, cursor=cursor
     )
+    return Json(found)
 
 
 @router.get("/runs/{run_id}/tasks/{task_id}/why", dependencies=[viewer("run")])
@@ -394,20 +499,25 @@ async def list_triggers(
     state: str | None = None,
     dag: str | None = None,
     limit: Count = PAGE,
-    after: Annotated[int, Query(ge=-1, le=MAX_ROW_NO)] = -1,
+    cursor: CursorText = None,
 ) -> Response:
-    """List waiting triggers by number; ``after`` is the last number of the previous page."""
+    """List waiting triggers by number."""
     if kind is None and state is None and dag is None:
-        return Json(await api.list_triggers(limit=limit, after=after))
-    return Json(
-        await api.reads.waiting.list(kind=kind, state=state, dag_id=dag, limit=limit, after=after)
+        return Json(await api.page_of_triggers(limit=limit, cursor=cursor))
+    last = number_after("triggers", cursor)
+    found = await api.reads.waiting.list(
+        kind=kind, state=state, dag_id=dag, limit=limit + 1, after=-1 if last is None else last
     )
+    return Json(page_of("triggers", found, limit, lambda one: (one.trigger_id,)))
 
 
 @router.get("/triggers/slow", dependencies=[viewer()])
-async def list_slow(api: NodeApi) -> Response:
-    """List code that has blocked a shared event loop."""
-    return Json(await api.list_slow())
+async def list_slow(api: NodeApi, limit: Count = PAGE, cursor: CursorText = None) -> Response:
+    """List code that has blocked a shared event loop, the longest total time first."""
+    found = await api.list_slow()
+    return Json(
+        page_of_all("slow", found, limit, cursor, lambda one: (-one.total_ms, one.name, one.kind))
+    )
 
 
 @router.delete("/triggers/quarantine/{class_path}", dependencies=[operator()])
@@ -440,10 +550,12 @@ async def list_events(
     api: NodeApi,
     name: str | None = None,
     limit: Count = 100,
-    before: Annotated[int | None, Query(ge=0, le=MAX_ROW_NO)] = None,
+    cursor: CursorText = None,
 ) -> Response:
-    """List named events, the newest first; ``before`` is the last id of the previous page."""
-    return Json(await api.list_events(name=name, limit=limit, before=before))
+    """List named events, the newest first."""
+    before = number_after("events", cursor)
+    found = await api.list_events(name=name, limit=limit + 1, before=before)
+    return Json(page_of("events", found, limit, lambda one: (one.event_id,)))
 
 
 @router.post("/events/{name:path}", status_code=201, dependencies=[operator()])
@@ -461,9 +573,10 @@ async def emit(
 
 
 @router.get("/pools", dependencies=[viewer()])
-async def list_pools(api: NodeApi) -> Response:
-    """List the pools that have a limit."""
-    return Json(await api.list_pools())
+async def list_pools(api: NodeApi, limit: Count = PAGE, cursor: CursorText = None) -> Response:
+    """List the pools that have a limit, by name."""
+    found = await api.list_pools()
+    return Json(page_of_all("pools", found, limit, cursor, lambda one: (one.name,)))
 
 
 @router.put("/pools/{name}", dependencies=[operator()])
@@ -490,6 +603,7 @@ API_ROUTES: tuple[BaseRoute, ...] = (
     *backfill_router.routes,
     *value_router.routes,
     *account_routes.router.routes,
+    *decision_routes.router.routes,
     *page_routes.router.routes,
     *history_routes.router.routes,
     *logs.router.routes,

@@ -12,6 +12,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from aioflow.api import Api
+from aioflow.api.paging import CURSOR_LENGTH
 from aioflow.api.queries import PAGE
 from aioflow.web.limits import ResponseBudget
 from aioflow.web.metrics import Exposition
@@ -22,6 +23,7 @@ __all__ = (
     "Budget",
     "CookieName",
     "Count",
+    "CursorText",
     "Json",
     "MapIndex",
     "NodeApi",
@@ -34,6 +36,9 @@ __all__ = (
 )
 
 Count = Annotated[int, Query(ge=1, le=PAGE)]
+CursorText = Annotated[str | None, Query(max_length=CURSOR_LENGTH)]
+"""``next`` of the previous page of a list."""
+
 Offset = Annotated[int, Query(ge=0, le=1 << 53)]
 MapIndex = Annotated[int, Query(alias="map", ge=-1, le=1 << 53)]
 RoundNumber = Annotated[int, Query(alias="round", ge=-1, le=1 << 53)]

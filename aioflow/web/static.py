@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from aioflow.web.permissions import anybody
 
-__all__ = ("is_page", "router")
+__all__ = ("is_page", "missing_page", "router")
 
 _FOLDER = Path(__file__).with_name("static")
 _PREFIX = "/static/"
@@ -27,6 +27,8 @@ _PLACES = frozenset(
         "audit",
         "backfills",
         "dags",
+        "decide",
+        "decisions",
         "errors",
         "events",
         "nodes",
@@ -37,8 +39,11 @@ _PLACES = frozenset(
         "triggers",
     }
 )
-_WITH_PARTS = frozenset({"dags", "runs"})
+_WITH_PARTS = frozenset({"dags", "decisions", "runs"})
 """Sections of the page in which each object has its own address."""
+
+_NOT_OF_THE_PAGE = ("/api/", "/docs", "/health/", "/metrics", "//", _PREFIX)
+"""Beginnings of paths whose errors stay those of the API."""
 
 _TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -67,6 +72,17 @@ def is_page(path: str) -> bool:
     return path == "/" or place in (_WITH_PARTS if has_parts else _PLACES)
 
 
+def missing_page(path: str, accept: str) -> Response | None:
+    """Return the page for an address that does not exist, if a browser navigates to it.
+
+    The page itself then says so, and offers a way back. It needs no authentication: it contains no
+    data, and is the same for every path, whether anything is served there or not.
+    """
+    if path.startswith(_NOT_OF_THE_PAGE) or "text/html" not in accept.lower():
+        return None
+    return Response(_files()[_INDEX], status_code=404, media_type=_TYPES[".html"])
+
+
 router = APIRouter(include_in_schema=False, dependencies=[anybody()])
 """The routes of the page."""
 
@@ -88,4 +104,4 @@ for _path in (
     *(f"/{place}" for place in sorted(_PLACES)),
     *(f"/{place}/{{rest:path}}" for place in sorted(_WITH_PARTS)),
 ):
-    router.add_api_route(_path, _page)
+    router.add_api_route(_path, _page, methods=["GET", "HEAD"])

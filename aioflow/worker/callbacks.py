@@ -147,6 +147,10 @@ def _context(run: KnownRun, callback: Callback, number: int) -> dict[str, Any]:
         "exception": None if failure is None else f"{failure.type}: {failure.message}",
         "idempotency_key": f"{key}/{callback.event}/{number}",
     }
+    if callback.asked is not None:
+        asked = callback.asked
+        deadline = None if asked.deadline is None else to_datetime(asked.deadline).isoformat()
+        context["decision"] = {**msgspec.structs.asdict(asked), "deadline": deadline}
     return context
 
 

@@ -33,9 +33,9 @@ def test_a_settlement_is_watched_from_its_trigger_to_its_total(browser, daemon, 
     with watched(browser, daemon) as page:
         page.go("/dags")
         page.page.get_by_role("link", name="settlements", exact=True).click()
-        page.press("Trigger …")
+        page.press("Trigger")
         fill(page, day=DAY.isoformat(), folder=str(tmp_path))
-        page.confirm("Start")
+        page.confirm("Trigger")
 
         page.see("Why it waits")
         page.see("interval", within=".why")
@@ -48,6 +48,7 @@ def test_a_settlement_is_watched_from_its_trigger_to_its_total(browser, daemon, 
         )
         page.see("303 of 303")
         node(page, "daily_total").click()
+        page.page.locator(".drawer .tabs").get_by_role("link", name="Data").click()
         page.see(str(expected), within=".drawer")
         page.clean()
 
@@ -98,7 +99,7 @@ def test_failed_tasks_are_cleared_and_run_again(browser, daemon, tmp_path):
         page.go(f"/runs/{run}?task=once")
         page.see("not yet", within=".drawer")
         flag.touch()
-        page.press("Clear …", within=".drawer")
+        page.press("Clear", within=".drawer")
         page.see("run again", within="dialog")
         assert page.page.get_by_label(NEWEST).count() == 0
         page.confirm("Clear")
@@ -119,7 +120,7 @@ def test_tasks_that_stay_upstream_failed_are_named_after_a_clear_of_one_task(
     daemon.wait(run)
     with watched(browser, daemon) as page:
         page.go(f"/runs/{run}?task=once")
-        page.press("Clear …", within=".drawer")
+        page.press("Clear", within=".drawer")
         page.page.get_by_label("With everything downstream").uncheck()
         page.confirm("Clear")
 
@@ -145,7 +146,7 @@ def test_failed_tasks_are_cleared_with_the_newest_code(browser, daemon, failing_
         page.go(f"/runs/{run}?task=once")
         put(failing_file, f"{FAILS}    then.override(task_id='other')('')\n")
         page.see("Newest version", within="main")
-        page.press("Clear …", within=".drawer")
+        page.press("Clear", within=".drawer")
         page.page.get_by_label(NEWEST).check()
         page.page.locator("dialog footer button[type=submit]").click()
         page.see("task 'other' is new; clear without the newest code", within="dialog .wrong")
@@ -158,7 +159,7 @@ def test_failed_tasks_are_cleared_with_the_newest_code(browser, daemon, failing_
 
         put(failing_file, FAILS.replace('raise ValueError("not yet")', 'return "mended"'))
         page.eventually(lambda: len(daemon.get("/api/v1/dags/fails")[1]["tasks"]) == 2)
-        page.press("Clear …", within=".drawer")
+        page.press("Clear", within=".drawer")
         page.page.get_by_label(NEWEST).check()
         page.confirm("Clear")
 
@@ -188,29 +189,29 @@ def test_a_schedule_is_paused_and_resumed(browser, daemon):
 def test_a_backfill_says_what_it_would_do_and_does_it(browser, daemon):
     with watched(browser, daemon) as page:
         page.go("/dags/daily")
-        page.press("Backfill …")
+        page.press("Backfill")
         fill(page, From="2026-02-01", To="2026-02-05")
         page.press("Show what it would do", within="dialog")
         page.see("5 runs would be made", within="dialog")
-        assert daemon.get("/api/v1/backfills?dag=daily")[1] == []
-        page.confirm("Start the backfill")
+        assert daemon.items("/api/v1/backfills?dag=daily") == []
+        page.confirm("Start backfill")
 
         page.see("100 %")
         page.clean()
-        page.page.locator("main li", has_text="daily").get_by_text("success").wait_for()
-    (made,) = daemon.get("/api/v1/backfills?dag=daily")[1]
+        page.page.locator("main .virtual-row", has_text="daily").get_by_text("success").wait_for()
+    (made,) = daemon.items("/api/v1/backfills?dag=daily")
     assert (made["made"], made["state"]) == (5, "done")
 
 
 def test_a_backfill_is_started_where_backfills_are_listed(browser, daemon):
     with watched(browser, daemon) as page:
         page.go("/backfills")
-        page.press("Backfill …")
+        page.press("New backfill")
         asked = page.page.get_by_role("dialog")
         asked.get_by_label("DAG", exact=True).fill("nightly")
         asked.get_by_label("From", exact=True).fill("2026-03-01")
         asked.get_by_label("To", exact=True).fill("2026-03-02")
-        page.confirm("Start the backfill")
+        page.confirm("Start backfill")
 
         page.see("2026-03-01 to 2026-03-02", within="main")
         page.clean()
@@ -222,16 +223,16 @@ def test_a_trigger_is_fired_manually(browser, daemon):
         page.go(f"/runs/{run}?task=rests")
         page.see("works.py:", within=".drawer .timeline")
         page.go("/triggers")
-        row = page.page.locator(".virtual-row", has=page.page.locator(f"[title='{run}']"))
-        row.get_by_role("button", name="Fire rests").click()
-        page.confirm("Fire")
-        page.heard("Fired trigger")
+        row = page.page.locator(".virtual-row", has_text=run)
+        row.get_by_role("button", name="Send event rests").click()
+        page.confirm("Send")
+        page.heard("Sent the event of trigger")
         page.clean()
     daemon.wait(run)
 
 
 def test_keys_go_where_they_say(browser, daemon):
-    first = daemon.get("/api/v1/dags")[1][0]["dag_id"]
+    first = daemon.items("/api/v1/dags")[0]["dag_id"]
     with watched(browser, daemon) as page:
 
         def is_there():
@@ -246,7 +247,7 @@ def test_keys_go_where_they_say(browser, daemon):
         page.page.keyboard.press("Enter")
         page.page.wait_for_url(f"**/dags/{first}")
         page.page.keyboard.press("?")
-        page.see("Keys", within="dialog")
+        page.see("Keyboard shortcuts", within="dialog")
         page.page.keyboard.press("Escape")
         page.page.wait_for_selector("dialog", state="detached")
         page.clean()

@@ -1,14 +1,15 @@
-"""The log of a task on the page, while the task prints it."""
+"""The log of a task and of a run on the page, also while it is printed."""
 
 from __future__ import annotations
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.watched import BROWSER_TESTS, watched
+from tests.browser.watched import BROWSER_TESTS, serious, watched
 
-pytestmark = [*BROWSER_TESTS, pytest.mark.nightly]
+pytestmark = [*BROWSER_TESTS]
 
+nightly = pytest.mark.nightly
 MOST_ELEMENTS = 800
 LAST = "and a last one, with ä"
 
@@ -20,67 +21,108 @@ def printing(daemon, tmp_path):
 
 
 def is_at_end(lines):
-    return lines.evaluate("(node) => node.scrollTop + node.clientHeight >= node.scrollHeight - 18")
+    return lines.evaluate("(node) => node.scrollTop + node.clientHeight >= node.scrollHeight - 20")
 
 
+def search(page, text):
+    field = page.page.get_by_label("Search log")
+    field.fill(text)
+    return field
+
+
+@nightly
 def test_the_scroll_position_stays_until_the_user_wants_the_end(
     browser, daemon, printing, tmp_path
 ):
     with watched(browser, daemon) as page:
         page.go(f"/runs/{printing}?task=prints")
-        page.see("line 4999 of many", within=".drawer .lines")
-        lines = page.page.locator(".drawer .lines")
-        follow = page.page.get_by_label("follow")
+        page.see("line 4999 of many", within=".log .lines")
+        lines = page.page.locator(".log .lines")
+        follow = page.page.get_by_label("Follow")
         assert follow.is_checked()
-        lines.evaluate("(node) => { node.scrollTop = 18_000 }")
+        lines.evaluate("(node) => { node.scrollTop -= 2_000 }")
         expect(follow).not_to_be_checked()
-        page.see("line 1000 of many", within=".drawer .lines")
+        page.see("line 4890 of many", within=".log .lines")
         (tmp_path / "go").touch()
-        page.see("5,001 lines", within=".drawer .log-head")
-        assert lines.evaluate("(node) => node.scrollTop") == 18_000
+        page.see("5,001 lines", within=".log-head")
+        page.see("line 4890 of many", within=".log .lines")
 
-        page.press("To the end ↓", within=".drawer")
-        page.see(LAST, within=".drawer .lines")
+        page.press("To the end", within=".log")
+        page.see(LAST, within=".log .lines")
         assert is_at_end(lines)
         assert follow.is_checked()
         page.clean()
 
 
-def test_a_line_that_was_searched_for_is_shown_among_the_others(
-    browser, daemon, printing, tmp_path
-):
-    (tmp_path / "go").touch()
-    daemon.wait(printing)
-    with watched(browser, daemon) as page:
-        page.go(f"/runs/{printing}?task=prints")
-        page.page.get_by_label("Lines that contain").fill("LINE 2345 of")
-        page.see("1 of them", within=".drawer .log-head")
-        assert page.page.locator(".drawer .lines mark").inner_text() == "line 2345 of"
-        page.page.get_by_role("button", name="line 2345 of many").click()
-
-        page.see("line 2346 of many", within=".drawer .lines")
-        page.see("line 2344 of many", within=".drawer .lines")
-        page.page.get_by_label("Lines that contain").fill("nothing of the sort")
-        page.see("No line contains that.", within=".drawer")
-        page.clean()
-
-
-def test_the_end_of_a_long_log_is_shown_and_the_rest_can_be_found(browser, daemon):
+@nightly
+def test_matches_are_visited_one_after_the_other_in_all_of_the_log(browser, daemon):
     run = daemon.trigger("chatting")
     daemon.wait(run)
     with watched(browser, daemon) as page:
         page.go(f"/runs/{run}?task=chatters")
-        page.see("line 59999", within=".drawer .lines")
-        page.see("come before what is shown", within=".drawer")
-        page.page.get_by_label("Lines that contain").fill("LINE 00123 x")
-        page.page.locator(".drawer summary", has_text="In what comes before: 1 line").click()
-        page.page.get_by_title("Show the log from here").click()
-
-        page.see("line 00124 x", within=".drawer .lines")
-        page.see("More follows.", within=".drawer")
+        page.see("line 59999", within=".log .lines")
+        field = search(page, "LINE 0012[34] x")
+        page.page.get_by_label("Regular expression").click()
+        field.press("Enter")
+        page.see("Match in line 124", within=".log-head")
+        field.press("Enter")
+        page.see("Match in line 125", within=".log-head")
+        expect(page.page.locator(".log .lines .hit mark")).to_have_text("line 00124 x")
+        page.page.get_by_label("Previous match").click()
+        page.see("Match in line 124", within=".log-head")
         assert page.elements() < MOST_ELEMENTS
-        page.press("Show its end", within=".drawer")
-        page.see("line 59999", within=".drawer .lines")
-        page.press("Show it from its beginning", within=".drawer")
-        page.see("line 00000", within=".drawer .lines")
+
+        page.page.get_by_label("Only matching lines").click()
+        page.see("2 matches", within=".log-head")
+        page.page.get_by_label("Show this line among the others").last.click()
+        page.see("line 00126 x", within=".log .lines")
+        search(page, "nothing of the sort").press("Enter")
+        page.see("No matches.", within=".log-head")
+        page.clean()
+
+
+@nightly
+def test_an_address_names_a_line_far_from_either_end(browser, daemon):
+    run = daemon.trigger("chatting")
+    daemon.wait(run)
+    with watched(browser, daemon) as page:
+        page.go(f"/runs/{run}?task=chatters#L30001")
+        page.see("line 30000 x", within=".log .lines .marked")
+        lines = page.page.locator(".log .lines")
+        lines.evaluate("(node) => { node.scrollTop = node.scrollHeight }")
+        page.see("line 30200 x", within=".log .lines")
+        page.page.get_by_label("Link to line 30201").click()
+        page.eventually(lambda: page.page.url.endswith("#L30201"))
+        page.press("To the end", within=".log")
+        page.see("line 59999", within=".log .lines")
+        page.clean()
+
+
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=nightly)])
+def test_the_log_of_a_run_has_colours_levels_links_and_folded_tracebacks(browser, daemon, theme):
+    run = daemon.trigger("speaking")
+    daemon.wait(run)
+    with watched(browser, daemon, theme=theme) as page:
+        page.go(f"/runs/{run}/logs")
+        lines = page.page.locator(".log .lines")
+        expect(lines.locator(".fg-1").first).to_have_text("red")
+        page.see("and <b>bold</b>; see ", within=".log .lines")
+        link = lines.get_by_role("link", name="https://example.com/page").first
+        assert link.get_attribute("rel") == "noopener noreferrer"
+        expect(lines.get_by_text("100 %").first).to_be_visible()
+        expect(lines.get_by_text("10 %", exact=True)).to_have_count(0)
+        expect(lines.locator(".log-task").first).to_contain_text("speaks[")
+        fold = lines.locator(".fold", has_text="ValueError: no 1")
+        fold.get_by_role("button").click()
+        code = lines.get_by_role("link", name="steered.py").first
+        assert "/dags/speaking/code?version=" in (code.get_attribute("href") or "")
+        assert serious(page.page) == []
+
+        page.page.get_by_label("Level").select_option("warning")
+        expect(lines.get_by_text("100 %")).to_have_count(0)
+        expect(lines.get_by_text("be careful")).to_have_count(2)
+        code = lines.locator(".fold").first.get_by_role("button")
+        code.click()
+        lines.get_by_role("link", name="steered.py").first.click()
+        expect(page.page.locator(".source-line.marked")).to_contain_text("raise ValueError")
         page.clean()

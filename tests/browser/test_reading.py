@@ -38,7 +38,7 @@ def test_instants_are_those_of_the_readers_clock_and_say_utc_in_a_tooltip(browse
         assert shown.inner_text() == theirs[:16]
 
         page.go("/settings")
-        page.page.get_by_label("Times").select_option("utc")
+        page.page.get_by_label("Time zone").select_option("utc")
         page.go("/schedules?hours=168")
         assert shown.inner_text() == utc[:16]
         page.clean()
@@ -47,7 +47,7 @@ def test_instants_are_those_of_the_readers_clock_and_say_utc_in_a_tooltip(browse
 def test_active_tasks_are_counted_without_another_request(browser, daemon):
     with watched(browser, daemon) as page:
         page.go("/runs/resting")
-        took = page.page.locator(".run-top .facts > div", has_text="Takes").locator("dd")
+        took = page.page.locator(".run-top .facts > div", has_text="Elapsed").locator("dd")
         page.see("live", within=".rail")
 
         def ticks_unasked():
@@ -84,7 +84,8 @@ def test_the_focus_is_visible(browser, daemon):
         page.go("/dags")
         page.page.locator("[data-row]").first.wait_for()
         page.page.keyboard.press("j")
-        ring = page.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        look = "getComputedStyle(document.activeElement, '::after').outlineStyle"
+        ring = page.page.evaluate(look)
         assert ring == "solid"
         page.page.keyboard.press("/")
         assert focused(page) == "Find a DAG"

@@ -32,10 +32,10 @@ def test_a_run_is_cancelled_after_a_question_that_says_what_happens(browser, dae
     run = daemon.trigger("slow")
     with watched(browser, daemon) as page:
         page.go(f"/runs/{run}")
-        page.press("Cancel …")
-        page.see("Everything of", within="dialog")
+        page.press("Cancel run")
+        page.see("Stops the running tasks", within="dialog")
         assert daemon.run(run)["state"] == "running"
-        page.confirm("Cancel the run")
+        page.confirm("Cancel run")
 
         page.see("cancelled", within="main h1")
         page.heard(f"{run} is cancelled")

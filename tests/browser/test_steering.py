@@ -28,8 +28,8 @@ def field(page, label):
 
 def test_a_drained_node_starts_nothing_until_it_is_to_work_again(page, daemon):
     page.go("/nodes")
-    page.press("Drain …")
-    page.see("starts no new task", within="dialog")
+    page.press("Drain")
+    page.see("starts no new tasks", within="dialog")
     page.confirm("Drain")
     page.see("drained", within="main .facts")
     run = daemon.trigger("brief")
@@ -37,7 +37,7 @@ def test_a_drained_node_starts_nothing_until_it_is_to_work_again(page, daemon):
     page.page.wait_for_selector("[data-task='at_once'][data-state='queued']")
 
     page.go("/nodes")
-    page.press("Undrain …")
+    page.press("Undrain")
     page.confirm("Undrain")
 
     page.see("up", within="main .facts")
@@ -47,26 +47,26 @@ def test_a_drained_node_starts_nothing_until_it_is_to_work_again(page, daemon):
 def test_a_pool_is_limited_shows_who_holds_it_and_is_lifted(page, daemon):
     page.go("/pools")
     page.see("No pool has a limit")
-    page.press("Limit a pool …")
+    page.press("New pool")
     field(page, "Pool").fill("desk")
     field(page, "Slots").fill("1")
-    field(page, "What waits for a trigger counts too").check()
-    page.confirm("Set")
+    field(page, "Deferred tasks hold slots, too").check()
+    page.confirm("Create")
     page.see("Pool desk has 1 slot", within=".toasts")
 
     runs = [daemon.trigger("sitting") for _ in range(2)]
     page.see("1 of 1", within="main")
-    page.see("1 queued", within="main")
-    page.page.locator("main summary", has_text="desk").click()
-    holder = page.page.locator("main .inset a.row")
+    page.see("1", within=".cell-of-queued.table-cell")
+    page.page.get_by_role("link", name="desk").click()
+    holder = page.page.locator(".detail a.row")
     expect(holder).to_have_count(1)
     holder.click()
     page.page.wait_for_url(re.compile("/runs/.*task=sits"))
 
     page.go("/pools")
-    page.page.locator("main summary", has_text="desk").click()
-    page.press("Lift the limit …")
-    page.confirm("Lift")
+    page.page.get_by_role("link", name="desk").click()
+    page.press("Remove limit")
+    page.confirm("Remove")
     page.see("No pool has a limit")
     eventually(lambda: all(task_of(daemon, run, "sits")["state"] == "deferred" for run in runs))
 
@@ -75,9 +75,9 @@ def test_a_marked_task_lets_the_tasks_after_it_start(page, daemon):
     run = daemon.trigger("patient")
     page.go(f"/runs/{run}?task=rests")
     page.see("deferred", within=".drawer")
-    page.press("Mark …", within=".drawer")
+    page.press("Set state", within=".drawer")
     page.see("running tasks are stopped", within="dialog")
-    page.confirm("Mark")
+    page.confirm("Set state")
 
     page.heard("Marked 1 task")
     page.see("success", within="main h1")
@@ -87,9 +87,9 @@ def test_a_marked_task_lets_the_tasks_after_it_start(page, daemon):
 def test_a_run_is_marked_as_failed(page, daemon):
     run = daemon.trigger("patient")
     page.go(f"/runs/{run}")
-    page.press("Mark …")
+    page.press("Set state")
     field(page, "State").select_option("failed")
-    page.confirm("Mark")
+    page.confirm("Set state")
 
     page.see("failed", within="main h1")
     assert daemon.run(run)["state"] == "failed"
@@ -99,7 +99,7 @@ def test_a_run_that_is_deleted_is_in_no_list(page, daemon):
     run = daemon.trigger("brief", run_id="gone-tomorrow")
     daemon.wait(run)
     page.go(f"/runs/{run}")
-    page.press("Delete …")
+    page.press("Delete")
     page.see("cannot be undone", within="dialog")
     page.confirm("Delete")
 
@@ -113,7 +113,7 @@ def test_an_event_that_is_emitted_says_whom_it_woke(page, daemon):
     run = daemon.trigger("listening")
     eventually(lambda: task_of(daemon, run, "hears")["state"] == "deferred")
     page.go("/events")
-    page.press("Emit …")
+    page.press("Emit event")
     field(page, "Name").fill("doors/opened")
     field(page, "Data (JSON)").fill('{"door": 3')
     page.page.locator("dialog footer button[type=submit]").click()
@@ -124,9 +124,9 @@ def test_an_event_that_is_emitted_says_whom_it_woke(page, daemon):
     page.heard("is stored")
     daemon.wait(run)
     assert task_of(daemon, run, "hears")["result"] == {"door": 3}
-    page.page.locator("main summary", has_text="doors/opened").click()
-    page.see("It woke", within="main .inset")
-    page.page.locator("main .inset").get_by_role("link", name=f"{run} hears").click()
+    page.page.get_by_role("link", name="doors/opened").first.click()
+    page.see("Resumed", within=".detail")
+    page.page.locator(".detail").get_by_role("link", name=f"{run} hears").click()
     page.page.wait_for_url(f"**/runs/{run}?task=hears")
 
 
@@ -135,9 +135,9 @@ def test_a_class_in_quarantine_is_let_out(page, daemon, tmp_path):
     page.go("/triggers")
     page.see("In quarantine", timeout=120)
     (tmp_path / "mended").touch()
-    page.press("End …")
-    page.see("on the shared loop again", within="dialog")
-    page.confirm("End it")
+    page.press("End quarantine")
+    page.see("on the shared event loop again", within="dialog")
+    page.confirm("End quarantine")
 
     page.heard("is out of quarantine")
     expect(page.page.get_by_text("In quarantine", exact=True)).to_have_count(0)
@@ -156,8 +156,8 @@ def test_one_child_is_cleared_and_its_siblings_stay(page, daemon, tmp_path):
     page.page.get_by_role("link", name="part[1]").click()
     page.see("not yet", within=".drawer")
     flag.touch()
-    page.press("Clear …", within=".drawer")
-    assert field(page, "Only index 1, only this tasks siblings").is_checked()
+    page.press("Clear", within=".drawer")
+    assert field(page, "Only index 1, not all of its siblings").is_checked()
     page.confirm("Clear")
 
     page.heard("Cleared 1 task")
@@ -179,7 +179,7 @@ def test_a_schedule_is_listed_with_its_time_zone_or_the_name_of_its_event(page):
 
 def test_a_run_is_started_with_a_field_for_each_parameter(page, daemon):
     page.go("/dags/shaped")
-    page.press("Trigger …")
+    page.press("Trigger")
     submit = page.page.locator("dialog footer button[type=submit]")
     submit.click()
     assert field(page, "size").evaluate("(node) => node.validationMessage") != ""
@@ -199,12 +199,12 @@ def test_a_run_is_started_with_a_field_for_each_parameter(page, daemon):
         return "the parameter 'code' does not fit" in wrong.inner_text()
 
     page.eventually(is_refused)
-    assert daemon.get("/api/v1/runs?dag=shaped")[1] == []
+    assert daemon.items("/api/v1/runs?dag=shaped") == []
     field(page, "code").fill("xyz")
-    page.confirm("Start")
+    page.confirm("Trigger")
 
     page.page.wait_for_url("**/runs/*")
-    (run,) = daemon.get("/api/v1/runs?dag=shaped")[1]
+    (run,) = daemon.items("/api/v1/runs?dag=shaped")
     conf = daemon.run(run["run_id"])["conf"]
     assert conf == {"size": "large", "count": 7, "full": True, "code": "xyz"}
-    page.see('"size": "large"', within="main .json")
+    page.see("large", within="main .facts dd.mono")

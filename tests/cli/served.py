@@ -189,7 +189,7 @@ class Daemon:
         self._ended()
 
     def _ended(self) -> int:
-        status = self.process.wait(30)
+        status = self.process.wait(60)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return status

@@ -123,7 +123,7 @@ def test_shapes_of_triggers_and_events(daemon):
         listed = daemon.run("triggers", "list", "--json").json
         return [row["trigger_id"] for row in listed if row["run_id"] == run_id]
 
-    (number,) = eventually(deferred, 30)
+    (number,) = eventually(deferred, 60)
     check(daemon, "triggers list", "triggers", "list")
     check(daemon, "triggers show", "triggers", "show", number)
     check(daemon, "triggers fire", "triggers", "fire", number)
@@ -136,6 +136,7 @@ def test_shapes_of_limits_nodes_and_the_database(daemon):
     check(daemon, "pools set", "pools", "set", "ledger", 4)
     check(daemon, "pools list", "pools", "list")
     check(daemon, "pools delete", "pools", "delete", "ledger")
+    check(daemon, "executors list", "executors", "list")
     check(daemon, "nodes list", "nodes", "list")
     check(daemon, "nodes drain", "nodes", "drain", 1)
     check(daemon, "nodes undrain", "nodes", "undrain", 1)

@@ -14,8 +14,10 @@ from aioflow.core.runs import backfills, idempotency
 from aioflow.core.runs.restore import RunRestore
 from aioflow.core.scheduling import clock_steps
 from aioflow.core.state.memory import Memory
+from aioflow.core.triggers.votes import decision_nos
 from aioflow.model.batch import Batch
 from aioflow.model.dag import BackfillRow
+from aioflow.model.decisions import DecisionRow
 from aioflow.model.rows import (
     DeletionRow,
     EventRow,
@@ -28,7 +30,7 @@ from aioflow.model.rows import (
     TriggerRow,
     TryWorkerRow,
 )
-from aioflow.model.states import RecordState, TaskState
+from aioflow.model.states import RecordState, TaskState, TriggerState
 from aioflow.model.triggers import DagEventRow, DagTriggerChanges, DagTriggerRow, EventOutcome
 from aioflow.protocol.inputs import CoroutineProgress, Input, LiveRun
 from aioflow.protocol.outbox import ENGINE_KINDS
@@ -48,6 +50,7 @@ class Rows:
         self.expansions: dict[tuple[int, int], Any] = {}
         self.triggers: dict[int, TriggerRow] = {}
         self.records: dict[tuple[int, int], RecordRow] = {}
+        self.decisions: dict[int, DecisionRow] = {}
         self.results: dict[int, Any] = {}
         self.events: dict[tuple[int, int], EventRow] = {}
         self.named_events: dict[int, NamedEventRow] = {}
@@ -85,6 +88,7 @@ class Rows:
         self._apply_tasks(batch)
         self._apply_tries(batch)
         self._apply_triggers(batch)
+        self._apply_decisions(batch)
         self._apply_records(batch)
         for change in batch.run_changes:
             run = self.runs[change.run_no]
@@ -155,6 +159,7 @@ class Rows:
         found: dict[str, dict[Any, Any]] = {
             "stream_item": self.items,
             "record": self.records,
+            "decision": self.decisions,
             "try_worker": self.try_workers,
             "result": self.results,
             "map_label": self.labels,
@@ -276,6 +281,24 @@ class Rows:
         for gone in batch.gone_events:
             self.events = {key: row for key, row in self.events.items() if key[0] != gone}
 
+    def _apply_decisions(self, batch: Batch) -> None:
+        for row in batch.new_decisions:
+            assert row.decision_no not in self.decisions
+            assert self.triggers[row.decision_no].state is TriggerState.WAITING
+            self.decisions[row.decision_no] = row
+        for change in batch.decision_votes:
+            row = self.decisions[change.decision_no]
+            assert (row.vote_count, row.outcome) == (change.was, None)
+            self.decisions[change.decision_no] = msgspec.structs.replace(
+                row, votes=change.votes, vote_count=change.vote_count
+            )
+        for end in batch.decision_ends:
+            row = self.decisions[end.decision_no]
+            assert row.outcome is None, "a decision ended twice"
+            self.decisions[end.decision_no] = msgspec.structs.replace(
+                row, outcome=end.outcome, answer=end.answer, ended_at=end.ended_at
+            )
+
     def _apply_records(self, batch: Batch) -> None:
         for key in batch.dropped_records:
             del self.records[key]
@@ -377,6 +400,8 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
             loading = RunRestore(found, memory)
             loading.take_ended(found)
             memory.loaded[request.run_id, key] = loading.look_back()
+    decided = decision_nos(inputs)
+    memory.decisions = {no: rows.decisions[no] for no in decided if no in rows.decisions}
     memory.prefetched_tasks = {number: rows.tasks[number] for number in needed(inputs, memory)}
     memory.found_fire_times = {}
     begun = {(row.dag_id, row.key): row.backfill_no for row in rows.backfills.values() if row.key}

@@ -76,7 +76,7 @@ def pids_below() -> set[int]:
     return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
 
 
-async def until(condition: Callable[[], Any], seconds: float = 20) -> None:
+async def until(condition: Callable[[], Any], seconds: float = 60) -> None:
     """Wait for something only another process can bring about."""
     with anyio.fail_after(seconds):
         while not condition():

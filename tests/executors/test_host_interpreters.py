@@ -137,7 +137,7 @@ async def test_one_waits_while_there_are_too_many_and_all_have_work(tmp_path, mo
         n.pool.start("async@lab")
         await n.up("async@lab")
         n.pool.start("triggers@lab")
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while "pythons.max_hosts" not in caplog.text:
                 await anyio.sleep(0.01)
         assert not n.of(HostUp, "triggers@lab")

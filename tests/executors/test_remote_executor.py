@@ -14,7 +14,7 @@ import pytest
 
 from aioflow.clock import SystemClock
 from aioflow.errors import StoreUnavailable
-from aioflow.executors import remote_executor
+from aioflow.executors import home_queries, remote_executor
 from aioflow.executors.backend import ExecutorLease, WorkerInfo
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.executors.local_executor import LocalExecutor
@@ -419,6 +419,15 @@ async def test_a_query_that_makes_no_sense_is_refused_and_the_worker_goes_on(tmp
         assert (await asked(n, worker, kind, body)).error
         n.start(2, worker=worker)
         await until(lambda: n.of(Succeeded, 2))
+
+
+async def test_a_worker_that_asks_for_more_and_more_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(home_queries, "ASKED_BYTES", 10_000)
+    async with node(tmp_path) as n:
+        worker = await n.worker()
+        asks = f"link.send([Query(9, 7, {STORE_QUERY!r}, bytes(20_000))]); {SLEEPS}"
+        n.start(1, asks, worker=worker)
+        await n.gone(worker)
 
 
 async def test_a_worker_reads_results_of_its_own_runs_only(tmp_path):

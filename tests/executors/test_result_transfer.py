@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from aioflow.errors import TaskError
-from aioflow.executors.remote_executor import answer_result_query, reply_to
+from aioflow.executors.home_queries import answer_result_query, reply_to
 from aioflow.protocol.commands import Reply
 from aioflow.protocol.reports import Query
 from aioflow.results import RESULT_LIMIT, read_value, result_path, write_value
@@ -46,7 +46,7 @@ def run(coroutine):
 @pytest.fixture
 def link(tmp_path, monkeypatch):
     monkeypatch.setattr(result_transfer, "PIECE_BYTES", 1_000)
-    monkeypatch.setattr("aioflow.executors.remote_executor.PIECE_BYTES", 1_000)
+    monkeypatch.setattr("aioflow.executors.home_queries.PIECE_BYTES", 1_000)
     return Link(tmp_path / "home")
 
 
@@ -108,3 +108,39 @@ def test_a_full_folder_loses_what_was_used_the_longest_ago(link, tmp_path, monke
     assert left == {"2.1", "3.1"}
     transfer.fetch(1, 1, 1)
     assert result_path(tmp_path / "there", 1, 1).exists()
+
+
+def test_a_page_that_is_larger_than_the_folder_is_there_as_a_whole(link, tmp_path, monkeypatch):
+    monkeypatch.setattr(result_transfer, "_FOLDER_BYTES", 2_500)
+    transfer = ResultTransfer(tmp_path / "there", link.ask)
+    for number in range(1, 11):
+        write_value(result_path(link.home, number, 1), b"x" * 1_000)
+    pages = [
+        ResultsPage(1, [(0, number, 1, None) for number in numbers], [], 0, more=False)
+        for numbers in (range(1, 9), range(9, 11))
+    ]
+    transfer.fetch_page(1, pages[0])
+    assert {path.name for path in (tmp_path / "there").glob("*/*")} == {
+        f"{number}.1" for number in range(1, 9)
+    }
+    transfer.fetch_page(1, pages[1])
+    assert {path.name for path in (tmp_path / "there").glob("*/*")} == {"9.1", "10.1"}
+
+
+def test_the_folder_is_not_measured_for_each_result(link, tmp_path, monkeypatch):
+    monkeypatch.setattr(result_transfer, "_FOLDER_BYTES", 160_000)
+    folder = tmp_path / "there"
+    transfer = ResultTransfer(folder, link.ask)
+    for number in range(1, 101):
+        write_value(result_path(link.home, number, 1), b"x" * 1_000)
+    glob, measured = type(folder).glob, []
+
+    def counted(path, pattern, **options):
+        measured.append(pattern)
+        return glob(path, pattern, **options)
+
+    monkeypatch.setattr(type(folder), "glob", counted)
+    items: list[tuple[int, int, int, bytes | None]]
+    items = [(number, number, 1, None) for number in range(1, 101)]
+    transfer.fetch_page(1, ResultsPage(1, items, [], 0, more=False))
+    assert 0 < len(measured) <= 12

@@ -63,7 +63,7 @@ def schedule_steps(folder: Path) -> dict[str, int]:
             known = _fire_times(daemon)
             eventually(lambda known=known: len(_fire_times(daemon) - known) >= 3, 45.0)  # type: ignore[misc]
             counts.append(len(_fire_times(daemon)))
-        runs = daemon.get("/api/v1/runs?dag=ticks&limit=1000")[1]
+        runs = daemon.items("/api/v1/runs?dag=ticks&limit=1000")
         dates = Counter(run["logical_date"] for run in runs)
         assert max(dates.values()) == 1, dates.most_common(3)
         for run in runs:
@@ -209,4 +209,4 @@ def _pids(daemon: Victim) -> dict[str, list[int]]:
 
 
 def _fire_times(daemon: Victim) -> set[str]:
-    return {run["logical_date"] for run in daemon.get("/api/v1/runs?dag=ticks&limit=1000")[1]}
+    return {run["logical_date"] for run in daemon.items("/api/v1/runs?dag=ticks&limit=1000")}

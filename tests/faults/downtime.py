@@ -59,7 +59,7 @@ def three_days_down(folder: Path, *, minutes: int) -> dict[str, Any]:
     start = datetime.now(UTC).replace(microsecond=0).isoformat()
     (dags / "ticks.py").write_text(_FILE.format(dags=DAGS, policies=POLICIES, start=start))
     with ground.daemon(dags=dags).wrap((), **shim.environment) as daemon:
-        eventually(lambda: len(daemon.get("/api/v1/dags")[1]) == DAGS, 30.0)
+        eventually(lambda: len(daemon.items("/api/v1/dags")) == DAGS, 30.0)
         stopped = shim.now(0)
         assert daemon.stop() == 0
         # It restarts half a minute before a fire time.

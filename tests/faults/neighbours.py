@@ -201,7 +201,7 @@ def _judge_healthy(
 def _judge_culprits(daemon: DaemonProcess, runs: dict[str, str], folder: Path) -> dict[str, str]:
     """Assert that each culprit is named with its reason, and return these."""
     slow = {
-        known["name"].partition(":")[2]: known for known in daemon.get("/api/v1/triggers/slow")[1]
+        known["name"].partition(":")[2]: known for known in daemon.items("/api/v1/triggers/slow")
     }
     reasons = {}
     for dag_id, run_id in runs.items():

@@ -277,16 +277,16 @@ def assert_each_is_listed(daemon: DaemonProcess, wanted: dict[str, str]) -> None
     def seen() -> dict[str, str] | None:
         files = {
             Path(row["file"]).name: row["import_error"]
-            for row in daemon.get("/api/v1/dags")[1]
+            for row in daemon.items("/api/v1/dags")
             if row["import_error"]
         }
         return files if files.keys() >= wanted.keys() else None
 
-    errors = eventually(seen, 90.0, lambda: str(daemon.get("/api/v1/dags")[1]))
+    errors = eventually(seen, 90.0, lambda: str(daemon.items("/api/v1/dags")))
     for file, expected in wanted.items():
         assert expected in errors[file], (file, errors[file])
         assert "\n" not in errors[file]
-    ids = {row["dag_id"] for row in daemon.get("/api/v1/dags")[1]}
+    ids = {row["dag_id"] for row in daemon.items("/api/v1/dags")}
     assert {"shared_name", "fine", "fine_too"} <= ids
 
 

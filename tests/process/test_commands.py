@@ -77,7 +77,7 @@ def test_every_example_prints_what_the_reference_says(tmp_path):
     # A slow import would be listed among the code that blocks a loop.
     daemon.environment = {**os.environ, "AIOFLOW_HOSTS__STALL_SECONDS": "3600"}
     with daemon, program(tmp_path / "bin"):
-        eventually(lambda: daemon.get("/api/v1/dags")[1])
+        eventually(lambda: daemon.items("/api/v1/dags"))
         done = subprocess.run(
             ["bash", "-c", script],
             env=environment,

@@ -102,7 +102,7 @@ class Events:
         return int(count)
 
     def is_hosted(self, dag: str) -> bool:
-        _, found = self.daemon.get("/api/v1/triggers")
+        found = self.daemon.items("/api/v1/triggers")
         dag_id = f"{dag}_{self.name}"
         return any(t["dag_id"] == dag_id and t["node"] is not None for t in found)
 

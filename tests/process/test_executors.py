@@ -197,7 +197,7 @@ def test_a_file_whose_task_can_never_run_is_refused(daemon):
     daemon.add("refused.py", REFUSED)
 
     def error():
-        (dag,) = (one for one in daemon.get("/api/v1/dags")[1] if one["file"] == "refused.py")
+        (dag,) = (one for one in daemon.items("/api/v1/dags") if one["file"] == "refused.py")
         return dag["import_error"]
 
     assert "no worker has a TPU" in str(eventually(error))

@@ -240,7 +240,7 @@ def test_no_viewer_command_or_log_is_shown_a_field_that_is_not_public(shared_dae
                 lambda: {"busy-stream", "busy-arrivals"} <= named(daemon.log_from(logged)), 60
             )
             viewer = Viewer(daemon)
-            listed = json.loads(viewer.get("/api/v1/triggers?limit=1000")[1])
+            listed = json.loads(viewer.get("/api/v1/triggers?limit=1000")[1])["items"]
             ids = [view["trigger_id"] for view in listed if view["dag_id"] in FLOWS]
             document = json.loads(viewer.get("/api/v1/openapi.json")[1])
             routes = [*addresses(document, run_id, ids), "/metrics", "/health/ready"]

@@ -104,7 +104,7 @@ def test_hostile_files_are_distinguished_and_never_delay_a_dag_beside_them(
     wanted = {name: reason for name, (_, reason) in hostile.items()} | {"leaves": "raised"}
     daemon = DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1"))
     with daemon:
-        eventually(lambda: "steady" in {d["dag_id"] for d in daemon.get("/api/v1/dags")[1]})
+        eventually(lambda: "steady" in {d["dag_id"] for d in daemon.items("/api/v1/dags")})
         put(dags / "cycle_b.py", "from cycle_a import a\nb = 1")
         for name, (content, _) in hostile.items():
             put(dags / f"{name}.py", content)

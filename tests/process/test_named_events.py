@@ -110,7 +110,7 @@ def results(daemon: DaemonProcess, run_id: str) -> dict[str, Any]:
 
 
 def children(daemon: DaemonProcess) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = daemon.get("/api/v1/runs?dag=child")[1]
+    found: list[dict[str, Any]] = daemon.items("/api/v1/runs?dag=child")
     return found
 
 
@@ -166,7 +166,7 @@ def has_emitted(daemon: DaemonProcess, run_id: str, count: int) -> bool:
 
 
 def emitted_by(daemon: DaemonProcess, run_id: str) -> list[dict[str, Any]]:
-    found = daemon.get("/api/v1/events?name=tick&limit=1000")[1]
+    found = daemon.items("/api/v1/events?name=tick&limit=1000")
     return [event for event in found if event["run_id"] == run_id]
 
 

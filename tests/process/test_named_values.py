@@ -179,6 +179,6 @@ def test_a_value_that_was_set_survives_a_kill_and_one_that_was_deleted_stays_so(
     daemon.kill()
     daemon.start()
 
-    assert [row["name"] for row in daemon.get("/api/v1/secrets")[1]] == ["TOKEN"]
+    assert [row["name"] for row in daemon.items("/api/v1/secrets")] == ["TOKEN"]
     aioflow(daemon, "secrets", "set", "TOKEN", told="another-canary")
     assert tasks_of(daemon, "good")["waits"]["result"] == len("another-canary")

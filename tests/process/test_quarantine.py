@@ -91,12 +91,12 @@ PLACE = f"stalling.py:{LINE} in Slow.run"
 
 def slow_ones(daemon: DaemonProcess) -> list[dict[str, Any]]:
     """The triggers of the file above that held up a loop: a shared daemon knows others too."""
-    found: list[dict[str, Any]] = daemon.get("/api/v1/triggers/slow")[1]
+    found: list[dict[str, Any]] = daemon.items("/api/v1/triggers/slow")
     return [one for one in found if one["name"].startswith("stalling:")]
 
 
 def is_hosted(daemon: DaemonProcess, run_id: str) -> bool:
-    return any(t["run_id"] == run_id for t in daemon.get("/api/v1/triggers")[1])
+    return any(t["run_id"] == run_id for t in daemon.items("/api/v1/triggers"))
 
 
 def value_of(daemon: DaemonProcess, run_id: str) -> object:

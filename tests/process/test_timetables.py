@@ -142,7 +142,7 @@ def next_fire_times(home, dag_id: str, *words: object, silent: str = "that is no
 
 
 def waited_for(daemon: DaemonProcess, dag_id: str) -> Any:
-    _, dags = daemon.get("/api/v1/dags")
+    dags = daemon.items("/api/v1/dags")
     return next((dag["next_run_at"] for dag in dags if dag["dag_id"] == dag_id), None)
 
 
@@ -153,7 +153,7 @@ def test_its_next_fire_times_are_listed_and_the_one_it_waits_for_is_shown(daemon
     ]
     shown = eventually(partial(waited_for, daemon, "hours"))
     assert daemon.get("/api/v1/dags/hours")[1]["next_run_at"] == shown
-    _, soon = daemon.get("/api/v1/schedules?hours=24")
+    soon = daemon.items("/api/v1/schedules?hours=24")
     told = {"dag_id": "hours", "at": shown, "schedule": "each Hours", "timezone": "UTC"}
     assert told in soon
 
@@ -184,7 +184,7 @@ def test_one_that_hangs_is_named_and_quarantined_and_the_others_continue(daemon,
     next_fire_times(home, "hangs", silent="")
 
     def named() -> bool:
-        _, slow = daemon.get("/api/v1/triggers/slow")
+        slow = daemon.items("/api/v1/triggers/slow")
         return any(one["name"].endswith(":Hangs") and one["quarantined"] for one in slow)
 
     eventually(named, timeout=60)

@@ -54,7 +54,7 @@ def spans_of(log):
 
 
 def is_waited_in(daemon, run_id):
-    return any(trigger["run_id"] == run_id for trigger in daemon.get("/api/v1/triggers")[1])
+    return any(trigger["run_id"] == run_id for trigger in daemon.items("/api/v1/triggers"))
 
 
 def test_a_run_that_waits_over_a_kill_is_one_trace(tmp_path):

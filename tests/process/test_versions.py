@@ -289,7 +289,7 @@ def test_classes_of_a_file_that_is_named_like_a_standard_module_are_found(shared
 
 
 def first_run(daemon: DaemonProcess, dag_id: str) -> str:
-    _, runs = daemon.get(f"/api/v1/runs?dag={dag_id}")
+    runs = daemon.items(f"/api/v1/runs?dag={dag_id}")
     return str(runs[-1]["run_id"]) if runs else ""
 
 
@@ -363,7 +363,7 @@ def test_a_dag_whose_file_is_gone_is_deleted_with_its_ended_runs(shared_daemon, 
 
     eventually(is_empty, 30.0)
     assert tasks() == tasks_before
-    assert not [run for run in daemon.get("/api/v1/runs")[1] if run["dag_id"] == "unwanted"]
+    assert not [run for run in daemon.items("/api/v1/runs") if run["dag_id"] == "unwanted"]
 
 
 MENDED = """

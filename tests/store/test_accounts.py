@@ -22,8 +22,9 @@ ANNA = AccountRow(
     is_disabled=False,
     created_at=NOON,
     changed_at=NOON,
+    groups=("finance", "risk"),
 )
-BOB = replace(ANNA, account_no=2, name="bob", role=Role.ADMIN, is_disabled=True)
+BOB = replace(ANNA, account_no=2, name="bob", role=Role.ADMIN, is_disabled=True, groups=())
 TOKEN = TokenRow(
     token_no=5,
     name="ci",

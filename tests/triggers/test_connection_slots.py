@@ -26,7 +26,7 @@ from aioflow_triggers.http_client import (
 )
 from tests.triggers.site import Reply, site
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 class Of:

@@ -223,6 +223,11 @@ class Answer(NamedTuple):
     def json(self) -> Any:
         return msgspec.json.decode(self.body)
 
+    @property
+    def items(self) -> Any:
+        """The items of a page of a list."""
+        return self.json["items"]
+
 
 async def ask(
     app: Any,

@@ -111,7 +111,7 @@ async def test_no_page_breaks_over_a_damaged_value_and_all_else_is_readable(kind
         described = (await ask(web, "GET", "/api/v1/openapi.json")).json
         answers = [(at, await ask(web, "GET", at)) for at in targets(described, "first")]
         run = (await ask(web, "GET", "/api/v1/runs/r")).json
-        (event,) = (await ask(web, "GET", "/api/v1/events")).json
+        (event,) = (await ask(web, "GET", "/api/v1/events")).items
 
     assert [at for at, answer in answers if answer.status >= 500] == []
     first, second, _ = run["tasks"]

@@ -88,7 +88,7 @@ async def test_no_route_shows_a_field_that_is_not_public(tmp_path):
         await n.api.set_paused("chain", paused=False)  # answered once all are committed
         app = create_app(n.api, TOKEN)
         listed = await ask(app, "GET", "/api/v1/triggers?limit=100", headers=HEADERS)
-        ids = [view["trigger_id"] for view in listed.json]
+        ids = [view["trigger_id"] for view in listed.items]
         asked = {address for number in ids for address in addresses(app, dags(own), number)}
         answers = {address: await ask(app, "GET", address, headers=HEADERS) for address in asked}
 
@@ -96,7 +96,7 @@ async def test_no_route_shows_a_field_that_is_not_public(tmp_path):
     assert sum(answer.status == 200 for answer in answers.values()) > 80
     leaks = [address for address, answer in answers.items() if CANARY.encode() in answer.body]
     assert not leaks, (leaks[0], answers[leaks[0]].body)
-    details = [view["detail"] for view in listed.json]
+    details = [view["detail"] for view in listed.items]
     assert sum("(" in detail for detail in details) == 2 * len(CATALOGUE_FIELDS)
     assert details.count("mine:OfTheFile") == 1
     assert any("url='https://bank.example/accounts?token=***'" in detail for detail in details)

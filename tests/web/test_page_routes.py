@@ -60,6 +60,10 @@ async def read(web, path, *, status=200):
     return answer.json
 
 
+async def items(web, path):
+    return (await read(web, path))["items"]
+
+
 async def test_the_overview_says_how_the_node_fares(tmp_path):
     async with app(tmp_path) as (n, web):
         await n.api.trigger("chain", run_id="r")
@@ -83,16 +87,16 @@ async def test_dags_come_in_pages_and_are_found_by_a_part_of_their_names(tmp_pat
     async with app(tmp_path, CHAIN, FAN, MINUTELY) as (n, web):
         n.break_file("bad.py")
         await n.api.set_paused("fan", paused=True)
-        everything = await read(web, "/dags")
+        everything = await items(web, "/dags")
         first = await read(web, "/dags?limit=2")
-        rest = await read(web, f"/dags?limit=2&after={first[-1]['dag_id']}")
-        found = await read(web, "/dags?search=MIN")
-        paused = await read(web, "/dags?state=paused")
-        broken = await read(web, "/dags?state=broken&limit=5")
+        rest = await items(web, f"/dags?limit=2&cursor={first['next']}")
+        found = await items(web, "/dags?search=MIN")
+        paused = await items(web, "/dags?state=paused")
+        broken = await items(web, "/dags?state=broken&limit=5")
 
-    ids = [dag["dag_id"] for dag in first + rest]
-    assert ids == ["chain", "fan", "minutely"]
-    assert [dag["dag_id"] for dag in everything] == [*ids, None]
+    ids = [None, "chain", "fan", "minutely"]
+    assert [dag["dag_id"] for dag in first["items"] + rest] == ids
+    assert [dag["dag_id"] for dag in everything] == ids
     assert [dag["dag_id"] for dag in found] == ["minutely"]
     assert [dag["dag_id"] for dag in paused] == ["fan"]
     assert [dag["file"] for dag in broken] == ["bad.py"]
@@ -100,10 +104,10 @@ async def test_dags_come_in_pages_and_are_found_by_a_part_of_their_names(tmp_pat
 
 async def test_a_list_of_dags_follows_what_is_committed(tmp_path):
     async with app(tmp_path, CHAIN) as (n, web):
-        before = await read(web, "/dags")
+        before = await items(web, "/dags")
         n.define(FAN)
         await n.api.set_paused("fan", paused=True)
-        after = await read(web, "/dags")
+        after = await items(web, "/dags")
 
     assert [(dag["dag_id"], dag["paused"]) for dag in before] == [("chain", False)]
     assert [(dag["dag_id"], dag["paused"]) for dag in after] == [("chain", False), ("fan", True)]
@@ -145,7 +149,7 @@ async def test_code_and_versions_of_a_dag(tmp_path):
     async with app(tmp_path) as (n, web):
         await n.api.trigger("chain")
         code = await read(web, "/dags/chain/code")
-        versions = await read(web, "/dags/chain/versions")
+        versions = await items(web, "/dags/chain/versions")
 
     assert code["files"] == [{"name": "chain.py", "text": "import aioflow"}]
     assert [(one["version"], one["runs"]) for one in versions] == [("v-chain", 1)]
@@ -160,7 +164,8 @@ async def test_a_grid_has_tasks_by_runs(tmp_path):
         await n.fail()
         await n.api.trigger("wide", run_id="new")
         grid = await read(web, "/dags/wide/grid")
-        again = await read(web, "/dags/wide/grid?limit=1&before=new")
+        newest = await read(web, "/dags/wide/grid?limit=1")
+        again = await read(web, f"/dags/wide/grid?limit=1&cursor={newest['next']}")
 
     assert grid["tasks"] == ["each"]
     assert [run["run_id"] for run in grid["runs"]] == ["new", "old"]
@@ -169,7 +174,7 @@ async def test_a_grid_has_tasks_by_runs(tmp_path):
     assert (new[2] is not None, new[3]) == (True, None)
     assert old[:2] == [0, {"failed": 1, "success": 3}]
     assert old[2] <= old[3]
-    assert again["runs"] == [grid["runs"][1]]
+    assert (again["runs"], again["next"]) == ([grid["runs"][1]], None)
 
 
 async def test_the_tasks_of_a_run_are_counted_by_state(tmp_path):
@@ -188,9 +193,9 @@ async def test_children_that_wait_for_a_slot_alone_are_listed_as_queued(tmp_path
         await n.api.trigger("fan", run_id="r")
         await n.succeed(width=1_500)
         await n.effects.next_start()
-        queued = await read(web, "/runs/r/tasks?state=queued&limit=3")
-        later = await read(web, "/runs/r/tasks?state=queued&offset=1496&limit=9")
-        pending = await read(web, "/runs/r/tasks?state=pending")
+        queued = await items(web, "/runs/r/tasks?state=queued&limit=3")
+        later = await items(web, "/runs/r/tasks?state=queued&offset=1496&limit=9")
+        pending = await items(web, "/runs/r/tasks?state=pending")
         overview = await read(web, "/overview")
 
     assert [(task["map_index"], task["state"]) for task in queued] == [
@@ -207,10 +212,10 @@ async def test_tasks_are_listed_by_id_and_state(tmp_path):
         await n.fail()
         await n.succeed()
         await n.api.list_pools()
-        running = await read(web, "/runs/r/tasks?state=running")
-        failed = await read(web, "/runs/r/tasks?state=failed&task=each")
-        second = await read(web, "/runs/r/tasks?task=each&offset=1&limit=2")
-        later = await read(web, "/runs/r/tasks?state=running&offset=1")
+        running = await items(web, "/runs/r/tasks?state=running")
+        failed = await items(web, "/runs/r/tasks?state=failed&task=each")
+        second = await items(web, "/runs/r/tasks?task=each&offset=1&limit=2")
+        later = await items(web, "/runs/r/tasks?state=running&offset=1")
         nonsense = await read(web, "/runs/r/tasks?state=asleep", status=400)
         unknown = await read(web, "/runs/r/tasks?task=nobody", status=404)
 
@@ -226,8 +231,8 @@ async def test_pending_children_without_rows_are_listed(tmp_path):
     window = msgspec.structs.replace(WIDE.tasks[0], window=2)
     async with app(tmp_path, msgspec.structs.replace(WIDE, tasks=(window,))) as (n, web):
         await n.api.trigger("wide", run_id="r")
-        pending = await read(web, "/runs/r/tasks?state=pending&limit=1")
-        rest = await read(web, "/runs/r/tasks?state=pending&limit=5&offset=1")
+        pending = await items(web, "/runs/r/tasks?state=pending&limit=1")
+        rest = await items(web, "/runs/r/tasks?state=pending&limit=5&offset=1")
 
     assert [task["map_index"] for task in pending + rest] == [2, 3]
     assert {task["state"] for task in pending + rest} == {"pending"}
@@ -238,12 +243,12 @@ async def test_a_gantt_shows_where_the_time_went_also_of_waits_that_have_ended(t
         await n.api.trigger("chain", run_id="r")
         await n.defer("aioflow_triggers.temporal:DateTimeTrigger", {"moment": "x"})
         await n.api.list_pools()
-        waiting = (await read(web, "/runs/r/gantt"))[0]
+        waiting = (await items(web, "/runs/r/gantt"))[0]
         (deferred,) = await n.api.list_triggers()
         await n.api.fire(deferred.trigger_id)
         await n.succeed()
         await n.api.list_pools()
-        over = (await read(web, "/runs/r/gantt"))[0]
+        over = (await items(web, "/runs/r/gantt"))[0]
 
     kinds = [span["kind"] for span in waiting["spans"]]
     assert kinds[-1] == "waiting"
@@ -314,11 +319,11 @@ async def test_deferred_waits_are_narrowed_down_and_summed_up(tmp_path):
             await n.api.trigger("chain", run_id=run_id)
             await n.defer(path, {"moment": "x"})
         await n.api.list_pools()
-        by_kind = await read(web, "/triggers?kind=time")
-        by_own = await read(web, "/triggers?kind=Own&dag=chain&state=waiting")
-        none = await read(web, "/triggers?kind=file")
-        fired = await read(web, "/triggers?state=fired")
-        elsewhere = await read(web, "/triggers?dag=nobody")
+        by_kind = await items(web, "/triggers?kind=time")
+        by_own = await items(web, "/triggers?kind=Own&dag=chain&state=waiting")
+        none = await items(web, "/triggers?kind=file")
+        fired = await items(web, "/triggers?state=fired")
+        elsewhere = await items(web, "/triggers?dag=nobody")
         summary = await read(web, "/triggers/summary")
 
     assert [one["run_id"] for one in by_kind] == ["r"]
@@ -344,12 +349,13 @@ async def test_triggers_that_stand_so_come_in_full_pages_however_far_apart_they_
         await n.api.list_pools()  # answered once all of them are committed
         found = {}
         for state in ("waiting", "stopped", "fired", "ending", "trigger_capacity"):
-            found[state] = pages = [await read(web, f"/triggers?state={state}&limit=2")]
-            while len(pages[-1]) == 2:
-                after = pages[-1][-1]["trigger_id"]
-                pages.append(await read(web, f"/triggers?state={state}&limit=2&after={after}"))
-        of_dag = await read(web, "/triggers?state=stopped&dag=chain")
-        of_kind = await read(web, "/triggers?state=waiting&kind=Own")
+            page = await read(web, f"/triggers?state={state}&limit=2")
+            found[state] = [page["items"]]
+            while page["next"]:
+                page = await read(web, f"/triggers?state={state}&limit=2&cursor={page['next']}")
+                found[state].append(page["items"])
+        of_dag = await items(web, "/triggers?state=stopped&dag=chain")
+        of_kind = await items(web, "/triggers?state=waiting&kind=Own")
         none = await read(web, "/triggers?state=nothing", status=400)
 
     def runs(state):
@@ -403,7 +409,7 @@ async def test_a_deferred_wait_tells_what_it_shares_where_its_host_does(tmp_path
             await n.defer("aioflow_triggers.temporal:DateTimeTrigger", {})
         await n.api.list_pools()
         n.api.reads.trigger_reader._watched = watched
-        listed = await read(web, "/triggers")
+        listed = await items(web, "/triggers")
         shown = await read(web, f"/triggers/{listed[0]['trigger_id']}")
 
     told = [(one["shared_with"], one["next_check_at"]) for one in listed]
@@ -419,7 +425,7 @@ async def test_an_event_tells_whom_it_woke(tmp_path):
         await n.api.list_pools()
         (deferred,) = await n.api.list_triggers()
         await n.api.fire(deferred.trigger_id, key=str(emitted.event_id))
-        woken = await read(web, f"/events/{emitted.event_id}/woke")
+        woken = await items(web, f"/events/{emitted.event_id}/woke")
         unknown = await read(web, "/events/999999/woke", status=404)
 
         summary = await read(web, "/overview")
@@ -437,7 +443,7 @@ async def test_an_event_names_the_runs_that_it_started_when_an_asset_was_updated
         emitted = [await n.api.emit(f"asset:{name}") for name in ("orders", "rates")]
         await n.api.list_pools()
         (run,) = await n.api.list_runs(dag_id="waiting")
-        woken = [await read(web, f"/events/{one.event_id}/woke") for one in emitted]
+        woken = [await items(web, f"/events/{one.event_id}/woke") for one in emitted]
 
     expected = {"run_id": run.run_id, "task_id": None, "map_index": -1, "dag_id": "waiting"}
     assert woken == [[expected], [expected]]
@@ -451,8 +457,8 @@ async def test_a_pool_tells_who_has_it_and_how_many_wait(tmp_path):
         await n.api.set_pool("tight", 1)
         await n.api.trigger("pooled", run_id="has")
         await n.api.trigger("pooled", run_id="wants")
-        (pool,) = await read(web, "/pools")
-        (holder,) = await read(web, "/pools/tight/holders")
+        (pool,) = await items(web, "/pools")
+        (holder,) = await items(web, "/pools/tight/holders")
 
     assert (pool["used"], pool["queued"]) == (1, 1)
     assert (holder["run_id"], holder["task_id"], holder["weight"]) == ("has", "a", 1)
@@ -460,7 +466,7 @@ async def test_a_pool_tells_who_has_it_and_how_many_wait(tmp_path):
 
 async def test_schedules_of_all_dags_are_merged(tmp_path):
     async with app(tmp_path, CHAIN, MINUTELY) as (_, web):
-        starts = await read(web, "/schedules?hours=0.05")
+        starts = await items(web, "/schedules?hours=0.05")
         wrong = await read(web, "/schedules?from=yesterday", status=400)
 
     assert len(starts) == 3
@@ -473,7 +479,7 @@ async def test_files_that_cannot_be_read_say_why(tmp_path):
     async with app(tmp_path) as (n, web):
         n.break_file("chain.py")
         await n.api.list_pools()
-        (broken,) = await read(web, "/import-errors")
+        (broken,) = await items(web, "/import-errors")
 
     assert (broken["file"], broken["last_good_version"]) == ("chain.py", "v-chain")
     assert (broken["reason"], broken["message"]) == ("syntax_error", "line 3: what")
@@ -482,7 +488,7 @@ async def test_files_that_cannot_be_read_say_why(tmp_path):
 async def test_a_drained_node_starts_nothing_until_it_takes_work_again(tmp_path):
     async with app(tmp_path) as (n, web):
         drained = await ask(web, "POST", "/api/v1/nodes/1/drain")
-        (there,) = await read(web, "/nodes")
+        (there,) = await items(web, "/nodes")
         await n.api.trigger("chain", run_id="r")
         why = await read(web, "/runs/r/tasks/first/why")
         before = len(n.effects.starts)

@@ -254,7 +254,7 @@ async def test_a_run_is_made_once_per_key_and_shown(tmp_path):
         "error",
         "result",
     }
-    assert len(tasks.json) == 2
+    assert len(tasks.items) == 2
     assert [cause["task_id"] for cause in why.json["causes"]] == ["third", "second", "first"]
 
 
@@ -401,9 +401,9 @@ async def test_a_pool_is_limited_shown_and_lifted(tmp_path):
 
     pool = {"name": "ledger", "slots": 4, "include_deferred": True}
     assert made.json == pool | {"changed": True}
-    assert listed.json == [pool | {"used": 0, "queued": 0}]
+    assert listed.items == [pool | {"used": 0, "queued": 0}]
     assert (plain.json["include_deferred"], plain.json["changed"]) == (False, True)
-    assert left.json == []
+    assert left.items == []
 
 
 async def test_a_backfill_is_previewed_started_followed_and_cancelled(tmp_path):
@@ -443,7 +443,7 @@ async def test_a_backfill_is_previewed_started_followed_and_cancelled(tmp_path):
             web, "POST", path.replace("hourly", "nobody"), body=body, headers=BEARER | JSON
         )
 
-    assert (wished.status, len(wished.json)) == (200, 4)
+    assert (wished.status, len(wished.items)) == (200, 4)
     assert (made.status, same.status, same.json["backfill_id"]) == (201, 200, number)
     span = (made.json["first"], made.json["last"])
     assert span == ("2026-01-01T00:00:00Z", "2026-01-01T03:00:00Z")
@@ -451,7 +451,7 @@ async def test_a_backfill_is_previewed_started_followed_and_cancelled(tmp_path):
     assert shown.json["state"] == "running"
     assert (gone.json["state"], twice.json) == ("cancelled", gone.json)
     assert (again.status, again.json) == (200, gone.json)
-    assert listed.json == [gone.json]
+    assert listed.items == [gone.json]
     assert (unknown.status, unknown.json["code"]) == (404, "request.unknown_backfill")
     assert (odd.status, nobody.status) == (400, 404)
 
@@ -460,7 +460,7 @@ async def test_code_that_blocks_a_loop_is_listed_beside_the_triggers(tmp_path):
     async with app(tmp_path) as (_, web):
         answer = await ask(web, "GET", "/api/v1/triggers/slow", headers=BEARER)
 
-    assert (answer.status, answer.json) == (200, [])
+    assert (answer.status, answer.json) == (200, {"items": [], "next": None})
 
 
 async def test_a_trigger_that_is_not_there_is_not_fired(tmp_path):
@@ -501,6 +501,32 @@ async def test_each_address_of_the_page_is_the_page_for_any_client(tmp_path):
         )
         assert b'<div id="page">' in page.body, path
         assert page.headers["cache-control"] == "no-store", path
+
+
+HTML = {"accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"}
+
+
+@pytest.mark.parametrize("known", [{}, BEARER], ids=["stranger", "home"])
+async def test_a_browser_at_an_address_that_does_not_exist_gets_the_page(tmp_path, known):
+    async with app(tmp_path) as (_, web):
+        page = await ask(web, "GET", "/nowhere/at/all", headers={**HTML, **known})
+        program = await ask(web, "GET", "/nowhere/at/all", headers=known)
+        others = [
+            await ask(web, "GET", path, headers={**HTML, **known})
+            for path in ("/api/v1/nothing", "/static/nothing.js", "//evil")
+        ]
+
+    assert (page.status, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert b'<div id="page">' in page.body
+    assert program.headers["content-type"] == "application/problem+json"
+    assert all(b"<div" not in other.body for other in others)
+
+
+async def test_a_probe_of_the_page_by_head_finds_it(tmp_path):
+    async with app(tmp_path) as (_, web):
+        answer = await ask(web, "HEAD", "/")
+
+    assert answer.status == 200
 
 
 async def test_files_of_the_page_are_immutable_and_served_from_here(tmp_path):
@@ -576,14 +602,14 @@ async def test_a_webhook_emits_an_event_of_any_json(tmp_path):
         of_name = await ask(web, "GET", "/api/v1/events?name=orders/created", headers=BEARER)
 
     assert [answer.status for answer in made] == [201] * 4
-    told = [(event["name"], event["key"], event["data"]) for event in listed.json]
+    told = [(event["name"], event["key"], event["data"]) for event in listed.items]
     assert told == [
         ("long", None, "1" * 30),
         ("bare", None, None),
         ("orders/created", None, [1, 2]),
         ("approved", "order-17", {"by": "mia"}),
     ]
-    assert [event["name"] for event in of_name.json] == ["orders/created"]
+    assert [event["name"] for event in of_name.items] == ["orders/created"]
 
 
 async def test_an_idempotency_key_makes_one_event_of_two_requests(tmp_path):

@@ -44,7 +44,7 @@ class Guest(UserCoroutine):
 class Child:
     """A process of one role. Everything waits at most ``PATIENCE`` seconds, then the test fails."""
 
-    PATIENCE = 20.0
+    PATIENCE = 60.0
 
     def __init__(
         self,

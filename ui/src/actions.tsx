@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 
 import { Problem, enc, filled, get, newKey, query, send } from "./api";
-import { useData } from "./data";
+import { type Page, useItems } from "./data";
 import { act, ask, reason, tell } from "./dialog";
 import { Conf, ConfFields, fieldsOf, parsed } from "./form";
 import { childName, runHref, shortVersion } from "./parts";
@@ -34,9 +34,9 @@ const ENDS: Option[] = [
 ];
 
 const REPROCESS: Option[] = [
-  ["none", "stay as they are"],
-  ["failed", "run again if it failed"],
-  ["all", "run again"],
+  ["none", "Leave them"],
+  ["failed", "Run the failed ones again"],
+  ["all", "Run all of them again"],
 ];
 
 export const many = (count: number, what: string): string => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
@@ -55,14 +55,14 @@ function askToTrigger(dagId: string, dag: DagDetail): void {
   const wanted = { run_id: "", logical_date: "" };
   const key = newKey();
   ask({
-    title: `Start a run of ${dagId}`,
-    verb: "Start",
+    title: `Trigger ${dagId}`,
+    verb: "Trigger",
     body: (
       <>
-        <p>A run begins now, in its newest version{dag.paused ? ", although the DAG is paused" : ""}.</p>
+        <p>Starts a run of the newest version now{dag.paused ? ", although the DAG is paused" : ""}.</p>
         <ConfFields fields={fields} conf={conf} />
         <details>
-          <summary>Id and date</summary>
+          <summary>Advanced</summary>
           <Text label="Run id" hint="made by the daemon" onValue={(text) => (wanted.run_id = text)} />
           <Text label="Logical date" hint="2026-01-31T03:00:00Z" onValue={(text) => (wanted.logical_date = text)} />
         </details>
@@ -80,18 +80,18 @@ function askToTrigger(dagId: string, dag: DagDetail): void {
 export function pause(dagId: string, paused: boolean): Promise<void> {
   return act(async () => {
     await send("POST", `/dags/${enc(dagId)}/${paused ? "pause" : "resume"}`);
-    return paused ? `${dagId} is paused: its schedule rests, live runs go on` : `${dagId} runs by its schedule again`;
+    return paused ? `${dagId} is paused: its schedule starts no runs, active runs continue` : `${dagId} follows its schedule again`;
   });
 }
 
 export function cancel(run: string): void {
   ask({
     title: "Cancel this run?",
-    verb: "Cancel the run",
+    verb: "Cancel run",
     isGrave: true,
     body: (
       <p>
-        Everything of <code>{run}</code> that runs is stopped, and nothing more of it starts. It can be cleared later.
+        Stops the running tasks of <code>{run}</code>, and starts no more. It can be cleared later.
       </p>
     ),
     act: async () => `${run} is ${(await send<Answer>("POST", `/runs/${enc(run)}/cancel`)).state}`,
@@ -216,8 +216,8 @@ function asOfThePage(error: unknown): never {
 export function mark(which: Which): void {
   const wanted = { state: "success" };
   ask({
-    title: `Mark ${which.task ? nameOf(which) : "the run"}?`,
-    verb: "Mark",
+    title: `Set the state of ${which.task ? nameOf(which) : "the run"}?`,
+    verb: "Set state",
     isGrave: true,
     body: (
       <>
@@ -243,7 +243,7 @@ export function deleteRun(run: string): void {
     isGrave: true,
     body: (
       <p>
-        <code>{run}</code> goes with its results and logs. This cannot be undone.
+        Deletes <code>{run}</code> with its results and logs. This cannot be undone.
       </p>
     ),
     act: async () => {
@@ -254,36 +254,13 @@ export function deleteRun(run: string): void {
   });
 }
 
-export function fire(triggerId: number, what: string): void {
-  const wanted = { payload: "null", key: "" };
-  ask({
-    title: `Fire trigger ${triggerId}?`,
-    verb: "Fire",
-    isGrave: true,
-    body: (
-      <>
-        <p>
-          {what} resumes as if its trigger had yielded this payload. This ends the trigger, unless it is a stream.
-        </p>
-        <Text label="Payload (JSON)" value="null" onValue={(text) => (wanted.payload = text)} />
-        <Text label="Key" hint="none" onValue={(text) => (wanted.key = text)} />
-      </>
-    ),
-    act: async () => {
-      const body = { payload: parsed("the payload", wanted.payload || "null"), key: wanted.key || null };
-      await send("POST", `/triggers/${triggerId}/fire`, body);
-      return `Fired trigger ${triggerId}`;
-    },
-  });
-}
-
 export function unquarantine(classPath: string): void {
   ask({
     title: "End the quarantine?",
-    verb: "End it",
+    verb: "End quarantine",
     body: (
       <p>
-        Triggers of <code>{classPath}</code> live with the others on the shared loop again. If they block it once more they go back.
+        Triggers of <code>{classPath}</code> run on the shared event loop again. If they block it once more, they return to quarantine.
       </p>
     ),
     act: async () => {
@@ -295,13 +272,13 @@ export function unquarantine(classPath: string): void {
 
 export function drain(node: number, isDrained: boolean): void {
   ask({
-    title: isDrained ? `Have node ${node} work again?` : `Drain node ${node}?`,
+    title: isDrained ? `Undrain node ${node}?` : `Drain node ${node}?`,
     verb: isDrained ? "Undrain" : "Drain",
     body: (
       <p>
         {isDrained
           ? "It starts tasks and hosts triggers again."
-          : "It starts no new task and hosts no new trigger. What runs there ends by itself."}
+          : "It starts no new tasks and hosts no new triggers. Running tasks continue to their end."}
       </p>
     ),
     act: async () => {
@@ -314,17 +291,17 @@ export function drain(node: number, isDrained: boolean): void {
 export function setPool(name: string | null, slots: number, includeDeferred: boolean): void {
   const wanted = { name: name ?? "", slots, include: includeDeferred };
   ask({
-    title: name ? `Change pool ${name}` : "Limit a pool",
-    verb: "Set",
+    title: name ? `Change the limit of ${name}` : "New pool",
+    verb: name ? "Change" : "Create",
     body: (
       <>
-        <p>At most as many slots' worth of the pool's tasks run at once. Running tasks continue.</p>
+        <p>At most this many slots of the pool are used at once. Running tasks continue.</p>
         {name === null && <Text label="Pool" isRequired onValue={(text) => (wanted.name = text)} />}
         <label>
           <span>Slots</span>
           <input type="number" min={1} required defaultValue={slots} onInput={(event) => (wanted.slots = event.currentTarget.valueAsNumber)} />
         </label>
-        <Check label="What waits for a trigger counts too" isOn={includeDeferred} onOn={(on) => (wanted.include = on)} />
+        <Check label="Deferred tasks hold slots, too" isOn={includeDeferred} onOn={(on) => (wanted.include = on)} />
       </>
     ),
     act: async () => {
@@ -336,10 +313,10 @@ export function setPool(name: string | null, slots: number, includeDeferred: boo
 
 export function liftPool(name: string): void {
   ask({
-    title: `Lift the limit of pool ${name}?`,
-    verb: "Lift",
+    title: `Remove the limit of pool ${name}?`,
+    verb: "Remove",
     isGrave: true,
-    body: <p>Its tasks are limited by the workers alone.</p>,
+    body: <p>Only the workers limit its tasks then.</p>,
     act: async () => {
       await send("DELETE", `/pools/${enc(name)}`);
       return `Pool ${name} has no limit`;
@@ -351,11 +328,11 @@ export function emit(): void {
   const wanted = { name: "", key: "", data: "null" };
   const once = newKey();
   ask({
-    title: "Emit an event",
+    title: "Emit event",
     verb: "Emit",
     body: (
       <>
-        <p>Every task that waits for an event of this name, and whose filter it passes, resumes.</p>
+        <p>Every task that waits for an event of this name, and whose filter accepts it, resumes.</p>
         <Text label="Name" isRequired onValue={(text) => (wanted.name = text)} />
         <Text label="Key" hint="none" onValue={(text) => (wanted.key = text)} />
         <Text label="Data (JSON)" value="null" onValue={(text) => (wanted.data = text)} />
@@ -373,9 +350,9 @@ export function emit(): void {
 export function cancelBackfill(id: number): void {
   ask({
     title: `Cancel backfill ${id}?`,
-    verb: "Cancel it",
+    verb: "Cancel backfill",
     isGrave: true,
-    body: <p>It makes no more runs, and those of its runs that go on are cancelled.</p>,
+    body: <p>It creates no more runs, and its active runs are cancelled.</p>,
     act: async () => {
       await send("POST", `/backfills/${id}/cancel`);
       return `Backfill ${id} is cancelled`;
@@ -388,8 +365,8 @@ export function backfill(given: string | null): void {
   const of = { dag: given ?? "" };
   const wanted = { from: "", to: "", reprocess: "none", max_active: 0, reverse: false };
   ask({
-    title: given === null ? "Start a backfill" : `Backfill ${given}`,
-    verb: "Start the backfill",
+    title: given === null ? "New backfill" : `Backfill ${given}`,
+    verb: "Start backfill",
     body: (
       <>
         {given === null && <DagText onValue={(text) => (of.dag = text)} />}
@@ -409,7 +386,7 @@ type Range = { from: string; to: string; reprocess: string; max_active: number; 
 /** The id of a DAG, with those that begin as it is typed. */
 function DagText({ onValue }: { onValue: (text: string) => void }) {
   const [text, setText] = useState("");
-  const found = useData<Dag[]>(query("/dags", { search: text, limit: 20 }), { on: () => false });
+  const found = useItems<Dag>(query("/dags", { search: text, limit: 20 }), { on: () => false });
   return (
     <label>
       <span>DAG</span>
@@ -435,7 +412,7 @@ function BackfillFields({ of, wanted }: { of: { dag: string }; wanted: Range }) 
   const [wrong, setWrong] = useState("");
   async function look(): Promise<void> {
     try {
-      setSeen(await send<FireTime[]>("POST", `/dags/${enc(of.dag)}/backfills`, { ...wanted, dry_run: true }));
+      setSeen((await send<Page<FireTime>>("POST", `/dags/${enc(of.dag)}/backfills`, { ...wanted, dry_run: true })).items);
       setWrong("");
     } catch (error) {
       setSeen(null);

@@ -1,39 +1,38 @@
 // What everybody has to know who looks at whatever view.
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useRef } from "preact/hooks";
 
-import { type Mode, currentMode, goneSince, onMode } from "./live";
-import { At, When } from "./time";
+import { goneSince, useMode } from "./live";
+import { texts } from "./texts";
+import { At } from "./time";
 import type { Overview } from "./types";
 
 export function Banner({ overview }: { overview: Overview | undefined }) {
-  const [mode, setMode] = useState<Mode>(currentMode());
+  const mode = useMode();
   const first = useRef<string | undefined>(undefined);
-  useEffect(() => onMode(setMode), []);
   first.current ??= overview?.version;
   const since = goneSince();
   if (mode === "away" && since !== null) {
     const at = new Date(since).toISOString();
     return (
       <p class="banner bad" role="alert">
-        <b>The daemon has not answered</b> since <At at={at} />, <When at={at} />. The data shown is older. This page resumes by itself
-        when the daemon is back; if it does not come back, see its log.
+        <b>{texts.shell.away}</b> {texts.shell.since} <At at={at} />. {texts.shell.awayText}
       </p>
     );
   }
   if (overview?.is_store_away) {
     return (
       <p class="banner bad" role="alert">
-        <b>The database does not answer:</b> nothing moves until it is back. See the daemon's log, and whether its disk has room.
+        <b>{texts.shell.storeAway}</b> {texts.shell.storeAwayText}
       </p>
     );
   }
   if (overview && first.current !== overview.version) {
     return (
       <p class="banner">
-        The daemon is now version {overview.version}.{" "}
+        {texts.shell.newVersion(overview.version)}{" "}
         <button type="button" class="small" onClick={() => window.location.reload()}>
-          Load its page
+          {texts.shell.reload}
         </button>
       </p>
     );

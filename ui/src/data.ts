@@ -135,6 +135,18 @@ function keepAsking<A>(
   };
 }
 
+/** A page of a list, as the API gives each of them. */
+export interface Page<T> {
+  items: T[];
+  next: string | null;
+}
+
+/** The first page of a list; none while the path is null. */
+export function useItems<T>(path: string | null, options: Options = {}): Data<T[]> {
+  const found = useData<Page<T>>(path, options);
+  return { ...found, data: found.data?.items };
+}
+
 export interface Pages<T> extends Data<T[]> {
   isWhole: boolean;
   more: () => void;
@@ -144,41 +156,52 @@ const REFRESHED = 4;
 
 interface Loaded<T> {
   rows: T[];
-  isWhole: boolean;
+  /** The cursor of the page after the last row; null at the end of the list. */
+  next: string | null;
 }
 
-/** A long list, a page at a time; `pathOf` names the page after a row. */
-export function usePages<T>(pathOf: (last: T | null) => string, size: number, options: Options = {}): Pages<T> {
+/** A long list, a page at a time; `pathOf` names the page at a cursor. */
+export function usePages<T>(
+  pathOf: (cursor: string | null) => string,
+  keyOf: (row: T) => string | number,
+  size: number,
+  options: Options = {},
+): Pages<T> {
   const first = pathOf(null);
   const [shown, setShown] = useState<{ first: string; problem?: Problem } & Partial<Loaded<T>>>({ first });
-  const loaded = useRef<Loaded<T>>({ rows: [], isWhole: false });
+  const loaded = useRef<Loaded<T>>({ rows: [], next: null });
   const wantsMore = useRef(false);
   const concerns = useRef(options.on ?? always);
   concerns.current = options.on ?? always;
   const asking = useRef<() => void>(() => undefined);
   const paths = useRef(pathOf);
   paths.current = pathOf;
+  const keys = useRef(keyOf);
+  keys.current = keyOf;
 
   useEffect(() => {
     const pathFor = paths.current;
-    loaded.current = { rows: [], isWhole: false };
-    const page = async (last: T | null, signal: AbortSignal) => JSON.parse(await getText(pathFor(last), signal)) as T[];
+    loaded.current = { rows: [], next: null };
+    const page = async (cursor: string | null, signal: AbortSignal) => JSON.parse(await getText(pathFor(cursor), signal)) as Page<T>;
 
     async function ask(signal: AbortSignal): Promise<Loaded<T>> {
       const before = loaded.current;
-      if (wantsMore.current && before.rows.length > 0) {
+      if (wantsMore.current && before.next !== null) {
         wantsMore.current = false;
-        const found = await page(before.rows.at(-1) ?? null, signal);
-        return { rows: [...before.rows, ...found], isWhole: found.length !== size };
+        const found = await page(before.next, signal);
+        return { rows: [...before.rows, ...found.items], next: found.next };
       }
       const rows: T[] = [];
+      let cursor: string | null = null;
       const pages = Math.min(REFRESHED, Math.max(1, Math.ceil(before.rows.length / size)));
       for (let count = 0; count < pages; count += 1) {
-        const found = await page(rows.at(-1) ?? null, signal);
-        rows.push(...found);
-        if (found.length !== size) return { rows, isWhole: true };
+        const found: Page<T> = await page(cursor, signal);
+        rows.push(...found.items);
+        cursor = found.next;
+        if (cursor === null) return { rows, next: null };
       }
-      return { rows: [...rows, ...after(before.rows, rows.at(-1)!, pathFor)], isWhole: before.isWhole };
+      const later = after(before.rows, rows.at(-1), keys.current);
+      return later.length === 0 ? { rows, next: cursor } : { rows: [...rows, ...later], next: before.next };
     }
 
     return keepAsking(
@@ -186,6 +209,7 @@ export function usePages<T>(pathOf: (last: T | null) => string, size: number, op
       ask,
       (answer) => {
         loaded.current = answer;
+        wantsMore.current = wantsMore.current && answer.next !== null;
         setShown({ first, ...answer });
       },
       (problem) => setShown((before) => ({ ...(before.first === first ? before : { first }), problem })),
@@ -199,10 +223,10 @@ export function usePages<T>(pathOf: (last: T | null) => string, size: number, op
     data: current.rows,
     problem: current.problem,
     isLoading: current.rows === undefined && current.problem === undefined,
-    isWhole: current.isWhole ?? false,
+    isWhole: current.next === null,
     reload: () => asking.current(),
     more: () => {
-      if (current.isWhole || current.rows === undefined || wantsMore.current) return;
+      if (!current.next || wantsMore.current) return;
       wantsMore.current = true;
       asking.current();
     },
@@ -210,9 +234,8 @@ export function usePages<T>(pathOf: (last: T | null) => string, size: number, op
 }
 
 /** Those rows that were loaded before, and come after one that has been read again. */
-function after<T>(rows: T[], last: T, pathFor: (last: T) => string): T[] {
-  const address = pathFor(last);
-  const at = rows.findIndex((row) => pathFor(row) === address);
+function after<T>(rows: T[], last: T | undefined, keyOf: (row: T) => string | number): T[] {
+  const at = last === undefined ? -1 : rows.findIndex((row) => keyOf(row) === keyOf(last));
   return at === -1 ? [] : rows.slice(at + 1);
 }
 
@@ -241,7 +264,7 @@ export function useWindow<T>(total: number, pathOf: (offset: number) => string, 
         async (signal) => {
           const found = new Map<number, T[]>();
           for (let page = wanted.current[0]; page <= wanted.current[1]; page += 1)
-            found.set(page, JSON.parse(await getText(pathOf(page * size), signal)) as T[]);
+            found.set(page, (JSON.parse(await getText(pathOf(page * size), signal)) as Page<T>).items);
           return found;
         },
         (found) => setPages((before) => ({ of, found: new Map([...(before.of === of ? before.found : []), ...found]) })),

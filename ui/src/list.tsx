@@ -3,9 +3,11 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
-import { entryId, storeScroll, storedScroll } from "./router";
+import { entryId, storeFocus, storeScroll, storedFocus, storedScroll } from "./router";
 
 const AROUND = 8;
+/** Enough for the first rows, until it is known how tall the list is. */
+const UNMEASURED = 800;
 
 interface Props<T> {
   items: readonly T[];
@@ -43,7 +45,7 @@ export function VirtualList<T>(props: Props<T>) {
   told.current = onFollow;
   const before = useRef({ gone, top: 0 });
   const box = useRef<HTMLDivElement>(null);
-  const [view, setView] = useState({ top: 0, height: 800 });
+  const [view, setView] = useState({ top: 0, height: UNMEASURED });
 
   useLayoutEffect(() => {
     const node = box.current;
@@ -61,12 +63,18 @@ export function VirtualList<T>(props: Props<T>) {
         seen.top === node.scrollTop && seen.height === node.clientHeight ? seen : { top: node.scrollTop, height: node.clientHeight },
       );
     };
+    const focused = (event: FocusEvent) => {
+      const row = (event.target as Element).closest("[data-row]");
+      if (row) storeFocus(id, row.getAttribute("href") ?? "");
+    };
+    if (isTable) node.addEventListener("focusin", focused);
     const watch = new ResizeObserver(see);
     watch.observe(node);
     node.addEventListener("scroll", see, { passive: true });
     see();
     return () => {
       watch.disconnect();
+      node.removeEventListener("focusin", focused);
       node.removeEventListener("scroll", see);
     };
   }, []);
@@ -90,6 +98,15 @@ export function VirtualList<T>(props: Props<T>) {
     if (at !== undefined && box.current) box.current.scrollTop = Math.max(0, at * height - box.current.clientHeight / 2);
   }, [at]);
 
+  // Going back finds the row that was opened.
+  const isFound = useRef(false);
+  useEffect(() => {
+    const href = isTable && !isFound.current ? storedFocus(`${entryId()} list`) : undefined;
+    isFound.current = isFound.current || view.height !== UNMEASURED;
+    if (!href || document.activeElement !== document.body) return;
+    const rows = [...(box.current?.querySelectorAll<HTMLElement>("[data-row]") ?? [])];
+    rows.find((row) => row.getAttribute("href") === href)?.focus({ preventScroll: true });
+  }, [view.height]);
   const text = JSON.stringify(props.variables ?? {});
   useLayoutEffect(() => {
     for (const [name, value] of Object.entries(props.variables ?? {})) box.current?.style.setProperty(name, value);

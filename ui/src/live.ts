@@ -1,6 +1,8 @@
 // What has changed, as it is committed: one stream for the whole page, given on at most four times
 // a second. Where there is no stream, everything shown is asked for again every three seconds.
 
+import { useEffect, useState } from "preact/hooks";
+
 import { onReached } from "./api";
 
 export interface Change {
@@ -50,6 +52,13 @@ export function currentMode(): Mode {
 }
 
 /** Since when the daemon does not answer; null while it does. */
+/** How the page is told of changes, as it is now. */
+export function useMode(): Mode {
+  const [mode, setMode] = useState<Mode>(currentMode);
+  useEffect(() => onMode(setMode), []);
+  return mode;
+}
+
 export function goneSince(): number | null {
   return awaySince;
 }

@@ -1,193 +1,55 @@
-// What a task printed, as it prints it.
+// What a task, or all tasks of a run, printed.
 
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import { many } from "./actions";
+import { CopyButton } from "./components/copy";
+import { Icon } from "./components/icons";
+import { Menu, type MenuItem } from "./components/menu";
+import { enc, query } from "./api";
 import { useData } from "./data";
-import { type Printed, logPath, useLog } from "./follow";
-import { VirtualList } from "./list";
-import { bytes } from "./parts";
+import { type Anchor, type Filter, LineWindow, type Loaded, type LogLine, NO_FILTER, type Printed, RunSource, type Source, TaskSource, isFiltered } from "./log/lines";
+import { RowList } from "./log/list";
+import { type Row, rowsOf } from "./log/rows";
+import { LineText, expressionOf } from "./log/text";
+import { texts } from "./log/texts";
+import { childName, taskHref } from "./parts";
+import { here, usePlace } from "./router";
+import { instants, isUtc, local, millis } from "./time";
+import type { Run } from "./types";
 
-const ROW = 18;
+import "./styles/log.css";
+
+const ROW = 20;
+const BORDER = 34;
 const TYPING_MS = 250;
+const WIDE = /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]|\p{Extended_Pictographic}/gu;
 
-export function Log(props: Printed) {
-  const [start, setStart] = useState<number | null>(null);
-  const [follows, setFollows] = useState(true);
-  const [search, setSearch] = useState("");
-  const [wanted, setWanted] = useState<number>();
-  const log = useLog(props, start);
-  const all = useMemo(() => log?.lines.all ?? [], [log]);
-  // Which of them contain it; without a search no list as long as the log is made.
-  const hits = useMemo(() => (search === "" ? null : indexesOf(all, search.toLowerCase())), [all, search]);
-  const count = (hits ?? all).length;
-  if (!log) return <p class="loading soft">Loading …</p>;
-  function jump(index: number | undefined): void {
-    setSearch("");
-    setFollows(index === undefined);
-    setWanted(index);
+interface View {
+  wrap: boolean;
+  numbers: boolean;
+  time: "none" | "clock" | "date" | "elapsed";
+}
+
+const KEY = "aioflow.log";
+const PHONE = "(max-width: 720px)";
+
+function storedView(): View {
+  const usual: View = matchMedia(PHONE).matches ? { wrap: true, numbers: false, time: "none" } : { wrap: false, numbers: true, time: "clock" };
+  try {
+    return { ...usual, ...(JSON.parse(localStorage.getItem(KEY) ?? "{}") as Partial<View>) };
+  } catch {
+    return usual;
   }
-  function show(offset: number): void {
-    setStart(offset);
-    jump(0);
-  }
-  // The number of the first line of a part is unknown.
-  const numbered = log.from === 0;
-  return (
-    <div class="log">
-      <div class="log-head">
-        <input type="search" placeholder="Lines that contain" aria-label="Lines that contain" value={search} onInput={(event) => setSearch(event.currentTarget.value)} />
-        <label class="check" title="Keep the newest line in view">
-          <input type="checkbox" checked={follows} onChange={(event) => (event.currentTarget.checked ? jump(undefined) : setFollows(false))} />
-          <span>follow</span>
-        </label>
-        {!follows && !log.isCut && (
-          <button type="button" class="small" onClick={() => jump(undefined)}>
-            To the end ↓
-          </button>
-        )}
-        <span class="soft">
-          {hits ? `${count.toLocaleString("en")} of them` : `${count.toLocaleString("en")} lines, ${bytes(log.end - log.from)}`}
-          {log.isLive && (
-            <>
-              {" "}
-              <b class="live">live</b>
-            </>
-          )}
-        </span>
-        <a class="soft" href={`/api/v1${logPath(props, "", { download: true, offset: log.from })}`} download="task.log">
-          as a file
-        </a>
-      </div>
-      {log.from > 0 && (
-        <p class="soft note">
-          {bytes(log.from)} of it come before what is shown.{" "}
-          <button type="button" class="small" onClick={() => show(0)}>
-            Show it from its beginning
-          </button>
-        </p>
-      )}
-      {log.isCut && (
-        <p class="soft note">
-          More follows.{" "}
-          <button
-            type="button"
-            class="small"
-            onClick={() => {
-              setStart(null);
-              jump(undefined);
-            }}
-          >
-            Show its end
-          </button>
-        </p>
-      )}
-      {log.from > 0 && search !== "" && <Before printed={props} upto={log.from} search={search} show={show} />}
-      {log.lines.first > 0 && (
-        <p class="soft note">
-          Of what was read the first {log.lines.first.toLocaleString("en")} lines are no longer here.{" "}
-          <button type="button" class="small" onClick={() => show(0)}>
-            Show it from its beginning
-          </button>
-        </p>
-      )}
-      {log.problem && !log.problem.isAbsent && <p class="wrong">{log.problem.message}</p>}
-      {count === 0 ? (
-        <p class="empty">{search ? "No line contains that." : props.isGoingOn ? "Nothing printed yet. What it prints appears here at once." : "It printed nothing."}</p>
-      ) : (
-        <VirtualList<string | number>
-          class="lines"
-          items={hits ?? all}
-          height={ROW}
-          label="Log"
-          first={hits ? 0 : log.lines.first}
-          follow={follows && hits === null}
-          onFollow={hits ? undefined : setFollows}
-          at={hits ? undefined : wanted}
-          keyOf={(_, index) => (hits?.[index] ?? index) + log.lines.first}
-          row={(_, index) => {
-            const at = hits?.[index] ?? index;
-            return (
-              <code>
-                {numbered && (
-                  <span class="soft" aria-hidden="true">
-                    {at + log.lines.first + 1}
-                  </span>
-                )}
-                {hits ? (
-                  <button type="button" class="found" title="Show it among the others" onClick={() => jump(at)}>
-                    <Marked text={all[at] ?? ""} search={search} />
-                  </button>
-                ) : (
-                  all[at]
-                )}
-              </code>
-            );
-          }}
-        />
-      )}
-    </div>
-  );
 }
 
-function indexesOf(lines: readonly string[], wanted: string): number[] {
-  const found: number[] = [];
-  for (const [index, line] of lines.entries()) if (line.toLowerCase().includes(wanted)) found.push(index);
-  return found;
+interface LogProps extends Printed {
+  isGoingOn: boolean;
 }
 
-/** A text with what was looked for in it. */
-function Marked({ text, search }: { text: string; search: string }) {
-  const [low, wanted] = [text.toLowerCase(), search.toLowerCase()];
-  // Some letters have another length in lower case: then nothing is marked.
-  if (low.length !== text.length) return <>{text}</>;
-  const parts = [];
-  let from = 0;
-  for (let at = low.indexOf(wanted); at !== -1; at = low.indexOf(wanted, from)) {
-    parts.push(text.slice(from, at), <mark key={at}>{text.slice(at, at + wanted.length)}</mark>);
-    from = at + wanted.length;
-  }
-  return (
-    <>
-      {parts}
-      {text.slice(from)}
-    </>
-  );
-}
-
-interface Found {
-  lines: { offset: number; text: string }[];
-  next_offset: number | null;
-}
-
-/** Lines of what is not shown, found by the daemon. */
-function Before({ printed, upto, search, show }: { printed: Printed; upto: number; search: string; show: (offset: number) => void }) {
-  const [wanted, setWanted] = useState("");
-  useEffect(() => {
-    const timer = setTimeout(() => setWanted(search), TYPING_MS);
-    return () => clearTimeout(timer);
-  }, [search]);
-  const answer = useData<Found>(wanted === "" ? null : logPath(printed, "", { format: "lines", search: wanted, limit: 200 }), { on: () => false });
-  const lines = (answer.data?.lines ?? []).filter((line) => line.offset < upto);
-  if (answer.problem) return <p class="wrong">{answer.problem.message}</p>;
-  if (lines.length === 0) return null;
-  return (
-    <details class="note">
-      <summary>
-        In what comes before: {many(lines.length, "line")}
-        {answer.data?.next_offset ? ", or more" : ""}
-      </summary>
-      <ol class="before" tabIndex={0} aria-label="Lines of what comes before">
-        {lines.map((line) => (
-          <li key={line.offset}>
-            <button type="button" class="found cut" title="Show the log from here" onClick={() => show(line.offset)}>
-              <Marked text={line.text.slice(0, 400)} search={search} />
-            </button>
-          </li>
-        ))}
-      </ol>
-    </details>
-  );
+/** The log of a task, or of callbacks with the task "@run". */
+export function Log({ run, task, map, round, tryNumber, isGoingOn }: LogProps) {
+  const source = useMemo(() => new TaskSource({ run, task, map, round, tryNumber }), [run, task, map, round, tryNumber]);
+  return <Lines key={source.id} source={source} run={run} isGoingOn={isGoingOn} hasTries={tryNumber === undefined || tryNumber === null} />;
 }
 
 interface TaskLogProps {
@@ -200,25 +62,461 @@ interface TaskLogProps {
   isGoingOn: boolean;
 }
 
-/** The log of a task, with a choice of its tries. */
-export function TaskLog({ run, task, map, round, tries, isGoingOn }: TaskLogProps) {
-  const [wanted, setWanted] = useState("");
+/** The log of a task, with a choice of its tries. The newest one is shown first. */
+export function TaskLog({ tries, ...task }: TaskLogProps) {
+  const place = usePlace();
+  const asked = place.query.get("try");
+  const [chosen, setChosen] = useState(asked ?? "");
+  const wanted = chosen === "all" ? null : chosen !== "" ? Number(chosen) : tries > 1 ? tries : null;
   return (
     <section class="log-section">
-      <h3>
-        <span class="offscreen">Log</span>
-        {tries > 1 && (
-          <select aria-label="Log of which try" value={wanted} onChange={(event) => setWanted(event.currentTarget.value)}>
-            <option value="">all tries</option>
-            {Array.from({ length: tries }, (_, index) => (
-              <option key={index} value={String(index + 1)}>
-                try {index + 1}
+      {tries > 1 && (
+        <select class="log-try" aria-label={texts.chooseTry} value={wanted === null ? "all" : String(wanted)} onChange={(event) => setChosen(event.currentTarget.value)}>
+          <option value="all">{texts.allTries}</option>
+          {Array.from({ length: tries }, (_, index) => tries - index).map((attempt) => (
+            <option key={attempt} value={String(attempt)}>
+              {attempt === tries ? texts.lastTry(attempt) : texts.attempt(attempt)}
+            </option>
+          ))}
+        </select>
+      )}
+      <Log key={String(wanted)} {...task} tryNumber={wanted} />
+    </section>
+  );
+}
+
+/** The log of all tasks of a run. */
+export function RunLog({ run, tasks, isGoingOn }: { run: string; tasks: string[]; isGoingOn: boolean }) {
+  const source = useMemo(() => new RunSource(run), [run]);
+  return <Lines key={source.id} source={source} run={run} isGoingOn={isGoingOn} tasks={tasks} hasTries={false} />;
+}
+
+/** The line that the address names: `#L120`. */
+function lineOfAddress(): number | null {
+  const found = /^#L(\d{1,12})$/.exec(window.location.hash);
+  return found ? Number(found[1]) : null;
+}
+
+interface LinesProps {
+  source: Source;
+  run: string;
+  isGoingOn: boolean;
+  hasTries: boolean;
+  /** Of the log of a run: its tasks, to choose from. */
+  tasks?: string[];
+}
+
+function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
+  const isOfRun = tasks !== undefined;
+  const [view, setView] = useState(storedView);
+  const [search, setSearch] = useState("");
+  const [options, setOptions] = useState({ regex: false, case: false, isOnly: false });
+  const [level, setLevel] = useState("");
+  const [ofTasks, setOfTasks] = useState<string[]>([]);
+  const [marked, setMarked] = useState<number | null>(lineOfAddress);
+  const [anchor, setAnchor] = useState<Anchor>(() => {
+    const line = lineOfAddress();
+    return line !== null && !isOfRun ? { at: "line", line } : { at: isOfRun && !isGoingOn ? "begin" : "end" };
+  });
+  const [follows, setFollows] = useState(anchor.at === "end");
+  const [loaded, setLoaded] = useState<Loaded | null>(null);
+  const [open, setOpen] = useState<ReadonlySet<number>>(new Set());
+  const [hit, setHit] = useState<{ line: LogLine | null; isWrapped: boolean; isBusy: boolean } | null>(null);
+  const [wanted, setWanted] = useState<{ key: string; wish: number } | undefined>();
+  const [isFull, setFull] = useState(false);
+  const [typed, setTyped] = useTyped(search);
+  const lines = useRef<LineWindow | undefined>(undefined);
+  const finding = useRef<AbortController | undefined>(undefined);
+
+  const looked: Filter = useMemo(() => ({ search: typed, regex: options.regex, case: options.case, level: "", tasks: [] }), [typed, options.regex, options.case]);
+  const isOnly = options.isOnly || isOfRun;
+  const filter: Filter = useMemo(
+    () => ({ ...(isOnly ? looked : NO_FILTER), level, tasks: ofTasks }),
+    [isOnly, isOnly && looked, level, ofTasks],
+  );
+  const expression = useMemo(() => expressionOf(looked), [looked]);
+
+  useEffect(() => {
+    setLoaded(null);
+    const loading = new LineWindow(source, anchor, filter, setLoaded);
+    lines.current = loading;
+    return () => loading.end();
+  }, [source, anchor, filter]);
+  useEffect(() => setHit(null), [looked]);
+  useEffect(() => {
+    const escaped = (event: KeyboardEvent) => {
+      if (event.key !== "Escape" || !isFull) return;
+      event.stopPropagation();
+      setFull(false);
+    };
+    document.addEventListener("keydown", escaped, true);
+    return () => document.removeEventListener("keydown", escaped, true);
+  }, [isFull]);
+
+  const all = loaded?.lines ?? [];
+  const rows = useMemo(() => rowsOf(all, open, hasTries && !isFiltered(filter)), [all, open, hasTries, filter]);
+  const needsDag = useMemo(() => all.some((line) => line.text.includes('/code/')), [all]);
+  const dag = useData<Run>(needsDag ? query(`/runs/${enc(run)}`, { limit: 1 }) : null, { on: () => false }).data?.dag_id;
+  const begun = millis(all[0]?.at);
+
+  function change(fields: Partial<View>): void {
+    const next = { ...view, ...fields };
+    setView(next);
+    localStorage.setItem(KEY, JSON.stringify(next));
+  }
+  function show(line: LogLine): void {
+    const own = rows.find((row) => (row.kind === "line" ? row.line.key === line.key : row.kind === "fold" && row.lines.some((one) => one.key === line.key)));
+    setFollows(false);
+    if (own?.kind === "fold" && !own.isOpen) setOpen(new Set([...open, own.lines[0]!.key]));
+    if (!own && typeof line.line === "number") setAnchor({ at: "line", line: line.line });
+    setWanted({ key: String(line.key), wish: Date.now() });
+  }
+  async function find(way: 1 | -1): Promise<void> {
+    if (!source.find || search === "") return;
+    setTyped(search);
+    finding.current?.abort();
+    const control = new AbortController();
+    finding.current = control;
+    setHit((before) => ({ line: before?.line ?? null, isWrapped: false, isBusy: true }));
+    try {
+      const ask = { ...looked, search, level };
+      const from = search === typed ? (hit?.line ?? undefined) : undefined;
+      let found = await source.find(from, way, ask, control.signal);
+      const isWrapped = !found && from !== undefined;
+      if (isWrapped) found = await source.find(undefined, way, ask, control.signal);
+      setHit({ line: found, isWrapped: isWrapped && found !== null, isBusy: false });
+      if (found) show(found);
+    } catch (error) {
+      if (!control.signal.aborted) setHit({ line: null, isWrapped: false, isBusy: false });
+    }
+  }
+  function inContext(line: LogLine): void {
+    setOptions({ ...options, isOnly: false });
+    setLevel("");
+    setMarked(line.line ?? null);
+    setFollows(false);
+    setAnchor({ at: "line", line: line.line ?? 1 });
+    setWanted({ key: String(line.key), wish: Date.now() });
+  }
+  function link(line: number): void {
+    setMarked(line);
+    history.replaceState(history.state, "", `${here().href}#L${line}`);
+  }
+  function toEnd(): void {
+    setWanted(undefined);
+    setFollows(true);
+    if (loaded?.hasAfter) setAnchor({ at: "end" });
+  }
+  // The line of the address is brought into view once it is loaded.
+  useEffect(() => {
+    if (marked === null || wanted !== undefined) return;
+    const line = all.find((one) => one.line === marked);
+    if (line) show(line);
+  }, [all]);
+
+  const number = Math.max(3, String(all.at(-1)?.line ?? all.length).length);
+  const [heightOf, probe, onWidth] = useHeights(view, isOfRun, number);
+  const isFirst = useRef("");
+
+  const menu: (MenuItem | "line")[] = [
+    { name: texts.wrap, isOn: view.wrap, act: () => change({ wrap: !view.wrap }) },
+    ...(isOfRun ? [] : [{ name: texts.numbers, isOn: view.numbers, act: () => change({ numbers: !view.numbers }) }]),
+    "line",
+    ...(["none", "clock", "date", "elapsed"] as const).map((time) => ({ name: texts.time[time]!, isOn: view.time === time, act: () => change({ time }) })),
+  ];
+  const shown = rows.length;
+  const word = hitText(hit, filter, looked, all.length, loaded);
+  return (
+    <div class={`log ${isFull ? "full" : ""}`} data-wrap={view.wrap ? "" : undefined}>
+      <div class="log-head">
+        <span class="log-search">
+          <Icon name="search" size={14} />
+          <input
+            type="search"
+            placeholder={texts.search}
+            aria-label={texts.search}
+            value={search}
+            onInput={(event) => setSearch(event.currentTarget.value)}
+            onKeyDown={(event) => {
+              if (event.key !== "Enter" || isOfRun) return;
+              event.preventDefault();
+              void find(event.shiftKey ? -1 : 1);
+            }}
+          />
+          <Toggle name={texts.case} isOn={options.case} onChange={(isOn) => setOptions({ ...options, case: isOn })}>
+            Aa
+          </Toggle>
+          <Toggle name={texts.regex} isOn={options.regex} onChange={(isOn) => setOptions({ ...options, regex: isOn })}>
+            .*
+          </Toggle>
+        </span>
+        {!isOfRun && (
+          <span class="log-steps">
+            <button type="button" class="plain icon-only" aria-label={texts.previous} title={texts.previous} disabled={search === ""} onClick={() => void find(-1)}>
+              <Icon name="chevron-up" size={16} />
+            </button>
+            <button type="button" class="plain icon-only" aria-label={texts.next} title={texts.next} disabled={search === ""} onClick={() => void find(1)}>
+              <Icon name="chevron-down" size={16} />
+            </button>
+            <Toggle name={texts.onlyMatches} isOn={options.isOnly} isDisabled={search === ""} onChange={(isOn) => setOptions({ ...options, isOnly: isOn })}>
+              <Icon name="filter" size={14} />
+            </Toggle>
+          </span>
+        )}
+        <select aria-label={texts.level} value={level} onChange={(event) => setLevel(event.currentTarget.value)}>
+          {Object.entries(texts.levels).map(([key, name]) => (
+            <option key={key} value={key}>
+              {name}
+            </option>
+          ))}
+        </select>
+        {tasks && tasks.length > 1 && (
+          <select aria-label={texts.tasks} value={ofTasks[0] ?? ""} onChange={(event) => setOfTasks(event.currentTarget.value === "" ? [] : [event.currentTarget.value])}>
+            <option value="">{texts.allTasks}</option>
+            {tasks.map((task) => (
+              <option key={task} value={task}>
+                {task}
               </option>
             ))}
           </select>
         )}
-      </h3>
-      <Log key={`${task} ${map} ${round} ${wanted}`} run={run} task={task} map={map} round={round} tryNumber={wanted === "" ? null : Number(wanted)} isGoingOn={isGoingOn} />
-    </section>
+        <span class="log-count soft" role="status">
+          {word}
+          {loaded?.isLive && (
+            <>
+              {" "}
+              <b class="live">{texts.live}</b>
+            </>
+          )}
+        </span>
+        <span class="log-tools">
+          <label class="check" title={texts.toEnd}>
+            <input type="checkbox" checked={follows} onChange={(event) => (event.currentTarget.checked ? toEnd() : setFollows(false))} />
+            <span>{texts.follow}</span>
+          </label>
+          <Menu label={texts.view} icon="settings" isBare items={menu} />
+          <CopyButton label={texts.copy} text={() => all.map((line) => line.text).join("\n")} />
+          <a class="button plain icon-only" href={source.download()} download aria-label={texts.download} title={texts.download}>
+            <Icon name="download" size={14} />
+          </a>
+          <button type="button" class="plain icon-only" aria-pressed={isFull} aria-label={isFull ? texts.narrow : texts.full} title={isFull ? texts.narrow : texts.full} onClick={() => setFull(!isFull)}>
+            <Icon name={isFull ? "minimize-2" : "maximize-2"} size={14} />
+          </button>
+        </span>
+      </div>
+      {loaded?.problem && <p class="wrong">{loaded.problem.message}</p>}
+      <span ref={probe} class="log-probe" aria-hidden="true">
+        {"x".repeat(100)}
+      </span>
+      {loaded === null ? (
+        <p class="loading soft">…</p>
+      ) : shown === 0 && !loaded.problem ? (
+        <p class="empty">{isFiltered(filter) ? texts.noMatch : isGoingOn ? texts.waiting : texts.nothing}</p>
+      ) : (
+        <RowList<Row>
+          class={`lines digits-${Math.min(number, 9)}`}
+          rows={rows}
+          heightOf={heightOf}
+          label={texts.label}
+          follow={follows}
+          onFollow={(isAtEnd) => setFollows(isAtEnd && !loaded.hasAfter)}
+          onBefore={() => lines.current?.older()}
+          onAfter={() => lines.current?.newer()}
+          onWidth={onWidth}
+          onTop={(key) => (isFirst.current = key)}
+          at={wanted}
+          row={(row) => {
+            if (row.kind === "try") {
+              return (
+                <div class="log-border">
+                  <b>{texts.attempt(row.attempt)}</b> {row.isCleared && <span class="soft">{texts.cleared}</span>}
+                </div>
+              );
+            }
+            if (row.kind === "fold") {
+              const key = row.lines[0]!.key;
+              return (
+                <div class="log-line fold" data-level="error">
+                  <Marks view={view} line={row.lines[0]!} begun={begun} run={run} isOfRun={isOfRun} onLink={link} />
+                  <button
+                    type="button"
+                    aria-expanded={row.isOpen}
+                    title={row.isOpen ? texts.fold : texts.unfold}
+                    onClick={() => {
+                      const next = new Set(open);
+                      if (!next.delete(key)) next.add(key);
+                      setOpen(next);
+                      setFollows(false);
+                    }}
+                  >
+                    <Icon name={row.isOpen ? "chevron-down" : "chevron-right"} size={14} />
+                    <code>{row.text}</code> <small>{texts.traceback(row.lines.length)}</small>
+                  </button>
+                </div>
+              );
+            }
+            const { line } = row;
+            const isMarked = marked !== null && line.line === marked;
+            const isHit = hit?.line?.key === line.key;
+            return (
+              <div class={`log-line ${isMarked ? "marked" : ""} ${isHit ? "hit" : ""}`} data-level={line.level ?? undefined} data-stream={line.stream === "stderr" ? "stderr" : undefined}>
+                <Marks view={view} line={line} begun={begun} run={run} isOfRun={isOfRun} onLink={link} />
+                <code>
+                  <LineText text={line.text} style={row.style} dag={dag} expression={expression} />
+                  {line.is_cut && (
+                    <span class="soft" title={texts.cut}>
+                      {" "}
+                      …
+                    </span>
+                  )}
+                </code>
+                {!isOfRun && isFiltered(filter) && (
+                  <button type="button" class="plain icon-only in-context" aria-label={texts.inContext} title={texts.inContext} onClick={() => inContext(line)}>
+                    <Icon name="flag" size={13} />
+                  </button>
+                )}
+              </div>
+            );
+          }}
+        />
+      )}
+      {loaded && (loaded.hasBefore || loaded.hasAfter || !follows) && shown > 0 && (
+        <div class="log-ends">
+          {loaded.hasBefore && (
+            <button type="button" class="small" onClick={() => [setFollows(false), setAnchor({ at: "begin" })]}>
+              <Icon name="arrow-up" size={12} /> {texts.toBegin}
+            </button>
+          )}
+          {(loaded.hasAfter || !follows) && (
+            <button type="button" class="small" onClick={toEnd}>
+              <Icon name="arrow-down" size={12} /> {texts.toEnd}
+            </button>
+          )}
+        </div>
+      )}
+    </div>
   );
+}
+
+function hitText(hit: { line: LogLine | null; isWrapped: boolean; isBusy: boolean } | null, filter: Filter, looked: Filter, count: number, loaded: Loaded | null): string {
+  if (hit?.isBusy) return texts.searching;
+  const isOnly = filter.search !== "";
+  if (hit?.isWrapped && !isOnly) return texts.wrapped;
+  if (hit && !isOnly) return hit.line === null ? texts.noMatch : typeof hit.line.line === "number" ? texts.atLine(hit.line.line) : texts.found;
+  if (loaded === null) return "";
+  if (looked.search !== "" && isOnly) return texts.matches(count, !loaded.hasBefore && !loaded.hasAfter);
+  const last = loaded.lines.at(-1)?.line;
+  return typeof last === "number" && !loaded.hasAfter ? texts.lines(last) : texts.lines(count, loaded.hasBefore || loaded.hasAfter);
+}
+
+function Toggle({ name, isOn, isDisabled, onChange, children }: { name: string; isOn: boolean; isDisabled?: boolean; onChange: (isOn: boolean) => void; children: preact.ComponentChildren }) {
+  return (
+    <button type="button" class="plain icon-only toggle" aria-pressed={isOn} aria-label={name} title={name} disabled={isDisabled} onClick={() => onChange(!isOn)}>
+      {children}
+    </button>
+  );
+}
+
+interface MarksProps {
+  view: View;
+  line: LogLine;
+  begun: number | null;
+  run: string;
+  isOfRun: boolean;
+  onLink: (line: number) => void;
+}
+
+/** What stands before the text of a line: its number, time and task. */
+function Marks({ view, line, begun, run, isOfRun, onLink }: MarksProps) {
+  const number = line.line;
+  return (
+    <>
+      {view.numbers && !isOfRun && (
+        <span class="log-number">
+          {typeof number === "number" && (
+            <a
+              href={`${here().href}#L${number}`}
+              tabIndex={-1}
+              aria-label={texts.lineLink(number)}
+              onClick={(event) => {
+                event.preventDefault();
+                event.stopPropagation();
+                onLink(number);
+              }}
+            >
+              {number}
+            </a>
+          )}
+        </span>
+      )}
+      {view.time !== "none" && (
+        <time class="log-time" dateTime={line.at ?? ""} title={instants(line.at)}>
+          {timeText(line.at, view.time, begun)}
+        </time>
+      )}
+      {isOfRun && line.task_id !== undefined && (
+        <span class="log-task">
+          {line.task_id === "@run" ? (
+            <span title={line.task_id}>{line.task_id}</span>
+          ) : (
+            <a href={taskHref(run, line.task_id, line.map_index, line.round)} title={childName(line.task_id, line.map_index ?? -1, line.round ?? 0)}>
+              {childName(line.task_id, line.map_index ?? -1, line.round ?? 0)}
+            </a>
+          )}
+        </span>
+      )}
+    </>
+  );
+}
+
+function timeText(at: string | null, how: View["time"], begun: number | null): string {
+  const found = millis(at);
+  if (found === null) return "";
+  if (how === "elapsed") {
+    const gone = Math.max(0, found - (begun ?? found));
+    const hours = Math.floor(gone / 3_600_000);
+    const rest = new Date(gone % 3_600_000).toISOString().slice(14, 23);
+    return `+${hours > 0 ? `${hours}:` : ""}${rest}`;
+  }
+  const text = `${local(at)}.${String(found % 1000).padStart(3, "0")}`;
+  return how === "date" ? `${text}${isUtc() ? "Z" : ""}` : text.slice(11);
+}
+
+/** A text once typing rests. */
+function useTyped(text: string): [string, (text: string) => void] {
+  const [typed, setTyped] = useState(text);
+  useEffect(() => {
+    const timer = setTimeout(() => setTyped(text), TYPING_MS);
+    return () => clearTimeout(timer);
+  }, [text]);
+  return [typed, setTyped];
+}
+
+const TIME_CHARS: Record<View["time"], number> = { none: 0, clock: 13, date: 25, elapsed: 13 };
+const TASK_PX = { phone: 102, other: 176 };
+
+/** The height of each row: with wrapped lines, that of as many lines as its text fills. */
+function useHeights(view: View, isOfRun: boolean, number: number): [(row: Row) => number, preact.RefObject<HTMLSpanElement | null>, (width: number) => void] {
+  const probe = useRef<HTMLSpanElement>(null);
+  const [width, setWidth] = useState(0);
+  const [character, setCharacter] = useState(7.3);
+  useEffect(() => {
+    const measure = () => probe.current && setCharacter(probe.current.getBoundingClientRect().width / 100 || 7.3);
+    measure();
+    void document.fonts?.ready.then(measure);
+  }, []);
+  const before = (view.numbers && !isOfRun ? (number + 2) * character : 0) + TIME_CHARS[view.time] * character + (isOfRun ? TASK_PX[matchMedia(PHONE).matches ? "phone" : "other"] : 0);
+  const columns = Math.max(12, Math.floor((width - before - 28) / character));
+  const isWrapped = view.wrap && width > 0;
+  const heightOf = useCallback(
+    (row: Row): number => {
+      if (row.kind === "try") return BORDER;
+      if (row.kind === "fold") return 26;
+      if (!isWrapped) return ROW;
+      const cells = row.text.length + (/[^\u0000-\u10ff]/.test(row.text) ? (row.text.match(WIDE)?.length ?? 0) : 0);
+      return ROW * Math.max(1, Math.ceil(cells / columns));
+    },
+    [isWrapped, columns],
+  );
+  return [heightOf, probe, setWidth];
 }

@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { type Problem, query } from "./api";
-import { type Data, useData } from "./data";
+import { type Data, useItems } from "./data";
 import { Skeleton } from "./components/skeleton";
 import { here, usePlace } from "./router";
 import { texts } from "./texts";
@@ -169,7 +169,7 @@ export function Waits({ wait }: { wait: Wait | null | undefined }) {
   if (wait.kind === "retry_at") {
     return (
       <span class="wait">
-        <b>next try</b> <When at={wait.until} none="soon" /> {wait.detail && <span class="soft">after: {wait.detail}</span>}
+        Next try <When at={wait.until} none="soon" /> {wait.detail && <span class="soft">after: {wait.detail}</span>}
       </span>
     );
   }
@@ -177,11 +177,11 @@ export function Waits({ wait }: { wait: Wait | null | undefined }) {
   const isNext = wait.kind === "interval" && wait.detail === NEXT_LOOK;
   return (
     <span class="wait">
-      <b>{wait.kind.replaceAll("_", " ")}</b>
+      {wait.label ? <b>{wait.label}</b> : <span class="tag">{wait.kind.replaceAll("_", " ")}</span>}
       {wait.detail && <span title={wait.detail}> {wait.detail.replace(/[\w.]+:(\w+)/g, "$1")}</span>}
       {wait.until && (
         <span class="soft">
-          {isNext ? " " : " at the latest "}
+          {isNext ? " " : " until "}
           {isNext ? <Next at={wait.until} /> : <When at={wait.until} />}
         </span>
       )}
@@ -311,9 +311,9 @@ export function Filter({ name, label, onValue, options, onTyped }: FilterProps) 
 /** A field for the id of a DAG, with those to choose from that have what is typed in theirs. */
 export function DagFilter({ onValue }: { onValue: (dag: string) => void }) {
   const [text, setText] = useState("");
-  const found = useData<Dag[]>(query("/dags", { search: text, limit: 20 }), { on: () => false });
+  const found = useItems<Dag>(query("/dags", { search: text, limit: 20 }), { on: () => false });
   const ids = found.data?.flatMap((dag) => (dag.dag_id === null ? [] : [dag.dag_id])) ?? [];
-  return <Filter name="dag" label="Of DAG (its whole id)" options={ids} onTyped={setText} onValue={onValue} />;
+  return <Filter name="dag" label={texts.dags.filter} options={ids} onTyped={setText} onValue={onValue} />;
 }
 
 export function Choice(props: { label: string; value: string; options: [string, string][]; onValue: (value: string) => void }) {

@@ -58,6 +58,11 @@ export function entryId(): string {
 }
 
 export const storeScroll = (id: string, top: number): void => void scrolled.set(id, top);
+const focused = new Map<string, string>();
+
+/** Which row of a list had the focus, by its address. */
+export const storeFocus = (id: string, href: string): void => void focused.set(id, href);
+export const storedFocus = (id: string): string | undefined => focused.get(id);
 export const storedScroll = (id: string): number => scrolled.get(id) ?? 0;
 
 export function usePlace(): Place {

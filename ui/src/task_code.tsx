@@ -1,5 +1,7 @@
 // The code of a task, in the version that its run uses.
 
+import { useEffect, useState } from "preact/hooks";
+
 import { enc, query } from "./api";
 import { useData } from "./data";
 import { Shown, dagHref, shortVersion } from "./parts";
@@ -10,7 +12,7 @@ interface CodeOf {
   files: { name: string; text: string }[];
 }
 
-const AROUND = 400;
+const load = () => import("./code/view");
 
 /** The number of the line that defines a task; the first one where none is found. */
 function lineOf(text: string, task: string): number {
@@ -22,38 +24,24 @@ function lineOf(text: string, task: string): number {
 
 export function TaskCode({ dag, version, task }: { dag?: string; version?: string; task: string }) {
   const code = useData<CodeOf>(dag && version ? query(`/dags/${enc(dag)}/code`, { version }) : null, { on: () => false });
+  const [shown, setShown] = useState<Awaited<ReturnType<typeof load>>>();
+  useEffect(() => void load().then(setShown), []);
   return (
     <Shown of={code}>
       {(data) => {
         const file = data.files.find((one) => lineOf(one.text, task) > 0) ?? data.files[0];
         if (!file || !dag) return <p class="soft">{texts.task.noCode}</p>;
-        const lines = file.text.replace(/\n$/, "").split("\n");
-        const at = lineOf(file.text, task);
-        const first = Math.max(0, at - AROUND);
-        const shown = lines.slice(first, at + AROUND);
+        const line = lineOf(file.text, task) + 1;
+        const base = `${dagHref(dag)}/code?version=${enc(data.version)}`;
         return (
           <>
             <p class="soft">
-              {file.name}, {texts.task.version} <a href={`${dagHref(dag)}/code?version=${enc(data.version)}`}>{shortVersion(data.version)}</a>
+              {file.name}, {texts.task.version} <a href={base}>{shortVersion(data.version)}</a>
             </p>
-            <div class="numbered">
-              <pre class="code numbers" aria-hidden="true">
-                {shown.map((_, index) => first + index + 1).join("\n")}
-              </pre>
-              <pre class="code" tabIndex={0} ref={(node) => (node && at > 0 ? scrollTo(node, at - first) : undefined)}>
-                {shown.join("\n")}
-              </pre>
-            </div>
+            {shown && <shown.Source file={file} line={line > 1 ? line : 0} hrefOf={(number) => `${base}&file=${enc(file.name)}&line=${number}`} />}
           </>
         );
       }}
     </Shown>
   );
-}
-
-/** Bring a line of the text to the top of what scrolls. */
-function scrollTo(node: HTMLElement, line: number): void {
-  const around = node.closest(".scroll");
-  const height = parseFloat(getComputedStyle(node).lineHeight);
-  if (around && !around.scrollTop) around.scrollTop = Math.max(0, (line - 3) * height);
 }

@@ -2,6 +2,8 @@
 
 import { useEffect, useState } from "preact/hooks";
 
+import { currentMode } from "./live";
+
 export type Zone = "local" | "utc";
 
 const KEY = "aioflow.zone";
@@ -11,8 +13,9 @@ function tick(): void {
   for (const told of listeners) told();
 }
 
+// What is shown while the daemon is away is older, and does not grow.
 setInterval(() => {
-  if (!document.hidden) tick();
+  if (!document.hidden && currentMode() !== "away") tick();
 }, 1000);
 document.addEventListener("visibilitychange", () => document.hidden || tick());
 
@@ -135,6 +138,20 @@ export function Next({ at }: { at: string | null | undefined }) {
   const found = millis(at);
   const now = useNow(found !== null);
   return found !== null && found <= now ? <span title={instants(at)}>now</span> : <When at={at} />;
+}
+
+const UTC_NAMES = ["UTC", "Etc/UTC", "GMT"];
+
+/** An instant by two clocks: by UTC, and by that of the DAG or, if that is UTC, of who reads. */
+export function Both({ at, zone }: { at: string; zone: string }) {
+  const found = millis(at);
+  if (found === null) return null;
+  const other = UTC_NAMES.includes(zone) ? ownZone() : zone;
+  return (
+    <time dateTime={at}>
+      {clock(found, "UTC")} UTC{!UTC_NAMES.includes(other) && ` (${clock(found, other).slice(11)} ${other})`}
+    </time>
+  );
 }
 
 /** An instant by the clock. */

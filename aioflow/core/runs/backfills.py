@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec.structs import replace
 
 from aioflow.core.runs.cancel import cancel
-from aioflow.core.runs.create import check_conf, find, make_run
+from aioflow.core.runs.create import check_conf, find, make_run, requester
 from aioflow.core.scheduling import timetable
 from aioflow.core.scheduling.catchup import missed
 from aioflow.core.state.memory import Memory
@@ -88,7 +88,7 @@ def start(request: StartBackfill, tx: Transaction) -> tuple[int, bool]:
             "that lacks a run of the schedule; see `aioflow dags next`"
         )
     number = tx.numbers.take()
-    tx.put_backfill(replace(wished, backfill_no=number))
+    tx.put_backfill(replace(wished, backfill_no=number, started_by=requester(tx)))
     tx.effects.append(ContinueBackfill(number))
     return number, True
 
@@ -286,7 +286,8 @@ def _fill(
             if _capacity(row, tx.memory) <= 0:
                 break
             made = CreateRun(dag_id=row.dag_id, conf=row.conf, logical_date=fire_time)
-            make_run(made, tx, cause="backfill", backfill=row.backfill_no)
+            made_by = row.started_by
+            make_run(made, tx, cause="backfill", backfill=row.backfill_no, started_by=made_by)
             row = replace(row, made=row.made + 1)
         else:
             row = replace(row, skipped=row.skipped + 1)

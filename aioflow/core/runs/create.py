@@ -17,6 +17,7 @@ from aioflow.core.runs.idempotency import same_run
 from aioflow.core.runs.progress import step
 from aioflow.core.scheduling import clock_steps
 from aioflow.core.scheduling.catchup import missed
+from aioflow.core.state.accounts import person_of
 from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.run_sequence import run_key
@@ -47,6 +48,7 @@ __all__ = (
     "has_fire_time_due",
     "make_run",
     "previous_run_loaded",
+    "requester",
     "run_ended",
     "set_paused",
     "validate_conf",
@@ -121,7 +123,13 @@ def create_run(request: CreateRun, tx: Transaction) -> tuple[str, bool]:
         raise RequestError(
             f"run id {request.run_id!r} has the form of a generated one; choose another"
         )
-    return make_run(request, tx, cause="manual").row.run_id, True
+    run = make_run(request, tx, cause="manual", started_by=requester(tx))
+    return run.row.run_id, True
+
+
+def requester(tx: Transaction) -> str | None:
+    """Return the person whose request is being executed, if any."""
+    return None if tx.actor is None else person_of(tx.actor.name, tx.memory.accounts)
 
 
 def make_run(
@@ -131,11 +139,12 @@ def make_run(
     cause: str,
     caller: TriggerNo | None = None,
     backfill: int | None = None,
+    started_by: str | None = None,
 ) -> Run:
     """Create a run without a check for an existing one.
 
     Args:
-        cause, caller, backfill: See ``model.rows.RunRow``.
+        cause, caller, backfill, started_by: See ``model.rows.RunRow``.
 
     Raises:
         RequestError: If the DAG does not exist, the conf does not fit it, or the logical date is
@@ -152,6 +161,7 @@ def make_run(
         key=request.key,
         caller=caller,
         backfill=backfill,
+        started_by=started_by,
     )
 
 
@@ -199,6 +209,7 @@ def _add_run(
     key: str | None = None,
     caller: TriggerNo | None = None,
     backfill: int | None = None,
+    started_by: str | None = None,
 ) -> Run:
     spec = dag_version.graph.spec
     run_no = tx.numbers.take()
@@ -217,6 +228,7 @@ def _add_run(
         created_at=tx.now,
         caller=caller,
         backfill=backfill,
+        started_by=started_by,
     )
     run = Run(row, dag_version)
     tx.memory.add_run(run)

@@ -22,6 +22,7 @@ from aioflow.core.tasks import streams
 from aioflow.core.tasks.tries import cut_short
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import assignment, dag_triggers, event_runs, lifecycle
+from aioflow.model.decisions import PERSON
 from aioflow.model.rows import (
     TriggerChange,
 )
@@ -48,6 +49,8 @@ def delete_stray_triggers(tx: Transaction) -> None:
         tx.batch.trigger_changes.append(
             TriggerChange(stray.trigger_no, stray.state, None, None, None)
         )
+        if stray.class_path == PERSON and stray.state is TriggerState.WAITING:
+            tx.end_decision(stray.trigger_no, "withdrawn", None)
         if stray.window:
             tx.batch.gone_events.append(stray.trigger_no)
     for wait in list(memory.waits.objects.values()):

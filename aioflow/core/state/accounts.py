@@ -14,7 +14,16 @@ from typing import Any
 
 import msgspec
 
-from aioflow.model.access import AccountRow, AuditEntry, AuditHead, AuditRow, SessionRow, TokenRow
+from aioflow.model.access import (
+    LINK,
+    AccountRow,
+    AuditEntry,
+    AuditHead,
+    AuditRow,
+    SessionRow,
+    TokenRow,
+    caller_name,
+)
 from aioflow.model.batch import Batch
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.inputs import RecoverySnapshot
@@ -29,6 +38,7 @@ __all__ = (
     "check_chain",
     "check_head",
     "grown_head",
+    "person_of",
     "shortened_head",
 )
 
@@ -40,6 +50,9 @@ CHAIN_LOST = b"lost"
 
 The next entry that is chained to it breaks the chain, so the loss is detectable, too.
 """
+
+_CREATORS = 100
+"""Maximum length of a chain of tokens that have created each other."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -134,6 +147,22 @@ class Accounts:
     def account(self, name: str) -> AccountRow | None:
         """Return the account with this name; ``None`` if there is none."""
         return next((row for row in self.accounts.values() if row.name == name), None)
+
+
+def person_of(name: str, accounts: Accounts) -> str:
+    """Return the person behind a caller: the creator of a token, and the user of a signed link.
+
+    Args:
+        name: The name of the caller, as the audit has it.
+    """
+    token = caller_name("", "token")
+    for _ in range(_CREATORS):
+        rows = [row for row in accounts.tokens.values() if token + row.name == name]
+        if not rows:
+            break
+        name = max(rows, key=lambda row: row.token_no).created_by
+    link = name.removeprefix(LINK)
+    return link if link != name and accounts.account(link) is not None else name
 
 
 class AccountUpdates:

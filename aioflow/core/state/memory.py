@@ -17,6 +17,7 @@ from aioflow.core.state.run_sequence import RunSequence, ended_as, run_key
 from aioflow.core.state.task_instance import Run, TaskInstance, TriggerInstance
 from aioflow.errors import RequestError
 from aioflow.model.dag import BackfillRow, DagSpec
+from aioflow.model.decisions import DecisionRow
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import DagFileRow, DagRow, OutboxRow, RunRow, TaskRow, TriggerRow, ValueRow
 from aioflow.model.states import RunState, TaskState
@@ -132,6 +133,7 @@ class Memory:
             run that were read before that commit are outdated.
         accounts: Accounts, tokens and sessions.
         prefetched_tasks: Task rows that this turn needs.
+        decisions: By number, the decisions that requests of this turn answer.
         prefetched_runs: By id, run rows that a mark or a deletion of this turn needs.
         existing_runs, existing_runs_by_key: Stored runs, including active ones, and whether each is
             being deleted; by the run ids, or by the DAGs and idempotency keys, of this turn's
@@ -198,6 +200,7 @@ class Memory:
         self.accounts = Accounts()
         self.prefetched_tasks: dict[TaskNo, TaskRow] = {}
         self.prefetched_runs: dict[str, RunRow] = {}
+        self.decisions: dict[int, DecisionRow] = {}
         self.existing_runs: dict[str, tuple[RunRow, bool]] = {}
         self.existing_runs_by_key: dict[tuple[str, str], tuple[RunRow, bool]] = {}
         self.answered: dict[tuple[str, str], tuple[int, RunState]] = {}

@@ -323,7 +323,9 @@ def start_run(task: TaskInstance, report: RunCalled, tx: Transaction) -> None:
     request = CreateRun(dag_id=report.dag_id, conf=report.conf)
     try:
         caller = number if report.waits else None
-        run = create.make_run(request, tx, cause="task", caller=caller)
+        run = create.make_run(
+            request, tx, cause="task", caller=caller, started_by=task.run.row.started_by
+        )
     except RequestError as exc:
         failure, arguments = _refusal(exc)
         record(task, report, RecordState.FAILED, tx, answer=arguments, failure=failure)

@@ -24,6 +24,7 @@ from aioflow.core.state.task_instance import TriggerInstance
 from aioflow.core.tasks.start_command import order
 from aioflow.core.transaction import Transaction
 from aioflow.model.dag import TaskSpec
+from aioflow.model.decisions import PERSON
 from aioflow.model.ids import TriggerNo
 from aioflow.model.rows import FROM_START, RESUMES
 from aioflow.model.states import TriggerState
@@ -63,7 +64,7 @@ SLEEP = "sleep"
 RUN = "run"
 """The class path of a trigger that fires when a run that its task started has ended."""
 
-HOSTLESS = frozenset({SLEEP, RUN})
+HOSTLESS = frozenset({SLEEP, RUN, PERSON})
 """Class paths of triggers that are never assigned to a host."""
 
 _CATALOGUE = ("aioflow_triggers.", "aioflow_triggers:")

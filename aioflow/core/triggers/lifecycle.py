@@ -27,11 +27,12 @@ from aioflow.core.tasks.tries import (
     succeed,
 )
 from aioflow.core.transaction import Transaction
-from aioflow.core.triggers import event_stream, migration
+from aioflow.core.triggers import decisions, event_stream, migration
 from aioflow.core.triggers.assignment import REASSIGNED, host, release_trigger, unhost
 from aioflow.core.triggers.event_stream import MANUAL_INDEX
 from aioflow.core.triggers.migration import PAUSED
 from aioflow.errors import RequestError, UnknownTrigger
+from aioflow.model.decisions import PERSON
 from aioflow.model.rows import FROM_START, TriggerRow
 from aioflow.model.states import CODE_MISSING, Failure, TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
@@ -69,6 +70,11 @@ __all__ = (
 
 def defer(task: TaskInstance, report: Deferred, tx: Transaction) -> None:
     """Defer a task to a trigger, and free its slot."""
+    is_stream = task.spec.events is not None
+    unfit = decisions.misfit(report.class_path, report.kwargs, is_stream=is_stream)
+    if unfit is not None:
+        fail_or_retry(task, unfit, tx)
+        return
     forget_event(task, tx)
     if task.resumed is not None:  # a stream that has ended, or that the task does not need any more
         release_trigger(task.resumed, "finished", tx)
@@ -105,6 +111,7 @@ def _begin(task: TaskInstance, row: TriggerRow, tx: Transaction) -> None:
     else:
         task.waits = (wait,)
         tx.wake_task(task, row.deadline_at)
+    decisions.ask(wait, tx)
     host(wait, tx)
 
 
@@ -143,7 +150,13 @@ def start(task: TaskInstance, tx: Transaction) -> None:
 
 def await_triggers(task: TaskInstance, report: Awaiting, tx: Transaction) -> None:
     """Suspend a coroutine until the triggers of one durable call have fired."""
+    for class_path, fields in report.triggers:
+        unfit = decisions.misfit(class_path, fields)
+        if unfit is not None:
+            fail_or_retry(task, unfit, tx)
+            return
     for wait in durable_calls.await_triggers(task, report, tx):
+        decisions.ask(wait, tx)
         host(wait, tx)
 
 
@@ -370,6 +383,10 @@ def time_out(task: TaskInstance, at: Timestamp, tx: Transaction) -> None:
     if wait is None or at != (task.deadline_at if wait.stream else wait.row.deadline_at):
         return  # the task waits for something else by now
     ends_try = task.ends_at is not None and task.ends_at <= max(at, tx.steady)
+    default = None if ends_try else decisions.time_out(task, tx)
+    if default is not None:
+        fire(tx.memory.waits[default.trigger_no], default, tx)
+        return
     if wait.row.ordinal >= 0 and not ends_try:
         durable_calls.time_out(task, tx)
         _release_waits(task, None, tx, reason="timeout")
@@ -485,6 +502,11 @@ def fire_manually(request: FireTrigger, tx: Transaction) -> tuple[str, str, int]
     if wait is None or wait.task is None or wait.state is not TriggerState.WAITING:
         raise UnknownTrigger(request.trigger_no)
     task = wait.task
+    if wait.row.class_path == PERSON:
+        raise RequestError(
+            f"trigger {request.trigger_no} waits for a person; answer it: "
+            f"aioflow decisions answer {request.trigger_no}"
+        )
     told = task.run.row.run_id, task.spec.task_id, task.map_index
     end = _release_effect(wait)
     fire(wait, _manual_event(wait, request, tx), tx)

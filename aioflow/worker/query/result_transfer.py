@@ -40,6 +40,9 @@ PIECE_BYTES = 4 * 1024 * 1024
 _FOLDER_BYTES = 4 * 1024 * 1024 * 1024
 """Size of the folder from which the files that were used the longest ago are deleted."""
 
+_MEASURED_PARTS = 16
+"""The folder is measured again after it has grown by this part of its size."""
+
 Ask: TypeAlias = Callable[[RunNo, str, bytes], Reply]
 
 
@@ -75,6 +78,8 @@ class ResultTransfer:
     def __init__(self, folder: Path, ask: Ask) -> None:
         self._folder = folder
         self._ask = ask
+        self._needed: set[Path] = set()
+        self._spare_bytes = 0  # what may be written until the folder is measured again
 
     def write(self, write: Callable[[], None], start: StartTask) -> None:
         """Write the result of a try with ``write``, and send it to the daemon.
@@ -101,10 +106,18 @@ class ResultTransfer:
             self.fetch(start.run_no, task_no, start_no)
 
     def fetch_page(self, run_no: RunNo, page: ResultsPage) -> ResultsPage:
-        """Fetch the large results of a page; return the page."""
-        for _, task_no, start_no, body in page.items:
-            if body is None and start_no:
-                self.fetch(run_no, task_no, start_no)
+        """Fetch the large results of a page; return the page.
+
+        All of them are needed next, so none makes room for another, however large they are.
+        """
+        wanted = [
+            (task_no, start_no)
+            for _, task_no, start_no, body in page.items
+            if body is None and start_no
+        ]
+        self._needed = {result_path(self._folder, *key) for key in wanted}
+        for key in wanted:
+            self.fetch(run_no, *key)
         return page
 
     def fetch(self, run_no: RunNo, task_no: TaskNo, start_no: StartNo) -> None:
@@ -145,7 +158,14 @@ class ResultTransfer:
         self._limit_folder(path)
 
     def _limit_folder(self, newest: Path) -> None:
-        """Delete the files used the longest ago while the folder is too large."""
+        """Delete the files used the longest ago while the folder is too large.
+
+        The folder is measured again after a part of its limit was written. Other workers of the
+        machine write into it too, so it may be larger by as much for each of them.
+        """
+        self._spare_bytes -= newest.stat().st_size
+        if self._spare_bytes > 0:
+            return
         files = []
         for path in self._folder.glob("*/*"):
             with contextlib.suppress(OSError):  # deleted by another worker
@@ -154,7 +174,8 @@ class ResultTransfer:
         excess = sum(size for _, size, _ in files) - _FOLDER_BYTES
         for _, size, path in sorted(files):
             if excess <= 0:
-                return
-            if path != newest:
+                break
+            if path != newest and path not in self._needed:
                 path.unlink(missing_ok=True)
                 excess -= size
+        self._spare_bytes = _FOLDER_BYTES // _MEASURED_PARTS

@@ -179,7 +179,7 @@ def agent(worker) -> Agent:
 
 
 async def until(found: Callable[[], object]) -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         while not found():
             await anyio.sleep(0.001)
 

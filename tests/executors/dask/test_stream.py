@@ -74,7 +74,7 @@ async def test_no_message_is_lost_or_doubled_however_often_the_connection_breaks
                 connection.start_soon(ends["two"].run, two, received["one"])
                 connection.start_soon(_end_when_done, got, len(sent), one)
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             for end in ends.values():
                 group.start_soon(send, end)
@@ -101,7 +101,7 @@ async def test_what_was_acknowledged_is_dropped():
     async with anyio.create_task_group() as group:
         group.start_soon(one.run, wires[0], 0)
         group.start_soon(two.run, wires[1], 0)
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             await one.flushed()
         assert one.backlog == 0
         wires[0].abort()
@@ -128,7 +128,7 @@ async def test_a_beat_is_echoed():
     async with anyio.create_task_group() as group:
         group.start_soon(one.run, wires[0], 0)
         group.start_soon(two.run, wires[1], 0)
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while one.echoed != 3:
                 await anyio.lowlevel.checkpoint()
         wires[0].abort()

@@ -71,7 +71,7 @@ interface TableProps<T> {
   onEnd?: () => void;
   onRange?: (first: number, end: number) => void;
   empty?: ComponentChildren;
-  /** Lists of a few rows are as tall as these; all others fill what room there is. */
+  /** Lists of a few rows are never scrolled; others fill what room there is, if they need it. */
   isShort?: boolean;
   /** Without the menu of columns and density. */
   isPlain?: boolean;
@@ -81,6 +81,8 @@ interface TableProps<T> {
 const HEIGHTS = { comfortable: 40, compact: 32 } as const;
 const PHONE_HEIGHT = 60;
 const HEAD_HEIGHT = 34;
+/** For borders, so that a table which fits does not scroll. */
+const SPARE = 1;
 const CHECK_TRACK = "36px";
 
 export function Table<T>(props: TableProps<T>) {
@@ -116,6 +118,7 @@ export function Table<T>(props: TableProps<T>) {
     last.current = index;
     selection.onChange(keys);
   }
+  const tall = (isPhone ? 0 : HEAD_HEIGHT) + rows.length * height + SPARE;
   const template = [...(selection ? [CHECK_TRACK] : []), ...shown.filter((one) => !one.isWideOnly).map((one) => one.width)].join(" ");
   const wideTemplate = [...(selection ? [CHECK_TRACK] : []), ...shown.map((one) => one.width)].join(" ");
 
@@ -136,9 +139,9 @@ export function Table<T>(props: TableProps<T>) {
   ];
 
   return (
-    <div class={`table-box ${props.isShort ? "is-short" : ""} ${props.class ?? ""}`}>
+    <div class={`table-box ${props.isShort ? "is-short" : ""} ${toolbar || isPlain ? "" : "has-bare-tools"} ${props.class ?? ""}`} style={{ "--tall": `${tall}px` }}>
       {(toolbar || !isPlain) && (
-        <div class="table-tools">
+        <div class={`table-tools ${toolbar ? "" : "is-bare"}`}>
           <div class="table-tools-left">{toolbar}</div>
           {!isPlain && <Menu label={texts.table.settings} icon="columns-3" isBare items={settings} class="table-settings" />}
         </div>
@@ -151,7 +154,7 @@ export function Table<T>(props: TableProps<T>) {
           isTable
           items={rows}
           height={height}
-          tall={props.isShort ? HEAD_HEIGHT + rows.length * height : undefined}
+          tall={tall}
           label={label}
           variables={{ "--columns": template, "--columns-wide": wideTemplate }}
           keyOf={(item, index) => (item === undefined ? `?${index}` : keyOf(item, index))}

@@ -1,19 +1,25 @@
 // Who is let in: people, their sessions, and the tokens of programs.
 
-import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 
 import { type Option, Select, Text } from "../actions";
 import { enc, send } from "../api";
-import { type Data, useData } from "../data";
-import { ask, tell } from "../dialog";
-import { Empty, Head, Panel, Shown } from "../parts";
+import { CopyButton } from "../components/copy";
+import { Detail } from "../components/detail";
+import { SplitPane } from "../components/split";
+import { type Column, Table } from "../components/table";
+import { type Data, useItems } from "../data";
+import { ask } from "../dialog";
+import { Empty, Head, Shown, Trouble } from "../parts";
+import { usePlace, withQuery } from "../router";
+import { sentenceCase, texts } from "../texts";
 import { At, When } from "../time";
 import type { Me } from "../types";
 
 interface User {
   name: string;
   role: string;
+  groups: string[];
   disabled: boolean;
   created_at: string;
   changed_at: string;
@@ -53,191 +59,272 @@ const LIVES: Option[] = [
   ["30", "30 days"],
   ["90", "90 days"],
   ["365", "a year"],
-  ["", "until it is revoked"],
+  ["", "never"],
 ];
 
 export function Access({ me }: { me: Me | undefined }) {
-  const users = useData<User[]>("/users", { gap: 1000 });
-  const sessions = useData<Session[]>("/sessions", { gap: 1000 });
-  const tokens = useData<Token[]>("/tokens", { gap: 1000 });
+  const users = useItems<User>("/users", { gap: 1000 });
+  const sessions = useItems<Session>("/sessions", { gap: 1000 });
+  const tokens = useItems<Token>("/tokens", { gap: 1000 });
   const [made, setMade] = useState<Made | null>(null);
+  const open = usePlace().query.get("open");
+  const user = users.data?.find((one) => `user:${one.name}` === open);
+  const token = tokens.data?.find((one) => `token:${one.token_id}` === open);
   return (
     <>
-      <Head title="Access" name="Access">
+      <Head title={texts.places.access} name={texts.places.access}>
         <button type="button" data-needs="admin" onClick={() => makeToken(setMade)}>
-          Make a token …
+          {texts.access.addToken}
         </button>
         <button type="button" data-needs="admin" class="main" onClick={addUser}>
-          Add a user …
+          {texts.access.addUser}
         </button>
       </Head>
-      {made && <Once made={made} done={() => setMade(null)} />}
-      <Rows title="Users" of={users} none="No users. Anyone who opens the link of the daemon's banner has full access.">
-        {(user) => <UserRow key={user.name} user={user} me={me} sessions={sessions.data?.filter((one) => one.name === user.name)} />}
-      </Rows>
-      <Rows title="Tokens" of={tokens} none="Programs have no token but that of the home.">
-        {(token) => <TokenRow key={token.token_id} token={token} />}
-      </Rows>
-      <Rows title="Sessions" of={sessions} none="There are no sessions.">
-        {(session) => <SessionRow key={session.session_id} session={session} isNamed />}
-      </Rows>
+      <SplitPane
+        name="access"
+        side={
+          user ? (
+            <UserDetail key={user.name} user={user} sessions={sessions.data?.filter((one) => one.name === user.name) ?? []} />
+          ) : token ? (
+            <TokenDetail key={token.token_id} token={token} />
+          ) : null
+        }
+      >
+        <p class="sentence about">{texts.access.sentence}</p>
+        {made && <Once made={made} done={() => setMade(null)} />}
+        {users.problem?.status === 403 ? (
+          <Trouble problem={users.problem} />
+        ) : (
+          <>
+            <Listed name="users" title={texts.access.users} of={users} none={texts.access.noUsers} columns={userColumns(me, sessions.data ?? [])} keyOf={(one) => `user:${one.name}`} />
+            <Listed name="tokens" title={texts.access.tokens} of={tokens} none={texts.access.noTokens} columns={TOKENS} keyOf={(one) => `token:${one.token_id}`} />
+            <Listed name="sessions" title={texts.access.sessions} of={sessions} none={texts.access.noSessions} columns={SESSIONS} keyOf={(one) => `session:${one.session_id}`} isFlat />
+          </>
+        )}
+      </SplitPane>
     </>
   );
 }
 
-interface RowsProps<T> {
+interface ListedProps<T> {
+  name: string;
   title: string;
   of: Data<T[]>;
   none: string;
-  children: (row: T) => ComponentChildren;
+  columns: Column<T>[];
+  keyOf: (row: T) => string;
+  /** Whether its rows have nothing more to show. */
+  isFlat?: boolean;
 }
 
-function Rows<T>({ title, of, none, children }: RowsProps<T>) {
+function Listed<T>({ name, title, of, none, columns, keyOf, isFlat }: ListedProps<T>) {
+  const open = usePlace().query.get("open");
   return (
-    <Panel title={title}>
-      <Shown of={of}>{(rows) => (rows.length === 0 ? <Empty>{none}</Empty> : <ul class="rows">{rows.map(children)}</ul>)}</Shown>
-    </Panel>
+    <section class="listed" aria-label={title}>
+      <h2>{title}</h2>
+      <Shown of={of}>
+        {(rows) =>
+          rows.length === 0 ? (
+            <Empty>{none}</Empty>
+          ) : (
+            <Table
+              name={name}
+              label={`${title}: ${rows.length}`}
+              columns={columns}
+              items={rows}
+              keyOf={keyOf}
+              hrefOf={isFlat ? undefined : (row) => withQuery({ open: keyOf(row) })}
+              current={(row) => keyOf(row) === open}
+              isShort
+              isPlain
+            />
+          )
+        }
+      </Shown>
+    </section>
+  );
+}
+
+const userColumns = (me: Me | undefined, sessions: Session[]): Column<User>[] => [
+  {
+    id: "name",
+    title: texts.access.name,
+    width: "minmax(120px, 2fr)",
+    phone: "title",
+    isFixed: true,
+    cell: (user) => (
+      <>
+        {user.name}
+        {me?.kind === "session" && me.name === user.name && <span class="tag">{texts.access.you}</span>}
+      </>
+    ),
+    sort: (one, other) => one.name.localeCompare(other.name),
+  },
+  { id: "role", title: texts.access.role, width: "120px", phone: "second", cell: (user) => sentenceCase(user.role) },
+  { id: "state", title: texts.access.state, width: "120px", phone: "end", cell: (user) => (user.disabled ? <span class="bad">{texts.access.disabled}</span> : <span class="soft">{texts.access.active}</span>) },
+  {
+    id: "sessions",
+    title: texts.access.sessions,
+    width: "130px",
+    isNumber: true,
+    phone: "second-end",
+    cell: (user) => {
+      const count = sessions.filter((one) => one.name === user.name).length;
+      return count === 0 ? <span class="soft">{texts.access.notSignedIn}</span> : texts.access.sessionCount(count);
+    },
+  },
+  { id: "created", title: texts.access.created, width: "110px", isNumber: true, isWideOnly: true, cell: (user) => <When at={user.created_at} /> },
+];
+
+const TOKENS: Column<Token>[] = [
+  { id: "name", title: texts.access.name, width: "minmax(120px, 2fr)", phone: "title", isFixed: true, cell: (token) => token.name, sort: (one, other) => one.name.localeCompare(other.name) },
+  { id: "role", title: texts.access.role, width: "120px", phone: "second", cell: (token) => sentenceCase(token.role) },
+  { id: "state", title: texts.access.state, width: "120px", phone: "end", cell: (token) => <span class="soft">{sentenceCase(token.state)}</span> },
+  { id: "used", title: texts.access.lastUsed, width: "130px", isNumber: true, phone: "second-end", cell: (token) => <When at={token.last_used_at} none={texts.access.neverUsed} /> },
+  { id: "expires", title: texts.access.expires, width: "110px", isNumber: true, isWideOnly: true, cell: (token) => <When at={token.expires_at} none={texts.access.never} /> },
+];
+
+const SESSIONS: Column<Session>[] = [
+  { id: "name", title: texts.access.user, width: "minmax(100px, 2fr)", phone: "title", isFixed: true, cell: (session) => session.name },
+  { id: "address", title: texts.access.address, width: "150px", isMono: true, phone: "second", cell: (session) => session.address || texts.access.socket },
+  { id: "since", title: texts.access.signedIn, width: "110px", isNumber: true, phone: "second-end", cell: (session) => <When at={session.created_at} /> },
+  { id: "ends", title: texts.access.ends, width: "110px", isNumber: true, isWideOnly: true, cell: (session) => <When at={session.expires_at} /> },
+  { id: "end", title: "", width: "64px", isFixed: true, isInteractive: true, phone: "end", cell: (session) => <EndSession session={session} /> },
+];
+
+function EndSession({ session }: { session: Session }) {
+  return (
+    <button type="button" data-needs="admin" class="small" aria-label={`End session ${session.session_id} of ${session.name}`} onClick={() => endSession(session)}>
+      {texts.access.end}
+    </button>
   );
 }
 
 /** The value of a token, shown once: it cannot be read again. */
 function Once({ made, done }: { made: Made; done: () => void }) {
-  async function copy(): Promise<void> {
-    try {
-      await navigator.clipboard.writeText(made.token);
-      tell("Copied");
-    } catch {
-      tell("This browser does not let the page copy; mark it and copy it yourself", true);
-    }
-  }
   return (
     <section class="panel once" role="status" aria-label={`Token ${made.name}`}>
       <p>
-        <b>{made.name}</b> is made. Copy it now: it is not shown again.
+        <b>{made.name}</b>: {texts.access.tokenOnce}
       </p>
       <p>
         <code class="break">{made.token}</code>
       </p>
       <p class="actions">
-        <button type="button" onClick={() => void copy()}>
-          Copy
-        </button>
+        <CopyButton text={made.token} isNamed />
         <button type="button" onClick={done}>
-          I have saved it
+          {texts.access.tokenSaved}
         </button>
       </p>
     </section>
   );
 }
 
-function UserRow({ user, me, sessions }: { user: User; me: Me | undefined; sessions: Session[] | undefined }) {
-  const isMe = me?.kind === "session" && me.name === user.name;
-  const count = sessions?.length ?? 0;
+function UserDetail({ user, sessions }: { user: User; sessions: Session[] }) {
   return (
-    <li>
-      <details>
-        <summary class="row" data-row>
-          <b class="cut grow">{user.name}</b>
-          {isMe && <span class="tag">you</span>}
-          {user.disabled && <span class="bad">disabled</span>}
-          <span class="kind">{user.role}</span>
-          <span class="num soft narrow-hide">{count === 0 ? "not signed in" : count === 1 ? "1 session" : `${count} sessions`}</span>
-        </summary>
-        <div class="inset">
-          <p class="actions">
-            <button type="button" data-needs="admin" onClick={() => setRole(user)}>
-              Change role …
-            </button>
-            <button type="button" data-needs="admin" onClick={() => setPassword(user)}>
-              Set password …
-            </button>
-            <button type="button" data-needs="admin" onClick={() => setDisabled(user)}>
-              {user.disabled ? "Enable …" : "Disable …"}
-            </button>
-            <button type="button" data-needs="admin" onClick={() => deleteUser(user)}>
-              Delete …
-            </button>
-          </p>
-          <p class="soft">
-            Added <When at={user.created_at} />, changed <When at={user.changed_at} />.
-          </p>
-          {count > 0 && (
-            <ul class="rows">
-              {sessions?.map((session) => <SessionRow key={session.session_id} session={session} />)}
-            </ul>
-          )}
-        </div>
-      </details>
-    </li>
+    <Detail
+      title={user.name}
+      name={user.name}
+      actions={
+        <>
+          <button type="button" data-needs="admin" onClick={() => setRole(user)}>
+            {texts.access.changeRole}
+          </button>
+          <button type="button" data-needs="admin" onClick={() => setGroups(user)}>
+            {texts.access.changeGroups}
+          </button>
+          <button type="button" data-needs="admin" onClick={() => setPassword(user)}>
+            {texts.access.setPassword}
+          </button>
+          <button type="button" data-needs="admin" onClick={() => setDisabled(user)}>
+            {user.disabled ? texts.access.enable : texts.access.disable}
+          </button>
+          <button type="button" data-needs="admin" class="grave" onClick={() => deleteUser(user)}>
+            {texts.access.remove}
+          </button>
+        </>
+      }
+    >
+      <dl class="facts">
+        <dt>{texts.access.role}</dt>
+        <dd>{sentenceCase(user.role)}</dd>
+        <dt>{texts.access.groups}</dt>
+        <dd class="break">{user.groups.join(", ") || texts.common.none}</dd>
+        <dt>{texts.access.state}</dt>
+        <dd>{user.disabled ? <span class="bad">{texts.access.disabled}</span> : texts.access.active}</dd>
+        <dt>{texts.access.created}</dt>
+        <dd>
+          <When at={user.created_at} />
+        </dd>
+        <dt>{texts.access.changed}</dt>
+        <dd>
+          <When at={user.changed_at} />
+        </dd>
+      </dl>
+      {sessions.length > 0 && (
+        <>
+          <h3>{texts.access.sessions}</h3>
+          <ul class="rows">
+            {sessions.map((session) => (
+              <li key={session.session_id} class="row">
+                <span class="cut grow mono">{session.address || texts.access.socket}</span>
+                <span class="num soft">
+                  <When at={session.created_at} />
+                </span>
+                <EndSession session={session} />
+              </li>
+            ))}
+          </ul>
+        </>
+      )}
+    </Detail>
   );
 }
 
-function SessionRow({ session, isNamed = false }: { session: Session; isNamed?: boolean }) {
+function TokenDetail({ token }: { token: Token }) {
   return (
-    <li class="row">
-      {isNamed && <b class="cut grow">{session.name}</b>}
-      <span class={`cut soft ${isNamed ? "narrow-hide" : "grow"}`}>from {session.address || "the home's socket"}</span>
-      <span class="num soft">
-        since <When at={session.created_at} />
-      </span>
-      <span class="num soft narrow-hide">
-        ends <When at={session.expires_at} />
-      </span>
-      <button type="button" data-needs="admin" class="small" aria-label={`End session ${session.session_id} of ${session.name}`} onClick={() => endSession(session)}>
-        End …
-      </button>
-    </li>
-  );
-}
-
-function TokenRow({ token }: { token: Token }) {
-  const isGood = token.state === "active";
-  return (
-    <li>
-      <details>
-        <summary class="row" data-row>
-          <b class={`cut grow ${isGood ? "" : "soft"}`}>{token.name}</b>
-          {!isGood && <span class="soft">{token.state}</span>}
-          <span class="kind">{token.role}</span>
-          <span class="num soft narrow-hide">
-            used <When at={token.last_used_at} none="never" />
-          </span>
-        </summary>
-        <div class="inset">
-          {isGood && (
-            <p class="actions">
-              <button type="button" data-needs="admin" onClick={() => revoke(token)}>
-                Revoke …
-              </button>
-            </p>
-          )}
-          <dl class="facts">
-            <dt>Good for</dt>
-            <dd class="break">{token.scopes === null ? "everything" : `the DAGs ${token.scopes.join(", ")}`}</dd>
-            <dt>Made</dt>
+    <Detail
+      title={token.name}
+      name={token.name}
+      actions={
+        token.state === "active" && (
+          <button type="button" data-needs="admin" class="grave" onClick={() => revoke(token)}>
+            {texts.access.revoke}
+          </button>
+        )
+      }
+    >
+      <dl class="facts">
+        <dt>{texts.access.role}</dt>
+        <dd>{sentenceCase(token.role)}</dd>
+        <dt>{texts.access.state}</dt>
+        <dd>{sentenceCase(token.state)}</dd>
+        <dt>{texts.access.scopes}</dt>
+        <dd class="break">{token.scopes === null ? texts.access.everything : texts.access.dags(token.scopes)}</dd>
+        <dt>{texts.access.created}</dt>
+        <dd>
+          <At at={token.created_at} />
+        </dd>
+        <dt>{texts.access.createdBy}</dt>
+        <dd>{token.created_by}</dd>
+        <dt>{texts.access.expires}</dt>
+        <dd>
+          <At at={token.expires_at} none={texts.access.never} />
+        </dd>
+        <dt>{texts.access.lastUsed}</dt>
+        <dd>
+          <At at={token.last_used_at} none={texts.access.neverUsed} />
+        </dd>
+        {token.revoked_at && (
+          <>
+            <dt>{texts.access.revoked}</dt>
             <dd>
-              <At at={token.created_at} /> by {token.created_by}
+              <At at={token.revoked_at} />
             </dd>
-            <dt>Expires</dt>
-            <dd>
-              <At at={token.expires_at} none="never" />
-            </dd>
-            <dt>Last used</dt>
-            <dd>
-              <At at={token.last_used_at} none="never" />
-            </dd>
-            {token.revoked_at && (
-              <>
-                <dt>Revoked</dt>
-                <dd>
-                  <At at={token.revoked_at} />
-                </dd>
-              </>
-            )}
-          </dl>
-        </div>
-      </details>
-    </li>
+          </>
+        )}
+      </dl>
+    </Detail>
   );
 }
 
@@ -250,24 +337,42 @@ function Roles({ value, onValue }: { value: string; onValue: (role: string) => v
 function addUser(): void {
   const wanted = { name: "", password: "", role: "viewer" };
   ask({
-    title: "Add a user",
+    title: "New user",
     verb: "Add",
     body: (
       <>
         <p>They sign in with this name and password, and may choose another password themselves.</p>
         <Text label="Name" isRequired onValue={(text) => (wanted.name = text)} />
-        <Text label="Password" hint="10 characters at least" isRequired isSecret onValue={(text) => (wanted.password = text)} />
+        <Text label="Password" hint="At least 10 characters" isRequired isSecret onValue={(text) => (wanted.password = text)} />
         <Roles value="viewer" onValue={(role) => (wanted.role = role)} />
       </>
     ),
     act: async () => {
       await send("POST", "/users", wanted);
-      return `${wanted.name} may sign in`;
+      return `${wanted.name} can sign in`;
     },
   });
 }
 
 const userPath = (user: User): string => `/users/${enc(user.name)}`;
+
+function setGroups(user: User): void {
+  let wanted = user.groups.join(" ");
+  ask({
+    title: `Change the groups of ${user.name}`,
+    verb: "Change",
+    body: (
+      <>
+        <p>A task may ask a group for a decision. A group gives no permission besides. The user's sessions end.</p>
+        <Text label={texts.access.groups} hint="names, separated by spaces" value={wanted} onValue={(text) => (wanted = text)} />
+      </>
+    ),
+    act: async () => {
+      await send("PUT", userPath(user), { groups: wanted.split(/\s+/).filter(Boolean) });
+      return `${user.name} has new groups`;
+    },
+  });
+}
 
 function setRole(user: User): void {
   const wanted = { role: user.role };
@@ -295,7 +400,7 @@ function setPassword(user: User): void {
     body: (
       <>
         <p>Their sessions end; they sign in again with the new one.</p>
-        <Text label="Password" hint="10 characters at least" isRequired isSecret onValue={(text) => (wanted.password = text)} />
+        <Text label="Password" hint="At least 10 characters" isRequired isSecret onValue={(text) => (wanted.password = text)} />
       </>
     ),
     act: async () => {
@@ -319,7 +424,7 @@ function setDisabled(user: User): void {
     ),
     act: async () => {
       await send("PUT", userPath(user), { disabled: !user.disabled });
-      return user.disabled ? `${user.name} may sign in again` : `${user.name} is disabled`;
+      return user.disabled ? `${user.name} can sign in again` : `${user.name} is disabled`;
     },
   });
 }
@@ -353,15 +458,15 @@ function endSession(session: Session): void {
 function makeToken(onMade: (made: Made) => void): void {
   const wanted = { name: "", role: "viewer", scopes: "", days: LIVES[1]![0] };
   ask({
-    title: "Make a token",
-    verb: "Make",
+    title: "New token",
+    verb: "Create",
     body: (
       <>
-        <p>A program that has it may do what its role says. It is shown once.</p>
+        <p>A program that has it can do what its role allows. It is shown once.</p>
         <Text label="Name" isRequired onValue={(text) => (wanted.name = text)} />
         <Roles value="viewer" onValue={(role) => (wanted.role = role)} />
         <Text label="DAGs" hint="all; or ids, separated by commas" onValue={(text) => (wanted.scopes = text)} />
-        <Select label="Good for" value={wanted.days} options={LIVES} onValue={(days) => (wanted.days = days)} />
+        <Select label="Expires after" value={wanted.days} options={LIVES} onValue={(days) => (wanted.days = days)} />
       </>
     ),
     act: async () => {
@@ -373,7 +478,7 @@ function makeToken(onMade: (made: Made) => void): void {
         expires_at: wanted.days ? new Date(Date.now() + Number(wanted.days) * DAY_MS).toISOString() : null,
       };
       onMade(await send<Made>("POST", "/tokens", body));
-      return `Token ${wanted.name} is made`;
+      return `Token ${wanted.name} is created`;
     },
   });
 }

@@ -1,19 +1,20 @@
-import { useMemo, useRef } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { backfill, pause, trigger } from "../actions";
 import { enc, query } from "../api";
-import { ofDag, useData } from "../data";
+import { ofDag, useData, useItems } from "../data";
 import { lazy } from "../components/lazy";
 import { TabBar } from "../components/tabs";
 import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
 import { GridView } from "../grid";
 import { HealthStrip } from "../history";
-import { Choice, Empty, Fact, Head, Panel, Shown, dagHref, runHref } from "../parts";
+import { Choice, Empty, Fact, Head, Shown, dagHref, runHref } from "../parts";
+import { Inline, Markdown, firstParagraph } from "../markdown";
 import { go, usePlace, withQuery } from "../router";
 import { named } from "../states";
 import { texts } from "../texts";
-import { At, When, shortTime } from "../time";
+import { At, When } from "../time";
 import type { DagDetail, GanttRow, Graph, Grid, RunSummary } from "../types";
 import { RunList } from "./runs";
 
@@ -44,12 +45,13 @@ export function DagPage({ id, view }: { id: string; view: string }) {
 
 function Top({ dag, at }: { dag: DagDetail; at: string }) {
   const base = dagHref(dag.dag_id);
+  const [about, more] = firstParagraph(dag.doc);
   return (
     <>
       <Head
         title={dag.dag_id}
         name={dag.dag_id}
-        sentence={dag.doc || undefined}
+        sentence={about === "" ? undefined : <Inline text={about} />}
         tabs={
           <TabBar
             label={texts.dags.views}
@@ -75,6 +77,7 @@ function Top({ dag, at }: { dag: DagDetail; at: string }) {
           {dag.paused ? texts.actions.resume : texts.actions.pause}
         </button>
       </Head>
+      {more !== "" && <Markdown text={more} />}
       {dag.import_error && (
         <p class="wrong" role="alert">
           {texts.dags.importError} <span class="break">{dag.import_error}</span> <a href="/errors">{texts.places.errors}</a>
@@ -130,7 +133,7 @@ function View({ dag, at }: { dag: DagDetail; at: string }) {
     case "code":
       return <Code dag={dag} />;
     case "runs":
-      return <RunList dag={dag.dag_id} state="" isOfOne />;
+      return <RunList filter={new URLSearchParams({ dag: dag.dag_id })} isOfOne />;
     default:
       return <DagGrid dag={dag} />;
   }
@@ -138,28 +141,27 @@ function View({ dag, at }: { dag: DagDetail; at: string }) {
 
 function DagGrid({ dag }: { dag: DagDetail }) {
   const place = usePlace();
-  const before = place.query.get("before");
+  const cursor = place.query.get("cursor");
   const runs = useRef<string[]>([]);
-  const grid = useData<Grid>(query(`/dags/${enc(dag.dag_id)}/grid`, { limit: 25, before }), {
+  const grid = useData<Grid>(query(`/dags/${enc(dag.dag_id)}/grid`, { limit: 25, cursor }), {
     on: (change) => change.dags.has(dag.dag_id) || runs.current.some((run) => change.runs.has(run)),
     gap: 700,
   });
   runs.current = grid.data?.runs.map((run) => run.run_id) ?? [];
-  if (grid.problem?.isAbsent && !before) return <RunList dag={dag.dag_id} state="" isOfOne />;
-  const oldest = grid.data?.runs.at(-1)?.run_id;
+  if (grid.problem?.isAbsent && !cursor) return <RunList filter={new URLSearchParams({ dag: dag.dag_id })} isOfOne />;
   return (
     <Shown of={grid}>
       {(data) => (
         <>
           <GridView grid={data} />
           <p class="actions pager">
-            {data.runs.length >= 25 && oldest && (
-              <button type="button" onClick={() => go(withQuery({ before: oldest }))}>
+            {data.next && (
+              <button type="button" onClick={() => go(withQuery({ cursor: data.next }))}>
                 Older runs
               </button>
             )}
-            {before && (
-              <button type="button" onClick={() => go(withQuery({ before: null }))}>
+            {cursor && (
+              <button type="button" onClick={() => go(withQuery({ cursor: null }))}>
                 Newest runs
               </button>
             )}
@@ -178,11 +180,11 @@ function DagGraph({ dag }: { dag: DagDetail }) {
 }
 
 function LastGantt({ dag }: { dag: DagDetail }) {
-  const runs = useData<RunSummary[]>(query("/runs", { dag: dag.dag_id, limit: 20 }), { on: ofDag(dag.dag_id), gap: 1000 });
+  const runs = useItems<RunSummary>(query("/runs", { dag: dag.dag_id, limit: 20 }), { on: ofDag(dag.dag_id), gap: 1000 });
   const place = usePlace();
   const wanted = place.query.get("run") ?? (runs.data?.find((run) => run.started_at !== null) ?? runs.data?.[0])?.run_id ?? null;
   const shown = runs.data?.find((run) => run.run_id === wanted);
-  const rows = useData<GanttRow[]>(wanted && query(`/runs/${enc(wanted)}/gantt`, { limit: 1000 }), { gap: 1000 });
+  const rows = useItems<GanttRow>(wanted && query(`/runs/${enc(wanted)}/gantt`, { limit: 1000 }), { gap: 1000 });
   return (
     <Shown of={runs}>
       {(found) =>
@@ -202,60 +204,14 @@ function LastGantt({ dag }: { dag: DagDetail }) {
   );
 }
 
-interface CodeOf {
-  version: string;
-  files: { name: string; text: string }[];
-  made_at: string | null;
-}
+const loadCode = () => import("../code/view");
+type CodeModule = Awaited<ReturnType<typeof loadCode>>;
 
-/** A text with the numbers of its lines beside it. */
-function Text({ text }: { text: string }) {
-  const count = text.replace(/\n$/, "").split("\n").length;
-  return (
-    <div class="numbered">
-      <pre class="code numbers" aria-hidden="true">
-        {Array.from({ length: count }, (_, index) => index + 1).join("\n")}
-      </pre>
-      <pre class="code" tabIndex={0}>
-        {text}
-      </pre>
-    </div>
-  );
-}
-
-interface Version {
-  version: string;
-  made_at: string | null;
-  runs: number;
-}
-
+/** The code of a version; what shows it is loaded when it is first needed. */
 function Code({ dag }: { dag: DagDetail }) {
-  const place = usePlace();
-  const version = place.query.get("version") ?? dag.version;
-  const code = useData<CodeOf>(query(`/dags/${enc(dag.dag_id)}/code`, { version }), { on: () => false });
-  const versions = useData<Version[]>(`/dags/${enc(dag.dag_id)}/versions`, { on: ofDag(dag.dag_id), gap: 2000 });
-  const options = (versions.data ?? []).map((one): [string, string] => [
-    one.version,
-    `${one.version.slice(0, 12)}, ${shortTime(one.made_at)}, ${one.runs} runs${one.version === dag.version ? " (newest)" : ""}`,
-  ]);
-  return (
-    <>
-      {options.length > 0 && (
-        <div class="bar-of-filters">
-          <Choice label="Version" value={version} options={options} onValue={(value) => go(withQuery({ version: value }), { replace: true })} />
-        </div>
-      )}
-      <Shown of={code}>
-        {(data) => (
-          <>
-            {data.files.map((file) => (
-              <Panel key={file.name} title={file.name}>
-                <Text text={file.text} />
-              </Panel>
-            ))}
-          </>
-        )}
-      </Shown>
-    </>
-  );
+  const [code, setCode] = useState<CodeModule>();
+  const versions = useItems<{ version: string; made_at: string | null; runs: number }>(`/dags/${enc(dag.dag_id)}/versions`, { on: ofDag(dag.dag_id), gap: 2000 });
+  useEffect(() => void loadCode().then(setCode), []);
+  if (!code) return <p class="loading soft">Loading …</p>;
+  return <code.CodePage dag={dag} versions={versions.data ?? []} />;
 }

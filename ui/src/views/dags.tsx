@@ -27,7 +27,8 @@ export function Dags() {
   const search = place.query.get("search") ?? "";
   const state = place.query.get("state") ?? "";
   const dags = usePages<Dag>(
-    (last) => query("/dags", { search, state: state || "all", limit: PAGE, after: last?.dag_id ?? null }),
+    (cursor) => query("/dags", { search, state: state || "all", limit: PAGE, cursor }),
+    (dag) => dag.dag_id ?? `file ${dag.file}`,
     PAGE,
     { on: (change) => change.dags.size > 0, gap: 2000 },
   );
@@ -37,7 +38,7 @@ export function Dags() {
   const recent = useRecent(ids);
   return (
     <>
-      <Head title={texts.places.dags} name={texts.places.dags} />
+      <Head title={texts.places.dags} name={texts.places.dags} sentence={texts.dags.sentence} />
       <Shown of={dags}>
         {() => (
           <Table
@@ -103,7 +104,7 @@ const columns = (recent: Record<string, RecentRun[]>): Column<Dag>[] => [
         <span class="soft">{zoned(dag) ?? texts.dags.noSchedule}</span>
       ),
   },
-  { id: "recent", title: texts.dags.recent, meaning: texts.dags.recentMeaning, width: "150px", phone: "end", isInteractive: true, cell: (dag) => <Recent runs={(dag.dag_id !== null && recent[dag.dag_id]) || []} /> },
+  { id: "recent", title: texts.dags.recent, meaning: texts.dags.recentMeaning, width: "150px", phone: "end", isInteractive: true, cell: (dag) => dag.dag_id !== null && <Recent dag={dag.dag_id} runs={recent[dag.dag_id] ?? []} /> },
   { id: "next", title: texts.dags.next, width: "104px", isNumber: true, isWideOnly: true, cell: (dag) => (dag.paused ? <span class="soft">–</span> : <When at={dag.next_run_at} none="" />) },
   { id: "buttons", title: "", width: "164px", isFixed: true, isInteractive: true, cell: (dag) => dag.dag_id !== null && <Buttons id={dag.dag_id} paused={dag.paused} /> },
 ];
@@ -134,20 +135,19 @@ function filtered(dags: Dag[], search: string, state: string): Dag[] {
   );
 }
 
-function Recent({ runs }: { runs: RecentRun[] }) {
+/** As many bars as runs: they are too narrow to be targets of their own. */
+function Recent({ dag, runs }: { dag: string; runs: RecentRun[] }) {
+  if (runs.length === 0) return null;
   const oldest = [...runs].reverse();
   const tall = heights(oldest, BAR_HEIGHT);
+  const failed = runs.filter((run) => run.state === "failed" || run.state === "partial").length;
+  const text = texts.dags.recentOf(runs.length, failed, named(runs[0]!.state));
   return (
-    <span class="recent">
-      {oldest.map((run, index) => {
-        const text = `${run.run_id}: ${named(run.state)}`;
-        return (
-          <a key={run.run_id} href={`/runs/${encodeURIComponent(run.run_id)}`} title={text} aria-label={text}>
-            <i class={`column b-${run.state}`} style={{ height: `${tall[index]}px` }} />
-          </a>
-        );
-      })}
-    </span>
+    <a class="recent" href={`${dagHref(dag)}/runs`} title={text} aria-label={text}>
+      {oldest.map((run, index) => (
+        <i key={run.run_id} class={`column b-${run.state}`} style={{ height: `${tall[index]}px` }} />
+      ))}
+    </a>
   );
 }
 

@@ -3,7 +3,7 @@ import { query } from "../api";
 import { Detail } from "../components/detail";
 import { SplitPane } from "../components/split";
 import { type Column, Table } from "../components/table";
-import { useData, usePages } from "../data";
+import { useItems, usePages } from "../data";
 import { Empty, Filter, Head, Json, Shown, childName, runHref, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { texts } from "../texts";
@@ -22,17 +22,18 @@ interface Woken {
 export function Events() {
   const place = usePlace();
   const name = place.query.get("name") ?? "";
-  const events = usePages<NamedEvent>((last) => query("/events", { name, limit: PAGE, before: last?.event_id ?? null }), PAGE, { gap: 1000 });
+  const events = usePages<NamedEvent>((cursor) => query("/events", { name, limit: PAGE, cursor }), (row) => row.event_id, PAGE, { gap: 1000 });
   const open = place.query.get("open");
   const shown = events.data?.find((event) => String(event.event_id) === open);
   return (
     <>
-      <Head title={texts.places.events} name={texts.places.events} sentence={texts.events.sentence}>
+      <Head title={texts.places.events} name={texts.places.events}>
         <button type="button" data-needs="operator" class="main" onClick={emit}>
           {texts.events.emit}
         </button>
       </Head>
       <SplitPane name="events" side={shown ? <One key={shown.event_id} event={shown} /> : null}>
+        <p class="sentence about">{texts.events.sentence}</p>
         <Shown of={events}>
           {(rows) => (
             <Table
@@ -79,7 +80,7 @@ const COLUMNS: Column<NamedEvent>[] = [
 ];
 
 function One({ event }: { event: NamedEvent }) {
-  const woke = useData<Woken[]>(`/events/${event.event_id}/woke`, { on: () => false });
+  const woke = useItems<Woken>(`/events/${event.event_id}/woke`, { on: () => false });
   return (
     <Detail title={event.name} name={event.name}>
       <dl class="facts">

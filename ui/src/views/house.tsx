@@ -5,7 +5,7 @@ import { query } from "../api";
 import { Detail } from "../components/detail";
 import { SplitPane } from "../components/split";
 import { type Column, Table } from "../components/table";
-import { useData, usePages } from "../data";
+import { useData, useItems, usePages } from "../data";
 import { Empty, Head, Json, Panel, Shown, number } from "../parts";
 import { usePlace, withQuery } from "../router";
 import { State } from "../states";
@@ -14,7 +14,7 @@ import { At, When, span } from "../time";
 import type { AuditRow, Node, Overview } from "../types";
 
 export function Nodes() {
-  const nodes = useData<Node[]>("/nodes", { gap: 2000, every: 5000 });
+  const nodes = useItems<Node>("/nodes", { gap: 2000, every: 5000 });
   const overview = useData<Overview>("/overview", { gap: 2000, every: 5000 });
   return (
     <>
@@ -117,7 +117,7 @@ interface Broken {
 }
 
 export function Errors() {
-  const errors = useData<Broken[]>("/import-errors", { on: (change) => change.dags.size > 0, gap: 1000 });
+  const errors = useItems<Broken>("/import-errors", { on: (change) => change.dags.size > 0, gap: 1000 });
   return (
     <>
       <Head title={texts.places.errors} name={texts.places.errors} sentence={errors.data && errors.data.length > 0 ? texts.errors.sentence(errors.data.length) : undefined} />
@@ -159,13 +159,14 @@ export function Errors() {
 const PAGE = 100;
 
 export function Audit() {
-  const rows = usePages<AuditRow>((last) => query("/audit", { limit: PAGE, before: last?.audit_id ?? null }), PAGE, { gap: 2000 });
+  const rows = usePages<AuditRow>((cursor) => query("/audit", { limit: PAGE, cursor }), (row) => row.audit_id, PAGE, { gap: 2000 });
   const open = usePlace().query.get("open");
   const shown = rows.data?.find((row) => String(row.audit_id) === open);
   return (
     <>
-      <Head title={texts.places.audit} name={texts.places.audit} sentence={texts.audit.sentence} />
+      <Head title={texts.places.audit} name={texts.places.audit} />
       <SplitPane name="audit" side={shown ? <AuditDetail key={shown.audit_id} row={shown} /> : null}>
+        <p class="sentence about">{texts.audit.sentence}</p>
         <Shown of={rows}>
           {(data) => (
             <Table

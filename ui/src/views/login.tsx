@@ -2,13 +2,14 @@ import { useEffect, useState } from "preact/hooks";
 
 import { send } from "../api";
 import { reason } from "../dialog";
+import { texts } from "../texts";
 
 /** Shown to users without access, or whose access ended; after login they return to their page. */
 export function Login({ wasIn }: { wasIn: boolean }) {
   const [wrong, setWrong] = useState("");
   const [isBusy, setBusy] = useState(false);
   useEffect(() => {
-    document.title = "Sign in · aioflow";
+    document.title = `${texts.login.title} · ${texts.product}`;
   }, []);
   async function submit(event: SubmitEvent): Promise<void> {
     event.preventDefault();
@@ -24,24 +25,25 @@ export function Login({ wasIn }: { wasIn: boolean }) {
   }
   return (
     <main class="login">
-      <h1>aioflow</h1>
-      {wasIn && (
-        <p class="banner" role="alert">
-          Your session has ended. Sign in, and this page is shown again.
-        </p>
-      )}
-      <p>
-        Open the link that the daemon printed when it started: it has a token in it, and signs you in. The file{" "}
-        <code>token</code> in the home of the daemon has the token alone: put it behind <code>/?token=</code>.
-      </p>
-      <form onSubmit={submit}>
-        <h2>Or sign in</h2>
+      <form class="login-card" onSubmit={submit}>
+        <h1>
+          <svg width="32" height="32" viewBox="0 0 32 32" aria-hidden="true">
+            <rect width="32" height="32" rx="8" />
+            <path d="M7 16h5m8-6h5m-5 12h5M12 16c4 0 4-6 8-6m-8 6c4 0 4 6 8 6" />
+          </svg>
+          {texts.product}
+        </h1>
+        {wasIn && (
+          <p class="notice" role="alert">
+            {texts.login.ended}
+          </p>
+        )}
         <label>
-          <span>Name</span>
+          <span>{texts.login.name}</span>
           <input name="name" autocomplete="username" autofocus required />
         </label>
         <label>
-          <span>Password</span>
+          <span>{texts.login.password}</span>
           <input name="password" type="password" autocomplete="current-password" required />
         </label>
         {wrong && (
@@ -50,8 +52,9 @@ export function Login({ wasIn }: { wasIn: boolean }) {
           </p>
         )}
         <button type="submit" class="main" disabled={isBusy}>
-          Sign in
+          {texts.login.title}
         </button>
+        <p class="soft">{texts.login.link}</p>
       </form>
     </main>
   );

@@ -3,7 +3,7 @@ import { enc } from "../api";
 import { Detail } from "../components/detail";
 import { SplitPane } from "../components/split";
 import { type Column, Table } from "../components/table";
-import { useData } from "../data";
+import { useData, useItems } from "../data";
 import { Empty, Head, Shown, childName, number, taskHref } from "../parts";
 import { usePlace, withQuery } from "../router";
 import { texts } from "../texts";
@@ -20,17 +20,18 @@ interface Holder {
 }
 
 export function Pools() {
-  const pools = useData<Pool[]>("/pools", { gap: 500 });
+  const pools = useItems<Pool>("/pools", { gap: 500 });
   const open = usePlace().query.get("open");
   const shown = pools.data?.find((pool) => pool.name === open);
   return (
     <>
-      <Head title={texts.places.pools} name={texts.places.pools} sentence={texts.pools.sentence}>
+      <Head title={texts.places.pools} name={texts.places.pools}>
         <button type="button" data-needs="operator" class="main" onClick={() => setPool(null, 4, false)}>
           {texts.pools.add}
         </button>
       </Head>
       <SplitPane name="pools" side={shown ? <One key={shown.name} pool={shown} /> : null}>
+        <p class="sentence about">{texts.pools.sentence}</p>
         <Shown of={pools}>
           {(rows) =>
             rows.length === 0 ? (
@@ -62,7 +63,7 @@ function Usage({ pool }: { pool: Pool }) {
 }
 
 function One({ pool }: { pool: Pool }) {
-  const holders = useData<Holder[]>(`/pools/${enc(pool.name)}/holders`, { gap: 500 });
+  const holders = useItems<Holder>(`/pools/${enc(pool.name)}/holders`, { gap: 500 });
   return (
     <Detail
       title={pool.name}

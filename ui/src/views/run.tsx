@@ -2,13 +2,13 @@ import { useMemo } from "preact/hooks";
 
 import { cancel, clear, deleteRun, mark } from "../actions";
 import { enc, query } from "../api";
-import { ofDag, ofRun, useData, useWindow } from "../data";
+import { ofDag, ofRun, useData, useItems, useWindow } from "../data";
 import { TabBar } from "../components/tabs";
 import { type Column, Table } from "../components/table";
 import { SplitPane } from "../components/split";
 import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
-import { Log } from "../log";
+import { RunLog } from "../log";
 import { Choice, Empty, Fact, Filter, Head, Panel, Shown, Trouble, Waits, childName, dagHref, number, runHref, shortVersion, taskHref } from "../parts";
 import { RunParameters } from "../run_parameters";
 import { go, usePlace, withQuery } from "../router";
@@ -156,6 +156,7 @@ function Top({ run, cause }: { run: Run; cause?: string }) {
         <Bar counts={run.counts} label={texts.run.tasks} />
         <Legend counts={run.counts} hrefOf={(state) => `${runHref(run.run_id)}/tasks?state=${state}`} />
       </div>
+      {(isGoingOn(run) || FAILED.has(run.state)) && <Why run={run.run_id} isGoingOn={isGoingOn(run)} />}
     </>
   );
 }
@@ -186,15 +187,14 @@ function View({ run, view, tasks, isOld, picked }: ViewProps) {
       return <Tasks run={run} tasks={tasks} />;
     case "logs":
       return (
-        <Panel title={texts.run.callbackLog} class="fill-column">
-          <Log run={run.run_id} task="@run" isGoingOn={run.state === "running"} />
+        <Panel class="fill-column log-panel">
+          <RunLog run={run.run_id} tasks={(tasks ?? []).map((task) => task.task_id)} isGoingOn={isGoingOn(run)} />
         </Panel>
       );
     default:
       return (
         <>
           {(tasks?.length ?? 0) <= MOST_BOXES && <RunGraphView run={run} tasks={tasks} picked={picked} />}
-          {(isGoingOn(run) || FAILED.has(run.state)) && <Why run={run.run_id} isGoingOn={isGoingOn(run)} />}
           {isOld ? <Tasks run={run} /> : tasks && <ByTask run={run} tasks={tasks} />}
           <RunParameters run={run} />
         </>
@@ -215,10 +215,11 @@ function RunGraphView({ run, tasks, picked }: Omit<ViewProps, "view" | "isOld">)
   const old = useMemo(() => (dag.data ? graphOf(dag.data) : undefined), [dag.data]);
   const shape = graph.data ?? old;
   const isOld = tasks === undefined;
-  const listed = useData<Task[]>(isOld ? query(`/runs/${enc(run.run_id)}/tasks`, { limit: 1000 }) : null, { on: ofRun(run.run_id), gap: 500 });
+  const listed = useItems<Task>(isOld ? query(`/runs/${enc(run.run_id)}/tasks`, { limit: 1000 }) : null, { on: ofRun(run.run_id), gap: 500 });
   const counts = useMemo(() => countsOf(tasks, listed.data, shape), [tasks, listed.data, shape]);
+  const times = useMemo(() => tasks && Object.fromEntries(tasks.map((task) => [task.task_id, { from: millis(task.started_at), to: Object.keys(task.counts).some(isLive) ? null : millis(task.ended_at) }])), [tasks]);
   if (!shape) return dag.problem ? <Trouble problem={dag.problem} again={dag.reload} /> : <Shown of={graph} optional>{() => null}</Shown>;
-  return <GraphView graph={shape} counts={counts} picked={picked} hrefOf={(task) => taskHref(run.run_id, task)} />;
+  return <GraphView graph={shape} counts={counts} times={times} picked={picked} hrefOf={(task) => taskHref(run.run_id, task)} />;
 }
 
 function countsOf(tasks: RunGraphTask[] | undefined, listed: Task[] | undefined, shape: Graph | undefined): Record<string, Counts> {

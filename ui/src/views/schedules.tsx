@@ -3,7 +3,7 @@ import { query } from "../api";
 import { lazy } from "../components/lazy";
 import { type Column, Table } from "../components/table";
 import { TabBar } from "../components/tabs";
-import { useData, usePages } from "../data";
+import { useItems, usePages } from "../data";
 import { Choice, Empty, Head, Shown, dagHref, number, zoned } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Bar, State } from "../states";
@@ -30,7 +30,7 @@ export function Schedules() {
   const place = usePlace();
   const hours = place.query.get("hours") ?? "24";
   const isTimeline = place.query.get("view") === "timeline";
-  const firings = useData<Firing[]>(isTimeline ? null : query("/schedules", { hours }), { on: (change) => change.dags.size > 0, gap: 5000 });
+  const firings = useItems<Firing>(isTimeline ? null : query("/schedules", { hours }), { on: (change) => change.dags.size > 0, gap: 5000 });
   return (
     <>
       <Head
@@ -80,7 +80,7 @@ const PAGE = 100;
 const SHOWN_AS: Record<string, string> = { running: "running", done: "success", cancelled: "cancelled", failed: "failed" };
 
 export function Backfills() {
-  const backfills = usePages<Backfill>((last) => query("/backfills", { limit: PAGE, before: last?.backfill_id ?? null }), PAGE, { gap: 1000 });
+  const backfills = usePages<Backfill>((cursor) => query("/backfills", { limit: PAGE, cursor }), (row) => row.backfill_id, PAGE, { gap: 1000 });
   return (
     <>
       <Head title={texts.places.backfills} name={texts.places.backfills} sentence={texts.backfills.sentence}>

@@ -2,10 +2,11 @@ import { useState } from "preact/hooks";
 
 import { Text } from "../actions";
 import { enc, send } from "../api";
-import { useData } from "../data";
+import { useItems } from "../data";
 import { act, ask } from "../dialog";
 import { parsed } from "../form";
 import { Choice, Empty, Head, Panel, Shown } from "../parts";
+import { texts } from "../texts";
 import { type Theme, setTheme, theme } from "../theme";
 import { type Zone, When, local, ownZone, setZone, useNow, utc, zone } from "../time";
 import type { Me } from "../types";
@@ -33,34 +34,34 @@ export function Settings({ me }: { me: Me | undefined }) {
   }
   return (
     <>
-      <Head title="Settings" name="Settings" />
+      <Head title={texts.places.settings} name={texts.places.settings} />
       <div class="columns">
-        <Panel title="You">
-          <p>{me ? `${me.name}, ${me.role} (${me.kind})` : "This daemon has one token, and who knows it may do everything."}</p>
+        <Panel title={texts.settings.you}>
+          <p>{me ? `${me.name}, ${me.role} (${me.kind})` : texts.settings.noUser}</p>
           {me?.kind === "session" && (
             <button type="button" onClick={() => void act(signOut)}>
-              Sign out
+              {texts.settings.signOut}
             </button>
           )}
           <div class="choices">
-            <span>Look</span>
+            <span>{texts.settings.theme}</span>
             <Choice
-              label="Look"
+              label={texts.settings.theme}
               value={look}
               options={[
-                ["auto", "as the system"],
-                ["light", "light"],
-                ["dark", "dark"],
+                ["auto", texts.settings.themes.auto],
+                ["light", texts.settings.themes.light],
+                ["dark", texts.settings.themes.dark],
               ]}
               onValue={change}
             />
-            <span>Times</span>
+            <span>{texts.settings.zone}</span>
             <Choice
-              label="Times"
+              label={texts.settings.zone}
               value={times}
               options={[
-                ["local", `of this computer (${ownZone()})`],
-                ["utc", "in UTC"],
+                ["local", texts.settings.local(ownZone())],
+                ["utc", texts.settings.utc],
               ]}
               onValue={(value) => {
                 setZone(value as Zone);
@@ -70,7 +71,7 @@ export function Settings({ me }: { me: Me | undefined }) {
             <span />
             <Clock />
           </div>
-          <p class="soft">Both are stored by this browser. Every time has its UTC in a tooltip.</p>
+          <p class="soft">{texts.settings.stored}</p>
         </Panel>
         {(me?.role ?? "admin") === "admin" && KINDS.map(([kind, title, hint]) => <Values key={kind} kind={kind} title={title} hint={hint} />)}
       </div>
@@ -82,7 +83,7 @@ function Clock() {
   const now = new Date(useNow()).toISOString();
   return (
     <span class="soft" title={utc(now)}>
-      now {local(now)}
+      {texts.settings.now} {local(now)}
     </span>
   );
 }
@@ -94,34 +95,34 @@ async function signOut(): Promise<string> {
 }
 
 function Values({ kind, title, hint }: { kind: Kind; title: string; hint: string }) {
-  const values = useData<Value[]>(`/${kind}s`, { gap: 2000 });
+  const values = useItems<Value>(`/${kind}s`, { gap: 2000 });
   return (
     <Panel
       title={title}
       actions={
         <button type="button" data-needs="admin" class="small" onClick={() => set(kind, "", hint)}>
-          Set …
+          {texts.settings.set}
         </button>
       }
     >
       <Shown of={values}>
         {(rows) =>
           rows.length === 0 ? (
-            <Empty>None is set. Values can be written here, and never read.</Empty>
+            <Empty>{texts.settings.noValues}</Empty>
           ) : (
             <ul class="rows">
               {rows.map((row) => (
                 <li key={row.name} class="row">
                   <span class="cut grow">{row.name}</span>
-                  {!row.opens && <span class="bad">sealed by another key</span>}
+                  {!row.opens && <span class="bad">{texts.settings.otherKey}</span>}
                   <span class="soft">
                     <When at={row.set_at} />
                   </span>
                   <button type="button" data-needs="admin" class="small" aria-label={`Replace ${row.name}`} onClick={() => set(kind, row.name, hint)}>
-                    Replace …
+                    {texts.settings.replace}
                   </button>
                   <button type="button" data-needs="admin" class="small" aria-label={`Delete ${row.name}`} onClick={() => remove(kind, row.name)}>
-                    Delete …
+                    {texts.settings.remove}
                   </button>
                 </li>
               ))}
@@ -142,7 +143,7 @@ function set(kind: Kind, name: string, hint: string): void {
     verb: "Set",
     body: (
       <>
-        <p>Tasks that begin from now on are given it. It cannot be read here again.</p>
+        <p>Tasks that start from now on get it. It is not shown again.</p>
         {!name && <Text label="Name" isRequired onValue={(text) => (wanted.name = text)} />}
         <Text label="Value" hint={hint} isRequired isSecret={kind !== "variable"} onValue={(text) => (wanted.value = text)} />
       </>
@@ -160,7 +161,7 @@ function remove(kind: Kind, name: string): void {
     title: `Delete ${kind} ${name}?`,
     verb: "Delete",
     isGrave: true,
-    body: <p>Tasks that ask for it from now on fail.</p>,
+    body: <p>Tasks that use it fail from now on.</p>,
     act: async () => {
       await send("DELETE", path(kind, name));
       return `${name} is deleted`;

@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 
 import { query } from "../api";
 import { type Column, Table } from "../components/table";
-import { useData } from "../data";
+import { useData, useItems } from "../data";
 import { ticksOf } from "../gantt";
 import { Empty, Panel, Shown, dagHref, runHref } from "../parts";
 import { State } from "../states";
@@ -56,7 +56,7 @@ export default function Timeline() {
   const to = base + after * HOUR_MS;
   const runs = useData<{ items: RunSpan[]; more: boolean }>(query("/history/timeline", { from: instant(from), to: instant(to) }), { gap: 2000 });
   const past = useData<{ items: FireTime[]; more: boolean }>(query("/history/schedules", { from: instant(from), to: instant(to) }), { gap: 5000 });
-  const due = useData<Due[]>(query("/schedules", { hours: String(after) }), { on: (change) => change.dags.size > 0, gap: 5000 });
+  const due = useItems<Due>(query("/schedules", { hours: String(after) }), { on: (change) => change.dags.size > 0, gap: 5000 });
   return (
     <>
       <div class="bar-of-filters">

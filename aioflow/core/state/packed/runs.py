@@ -45,6 +45,7 @@ class _PackedRun(msgspec.Struct, frozen=True, array_like=True):
     retried: int
     is_over_budget: bool
     beyond_budget: int
+    started_by: str | None = None
 
 
 _decode_run = msgspec.msgpack.Decoder(_PackedRun).decode
@@ -163,6 +164,7 @@ class PackedRuns(PackedMap[Run]):
             run.retried,
             run.is_over_budget,
             run.beyond_budget,
+            row.started_by,
         )
         del self.objects[row.run_no]
         self._bodies.put(row.run_no, packed(one))
@@ -184,6 +186,7 @@ class PackedRuns(PackedMap[Run]):
             created_at=one.created_at,
             started_at=one.started_at,
             caller=one.caller,
+            started_by=one.started_by,
         )
         run = Run(row, dag_version)
         run.states[:] = one.states

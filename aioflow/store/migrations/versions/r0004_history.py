@@ -12,7 +12,7 @@ from aioflow.store.tables import execute_script
 __all__ = ("branch_labels", "depends_on", "down_revision", "revision", "upgrade")
 
 revision = "0004"
-down_revision = "0002"
+down_revision = "0003"
 branch_labels = None
 depends_on = None
 

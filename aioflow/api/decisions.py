@@ -1,0 +1,465 @@
+"""Decisions as shown to users, their answers, and the signed links that answer one each."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+import anyio
+import msgspec
+from anyio import to_process
+
+from aioflow.api.answer_check import answer_problems
+from aioflow.api.login_throttle import LinkThrottle
+from aioflow.api.queries import PAGE, RunReader
+from aioflow.api.schemas import iso
+from aioflow.api.validation import packed_payload
+from aioflow.clock import Clock
+from aioflow.core.state.accounts import Accounts
+from aioflow.core.triggers.votes import refusal, takes_links
+from aioflow.crypto import Vault
+from aioflow.errors import BadAnswer, BadLink, UnknownDecision
+from aioflow.model.access import HOME, LINK, Actor, Role
+from aioflow.model.decisions import (
+    DecisionQuestion,
+    DecisionRow,
+    Vote,
+    question_of,
+    votes_of,
+)
+from aioflow.model.timestamps import Timestamp
+from aioflow.protocol.outbox import Asked
+from aioflow.protocol.requests import AnswerDecision, Answered, Request
+
+__all__ = (
+    "AnsweredView",
+    "DecisionPage",
+    "DecisionView",
+    "Decisions",
+    "VoteView",
+    "decision_text",
+    "described",
+    "link_token",
+)
+
+LINK_DAYS = 7
+"""How long a signed link is valid at most."""
+
+_DAY_US = 24 * 3_600_000_000
+_PURPOSE = "decision link"
+_CHECK_SECONDS = 5.0
+_TOKEN_LENGTH = 1_000
+_TOKEN = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
+
+
+class VoteView(msgspec.Struct, frozen=True, kw_only=True):
+    """The vote of one person.
+
+    Attributes:
+        vote: ``yes``, ``no`` or ``form``.
+        by_link: Whether it came by a signed link.
+    """
+
+    person: str
+    vote: str
+    at: str
+    by_link: bool
+
+
+class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision that a task waits for, or has waited for.
+
+    Attributes:
+        form: The JSON Schema of the form; ``None`` for an approval.
+        not_by: ``starter`` if the person who started the run is excluded.
+        default: The answer after the deadline, if ``has_default``.
+        state: ``open``, ``answered``, ``default``, ``timeout`` or ``withdrawn``.
+        waits_for: Whom it waits for, in words; empty once it has ended.
+        may_answer: Whether the caller may answer now.
+        reason: Why not.
+    """
+
+    decision_id: int
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    question: str
+    details: str
+    form: Any
+    assignees: tuple[str, ...]
+    approvals: int
+    not_by: str
+    has_default: bool
+    default: Any
+    state: str
+    waits_for: str
+    asked_at: str
+    deadline: str | None
+    votes: Sequence[VoteView]
+    answer: Any
+    ended_at: str | None
+    may_answer: bool
+    reason: str | None
+
+
+class DecisionPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of decisions, the newest first. ``next`` is the cursor of the next page."""
+
+    items: Sequence[DecisionView]
+    next: str | None
+
+
+class AnsweredView(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a vote.
+
+    Attributes:
+        decided: Whether it has decided; otherwise more people must approve.
+    """
+
+    decision_id: int
+    run_id: str
+    task_id: str
+    votes: int
+    approvals: int
+    decided: bool
+
+
+class Decisions:
+    """Lists decisions, and votes on them through the engine.
+
+    Args:
+        send: Sends a request to the engine on behalf of an actor.
+        actor: The caller; ``None`` for the daemon itself.
+        accounts: Returns the accounts, tokens and groups in memory.
+        shift: Returns the offset of the wall clock from the steady time.
+        vault: Verifies signed links; ``None`` if there are none.
+        throttle: Limits the use of signed links.
+    """
+
+    def __init__(
+        self,
+        reader: RunReader,
+        clock: Clock,
+        send: Callable[[Request, Actor | None], Awaitable[object]],
+        *,
+        actor: Actor | None,
+        accounts: Callable[[], Accounts],
+        shift: Callable[[], int],
+        vault: Vault | None,
+        throttle: LinkThrottle,
+    ) -> None:
+        self._reader = reader
+        self._store = reader.store
+        self._clock = clock
+        self._send = send
+        self._actor = actor or Actor(name=HOME, role=Role.ADMIN)
+        self._accounts = accounts
+        self._shift = shift
+        self._vault = vault
+        self._throttle = throttle
+
+    async def page(
+        self,
+        *,
+        is_open: bool = True,
+        dag_id: str | None = None,
+        run_id: str | None = None,
+        cursor: int | None = None,
+        limit: int = 100,
+    ) -> DecisionPage:
+        """Return a page of decisions, the newest first.
+
+        Raises:
+            UnknownRun: If there is no such run.
+        """
+        run = None if run_id is None else await self._reader.run(run_id)
+        found = await self._store.list_decisions(
+            is_open=is_open,
+            dag_id=dag_id,
+            run_no=None if run is None else run.run_no,
+            before=cursor,
+            limit=limit,
+        )
+        more = str(found[-1].decision_no) if len(found) == limit else None
+        return DecisionPage(items=await self._views(found), next=more)
+
+    async def newest(
+        self, *, is_open: bool = True, run_id: str | None = None
+    ) -> Sequence[DecisionView]:
+        """Return the newest decisions, at most a page."""
+        return (await self.page(is_open=is_open, run_id=run_id, limit=PAGE)).items
+
+    async def show(self, decision_id: int) -> DecisionView:
+        """Return one decision.
+
+        Raises:
+            UnknownDecision: If there is no such decision.
+        """
+        found = await self._views([await self._row(decision_id)])
+        if not found:
+            raise UnknownDecision(decision_id)
+        return found[0]
+
+    async def count(self) -> int:
+        """Return how many decisions are open."""
+        return await self._store.count_open_decisions()
+
+    async def dag_of(self, decision_id: int) -> str:
+        """Return the DAG of a decision."""
+        return (await self.show(decision_id)).dag_id
+
+    async def answer(self, decision_id: int, answer: Any) -> AnsweredView:
+        """Vote on a decision. The first vote that decides resumes the task.
+
+        Raises:
+            UnknownDecision: If there is no such decision.
+            BadAnswer: If the answer does not fit the form; it says what is wrong with each field.
+            DecisionEnded: If the decision has ended.
+            NotAssigned: If the caller may not answer.
+            AlreadyVoted: If the same person has voted before.
+        """
+        return await self._answer(decision_id, answer, self._actor)
+
+    async def _answer(self, decision_id: int, answer: Any, actor: Actor) -> AnsweredView:
+        row = await self._row(decision_id)
+        if row.outcome is None:  # otherwise the engine says how it ended
+            await _check(question_of(row.question), answer)
+        request = AnswerDecision(decision_no=decision_id, answer=packed_payload(answer))
+        said = cast(Answered, await self._send(request, actor))
+        return AnsweredView(
+            decision_id=decision_id,
+            run_id=said.run_id,
+            task_id=said.task_id,
+            votes=said.votes,
+            approvals=said.approvals,
+            decided=said.is_over,
+        )
+
+    # ── signed links ────────────────────────────────────────────────────────────────────
+
+    async def show_link(self, token: str, address: str) -> DecisionView:
+        """Return the decision of a signed link. This decides nothing.
+
+        Raises:
+            BadLink: If the link is invalid, or has expired.
+            TooManyAnswers: If the address has tried too often.
+        """
+        number, actor = self._link(token, address)
+        return (await self._views([await self._row(number)], actor))[0]
+
+    async def answer_link(self, token: str, address: str, answer: Any) -> AnsweredView:
+        """Vote on the decision of a signed link; see ``answer`` and ``show_link``."""
+        number, actor = self._link(token, address)
+        return await self._answer(number, answer, actor)
+
+    def _link(self, token: str, address: str) -> tuple[int, Actor]:
+        self._throttle.take(address, self._clock.monotonic_us() / 1e6)
+        found = None if self._vault is None else _opened(token, self._vault)
+        if found is None or found.expires_at <= self._clock.now():
+            raise BadLink
+        actor = Actor(name=f"{LINK}{found.assignee}", role=Role.VIEWER, address=address)
+        return found.decision_no, actor
+
+    # ── views ───────────────────────────────────────────────────────────────────────────
+
+    async def _row(self, decision_id: int) -> DecisionRow:
+        found = await self._store.find_decisions([decision_id])
+        if not found:
+            raise UnknownDecision(decision_id)
+        return found[0]
+
+    async def _views(
+        self, rows: Sequence[DecisionRow], actor: Actor | None = None
+    ) -> Sequence[DecisionView]:
+        layouts = await self._reader.layouts(row.run_no for row in rows)
+        accounts, shift = self._accounts(), self._shift()
+        views: list[DecisionView] = []
+        for row in rows:
+            run, layout = layouts.get(row.run_no, (None, None))
+            location = None if layout is None else layout.find(row.task_no)
+            if run is None or layout is None or location is None:
+                continue  # the run is being deleted
+            question = question_of(row.question)
+            why = _why_not(row, question, actor or self._actor, accounts, run.started_by)
+            task_id = layout.spec.tasks[location.task_index].task_id
+            where = (run.dag_id, run.run_id, task_id, layout.shown(location)[0])
+            views.append(_view(row, question, where, why, shift))
+        return views
+
+
+def decision_text(row: DecisionRow) -> str:
+    """Return what a task waits for: the question, whom it waits for, and the votes so far."""
+    question = question_of(row.question)
+    waits = _waits_for(row, question)
+    return f"{question.question} ({waits})" if waits else question.question
+
+
+def _waits_for(row: DecisionRow, question: DecisionQuestion) -> str:
+    if row.outcome is not None:
+        return ""
+    who = ", ".join(question.assignees) or "an operator"
+    count = f"{row.vote_count} of {question.approvals}, " if question.approvals > 1 else ""
+    but = ", but not the starter of the run" if question.not_by else ""
+    return f"{count}waits for {who}{but}"
+
+
+def _why_not(
+    row: DecisionRow,
+    question: DecisionQuestion,
+    actor: Actor,
+    accounts: Accounts,
+    started_by: str | None,
+) -> str | None:
+    if row.outcome is not None:
+        return "it has ended"
+    return refusal(question, actor, accounts, started_by=started_by)
+
+
+def _view(
+    row: DecisionRow,
+    question: DecisionQuestion,
+    where: tuple[str, str, str, int],
+    why: str | None,
+    shift: int,
+) -> DecisionView:
+    dag_id, run_id, task_id, map_index = where
+    default = question.default
+    has_default = default is not msgspec.UNSET
+    return DecisionView(
+        decision_id=row.decision_no,
+        dag_id=dag_id,
+        run_id=run_id,
+        task_id=task_id,
+        map_index=map_index,
+        question=question.question,
+        details=question.details,
+        form=msgspec.json.decode(question.schema) if question.schema else None,
+        assignees=question.assignees,
+        approvals=question.approvals,
+        not_by=question.not_by,
+        has_default=has_default,
+        default=None if default is msgspec.UNSET else msgspec.msgpack.decode(bytes(default)),
+        state=row.outcome or "open",
+        waits_for=_waits_for(row, question),
+        asked_at=iso(row.asked_at) or "",
+        deadline=None if row.deadline_at is None else iso(row.deadline_at + shift),
+        votes=[_vote_view(vote, question) for vote in votes_of(row)],
+        answer=None if row.answer is None else msgspec.msgpack.decode(row.answer),
+        ended_at=iso(row.ended_at),
+        may_answer=why is None,
+        reason=why,
+    )
+
+
+def _vote_view(vote: Vote, question: DecisionQuestion) -> VoteView:
+    said = "form" if question.schema else ("yes" if vote.is_yes else "no")
+    return VoteView(
+        person=vote.person.removeprefix(LINK),
+        vote=said,
+        at=iso(vote.at) or "",
+        by_link=vote.actor.startswith(LINK),
+    )
+
+
+async def _check(question: DecisionQuestion, answer: Any) -> None:
+    """Check an answer against the form. A ``pattern`` may take forever, so in another process.
+
+    Raises:
+        BadAnswer: If it does not fit.
+    """
+    if not question.schema:
+        if not isinstance(answer, bool):
+            raise BadAnswer({"": "an approval is answered with true or false"})
+        return
+    if not isinstance(answer, dict):
+        raise BadAnswer({"": "a form is answered with an object"})
+    if '"pattern"' not in question.schema:
+        problems = answer_problems(question.schema, answer)
+    else:
+        try:
+            with anyio.fail_after(_CHECK_SECONDS):
+                problems = await to_process.run_sync(
+                    answer_problems, question.schema, answer, cancellable=True
+                )
+        except TimeoutError:
+            raise BadAnswer({"": "it could not be checked in time"}) from None
+    if problems:
+        raise BadAnswer(problems)
+
+
+def described(
+    row: DecisionRow,
+    *,
+    public_url: str,
+    accounts: Accounts,
+    vault: Vault,
+    now: Timestamp,
+    shift: int,
+) -> Asked:
+    """Return an open decision for a message, with a signed link for each assignee that has one.
+
+    Args:
+        public_url: The address of the page; empty for a message without links.
+        shift: The offset of the wall clock from the steady time.
+    """
+    question = question_of(row.question)
+    links = {}
+    for assignee in question.assignees if public_url else ():
+        token = link_token(row, assignee, accounts, vault, now)
+        if token is not None:
+            links[assignee] = f"{public_url}/decide#{token}"
+    return Asked(
+        decision_id=row.decision_no,
+        question=question.question,
+        details=question.details,
+        assignees=question.assignees,
+        approvals=question.approvals,
+        url=f"{public_url}/decisions/{row.decision_no}" if public_url else "",
+        links=links,
+        deadline=None if row.deadline_at is None else row.deadline_at + shift,
+    )
+
+
+# ── tokens of links ─────────────────────────────────────────────────────────────────────
+
+
+class _Link(msgspec.Struct, frozen=True, array_like=True):
+    decision_no: int
+    assignee: str
+    expires_at: Timestamp
+
+
+def link_token(
+    row: DecisionRow, assignee: str, accounts: Accounts, vault: Vault, now: Timestamp
+) -> str | None:
+    """Return the token of a link for an assignee of a decision; ``None`` if there may be none.
+
+    It expires after ``LINK_DAYS``. It answers this decision only, and starts no session.
+    """
+    if not takes_links(question_of(row.question), assignee, accounts):
+        return None
+    body = msgspec.msgpack.encode(_Link(row.decision_no, assignee, now + LINK_DAYS * _DAY_US))
+    return f"{_armoured(body)}.{_armoured(vault.sign(_PURPOSE, body))}"
+
+
+def _opened(token: str, vault: Vault) -> _Link | None:
+    if len(token) > _TOKEN_LENGTH or not _TOKEN.fullmatch(token):
+        return None
+    try:
+        body, signature = (_bare(part) for part in token.split("."))
+        if not vault.has_signed(_PURPOSE, body, signature):
+            return None
+        return msgspec.msgpack.decode(body, type=_Link)
+    except (ValueError, msgspec.MsgspecError):
+        return None
+
+
+def _armoured(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _bare(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

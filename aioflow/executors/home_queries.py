@@ -1,0 +1,225 @@
+"""What a worker on another machine asks of the home: code of its version, and large results.
+
+Results travel in pieces. A worker asks for a piece once it has the one before, and gets one answer
+at a time. So at most one piece waits for a worker whose channel is slow, and all answers that wait
+are limited together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import anyio
+import msgspec
+
+from aioflow._threads import in_thread
+from aioflow.errors import AioflowError, StoreUnavailable
+from aioflow.executors.executor_context import ExecutorContext
+from aioflow.executors.worker_process import Process
+from aioflow.filesystem import make_folder, require_space, sync_folder
+from aioflow.model.ids import RunNo, TaskNo
+from aioflow.protocol.commands import Reply
+from aioflow.protocol.reports import Query
+from aioflow.results import RESULT_LIMIT, result_path
+from aioflow.storage.memory_budget import MemoryBudget
+from aioflow.worker.code.fetch import CODE_QUERY, read_version
+from aioflow.worker.link import MESSAGE_LIMIT
+from aioflow.worker.query.messages import UNDECODABLE
+from aioflow.worker.query.result_transfer import (
+    FETCH_QUERY,
+    PIECE_BYTES,
+    STORE_QUERY,
+    ResultPiece,
+    ResultWanted,
+)
+
+__all__ = ("OWN_QUERIES", "Asker", "HomeQueries", "answer_result_query", "reply_to")
+
+OWN_QUERIES = frozenset({CODE_QUERY, FETCH_QUERY, STORE_QUERY})
+"""Kinds of queries that are answered here, because they are about what the home has."""
+
+ANSWER_BYTES = 128 * 1024 * 1024
+"""Maximum size of the answers to all workers that are being read or sent."""
+
+ASKED_BYTES = 64 * 1024 * 1024
+"""Maximum size of the queries of one worker that wait. One that sends more is killed."""
+
+_QUERY_BYTES = 1_024
+"""Memory of a query without its body."""
+
+_STORE_AGAIN_SECONDS = 0.5
+_SENT_LOOK_SECONDS = 0.02
+
+_OVERHEAD = 2
+"""An indexed file is at most this many times as large as the items in it."""
+
+
+class Asker(Protocol):
+    """What is needed of a worker that asks."""
+
+    process: Process
+    asked_bytes: int
+    """Size of its queries that wait."""
+
+    answering: anyio.Lock
+    """Held while one of its queries is answered."""
+
+    @property
+    def number(self) -> int:
+        """Its number."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is not dead."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing is known about it."""
+
+    @property
+    def backlog(self) -> int:
+        """Number of bytes that wait for it, as far as its backend knows."""
+
+    def send(self, messages: list[object]) -> None:
+        """Send it messages."""
+
+
+class HomeQueries:
+    """Answers such queries of all workers."""
+
+    def __init__(self, context: ExecutorContext) -> None:
+        self._context = context
+        self._budget = MemoryBudget(ANSWER_BYTES)
+
+    def admits(self, worker: Asker, query: Query) -> bool:
+        """Count a query that is to be answered. Return whether the worker may send so many."""
+        worker.asked_bytes += _size(query)
+        return worker.asked_bytes <= ASKED_BYTES
+
+    async def answer(self, worker: Asker, query: Query) -> None:
+        """Answer a query, after those that the worker has sent before."""
+        try:
+            async with worker.answering, AsyncExitStack() as held:
+                body = self._code_of if query.kind == CODE_QUERY else self._result_of
+                worker.send([await reply_to(query, body(worker, query, held))])
+                await self._sent(worker)
+        finally:
+            worker.asked_bytes -= _size(query)
+
+    async def _sent(self, worker: Asker) -> None:
+        """Wait until most of what was sent has left, unless nobody knows when that will be."""
+        while worker.is_open and not worker.is_lost and worker.backlog > PIECE_BYTES:
+            await self._context.clock.sleep(_SENT_LOOK_SECONDS)
+
+    async def _code_of(self, worker: Asker, query: Query, held: AsyncExitStack) -> bytes:
+        """Return the code of a worker's version, and of no other."""
+        version = worker.process.version
+        if msgspec.msgpack.decode(query.body, type=str) != version or not version:
+            raise ValueError("it is not the version of this worker")
+        await held.enter_async_context(self._budget.taken(PIECE_BYTES))
+        body = await in_thread(partial(read_version, self._context.code / version))
+        if len(body) > MESSAGE_LIMIT:
+            raise ValueError(f"it has {len(body)} bytes, {MESSAGE_LIMIT} are allowed")
+        return body
+
+    async def _result_of(self, worker: Asker, query: Query, held: AsyncExitStack) -> bytes:
+        """Return a piece of a large result, or store one. A worker is trusted with no other run."""
+        if not worker.process.serves(query.run_no):
+            raise ValueError(f"run number {query.run_no} does not belong to this worker")
+        folder = self._context.results
+        if query.kind == FETCH_QUERY:
+            wanted = msgspec.msgpack.decode(query.body, type=ResultWanted)
+            key = (wanted.task_no, wanted.start_no)
+            if not worker.process.runs(key):
+                await self._check_run(worker, query.run_no, wanted.task_no)
+            if self._context.copied_result is not None:
+                folder = await self._context.copied_result(query.run_no, key)
+            # Not earlier: the database or the storage may be away for long.
+            await held.enter_async_context(self._budget.taken(PIECE_BYTES))
+        else:
+            piece = msgspec.msgpack.decode(query.body, type=ResultPiece)
+            if not worker.process.runs((piece.task_no, piece.start_no)):
+                raise ValueError("only the result of a try that this worker runs can be stored")
+        return await answer_result_query(folder, query, worker.number)
+
+    async def _check_run(self, worker: Asker, run_no: RunNo, task_no: TaskNo) -> None:
+        """Refuse the result of a task of another run. While the database is away, wait for it.
+
+        The row of the task is what counts: it stays when the task is cleared, while tries that took
+        its earlier result as an argument still read that.
+        """
+        while True:
+            try:
+                found = await self._context.run_of_task(task_no)
+            except StoreUnavailable:
+                if not worker.is_open:
+                    raise
+                await self._context.clock.sleep(_STORE_AGAIN_SECONDS)
+                continue
+            if found != run_no:
+                raise ValueError(f"task number {task_no} does not belong to run number {run_no}")
+            return
+
+
+def _size(query: Query) -> int:
+    return len(query.body) + _QUERY_BYTES
+
+
+async def reply_to(query: Query, body: Awaitable[bytes]) -> Reply:
+    """Return the reply to a query. A query that makes no sense, or cannot be met, is refused."""
+    try:
+        return Reply(query.question, await body)
+    except (AioflowError, OSError, OverflowError, *UNDECODABLE) as exc:
+        return Reply(query.question, b"", str(exc) or type(exc).__name__)
+
+
+async def answer_result_query(folder: Path, query: Query, worker_no: int) -> bytes:
+    """Return the body of the reply; for errors see ``reply_to``.
+
+    Args:
+        folder: Folder of the daemon's results.
+        worker_no: The worker that asks, whose unfinished files are its own.
+    """
+    if query.kind == FETCH_QUERY:
+        wanted = msgspec.msgpack.decode(query.body, type=ResultWanted)
+        return await in_thread(partial(_read, folder, wanted))
+    piece = msgspec.msgpack.decode(query.body, type=ResultPiece)
+    await in_thread(partial(_write, folder, piece, worker_no))
+    return b""
+
+
+def _read(folder: Path, wanted: ResultWanted) -> bytes:
+    with result_path(folder, wanted.task_no, wanted.start_no).open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        data = os.pread(file.fileno(), PIECE_BYTES, wanted.offset)
+    piece = ResultPiece(wanted.task_no, wanted.start_no, wanted.offset, size, data)
+    return msgspec.msgpack.encode(piece)
+
+
+def _write(folder: Path, piece: ResultPiece, worker_no: int) -> None:
+    """Write a piece. The last one makes the whole result durable, and visible under its name."""
+    if not piece.offset + len(piece.data) <= piece.size <= _OVERHEAD * RESULT_LIMIT:
+        raise ValueError(f"a result of {piece.size} bytes is too large, or a piece does not fit")
+    path = result_path(folder, piece.task_no, piece.start_no)
+    part = path.with_name(f"{path.name}.{os.getpid()}-{worker_no}.part")
+    make_folder(path.parent)
+    if piece.offset == 0:
+        part.unlink(missing_ok=True)  # of an attempt that failed
+        require_space(path.parent, piece.size)
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        if os.fstat(descriptor).st_size != piece.offset:
+            raise ValueError("a piece of the result is missing")
+        file.seek(piece.offset)
+        file.write(piece.data)
+        if piece.offset + len(piece.data) < piece.size:
+            return
+        file.flush()
+        os.fsync(descriptor)
+    part.rename(path)
+    sync_folder(path.parent)

@@ -1,0 +1,128 @@
+"""Rows and queries of decisions that tasks wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cache
+from typing import Any
+
+import msgspec
+from sqlalchemy import Select, func, select
+
+from aioflow.crypto import Vault
+from aioflow.model.batch import Batch
+from aioflow.model.decisions import DecisionEnd, DecisionRow, DecisionVotes
+from aioflow.model.ids import TaskNo, TriggerNo
+from aioflow.store import rows, tables
+from aioflow.store.query_protocol import QueryInterface
+from aioflow.store.selects import number, text
+
+__all__ = (
+    "DecisionReader",
+    "decision_ends",
+    "decision_votes",
+    "new_decisions",
+)
+
+_decision, _run = tables.decision, tables.run
+
+
+# ── rows of a batch ─────────────────────────────────────────────────────────────────────
+
+
+def new_decisions(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return the decisions that tasks begin to wait for."""
+    return [msgspec.structs.astuple(row) for row in batch.new_decisions]
+
+
+def decision_votes(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return the decisions for which people have voted."""
+
+    def values(change: DecisionVotes) -> tuple[Any, ...]:
+        return (change.vote_count, change.votes, change.decision_no, change.was)
+
+    return [values(change) for change in batch.decision_votes]
+
+
+def decision_ends(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return the decisions that end."""
+
+    def values(end: DecisionEnd) -> tuple[Any, ...]:
+        return (end.outcome, end.answer, end.ended_at, end.decision_no)
+
+    return [values(end) for end in batch.decision_ends]
+
+
+# ── queries ─────────────────────────────────────────────────────────────────────────────
+
+
+@cache
+def _page(*, is_open: bool, of_dag: bool, of_run: bool, before: bool) -> Select[Any]:
+    page = select(_decision).order_by(_decision.c.decision_no.desc()).limit(number("limit"))
+    if is_open:
+        page = page.where(_decision.c.ended_at.is_(None))
+    if of_dag:
+        page = page.join(_run, _run.c.run_no == _decision.c.run_no)
+        page = page.where(_run.c.dag_id == text("dag_id"))
+    if of_run:
+        page = page.where(_decision.c.run_no == number("run_no"))
+    if before:
+        page = page.where(_decision.c.decision_no < number("before"))
+    return page
+
+
+@cache
+def _by_no(width: int) -> Select[Any]:
+    return select(_decision).where(
+        _decision.c.decision_no.in_([number(f"no_{at}") for at in range(width)])
+    )
+
+
+_LAST_OF_TASK = (
+    select(_decision)
+    .where(_decision.c.run_no == number("run_no"), _decision.c.task_no == number("task_no"))
+    .order_by(_decision.c.decision_no.desc())
+    .limit(number("limit"))
+)
+_OPEN = select(func.count()).select_from(_decision).where(_decision.c.ended_at.is_(None))
+
+
+class DecisionReader(QueryInterface):
+    """The part of a store that reads decisions."""
+
+    async def list_decisions(
+        self,
+        *,
+        is_open: bool = False,
+        dag_id: str | None = None,
+        run_no: int | None = None,
+        before: TriggerNo | None = None,
+        limit: int = 100,
+    ) -> list[DecisionRow]:
+        """See ``Store``."""
+        page = _page(
+            is_open=is_open,
+            of_dag=dag_id is not None,
+            of_run=run_no is not None,
+            before=before is not None,
+        )
+        given = {"dag_id": dag_id, "run_no": run_no, "before": before}
+        named = {name: value for name, value in given.items() if value is not None}
+        return await self._all(rows.decision_row, page, limit=limit, **named)
+
+    async def find_decisions(self, numbers: Collection[TriggerNo]) -> list[DecisionRow]:
+        """See ``Store``."""
+        return await self._each(rows.decision_row, _by_no, "no", dict.fromkeys(numbers))
+
+    async def find_decisions_of_task(
+        self, run_no: int, task_no: TaskNo, *, limit: int = 10
+    ) -> list[DecisionRow]:
+        """See ``Store``."""
+        return await self._all(
+            rows.decision_row, _LAST_OF_TASK, run_no=run_no, task_no=task_no, limit=limit
+        )
+
+    async def count_open_decisions(self) -> int:
+        """See ``Store``."""
+        (count,) = await self._all(lambda row: int(row[0]), _OPEN)
+        return count

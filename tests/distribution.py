@@ -1,0 +1,109 @@
+"""Which test cases a parallel worker of pytest takes at once, and in which order.
+
+A worker takes the cases of one file together: fixtures of the module are set up once, and the
+controller sends one message instead of one for each case. Cases that share a daemon are taken
+together, as their ``xdist_group`` says. A case that the CPU budget lists as costly is taken alone.
+What takes longest comes first, so that no worker is busy long after the others have finished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadGroupScheduling
+
+from tests.cpu_budget import exceptions
+
+__all__ = ("Distribution", "rank", "unit_of")
+
+_STARTS_PROCESSES = ("process", "postgres", "browser")
+_COSTLY = {case: float(entry["seconds"]) for case, entry in exceptions().items()}
+
+
+def unit_of(nodeid: str) -> str:
+    """Return what a worker takes together with this case: a group, a file, or the case alone."""
+    if nodeid.rfind("@") > nodeid.rfind("]"):
+        return nodeid.rpartition("@")[2]
+    name = nodeid.partition("[")[0]
+    return nodeid if name in _COSTLY else name.partition("::")[0]
+
+
+def rank(nodeid: str, cases: int, starts_processes: bool) -> tuple[int, float, str]:
+    """Return the sort key of a case whose unit has as many cases; equal for all of its unit."""
+    unit = unit_of(nodeid)
+    if unit == nodeid:
+        return 1, -_COSTLY[nodeid.partition("[")[0]], unit
+    if not nodeid.startswith(f"{unit}::"):
+        return 0, -cases, unit
+    return 2 if starts_processes else 3, -cases, unit
+
+
+class _Scheduling(LoadGroupScheduling):  # type: ignore[misc]  # it has no types
+    """Hand out units in the order in which they were collected."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit_of(nodeid)
+
+
+class Distribution:
+    """A pytest plugin for the controller and its workers."""
+
+    @pytest.hookimpl
+    def pytest_xdist_make_scheduler(
+        self, config: pytest.Config, log: Producer
+    ) -> LoadGroupScheduling | None:
+        """Replace the scheduler of ``--dist loadgroup``."""
+        if config.getoption("dist") != "loadgroup":
+            return None
+        config.option.loadscopereorder = False  # it would ignore how long a case takes
+        return _Scheduling(config, log)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> None:
+        """Import this worker's share of the files before the others.
+
+        Each worker imports all files. In a new checkout most of that time goes into the rewriting
+        of assertions. What one worker has rewritten, the others read from the disk.
+        """
+        number, count = _place(session.config)
+        if sys.dont_write_bytecode:
+            return
+        folders = [Path(name) for name in session.config.args if Path(name).is_dir()]
+        files = sorted(file for folder in folders for file in folder.rglob("test_*.py"))
+        for file in files[number::count] if count > 1 else ():
+            # If it fails, the collection of this file says why.
+            with contextlib.suppress(Exception, pytest.skip.Exception):
+                _ = pytest.Module.from_parent(session, path=file.resolve()).obj
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        """Move what takes longest to the front, and keep the order inside of a unit."""
+        if _place(config)[1] < 2:
+            return
+        cases = Counter(unit_of(item.nodeid) for item in items)
+        slow = {
+            unit_of(item.nodeid)
+            for item in items
+            if any(item.get_closest_marker(marker) for marker in _STARTS_PROCESSES)
+        }
+
+        def key(item: pytest.Item) -> tuple[int, float, str]:
+            unit = unit_of(item.nodeid)
+            return rank(item.nodeid, cases[unit], unit in slow)
+
+        items.sort(key=key)
+
+
+def _place(config: pytest.Config) -> tuple[int, int]:
+    """Return the number of this worker and how many there are: one, if this is no worker."""
+    if not hasattr(config, "workerinput"):
+        return 0, 1
+    number = config.workerinput["workerid"].removeprefix("gw")
+    return int(number), int(config.workerinput["workercount"])

@@ -1,0 +1,79 @@
+// The rows of a log: its lines, borders between tries, and tracebacks that can be folded.
+
+import { PLAIN, type Style, plain, styleAfter } from "./ansi";
+import type { LogLine } from "./lines";
+
+export type Row =
+  | { kind: "line"; key: string; line: LogLine; style: Style; text: string; inTraceback: boolean }
+  | { kind: "try"; key: string; attempt: number; isCleared: boolean }
+  | { kind: "fold"; key: string; lines: LogLine[]; text: string; isOpen: boolean };
+
+const CLEARED = /^\[aioflow: the task was cleared; try \d+ follows\]$/;
+const BEGIN = "Traceback (most recent call last):";
+const CHAINED = /^(?:During handling of the above exception, another exception occurred:|The above exception was the direct cause of the following exception:)$/;
+
+const sourceOf = (line: LogLine): string => (line.task_id === undefined ? "" : `${line.task_id} ${line.map_index} ${line.round}`);
+
+/**
+ * Make rows of lines.
+ *
+ * @param open - The tracebacks that are shown, by the key of their first line.
+ * @param hasTries - Whether a border is drawn where another try begins.
+ */
+export function rowsOf(lines: readonly LogLine[], open: ReadonlySet<number>, hasTries: boolean): Row[] {
+  const rows: Row[] = [];
+  const styles = new Map<string, Style>();
+  let attempt = -1;
+  let isCleared = false;
+  for (let at = 0; at < lines.length; at += 1) {
+    const line = lines[at]!;
+    if (hasTries && CLEARED.test(line.text)) {
+      // It is said by the border of the next try.
+      const before = rows.at(-1);
+      if (before?.kind === "line" && before.text === "") rows.pop();
+      isCleared = true;
+      continue;
+    }
+    if (hasTries && line.try_number !== attempt) {
+      attempt = line.try_number ?? 1;
+      rows.push({ kind: "try", key: `try ${attempt} ${line.key}`, attempt, isCleared });
+      isCleared = false;
+    }
+    const end = line.text.startsWith(BEGIN) ? tracebackEnd(lines, at) : at;
+    if (end > at + 1) {
+      const part = lines.slice(at, end);
+      const isOpen = open.has(line.key);
+      rows.push({ kind: "fold", key: `fold ${line.key}`, lines: part, text: plain(part.at(-1)!.text), isOpen });
+      if (isOpen) for (const one of part) rows.push(rowOf(one, styles, true));
+      at = end - 1;
+      continue;
+    }
+    rows.push(rowOf(line, styles, false));
+  }
+  return rows;
+}
+
+function rowOf(line: LogLine, styles: Map<string, Style>, inTraceback: boolean): Row {
+  const source = sourceOf(line);
+  const style = styles.get(source) ?? PLAIN;
+  const after = styleAfter(line.text, style);
+  if (after !== style) styles.set(source, after);
+  return { kind: "line", key: String(line.key), line, style, text: plain(line.text), inTraceback };
+}
+
+/** The index behind the traceback that begins at an index, with those it was raised from. */
+function tracebackEnd(lines: readonly LogLine[], from: number): number {
+  const source = sourceOf(lines[from]!);
+  const own = (index: number): string | null => (index < lines.length && sourceOf(lines[index]!) === source ? lines[index]!.text : null);
+  for (let at = from + 1; ; at += 1) {
+    const text = own(at);
+    if (text === null) return at;
+    if (/^\s/.test(text)) continue;
+    // The line that names the exception; notes below it are indented or follow the next blank line.
+    if (own(at + 1) === "" && CHAINED.test(own(at + 2) ?? "") && own(at + 3) === "" && own(at + 4)?.startsWith(BEGIN)) {
+      at += 4;
+      continue;
+    }
+    return at + 1;
+  }
+}
