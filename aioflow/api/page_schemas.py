@@ -129,7 +129,7 @@ class TaskNodeView(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str
     body: str
     group: str | None
-    children: int
+    is_mapped: bool
     is_sensor: bool
     trigger_rule: str
     kind: str

@@ -42,11 +42,11 @@ AXE = Path(__file__).with_name("axe.min.js")
 PAGES = {
     "overview": ("/",),
     "dags": ("/dags", "/dags/hostile", "/dags/hostile/graph", "/dags/hostile/gantt",
-             "/dags/hostile/code", "/dags/hostile/runs"),
+             "/dags/hostile/code", "/dags/hostile/runs", "/dags/hostile/history"),
     "runs": ("/runs", "/runs/loud", "/runs/loud/graph", "/runs/loud/gantt", "/runs/loud/tasks",
              "/runs/loud/logs", "/runs/loud?task=breaks&map=1"),
     "waits": ("/triggers", "/events", "/pools"),
-    "times": ("/schedules", "/backfills"),
+    "times": ("/schedules", "/schedules?view=timeline", "/backfills"),
     "node": ("/nodes", "/errors", "/settings"),
     "access": ("/access", "/audit"),
 }  # fmt: skip

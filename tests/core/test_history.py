@@ -7,6 +7,8 @@ from collections import Counter
 
 import pytest
 
+from aioflow.core.transaction import Transaction
+from aioflow.model.batch import Batch
 from aioflow.model.history import (
     DAY_US,
     HOUR_US,
@@ -108,6 +110,7 @@ def test_a_percentile_is_as_close_as_promised(share):
 
     found = percentile_ms(Counter(map(bucket_of, spent)), share)
 
+    assert found is not None
     assert abs(found - exact) <= exact * (PERCENTILE_ERROR + 0.001) + 1
 
 
@@ -133,11 +136,14 @@ def test_hours_are_merged_into_their_day():
         for hour in (1, 5)
     ]
     request = EraseHistory(rows=hours, is_merged=True)
-    batches = []
-    world._commit = lambda batch, tx, commit=world._commit: (
-        batches.append(batch),
-        commit(batch, tx),
-    )
+    batches: list[Batch] = []
+    commit = world._commit
+
+    def kept(batch: Batch, tx: Transaction) -> None:
+        batches.append(batch)
+        commit(batch, tx)
+
+    world._commit = kept  # type: ignore[method-assign]
 
     world.ask(request)
 
