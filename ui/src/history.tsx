@@ -51,7 +51,7 @@ export function PeriodChoice({ value, onValue }: { value: string; onValue: (key:
   return (
     <span class="segmented" role="group" aria-label={texts.history.range}>
       {PERIODS.map((one) => (
-        <button key={one.key} type="button" aria-pressed={one.key === value} aria-label={texts.history.lastOf[one.key as keyof typeof texts.history.lastOf]} onClick={() => onValue(one.key)}>
+        <button key={one.key} type="button" aria-pressed={one.key === value} title={texts.history.lastOf[one.key as keyof typeof texts.history.lastOf]} onClick={() => onValue(one.key)}>
           {texts.history.short[one.key as keyof typeof texts.history.short]}
         </button>
       ))}

@@ -106,9 +106,11 @@ function Usage({ now, pools }: { now: Overview; pools: Pool[] }) {
               {texts.common.of(one.used, one.all)}
               {one.queued > 0 && `, ${texts.home.queued(one.queued)}`}
             </dd>
-            <span class="bar" role="img" aria-label={`${one.name}: ${texts.common.of(one.used, one.all)}`}>
-              {one.used > 0 && one.all > 0 && <i class="b-running" style={{ width: `${Math.min(100, (100 * one.used) / one.all)}%` }} />}
-            </span>
+            <dd>
+              <span class="bar" role="img" aria-label={`${one.name}: ${texts.common.of(one.used, one.all)}`}>
+                {one.used > 0 && one.all > 0 && <i class="b-running" style={{ width: `${Math.min(100, (100 * one.used) / one.all)}%` }} />}
+              </span>
+            </dd>
           </div>
         ))}
       </dl>
